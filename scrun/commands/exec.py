@@ -5,7 +5,8 @@ signals, and exits with the program's status; with `--detach` it leaves an ancho
 engine to watch, as `create` does. `shell` is `exec --tty` of the best shell found there.
 
 Wire: `exec PID UMASK CWD COUNT ARGUMENT...` with four descriptors, as for `create`. The answer
-comes when the program runs.
+comes when the program runs. If there is none, because the supervisor has died, `runs ID PID` asks
+its successor whether it runs, with the anchor's pid.
 
 Errors: exit status 127 when there is no such program, 126 when it cannot be executed, as for a
 shell.
@@ -18,7 +19,7 @@ import stat
 from scrun.anchor.foreground import CarriedTerminal, own_terminal, pass_signals_on, stay
 from scrun.cli.parse import Parsed
 from scrun.client.anchored import Anchored
-from scrun.client.ask import record_root
+from scrun.client.ask import converse, record_root
 from scrun.client.submit import build_call
 from scrun.core.errors import UsageError
 from scrun.core.paths import LIMIT
@@ -72,7 +73,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
                 anchored.sent()
                 if carried:
                     carried.begin()
-                status, answer = _answer(sock, container)
+                status, answer = _answer(sock, directory, pid)
             finally:
                 sock.close()
             if status == 0:
@@ -176,12 +177,15 @@ def _connect(directory: str) -> _socket.socket:
     return connect_served(directory)
 
 
-def _answer(sock: _socket.socket, container: str) -> "tuple[int, bytes]":
+def _answer(sock: _socket.socket, directory: str, pid: int) -> "tuple[int, bytes]":
+    """Wait for the answer; if the supervisor dies, for that of its successor.
+
+    Raises:
+        StateError: There is none.
+    """
     try:
         return wire.receive(sock)
     except ConnectionError:
-        from scrun.core.errors import SupervisorLost
-
-        raise SupervisorLost(
-            f"the supervisor of container {container} died; delete the container"
-        ) from None
+        container = directory.rpartition("/")[2]
+        fields = [b"runs", os.fsencode(container), b"%d" % pid]
+        return converse(lambda: _connect(directory), fields)

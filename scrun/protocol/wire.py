@@ -29,6 +29,7 @@ Requests, with their fields::
            caller confirms a successful reply with one byte.
     exec   [PID, UMASK, CWD, COUNT, ARGUMENT...]
            with the same descriptors, for one more program; PID is its anchor's
+    runs   [ID, PID]                   whether that runs, if there was no answer to `exec`
     tidy   []                          starts to clean up after dead supervisors
     jobs   []                          the jobs that wait for their next container, as JSON
     release [JOB]                      releases one of them, or all: JOB is ""; replies with ids

@@ -10,7 +10,8 @@
 """
 
 import os
-from collections.abc import AsyncIterator, Callable
+import signal
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import msgspec
@@ -18,12 +19,13 @@ import trio
 
 from scrun.core.errors import BundleError, StagingError
 from scrun.model.identity import myself
-from scrun.model.states import Ending, Phase
+from scrun.model.states import Ending, Phase, killed
 from scrun.oci.config import Bundle, load_bundle
 from scrun.supervisor.containers.anchors import Anchor, NoAnchor
 from scrun.supervisor.containers.caller import NoCaller
 from scrun.supervisor.containers.container import Container
 from scrun.supervisor.containers.ledger import Ledger
+from scrun.supervisor.containers.live_session import LeftSession, tell
 from scrun.supervisor.containers.phases import CAPTURED
 from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.containers.records import link
@@ -34,7 +36,7 @@ from scrun.supervisor.contracts.engine import Engine, JobRequest
 from scrun.supervisor.contracts.running import RunningContainer
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.stager import Leftover, Served
-from scrun.supervisor.core.deposits import OWN, Found
+from scrun.supervisor.core.deposits import OWN, Deposit, Found
 from scrun.supervisor.core.threads import look
 from scrun.supervisor.plugins.choose_stager import Stagers
 
@@ -46,7 +48,7 @@ class AdoptedContainer(Container):
 
     Attributes:
         there: Set when it can be worked with, or has ended.
-        deposit: Keeps what it needs to outlive us.
+        deposits: Keep what it and its programs of `exec` need to outlive us.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class AdoptedContainer(Container):
         ledger: Ledger,
         pods: Pods,
         found: Found,
+        left: Sequence[tuple[Found, Deposit]],
     ) -> None:
         """Go on where the other was; nothing runs yet.
 
@@ -67,6 +70,7 @@ class AdoptedContainer(Container):
             ledger: Its record.
             pods: The jobs of others.
             found: What the other has left; its descriptors are owned from now on.
+            left: What it has left for programs of `exec`, and what keeps that; likewise.
         """
         terminal = "terminal" in found.facts.get("streams", ())
         stdio = Stdio([-1, -1, found.take(f"{OWN}stderr")], terminal=terminal)
@@ -75,8 +79,9 @@ class AdoptedContainer(Container):
         caller = NoCaller(ledger.record.pid, found.fds.pop(f"{OWN}pid_file", None))
         super().__init__(create_request, engine, stagers, ledger, anchor, stdio, pods, caller)
         self._found = found
+        self._left = [*left]
         self.there = trio.Event()
-        self.deposit = self._deposit
+        self.deposits = [self._deposit, *(deposit for _, deposit in left)]
         self.phase = Phase[found.facts["phase"]]
         self.paused = ledger.record.status == "paused"
         self.queued.set()
@@ -107,7 +112,13 @@ class AdoptedContainer(Container):
         self._ledger.note(supervisor=myself())
         os.close(self._found.take(f"{OWN}request"))
         if self._found.job is not None:
-            self._found.job.together.awaits(self.id)
+            for name in self._names:
+                self._found.job.together.awaits(name)
+
+    @property
+    def _names(self) -> list[str]:
+        """What the others of its job wait for: it, and its programs."""
+        return [self.id, *(found.container for found, _ in self._left)]
 
     async def _forward_signals(self) -> None:
         """See `Lifecycle`; some may have come while there was nobody, and none gets lost."""
@@ -137,7 +148,11 @@ class AdoptedContainer(Container):
         finally:
             self.there.set()
             if self._found.job is not None:
-                self._found.job.together.without(self.id)
+                for name in self._names:
+                    self._found.job.together.without(name)
+            for found, deposit in self._left:
+                deposit.end()
+                await tell(found, killed(signal.SIGKILL))
             self._found.close()
 
     async def _run_in_job(self) -> None:
@@ -168,8 +183,10 @@ class AdoptedContainer(Container):
         self._ledger.job_is_known(job_id, owned)
 
     async def _go_on(self, job: AdoptedJob, bundle: Bundle, staged: Staged) -> None:
+        while self._left:
+            self._go_on_with(*self._left.pop(), job)
         async with job.resumed() as process:
-            self._running = RunningContainer(job, bundle, staged, self._journal, self._beside)
+            self._running = RunningContainer(job, bundle, staged, self._journal)
             self._first_process = process
             if not self._has_anchor:
                 self._process = process
@@ -183,6 +200,21 @@ class AdoptedContainer(Container):
             if staged.final:  # the runtime forgets it meanwhile
                 await self._report_end()
         self.become(Phase.STOPPING)
+
+    def _go_on_with(self, found: Found, deposit: Deposit, job: AdoptedJob) -> None:
+        """Go on with a program of `exec`."""
+        session = LeftSession(found, self._journal, deposit)
+        self.programs.was_left(found.facts["pid"])
+
+        async def run() -> None:
+            try:
+                await session.run_on(job)
+            finally:
+                if self._found.job is not None:
+                    self._found.job.together.without(found.container)
+                found.close()
+
+        self.programs.begin(session, run)
 
     async def _run_on(self, process: ResumedProcess) -> Ending:
         if self.phase is Phase.CREATED:

@@ -1,6 +1,7 @@
 """Decides what becomes of a container whose supervisor has died, from what that has left."""
 
 import os
+import signal
 from collections.abc import Sequence
 from contextlib import ExitStack
 
@@ -9,10 +10,11 @@ import msgspec
 from scrun.core.errors import ScrunError
 from scrun.core.paths import has_record
 from scrun.model.record import Record, read_record, write_record
-from scrun.model.states import Ending, Phase, exited
+from scrun.model.states import Ending, Phase, exited, killed
 from scrun.supervisor.containers.adopted import AdoptedContainer
 from scrun.supervisor.containers.anchors import Anchor
 from scrun.supervisor.containers.ledger import Ledger
+from scrun.supervisor.containers.live_session import tell
 from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.contracts.adoption import Adopts
 from scrun.supervisor.contracts.create_request import CreateRequest, read_create_request
@@ -82,7 +84,7 @@ class Adoption:
                 container = None
             if container is not None:
                 adopted.append(container)
-        deposits = [container.deposit for container in adopted]
+        deposits = [deposit for container in adopted for deposit in container.deposits]
         if left is not None and not adopted:
             left.close()
         elif job is not None:
@@ -125,9 +127,14 @@ class Adoption:
             deposit = self._deposits.again(found)
             if job is not None:
                 deposit.needs(job)
+            await _tell_ended(found)
             ledger = Ledger(directory, record, journal, found.take(f"{OWN}lock"), deposit)
             stack.pop_all()
-        return AdoptedContainer(create_request, engine, self._stagers, ledger, self._pods, found)
+        left = [(program, self._deposits.again(program)) for program in found.programs]
+        found.programs.clear()
+        return AdoptedContainer(
+            create_request, engine, self._stagers, ledger, self._pods, found, left
+        )
 
 
 def _is_same(directory: str, lock: int) -> bool:
@@ -160,6 +167,22 @@ def _known_ending(found: Found) -> Ending | None:
     return None
 
 
+async def _tell_ended(found: Found, otherwise: Ending | None = None) -> None:
+    """Tell the anchors of programs of `exec` how those have ended, and let these go.
+
+    Args:
+        found: What was left for their container.
+        otherwise: How the others end; None if they live.
+    """
+    for program in [*found.programs]:
+        ending = otherwise
+        if "ending" in program.facts:
+            ending = msgspec.convert(program.facts["ending"], Ending)
+        if ending is not None:
+            found.programs.remove(program)
+            await tell(program, ending)
+
+
 async def _finish(directory: str, record: Record, found: Found, ending: Ending) -> None:
     """Tell the engine how it has ended, and note that."""
     told = {"org.scrun.reason": ending.reason}
@@ -168,6 +191,7 @@ async def _finish(directory: str, record: Record, found: Found, ending: Ending) 
         anchor = Anchor(found.take(f"{OWN}anchor"))
         anchor.end(ending.status)
         await anchor.close()
+    await _tell_ended(found, killed(signal.SIGKILL))
     if has_anchor or (ending.reason == "exited" and ending.status >= 0):
         told["org.scrun.exit_status"] = str(ending.status)
     if ending.text:

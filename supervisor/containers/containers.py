@@ -89,7 +89,7 @@ class Containers:
         self.arrivals = Arrivals(root, self._known)
         self._pods = Pods(nursery, self.deposits, self.arrivals.of_pod, keep, borrows)
         self._adoption = Adoption(root, self._engines, self._stagers, self._pods, self.deposits)
-        self.leaving = Leaving(self._known, changed)
+        self.leaving = Leaving(self._known)
         self._stopping = False
         self._successor = Successor(root, name, self._engines, self._stagers, changed)
 
@@ -298,6 +298,7 @@ class Containers:
             caller,
         )
         fds.clear()  # they are the container's now
+        container.programs.when_ended = self._changed
         self._known[create_request.id] = container
         self._nursery.start_soon(self._run, container)
         return container
@@ -331,6 +332,7 @@ class Containers:
                 adopted = await self._adoption.adopt(together, self._name)
                 for container in adopted:
                     self._known[container.id] = container
+                    container.programs.when_ended = self._changed
                     self._nursery.start_soon(self._run, container)
                 if len(adopted) < len(together):
                     self._nursery.start_soon(self._successor.later)

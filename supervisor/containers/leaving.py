@@ -1,8 +1,6 @@
 """Which containers a successor can take over, while we still serve them."""
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 from scrun.model.states import taken
 from scrun.supervisor.containers.container import Container
@@ -11,28 +9,26 @@ from scrun.supervisor.containers.container import Container
 class Leaving:
     """See the module."""
 
-    def __init__(self, known: Mapping[str, Container], changed: Callable[[], None]) -> None:
+    def __init__(self, known: Mapping[str, Container]) -> None:
         """Begin.
 
         Args:
             known: The containers, by id.
-            changed: Called when a program of `exec` has ended.
         """
         self._known = known
-        self._changed = changed
-        self._programs: Counter[str] = Counter()
 
     def staying(self, *, with_programs: bool = True) -> dict[str, str]:
         """Return those that a successor cannot take over now, and why.
 
         Args:
-            with_programs: Whether programs of `exec`, which would end, count.
+            with_programs: Whether programs of `exec` count that would end.
         """
         found = {}
         for name, container in self._known.items():
-            runs = "a program of `exec` runs" if with_programs and self._programs[name] else ""
-            if why := container.why_it_stays or runs:
+            if why := container.why_it_stays:
                 found[name] = why
+            elif with_programs and container.programs.would_end:
+                found[name] = "a program of `exec` runs that would end"
         return found
 
     def end_unadoptable(self) -> None:
@@ -40,13 +36,3 @@ class Leaving:
         for container in self._known.values():
             if container.is_ours_alone:
                 container.end(taken("scrun-failure", "the supervisor was told to restart"))
-
-    @contextmanager
-    def program(self, container: str) -> Iterator[None]:
-        """Count a program of `exec` while it runs."""
-        self._programs[container] += 1
-        try:
-            yield
-        finally:
-            self._programs[container] -= 1
-            self._changed()

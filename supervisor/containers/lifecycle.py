@@ -32,6 +32,7 @@ from scrun.supervisor.containers.creation import Creation
 from scrun.supervisor.containers.ledger import Ledger
 from scrun.supervisor.containers.phases import Phases
 from scrun.supervisor.containers.pods import Pods
+from scrun.supervisor.containers.programs import Programs
 from scrun.supervisor.containers.show_files import show
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.create_request import CreateRequest
@@ -61,6 +62,7 @@ class Lifecycle(Phases):
 
     Attributes:
         files_shown: Set when engines can see its files, or never will.
+        programs: Those of `exec` in it.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class Lifecycle(Phases):
             self._not_started = StateError(text)
         self._signal_scope = trio.CancelScope()
         self._beside = Tasks(f"container {create_request.id}")
+        self.programs = Programs(self._beside, self._deposit)
         self._removing = trio.Lock()
         self._removed = False
         self._program: Found | Unknown = Unknown("")
@@ -252,7 +255,7 @@ class Lifecycle(Phases):
             )
             self._journal.live(f"job {job.id}: staging the bundle")
             async with stager.staged(job, variables) as staged:
-                self._running = RunningContainer(job, bundle, staged, self._journal, self._beside)
+                self._running = RunningContainer(job, bundle, staged, self._journal)
                 self._ledger.staged(staged)
                 for note in staged.notes:
                     self._journal.write("info", note)

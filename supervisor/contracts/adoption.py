@@ -1,10 +1,11 @@
 """The interface of engines whose containers outlive their supervisor; optional."""
 
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, runtime_checkable
 
-from scrun.supervisor.contracts.engine import FirstProcess, Job, JobRequest
-from scrun.supervisor.core.deposits import Found
+from scrun.supervisor.contracts.engine import FirstProcess, Job, JobRequest, Session
+from scrun.supervisor.core.deposits import Deposit, Found
 
 
 class ResumedProcess(FirstProcess, Protocol):
@@ -22,6 +23,18 @@ class AdoptedJob(Job, Protocol):
 
     def resumed(self) -> AbstractAsyncContextManager["ResumedProcess"]:
         """Go on with its container, which is ended when the block is left."""
+        ...
+
+    async def resumed_session(
+        self, found: Found, deposit: Deposit, running: Callable[[], None]
+    ) -> Session:
+        """Go on with a program of `exec` in the container; `resumed` waits for it.
+
+        Args:
+            found: What the other has left for it.
+            deposit: Keeps it further.
+            running: Called when it can get signals.
+        """
         ...
 
 

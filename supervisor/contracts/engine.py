@@ -64,14 +64,12 @@ class JobRequest(msgspec.Struct, frozen=True):
         plugin_options: Options of Slurm's own plugins, for the tool that requests the job.
         plugin_variables: Variables by which they reach its steps. `Step.variables` has them, too,
             which is late for a step that begins before the container is ready.
-        on_first_node: Whether a container in an existing job runs on the first node of that, as
-            the members of a pod do.
+        on_first_node: Whether it runs on the first node of an existing job, as members of pods do.
         reusable: Returns, at the release, whether all that used the job has ended by itself.
         keep, borrow: See `supervisor.contracts.kept`; None where jobs serve one container.
         beside: What this engine gave to the first member of its pod; the environment has the job.
         deposit, job_deposit: Keep what the container, or the job, needs to outlive us.
-        joins: The containers of its pod whose namespaces its config.json names, by the directory
-            that it names them by: /proc/PID/ns, of their anchor.
+        joins: The containers whose namespaces config.json names, by the /proc/PID/ns named there.
     """
 
     container: str
@@ -138,6 +136,7 @@ class Program(msgspec.Struct, frozen=True):
         terminal: Whether those are a terminal.
         program_is_known: Whether it was found in the bundle (see `Step`).
         running: Called when the engine knows that it runs.
+        deposit: Keeps what it needs to outlive us.
     """
 
     process: Mapping[str, Any]
@@ -145,6 +144,7 @@ class Program(msgspec.Struct, frozen=True):
     terminal: bool
     program_is_known: bool
     running: Callable[[], None]
+    deposit: Deposit = msgspec.field(default_factory=no_deposit)
 
 
 class NodeAnswer(msgspec.Struct, frozen=True):

@@ -5,7 +5,6 @@ from typing import NamedTuple
 from scrun.oci.config import Bundle
 from scrun.supervisor.contracts.engine import Job
 from scrun.supervisor.contracts.staged import Staged
-from scrun.supervisor.core.nurseries import Tasks
 from scrun.supervisor.log.journal import Journal
 
 
@@ -17,11 +16,9 @@ class RunningContainer(NamedTuple):
         bundle: The submitted bundle.
         staged: The staged bundle.
         journal: Its log.
-        beside: Tasks that end with the container.
     """
 
     job: Job
     bundle: Bundle
     staged: Staged
     journal: Journal
-    beside: Tasks

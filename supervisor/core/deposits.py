@@ -3,7 +3,7 @@
 A descriptor in a message that nobody has received stays open in the kernel, for as long as the
 socket does that the message waits in (unix(7), SCM_RIGHTS). So each container has a socket with
 one message: a description and the descriptors beside it. Another message replaces it. So has each
-job, which several containers may need. The
+job, which several containers may need, and each program of `exec`. The
 receiving ends of all these sockets wait in a further one, whose receiving end the keeper inherits
 (`supervisor.daemon.keeper`), a process that reads nothing. When the supervisor is killed, nothing
 sees an end of file, and the successor finds what there was, without taking it out: if it is killed
@@ -34,6 +34,8 @@ OWN = "own."
 
 _OF = "of"
 _OF_JOB = "/"  # no container's id has it
+_IN = "in"
+_OF_PROGRAM = "@"  # likewise
 
 _SINGLE = 64
 
@@ -69,13 +71,15 @@ class Found(msgspec.Struct):
         facts: What it noted.
         fds: The descriptors, by their names; they belong to whoever asks.
         job: What it has left for the container's job, the same for all containers of that.
-        together: Of a job: its containers.
+        programs: What it has left for the programs of `exec` in the container.
+        together: Of a job: its containers, and their programs.
     """
 
     container: str
     facts: dict[str, Any]
     fds: dict[str, int]
     job: "Found | None" = None
+    programs: "list[Found]" = msgspec.field(default_factory=list)
     together: Together = msgspec.field(default_factory=Together)
 
     @property
@@ -91,6 +95,8 @@ class Found(msgspec.Struct):
         """Close the descriptors that nobody has taken."""
         while self.fds:
             os.close(self.fds.popitem()[1])
+        while self.programs:
+            self.programs.pop().close()
 
 
 class _Message(msgspec.Struct):
@@ -142,6 +148,14 @@ class Deposit:
         """Note the job of a container: without that it cannot live."""
         self.job = job
         self.note(**{_OF: job.name})
+
+    def of_program(self) -> "Deposit":
+        """Return one for a program of `exec` in this container, which has to be kept itself."""
+        if not self.is_kept:
+            return no_deposit("nothing of its container is kept")
+        deposit = Deposit(f"{self.name}{_OF_PROGRAM}{os.urandom(8).hex()}", self._begin_all)
+        deposit.note(**{_IN: self.name})
+        return deposit
 
     def begin(self) -> None:
         """Keep what is there, from now on, and its job, unless something stands against it."""
@@ -339,4 +353,17 @@ def find(held: int) -> list[Found]:
             )
     for left in found.values():
         left.job = found.get(left.facts.get(_OF, ""))
-    return [*found.values()]
+    return _without_programs(found)
+
+
+def _without_programs(found: Mapping[str, Found]) -> list[Found]:
+    """Give the programs of `exec` to their containers; a program has no life without one."""
+    whole = []
+    for left in found.values():
+        if _IN not in left.facts:
+            whole.append(left)
+        elif (container := found.get(left.facts[_IN])) is not None:
+            container.programs.append(left)
+        else:
+            left.close()
+    return whole

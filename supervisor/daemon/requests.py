@@ -43,7 +43,7 @@ _RELEASING = 20.0
 
 _OF_A_CONTAINER = (
     *(b"state", b"start", b"kill", b"delete", b"pause", b"resume"),
-    *(b"ps", b"events", b"update", b"follow", b"attach"),
+    *(b"ps", b"events", b"update", b"follow", b"attach", b"runs"),
 )
 
 DONE = b"\0"
@@ -98,6 +98,7 @@ class ClientRequest:
             b"update": (3, self._update),
             b"create": (4, self._create),
             b"exec": (4, self._exec),
+            b"runs": (2, self._program_runs),
             b"follow": (2, self._follow),
             b"attach": (1, self._attach),
             b"tidy": (0, self._tidy),
@@ -280,9 +281,17 @@ class ClientRequest:
         terminal = call.parsed.command == "shell" or any(map(call.parsed.options.get, options))
         self._fds.clear()  # they are the session's now
         streams = Stdio(stdio, terminal=terminal)
-        counted = partial(self._containers.leaving.program, container.id)
-        await execute(container, call, Anchor(anchor), streams, counted)
+        await execute(container, call, Anchor(anchor), streams)
         return DONE
+
+    async def _program_runs(self) -> bytes:
+        """Answer to an `exec` for a supervisor that has died."""
+        container = self._live("exec")
+        if container.programs.runs(int(self._arguments[1])):
+            return DONE
+        raise StateError(
+            f"container {container.id}: its supervisor died before the program ran; try again"
+        )
 
     def _check_descriptors(self) -> None:
         if len(self._fds) != DESCRIPTORS:

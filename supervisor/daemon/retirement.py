@@ -3,7 +3,8 @@
 That is what `scrun supervisor restart` and a newer version are about. The successor asks for them
 (`supervisor.daemon.succession`), and gets what a killed supervisor would have left
 (`supervisor.core.deposits`), at a moment when nothing would be lost by that: no request is being
-answered, no program of `exec` runs, and every container can be adopted. Until then we go on.
+answered, no program of `exec` runs that would end, and every container can be adopted. Until then
+we go on.
 
 The end of the keeper's pipe goes with it: the keeper does nothing until the successor has all in
 its own deposits, and hands over to another one if that is killed before.

@@ -166,6 +166,12 @@ class Shim:
             self._table.forget(number)
         return reply
 
+    def forget(self, target: str) -> None:
+        """Have it forget an exec that has ended."""
+        self._targets.pop(target, None)
+        self._container_of.pop(target, None)
+        self.tell("delete", id=target)
+
     def name(self, kind: str) -> str:
         """Return the `id` of another target, which none had before."""
         self._last_target += 1

@@ -65,14 +65,15 @@ class LastingEnds:
 class ResumedEnds:
     """The streams that a supervisor has left which has died."""
 
-    def __init__(self, fds: Mapping[str, int], keeping: Keeping) -> None:
+    def __init__(self, fds: dict[str, int], keeping: Keeping) -> None:
         """Take them over.
 
         Args:
-            fds: What was kept of them; owned from now on.
+            fds: What was kept; that of streams is removed, and owned from now on.
             keeping: Keeps it further.
         """
         self._keeping = keeping
+        fds = {name: fds.pop(name) for name in [*fds] if name.startswith(STREAMS)}
         keeping.hold(fds)
         self._sinks = {
             name: _exact(name, _plain(fds[name]), keeping, fds) for name in _OUTPUTS if name in fds
@@ -83,6 +84,26 @@ class ResumedEnds:
     def written(self) -> dict[str, int]:
         """How many bytes of each output were written."""
         return {name: one.written for name, one in self._sinks.items()}
+
+    def fields(self, numbers: Mapping[str, int]) -> dict[str, int]:
+        """Return those of the streams that are not over, by name, as `ContainerStreams.fields`.
+
+        Args:
+            numbers: The numbers of all of them.
+        """
+        left = {name: numbers[name] for name in self._sinks}
+        if "stdin" in numbers and self.has_input:
+            left["stdin"] = numbers["stdin"]
+        return left
+
+    def written_by(self, fields: Mapping[str, int]) -> dict[int, int]:
+        """Return how many bytes of each output were written, by its number."""
+        return {fields[name]: count for name, count in self.written.items()}
+
+    @property
+    def has_input(self) -> bool:
+        """Whether something is left of the standard input, even if it was read to its end."""
+        return self._source.is_left
 
     @property
     def terminal(self) -> int | None:
@@ -111,11 +132,6 @@ class ResumedEnds:
             self._keeping.drop(name)
             found.close()
             found.plain.close()
-
-    @property
-    def has_input(self) -> bool:
-        """Whether something is left of the standard input, even if it was read to its end."""
-        return self._source.is_left
 
 
 @asynccontextmanager

@@ -1,7 +1,7 @@
 """A shim whose supervisor has died, and which goes on with this one."""
 
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -65,7 +65,7 @@ class ResumedShim(Shim):
     async def resume(
         self,
         hello: Hello,
-        targets: Sequence[str],
+        targets: Mapping[str, str],
         written: Mapping[int, int],
         ports: str | None,
         alone: float = ALONE,
@@ -74,7 +74,7 @@ class ResumedShim(Shim):
 
         Args:
             hello: What it said to the other.
-            targets: Its containers.
+            targets: Its containers and execs, and the container of each.
             written: How many bytes of each of their streams were written.
             ports: See `dial`.
             alone: Likewise.
@@ -87,9 +87,9 @@ class ResumedShim(Shim):
         """
         self._hello.set(hello)
         self._token, self._resumed = os.urandom(16).hex(), Awaited()
-        for target in targets:
+        for target, container in targets.items():
             self._targets[target] = Awaited()
-            self._container_of[target] = target
+            self._container_of[target] = container
         secret = os.urandom(32)
         async with (
             Listener(ports, secret, self._journal).listening() as listener,
@@ -123,7 +123,7 @@ class ResumedShim(Shim):
         """Tell whether a container was started."""
         return target in self._started
 
-    def _take(self, resumed: Resumed, targets: Sequence[str]) -> None:
+    def _take(self, resumed: Resumed, targets: Iterable[str]) -> None:
         self._times = resumed.times
         self._table.begin_at(resumed.times * _STREAMS)
         for target in targets:

@@ -1,26 +1,20 @@
 """Operations on a running container besides signals: exec, pause, resume."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from functools import partial
 
 import trio
 
 from scrun.core.errors import StateError
 from scrun.supervisor.containers.anchors import Anchor
 from scrun.supervisor.containers.container import Container
+from scrun.supervisor.containers.live_session import LiveSession
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.create_request import CommandLine
 from scrun.supervisor.core.threads import look
-from scrun.supervisor.sessions.sessions import LiveSession, prepare
+from scrun.supervisor.sessions.sessions import prepare
 
 
-async def execute(
-    container: Container,
-    call: CommandLine,
-    anchor: Anchor,
-    stdio: Stdio,
-    counted: Callable[[], AbstractContextManager[None]],
-) -> None:
+async def execute(container: Container, call: CommandLine, anchor: Anchor, stdio: Stdio) -> None:
     """Run one more program in a container; returns as soon as it runs.
 
     Args:
@@ -28,7 +22,6 @@ async def execute(
         call: The command line of `exec`.
         anchor: Gets the program's status; taken over.
         stdio: The program's descriptors; taken over.
-        counted: Entered while the program runs.
 
     Raises:
         StateError: The container does not run.
@@ -44,13 +37,9 @@ async def execute(
         prepared = await look(
             "the bundle", prepare, call, running.bundle, running.staged, stdio.terminal
         )
-        session = LiveSession(f"exec {call.pid}", running.journal, anchor, stdio)
-
-        async def run() -> None:
-            with counted():
-                await session.run(running.job, prepared)
-
-        if not running.beside.begin(run):
+        programs = container.programs
+        session = LiveSession(call.pid, running.journal, anchor, stdio, programs.deposit())
+        if not programs.begin(session, partial(session.run, running.job, prepared)):
             raise StateError(f"container {container.id}: exec is not possible: it has ended")
     except BaseException:
         stdio.close()

@@ -100,7 +100,8 @@ twice.
     delete   id
              {}: the container's processes are killed, its execs have ended, the runtime has
              forgotten it, its files are gone. Also ends a `create` or `start` that hangs. With
-             `words`, what a RunTimeDelete that failed said
+             `words`, what a RunTimeDelete that failed said. Of an exec, it is killed, and what it
+             has said is not kept any longer
 
 `streams` is `{"stdin": n, "stdout": n, "stderr": n}`; one that is missing is /dev/null; or
 `{"terminal": n, "rows": …, "columns": …}`. After a `create` or `exec` that failed they END without

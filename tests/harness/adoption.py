@@ -3,7 +3,10 @@
 import os
 import random
 import signal
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from tests.harness.life import Life
 from tests.harness.processes import signal_quietly
@@ -58,3 +61,20 @@ def end(*lives: Life) -> None:
     for life in lives:
         life.delete(60)
     lives[0].site.settle(20)
+
+
+@contextmanager
+def written(to: int, data: bytes) -> Iterator[None]:
+    """Write all of it beside the block, then close the descriptor."""
+
+    def write() -> None:
+        with open(to, "wb", buffering=0) as pipe, suppress(BrokenPipeError):
+            rest = memoryview(data)
+            while rest:
+                rest = rest[pipe.write(rest) :]
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    yield
+    thread.join(60)
+    assert not thread.is_alive()

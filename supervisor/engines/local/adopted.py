@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import trio
@@ -11,8 +11,8 @@ from scrun.core.errors import EngineError
 from scrun.model.states import Phase
 from scrun.supervisor.children.processes import output_of
 from scrun.supervisor.children.strangers import stranger
-from scrun.supervisor.contracts.engine import JobRequest
-from scrun.supervisor.core.deposits import JOB, Found
+from scrun.supervisor.contracts.engine import JobRequest, Session
+from scrun.supervisor.core.deposits import JOB, Deposit, Found
 from scrun.supervisor.engines.local.commands import RuntimeCommands, RuntimeContainer
 from scrun.supervisor.engines.local.exits import ForeignChild
 from scrun.supervisor.engines.local.reaper import TERMINAL, ReaperChild
@@ -65,6 +65,16 @@ class AdoptedRuntimeJob(RuntimeJob):
                 if process.is_started:
                     self._begun.set()
                 yield process
+
+    async def resumed_session(
+        self, found: Found, deposit: Deposit, running: Callable[[], None]
+    ) -> Session:
+        """See `supervisor.contracts.adoption.AdoptedJob`; nothing of them is kept here yet.
+
+        Raises:
+            EngineError: Always.
+        """
+        raise EngineError("programs of `exec` end with their supervisor")
 
     async def _first_process(self, stack: AsyncExitStack) -> ForeignChild:
         found, facts = self._found, self._found.facts

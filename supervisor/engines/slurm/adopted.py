@@ -5,7 +5,7 @@ their streams lack. So each prepares its streams, and waits for the others.
 """
 
 import socket
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import cast
 
@@ -29,13 +29,14 @@ from scrun.supervisor.engines.slurm.layout import Layout
 from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.shim_job import ShimJob
 from scrun.supervisor.engines.slurm.shim_process import ShimProcess
+from scrun.supervisor.engines.slurm.shim_session import ResumedShimSession
 from scrun.supervisor.engines.slurm.shim_site import SiteConfs
 from scrun.supervisor.engines.slurm.shim_step import Direct, ShimStep
 from scrun.supervisor.engines.slurm.step import SrunStep
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.connection import Hello, Shim, ShimError, ShimLost
-from scrun.supervisor.nodes.lasting import STREAMS, ResumedEnds
+from scrun.supervisor.nodes.lasting import ResumedEnds
 from scrun.supervisor.nodes.listening import NotReached
 from scrun.supervisor.nodes.resumed import ResumedShim, reconnected
 
@@ -139,7 +140,7 @@ class AdoptedStep(ShimStep):
         self._found = found
         self._there = trio.Event()
         self._resumed_shim: ResumedShim | None = None
-        self._targets: list[str] = []
+        self._targets: dict[str, str] = {}
         self._written: dict[int, int] = {}
 
     async def run(self, options: Sequence[str], variables: Mapping[str, str]) -> None:
@@ -203,12 +204,15 @@ class AdoptedStep(ShimStep):
         await self._there.wait()
         return self._resumed_shim or cast(ResumedShim, await self.shim())
 
-    async def resumed(self, container: str, target: str, written: Mapping[int, int]) -> bool:
-        """Have the shim go on with a container whose streams are prepared.
+    async def resumed(
+        self, name: str, target: str, container: str, written: Mapping[int, int]
+    ) -> bool:
+        """Have the shim go on with a container or an exec whose streams are prepared.
 
         Args:
-            container: The container.
+            name: The name by which the other has left it.
             target: The shim's id of it.
+            container: Likewise of its container.
             written: How many bytes of each of its streams were written.
 
         Returns:
@@ -217,9 +221,9 @@ class AdoptedStep(ShimStep):
         Raises:
             EngineError: The shim cannot connect to us.
         """
-        self._targets.append(target)
+        self._targets[target] = container
         self._written.update(written)
-        self._found.together.without(container)
+        self._found.together.without(name)
         await self._known.wait()
         shim = self._shim or await self.shim()
         assert isinstance(shim, ResumedShim)
@@ -289,15 +293,8 @@ class AdoptedShimJob(ShimJob):
         place = self._place
         place.id = facts["target"]
         place.recall(facts["neighbour"])
-        left = self._found.fds
-        ends = ResumedEnds(
-            {name: left.pop(name) for name in [*left] if name.startswith(STREAMS)},
-            request.deposit,
-        )
-        numbers = facts["streams"]
-        fields = {name: numbers[name] for name in ends.written}
-        if ends.has_input and "stdin" in numbers:
-            fields["stdin"] = numbers["stdin"]
+        ends = ResumedEnds(self._found.fds, request.deposit)
+        fields = ends.fields(facts["streams"])
         async with unwrapped() as nursery:
             streams = shim.resumed_streams(fields, self._child_env, request.journal, ends)
             async with streams:
@@ -305,8 +302,9 @@ class AdoptedShimJob(ShimJob):
                     lambda: self._begin(shim),
                     lambda first: self.how_it_ended(first, shim, streams),
                 )
-                written = {fields[name]: count for name, count in ends.written.items()}
-                first.is_started = await step.resumed(request.container, place.id, written)
+                first.is_started = await step.resumed(
+                    request.container, place.id, place.id, ends.written_by(fields)
+                )
                 if ends.terminal is not None:
                     self._streams = streams
                     self.resized()  # it may have been while nobody told
@@ -317,3 +315,20 @@ class AdoptedShimJob(ShimJob):
                 self._first = first
                 async with self._watched(first, shim, nursery):
                     yield first
+
+    async def resumed_session(
+        self, found: Found, deposit: Deposit, running: Callable[[], None]
+    ) -> ResumedShimSession:
+        """See `supervisor.contracts.engine.AdoptedJob`.
+
+        Raises:
+            EngineError: There is no shim.
+        """
+        step = self._shim_step
+        assert isinstance(step, AdoptedStep)
+
+        async def resumed(target: str, written: Mapping[int, int]) -> None:
+            await step.resumed(found.container, target, self._found.facts["target"], written)
+
+        journal, shim = self._request.journal, await step.old_shim()
+        return ResumedShimSession(shim, found, deposit, self._child_env, journal, resumed, running)

@@ -1,16 +1,22 @@
-"""A program of `exec`, which a shim runs in a container."""
+"""Programs of `exec`, which a shim runs in a container."""
 
 import signal
+from collections.abc import Awaitable, Callable, Mapping
 
+import msgspec
 import trio
 
 from scrun.model.states import Ending, exited, killed
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.engine import Program
+from scrun.supervisor.core.deposits import Deposit, Found
 from scrun.supervisor.engines.failures import not_started, read_log
 from scrun.supervisor.engines.slurm.exits import exit_code
 from scrun.supervisor.engines.slurm.shim_site import SiteContainer, program_missing
+from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost
+from scrun.supervisor.nodes.lasting import LastingEnds, ResumedEnds
+from scrun.supervisor.nodes.resumed import ResumedShim
 from scrun.supervisor.nodes.streams import ContainerStreams
 
 LAST_OUTPUT = 2.0
@@ -21,7 +27,55 @@ _ROOT_IS_MISSING = "no user mapping found"  # runc's
 _INSTEAD = "runc makes no container without a user 0; install crun on the nodes"
 
 
-class ShimSession:
+class _Running:
+    """A program that the shim has, whoever had it run."""
+
+    def __init__(self, shim: Shim, deposit: Deposit) -> None:
+        self._shim = shim
+        self._deposit = deposit
+        self._id = ""
+        self._streams: ContainerStreams | None = None
+
+    async def _end_of(self, streams: ContainerStreams) -> Ending:
+        """Wait for its end and its output; then the shim forgets it."""
+        shim = self._shim
+        self._streams = streams
+        try:
+            try:
+                status = await shim.ended(self._id)
+                await streams.finished(LAST_OUTPUT)
+            except trio.Cancelled:
+                with trio.move_on_after(_PATIENCE, shield=True):
+                    await shim.call("signal", id=self._id, number=signal.SIGKILL, all=True)
+                    await shim.ended(self._id)
+                raise
+            except ShimLost:
+                return killed(signal.SIGKILL)  # with its container, which tells why
+            ending = self._ending(exit_code(status), streams)
+            self._deposit.note(ending=msgspec.to_builtins(ending))
+            return ending
+        finally:
+            shim.forget(self._id)
+
+    def _ending(self, code: int, streams: ContainerStreams) -> Ending:
+        """Return what an exit status means."""
+        return exited(code)
+
+    async def signal(self, number: int) -> None:
+        """Send a signal to the program.
+
+        Raises:
+            EngineError: The program is not running yet, or it was not delivered.
+        """
+        await self._shim.call("signal", id=self._id, number=number, all=number == signal.SIGKILL)
+
+    def resized(self) -> None:
+        """Pass on a new size of the terminal."""
+        if self._streams is not None:
+            self._streams.resized(self._id)
+
+
+class ShimSession(_Running):
     """A program of `exec` (see `supervisor.contracts.engine.Session`)."""
 
     def __init__(
@@ -45,19 +99,19 @@ class ShimSession:
             EngineError: The site has no command for it.
             BundleError: The program's description is too long.
         """
+        super().__init__(shim, program.deposit)
         self._site = site
         self._what = {"process": program.process} if site is None else site.exec(program.process)
-        self._shim = shim
         self._container = container
         self._id = shim.name("exec")
         self._child_env = child_env
         self._program = program
-        self._streams: ContainerStreams | None = None
 
     async def run(self) -> Ending:
         """Run it to its end."""
-        program, shim = self._program, self._shim
-        async with shim.streams(program.stdio, program.terminal, self._child_env) as streams:
+        program, shim, child_env = self._program, self._shim, self._child_env
+        ends = LastingEnds(program.stdio, child_env, program.deposit)
+        async with shim.streams(program.stdio, program.terminal, child_env, ends=ends) as streams:
             try:
                 await shim.call(
                     "exec", id=self._id, container=self._container, streams=streams.fields,
@@ -65,34 +119,60 @@ class ShimSession:
                 )  # fmt: skip
             except ShimError as error:
                 return not_started(words_of(error), what="program")
-            self._streams = streams
+            program.deposit.note(target=self._id, streams=streams.fields)
             program.running()
-            try:
-                status = await shim.ended(self._id)
-                await streams.finished(LAST_OUTPUT)
-            except trio.Cancelled:
-                with trio.move_on_after(_PATIENCE, shield=True):
-                    await shim.call("signal", id=self._id, number=signal.SIGKILL, all=True)
-                    await shim.ended(self._id)
-                raise
-            except ShimLost:
-                return killed(signal.SIGKILL)  # with its container, which tells why
-        code = exit_code(status)
+            return await self._end_of(streams)
+
+    def _ending(self, code: int, streams: ContainerStreams) -> Ending:
+        program = self._program
         listens = self._site is not None and not (program.program_is_known or program.terminal)
         return (program_missing(code, streams) if listens else None) or exited(code)
 
-    async def signal(self, number: int) -> None:
-        """Send a signal to the program.
 
-        Raises:
-            EngineError: The program is not running yet, or it was not delivered.
+class ResumedShimSession(_Running):
+    """A program of `exec` that another supervisor has had run, which has died."""
+
+    def __init__(
+        self,
+        shim: ResumedShim,
+        found: Found,
+        deposit: Deposit,
+        child_env: ChildEnv,
+        journal: Journal,
+        resumed: Callable[[str, Mapping[int, int]], Awaitable[object]],
+        running: Callable[[], None],
+    ) -> None:
+        """Take it over.
+
+        Args:
+            shim: The shim, to which there is no connection yet.
+            found: What the other has left for it.
+            deposit: Keeps it further.
+            child_env: The environment of child processes.
+            journal: Where messages go.
+            resumed: Called with its id for the shim and how many bytes of each of its streams were
+                written; returns when there is a connection.
+            running: Called when it can get signals.
         """
-        await self._shim.call("signal", id=self._id, number=number, all=number == signal.SIGKILL)
+        super().__init__(shim, deposit)
+        self._id = found.facts["target"]
+        self._resumed_shim = shim
+        self._found = found
+        self._child_env = child_env
+        self._journal = journal
+        self._resumed = resumed
+        self._is_running = running
 
-    def resized(self) -> None:
-        """Pass on a new size of the terminal."""
-        if self._streams is not None:
-            self._streams.resized(self._id)
+    async def run(self) -> Ending:
+        """Run it to its end."""
+        ends = ResumedEnds(self._found.fds, self._deposit)
+        fields = ends.fields(self._found.facts["streams"])
+        carried = self._resumed_shim.resumed_streams(fields, self._child_env, self._journal, ends)
+        async with carried as streams:
+            await self._resumed(self._id, ends.written_by(fields))
+            streams.resized(self._id)  # it may have been while nobody told
+            self._is_running()
+            return await self._end_of(streams)
 
 
 def words_of(error: ShimError) -> str:

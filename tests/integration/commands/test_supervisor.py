@@ -11,6 +11,7 @@ from scrun.core.version import VERSION
 from tests.conftest import MakeSite
 from tests.harness.life import Life
 from tests.harness.site import Site
+from tests.harness.terminal import open_terminal
 from tests.harness.wait import wait_until, wait_while
 
 by_shim = pytest.mark.by_shim
@@ -138,15 +139,19 @@ def test_restart_by_force(make_site: MakeSite) -> None:
 
 
 @by_shim
-def test_programs_of_exec_end_before_a_restart(make_site: MakeSite) -> None:
+def test_programs_of_exec_that_would_end_do_so_before_a_restart(make_site: MakeSite) -> None:
+    """At another user's terminal, for example after su, which a successor could not open."""
     site = make_site("slurm-user")
     life = running(site)
     [old] = site.supervisors()
-    with site.popen("exec", life.id, "sh", "-c", "echo in; sleep 3; exit 5") as program:
-        assert program.stdout
-        assert program.stdout.readline() == b"in\n"
+    terminal, own = open_terminal()
+    script = "echo in; sleep 3; exit 5"
+    with site.popen("exec", "--tty", life.id, "sh", "-c", script, stdio=own) as program:
+        os.close(own)
+        terminal.read_until("in", 30)
         assert "a program of `exec` runs" in site.must("supervisor", "restart")
         assert program.wait(20) == 5
+    terminal.close()
     wait_while("the old one", lambda: old in site.supervisors(), 20)
     assert life.state()["status"] == "running"
     told(life)

@@ -9,8 +9,6 @@ import subprocess
 import termios
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -25,28 +23,12 @@ from tests.harness.adoption import (
     kill_supervisor,
     numbers,
     output,
+    written,
 )
 from tests.harness.terminal import open_terminal
 from tests.harness.wait import wait_until
 
 pytestmark = pytest.mark.by_shim
-
-
-@contextmanager
-def written(to: int, data: bytes) -> Iterator[None]:
-    """Write all of it beside the block, then close the descriptor."""
-
-    def write() -> None:
-        with open(to, "wb", buffering=0) as pipe, suppress(BrokenPipeError):
-            rest = memoryview(data)
-            while rest:
-                rest = rest[pipe.write(rest) :]
-
-    thread = threading.Thread(target=write, daemon=True)
-    thread.start()
-    yield
-    thread.join(60)
-    assert not thread.is_alive()
 
 
 def test_one_that_runs_goes_on(make_site: MakeSite) -> None:

@@ -122,6 +122,30 @@ def test_a_job_is_found_with_its_containers_and_again(pipe: tuple[int, int]) -> 
     others.close()
 
 
+def test_a_program_is_found_with_its_container(pipe: tuple[int, int]) -> None:
+    readable, writable = pipe
+    deposits = Deposits()
+    container = deposits.new("c1")
+    assert container.of_program().why_not
+    container.begin()
+    programs = [container.of_program() for _ in range(2)]
+    for program in programs:
+        program.hold({"own.anchor": writable}, pid=1)
+        program.begin()
+    os.close(writable)
+    programs[0].end()
+    left = only(find(deposits.held))
+    assert left.container == "c1"
+    assert [program.facts["pid"] for program in left.programs] == [1]
+    left.close()
+    container.end()
+    assert not at_end(readable)
+    assert find(deposits.held) == []
+    programs[1].end()
+    assert at_end(readable)
+    deposits.close()
+
+
 def find_and_close(held: int) -> list[str]:
     found = find(held)
     for one in found:

@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import cast
 
@@ -20,15 +19,17 @@ from scrun.supervisor.children.processes import ChildEnv, child
 from scrun.supervisor.children.pumps import messages, tee
 from scrun.supervisor.containers.anchors import Anchor, forward_signals
 from scrun.supervisor.containers.container import Container
+from scrun.supervisor.containers.live_session import LiveSession, Prepared
+from scrun.supervisor.containers.programs import Programs
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.create_request import CommandLine
 from scrun.supervisor.contracts.engine import Job, Program
 from scrun.supervisor.contracts.running import RunningContainer
 from scrun.supervisor.contracts.staged import Staged
+from scrun.supervisor.core.deposits import no_deposit
 from scrun.supervisor.core.nurseries import Tasks, unwrapped
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.sessions import operations
-from scrun.supervisor.sessions.sessions import LiveSession, Prepared
 
 SETTING = ChildEnv({})
 
@@ -196,7 +197,8 @@ async def test_a_signal_that_cannot_be_delivered_ends_no_session(tmp_path: Path)
     job = DeafJob()
     with (tmp_path / "x").open("wb") as file, trio.fail_after(10):
         stdio = Stdio([os.dup(file.fileno()) for _ in range(3)], terminal=False)
-        session = LiveSession("exec", journal, cast(Anchor, Signals(signal.SIGUSR1)), stdio)
+        anchor = cast(Anchor, Signals(signal.SIGUSR1))
+        session = LiveSession(1, journal, anchor, stdio, no_deposit())
         async with trio.open_nursery() as nursery:
             prepared = Prepared({}, is_known=True)
             nursery.start_soon(session.run, cast(Job, job), prepared)
@@ -244,14 +246,13 @@ async def test_an_exec_whose_container_ends_meanwhile_leaves_no_descriptor(
     """It ends while its bundle is looked at, so there is nowhere left to run the program."""
     over = Tasks("c")
     journal = Journal(str(tmp_path / "log"), Log(), "c")
-    inside = RunningContainer(
-        cast(Job, None), cast(Bundle, None), cast(Staged, None), journal, over
-    )
+    inside = RunningContainer(cast(Job, None), cast(Bundle, None), cast(Staged, None), journal)
     monkeypatch.setattr(operations, "prepare", lambda *_: Prepared({}, is_known=True))
 
     class Ending:
         id = "c"
         paused = suspended = False
+        programs = Programs(over, no_deposit())
 
         async def running(self, purpose: str) -> RunningContainer:
             return inside
@@ -264,8 +265,6 @@ async def test_an_exec_whose_container_ends_meanwhile_leaves_no_descriptor(
             anchor = Anchor(theirs.detach())
             call = CommandLine(parse(["exec", "c", "true"]), 1, "/", ChildEnv({}))
             with pytest.raises(StateError, match="exec is not possible: it has ended"):
-                await operations.execute(
-                    cast(Container, Ending()), call, anchor, stdio, nullcontext
-                )
+                await operations.execute(cast(Container, Ending()), call, anchor, stdio)
     assert len(os.listdir("/proc/self/fd")) == before
     journal.close()

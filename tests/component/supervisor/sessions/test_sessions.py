@@ -9,9 +9,10 @@ from scrun.cli.parse import parse
 from scrun.core.errors import BundleError, StateError, UsageError
 from scrun.oci.config import Bundle, load_bundle
 from scrun.supervisor.children.processes import ChildEnv
+from scrun.supervisor.containers.live_session import NotRunnableError
 from scrun.supervisor.contracts.create_request import CommandLine
 from scrun.supervisor.contracts.staged import Staged
-from scrun.supervisor.sessions.sessions import NotRunnableError, prepare
+from scrun.supervisor.sessions.sessions import prepare
 from tests.harness.bundle import make_config, make_rootfs, write_bundle
 
 

@@ -1,0 +1,201 @@
+"""One more program in a running container, for `exec`: to its end."""
+
+import signal
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any
+
+import msgspec
+import trio
+
+from scrun.core.errors import BundleError, ScrunError, described
+from scrun.model.states import FATAL, Ending, killed, taken
+from scrun.supervisor.containers.anchors import Anchor
+from scrun.supervisor.containers.stdio import Stdio
+from scrun.supervisor.contracts.adoption import AdoptedJob
+from scrun.supervisor.contracts.engine import Job, Program, Session
+from scrun.supervisor.core.deposits import OWN, Deposit, Found
+from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.log.journal import Journal
+
+_GRACE = 5.0
+_ANCHOR = f"{OWN}anchor"
+
+
+class NotRunnableError(BundleError):
+    """The program is not in the container or not executable; has a shell's exit status."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.exit_code = status
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """A program that can be run.
+
+    Attributes:
+        process: The program, as `process` of config.json.
+        is_known: Whether its file was found.
+    """
+
+    process: Mapping[str, Any]
+    is_known: bool
+
+
+class LiveSession:
+    """A program with its anchor and its descriptors.
+
+    Attributes:
+        deposit: Keeps what it needs to outlive us.
+        settled: Set when it runs, or never will.
+        ending: How it ended, or None.
+    """
+
+    def __init__(
+        self, pid: int, journal: Journal, anchor: Anchor, stdio: Stdio, deposit: Deposit
+    ) -> None:
+        """Prepare; nothing runs yet.
+
+        Args:
+            pid: Its anchor's.
+            journal: The container's.
+            anchor: Owned from now on.
+            stdio: Owned from now on.
+            deposit: Keeps what it needs to outlive us; owned from now on.
+        """
+        self.deposit = deposit
+        self.settled = trio.Event()
+        self.ending: Ending | None = None
+        self._runs = False
+        self._pid = pid
+        self._name = f"exec {pid}"
+        self._journal = journal
+        self._anchor = anchor
+        self._stdio = stdio
+        self._scope = trio.CancelScope()
+
+    @property
+    def failure(self) -> ScrunError | None:
+        """Why it did not run."""
+        if self._runs or self.ending is None:
+            return None
+        if self.ending.reason in ("not-found", "not-executable"):
+            text = self.ending.text or "the runtime cannot run the program"
+            return NotRunnableError(text, self.ending.status)
+        return ScrunError(self.ending.text or f"it ended with {self.ending.status}")
+
+    async def run(self, job: Job, prepared: Prepared) -> None:
+        """Run it to its end. An error becomes its ending; only a cancellation is raised."""
+        program = Program(
+            process=prepared.process,
+            stdio=self._stdio.fds,
+            terminal=bool(prepared.process.get("terminal")),
+            program_is_known=prepared.is_known,
+            running=self._runs_now,
+            deposit=self.deposit,
+        )
+        await self._run(lambda: job.session(program), self._forward_signals)
+
+    async def _run(
+        self,
+        begin: Callable[[], Awaitable[Session]],
+        forward: Callable[[Session, trio.Nursery], Awaitable[None]],
+    ) -> None:
+        try:
+            async with unwrapped() as nursery:
+                session = await begin()
+                nursery.start_soon(forward, session, nursery)
+                with self._scope:
+                    self.ending = await session.run()
+                nursery.cancel_scope.cancel()
+        except Exception as error:
+            text = described(error)
+            self._journal.write("error", f"{self._name}: {text}")
+            self.ending = self.ending or taken("scrun-failure", text)
+        finally:
+            # cancelled with its container, whose processes were killed
+            self.ending = self.ending or killed(signal.SIGKILL)
+            self._journal.write("verbose", f"{self._name} ended with {self.ending.status}")
+            self._stdio.close()
+            self._anchor.end(self.ending.status)
+            with trio.CancelScope(shield=True):
+                await self._anchor.close()
+            self.deposit.end()
+            self.settled.set()
+
+    def _runs_now(self) -> None:
+        self._runs = True
+        self._keep()
+        self._stdio.close()  # the engine has its own by now
+        self._journal.write("verbose", f"{self._name} runs")
+        self.settled.set()
+
+    def _keep(self) -> None:
+        """Keep from now on what it needs to outlive us."""
+        if "target" not in self.deposit.facts:
+            self.deposit.give_up("its engine keeps nothing of it")
+            return
+        self.deposit.hold({_ANCHOR: self._anchor.fileno()}, pid=self._pid)
+        self.deposit.begin()
+
+    async def _forward_signals(self, session: Session, nursery: trio.Nursery) -> None:
+        """Forward signals; a second fatal one, or the anchor's death, ends the program."""
+        end_requested = False
+        async for number in self._anchor.signals():
+            if number == signal.SIGWINCH:
+                session.resized()
+            elif number in FATAL and (end_requested or not self._runs):
+                self._end(killed(number))
+            else:
+                nursery.start_soon(self._pass_on, session, number)
+            end_requested = end_requested or number in FATAL
+        self._end(killed(signal.SIGKILL))
+
+    async def _pass_on(self, session: Session, number: signal.Signals) -> None:
+        try:
+            await session.signal(number)
+        except (ScrunError, OSError) as error:
+            self._journal.write("error", f"{self._name}: {described(error)}")
+        if number in FATAL:
+            await trio.sleep(_GRACE)
+            self._end(killed(number))
+
+    def _end(self, ending: Ending) -> None:
+        self.ending = self.ending or ending
+        self._scope.cancel()
+
+
+class LeftSession(LiveSession):
+    """A program that another supervisor has begun, which has died."""
+
+    def __init__(self, found: Found, journal: Journal, deposit: Deposit) -> None:
+        """Take it over.
+
+        Args:
+            found: What the other has left; its descriptors are owned from now on.
+            journal: The container's.
+            deposit: Keeps it further; owned from now on.
+        """
+        anchor, stdio = Anchor(found.take(_ANCHOR)), Stdio([-1, -1, -1], terminal=False)
+        super().__init__(found.facts["pid"], journal, anchor, stdio, deposit)
+        self._found = found
+
+    async def run_on(self, job: AdoptedJob) -> None:
+        """Run it to its end; see `run`."""
+        self._runs = True
+        begin = partial(job.resumed_session, self._found, self.deposit, self.settled.set)
+        await self._run(begin, self._forward_later)
+
+    async def _forward_later(self, session: Session, nursery: trio.Nursery) -> None:
+        """Forward signals when it can get them; some may have come while there was nobody."""
+        await self.settled.wait()
+        await self._forward_signals(session, nursery)
+
+
+async def tell(found: Found, ending: Ending) -> None:
+    """Tell the anchor of a program that a dead supervisor has left how that has ended."""
+    anchor = Anchor(found.take(_ANCHOR))
+    anchor.end(ending.status)
+    with trio.CancelScope(shield=True):
+        await anchor.close()
+    found.close()
