@@ -4,23 +4,29 @@ It shows what the container writes from now on, and forwards signals. If the con
 terminal, input goes there, and ctrl-p ctrl-q detaches. The exit status is the container's, if it
 ends meanwhile.
 
-Wire: `attach ID`; the answer is a byte 0, a byte that is 1 if the container has a terminal, and
-then frames in both directions (`scrun.protocol.attach`).
+Wire: `attach ID POSITION`; the answer is FRAMED, a byte that is 1 if the container has a terminal,
+and then frames in both directions (`scrun.protocol.attach`). If the supervisor dies, its successor
+is asked for the rest, and gets again what the other is not known to have taken.
 
 Errors: StateError, when scrun does not capture the container's output.
 """
 
 import _signal
-import _socket
 import os
 import select
+from collections import deque
 
 from scrun.cli.parse import Parsed
 from scrun.client.ask import record_root
+from scrun.client.find import resolve_id
+from scrun.client.successor import connect_served
+from scrun.client.watch import Watch
+from scrun.core.errors import StateError
 from scrun.core.output import write
+from scrun.model.record import OUTPUT
 from scrun.protocol import wire
 from scrun.protocol.anchor import LOST
-from scrun.protocol.attach import DATA, SIGNAL, SIZE, frame, take_frames
+from scrun.protocol.attach import DATA, FRAMED, SIGNAL, SIZE, TAKEN, frame
 
 _DETACH = b"\x10\x11"  # ctrl-p ctrl-q, as podman and docker have it
 _PIECE = 65536
@@ -33,68 +39,121 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         ScrunError: There is no such container, or nobody serves it.
     """
     del argv
-    from scrun.client.find import resolve_id
-    from scrun.client.successor import connect_served
-
     root = record_root(parsed)
     container = resolve_id(parsed, root)
     directory = os.path.join(root, container)
-    sock = connect_served(directory)
-    wire.send(sock, [b"attach", os.fsencode(container)])
-    first = sock.recv(1)
-    if first != b"\0":
+    watch = Watch(directory, OUTPUT, [b"attach", os.fsencode(container)])
+    answer = watch.begin(connect_served(directory))
+    if answer not in (b"\0", FRAMED):
         from scrun.cli.failure import report_failure
 
-        status = first or b"\1"
-        return report_failure(wire.read_answer(sock, status)[1:], status[0], parsed)
-    has_terminal = sock.recv(1) == b"\1"
-    wire.wait_for_ever(sock)
+        status = answer or b"\1"
+        return report_failure(wire.read_answer(watch.sock, status)[1:], status[0], parsed)
+    has_terminal = watch.sock.recv(1) == b"\1"
+    relay = _Relay(watch, parsed, lasts=answer == FRAMED)
     if has_terminal and not parsed.count("no-stdin") and os.isatty(0):
         from scrun.anchor.foreground import KeptTerminal
 
         kept = KeptTerminal(0)
         kept.make_raw()
         try:
-            status_code = _relay(sock, from_terminal=True)
+            return relay.run(from_terminal=True)
         finally:
             kept.restore()
-    else:
-        status_code = _relay(sock, from_terminal=False)
-    return status_code
+    return relay.run(from_terminal=False)
 
 
-def _relay(sock: _socket.socket, *, from_terminal: bool) -> int:
-    """Relay bytes and signals; return the exit status, or 0 when detached."""
-    _pass_signals_on(sock)
-    if from_terminal:
-        _send_size(sock)
-    inputs = [sock.fileno(), *([0] if from_terminal else [])]
-    received = b""
-    keys = b""
-    while True:
-        ready, _, _ = select.select(inputs, [], [])
-        if 0 in ready:
-            typed = os.read(0, 4096)
-            plain, keys, leaving = without_keys(keys, typed)
-            try:
-                sock.sendall(frame(DATA, plain))
-            except OSError:
-                inputs.remove(0)  # the container ends; its status is still to be read
-            if leaving or not typed:
+class _Relay:
+    """Relays bytes and signals between this process and a container's supervisor."""
+
+    def __init__(self, watch: Watch, parsed: Parsed, *, lasts: bool) -> None:
+        """Prepare.
+
+        Args:
+            watch: The connection.
+            parsed: The command line.
+            lasts: Whether a successor of the supervisor can go on.
+        """
+        self._watch = watch
+        self._parsed = parsed
+        self._lasts = lasts
+        self._unsure: deque[bytes] = deque()  # sent, and not known to be taken
+        self._keys = b""
+
+    def run(self, *, from_terminal: bool) -> int:
+        """Return the container's exit status, or 0 when detached.
+
+        Raises:
+            OSError: Output cannot be written.
+        """
+        signals = _signals()
+        wire.wait_for_ever(self._watch.sock)
+        if from_terminal:
+            self._send(_size())
+        inputs = [signals, *([0] if from_terminal else [])]
+        while True:
+            ready, _, _ = select.select([self._watch.sock.fileno(), *inputs], [], [])
+            if signals in ready:
+                for number in os.read(signals, _PIECE):
+                    resized = number == _signal.SIGWINCH
+                    self._send(_size() if resized else frame(SIGNAL, bytes([number])))
+            if 0 in ready and self._type():
                 return 0
-        if sock.fileno() not in ready:
-            continue
+            if self._watch.sock.fileno() in ready and (status := self._show()) is not None:
+                return status
+
+    def _send(self, content: bytes) -> None:
+        """Send a frame; if that fails, the end of the connection is noticed when it is read."""
+        if content and self._lasts:
+            self._unsure.append(content)
         try:
-            part = sock.recv(_PIECE)
-        except OSError:  # it died before it had read what was typed
-            part = b""
-        if not part or len(received) > wire.REPLY:
-            return LOST
-        frames, received = take_frames(received + part)
+            self._watch.sock.sendall(content)
+        except OSError:
+            pass
+
+    def _type(self) -> bool:
+        """Send what was typed; return whether this detaches."""
+        typed = os.read(0, 4096)
+        plain, self._keys, leaving = without_keys(self._keys, typed)
+        self._send(frame(DATA, plain))
+        return leaving or not typed
+
+    def _show(self) -> "int | None":
+        """Show what comes; return the container's exit status if it has ended."""
+        frames = self._watch.frames()
+        if frames is None:
+            return self._go_on()
         for kind, content in frames:
             if kind == SIGNAL:
                 return content[0] if content else LOST
-            write(content)
+            if kind == TAKEN and self._unsure:
+                self._unsure.popleft()
+            elif kind == DATA:
+                write(content)
+        return None
+
+    def _go_on(self) -> "int | None":
+        """Go on with the successor of a supervisor that has gone; what is typed waits."""
+        while self._lasts and self._watch.again() == FRAMED:
+            wire.wait_for_ever(self._watch.sock)
+            try:
+                self._watch.sock.recv(1)  # whether it has a terminal
+                for content in self._unsure:
+                    self._watch.sock.sendall(content)
+            except OSError:
+                continue
+            return None
+        if not self._lasts:
+            return LOST
+        for piece in self._watch.rest():
+            write(piece)
+        try:
+            status = self._watch.status()
+        except StateError as error:
+            from scrun.cli.failure import report_failure
+
+            return report_failure(str(error).encode(), LOST, self._parsed)
+        return LOST if status is None else status
 
 
 def without_keys(held: bytes, typed: bytes) -> "tuple[bytes, bytes, bool]":
@@ -116,28 +175,23 @@ def without_keys(held: bytes, typed: bytes) -> "tuple[bytes, bytes, bool]":
     return text, b"", False
 
 
-def _pass_signals_on(sock: _socket.socket) -> None:
-    fd = sock.fileno()
-
-    def forward(number: int, _: object) -> None:
-        try:
-            os.write(fd, frame(SIGNAL, bytes([number])))
-        except OSError:
-            pass  # `_relay` notices
-
-    def resize(number: int, _: object) -> None:
-        del number
-        _send_size(sock)
-
-    for name in ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2"):
-        _signal.signal(getattr(_signal, "SIG" + name), forward)
-    _signal.signal(_signal.SIGWINCH, resize)
+def _signals() -> int:
+    """Return a descriptor from which the numbers of signals are read that are to be passed on."""
+    told, telling = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    _signal.set_wakeup_fd(telling, warn_on_full_buffer=False)
+    for name in ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2", "WINCH"):
+        _signal.signal(getattr(_signal, "SIG" + name), _ignore)
+    return told
 
 
-def _send_size(sock: _socket.socket) -> None:
+def _ignore(number: int, _: object) -> None:
+    """Do nothing: its number is in the pipe."""
+
+
+def _size() -> bytes:
+    """Return a frame with the terminal's size, or nothing if there is none."""
     try:
         columns, rows = os.get_terminal_size(0)
-        size = rows.to_bytes(2, "big") + columns.to_bytes(2, "big")
-        os.write(sock.fileno(), frame(SIZE, size))
     except OSError:
-        pass  # no terminal, or nobody listens
+        return b""
+    return frame(SIZE, rows.to_bytes(2, "big") + columns.to_bytes(2, "big"))

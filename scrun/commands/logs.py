@@ -3,28 +3,31 @@
 With `--messages`: the messages of scrun and Slurm about any container. With `--supervisor`: the
 log of the root directory's supervisors, for bug reports.
 
-Wire, for `--follow` only: `follow ID KIND`, KIND "output" or "messages"; the answer is one byte 0
-and then the text, as it is written, until the container ends.
+Wire, for `--follow` only: `follow ID KIND POSITION`, KIND "output" or "messages"; the answer has
+the text from that byte on, as it is written, until the container ends, in frames
+(`scrun.protocol.attach`). If the supervisor dies, its successor is asked for the rest.
 
 Errors: StateError, when scrun does not capture the container's output.
 """
 
 import _socket
-import errno
 import os
 import re
-import stat
 import time
 
 from scrun.cli.parse import Parsed
 from scrun.client.ask import record_root
 from scrun.client.find import resolve_id
+from scrun.client.output_files import lost_bytes, open_both
+from scrun.client.successor import wait_for_successor
+from scrun.client.watch import Watch
 from scrun.core.errors import StateError, UnknownContainer, UsageError
 from scrun.core.output import say, write
 from scrun.core.paths import OWN_LOG
 from scrun.core.times import moment
 from scrun.model.record import OUTPUT, TIMES
 from scrun.protocol import wire
+from scrun.protocol.attach import DATA, END, FRAMED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +35,6 @@ if TYPE_CHECKING:
 
 _PIECE = 65536
 _STAMP = re.compile(rb'time="([^"]+)"|.*"time":"([^"]+)"}$')  # as text and as JSON
-_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def run(parsed: Parsed, argv: "list[str]") -> int:
@@ -60,7 +62,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         raise UnknownContainer(f"container {container} does not exist") from None
     try:
         name = "log" if kind == "messages" else OUTPUT
-        files, lost = _open_both(name, record), _lost(name, record)
+        files, lost = open_both(name, record), lost_bytes(name, record)
         begin = _begin(
             parsed,
             files,
@@ -78,12 +80,13 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     show = say if kind == "messages" or os.fstat(files[-1]).st_uid != os.geteuid() else write
     if parsed.count("follow"):
         try:
-            sock = wire.connect_supervisor(directory, "supervisor")
+            sock: _socket.socket | None = wire.connect_supervisor(directory, "supervisor")
         except wire.NOBODY:
-            pass  # then the files do not grow any more
-        else:
+            sock = wait_for_successor(directory)
+        if sock is not None:  # else the files do not grow any more
             fields = [b"follow", os.fsencode(container), kind.encode()]
-            return _follow(sock, fields, parsed, show, begin)
+            watch = Watch(directory, name, fields, lost + begin)
+            return _follow(watch, sock, parsed, show, begin)
     _print(files, begin, show)
     if lost and not begin:
         text = f"scrun: the first {lost} bytes are gone: see `limit` in [log] of scrun.toml(5)\n"
@@ -151,7 +154,7 @@ def _times_of_output(record: int, lost: int) -> "list[tuple[int, int]]":
     """Read when output was written, from the file of times beside it."""
     found = []
     try:
-        for file in _open_both(OUTPUT + TIMES, record):
+        for file in open_both(OUTPUT + TIMES, record):
             with open(file, "rb") as lines:
                 for line in lines:
                     second, _, offset = line.strip().partition(b" ")
@@ -162,15 +165,6 @@ def _times_of_output(record: int, lost: int) -> "list[tuple[int, int]]":
     return found
 
 
-def _lost(name: str, directory: int) -> int:
-    """Return how many bytes are missing at the beginning, because of a limit or a full disk."""
-    try:
-        with open(_open(name + ".lost", directory), "rb") as file:
-            return int(file.read(32))
-    except (OSError, ValueError):
-        return 0
-
-
 def _print_own_log(root: str, parsed: Parsed) -> int:
     """Print the supervisors' log, the older file first; it is missing if no fault occurred."""
     if parsed.id or parsed.count("follow") or parsed.count("messages"):
@@ -178,42 +172,11 @@ def _print_own_log(root: str, parsed: Parsed) -> int:
             "logs --supervisor takes no container, and neither --follow nor --messages"
         )
     try:
-        files = _open_both(os.path.join(root, OWN_LOG))
+        files = open_both(os.path.join(root, OWN_LOG))
     except FileNotFoundError:
         files = []
     _print(files, _begin(parsed, files, lambda: _times_of_lines(files)), say)
     return 0
-
-
-def _open_both(name: str, directory: "int | None" = None) -> "list[int]":
-    """Open a file of limited size, and its older half if there is one (`supervisor.log.limited`).
-
-    Returns:
-        Descriptors, the older one first.
-
-    Raises:
-        OSError: It cannot be read.
-    """
-    files = [_open(name, directory)]
-    try:
-        files.insert(0, _open(name + ".1", directory))
-    except FileNotFoundError:
-        return files
-    if os.path.samestat(os.fstat(files[0]), os.fstat(files[1])):
-        os.close(files.pop())  # it was renamed to the older one just now
-    return files
-
-
-def _open(name: str, directory: "int | None" = None) -> int:
-    """Open a regular file; follow no link.
-
-    Raises:
-        OSError: It cannot be read.
-    """
-    file = os.open(name, _FLAGS, dir_fd=directory)
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        raise OSError(errno.EINVAL, "is not a regular file", name)
-    return file
 
 
 def _print(files: "list[int]", begin: int, show: "Callable[[bytes], None]") -> None:
@@ -258,19 +221,38 @@ def _last(files: "list[int]", lines: int) -> int:
 
 
 def _follow(
+    watch: Watch,
     sock: _socket.socket,
-    fields: "list[bytes]",
     parsed: Parsed,
     show: "Callable[[bytes], None]",
     shown: int,
 ) -> int:
     """Show the text as it arrives, except the first bytes, which are shown already."""
-    wire.send(sock, fields)
-    status = sock.recv(1) or b"\1"
-    if status != b"\0":
+    answer = watch.begin(sock)
+    if answer not in (b"\0", FRAMED):
         from scrun.cli.failure import report_failure
 
+        status = answer or b"\1"
         return report_failure(wire.read_answer(sock, status)[1:], status[0], parsed)
+    if answer == b"\0":
+        return _show_plain(sock, show, shown)
+    while answer == FRAMED:
+        wire.wait_for_ever(watch.sock)
+        while (frames := watch.frames()) is not None:
+            for kind, content in frames:
+                if kind == DATA:
+                    show(content)
+                elif kind == END:
+                    return 0
+        answer = watch.again()
+    for piece in watch.rest():
+        show(piece)
+    watch.status()
+    return 0
+
+
+def _show_plain(sock: _socket.socket, show: "Callable[[bytes], None]", shown: int) -> int:
+    """Show what an older supervisor sends, except the first bytes; nobody goes on after it."""
     wire.wait_for_ever(sock)
     while piece := sock.recv(_PIECE):
         show(piece[shown:])

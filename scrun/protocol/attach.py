@@ -1,11 +1,19 @@
-"""The frames that `attach` and the supervisor exchange.
+"""The frames that `attach`, `logs --follow` and the supervisor exchange.
 
 A frame is a kind (one byte), a length (four bytes, big endian) and content. DATA carries output,
 or what was typed; SIZE the terminal's rows and columns, two bytes each (big endian); SIGNAL a
 signal's number in one byte or, from the supervisor, the exit status.
+
+A request with a position, in decimal digits or empty for the present end of the output, gets more:
+POSITION, eight bytes (big endian), is that of the next DATA, counting what the limit of the output
+has discarded; TAKEN says, without content, that one more frame was taken, in their order; END that
+the text is complete. So after the death of a supervisor its successor can be asked for the rest,
+and told what the other has not taken.
 """
 
-DATA, SIZE, SIGNAL = b"d", b"w", b"s"
+DATA, SIZE, SIGNAL, POSITION, TAKEN, END = b"d", b"w", b"s", b"p", b"t", b"e"
+FRAMED = b"\xfa"
+"""The answer to `follow` with a position; without one, or from an older version, 0 and text."""
 
 
 def frame(kind: bytes, content: bytes) -> bytes:

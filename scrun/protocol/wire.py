@@ -21,8 +21,8 @@ Requests, with their fields::
     ps     [ID, FORMAT, OPTION...]     FORMAT: "table" or "json"; options of ps(1)
     events [ID]                        one line of statistics
     update [ID, TIME, RESOURCES]       TIME: a time limit or ""; RESOURCES: JSON
-    follow [ID, KIND]                  KIND: "output" or "messages"
-    attach [ID]                        frames follow the status (`scrun.protocol.attach`)
+    follow [ID, KIND, POSITION]        KIND: "output" or "messages"
+    attach [ID, POSITION]              frames follow the status (`scrun.protocol.attach`)
     create [PID, UMASK, CWD, COUNT, ARGUMENT..., NAME=VALUE...]
            with four descriptors: the container's 0, 1 and 2, and the supervisor's end of the
            anchor's socket. PID is the caller's; the anchor's follows in a line of its own. The

@@ -12,7 +12,7 @@ import struct
 import termios
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, aclosing, suppress
 
 import trio
 
@@ -73,20 +73,38 @@ class Followed:
         Args:
             from_now: Skip what is in the file already.
         """
-        generation, fd = self._open(self._generation if from_now else 0)
+        async with aclosing(self.read_from(None if from_now else 0)) as pieces:
+            async for _, piece in pieces:
+                if piece:
+                    yield piece
+
+    async def read_from(self, begin: int | None) -> AsyncGenerator[tuple[int, bytes], None]:
+        """Do the same from a position on, or from the first one that is left.
+
+        Args:
+            begin: The position, counting bytes that were discarded; None for the present end.
+
+        Yields:
+            A position, and what is there; at first nothing.
+        """
+        is_newer = begin is None or self.file is None or begin >= self.file.begins
+        generation, fd = self._open(self._generation if is_newer else 0)
         try:
-            offset = os.fstat(fd).st_size if from_now else 0
+            first, size = self._first(generation), os.fstat(fd).st_size
+            offset = size if begin is None else min(max(begin - first, 0), size)
+            yield first + offset, b""
             while True:
                 more, ended = self._more, self.ended
-                offset = min(offset, os.fstat(fd).st_size)  # a full disk truncates it
+                if offset > (size := os.fstat(fd).st_size):  # a full disk truncates it
+                    offset, first = size, self._first(generation)
                 while piece := os.pread(fd, _PIECE, offset):
                     offset += len(piece)
-                    yield piece
+                    yield first + offset - len(piece), piece
                 if generation < self._generation:
                     os.close(fd)
                     fd = -1
                     generation, fd = self._open(generation + 1)
-                    offset = 0
+                    offset, first = 0, self._first(generation)
                 elif ended:
                     return
                 else:
@@ -94,6 +112,12 @@ class Followed:
         finally:
             if fd >= 0:
                 os.close(fd)
+
+    def _first(self, generation: int) -> int:
+        """Return the position of the first byte of a file that still exists."""
+        if self.file is None:
+            return 0
+        return self.file.begins if generation == self._generation else self.file.lost
 
     @property
     def _generation(self) -> int:

@@ -4,6 +4,7 @@ import json
 import os
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from functools import partial
 from signal import SIGKILL, SIGTERM
 
@@ -40,6 +41,7 @@ DESCRIPTORS = 4
 """The number of descriptors with `create` and `exec`: three, and the anchor's socket."""
 
 _RELEASING = 20.0
+_DIGITS = 20
 
 _OF_A_CONTAINER = (
     *(b"state", b"start", b"kill", b"delete", b"pause", b"resume"),
@@ -306,12 +308,20 @@ class ClientRequest:
         output = self._arguments[1] == b"output"
         followed = captured_output(container).output if output else container.log
         with self._retirement.cut_off():
-            await follow(followed, partial(send, self._connection))
+            await follow(followed, partial(send, self._connection), self._position(2))
         return b""
 
     async def _attach(self) -> bytes:
-        await attach(self._live("attach"), trio.SocketStream(self._connection))
+        connection, position = trio.SocketStream(self._connection), self._position(1)
+        resumes = len(self._arguments) > 1
+        with self._retirement.cut_off() if resumes else nullcontext():
+            await attach(self._live("attach"), connection, position, resumes=resumes)
         return b""
+
+    def _position(self, at: int) -> int | None:
+        """Return the position in the output that the request asks for, if it does."""
+        digits = self._arguments[at] if len(self._arguments) > at else b""
+        return int(digits) if digits.isdigit() and len(digits) < _DIGITS else None
 
 
 def _read(fields: list[bytes]) -> CreateRequest:

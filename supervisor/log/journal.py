@@ -86,7 +86,7 @@ class Journal:
         self._shown = shown or Shown()
         self._about = f"container {container}: "
         self._form = settings.format
-        self.own = LimitedFile(path, settings.limit << 20)
+        self.own = LimitedFile(path, settings.limit << 20, again=True)
         self._file = file
         self._sinks = [_Sink(LEVELS.index(settings.level), self._append)]
         self._caller: _Sink | None = None

@@ -57,9 +57,14 @@ class LimitedFile:
             self.lost = int(file.read())
 
     @property
+    def begins(self) -> int:
+        """The position of the newer file's first byte, counting discarded ones."""
+        return self.lost + self._older
+
+    @property
     def offset(self) -> int:
         """The position of the next byte, counting discarded ones."""
-        return self.lost + self._older + self._size
+        return self.begins + self._size
 
     def write(self, data: bytes | bytearray) -> OSError | None:
         """Append something, without waiting or raising an error.

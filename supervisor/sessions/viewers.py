@@ -4,13 +4,23 @@
 """
 
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
 import trio
 
 from scrun.core.errors import ScrunError, StateError
-from scrun.protocol.attach import DATA, SIGNAL, SIZE, frame, take_frames
+from scrun.protocol.attach import (
+    DATA,
+    END,
+    FRAMED,
+    POSITION,
+    SIGNAL,
+    SIZE,
+    TAKEN,
+    frame,
+    take_frames,
+)
 from scrun.supervisor.containers.capture import CapturedOutput, Followed
 from scrun.supervisor.containers.container import Container
 from scrun.supervisor.core.nurseries import unwrapped
@@ -20,35 +30,83 @@ Send = Callable[[bytes], Awaitable[None]]
 _LONGEST = 1 << 20
 
 
-async def follow(followed: Followed, send: Send) -> None:
-    """Send a file and all that is added to it, until its end."""
-    await send(b"\0")
-    async with aclosing(followed.read(from_now=False)) as pieces:
-        async for piece in pieces:
-            await send(piece)
+async def follow(followed: Followed, send: Send, begin: int | None = None) -> None:
+    """Send a file and all that is added to it, until its end.
+
+    Args:
+        followed: The file.
+        send: Sends.
+        begin: The position of the first byte; None for all of it, without frames.
+    """
+    if begin is None:
+        await send(b"\0")
+        async with aclosing(followed.read(from_now=False)) as pieces:
+            async for piece in pieces:
+                await send(piece)
+        return
+    await send(FRAMED)
+    async with aclosing(_frames(followed, begin)) as frames:
+        async for one in frames:
+            await send(one)
+    await send(frame(END, b""))
 
 
-async def attach(container: Container, connection: trio.SocketStream) -> None:
+async def _frames(followed: Followed, begin: int | None) -> AsyncGenerator[bytes, None]:
+    """Yield the frames of a file from a position on, see `scrun.protocol.attach`."""
+    position = -1
+    async with aclosing(followed.read_from(begin)) as pieces:
+        async for at, piece in pieces:
+            if at != position:
+                yield frame(POSITION, at.to_bytes(8, "big"))
+            position = at + len(piece)
+            if piece:
+                yield frame(DATA, piece)
+
+
+async def attach(
+    container: Container,
+    connection: trio.SocketStream,
+    begin: int | None = None,
+    *,
+    resumes: bool = False,
+) -> None:
     """Connect a terminal to a container, until the container ends or the peer goes away.
+
+    Args:
+        container: The container.
+        connection: To the peer.
+        begin: The position of the first byte of output; None for what comes from now on.
+        resumes: Whether the peer can go on with a successor of ours.
 
     Raises:
         StateError: Its output is not captured.
         OSError: The peer is gone.
     """
     captured = captured_output(container)
-    await connection.send_all(b"\0" + bytes([captured.terminal]))
+    sending = trio.Lock()
+
+    async def send(content: bytes) -> None:
+        async with sending:
+            await connection.send_all(content)
+
+    await send((FRAMED if resumes else b"\0") + bytes([captured.terminal]))
     async with unwrapped() as nursery:
 
         @nursery.start_soon
         async def show() -> None:
-            async with aclosing(captured.output.read(from_now=True)) as pieces:
-                async for piece in pieces:
-                    await connection.send_all(frame(DATA, piece))
+            async with aclosing(_frames(captured.output, begin)) as frames:
+                async for one in frames:
+                    if resumes or not one.startswith(POSITION):
+                        await send(one)
             await container.ended.wait()
-            await connection.send_all(frame(SIGNAL, bytes([container.exit_status])))
+            await send(frame(SIGNAL, bytes([container.exit_status])))
             nursery.cancel_scope.cancel()
 
-        await _handle_frames(container, captured, connection)
+        async def taken() -> None:
+            if resumes:
+                await send(frame(TAKEN, b""))
+
+        await _handle_frames(container, captured, connection, taken)
         nursery.cancel_scope.cancel()
 
 
@@ -67,9 +125,12 @@ def captured_output(container: Container) -> CapturedOutput:
 
 
 async def _handle_frames(
-    container: Container, captured: CapturedOutput, connection: trio.SocketStream
+    container: Container,
+    captured: CapturedOutput,
+    connection: trio.SocketStream,
+    taken: Callable[[], Awaitable[None]],
 ) -> None:
-    """Handle what the peer sends, until its end."""
+    """Handle what the peer sends, until its end; call `taken` after each frame."""
     data = b""
     async for piece in connection:
         frames, data = take_frames(data + piece)
@@ -82,6 +143,7 @@ async def _handle_frames(
                 container.resized()
             elif kind == SIGNAL and len(content) == 1:
                 await _signal(container, content[0])
+            await taken()
         if len(data) > _LONGEST:
             return
 

@@ -1,0 +1,137 @@
+"""Watches a container: its supervisor sends frames, and after that its successor the rest.
+
+`scrun.protocol.attach` describes them.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from scrun.client.find import explain_unserved
+from scrun.client.output_files import lost_bytes, open_both
+from scrun.client.successor import wait_for_successor
+from scrun.model.record import read_record
+from scrun.protocol import wire
+from scrun.protocol.attach import DATA, POSITION, take_frames
+
+if TYPE_CHECKING:
+    import _socket
+
+_PIECE = 65536
+_PATIENCE = 60.0
+_PAUSE = 0.05
+
+
+class Watch:
+    """A request for frames; its last field is the position of the next byte of text.
+
+    Attributes:
+        sock: The connection; `begin` comes before.
+        position: That of the next byte; None: what comes from now on.
+    """
+
+    sock: "_socket.socket"
+
+    def __init__(
+        self, directory: str, name: str, fields: list[bytes], position: int | None = None
+    ) -> None:
+        """Prepare.
+
+        Args:
+            directory: The container's record.
+            name: The name of the file there that has the text.
+            fields: The request.
+            position: See `position`.
+        """
+        self.position = position
+        self._directory, self._name = directory, name
+        self._fields = fields
+        self._rest = b""
+
+    def begin(self, sock: "_socket.socket") -> bytes:
+        """Send the request; return the first byte of the answer, or nothing.
+
+        Args:
+            sock: A connection to the supervisor.
+        """
+        self.sock, self._rest = sock, b""
+        digits = b"" if self.position is None else b"%d" % self.position
+        wire.send(sock, [*self._fields, digits])
+        try:
+            return sock.recv(1)
+        except ConnectionError:
+            return b""
+
+    def again(self) -> bytes:
+        """Do the same with the successor of a supervisor that has gone.
+
+        Returns:
+            The first byte of the answer; nothing if there is none.
+        """
+        begun = time.monotonic()
+        while time.monotonic() - begun < _PATIENCE:
+            self.sock.close()
+            try:
+                sock = wait_for_successor(self._directory)
+            except OSError:
+                return b""
+            if sock is None:
+                return b""
+            if answer := self.begin(sock):
+                return answer
+            time.sleep(_PAUSE)  # it was killed as well, or is about to exit
+        return b""
+
+    def frames(self) -> list[tuple[bytes, bytes]] | None:
+        """Receive some, by kind and content; None if the supervisor has gone."""
+        try:
+            part = self.sock.recv(_PIECE)
+        except ConnectionError:
+            part = b""
+        if not part or len(self._rest) > wire.REPLY:
+            return None
+        frames, self._rest = take_frames(self._rest + part)
+        for kind, content in frames:
+            if kind == POSITION:
+                self.position = int.from_bytes(content, "big")
+            elif kind == DATA and self.position is not None:
+                self.position += len(content)
+        return frames
+
+    def rest(self) -> Iterator[bytes]:
+        """Yield the rest of the text from its files: it does not grow any more."""
+        try:
+            record = os.open(self._directory, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError:  # it was deleted
+            return
+        try:
+            lost, files = lost_bytes(self._name, record), open_both(self._name, record)
+        except OSError:
+            return
+        finally:
+            os.close(record)
+        begin = max((self.position or 0) - lost, 0)
+        for fd in files:
+            with open(fd, "rb") as file:
+                size = os.fstat(fd).st_size
+                file.seek(min(begin, size))
+                begin = max(begin - size, 0)
+                while piece := file.read(_PIECE):
+                    yield piece
+
+    def status(self) -> int | None:
+        """Return how the container has ended; None if it was deleted, or has not been told.
+
+        Raises:
+            StateError: Its supervisor was lost, and it with that.
+        """
+        unserved = explain_unserved(self._directory)
+        try:
+            annotations = read_record(self._directory).annotations
+        except OSError:
+            return None
+        if "org.scrun.reason" not in annotations:
+            raise unserved
+        status = annotations.get("org.scrun.exit_status", "")
+        return int(status) if status.isdigit() else None
