@@ -25,7 +25,7 @@ from scrun.supervisor.containers.anchors import Anchor, NoAnchor
 from scrun.supervisor.containers.caller import NoCaller
 from scrun.supervisor.containers.container import Container
 from scrun.supervisor.containers.ledger import Ledger
-from scrun.supervisor.containers.live_session import LeftSession, tell
+from scrun.supervisor.containers.left_session import LeftSession, tell
 from scrun.supervisor.containers.phases import CAPTURED
 from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.containers.records import link

@@ -14,7 +14,7 @@ from scrun.model.states import Ending, Phase, exited, killed
 from scrun.supervisor.containers.adopted import AdoptedContainer
 from scrun.supervisor.containers.anchors import Anchor
 from scrun.supervisor.containers.ledger import Ledger
-from scrun.supervisor.containers.live_session import tell
+from scrun.supervisor.containers.left_session import tell
 from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.contracts.adoption import Adopts
 from scrun.supervisor.contracts.create_request import CreateRequest, read_create_request

@@ -2,7 +2,6 @@
 
 import signal
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -12,14 +11,14 @@ from scrun.core.errors import BundleError, ScrunError, described
 from scrun.model.states import FATAL, Ending, killed, taken
 from scrun.supervisor.containers.anchors import Anchor
 from scrun.supervisor.containers.stdio import Stdio
-from scrun.supervisor.contracts.adoption import AdoptedJob
 from scrun.supervisor.contracts.engine import Job, Program, Session
-from scrun.supervisor.core.deposits import OWN, Deposit, Found
+from scrun.supervisor.core.deposits import OWN, Deposit
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.log.journal import Journal
 
 _GRACE = 5.0
-_ANCHOR = f"{OWN}anchor"
+ANCHOR = f"{OWN}anchor"
+"""The name by which its anchor's socket is kept."""
 
 
 class NotRunnableError(BundleError):
@@ -135,7 +134,7 @@ class LiveSession:
         if "target" not in self.deposit.facts:
             self.deposit.give_up("its engine keeps nothing of it")
             return
-        self.deposit.hold({_ANCHOR: self._anchor.fileno()}, pid=self._pid)
+        self.deposit.hold({ANCHOR: self._anchor.fileno()}, pid=self._pid)
         self.deposit.begin()
 
     async def _forward_signals(self, session: Session, nursery: trio.Nursery) -> None:
@@ -163,39 +162,3 @@ class LiveSession:
     def _end(self, ending: Ending) -> None:
         self.ending = self.ending or ending
         self._scope.cancel()
-
-
-class LeftSession(LiveSession):
-    """A program that another supervisor has begun, which has died."""
-
-    def __init__(self, found: Found, journal: Journal, deposit: Deposit) -> None:
-        """Take it over.
-
-        Args:
-            found: What the other has left; its descriptors are owned from now on.
-            journal: The container's.
-            deposit: Keeps it further; owned from now on.
-        """
-        anchor, stdio = Anchor(found.take(_ANCHOR)), Stdio([-1, -1, -1], terminal=False)
-        super().__init__(found.facts["pid"], journal, anchor, stdio, deposit)
-        self._found = found
-
-    async def run_on(self, job: AdoptedJob) -> None:
-        """Run it to its end; see `run`."""
-        self._runs = True
-        begin = partial(job.resumed_session, self._found, self.deposit, self.settled.set)
-        await self._run(begin, self._forward_later)
-
-    async def _forward_later(self, session: Session, nursery: trio.Nursery) -> None:
-        """Forward signals when it can get them; some may have come while there was nobody."""
-        await self.settled.wait()
-        await self._forward_signals(session, nursery)
-
-
-async def tell(found: Found, ending: Ending) -> None:
-    """Tell the anchor of a program that a dead supervisor has left how that has ended."""
-    anchor = Anchor(found.take(_ANCHOR))
-    anchor.end(ending.status)
-    with trio.CancelScope(shield=True):
-        await anchor.close()
-    found.close()

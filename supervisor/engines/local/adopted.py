@@ -11,13 +11,14 @@ from scrun.core.errors import EngineError
 from scrun.model.states import Phase
 from scrun.supervisor.children.processes import output_of
 from scrun.supervisor.children.strangers import stranger
-from scrun.supervisor.contracts.engine import JobRequest, Session
+from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.core.deposits import JOB, Deposit, Found
 from scrun.supervisor.engines.local.commands import RuntimeCommands, RuntimeContainer
 from scrun.supervisor.engines.local.exits import ForeignChild
+from scrun.supervisor.engines.local.programs import end_left
 from scrun.supervisor.engines.local.reaper import TERMINAL, ReaperChild
 from scrun.supervisor.engines.local.runtime_job import RuntimeJob, RuntimeProcess, Tell
-from scrun.supervisor.engines.local.session import end_left
+from scrun.supervisor.engines.local.session import ResumedLocalSession
 
 _PATIENCE = 10.0
 
@@ -68,13 +69,9 @@ class AdoptedRuntimeJob(RuntimeJob):
 
     async def resumed_session(
         self, found: Found, deposit: Deposit, running: Callable[[], None]
-    ) -> Session:
-        """See `supervisor.contracts.adoption.AdoptedJob`; nothing of them is kept here yet.
-
-        Raises:
-            EngineError: Always.
-        """
-        raise EngineError("programs of `exec` end with their supervisor")
+    ) -> ResumedLocalSession:
+        """See `supervisor.contracts.adoption.AdoptedJob`."""
+        return ResumedLocalSession(found, running)
 
     async def _first_process(self, stack: AsyncExitStack) -> ForeignChild:
         found, facts = self._found, self._found.facts

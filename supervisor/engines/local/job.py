@@ -17,7 +17,8 @@ from scrun.supervisor.contracts.engine import JobRequest, NodeAnswer, Program, S
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.failures import read_log
 from scrun.supervisor.engines.local.commands import Commands, RuntimeContainer
-from scrun.supervisor.engines.local.session import LocalSession, Programs
+from scrun.supervisor.engines.local.programs import Programs
+from scrun.supervisor.engines.local.session import LocalSession
 
 _PATIENCE = 5.0
 _RETRY = 0.05

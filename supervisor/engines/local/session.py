@@ -1,62 +1,29 @@
-"""Another program in a container on this machine: the runtime's `exec`, in the foreground."""
+"""Another program in a container on this machine: the runtime's `exec`, in the foreground.
+
+It outlives us below a shell (`held_exec`), unless somebody has to read what it says first.
+"""
 
 import os
 import signal
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from typing import Any
+from collections.abc import Callable
+from contextlib import suppress
 
-import msgspec
 import trio
 
 from scrun.core.errors import EngineError
-from scrun.model.identity import identity_of, is_dead
-from scrun.model.record import ProcessIdentity
 from scrun.model.states import Ending, exited, not_run
 from scrun.supervisor.children.node_scripts import exec_script, process_variables
 from scrun.supervisor.children.processes import Child, ChildEnv, child, shell_status
 from scrun.supervisor.children.pumps import tee
+from scrun.supervisor.children.strangers import stranger
 from scrun.supervisor.contracts.engine import Program
-from scrun.supervisor.core.deposits import Deposit
+from scrun.supervisor.core.deposits import OWN, Found
 from scrun.supervisor.engines.failures import program_failure
+from scrun.supervisor.engines.local.held_exec import HeldExec, held_command, pids_of_children
+from scrun.supervisor.engines.local.programs import Programs
 
 _PATIENCE = 5.0
-
-
-class Programs:
-    """The programs in a container, noted for a successor: they have to end with us."""
-
-    def __init__(self, deposit: Deposit) -> None:
-        """Begin without any."""
-        self._deposit = deposit
-        self._running: dict[int, ProcessIdentity] = {}
-
-    @contextmanager
-    def noted(self, runtime: Child) -> Iterator[None]:
-        """Have one more while the block runs, in the foreground of a runtime."""
-        self._running[runtime.pid] = identity_of(runtime.pid)
-        self._note()
-        try:
-            yield
-        finally:
-            del self._running[runtime.pid]
-            self._note()
-
-    def _note(self) -> None:
-        self._deposit.note(programs=msgspec.to_builtins([*self._running.values()]))
-
-
-def end_left(facts: Mapping[str, Any]) -> None:
-    """End the programs that another supervisor has left: the runtime passes SIGTERM on only."""
-    for runtime in msgspec.convert(facts.get("programs", []), list[ProcessIdentity]):
-        with suppress(ProcessLookupError):
-            pidfd = os.pidfd_open(runtime.pid)
-            try:
-                if not is_dead(runtime):
-                    _kill(_children(runtime.pid))
-                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-            finally:
-                os.close(pidfd)
+_SHELL, _STATUS = f"{OWN}shell", f"{OWN}status"
 
 
 class LocalSession:
@@ -83,18 +50,21 @@ class LocalSession:
             BundleError: The program's description is too long.
         """
         variables = process_variables(program.process)
-        self._command = ["/bin/sh", "-c", exec_script(command, state, variables)]
+        self._script = exec_script(command, state, variables)
         self._child_env = child_env
         self._variables = variables
         self._program = program
         self._programs = programs
         self._runtime: Child | None = None
+        self._held: HeldExec | None = None
 
     async def run(self) -> Ending:
         """Run it to its end."""
         program = self._program
         stdin, stdout, stderr = program.stdio
         if program.terminal or program.program_is_known:
+            if not program.deposit.why_not:
+                return await self._run_held()
             return exited(await self._run(stdin, stdout, stderr))
         failures: list[int] = []
 
@@ -108,9 +78,34 @@ class LocalSession:
             return not_run(failures[0])
         return exited(status)
 
+    async def _run_held(self) -> Ending:
+        """Run it so that it can outlive us."""
+        program, deposit = self._program, self._program.deposit
+        stdin, stdout, stderr = program.stdio
+        status = os.memfd_create("scrun-status", os.MFD_CLOEXEC)
+        try:
+            async with child(
+                held_command(self._script, status),
+                self._child_env.with_more(self._variables),
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                pass_fds=[status],
+                dies_with_us=False,
+            ) as shell:
+                self._held = HeldExec(shell, status)
+                with self._programs.noted(shell):
+                    deposit.hold({_SHELL: shell.pidfd, _STATUS: status}, target=shell.pid)
+                    program.running()
+                    if not deposit.is_kept:
+                        return await self._held.ended()
+                return await self._held.ended()
+        finally:
+            os.close(status)
+
     async def _run(self, stdin: int, stdout: int, stderr: int) -> int:
         async with child(
-            self._command,
+            ["/bin/sh", "-c", self._script],
             self._child_env.with_more(self._variables),
             stdin=stdin,
             stdout=stdout,
@@ -136,6 +131,9 @@ class LocalSession:
         Raises:
             EngineError: The program is not running yet.
         """
+        if self._held is not None:
+            await self._held.signal(number)
+            return
         if self._runtime is None:
             raise EngineError("the program is not running yet")
         if number == signal.SIGKILL:
@@ -150,8 +148,48 @@ class LocalSession:
 
     def resized(self) -> None:
         """Tell the runtime that the terminal has a new size."""
-        if self._runtime is not None:
+        if self._held is not None:
+            self._held.try_signal(signal.SIGWINCH)
+        elif self._runtime is not None:
             self._runtime.signal(signal.SIGWINCH)
+
+
+class ResumedLocalSession:
+    """A program that another supervisor has had run, which has died."""
+
+    def __init__(self, found: Found, running: Callable[[], None]) -> None:
+        """Take it over.
+
+        Args:
+            found: What the other has left for it.
+            running: Called when it can get signals.
+        """
+        self._found = found
+        self._running = running
+        self._held: HeldExec | None = None
+
+    async def run(self) -> Ending:
+        """Run it to its end."""
+        found, status = self._found, self._found.take(_STATUS)
+        try:
+            pid, pidfd = found.facts["target"], found.take(_SHELL)
+            async with stranger(pid, pidfd, "exec", grace=_PATIENCE) as shell:
+                self._held = HeldExec(shell, status)
+                self.resized()  # it may have been while nobody told
+                self._running()
+                return await self._held.ended()
+        finally:
+            os.close(status)
+
+    async def signal(self, number: int) -> None:
+        """See `LocalSession`."""
+        if self._held is not None:
+            await self._held.signal(number)
+
+    def resized(self) -> None:
+        """See `LocalSession`."""
+        if self._held is not None:
+            self._held.try_signal(signal.SIGWINCH)
 
 
 def kill_started(runtime: Child, *, and_end_it: bool = False) -> None:
@@ -163,7 +201,7 @@ def kill_started(runtime: Child, *, and_end_it: bool = False) -> None:
     """
     if runtime.ended:
         return
-    started = _children(runtime.pid)
+    started = pids_of_children(runtime.pid)
     if and_end_it:
         runtime.signal(signal.SIGTERM)
     _kill(started)
@@ -173,13 +211,3 @@ def _kill(pids: list[int]) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-
-
-def _children(pid: int) -> list[int]:
-    """List the children of an unreaped process (proc(5), `children`)."""
-    found: list[int] = []
-    with suppress(OSError):
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as file:
-                found += map(int, file.read().split())
-    return found

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import MakeSite
-from tests.harness.life import Life
+from tests.harness.adoption import numbers, written
+from tests.harness.life import Collector, Life
 from tests.harness.processes import signal_quietly
 from tests.harness.site import Site
 from tests.harness.terminal import open_terminal
@@ -273,11 +274,100 @@ def test_its_reaper_is_killed_after_it(make_site: MakeSite) -> None:
     site.settle(20)
 
 
-def test_programs_of_exec_end_with_the_supervisor(make_site: MakeSite) -> None:
-    """Even those that do not hear SIGTERM; nothing of them stays in the container."""
+def test_programs_of_exec_go_on(make_site: MakeSite, dice: random.Random) -> None:
+    """All of their input and output, signals while there is nobody, and their status."""
     site = make_site("local-user")
     life = site.shell(_UNTIL_TOLD).created().start().says("up")
-    deaf = site.popen("exec", life.id, "sh", "-c", "trap '' TERM; echo up; exec sleep 611")
+    script = "while read n; do echo $n; done; exit 9"
+    stdin, to = os.pipe()
+    echo = site.popen("exec", life.id, "sh", "-c", script, stdin=stdin, stderr=subprocess.DEVNULL)
+    os.close(stdin)
+    assert echo.stdout
+    with echo.stdout as stdout:
+        output = Collector(os.dup(stdout.fileno()))
+    trap = "trap 'echo got' USR1; trap 'exit 9' USR2; echo in; while :; do sleep 0.05; done"
+    told = site.popen("exec", life.id, "sh", "-c", trap, stdin=subprocess.DEVNULL)
+    assert told.stdout
+    assert told.stdout.readline() == b"in\n"
+    with written(to, numbers(100_000)):
+        for _ in range(3):
+            [supervisor] = wait_until("one supervisor", site.supervisors, 20)
+            os.kill(supervisor, signal.SIGSTOP)
+            told.send_signal(signal.SIGUSR1)
+            time.sleep(dice.uniform(0, 0.2))
+            os.kill(supervisor, signal.SIGKILL)
+            assert told.stdout.readline() == b"got\n"
+    assert echo.wait(60) == 9
+    assert output.all() == numbers(100_000)
+    told.send_signal(signal.SIGUSR2)
+    told.communicate(timeout=30)
+    assert told.returncode == 9
+    life.kill("USR1")
+    assert life.wait(20) == 7
+    end(life)
+
+
+def test_a_program_of_exec_at_a_terminal_goes_on(make_site: MakeSite) -> None:
+    site = make_site("local-user")
+    life = site.shell(_UNTIL_TOLD).created().start().says("up")
+    terminal, own = open_terminal()
+    script = "stty -echo; echo in; while read n && [ $n != end ]; do stty size; done; exit 9"
+    program = site.popen("exec", "--tty", life.id, "sh", "-c", script, stdio=own)
+    os.close(own)
+    terminal.read_until("in", 30)
+    for number in range(2):
+        [supervisor] = wait_until("one supervisor", site.supervisors, 20)
+        os.kill(supervisor, signal.SIGSTOP)
+        terminal.resize(30 + number, 100)
+        time.sleep(0.3)
+        os.kill(supervisor, signal.SIGKILL)
+        wait_until("another", lambda: {*site.supervisors()} - {supervisor}, 20)  # noqa: B023
+        site.must("exec", life.id, "true")
+        terminal.write("size\n")
+        terminal.read_until(f"{30 + number} 100", 30)
+    terminal.write("end\n")
+    assert program.wait(30) == 9
+    terminal.close()
+    life.kill("USR1")
+    assert life.wait(20) == 7
+    end(life)
+
+
+def test_a_program_of_exec_ends_with_its_command(make_site: MakeSite) -> None:
+    """Also if that is killed while there is no supervisor; and others end with the container."""
+    site = make_site("local-user")
+    life = site.shell(_UNTIL_TOLD).created().start().says("up")
+    deaf = ("exec", life.id, "sh", "-c", "trap '' TERM; echo up; exec sleep {}")
+    programs = []
+    for number in ("611", "612"):
+        words = [word.format(number) for word in deaf]
+        programs.append(site.popen(*words, stdin=subprocess.DEVNULL))
+    for program in programs:
+        assert program.stdout
+        assert program.stdout.readline() == b"up\n"
+    [supervisor] = site.supervisors()
+    os.kill(supervisor, signal.SIGSTOP)
+    programs[0].kill()
+    programs[0].wait(10)
+    os.kill(supervisor, signal.SIGKILL)
+    wait_while("the program", lambda: "sleep 611" in site.must("exec", life.id, "ps"), 20)
+    assert "sleep 612" in site.must("exec", life.id, "ps")
+    life.kill("USR1")
+    assert life.wait(20) == 7
+    for program in programs:
+        program.communicate(timeout=30)
+    assert programs[1].returncode == 128 + signal.SIGKILL
+    end(life)
+
+
+def test_a_program_whose_errors_are_read_first_ends_with_the_supervisor(
+    make_site: MakeSite,
+) -> None:
+    """Nobody can know whether it is in the container. Nothing of it stays there."""
+    site = make_site("local-user")
+    life = site.shell(_UNTIL_TOLD).created().start().says("up")
+    unknown = "/proc/1/root/bin/sh"
+    deaf = site.popen("exec", life.id, unknown, "-c", "trap '' TERM; echo up; exec sleep 611")
     assert deaf.stdout
     assert deaf.stdout.readline() == b"up\n"
     kill_supervisor(site)

@@ -127,6 +127,32 @@ async def test_one_that_begins_late_has_both_halves(tmp_path: Path) -> None:
     file.close()
 
 
+@pytest.mark.parametrize("lines", [10, 8_000, 50_000])
+async def test_who_goes_on_from_a_position(tmp_path: Path, lines: int) -> None:
+    """Whether that is in the older file or in the newer one, or was discarded meanwhile."""
+    path = tmp_path / "output"
+    file = LimitedFile(str(path), LIMIT)
+    for line in numbered(lines):
+        file.write(line)
+    file.close()
+    again = LimitedFile(str(path), LIMIT, again=True)
+    followed = Followed(str(path), again)
+    followed.end()
+    assert again.offset == lines * 10
+    for begin in (0, 5, again.lost + 7, again.begins, again.offset - 10, again.offset):
+        position, got = -1, bytearray()
+        async with aclosing(followed.read_from(begin)) as pieces:
+            async for at, piece in pieces:
+                assert position in (-1, at)
+                position = at + len(piece)
+                got += piece
+        assert position == again.offset
+        assert bytes(got) == kept(path)[max(begin - again.lost, 0) :]
+    async with aclosing(followed.read_from(None)) as pieces:
+        assert [piece async for piece in pieces] == [(again.offset, b"")]
+    again.close()
+
+
 async def test_output_that_is_too_long_is_told_once(tmp_path: Path) -> None:
     said: list[str] = []
     output = CapturedOutput(str(tmp_path / "output"), LIMIT, said.append)

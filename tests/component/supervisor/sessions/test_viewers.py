@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from scrun.core.errors import StateError
-from scrun.protocol.attach import DATA, SIGNAL, SIZE, frame
+from scrun.protocol.attach import DATA, FRAMED, POSITION, SIGNAL, SIZE, TAKEN, frame
 from scrun.supervisor.containers.capture import CapturedOutput
 from scrun.supervisor.containers.container import Container
 from scrun.supervisor.containers.stdio import Stdio
@@ -75,6 +75,36 @@ async def test_frames_of_somebody_attached(tmp_path: Path, unkillable: Exception
             assert (box.got, box.resizes) == ([15], 1)
             os.write(box.end, b"out")
             assert await theirs.receive_some(100) == frame(DATA, b"out")
+            box.stdio.close()
+            await trio.testing.wait_all_tasks_blocked()
+            box.ended.set()
+            assert await theirs.receive_some(100) == frame(SIGNAL, b"\x07")
+
+
+async def test_who_can_go_on_knows_the_position_and_what_was_taken(tmp_path: Path) -> None:
+    box = Attached(tmp_path / "output")
+    theirs, ours = (trio.SocketStream(end) for end in trio.socket.socketpair())
+
+    async def serve_again() -> None:
+        async with ours:
+            await attach(box.container, ours, 3, resumes=True)
+
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery, theirs:
+            nursery.start_soon(box.captured.capture)
+            os.write(box.end, b"0123456789")
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(serve_again)
+            expected = FRAMED + b"\1" + frame(POSITION, bytes(7) + b"\3")
+            expected += frame(DATA, b"3456789")
+            await theirs.send_all(frame(SIGNAL, b"\x0f") + frame(DATA, b"typed"))
+            expected_too = frame(TAKEN, b"") * 2
+            got = b""
+            while len(got) < len(expected + expected_too):
+                got += await theirs.receive_some(100)
+            assert got.replace(frame(TAKEN, b""), b"") == expected
+            assert len(got) == len(expected + expected_too)
+            assert os.read(box.end, 100) == b"typed"
             box.stdio.close()
             await trio.testing.wait_all_tasks_blocked()
             box.ended.set()

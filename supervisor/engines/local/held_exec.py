@@ -1,0 +1,119 @@
+"""A runtime's `exec` in the foreground, below a shell that outlives us and notes its status."""
+
+import os
+import select
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import trio
+
+from scrun.model.states import Ending, exited, taken
+from scrun.supervisor.children.processes import Child
+
+_PATIENCE = 5.0
+_BEGINNING, _RETRY = 1.0, 0.01
+_STATUS = 16
+_SHELL = '/bin/sh -c "$1"; printf %s "$?" >"$2"'
+
+
+def held_command(script: str, status: int) -> list[str]:
+    """Return the shell's command.
+
+    Args:
+        script: Calls the runtime; for `sh -c`.
+        status: The file for its status, which the shell inherits.
+    """
+    return ["/bin/sh", "-c", _SHELL, "sh", script, f"/proc/self/fd/{status}"]
+
+
+class HeldExec:
+    """See the module."""
+
+    def __init__(self, shell: Child, status: int) -> None:
+        """Use it.
+
+        Args:
+            shell: The shell; perhaps another supervisor's child.
+            status: The file for the status.
+        """
+        self._shell = shell
+        self._status = status
+
+    async def ended(self) -> Ending:
+        """Wait for its end. A cancellation ends it."""
+        try:
+            await self._shell.wait()
+        except trio.Cancelled:
+            with trio.move_on_after(_PATIENCE, shield=True):
+                self._kill(and_end_it=True)
+                await self._shell.wait()
+            raise
+        if written := os.pread(self._status, _STATUS, 0):
+            return exited(int(written))
+        return taken("scrun-failure", "the program was ended: its shell ended first")
+
+    async def signal(self, number: int) -> None:
+        """Send a signal; in the first moments there may be nobody to get it."""
+        with trio.move_on_after(_BEGINNING):
+            while not (self.try_signal(number) or self._shell.ended):  # noqa: ASYNC110
+                await trio.sleep(_RETRY)
+
+    def try_signal(self, number: int) -> bool:
+        """Send SIGKILL to the program, or another signal to the runtime, which passes it on.
+
+        Returns:
+            Whether there is a runtime.
+        """
+        if number == signal.SIGKILL:
+            return self._kill()
+        with _children(self._shell.pid, self._shell.pidfd) as runtimes:
+            for runtime in runtimes.values():
+                _signal(runtime, number)
+            return bool(runtimes)
+
+    def _kill(self, *, and_end_it: bool = False) -> bool:
+        """Kill the program; also end the runtime, if it is to start nothing more."""
+        with _children(self._shell.pid, self._shell.pidfd) as runtimes:
+            for pid, pidfd in runtimes.items():
+                with _children(pid, pidfd) as programs:
+                    if and_end_it:
+                        _signal(pidfd, signal.SIGTERM)
+                    for program in programs.values():
+                        _signal(program, signal.SIGKILL)
+            return bool(runtimes)
+
+
+def _signal(pidfd: int, number: int) -> None:
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, number)
+
+
+@contextmanager
+def _children(pid: int, pidfd: int) -> Iterator[dict[int, int]]:
+    """Have the pidfds of a process' children, by pid; none if it has ended.
+
+    Nothing keeps its number, nor theirs, from being used again: so they are listed twice, and the
+    process looked at afterwards.
+    """
+    found: dict[int, int] = {}
+    try:
+        for child in pids_of_children(pid):
+            with suppress(ProcessLookupError):
+                found[child] = os.pidfd_open(child)
+        still = pids_of_children(pid)
+        over, _, _ = select.select([pidfd], [], [], 0)
+        yield {} if over else {child: found[child] for child in still if child in found}
+    finally:
+        for fd in found.values():
+            os.close(fd)
+
+
+def pids_of_children(pid: int) -> list[int]:
+    """List the children of a process (proc(5), `children`)."""
+    found: list[int] = []
+    with suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as file:
+                found += map(int, file.read().split())
+    return found
