@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +19,26 @@ COUNT = "n=0; while [ $n -lt {} ]; do echo $n; n=$((n+1)); done; exit 7"
 
 UNTIL_TOLD = "trap 'exit 7' USR1; echo up; while :; do sleep 0.05; done"
 """Runs until it is told to end, with status 7."""
+
+
+ECHO = ("sh", "-c", "while read n && [ $n != end ]; do echo got $n; done; exit 9")
+"""A program that answers to each line, until `end`; it ends with status 9."""
+
+
+def echoes(program: "subprocess.Popen[bytes]") -> None:
+    """Hold that `ECHO` answers, to one line after the other."""
+    assert program.stdin
+    assert program.stdout
+    for number in range(100):
+        program.stdin.write(b"%d\n" % number)
+        program.stdin.flush()
+        assert program.stdout.readline() == b"got %d\n" % number
+
+
+def ends(program: "subprocess.Popen[bytes]") -> None:
+    """Have `ECHO` end, with its own status."""
+    output, _ = program.communicate(b"end\n", timeout=30)
+    assert (output, program.returncode) == (b"", 9)
 
 
 def kill_supervisor(site: Site) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from tests.harness import users
+from tests.harness.adoption import ECHO, echoes, ends
 from tests.harness.containerd import IMAGE, Containerd
 from tests.harness.docker import Docker
 from tests.harness.podman import Podman, podman_of
@@ -61,8 +62,13 @@ def test_podman(here: Podman) -> None:
     pipe = subprocess.PIPE
     words = ("logs", "--follow", container)
     follower = here.popen(*words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
-    kill_all_supervisors(here.site)
-    assert here.must("exec", container, "echo", "in it") == "in it\n"
+    plain = ("exec", "--interactive", container, *ECHO)
+    with here.popen(*plain, stdin=pipe, stdout=pipe, stderr=pipe) as program:
+        echoes(program)
+        kill_all_supervisors(here.site)
+        assert here.must("exec", container, "echo", "in it") == "in it\n"
+        echoes(program)
+        ends(program)
     count = here.must("logs", container).count("\n")
     wait_until("more", lambda: here.must("logs", container).count("\n") > count + 10, 30)
     here.must("stop", "--time", "20", container)
@@ -106,8 +112,13 @@ def test_docker() -> None:
         words = ("run", "--detach", "--network", "none", "busybox", "sh", "-c", _COUNTS)
         container = docker.must(*words).strip()
         wait_until("it is up", lambda: "\n9\n" in docker.must("logs", container), 30)
-        kill_all_supervisors(docker.site)
-        assert docker.must("exec", container, "echo", "in it") == "in it\n"
+        plain, pipe = ("exec", "--interactive", container, *ECHO), subprocess.PIPE
+        with docker.popen(*plain, stdin=pipe, stdout=pipe, stderr=pipe) as program:
+            echoes(program)
+            kill_all_supervisors(docker.site)
+            assert docker.must("exec", container, "echo", "in it") == "in it\n"
+            echoes(program)
+            ends(program)
         count = docker.must("logs", container).count("\n")
         wait_until("more", lambda: docker.must("logs", container).count("\n") > count + 10, 30)
         docker.must("stop", "--time", "20", container)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.harness import cluster
+from tests.harness.adoption import ECHO, echoes, ends
 from tests.harness.life import Collector
 from tests.harness.podman import RUN, Podman, rootless_podman, write_kube
 from tests.harness.processes import signal_quietly
@@ -80,6 +81,40 @@ def test_interactive(podman: Podman, dice: random.Random) -> None:
     assert process.wait(60) == 7
     process.stdout.close()
     assert output.all(60) == data
+
+
+def test_programs_of_exec_go_on(podman: Podman, dice: random.Random) -> None:
+    """`podman exec`, with and without a terminal, and a reader of the container's log."""
+    container = podman.must(*RUN, "--detach", "busybox", "sh", "-c", _COUNTS).strip()
+    is_up(podman, container)
+    pipe = subprocess.PIPE
+    log = podman.popen(
+        "logs", "--follow", container, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe
+    )
+    terminal, own = open_terminal()
+    typing = ("exec", "--interactive", "--tty", container, "sh", "-c", _ECHO)
+    typed = podman.popen(*typing, stdin=own, stdout=own, stderr=own)
+    os.close(own)
+    terminal.read_until("up", 60)
+    words = ("exec", "--interactive", container, *ECHO)
+    with podman.popen(*words, stdin=pipe, stdout=pipe, stderr=pipe) as program:
+        for number in range(3):
+            echoes(program)
+            kill_supervisors(podman)
+            time.sleep(dice.uniform(0, 0.3))
+            terminal.write(f"{number}\n")
+            terminal.read_until(f"{number}\n", 30)
+        echoes(program)
+        ends(program)
+    terminal.write("end\n")
+    assert typed.wait(30) == 7
+    terminal.close()
+    podman.must("stop", "--time", "20", container)
+    assert podman.must("wait", container) == "7\n"
+    followed, _ = log.communicate(timeout=30)
+    assert followed.decode().split() == podman.must("logs", container).split()
+    has_said_all(podman, container)
+    podman.must("rm", container)
 
 
 def the_job(podman: Podman) -> str:

@@ -112,16 +112,16 @@ def test_what_is_typed_and_shown(make_site: MakeSite, dice: random.Random) -> No
 
 def test_output_of_many_bytes_at_a_terminal(make_site: MakeSite, dice: random.Random) -> None:
     site = make_site("slurm-user")
-    detached(site, "stty -onlcr; read line; " + COUNT.format(100_000), terminal=True)
+    detached(site, "stty -onlcr; read line; " + COUNT.format(400_000), terminal=True)
     process, terminal = attached(site)
     time.sleep(1)
     terminal.write("go\n")
     killing = threading.Thread(target=kill_now_and_then, args=(site, dice, 5))
     killing.start()
-    shown = terminal.read_until("\n99999\n", 90)
+    shown = terminal.read_until("\n399999\n", 90)
     killing.join(30)
     assert process.wait(60) == 7
-    assert shown.partition("go")[2].split() == numbers(100_000).decode().split()
+    assert shown.partition("go")[2].split() == numbers(400_000).decode().split()
     terminal.close()
     deleted(site)
 
@@ -135,6 +135,8 @@ def test_signals_and_the_size_wait_for_the_successor(make_site: MakeSite) -> Non
     [supervisor] = site.supervisors()
     os.kill(supervisor, signal.SIGSTOP)
     terminal.resize(31, 101)
+    process.send_signal(signal.SIGWINCH)  # it is not its controlling terminal
+    time.sleep(0.2)
     process.send_signal(signal.SIGUSR1)
     time.sleep(0.5)
     os.kill(supervisor, signal.SIGKILL)
@@ -186,7 +188,7 @@ def test_events_and_ps(make_site: MakeSite, dice: random.Random) -> None:
     site = make_site("slurm-user")
     detached(site, _ENDS + "exit 7")
     process, output = watching(site, "events", "--interval", "100ms", "one")
-    asking = threading.Thread(target=kill_now_and_then, args=(site, dice, 4))
+    asking = threading.Thread(target=kill_now_and_then, args=(site, dice, 2))
     asking.start()
     for _ in range(10):
         assert "sh" in site.must("ps", "one")
