@@ -1,7 +1,7 @@
 """What a job on other machines can do for a stager."""
 
-from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -55,14 +55,18 @@ class OnNodes(Protocol):
 class MountsImages(OnNodes, Protocol):
     """One that can mount images, files of squashfs, for its container; optional."""
 
-    async def mount(self, files: Sequence[tuple[str, str]]) -> str:
-        """Mount images on the node, until the container ends or `unmount`.
+    async def mount(
+        self, files: Sequence[tuple[str, str]], maps: Mapping[str, Any] | None = None
+    ) -> str:
+        """Mount images on the node, for each task, until the container ends or `unmount`.
 
         `ask` and the container find them there, and nobody else.
 
         Args:
             files: Images, and the directories to mount them on; none: only tell whether it can be
                 done.
+            maps: `uidMappings` and `gidMappings` of the container, if it has several users and
+                these are not root's.
 
         Returns:
             By what.

@@ -80,7 +80,8 @@ twice.
     script   script: text for `sh -c`; images: the id of a `mount`, where it is to see them
              {"status": exit status, "text": its standard output and error, at most
              `frames.SCRIPT_OUTPUT` bytes}
-    mount    id; files: list of [image, directory to mount it on]
+    mount    id; files: list of [image, directory to mount it on]; maps: `uidMappings` and
+             `gidMappings` of the container, if it has several users
              {"way": by what}, when all are mounted, in namespaces of their own; without files: how
              it would be done; error: it cannot be, with "unseen" true where a file is not there
     unmount  id

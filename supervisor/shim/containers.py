@@ -89,6 +89,9 @@ class Containers:
         target.lost = True
         target.stop_runtime()
         target.signal_all(signal.SIGKILL)
+        if target.pid:  # it may be another user's
+            words = ("kill", "--", target.name, "KILL")
+            self.run(target, self._runtime.command(target.place, *words), _ignore)
 
     def create(self, call: "dict[str, Any]", reply: "Reply") -> None:
         """Have the runtime create a container."""

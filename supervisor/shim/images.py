@@ -1,20 +1,18 @@
 """Mounts images, files of squashfs, for containers to have as layers.
 
-They are mounted in a mount namespace of their own, in which the runtime runs as well. It goes when
-nobody holds it any more, so nothing stays on the node however the shim ends. An ordinary user's is
-in a user namespace that has this one user, by the same number: there squashfuse may mount without
-fusermount(1), and the runtime finds itself where it was. Root's are mounted by the kernel:
-squashfuse does not show the attributes of root's overlays ("trusted.").
+They are mounted in a mount namespace of their own (`space`), in which the runtime runs as well:
+there squashfuse may mount without fusermount(1). Root's are mounted by the kernel: squashfuse does
+not show the attributes of root's overlays ("trusted.").
 """
 
-import ctypes
 import os
 import signal
-import struct
 
 from .files import remove_file
+from .loop import READ
 from .processes import kill_quietly
 from .runtime import found
+from .space import Space
 from .words import Refused, last_line
 
 TYPE_CHECKING = False
@@ -25,84 +23,13 @@ if TYPE_CHECKING:
     from .children import Children
     from .containers import Reply
     from .loop import Loop
+    from .space import Maps
     from .targets import Target
 
 _FUSE = ("squashfuse_ll", "squashfuse")  # the first has several threads
 _PATIENCE = 30.0  # seconds
 _ENDING = 2.0
 _WORDS = 4096
-_NEWNS, _NEWUSER = 0x20000, 0x10000000
-_REC, _SLAVE = 0x4000, 0x80000
-_DUMPABLE, _AMBIENT, _RAISE = 4, 47, 2
-_VERSION_3, _SYS_ADMIN = 0x20080522, 21
-
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-class Space:
-    """A mount namespace, and a user namespace unless we are root; open as long as this is held."""
-
-    def __init__(self) -> None:
-        """Make it, in a child that ends then.
-
-        Raises:
-            OSError: The kernel refuses.
-            Refused: Likewise.
-        """
-        here, there = os.pipe()
-        wait, go_on = os.pipe()
-        self._fds: list[int] = []
-        pid = os.fork()
-        if pid == 0:
-            _be_apart(there, wait, (here, go_on))
-        os.close(there)
-        os.close(wait)
-        try:
-            said = os.read(here, _WORDS)
-            if said:
-                raise Refused(said.decode(errors="replace").strip())
-            for name in ("mnt",) if os.geteuid() == 0 else ("user", "mnt"):
-                self._fds.append(os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY))
-            self.mounts = os.open(f"/proc/{pid}/mountinfo", os.O_RDONLY)
-        except OSError:
-            self._close_all()
-            raise
-        finally:
-            os.close(here)
-            os.close(go_on)
-
-    def enter(self) -> None:
-        """Be in it; for a child before it becomes a program."""
-        for fd in self._fds:
-            _checked(_libc.setns(fd, 0), "setns")
-
-    def enter_to_mount(self) -> None:
-        """Be in it, as one that may mount; likewise."""
-        self.enter()
-        if os.geteuid() == 0:
-            return
-        head = struct.pack("Ii", _VERSION_3, 0)
-        sets = ctypes.create_string_buffer(24)
-        _checked(_libc.capget(head, sets), "capget")
-        words = list(struct.unpack("6I", sets.raw))
-        words[2] |= 1 << _SYS_ADMIN  # inheritable, as the kernel wants it
-        _checked(_libc.capset(head, struct.pack("6I", *words)), "capset")
-        _prctl(_AMBIENT, _RAISE, _SYS_ADMIN)
-
-    def points(self) -> "set[str]":
-        """Return where something is mounted in it."""
-        os.lseek(self.mounts, 0, os.SEEK_SET)
-        with open(os.dup(self.mounts), errors="surrogateescape") as file:
-            return {line.split(" ", 5)[4] for line in file}
-
-    def let_go(self) -> None:
-        """Hold it no longer."""
-        os.close(self.mounts)
-        self._close_all()
-
-    def _close_all(self) -> None:
-        while self._fds:
-            os.close(self._fds.pop())
 
 
 class Mounted:
@@ -118,13 +45,9 @@ class Mounted:
         late: The deadline that counts.
     """
 
-    def __init__(self, points: "set[str]", reply: "Reply") -> None:
-        """Make the namespace.
-
-        Raises:
-            OSError: The kernel refuses.
-        """
-        self.space = Space()
+    def __init__(self, points: "set[str]", maps: "Maps | None", reply: "Reply") -> None:
+        """Begin to make the namespace; see `Space`."""
+        self.space = Space(maps)
         self.user: Target | None = None
         self.points = points
         self.running: set[int] = set()
@@ -167,16 +90,22 @@ class Images:
                 reply({"error": f"{file} is not there", "unseen": True})
                 return
         points = {os.path.realpath(point) for _, point in files}
-        mounted = self._mounted[call["id"]] = Mounted(points, reply)
+        mounted = self._mounted[call["id"]] = Mounted(points, call.get("maps"), reply)
         mounted.late = self._loop.after(
             _PATIENCE, lambda: self._fail(call["id"], f"not mounted after {_PATIENCE:g} s")
         )
-        self._loop.watch(mounted.space.mounts, 0, lambda _: self._look(mounted, way))
-        try:
-            for file, point in files:
-                self._begin(call["id"], mounted, [*_command(way), file, point])
-        except OSError as error:
-            self._fail(call["id"], str(error))
+
+        def is_there(_: int) -> None:
+            self._loop.forget(mounted.space.said)
+            try:
+                mounted.space.take()
+                self._loop.watch(mounted.space.mounts, 0, lambda _: self._look(mounted, way))
+                for file, point in files:
+                    self._begin(call["id"], mounted, [*_command(way), file, point])
+            except (OSError, ValueError) as error:
+                self._fail(call["id"], str(error))
+
+        self._loop.watch(mounted.space.said, READ, is_there)
 
     def _begin(self, name: str, mounted: Mounted, command: "list[str]") -> None:
         words = os.open(self._words, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
@@ -255,7 +184,8 @@ class Images:
         if mounted is None:
             return
         mounted.over = True
-        self._loop.forget(mounted.space.mounts)
+        for fd in (mounted.space.said, mounted.space.mounts):
+            self._loop.forget(fd)
         self._loop.cancel(mounted.late)
         if not mounted.running:
             mounted.space.let_go()
@@ -294,44 +224,3 @@ def _command(way: str) -> "list[str]":
 def _kill(mounted: Mounted) -> None:
     for pid in mounted.running:
         kill_quietly(pid, signal.SIGKILL)
-
-
-def _be_apart(there: int, wait: int, others: "tuple[int, ...]") -> None:
-    """Enter new namespaces, close a pipe, and wait; in a child; never returns."""
-    try:
-        signal.set_wakeup_fd(-1)
-        for fd in others:
-            os.close(fd)
-        uid, gid = os.geteuid(), os.getegid()
-        _checked(_libc.unshare(_NEWNS | (_NEWUSER if uid else 0)), "unshare")
-        if uid:
-            _prctl(_DUMPABLE, 1, 0)  # else our own files below /proc are root's
-            _write("/proc/self/setgroups", "deny")
-            _write("/proc/self/uid_map", f"{uid} {uid} 1")
-            _write("/proc/self/gid_map", f"{gid} {gid} 1")
-        else:  # in a user namespace of its own the kernel does it
-            flags = ctypes.c_ulong(_REC | _SLAVE)
-            _checked(_libc.mount(b"none", b"/", None, flags, None), "mount")
-        os.close(there)
-        os.read(wait, 1)
-    except OSError as error:
-        os.write(there, f"a namespace for images: {error}\n".encode(errors="replace"))
-    finally:
-        os._exit(0)
-
-
-def _write(path: str, text: str) -> None:
-    with open(path, "w") as file:
-        file.write(text)
-
-
-def _checked(result: int, what: str) -> None:
-    if result:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
-
-
-def _prctl(option: int, first: int, second: int) -> None:
-    nothing = ctypes.c_ulong(0)
-    words = (ctypes.c_ulong(first), ctypes.c_ulong(second), nothing, nothing)
-    _checked(_libc.prctl(option, *words), "prctl")

@@ -74,6 +74,7 @@ class Making:
         target.variables = variables
         if call.get("images"):
             target.images = self._containers.images.use(call["images"], target)
+            target.images.space.fit(config)
         try:
             if target.site is not None:
                 self._create_by_site(target, target.site, config, reply)

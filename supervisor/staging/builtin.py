@@ -3,6 +3,7 @@
 import subprocess
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import msgspec
 import trio
@@ -147,10 +148,10 @@ class BuiltIn:
                 shown = text
                 self._request.journal.live(f"image: {text} sent to the node")
 
-        async def mount(files: Sequence[tuple[str, str]]) -> str:
+        async def mount(files: Sequence[tuple[str, str]], maps: Mapping[str, Any] | None) -> str:
             try:
                 with trio.fail_after(_ANSWER):
-                    return await job.mount(files)
+                    return await job.mount(files, maps)
             except NotThere as error:
                 raise NotSeen(str(error)) from error
             except (EngineError, trio.TooSlowError) as error:
@@ -158,13 +159,13 @@ class BuiltIn:
 
         async def send(images: Sequence[ImageFile]) -> list[str]:
             try:
-                [paths] = await job.send(images, self._all_settings.images.node_size << 20, say)
+                limit = self._all_settings.images.node_size << 20
+                return (await job.send(images, limit, say))[0]
             except EngineError as error:
                 raise Unusable(f"could not be sent to the node: {error}") from error
-            return paths
 
         return Mounter(
-            lambda files: trio.from_thread.run(mount, files),
+            lambda files, maps: trio.from_thread.run(mount, files, maps),
             lambda images: trio.from_thread.run(send, images),
             lambda: trio.from_thread.run(job.unmount),
         )

@@ -159,10 +159,13 @@ def _laid_out(
     owners = not rootfs.rootless or has_several(rootfs.config)
     stored = None
     if overlays.images is not None and is_plain(overlays.images.path):
-        packing = Packing(overlays.mounter, overlays.images.format, _why_no_images(rootfs, owners))
+        packing = Packing(overlays.mounter, overlays.images.format)
         stored = StoredLayers(
             overlay, overlays.images, packing, rootless=rootfs.rootless, owners=owners
         )
+    maps = None
+    if rootfs.rootless and owners:
+        maps = {name: rootfs.config["linux"][name] for name in ("uidMappings", "gidMappings")}
     unseen: frozenset[int] = frozenset()
     if overlay.why_not:
         unseen = frozenset(range(len(overlay.layers)))
@@ -180,7 +183,7 @@ def _laid_out(
         try:
             layout.write(overlays.cache, unseen, on_node=on_node)
             if layout.images and stored is not None:
-                stored.packing.mount(layout.images)
+                stored.packing.mount(layout.images, maps)
             trial = layout.trial(on_node=on_node)
             answers = overlays.ask(trial.script)
             places = tuple(map(place_in, answers))
@@ -212,15 +215,6 @@ def _laid_out(
         for name in (OVERLAY, ROOTFS):
             if os.path.lexists(path := os.path.join(directory, name)):
                 remove_tree(path)
-
-
-def _why_no_images(rootfs: Rootfs, owners: bool) -> str:
-    """Return why its layers cannot be squashfs images, or ""."""
-    if rootfs.tasks > 1:
-        return "it has several tasks"
-    if rootfs.rootless and owners:
-        return "it has several users"
-    return ""
 
 
 def _way(stored: StoredLayers | None, layout: Layout) -> str:

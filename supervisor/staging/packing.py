@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -17,7 +17,7 @@ from scrun.supervisor.contracts.node import ImageFile
 from scrun.supervisor.staging.overlay_options import Unusable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from scrun.settings.file.load import ImageFormat
 
@@ -49,7 +49,7 @@ class Mounter(msgspec.Struct, frozen=True):
         unmount: Undoes both.
     """
 
-    mount: Callable[[Sequence[tuple[str, str]]], str]
+    mount: Callable[[Sequence[tuple[str, str]], Mapping[str, Any] | None], str]
     send: Callable[[Sequence[ImageFile]], list[str]]
     unmount: Callable[[], None]
 
@@ -64,16 +64,15 @@ class Packing:
         sent: Whether they were sent to the node, which does not see them.
     """
 
-    def __init__(self, mounter: Mounter | None, wanted: ImageFormat, why_not: str) -> None:
+    def __init__(self, mounter: Mounter | None, wanted: ImageFormat) -> None:
         """Decide nothing yet.
 
         Args:
             mounter: How its node mounts them; None if it does not.
             wanted: `[images] format`.
-            why_not: Why they cannot be images, if that is known; or "".
         """
         self._mounter, self._wanted = mounter, wanted
-        self.why_not = why_not
+        self.why_not = ""
         self.way = ""
         self.tool = tool()
         self._decided = False
@@ -93,12 +92,11 @@ class Packing:
         return bool(self.way)
 
     def _ask(self) -> None:
-        if not self.why_not and self._mounter is None:
+        if self._mounter is None:
             self.why_not = "only a shim mounts images"
-        if not self.why_not:
-            assert self._mounter is not None
+        else:
             try:
-                self.way = self._mounter.mount(())
+                self.way = self._mounter.mount((), None)
             except Unusable as error:
                 self.why_not = str(error)
         self._insist()
@@ -128,8 +126,8 @@ class Packing:
         self.why_not, self.way = why_not, ""
         self._insist()
 
-    def mount(self, files: Sequence[tuple[str, str]]) -> None:
-        """Have the node mount images on directories.
+    def mount(self, files: Sequence[tuple[str, str]], maps: Mapping[str, Any] | None) -> None:
+        """Have the node mount images on directories; see `Mounter`.
 
         Raises:
             NotMounted: It cannot.
@@ -137,12 +135,12 @@ class Packing:
         assert self._mounter is not None
         try:
             try:
-                self._mounter.mount(files)
+                self._mounter.mount(files, maps)
             except NotSeen:
                 self.sent = True
                 there = self._mounter.send([_described(file) for file, _ in files])
                 points = [point for _, point in files]
-                self._mounter.mount(list(zip(there, points, strict=True)))
+                self._mounter.mount(list(zip(there, points, strict=True)), maps)
         except Unusable as error:
             raise NotMounted(str(error)) from error
 

@@ -72,6 +72,15 @@ def out_of_memory(job_id: str) -> Ending:
     )
 
 
+def without_files(which: str) -> Ending:
+    """Return the ending of a container whose images nobody serves any more.
+
+    Args:
+        which: Its job, and perhaps its task.
+    """
+    return taken("scrun-failure", f"job {which}: its root file system went away")
+
+
 def exit_code(status: int) -> int:
     """Return an exit status for a wait status (waitpid(2)): 128+n for signals."""
     code = os.waitstatus_to_exitcode(status)

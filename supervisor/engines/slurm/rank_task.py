@@ -32,6 +32,7 @@ class Task:
         status: Its wait status, when it has ended and its output is written.
         is_kept: Whether its shim is needed after its end.
         last: A script for its node at its end; "": none.
+        images: What its shim has mounted for it; "": nothing.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Task:
         self.id = rank.shim.name("container")
         self.status: int | None = None
         self.is_kept = False
-        self.last = ""
+        self.last = self.images = ""
         self._name = name
 
     @property
@@ -68,6 +69,11 @@ class Task:
     def is_short_of_memory(self) -> bool:
         """Whether it may have ended for want of memory."""
         return self.id in self.rank.shim.short_of_memory
+
+    @property
+    def is_without_files(self) -> bool:
+        """Whether it has ended because its root file system went away."""
+        return self.id in self.rank.shim.without_files
 
     async def create(self, config: dict[str, Any]) -> None:
         """Have it created; a terminal is for the first one.
@@ -83,8 +89,9 @@ class Task:
             self.site = self._by_site(config)
             config, more["site"] = self.site.changed(config), self.site.fields()
         await self.rank.shim.call(
-            "create", id=self.id, name=self._name, config=config, streams=fields, joins={}, **more
-        )
+            "create", id=self.id, name=self._name, config=config, streams=fields, joins={},
+            images=self.images, **more,
+        )  # fmt: skip
 
     @property
     def state(self) -> str:

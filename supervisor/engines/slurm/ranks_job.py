@@ -7,7 +7,7 @@ tasks is done here: standard input is for all, output is mixed, the highest stat
 
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
@@ -19,16 +19,18 @@ from scrun.model.states import Ending, exited, killed
 from scrun.settings.slurm.versions import Features
 from scrun.supervisor.children.node_scripts import signal_script
 from scrun.supervisor.contracts.engine import Call, JobRequest, NodeAnswer, Program, Session, Step
+from scrun.supervisor.contracts.node import ImageFile
 from scrun.supervisor.contracts.staged import config_of_task
 from scrun.supervisor.core.nurseries import until, unwrapped
 from scrun.supervisor.engines.failures import NotMade, create_and_run
 from scrun.supervisor.engines.slurm.allocation import Held
-from scrun.supervisor.engines.slurm.exits import exit_code, out_of_memory
+from scrun.supervisor.engines.slurm.exits import exit_code, out_of_memory, without_files
 from scrun.supervisor.engines.slurm.job import SlurmJob, variables_of_job
 from scrun.supervisor.engines.slurm.job_ending import ended_meanwhile
 from scrun.supervisor.engines.slurm.layout import Layout
 from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.rank_task import Task, for_all
+from scrun.supervisor.engines.slurm.ranks_images import RanksImages
 from scrun.supervisor.engines.slurm.ranks_step import RanksStep
 from scrun.supervisor.engines.slurm.shim_config import check_pmi, container_config
 from scrun.supervisor.engines.slurm.shim_process import ShimProcess
@@ -80,6 +82,7 @@ class RanksJob(SlurmJob):
         self._settled = trio.Event()  # they are created, or never will be
         self._killed = trio.Event()
         self._first: ShimProcess | None = None
+        self._images = RanksImages(self._ranks_step)
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator["RanksJob"]:
@@ -183,7 +186,9 @@ class RanksJob(SlurmJob):
                     by_site = partial(
                         site.container, self.id, self._request.directory, step, number=rank.number
                     )
-                self._tasks.append(Task(rank, streams, self._request.container, by_site))
+                task = Task(rank, streams, self._request.container, by_site)
+                task.images = self._images.of(rank)
+                self._tasks.append(task)
             yield shared
 
     async def _create_all(self, config: dict[str, Any], step: Step) -> None:
@@ -234,6 +239,8 @@ class RanksJob(SlurmJob):
             async def wait(task: Task) -> None:
                 try:
                     await task.wait(self._killed)
+                    if task.is_without_files:  # the others may wait for it
+                        await self._signal_all(signal.SIGKILL)
                 except ShimLost:
                     lost.append(task)
                     nursery.cancel_scope.cancel()
@@ -258,6 +265,8 @@ class RanksJob(SlurmJob):
         for task in self._tasks:
             if ending := task.not_run():
                 return ending
+            if task.is_without_files and not self._killed.is_set():
+                return without_files(f"{self.id}: {task.where}")
         if any(task.is_short_of_memory for task in self._tasks) and not self._killed.is_set():
             return out_of_memory(self.id)
         highest = max(statuses, key=exit_code)
@@ -293,17 +302,20 @@ class RanksJob(SlurmJob):
             return
         await first.begun.wait()
         if not first.over:
-            left = [task for task in self._tasks if task.status is None]
-            await for_all(left, lambda task: task.signal(number))
+            await self._signal_all(number)
+
+    async def _signal_all(self, number: int) -> None:
+        await for_all(
+            [task for task in self._tasks if task.status is None], lambda task: task.signal(number)
+        )
 
     async def _kill(self, first: ShimProcess) -> None:
         """End all processes, whatever hangs: a runtime's `start`, or a shim."""
         if first.over:
             return
         self._killed.set()
-        left = [task for task in self._tasks if task.status is None]
         with trio.move_on_after(_PATIENCE):
-            await for_all(left, lambda task: task.signal(signal.SIGKILL))
+            await self._signal_all(signal.SIGKILL)
             return
         self._request.journal.write("info", f"job {self.id}: a shim does not answer")
         await self._step.kill()
@@ -361,15 +373,23 @@ class RanksJob(SlurmJob):
 
     async def ask(self, script: Callable[[int], str]) -> list[str]:
         """See `supervisor.contracts.node.OnNodes`; each task's shim does it."""
-        answers: dict[int, str] = {}
+        return await self._images.ask(script)
 
-        async def ask_one(rank: Rank) -> None:
-            reply = await rank.shim.call("script", script=script(rank.number))
-            answers[rank.number] = reply["text"]
+    async def mount(
+        self, files: Sequence[tuple[str, str]], maps: Mapping[str, Any] | None = None
+    ) -> str:
+        """See `supervisor.contracts.node.MountsImages`; each task's shim does it."""
+        return await self._images.mount(files, maps)
 
-        ranks = await self._ranks_step.ranks()
-        await for_all(ranks, ask_one)
-        return [answers[rank.number] for rank in ranks]
+    async def send(
+        self, images: Sequence[ImageFile], limit: int, say: Callable[[int, int], None]
+    ) -> list[list[str]]:
+        """See `supervisor.contracts.node.MountsImages`; not for several shims yet."""
+        raise EngineError("it has several tasks")
+
+    async def unmount(self) -> None:
+        """See `supervisor.contracts.node.MountsImages`."""
+        await self._images.unmount()
 
     def resized(self) -> None:
         """Pass on a new size of the terminal, which is the first task's."""

@@ -11,7 +11,7 @@ import trio
 
 from scrun.core.errors import EngineError, StateError, shortened
 from scrun.core.paths import real_id
-from scrun.model.states import Ending, killed, taken
+from scrun.model.states import Ending, killed
 from scrun.settings.slurm.versions import Features
 from scrun.supervisor.children.node_scripts import BY_MOUNTS, signal_script
 from scrun.supervisor.contracts.engine import Call, JobRequest, NodeAnswer, Program, Session, Step
@@ -19,7 +19,7 @@ from scrun.supervisor.contracts.node import ImageFile, NotThere
 from scrun.supervisor.core.nurseries import until, unwrapped
 from scrun.supervisor.engines.failures import NotMade, create_and_run
 from scrun.supervisor.engines.slurm.allocation import Held
-from scrun.supervisor.engines.slurm.exits import exit_code, out_of_memory
+from scrun.supervisor.engines.slurm.exits import exit_code, out_of_memory, without_files
 from scrun.supervisor.engines.slurm.job import SlurmJob
 from scrun.supervisor.engines.slurm.job_ending import ended_meanwhile
 from scrun.supervisor.engines.slurm.job_shim import JobShim
@@ -235,7 +235,7 @@ class ShimJob(SlurmJob):
         if self._site is not None and (ending := self._site.not_run(exit_code(status), streams)):
             return ending
         if self._place.id in shim.without_files and not self._killed.is_set():
-            return taken("scrun-failure", f"job {self.id}: its root file system went away")
+            return without_files(self.id)
         if self._place.id in shim.short_of_memory and not self._killed.is_set():
             return out_of_memory(self.id)
         alone = self.shims.neighbours.are_none(self._place)
@@ -346,7 +346,9 @@ class ShimJob(SlurmJob):
         reply = await shim.call("script", script=script(0), images=self._images)
         return [str(reply["text"])]
 
-    async def mount(self, files: Sequence[tuple[str, str]]) -> str:
+    async def mount(
+        self, files: Sequence[tuple[str, str]], maps: Mapping[str, Any] | None = None
+    ) -> str:
         """See `supervisor.contracts.node.MountsImages`."""
         shim = await self._shim_step.shim()
         if self._shim_step.site is not None:
@@ -355,7 +357,7 @@ class ShimJob(SlurmJob):
             raise EngineError("it shares the namespaces of another container")
         name = shim.name("images") if files else ""
         try:
-            reply = await shim.call("mount", id=name, files=files)
+            reply = await shim.call("mount", id=name, files=files, maps=maps)
         except ShimError as error:
             if error.unseen:
                 raise NotThere(str(error)) from None

@@ -18,6 +18,7 @@ from tests.integration.engines.test_podman_adoption import kill_supervisors
 from tests.integration.staging.test_overlay import (
     COPIED,
     STAYS,
+    TASKS,
     as_with_runc,
     begin,
     build,
@@ -98,7 +99,6 @@ def test_its_supervisor_is_killed() -> None:
     [
         (f'format = "files"\n{ONE_USER}', "nor is the store of images"),
         (f"node_size = 1\n{ONE_USER}", "no room for"),
-        ("", "it has several users"),
     ],
 )
 def test_without_them_the_root_file_system_is_copied(settings: str, why: str) -> None:
@@ -106,6 +106,23 @@ def test_without_them_the_root_file_system_is_copied(settings: str, why: str) ->
         podman.must(*RUN, "--rm", "busybox", "true")
         assert COPIED in said(podman)
         assert why in said(podman)
+
+
+def test_a_container_with_several_users() -> None:
+    with unseen("") as podman:
+        script = "chown 33:44 /etc/passwd && stat -c %u:%g /etc/passwd"
+        assert podman.must(*RUN, "--rm", "busybox", "sh", "-c", script) == "33:44\n"
+        assert COPIED not in said(podman)
+        assert SENT in said(podman)
+
+
+def test_a_container_of_several_tasks() -> None:
+    """Its nodes are sent nothing: it has copies."""
+    with unseen() as podman:
+        words = ("--rm", *TASKS, "busybox", "cat", "/etc/passwd")
+        assert podman.must(*RUN, *words).count("root:x:0:") == 2
+        assert "could not be sent to the node: it has several tasks" in said(podman)
+        assert COPIED in said(podman)
 
 
 def test_another_version_in_the_store() -> None:

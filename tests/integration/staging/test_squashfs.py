@@ -18,8 +18,10 @@ from tests.integration.engines.test_podman_adoption import kill_supervisors
 from tests.integration.staging.test_overlay import (
     CHANGES,
     COPIED,
+    EACH,
     STAYS,
     STORED,
+    TASKS,
     as_with_runc,
     begin,
     build,
@@ -52,10 +54,11 @@ def records(podman: Podman) -> set[str]:
     return {way(record) for record in (podman.site.base / "x" / "scrun").glob("[0-9a-f]*")}
 
 
-def test_the_first_container_has_images_made() -> None:
-    with packed() as podman:
+@pytest.mark.parametrize("several", [False, True], ids=["one-user", "several-users"])
+def test_the_first_container_has_images_made(several: bool) -> None:
+    with packed("" if several else ONE_USER) as podman:
         build(podman)
-        as_with_runc(podman, CHANGED)
+        as_with_runc(podman, CHANGES if several else CHANGED)
         assert PACKED in said(podman)
         assert "the images are mounted by /usr/bin/squashfuse" in said(podman)
         made = keys(podman)
@@ -68,6 +71,9 @@ def test_the_first_container_has_images_made() -> None:
         read_only = ("--rm", "--read-only", "--volume", "/etc/hostname:/etc/new/file:ro")
         script = "touch /etc/x || cat /data/mine /data/old/a && ls /data/old"
         assert podman.must(*RUN, *read_only, "layers", "sh", "-c", script) == "mine\na\na\nc\n"
+        if several:
+            user = ("--user", "33:44", "layers", "sh", "-c", "id -u; cat /data/mine || id -g")
+            assert podman.must(*RUN, "--rm", *user) == "33\n44\n"
         assert keys(podman) == made
         assert COPIED not in said(podman)
         assert STORED not in said(podman)
@@ -104,11 +110,21 @@ def test_copies_are_directories() -> None:
         assert "squashfs" not in said(podman)
 
 
-def test_a_container_with_several_users() -> None:
+def test_each_task_mounts_them() -> None:
+    """If what serves one of them is killed, the whole container ends."""
     with packed("") as podman:
-        podman.must(*RUN, "--rm", "busybox", "true")
-        assert STORED in said(podman)
-        assert "root: copies are no squashfs images: it has several users" in said(podman)
+        before = set(served())
+        words = ("--detach", "--name", "one", *TASKS, "busybox", "sh", "-c")
+        podman.must(*RUN, *words, f"mkdir -p /srv; {EACH}; exec sleep 600")
+        wait_until("both are up", lambda: len(podman.must("logs", "one").split()) >= 2)
+        assert records(podman) == {"squashfs"}
+        servers = set(served()) - before
+        assert len(servers) == 2
+        assert sorted(podman.must("logs", "one").split()) == ["0", "1"]
+        os.kill(servers.pop(), signal.SIGKILL)
+        assert podman.must("wait", "one") == "125\n"
+        assert "its root file system went away" in podman.run("logs", "one").stderr
+        podman.must("rm", "one")
 
 
 def test_docker() -> None:

@@ -5,6 +5,7 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from tests.harness import users
 from tests.harness.bundle import make_config, map_user
 from tests.harness.shim import Shim
 from tests.harness.squashfs import fuse_for_all, squashed
+from tests.harness.users import User
 from tests.harness.wait import wait_until
 
 WAYS = pytest.mark.parametrize("who", ["root", "user"])
@@ -30,22 +32,35 @@ def image() -> Iterator[Path]:
         yield folder / "image.sqfs"
 
 
+def map_users(user: User) -> dict[str, list[dict[str, int]]]:
+    """The id maps of a container with all users that subuid(5) lends to a user."""
+    maps = {}
+    for key, own, file in (("uid", user.uid, "subuid"), ("gid", user.gid, "subgid")):
+        lines = [line.split(":") for line in Path("/etc", file).read_text().split()]
+        [(first, size)] = [(int(line[1]), int(line[2])) for line in lines if line[0] == user.name]
+        lent = {"containerID": 1, "hostID": first, "size": size}
+        maps[f"{key}Mappings"] = [{"containerID": 0, "hostID": own, "size": 1}, lent]
+    return maps
+
+
 class Node:
     """A shim with an image mounted."""
 
-    def __init__(self, shim: Shim, image: Path, place: Path) -> None:
+    def __init__(self, shim: Shim, image: Path, place: Path, *, has_users: bool = False) -> None:
         self.shim, self.point = shim, place / "point"
+        self.maps = map_users(shim.user) if has_users else {}
         for name in ("point", "upper", "work"):
             (place / name).mkdir()
             os.chown(place / name, shim.user.uid, shim.user.gid)
         self.place = place
         own = place / "own.sqfs"
-        squashed(image.parent / "layer", own, shim.user.uid)
+        squashed(image.parent / "layer", own, 0 if has_users else shim.user.uid)
         self.files = [[str(own), str(self.point)]]
-        reply = shim.call("mount", id="images-1", files=self.files)
+        more = {"maps": self.maps} if has_users else {}
+        reply = shim.call("mount", id="images-1", files=self.files, **more)
         assert "error" not in reply, reply
 
-    def run(self, target: str, *args: str) -> dict[str, int]:
+    def run(self, target: str, *args: str, user: object = None) -> dict[str, int]:
         """Run a container that has the image as a layer of /data."""
         marks = ["userxattr"] if self.shim.user.uid else []
         options = [
@@ -60,7 +75,10 @@ class Node:
             map_user(config, self.shim.user)
         mounts = [*config["mounts"], {**mount, "options": options}]
         streams = self.shim.streams("stdout", "stderr")
-        self.shim.run(target, *args, streams=streams, images="images-1", mounts=mounts)
+        more: dict[str, Any] = {"linux": {**config["linux"], **self.maps}} if self.maps else {}
+        if user is not None:
+            more["process"] = {**config["process"], "user": user}
+        self.shim.run(target, *args, streams=streams, images="images-1", mounts=mounts, **more)
         return streams
 
     def servers(self) -> list[int]:
@@ -81,22 +99,27 @@ def _name_of(pid: int) -> str:
 def node(
     make_shim: MakeShim, rootfs: Path, image: Path, request: pytest.FixtureRequest
 ) -> Iterator[Node]:
-    who, _, runtime = request.param.partition("-")
+    who, runtime = request.param.split("-")
     (rootfs / "data").mkdir(exist_ok=True)
     env = {"PATH": without_crun(rootfs)} if runtime == "runc" else {}
     shim = make_shim(env, users.root() if who == "root" else users.ordinary())
     place = image.parent / request.node.name.replace("[", "-").rstrip("]")
     place.mkdir()
     os.chown(place, shim.user.uid, shim.user.gid)
-    made = Node(shim, image, place)
+    made = Node(shim, image, place, has_users=who == "users")
     yield made
     assert str(made.point) not in Path("/proc/self/mountinfo").read_text()
 
 
 ALL = pytest.mark.parametrize(
-    "node", ["root-crun", "root-runc", "user-crun", "user-runc"], indirect=True
+    "node",
+    ["root-crun", "root-runc", "user-crun", "user-runc", "users-crun", "users-runc"],
+    indirect=True,
 )
-USER = pytest.mark.parametrize("node", ["user-crun", "user-runc"], indirect=True)
+USER = pytest.mark.parametrize(
+    "node", ["user-crun", "user-runc", "users-crun", "users-runc"], indirect=True
+)
+USERS = pytest.mark.parametrize("node", ["users-crun", "users-runc"], indirect=True)
 
 
 @ALL
@@ -125,6 +148,28 @@ def test_scripts_see_it(node: Node) -> None:
     assert node.shim.call("unmount", id="images-1") == {}
     assert "error" in node.shim.call("script", script=script, images="images-1")
     wait_until("nobody serves it", lambda: not node.servers())
+
+
+@USERS
+def test_a_container_with_several_users(node: Node) -> None:
+    """Its users are those of the maps; one of them is its first process."""
+    shim = node.shim
+    user = {"uid": 7, "gid": 8, "additionalGids": [9]}
+    show = "id; stat -c %u /data/d/f; echo x >/data/d/g; kill -0 1 && sleep 600"
+    streams = node.run("c", "sh", "-c", show, user=user)
+    shim.until("its output", lambda: b"\n0\n" in shim.output[streams["stdout"]])
+    first = shim.output[streams["stdout"]].split(b"\n")[0]
+    assert all(word in first for word in (b"uid=7", b"gid=8", b"9")), first
+    os.kill(node.servers()[0], signal.SIGKILL)
+    assert shim.ended("c") == -signal.SIGKILL
+    assert shim.without_files == {"c"}
+
+
+@USERS
+def test_users_that_nobody_lends(node: Node) -> None:
+    maps = {name: [{"containerID": 0, "hostID": 1, "size": 9}] for name in node.maps}
+    reply = node.shim.call("mount", id="a", files=node.files, maps=maps)
+    assert "newuidmap" in reply["error"] or "not allowed" in reply["error"], reply
 
 
 @USER

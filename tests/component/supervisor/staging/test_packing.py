@@ -6,8 +6,9 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,10 +49,10 @@ class Node:
         image.mounter = Mounter(self.mount, self.send, self.unmount)
         image.node = self.ask
 
-    def mount(self, files: Sequence[tuple[str, str]]) -> str:
+    def mount(self, files: Sequence[tuple[str, str]], maps: Mapping[str, Any] | None) -> str:
         self.mounts += bool(files)
         name = f"images-{self.mounts}" if files else ""
-        reply = self.shim.call("mount", id=name, files=files)
+        reply = self.shim.call("mount", id=name, files=files, maps=maps)
         if files and self.fails:
             raise Unusable(self.fails)
         if "error" in reply:

@@ -1,0 +1,84 @@
+"""The images that the shims of a container of several tasks mount, each for its task."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import trio
+
+from scrun.core.errors import EngineError
+from scrun.supervisor.contracts.node import NotThere
+from scrun.supervisor.engines.slurm.rank_task import for_all
+from scrun.supervisor.engines.slurm.ranks_step import RanksStep
+from scrun.supervisor.nodes.connection import ShimError
+from scrun.supervisor.nodes.gathering import Rank
+
+_PATIENCE = 10.0
+
+
+class RanksImages:
+    """See `supervisor.contracts.node.MountsImages`."""
+
+    def __init__(self, step: RanksStep) -> None:
+        """Have mounted none for the shims of a step."""
+        self._step = step
+        self._names: dict[int, str] = {}
+
+    def of(self, rank: Rank) -> str:
+        """Return the shim's name of what it has mounted, or ""."""
+        return self._names.get(rank.number, "")
+
+    async def ask(self, script: Callable[[int], str]) -> list[str]:
+        """Run a script for each task, where it sees what is mounted for that.
+
+        Raises:
+            EngineError: One could not be run.
+        """
+        answers: dict[int, str] = {}
+
+        async def ask(rank: Rank) -> None:
+            text = script(rank.number)
+            reply = await rank.shim.call("script", script=text, images=self.of(rank))
+            answers[rank.number] = str(reply["text"])
+
+        ranks = await self._step.ranks()
+        await for_all(ranks, ask)
+        return [answers[rank.number] for rank in ranks]
+
+    async def mount(self, files: Sequence[tuple[str, str]], maps: Mapping[str, Any] | None) -> str:
+        """Mount them on all nodes.
+
+        Raises:
+            EngineError: They cannot be mounted on one; then they are on none.
+        """
+        ranks = await self._step.ranks()
+        if any(self._step.sites[rank.number] is not None for rank in ranks):
+            raise EngineError("commands of an oci.conf make it")
+        ways: list[str] = []
+
+        async def mount(rank: Rank) -> None:
+            name = self._names[rank.number] = rank.shim.name("images") if files else ""
+            try:
+                reply = await rank.shim.call("mount", id=name, files=files, maps=maps)
+            except ShimError as error:
+                if error.unseen:
+                    raise NotThere(str(error)) from None
+                raise
+            ways.append(str(reply["way"]))
+
+        try:
+            await for_all(ranks, mount)
+        except EngineError:
+            await self.unmount()
+            raise
+        return ways[0]
+
+    async def unmount(self) -> None:
+        """Undo it, as far as there are shims."""
+
+        async def unmount(rank: Rank) -> None:
+            if name := self._names.pop(rank.number, ""):
+                await rank.shim.call("unmount", id=name)
+
+        with suppress(EngineError), trio.move_on_after(_PATIENCE):
+            await for_all(await self._step.ranks(), unmount)

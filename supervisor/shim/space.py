@@ -1,0 +1,219 @@
+"""A mount namespace for the images of one container; nothing of it stays on the node.
+
+It goes when nobody holds it any more, however the shim ends. An ordinary user's is in a user
+namespace. That has this one user, by the same number, so that the runtime finds itself where it
+was; or it has all users of the container, and takes the place of the container's own: no other
+user namespace below it could have them, for newuidmap(1) has no rights there.
+"""
+
+import ctypes
+import os
+import signal
+import struct
+
+from .runtime import found
+from .words import Refused, last_line
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    Maps = dict[str, list[dict[str, int]]]
+
+_MAPS = ("uidMappings", "gidMappings")
+_TOOLS = ("newuidmap", "newgidmap")
+_WORDS = 4096
+_NEWNS, _NEWUSER = 0x20000, 0x10000000
+_REC, _SLAVE = 0x4000, 0x80000
+_DUMPABLE, _AMBIENT, _RAISE = 4, 47, 2
+_VERSION_3, _SYS_ADMIN = 0x20080522, 21
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Space:
+    """A mount namespace, and a user namespace unless we are root; open as long as this is held.
+
+    Attributes:
+        said: A pipe that is at its end when the namespaces are there, or says why they cannot be;
+            then call `take`.
+        mounts: Its mountinfo, after `take`.
+    """
+
+    def __init__(self, maps: "Maps | None" = None) -> None:
+        """Begin to make it, in a child.
+
+        Args:
+            maps: `uidMappings` and `gidMappings` of a container with several users, whose user
+                namespace it is to be.
+
+        Raises:
+            OSError: No process is left.
+            Refused: newuidmap(1) is not installed.
+        """
+        self._has_users = bool(maps)
+        tools = _tools(maps) if maps else []
+        self.said, there = os.pipe()
+        wait, self._go_on = os.pipe()
+        self._fds: list[int] = []
+        self.mounts = -1
+        try:
+            self._pid = os.fork()
+            if self._pid == 0:
+                _be_apart(there, wait, (self.said, self._go_on), tools)
+        except OSError:
+            self.let_go()
+            raise
+        finally:
+            os.close(there)
+            os.close(wait)
+
+    def take(self) -> None:
+        """Hold the namespaces; the child goes.
+
+        Raises:
+            OSError: The kernel refuses.
+            Refused: Likewise; or newuidmap(1) does.
+        """
+        said = os.read(self.said, _WORDS)
+        if said:
+            raise Refused(last_line(said))
+        for name in ("mnt",) if os.geteuid() == 0 else ("user", "mnt"):
+            self._fds.append(os.open(f"/proc/{self._pid}/ns/{name}", os.O_RDONLY))
+        self.mounts = os.open(f"/proc/{self._pid}/mountinfo", os.O_RDONLY)
+        os.close(self._go_on)
+        self._go_on = -1
+
+    def enter(self) -> None:
+        """Be in it; for a child before it becomes a program."""
+        for fd in self._fds:
+            _checked(_libc.setns(fd, 0), "setns")
+
+    def enter_to_mount(self) -> None:
+        """Be in it, as one that may mount; likewise."""
+        self.enter()
+        if os.geteuid() == 0:
+            return
+        head = struct.pack("Ii", _VERSION_3, 0)
+        sets = ctypes.create_string_buffer(24)
+        _checked(_libc.capget(head, sets), "capget")
+        words = list(struct.unpack("6I", sets.raw))
+        words[2] |= 1 << _SYS_ADMIN  # inheritable, as the kernel wants it
+        _checked(_libc.capset(head, struct.pack("6I", *words)), "capset")
+        _prctl(_AMBIENT, _RAISE, _SYS_ADMIN)
+
+    def fit(self, config: "dict[str, Any]") -> None:
+        """Change a config.json so that its container has the users of this, if it has several."""
+        if self._has_users:
+            linux = config["linux"]
+            linux["namespaces"] = [one for one in linux["namespaces"] if one["type"] != "user"]
+            for name in _MAPS:
+                del linux[name]
+
+    def points(self) -> "set[str]":
+        """Return where something is mounted in it."""
+        os.lseek(self.mounts, 0, os.SEEK_SET)
+        with open(os.dup(self.mounts), errors="surrogateescape") as file:
+            return {line.split(" ", 5)[4] for line in file}
+
+    def let_go(self) -> None:
+        """Hold it no longer."""
+        for fd in (self.said, self._go_on, self.mounts, *self._fds):
+            if fd >= 0:
+                os.close(fd)
+        self._fds.clear()
+
+
+def _tools(maps: "Maps") -> "list[list[str]]":
+    """Return the commands that map users and groups, without the process."""
+    commands = []
+    for tool, name in zip(_TOOLS, _MAPS):
+        path = found(tool)
+        if not path:
+            raise Refused(f"the node has no {tool}")
+        numbers = [
+            str(line[key]) for line in maps[name] for key in ("containerID", "hostID", "size")
+        ]
+        commands.append([path, *numbers])
+    return commands
+
+
+def _be_apart(
+    there: int, wait: int, others: "Sequence[int]", tools: "Sequence[Sequence[str]]"
+) -> None:
+    """Enter new namespaces, close a pipe, and wait; in a child; never returns."""
+    try:
+        signal.set_wakeup_fd(-1)
+        for fd in others:
+            os.close(fd)
+        uid, gid = os.geteuid(), os.getegid()
+        mapping = _Mapping(tools, there) if tools else None
+        _checked(_libc.unshare(_NEWNS | (_NEWUSER if uid else 0)), "unshare")
+        if uid:
+            _prctl(_DUMPABLE, 1, 0)  # else our own files below /proc are root's
+        if mapping is not None:
+            if not mapping.done():
+                return
+        elif uid:
+            _write("/proc/self/setgroups", "deny")
+            _write("/proc/self/uid_map", f"{uid} {uid} 1")
+            _write("/proc/self/gid_map", f"{gid} {gid} 1")
+        else:  # in a user namespace of its own the kernel does it
+            flags = ctypes.c_ulong(_REC | _SLAVE)
+            _checked(_libc.mount(b"none", b"/", None, flags, None), "mount")
+        os.close(there)
+        os.read(wait, 1)
+    except OSError as error:
+        os.write(there, f"a namespace for images: {error}\n".encode(errors="replace"))
+    finally:
+        os._exit(0)
+
+
+class _Mapping:
+    """A child outside of the user namespace, which maps the users of its parent there."""
+
+    def __init__(self, tools: "Sequence[Sequence[str]]", words: int) -> None:
+        here, self._go = os.pipe()
+        process = os.getpid()
+        self._pid = os.fork()
+        if self._pid == 0:
+            os.close(self._go)
+            _map_users(process, here, tools, words)
+        os.close(here)
+
+    def done(self) -> bool:
+        """Have the users mapped; return whether they are. If not, the reason was written."""
+        os.write(self._go, b"\n")
+        return os.waitpid(self._pid, 0)[1] == 0
+
+
+def _map_users(process: int, here: int, tools: "Sequence[Sequence[str]]", words: int) -> None:
+    status = 1
+    try:
+        os.dup2(words, 2)
+        if os.read(here, 1):
+            for path, *numbers in tools:
+                status = os.spawnv(os.P_WAIT, path, [path, str(process), *numbers])
+                if status:
+                    os.write(words, f"{path}: status {status}\n".encode())
+                    break
+    finally:
+        os._exit(status and 1)
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def _checked(result: int, what: str) -> None:
+    if result:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def _prctl(option: int, first: int, second: int) -> None:
+    nothing = ctypes.c_ulong(0)
+    words = (ctypes.c_ulong(first), ctypes.c_ulong(second), nothing, nothing)
+    _checked(_libc.prctl(option, *words), "prctl")
