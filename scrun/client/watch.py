@@ -57,8 +57,8 @@ class Watch:
         """
         self.sock, self._rest = sock, b""
         digits = b"" if self.position is None else b"%d" % self.position
-        wire.send(sock, [*self._fields, digits])
         try:
+            wire.send(sock, [*self._fields, digits])
             return sock.recv(1)
         except ConnectionError:
             return b""
