@@ -165,8 +165,8 @@ def test_one_that_ends_meanwhile_has_its_status(make_site: MakeSite) -> None:
         site, life, "echo in; until [ -e /gate ]; do sleep 0.01; done; echo bye; exit 9"
     )
     kill_supervisor(site)
-    [supervisor] = wait_until("another one", site.supervisors, 20)
     wait_until("it is adopted", lambda: adoptions(life), 20)
+    [supervisor] = site.supervisors()
     os.kill(supervisor, signal.SIGSTOP)
     (site.rootfs / "gate").touch()
     time.sleep(1)
