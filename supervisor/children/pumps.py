@@ -6,13 +6,13 @@ by line, and a standard error that Slurm cannot reopen.
 
 import os
 import stat
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import trio
 
 from scrun.core.errors import EngineError
-from scrun.supervisor.children.processes import ChildEnv, child, own_program
+from scrun.supervisor.children.processes import Child, ChildEnv, child, own_program
 from scrun.supervisor.core.nurseries import unwrapped
 
 LINE_LIMIT = 64 * 1024
@@ -22,14 +22,32 @@ _DRAIN = 2.0
 async def lines(fd: int) -> AsyncIterator[str]:
     """Yield the lines of a pipe of ours until its end, and close it; splits overlong lines."""
     async with trio.lowlevel.FdStream(fd) as stream:
-        rest = b""
+        cut = Cut()
         async for data in stream:
-            *whole, rest = (rest + data).split(b"\n")
-            for line in whole:
-                yield line.decode(errors="replace").rstrip("\r")
-            if len(rest) > LINE_LIMIT:
-                yield rest.decode(errors="replace")
-                rest = b""
+            for line in cut.lines(data):
+                yield line
+        for line in cut.rest():
+            yield line
+
+
+class Cut:
+    """Cuts a text that comes in parts into lines; splits overlong ones."""
+
+    def __init__(self) -> None:
+        """Begin without a part."""
+        self._rest = b""
+
+    def lines(self, data: bytes | bytearray) -> Iterator[str]:
+        """Take a part; yield the lines that end in it."""
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        for line in whole:
+            yield line.decode(errors="replace").rstrip("\r")
+        if len(self._rest) > LINE_LIMIT:
+            yield from self.rest()
+
+    def rest(self) -> Iterator[str]:
+        """Yield what has no end."""
+        rest, self._rest = self._rest, b""
         if rest:
             yield rest.decode(errors="replace")
 
@@ -92,12 +110,24 @@ async def messages(
             os.close(writable)
 
 
-@asynccontextmanager
-async def received(readable: int, receive: Callable[[str], None]) -> AsyncIterator[None]:
-    """Call `receive` with each line of a pipe while the block runs; see `messages`.
+def received(readable: int, receive: Callable[[str], None]) -> AbstractAsyncContextManager[None]:
+    """Call `receive` with each line of a pipe while a block runs; see `messages`.
 
     Args:
         readable: The pipe; owned from now on.
+        receive: Called with each line.
+    """
+    return pumped(lines(readable), receive)
+
+
+@asynccontextmanager
+async def pumped(
+    source: AsyncIterable[str], receive: Callable[[str], None]
+) -> AsyncIterator[None]:
+    """Call `receive` with each line that comes while the block runs, and is left then.
+
+    Args:
+        source: The lines.
         receive: Called with each line.
     """
     drained = trio.Event()
@@ -106,7 +136,7 @@ async def received(readable: int, receive: Callable[[str], None]) -> AsyncIterat
         # A child writes its last lines while it is being ended: the pump outlasts that.
         with trio.CancelScope(shield=True) as scope:
             scopes.append(scope)
-            async for line in lines(readable):
+            async for line in source:
                 receive(line)
         drained.set()
 
@@ -184,7 +214,9 @@ async def tee(
 
 
 @asynccontextmanager
-async def cat_to(fd: int, child_env: ChildEnv) -> AsyncIterator[int]:
+async def cat_to(
+    fd: int, child_env: ChildEnv, hold: Callable[[Child], None] | None = None
+) -> AsyncIterator[int]:
     """Yield the write end of a pipe whose bytes a `cat` copies to `fd`.
 
     This takes a process, because a write to a shared descriptor may block, and making it
@@ -192,10 +224,19 @@ async def cat_to(fd: int, child_env: ChildEnv) -> AsyncIterator[int]:
 
     On exit, all bytes have arrived, however slow their reader is. A cancellation waits for that
     only briefly.
+
+    Args:
+        fd: The descriptor.
+        child_env: For `cat`.
+        hold: Called with `cat`, which then outlives us as long as somebody has the pipe.
     """
     readable, writable = os.pipe()
     try:
-        async with child([own_program("cat")], child_env, stdin=readable, stdout=fd) as cat:
+        async with child(
+            [own_program("cat")], child_env, stdin=readable, stdout=fd, dies_with_us=hold is None
+        ) as cat:
+            if hold is not None:
+                hold(cat)
             os.close(readable)
             readable = -1
             try:

@@ -72,8 +72,8 @@ class AdoptedContainer(Container):
             found: What the other has left; its descriptors are owned from now on.
             left: What it has left for programs of `exec`, and what keeps that; likewise.
         """
-        terminal = "terminal" in found.facts.get("streams", ())
-        stdio = Stdio([-1, -1, found.take(f"{OWN}stderr")], terminal=terminal)
+        stderr = found.take(f"{OWN}stderr")
+        stdio = Stdio([-1, -1, stderr], terminal=found.facts["terminal"])
         self._has_anchor = f"{OWN}anchor" in found.fds
         anchor = Anchor(found.take(f"{OWN}anchor")) if self._has_anchor else NoAnchor()
         caller = NoCaller(ledger.record.pid, found.fds.pop(f"{OWN}pid_file", None))
@@ -86,7 +86,7 @@ class AdoptedContainer(Container):
         self.paused = ledger.record.status == "paused"
         self.queued.set()
         self.settled.set()
-        self._start_was_asked = self.phase is Phase.STARTING
+        self._start_was_asked = self.phase in (Phase.WAITING, Phase.STARTING)
 
     def _take_captured_over(self, found: Found) -> None:
         """Go on to capture its output, if the other did.
@@ -219,6 +219,8 @@ class AdoptedContainer(Container):
     async def _run_on(self, process: ResumedProcess) -> Ending:
         if self.phase is Phase.CREATED:
             return await self._wait_and_run(process)
+        if self.phase is Phase.WAITING:
+            self.become(Phase.STARTING)
         if self.phase is Phase.STARTING:
             if process.is_started:
                 self._runs()

@@ -35,6 +35,7 @@ from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.containers.programs import Programs
 from scrun.supervisor.containers.show_files import show
 from scrun.supervisor.containers.stdio import Stdio
+from scrun.supervisor.contracts.adoption import KeepsStep
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.engine import (
     CreatesFirst,
@@ -275,7 +276,7 @@ class Lifecycle(Phases):
                 if isinstance(job, CreatesFirst) and self._can_create_first(stack):
                     ending = await self._create_and_run(job, step, staged)
                 else:
-                    ending = await self._run_with_anchor(job, stack, step, staged.view)
+                    ending = await self._run_with_anchor(job, stack, step, staged)
                 self._ending = self._ending or ending
                 self.become(Phase.STOPPING)
         except StagingError as error:
@@ -365,16 +366,20 @@ class Lifecycle(Phases):
         if self.phase is Phase.CREATED:
             self.end(ending)
 
-    async def _run_with_anchor(
-        self, job: Job, stack: Stack, step: Step, view: View | None
-    ) -> Ending:
-        self._begin_to_show(view)
-        self._deposit.give_up("it is created only when it runs")
+    async def _run_with_anchor(self, job: Job, stack: Stack, step: Step, staged: Staged) -> Ending:
+        self._begin_to_show(staged.view)
+        if stack.has_scripts or not isinstance(job, KeepsStep):
+            self._deposit.give_up("it is created only when it runs")
+        else:
+            job.keep(step)
+        self._keep(staged)
         if self.phase is Phase.CREATING:
             await self._creation.be_created()
         await self._may_run.wait()
         self.become(Phase.STARTING)
-        return await stack.run(job, step)
+        ending = await stack.run(job, step)
+        self._deposit.note(ending=msgspec.to_builtins(ending))
+        return ending
 
     def _begin_to_show(self, view: View | None) -> None:
         self.files_shown = trio.Event()

@@ -221,7 +221,9 @@ class Phases:
                 elif self._caller.lock is not None:
                     own["pid_file"] = self._caller.lock
                 kept = {f"{OWN}{name}": fd for name, fd in own.items()}
-                deposit.hold(kept, phase=Phase.CREATED.name, staged=msgspec.to_builtins(staged))
+                phase = Phase.CREATED if self.phase is Phase.CREATING else self.phase
+                how, terminal = msgspec.to_builtins(staged), self._stdio.terminal is not None
+                deposit.hold(kept, phase=phase.name, staged=how, terminal=terminal)
                 deposit.begin()
             finally:
                 os.close(memory)

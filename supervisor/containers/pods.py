@@ -306,6 +306,7 @@ def _step_request(request: JobRequest, shared: SharedJob) -> JobRequest:
         on_job_id=lambda job_id, _: request.on_job_id(job_id, True),
         on_first_node=True,
         beside=shared.job,
+        job_deposit=shared.deposit,
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, runtime_checkable
 
-from scrun.supervisor.contracts.engine import FirstProcess, Job, JobRequest, Session
+from scrun.supervisor.contracts.engine import FirstProcess, Job, JobRequest, Session, Step
 from scrun.supervisor.core.deposits import Deposit, Found
 
 
@@ -35,6 +35,15 @@ class AdoptedJob(Job, Protocol):
             deposit: Keeps it further.
             running: Called when it can get signals.
         """
+        ...
+
+
+@runtime_checkable
+class KeepsStep(Protocol):
+    """A job that creates its container only when it runs, and can be adopted before that, too."""
+
+    def keep(self, step: Step) -> None:
+        """Keep what its container needs to outlive us, from now on until it has ended."""
         ...
 
 

@@ -1,26 +1,34 @@
-"""A container of crun or runc that another supervisor has made, which has died."""
+"""A container on this machine that another supervisor has made, which has died."""
 
 import json
 import os
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
+import msgspec
 import trio
 
 from scrun.core.errors import EngineError
-from scrun.model.states import Phase
+from scrun.model.states import Ending, Phase, taken
+from scrun.supervisor.children.lasting import lasted
 from scrun.supervisor.children.processes import output_of
+from scrun.supervisor.children.statuses import status_of
 from scrun.supervisor.children.strangers import stranger
-from scrun.supervisor.contracts.engine import JobRequest
+from scrun.supervisor.contracts.engine import JobRequest, Step
 from scrun.supervisor.core.deposits import JOB, Deposit, Found
+from scrun.supervisor.engines.late import LateContainer
 from scrun.supervisor.engines.local.commands import RuntimeCommands, RuntimeContainer
 from scrun.supervisor.engines.local.exits import ForeignChild
 from scrun.supervisor.engines.local.programs import end_left
 from scrun.supervisor.engines.local.reaper import TERMINAL, ReaperChild
 from scrun.supervisor.engines.local.runtime_job import RuntimeJob, RuntimeProcess, Tell
 from scrun.supervisor.engines.local.session import ResumedLocalSession
+from scrun.supervisor.engines.local.site_commands import OciConfCommands
+from scrun.supervisor.engines.local.site_job import GRACE, RUNTIME, SiteJob
+from scrun.supervisor.engines.watched import ResumedProcess
 
 _PATIENCE = 10.0
+_UNKNOWN = "nobody knows its exit status: its supervisor has died, and Linux is older than 6.15"
 
 
 class ResumedRuntimeProcess(RuntimeProcess):
@@ -120,3 +128,57 @@ class AdoptedRuntimeJob(RuntimeJob):
         except (ValueError, KeyError, TypeError):
             return True  # it does not know the container, which ends
         return status not in ("creating", "created")
+
+
+class AdoptedSiteJob(SiteJob):
+    """A job in which the commands of an oci.conf run a container, or are to."""
+
+    def __init__(
+        self,
+        commands: OciConfCommands,
+        container: RuntimeContainer,
+        request: JobRequest,
+        tell: Tell,
+        found: Found,
+    ) -> None:
+        """See `LocalJob`.
+
+        Args:
+            commands: The commands of the oci.conf.
+            container: The container.
+            request: The request for the job.
+            tell: See `LocalJob`.
+            found: What the other supervisor has left.
+        """
+        super().__init__(commands, container, request, tell)
+        self._found = found
+
+    def resumed(self) -> AbstractAsyncContextManager[ResumedProcess]:
+        """See `supervisor.contracts.adoption.AdoptedJob`."""
+        end_left(self._found.facts)
+        self._request.deposit.note(programs=[])
+        go_on = self._go_on if RUNTIME in self._found.facts else None
+        return LateContainer(self._found, self._request.deposit, self.run, go_on).resumed()
+
+    async def resumed_session(
+        self, found: Found, deposit: Deposit, running: Callable[[], None]
+    ) -> ResumedLocalSession:
+        """See `supervisor.contracts.adoption.AdoptedJob`."""
+        return ResumedLocalSession(found, running)
+
+    async def _go_on(self, step: Step, *, task_status: trio.TaskStatus[bool]) -> Ending:
+        facts = self._found.facts
+        self._container = msgspec.structs.replace(
+            self._container,
+            bundle=facts["bundle"],
+            rootfs=facts["rootfs"],
+            arguments=tuple(step.arguments),
+            foreground=facts[RUNTIME],
+        )
+        async with lasted(self._found, RUNTIME, grace=GRACE) as runtime:
+            task_status.started(True)
+            await self._end_of(runtime, step)
+            status = await status_of(runtime.pid, runtime.pidfd)
+        if status is None:
+            return taken("scrun-failure", _UNKNOWN)
+        return await self._how_it_ended(os.waitstatus_to_exitcode(status))

@@ -44,6 +44,7 @@ class RuntimeContainer(msgspec.Struct, frozen=True):
         rootfs: Its root file system, "" where the commands do not use it.
         arguments: Its command, () where the commands do not use it.
         pid: The first process that was started for it, or 0.
+        foreground: The process in whose foreground it runs, if that is not `pid`, or 0.
     """
 
     record: str
@@ -53,6 +54,7 @@ class RuntimeContainer(msgspec.Struct, frozen=True):
     rootfs: str = ""
     arguments: tuple[str, ...] = ()
     pid: int = 0
+    foreground: int = 0
 
     @property
     def id(self) -> str:

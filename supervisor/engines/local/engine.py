@@ -18,13 +18,15 @@ from scrun.settings.oci_conf.parse import parse_oci_conf
 from scrun.settings.slurm_conf import read_trusted_conf
 from scrun.supervisor.children.processes import ChildEnv, child
 from scrun.supervisor.children.pumps import messages
+from scrun.supervisor.contracts.adoption import AdoptedJob
 from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.deposits import Found
 from scrun.supervisor.core.names import user_name
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
-from scrun.supervisor.engines.local.adopted import AdoptedRuntimeJob
+from scrun.supervisor.engines.late import is_late
+from scrun.supervisor.engines.local.adopted import AdoptedRuntimeJob, AdoptedSiteJob
 from scrun.supervisor.engines.local.commands import (
     RUNTIME,
     Commands,
@@ -130,20 +132,26 @@ class LocalEngine:
             yield job
 
     @asynccontextmanager
-    async def adopted(self, request: JobRequest, found: Found) -> AsyncIterator[AdoptedRuntimeJob]:
+    async def adopted(self, request: JobRequest, found: Found) -> AsyncIterator[AdoptedJob]:
         """See `supervisor.contracts.adoption.Adopts`.
 
         Raises:
             EngineError: Its record does not say which runtime has made it.
         """
-        commands = await in_thread(made_by, request.record)
-        if commands is None:
-            raise EngineError(f"{request.record}: the name of its OCI runtime is gone")
         job_id = found.facts["job"]
         container = RuntimeContainer(request.record, job_id, request.directory)
+        commands: RuntimeCommands | OciConfCommands | None
+        if is_late(found):
+            commands = msgspec.convert(found.facts["commands"], OciConfCommands)
+        else:
+            commands = await in_thread(made_by, request.record)
+        if commands is None:
+            raise EngineError(f"{request.record}: the name of its OCI runtime is gone")
 
-        def make(keepalive: Keepalive) -> AdoptedRuntimeJob:
+        def make(keepalive: Keepalive) -> AdoptedRuntimeJob | AdoptedSiteJob:
             tell = _teller(commands, keepalive)
+            if isinstance(commands, OciConfCommands):
+                return AdoptedSiteJob(commands, container, request, tell, found)
             return AdoptedRuntimeJob(commands, container, request, tell, found)
 
         async with self._held(taken_over(found, request), make, request, job_id) as job:

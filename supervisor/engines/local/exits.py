@@ -1,26 +1,14 @@
-"""The exit status of a process that another process reaps.
+"""How a container's first process ended, if another process reaps it."""
 
-There are two sources: proc(5) while the process is a zombie, if the kernel lets us read it, and
-from Linux 6.15 on the pidfd, once the process has been reaped.
-"""
-
-import fcntl
 import os
 import select
 import signal
-import struct
 from contextlib import suppress
 
 import trio
 
 from scrun.model.states import Ending, exited
-
-# struct pidfd_info of linux/pidfd.h, in its first size: mask, …, exit_code
-_INFO = struct.Struct("=Q52xi")
-_GET_INFO = 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
-_EXIT = 1 << 3
-
-_REAPED, _PAUSE = 2.0, 0.02
+from scrun.supervisor.children.statuses import status_of
 
 UNKNOWN = Ending(
     -1, "exited", "only the container engine knows its exit status: this kernel is older than 6.15"
@@ -68,41 +56,9 @@ class ForeignChild:
         """Wait for its end."""
         async with self._lock:  # trio lets only one task wait for a descriptor
             if self.ending is None:
-                await trio.lowlevel.wait_readable(self._pidfd)
-                self.ending = await self._wait_for_ending()
+                status = await status_of(self.pid, self._pidfd)
+                self.ending = UNKNOWN if status is None else _ending_of(status)
         return self.ending
-
-    async def _wait_for_ending(self) -> Ending:
-        """Return how it ended.
-
-        The kernel shows the status of a process that has not executed its program yet to nobody
-        (ptrace(2), access mode): it has to be reaped first, and no event tells us when that is.
-        """
-        with trio.move_on_after(_REAPED):
-            while self._is_zombie:
-                if (ending := self._read_ending()) is not UNKNOWN:
-                    return ending
-                await trio.sleep(_PAUSE)
-        return self._read_ending()  # it may have been reaped right after the last attempt
-
-    @property
-    def _is_zombie(self) -> bool:
-        try:
-            signal.pidfd_send_signal(self._pidfd, 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            pass
-        return True
-
-    def _read_ending(self) -> Ending:
-        status = _of_reaped(self._pidfd)
-        if status is None:
-            status = _of_zombie(self.pid, self._pidfd)
-        if status is None:
-            return UNKNOWN
-        code = os.waitstatus_to_exitcode(status)
-        return exited(code if code >= 0 else 128 - code)
 
     def kill(self) -> None:
         """Send it SIGKILL; if it is pid 1 of a PID namespace, that ends all processes there."""
@@ -115,28 +71,6 @@ class ForeignChild:
         self._pidfd = -1
 
 
-def _of_reaped(pidfd: int) -> int | None:
-    """Return the wait status of a reaped process; None if it is not reaped, or not known."""
-    info = bytearray(_INFO.pack(_EXIT, 0))
-    try:
-        fcntl.ioctl(pidfd, _GET_INFO, info)
-    except OSError:  # before 6.13, or gone in a kernel before 6.15
-        return None
-    mask, status = _INFO.unpack(info)
-    return status if mask & _EXIT else None
-
-
-def _of_zombie(pid: int, pidfd: int) -> int | None:
-    """Return the wait status of a zombie, or None.
-
-    The kernel shows 0 to those without permission, which reading its namespaces needs as well.
-    """
-    try:
-        with suppress(FileNotFoundError):  # a zombie has no namespaces
-            os.readlink(f"/proc/{pid}/ns/mnt")
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            status = int(file.read().rpartition(b")")[2].split()[49])
-        signal.pidfd_send_signal(pidfd, 0)  # the pid still belongs to this process
-    except (OSError, ValueError, IndexError):
-        return None
-    return status
+def _ending_of(status: int) -> Ending:
+    code = os.waitstatus_to_exitcode(status)
+    return exited(code if code >= 0 else 128 - code)

@@ -100,6 +100,8 @@ class OciConfCommands(msgspec.Struct, frozen=True):
         """Call RunTimeDelete and remove the task's files (see `Commands`)."""
         of_task = self._of(container)
         text = f"(eval {shlex.quote(of_task.delete())}); s=$?"
+        if container.foreground:
+            text += f"; kill -s TERM {container.foreground} 2>/dev/null"
         if not self.is_container and container.pid:
             text += f"; kill -s KILL -- -{container.pid} 2>/dev/null"
         if not self.conf.disable_cleanup:

@@ -8,11 +8,13 @@ import msgspec
 import trio
 
 from scrun.model.states import Ending, exited, killed, taken
-from scrun.supervisor.children.processes import child, shell_status
+from scrun.supervisor.children.lasting import lasting_child
+from scrun.supervisor.children.processes import Child, shell_status
 from scrun.supervisor.children.terminal import write_size
 from scrun.supervisor.contracts.engine import JobRequest, Step
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.failures import not_started
+from scrun.supervisor.engines.late import hold_step
 from scrun.supervisor.engines.local.commands import RuntimeContainer
 from scrun.supervisor.engines.local.environment import changed_environment
 from scrun.supervisor.engines.local.job import LocalJob, read_tail
@@ -20,6 +22,12 @@ from scrun.supervisor.engines.local.session import kill_started
 from scrun.supervisor.engines.local.site_commands import OciConfCommands
 
 _PATIENCE = 5.0
+GRACE = 1.0
+"""Seconds that the command has between SIGTERM and SIGKILL."""
+
+RUNTIME = "runtime"
+"""The name by which the command is kept."""
+
 _FAILED = 1  # the exit status of crun and runc when they fail themselves
 
 
@@ -37,14 +45,31 @@ class SiteJob(LocalJob):
         super().__init__(commands, container, request, tell)
         self._site_commands = commands
 
+    def keep(self, step: Step) -> None:
+        """See `supervisor.contracts.adoption.KeepsStep`."""
+        deposit, commands = self._request.deposit, self._site_commands
+        if not commands.is_container:
+            deposit.give_up("it is a process, and no OCI container")
+        hold_step(deposit, step)
+        how = msgspec.to_builtins(commands)
+        deposit.note(job=self.id, target=self._container.name, commands=how)
+
     async def run(self, step: Step) -> Ending:
         """Run the container in the foreground of the site's command, to its end."""
-        log = os.path.join(self._request.record, "runtime.log")
         if step.terminal:
             await in_thread(write_size, step.bundle, step.stdio[0])
         async with changed_environment(step.bundle, step.variables):
-            status = await self._run(step, log)
-        reason, _ = await read_tail(log)
+            status = await self._run(step)
+        return await self._how_it_ended(status)
+
+    @property
+    def _log(self) -> str:
+        """The runtime's error log."""
+        return os.path.join(self._request.record, "runtime.log")
+
+    async def _how_it_ended(self, status: int) -> Ending:
+        """Say how the container ended, from the exit status of the command."""
+        reason, _ = await read_tail(self._log)
         if reason:
             self._request.journal.write("error", reason)
         if status == _FAILED and reason:
@@ -55,48 +80,45 @@ class SiteJob(LocalJob):
             return taken("scrun-failure", text)
         return exited(shell_status(status))
 
-    async def _run(self, step: Step, log: str) -> int:
-        """Run the command; return its exit status.
-
-        Args:
-            step: The container.
-            log: The runtime's error log.
-        """
-        stdin, stdout, stderr = step.stdio
-        commands = self._site_commands
-        self._container = await in_thread(
+    async def _run(self, step: Step) -> int:
+        """Run the command; return its exit status."""
+        commands, deposit = self._site_commands, self._request.deposit
+        container = self._container = await in_thread(
             commands.prepare, self._container, step, dict(self.environment)
         )
-        async with child(
-            commands.run(self._container, log),
+        deposit.note(bundle=container.bundle, rootfs=container.rootfs)
+        async with lasting_child(
+            commands.run(container, self._log),
             self._child_env,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            grace=1.0,
+            deposit if deposit.is_kept else None,
+            RUNTIME,
+            stdio=step.stdio,
+            grace=GRACE,
             whole_group=not commands.is_container,
-            directory=commands.working_directory(self._container),
+            directory=commands.working_directory(container),
         ) as runtime:
-            self._runtime = runtime
             await self._is_process(runtime.pid)
-            step.running()
-            try:
-                return await runtime.wait()
-            except trio.Cancelled:
-                # The runtime passes SIGTERM on, which an init may ignore.
-                with trio.move_on_after(_PATIENCE, shield=True):
-                    if await self._kill(
-                        signal.SIGKILL
-                    ):  # it has no state command, or no container yet
-                        kill_started(runtime)
-                    await runtime.wait()
-                raise
-            finally:
-                await self._is_process(0)
+            return await self._end_of(runtime, step)
+
+    async def _end_of(self, runtime: Child, step: Step) -> int:
+        """Wait for the end of the command; on a cancellation, end it."""
+        self._runtime = runtime
+        step.running()
+        try:
+            return await runtime.wait()
+        except trio.Cancelled:
+            # The runtime passes SIGTERM on, which an init may ignore.
+            with trio.move_on_after(_PATIENCE, shield=True):
+                if await self._kill(signal.SIGKILL):  # it has no container yet, or no state
+                    kill_started(runtime)
+                await runtime.wait()
+            raise
+        finally:
+            await self._is_process(0)
 
     async def _is_process(self, pid: int) -> None:
-        """Store the container's pid, if the container is a mere process."""
-        if not self._site_commands.is_container:
-            self._container = msgspec.structs.replace(self._container, pid=pid)
-            with trio.CancelScope(shield=True):
-                await self._tell(self._container)
+        """Store the command's pid, with which the keepalive ends it if nobody adopts it."""
+        name = "foreground" if self._site_commands.is_container else "pid"
+        self._container = msgspec.structs.replace(self._container, **{name: pid})
+        with trio.CancelScope(shield=True):
+            await self._tell(self._container)

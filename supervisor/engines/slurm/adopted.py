@@ -18,6 +18,8 @@ from scrun.supervisor.children.strangers import stranger
 from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.core.deposits import JOB, STEP, Deposit, Found
 from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.engines.late import is_late
+from scrun.supervisor.engines.slurm.adopted_srun import AdoptedSrunJob, Another
 from scrun.supervisor.engines.slurm.allocation import (
     LAST_BREATH,
     Allocation,
@@ -28,12 +30,12 @@ from scrun.supervisor.engines.slurm.job_shim import JobShim
 from scrun.supervisor.engines.slurm.layout import Layout
 from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.shim_job import ShimJob
-from scrun.supervisor.engines.slurm.shim_process import ShimProcess
 from scrun.supervisor.engines.slurm.shim_session import ResumedShimSession
 from scrun.supervisor.engines.slurm.shim_site import SiteConfs
 from scrun.supervisor.engines.slurm.shim_step import Direct, ShimStep
 from scrun.supervisor.engines.slurm.step import SrunStep
 from scrun.supervisor.engines.slurm.tools import Tools
+from scrun.supervisor.engines.watched import ResumedProcess
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.connection import Hello, Shim, ShimError, ShimLost
 from scrun.supervisor.nodes.lasting import ResumedEnds
@@ -103,8 +105,32 @@ async def _taken_over(
 class AdoptedShim(JobShim):
     """A job's shim that another supervisor has started."""
 
-    found: Found
-    adopted: "AdoptedStep | None" = None
+    def __init__(
+        self,
+        tools: Tools,
+        request: JobRequest,
+        held: Held,
+        found: Found,
+        direct: Direct,
+        confs: SiteConfs,
+    ) -> None:
+        """See `JobShim`.
+
+        Args:
+            tools: Slurm's tools.
+            request: The request of the first container that is adopted.
+            held: The job.
+            found: What the other has left for the job.
+            direct: How the shim may connect to us.
+            confs: See `JobShim`.
+        """
+        facts = found.facts
+        self.found = found
+        self.adopted: AdoptedStep | None = None
+        self.layout = msgspec.convert(facts["layout"], Layout)
+        self.options: list[str] = facts["options"]
+        shape = (self.layout, self.options)
+        super().__init__(tools, request, held, *shape, direct, facts["asked"], confs)
 
     def _new_step(self, srun: SrunStep) -> ShimStep:
         if self.adopted is not None:  # it has gone, and another one takes its place
@@ -230,14 +256,14 @@ class AdoptedStep(ShimStep):
         return shim.lost.is_set() or shim.is_started(target)
 
 
-class ResumedShimProcess(ShimProcess):
-    """The first process of a container that another supervisor has made."""
-
-    is_started = False
-
-
 class AdoptedShimJob(ShimJob):
-    """A job in which another supervisor has made the container."""
+    """A job in which another supervisor has made the container.
+
+    Attributes:
+        another: Returns the same job for another container.
+    """
+
+    another: Another
 
     def __init__(
         self,
@@ -246,9 +272,7 @@ class AdoptedShimJob(ShimJob):
         commands: NodeCommands,
         request: JobRequest,
         held: Held,
-        layout: Layout,
-        options: list[str],
-        shims: JobShim,
+        shims: AdoptedShim,
         found: Found,
     ) -> None:
         """See `ShimJob`.
@@ -259,12 +283,11 @@ class AdoptedShimJob(ShimJob):
             commands: See `ShimJob`.
             request: The container's request.
             held: The job.
-            layout: One task on one node.
-            options: Options of srun that the caller asked for.
             shims: The job's shim.
             found: What the other has left for the container.
         """
-        super().__init__(tools, features, commands, request, held, layout, options, shims)
+        shape = (shims.layout, shims.options)
+        super().__init__(tools, features, commands, request, held, *shape, shims)
         self._found = found
 
     def _step_of(self, shims: JobShim) -> ShimStep:
@@ -272,15 +295,8 @@ class AdoptedShimJob(ShimJob):
         assert shims.adopted is not None
         return shims.adopted
 
-    def of_another(self, request: JobRequest, found: Found) -> "AdoptedShimJob":
-        """Return the same job for another container in it."""
-        return AdoptedShimJob(
-            self._tools, self._features, self._commands, request, self._held, self._layout,
-            self._options, self.shims, found,
-        )  # fmt: skip
-
     @asynccontextmanager
-    async def resumed(self) -> AsyncIterator[ResumedShimProcess]:
+    async def resumed(self) -> AsyncIterator[ResumedProcess]:
         """See `supervisor.contracts.engine.AdoptedJob`.
 
         Raises:
@@ -298,7 +314,7 @@ class AdoptedShimJob(ShimJob):
         async with unwrapped() as nursery:
             streams = shim.resumed_streams(fields, self._child_env, request.journal, ends)
             async with streams:
-                first = ResumedShimProcess(
+                first = ResumedProcess(
                     lambda: self._begin(shim),
                     lambda first: self.how_it_ended(first, shim, streams),
                 )
@@ -332,3 +348,45 @@ class AdoptedShimJob(ShimJob):
 
         journal, shim = self._request.journal, await step.old_shim()
         return ResumedShimSession(shim, found, deposit, self._child_env, journal, resumed, running)
+
+
+class Adopted:
+    """The containers of a job that another supervisor has held, which has died."""
+
+    def __init__(
+        self,
+        tools: Tools,
+        features: Features,
+        commands: NodeCommands,
+        held: Held,
+        shims: AdoptedShim | None,
+    ) -> None:
+        """Have the job.
+
+        Args:
+            tools: Slurm's tools.
+            features: What this version of Slurm can do.
+            commands: The commands of the nodes' runtime.
+            held: The job.
+            shims: Its shim, if it has one.
+        """
+        self._parts = (tools, features, commands)
+        self._held = held
+        self._shims = shims
+
+    def job(self, request: JobRequest, found: Found) -> "AdoptedShimJob | AdoptedSrunJob":
+        """Return the job for one of the containers.
+
+        Args:
+            request: The container's request.
+            found: What the other has left for it.
+        """
+        parts = (*self._parts, request, self._held)
+        job: AdoptedShimJob | AdoptedSrunJob
+        if is_late(found):
+            job = AdoptedSrunJob(*parts, found)
+        else:
+            assert self._shims is not None
+            job = AdoptedShimJob(*parts, self._shims, found)
+        job.another = self.job
+        return job

@@ -2,7 +2,12 @@
 
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    suppress,
+)
 from functools import partial
 
 import trio
@@ -24,17 +29,19 @@ from scrun.settings.slurm.requests import (
 from scrun.settings.slurm.versions import Features, SlurmVersion, features, parse_version
 from scrun.settings.slurm_conf import read_slurm_conf
 from scrun.supervisor.children.processes import ChildEnv, output_of
+from scrun.supervisor.contracts.adoption import AdoptedJob
 from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.contracts.kept import Borrowed, WaitingJob
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.deposits import Found
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.slurm.adopted import (
+    Adopted,
     AdoptedShim,
     AdoptedShimJob,
     held_again,
-    is_own,
 )
+from scrun.supervisor.engines.slurm.adopted_srun import AdoptedSrunJob
 from scrun.supervisor.engines.slurm.allocation import AllocationRequest, Held, allocated
 from scrun.supervisor.engines.slurm.cancel import cancel_job
 from scrun.supervisor.engines.slurm.job import SlurmJob
@@ -58,6 +65,7 @@ from scrun.supervisor.engines.slurm.ranks_job import RanksJob
 from scrun.supervisor.engines.slurm.shim_job import ShimJob
 from scrun.supervisor.engines.slurm.shim_site import SiteConfs
 from scrun.supervisor.engines.slurm.shim_step import Direct
+from scrun.supervisor.engines.slurm.srun_job import SrunJob
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.engines.slurm.unknown import jobs_of_the_dead
 from scrun.supervisor.engines.slurm.warm import WarmJobs
@@ -214,7 +222,7 @@ class SlurmEngine:
                     if not reason:
                         yield by_shims
                         return
-            by_slurm = SlurmJob(*parts, step_options)
+            by_slurm = SrunJob(*parts, step_options)
             if reason:
                 layout_for(by_srun)
                 await self._launching.fall_back(
@@ -230,7 +238,8 @@ class SlurmEngine:
                 # ignores --relative=0
                 step_options.append(f"--nodelist={node}")
             request.on_job_id(job_id, False)
-            request.job_deposit.note(job=job_id, environment=theirs)
+            if request.beside is None:
+                request.job_deposit.note(job=job_id, environment=theirs)
             async with job(Loan(Held(job_id, theirs)), within) as ready:
                 yield ready
             return
@@ -242,29 +251,25 @@ class SlurmEngine:
                 yield loan.use
 
     @asynccontextmanager
-    async def adopted(self, request: JobRequest, found: Found) -> AsyncIterator[AdoptedShimJob]:
+    async def adopted(self, request: JobRequest, found: Found) -> AsyncIterator[AdoptedJob]:
         """See `supervisor.contracts.engine.Adopts`."""
-        if isinstance(request.beside, AdoptedShimJob):
-            yield request.beside.of_another(request, found)
+        if isinstance(request.beside, AdoptedShimJob | AdoptedSrunJob):
+            yield request.beside.another(request, found)
             return
-        version = await self.version(request.child_env)
-        what_it_does = features(version)
-        one = OneNode(what_it_does.tasks_per_node, f"{version.major}.{version.minor:02}")
-        wanted, _ = self._wanted(request)
-        direct = await in_thread(self._direct)
+        what_it_does = features(await self.version(request.child_env))
         left = found.job
         assert left is not None
-        fill = layout_of_own_job if is_own(left) else layout_within
-        async with held_again(self._tools, request, left, self._release_timeout) as held:
-            layout = fill(wanted, held.environment, one)
-            asked, options = left.facts["asked"], left.facts["options"]
-            shim = AdoptedShim(
-                self._tools, request, held, layout, options, direct, asked, self._confs
+        async with AsyncExitStack() as stack:
+            held = await stack.enter_async_context(
+                held_again(self._tools, request, left, self._release_timeout)
             )
-            shim.found = left
-            parts = (self._tools, what_it_does, self._commands, request, held, layout)
-            async with shim.opened():
-                yield AdoptedShimJob(*parts, options, shim, found)
+            shims = None
+            if "hello" in left.facts:
+                direct = await in_thread(self._direct)
+                shims = AdoptedShim(self._tools, request, held, left, direct, self._confs)
+                await stack.enter_async_context(shims.opened())
+            parts = (self._tools, what_it_does, self._commands, held, shims)
+            yield Adopted(*parts).job(request, found)
 
     def _allocated(
         self, salloc_request: AllocationRequest, request: JobRequest

@@ -13,6 +13,7 @@ from scrun.model.states import Ending, not_run, taken
 from scrun.settings.slurm.versions import Features
 from scrun.supervisor.children.terminal import give_a_size, write_size
 from scrun.supervisor.contracts.engine import JobRequest, NodeAnswer, Program, Session, Step
+from scrun.supervisor.core.deposits import Deposit
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.slurm.allocation import Held
@@ -96,11 +97,9 @@ class SlurmJob:
 
     async def run(self, step: Step) -> Ending:
         """Run the container as a step, to its end."""
-        state = self._step.state
-        far_terminal = step.terminal and self._features.real_terminal
-        streams = Streams(step.stdio, step.terminal, not step.program_is_known, far_terminal)
+        streams = self._streams_of(step)
         options = self._container_options(step)
-        if far_terminal:
+        if streams.far_terminal:
             await in_thread(self._write_size, step)
         elif step.terminal:
             self._request.journal.write("info", _HALF_A_TERMINAL)
@@ -109,8 +108,22 @@ class SlurmJob:
             **_handed_over(step),
         }
         status = await self._step.run(
-            options, self._command(step), streams, step.running, variables
+            options, self._command(step), streams, step.running, variables, self._step_deposit
         )
+        return await self._how_step_ended(status)
+
+    @property
+    def _step_deposit(self) -> Deposit | None:
+        """What keeps its srun, if that can outlive us."""
+        return None
+
+    def _streams_of(self, step: Step) -> Streams:
+        far_terminal = step.terminal and self._features.real_terminal
+        return Streams(step.stdio, step.terminal, not step.program_is_known, far_terminal)
+
+    async def _how_step_ended(self, status: int) -> Ending:
+        """Say how the container ended, from the exit status of srun and what it has said."""
+        state = self._step.state
         ended = step_exit(state, status)
         lost = state.aborted and not self._step.asked_to_kill
         if lost and (ending := await ended_meanwhile(self._tools, self._child_env, self.id)):

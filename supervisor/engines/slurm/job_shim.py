@@ -7,9 +7,11 @@ container that comes after the shim has gone, as when an administrator killed it
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
+import msgspec
 import trio
 
 from scrun.supervisor.contracts.engine import JobRequest
+from scrun.supervisor.core.deposits import no_deposit
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.engines.slurm.allocation import Held
 from scrun.supervisor.engines.slurm.job import variables_of_job
@@ -65,6 +67,8 @@ class JobShim:
         self.journal = request.journal
         self.is_kept = False
         self.deposit = request.job_deposit
+        if request.beside is not None:
+            self.deposit = no_deposit("it has a step of its own in the job of another one")
         nodes = held.environment.get("SLURM_JOB_NODELIST", "")
         self._node = "" if set(nodes) & set(",[") else nodes
         self._direct = direct
@@ -76,7 +80,8 @@ class JobShim:
         self._words = ["--jobid", held.job_id, "--job-name", "scrun", *layout.arguments]
         # with a pseudo-terminal, frames would not arrive as they were sent
         self._words += ["--overlap", *(word for word in options if word != "--unbuffered")]
-        self.deposit.note(asked=dict(asked), options=[*options])
+        shape = msgspec.to_builtins(layout)
+        self.deposit.note(asked=dict(asked), options=[*options], layout=shape)
         self._child_env = tools.child_env(request.child_env)
         self.neighbours = Neighbours()
         self._steps: list[ShimStep] = []

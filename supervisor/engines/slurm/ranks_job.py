@@ -33,11 +33,11 @@ from scrun.supervisor.engines.slurm.rank_task import Task, for_all
 from scrun.supervisor.engines.slurm.ranks_images import RanksImages
 from scrun.supervisor.engines.slurm.ranks_step import RanksStep
 from scrun.supervisor.engines.slurm.shim_config import check_pmi, container_config
-from scrun.supervisor.engines.slurm.shim_process import ShimProcess
 from scrun.supervisor.engines.slurm.shim_session import LAST_OUTPUT, ShimSession, words_of
 from scrun.supervisor.engines.slurm.shim_site import SiteConfs
 from scrun.supervisor.engines.slurm.shim_step import Direct
 from scrun.supervisor.engines.slurm.tools import Tools
+from scrun.supervisor.engines.watched import WatchedProcess
 from scrun.supervisor.nodes.gathering import Rank
 from scrun.supervisor.nodes.messages import ShimError, ShimLost
 from scrun.supervisor.nodes.shared import SharedStreams
@@ -81,7 +81,7 @@ class RanksJob(SlurmJob):
         self._tasks: list[Task] = []
         self._settled = trio.Event()  # they are created, or never will be
         self._killed = trio.Event()
-        self._first: ShimProcess | None = None
+        self._first: WatchedProcess | None = None
         self._images = RanksImages(self._ranks_step)
 
     @asynccontextmanager
@@ -133,7 +133,7 @@ class RanksJob(SlurmJob):
     @asynccontextmanager
     async def created(
         self, step: Step, call: Call | None = None, console: str | None = None
-    ) -> AsyncIterator[ShimProcess]:
+    ) -> AsyncIterator[WatchedProcess]:
         """See `supervisor.contracts.engine.CreatesFirst`.
 
         Raises:
@@ -149,7 +149,7 @@ class RanksJob(SlurmJob):
         async with unwrapped() as nursery, self._connected(ranks, step) as shared:
             try:
                 await self._create_all(config, step)
-                first = self._first = ShimProcess(
+                first = self._first = WatchedProcess(
                     self._begin, lambda first: self._how_it_ended(first, shared)
                 )
                 self._settled.set()
@@ -230,7 +230,7 @@ class RanksJob(SlurmJob):
             text = f"the container could not be started: {words_of(error)}"
             raise EngineError(shortened(text)) from None
 
-    async def _how_it_ended(self, first: ShimProcess, shared: SharedStreams) -> Ending:
+    async def _how_it_ended(self, first: WatchedProcess, shared: SharedStreams) -> Ending:
         """Wait for the ends of all tasks and for their output, and say how it ended."""
         step, salloc = self._ranks_step, self._held.state
         lost: list[Task] = []
@@ -309,7 +309,7 @@ class RanksJob(SlurmJob):
             [task for task in self._tasks if task.status is None], lambda task: task.signal(number)
         )
 
-    async def _kill(self, first: ShimProcess) -> None:
+    async def _kill(self, first: WatchedProcess) -> None:
         """End all processes, whatever hangs: a runtime's `start`, or a shim."""
         if first.over:
             return

@@ -27,11 +27,11 @@ from scrun.supervisor.engines.slurm.layout import Layout
 from scrun.supervisor.engines.slurm.neighbours import Place
 from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.shim_config import check_pmi, container_config
-from scrun.supervisor.engines.slurm.shim_process import ShimProcess
 from scrun.supervisor.engines.slurm.shim_session import LAST_OUTPUT, ShimSession, words_of
 from scrun.supervisor.engines.slurm.shim_site import SiteContainer
 from scrun.supervisor.engines.slurm.shim_step import ShimStep
 from scrun.supervisor.engines.slurm.tools import Tools, of_a_container
+from scrun.supervisor.engines.watched import WatchedProcess
 from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost
 from scrun.supervisor.nodes.lasting import LastingEnds
 from scrun.supervisor.nodes.spreading import Receiver, Spreading
@@ -76,7 +76,7 @@ class ShimJob(SlurmJob):
         self._place = Place(self._shim_step)
         self._killed = trio.Event()
         self._forgotten = False
-        self._first: ShimProcess | None = None
+        self._first: WatchedProcess | None = None
         self._streams: ContainerStreams | None = None
         self._site: SiteContainer | None = None
         self._images = ""
@@ -120,7 +120,7 @@ class ShimJob(SlurmJob):
     @asynccontextmanager
     async def created(
         self, step: Step, call: Call | None = None, console: str | None = None
-    ) -> AsyncIterator[ShimProcess]:
+    ) -> AsyncIterator[WatchedProcess]:
         """See `supervisor.contracts.engine.CreatesFirst`.
 
         Raises:
@@ -140,13 +140,13 @@ class ShimJob(SlurmJob):
             async with streams:
                 await self._create(shim, step, streams)
                 hello = msgspec.to_builtins(self._shim_step.hello)
-                self.shims.deposit.note(step=self._step.state.step_id, hello=hello)
+                self.shims.deposit.note(hello=hello)
                 deposit.needs(self.shims.deposit)
                 place = self._place
                 deposit.note(
                     target=place.id, streams=streams.fields, neighbour=place.for_neighbours()
                 )
-                first = self._first = ShimProcess(
+                first = self._first = WatchedProcess(
                     lambda: self._begin(shim),
                     lambda first: self.how_it_ended(first, shim, streams),
                 )
@@ -156,7 +156,7 @@ class ShimJob(SlurmJob):
 
     @asynccontextmanager
     async def _watched(
-        self, first: ShimProcess, shim: Shim, nursery: trio.Nursery
+        self, first: WatchedProcess, shim: Shim, nursery: trio.Nursery
     ) -> AsyncIterator[None]:
         """Learn how the container ends; then have it deleted, and cancel the nursery."""
         self._place.is_made(first.begun)
@@ -216,7 +216,7 @@ class ShimJob(SlurmJob):
             raise EngineError(shortened(text)) from None
 
     async def how_it_ended(
-        self, first: ShimProcess, shim: Shim, streams: ContainerStreams
+        self, first: WatchedProcess, shim: Shim, streams: ContainerStreams
     ) -> Ending:
         """Wait for the container's end and for its output, and say how it ended."""
         try:
@@ -285,7 +285,7 @@ class ShimJob(SlurmJob):
             else:
                 await shim.call("signal", id=self._place.id, number=number, all=False)
 
-    async def _kill(self, first: ShimProcess) -> None:
+    async def _kill(self, first: WatchedProcess) -> None:
         """End all of its processes, whatever hangs: the runtime's `start`, or the shim."""
         if first.over:
             return

@@ -1,8 +1,9 @@
 """A step of srun, connected to the standard streams of a container or of an exec."""
 
+import os
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 
 import msgspec
@@ -10,16 +11,13 @@ import trio
 
 from scrun.core.errors import EngineError
 from scrun.settings.file.load import Level
-from scrun.supervisor.children.processes import Child, ChildEnv, child
-from scrun.supervisor.children.pumps import (
-    can_be_opened_again,
-    cat_to,
-    messages,
-    received,
-    tee,
-)
+from scrun.supervisor.children.lasting import lasted, lasting_child
+from scrun.supervisor.children.processes import Child, ChildEnv
+from scrun.supervisor.children.pumps import can_be_opened_again, cat_to, messages, tee
+from scrun.supervisor.children.statuses import status_of
 from scrun.supervisor.children.strangers import stranger
 from scrun.supervisor.children.terminal import give_a_size
+from scrun.supervisor.children.transcripts import MEMORY, PIPE, Transcript, recorded
 from scrun.supervisor.core.deposits import STEP, Deposit, Found
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.engines.slurm.cancel import signal_step
@@ -31,6 +29,10 @@ _STEP_ENDS = 5.0
 _STEP_STARTS = 10.0
 _KILL_BY_CONTROLLER = 3.0
 _RUNTIME_LISTENS = 1.0
+_LAST_OUTPUT = 2.0
+
+_SRUN = "srun"
+_CAT, _SAID = f"{STEP}cat", f"{STEP}said."
 
 
 class Streams(msgspec.Struct, frozen=True):
@@ -72,7 +74,7 @@ class SrunStep:
         """
         self.state = StepState(tasks)
         self.asked_to_kill = False
-        self.on_message: Callable[[], None] = _nothing
+        self.on_message: Callable[[], None] = lambda: None
         self._tasks = tasks
         self._tools = tools
         self._child_env = child_env
@@ -119,42 +121,52 @@ class SrunStep:
         Returns:
             srun's exit status; `state` has those of the tasks.
         """
-
-        def hold(said: int) -> None:
-            if deposit is not None:
-                deposit.hold({f"{STEP}srun_said": said})
-
-        feed = partial(self._feed, running)
-        async with messages(feed, hold) as own, self._standard_error(streams) as error:
+        async with (
+            self._said(partial(self._feed, running), deposit) as own,
+            self._standard_error(streams, deposit) as error,
+        ):
             words = [*self._tools.srun, "-v", *options]
             if streams.terminal:
                 words.append("--pty")
+                give_a_size(streams.fds[0])
             if error is not None:
                 words.append(f"--error=/proc/self/fd/{error}")
-            stdin, stdout, _ = streams.fds
-            if streams.terminal:
-                give_a_size(stdin)
-            async with child(
-                [*words, "--", *program],
-                # --export decides which of them the program gets
-                lean(self._child_env.with_more(variables or {})),
-                stdin=stdin,
-                stdout=stdout,
-                stderr=own,
+            words += ["--", *program]
+            # --export decides which of them the program gets
+            child_env = lean(self._child_env.with_more(variables or {}))
+            async with lasting_child(
+                words,
+                child_env,
+                deposit,
+                _SRUN,
+                stdio=(*streams.fds[:2], own),
                 pass_fds=() if error is None else (error,),
                 grace=_STEP_ENDS,
-                dies_with_us=deposit is None,
             ) as srun:
                 self._srun = srun
-                if deposit is not None:
-                    deposit.hold({f"{STEP}srun": srun.pidfd}, srun=srun.pid)
-                async with unwrapped() as nursery:
-                    if streams.terminal:
-                        nursery.start_soon(self._tell_the_size, streams.far_terminal)
-                    status = await srun.wait()
-                    nursery.cancel_scope.cancel()
+                status = await self._end_of(srun, streams)
         self._started.set()  # nobody has to wait for it any more
         return status
+
+    async def _end_of(self, srun: Child, streams: Streams | None) -> int:
+        async with unwrapped() as nursery:
+            if streams is not None and streams.terminal:
+                nursery.start_soon(self._tell_the_size, streams.far_terminal)
+            status = await srun.wait()
+            nursery.cancel_scope.cancel()
+        return status
+
+    def _said(
+        self, feed: Callable[[str], None], deposit: Deposit | None
+    ) -> AbstractAsyncContextManager[int]:
+        """Yield srun's standard error, for its own messages."""
+        if deposit is None:
+            return messages(feed)
+
+        def hold(fds: Mapping[str, int]) -> None:
+            deposit.hold({f"{_SAID}{name}": fd for name, fd in fds.items()})
+
+        return recorded(feed, hold)
 
     def _feed(self, running: Callable[[], None], line: str) -> None:
         level: Level = "error" if self.state.feed(line) else "debug"
@@ -164,23 +176,61 @@ class SrunStep:
             running()
         self.on_message()
 
-    async def run_on(self, found: Found) -> int:
+    async def run_on(
+        self,
+        found: Found,
+        running: Callable[[], None] = lambda: None,
+        streams: Streams | None = None,
+        task_status: trio.TaskStatus[bool] = trio.TASK_STATUS_IGNORED,
+    ) -> int:
         """Wait for the end of an srun that another supervisor has started.
 
+        When `state` is what srun has said so far, it is told whether its tasks run, or ran.
+
+        Args:
+            found: What the other has left.
+            running: As for `run`; not called if its tasks run already.
+            streams: Those that srun has got; None: no terminal.
+            task_status: See above.
+
         Returns:
-            1: nobody tells us its exit status.
+            srun's exit status; 1 if it cannot be known (before Linux 6.15).
         """
-        self.state.step_id = str(found.facts.get("step", ""))
-        self._started.set()
-        pidfd, said = found.take(f"{STEP}srun"), found.take(f"{STEP}srun_said")
+        transcript = Transcript(found.take(f"{_SAID}{PIPE}"), found.take(f"{_SAID}{MEMORY}"))
+        for line in transcript.before:
+            self.state.feed(line)
+        if self.state.started:
+            self._started.set()
         async with (
-            received(said, partial(self._feed, _nothing)),
-            stranger(found.facts["srun"], pidfd, "srun", grace=_STEP_ENDS) as self._srun,
+            self._cat_of(found),
+            transcript.received(partial(self._feed, running)),
+            lasted(found, _SRUN, grace=_STEP_ENDS) as srun,
         ):
-            return await self._srun.wait()
+            self._srun = srun
+            task_status.started(self._started.is_set())
+            await self._end_of(srun, streams)
+            status = await status_of(srun.pid, srun.pidfd)
+        self._started.set()
+        return 1 if status is None else os.waitstatus_to_exitcode(status)
 
     @asynccontextmanager
-    async def _standard_error(self, streams: Streams) -> AsyncIterator[int | None]:
+    async def _cat_of(self, found: Found) -> AsyncIterator[None]:
+        """Wait for what copies the standard error; a cancellation waits only briefly."""
+        if _CAT not in found.fds:
+            yield
+            return
+        async with stranger(found.facts["cat"], found.take(_CAT), "cat", grace=0) as cat:
+            try:
+                yield
+                await cat.wait()
+            finally:
+                with trio.move_on_after(_LAST_OUTPUT, shield=True):
+                    await cat.wait()
+
+    @asynccontextmanager
+    async def _standard_error(
+        self, streams: Streams, deposit: Deposit | None
+    ) -> AsyncIterator[int | None]:
         """Yield the descriptor that srun opens as the program's standard error.
 
         srun's own messages always go to its descriptor 2, so the program needs another one, which
@@ -195,7 +245,13 @@ class SrunStep:
         elif can_be_opened_again(error):
             yield error
         else:
-            async with cat_to(error, self._child_env) as pipe:
+            hold = None
+            if deposit is not None:
+
+                def hold(cat: Child) -> None:
+                    deposit.hold({_CAT: cat.pidfd}, cat=cat.pid)
+
+            async with cat_to(error, self._child_env, hold) as pipe:
                 yield pipe
 
     async def _tell_the_size(self, far_terminal: bool) -> None:
@@ -255,7 +311,3 @@ class SrunStep:
         """
         if self._srun is not None and self._sees_sizes.is_set():
             self._srun.signal(signal.SIGWINCH)
-
-
-def _nothing() -> None:
-    """Do nothing."""

@@ -74,7 +74,7 @@ PROCESSES: tuple[Fault, ...] = (
         "supervisor",
         ALL,
         {
-            "KILL": "nothing, if a shim, crun or runc has made it: another supervisor adopts it. "
+            "KILL": "nothing, if a shim, srun, crun or runc has made it: another one adopts it. "
             "Else status 125; `state` says that the supervisor was lost; `delete` tidies up. "
             "A `create` that it was asked for is refused",
             "TERM": "status 125; `state` says that the supervisor was told to stop",

@@ -12,14 +12,16 @@ NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"]
 SCRIPT = """
 import ctypes, os, signal, sys, threading, time
 import trio
+from scrun.supervisor.children import statuses
 from scrun.supervisor.engines.local.exits import ForeignChild
 
-class ReapedMeanwhile(ForeignChild):
-    def _read_ending(self):
-        seen = super()._read_ending()
-        if not waited:
-            waited.append(os.waitpid(child, 0))
-        return seen
+read = statuses._read
+
+def reaped_meanwhile(*process):
+    seen = read(*process)
+    if not waited:
+        waited.append(os.waitpid(child, 0))
+    return seen
 
 waited = []
 child = os.fork()
@@ -28,7 +30,9 @@ if not child:
     os.kill(os.getpid(), signal.SIGSTOP)
 os.waitpid(child, os.WUNTRACED)
 later = sys.argv[2] == "later"
-process = (ForeignChild if later else ReapedMeanwhile)(child)
+if not later:
+    statuses._read = reaped_meanwhile
+process = ForeignChild(child)
 process.kill()
 os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
 if later:

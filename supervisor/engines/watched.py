@@ -1,4 +1,4 @@
-"""The first process of a container that a shim makes, or those of its tasks."""
+"""The first process of a container, if it is not ours; or those of its tasks."""
 
 from collections.abc import Awaitable, Callable
 
@@ -8,19 +8,19 @@ from scrun.model.states import Ending, taken
 from scrun.supervisor.core.nurseries import until
 
 
-class ShimProcess:
+class WatchedProcess:
     """See `supervisor.contracts.engine.FirstProcess`.
 
     Attributes:
         begun: Set when it is started, or has ended.
     """
 
-    pid = 0  # it is on another machine
+    pid = 0  # nobody here needs it
 
     def __init__(
         self,
         begin: Callable[[], Awaitable[None]],
-        how_it_ends: Callable[["ShimProcess"], Awaitable[Ending]],
+        how_it_ends: Callable[["WatchedProcess"], Awaitable[Ending]],
     ) -> None:
         """Describe one that is created; `watch` learns how it ends.
 
@@ -58,7 +58,7 @@ class ShimProcess:
     async def ended(self) -> Ending:
         """Wait for its end."""
         await self._ended.wait()
-        return self._ending or taken("scrun-failure", "the container's shim was ended")
+        return self._ending or taken("scrun-failure", "whatever had made the container was ended")
 
     async def started(self) -> None:
         """Wait for a call of `start` that is under way: a program may end before its reply."""
@@ -72,3 +72,9 @@ class ShimProcess:
         finally:
             self._ended.set()
             self.begun.set()
+
+
+class ResumedProcess(WatchedProcess):
+    """The first process of a container that another supervisor has made."""
+
+    is_started = False

@@ -1,0 +1,126 @@
+"""Children that outlive us if a deposit keeps them, of which there is never a second one.
+
+Between the moment when a child runs and the moment when a deposit has its pidfd, the supervisor
+may be killed, and its successor would start another one. So a shell waits for a word on a pipe
+before it executes the child's program, and ends without that at end of file. The deposit gets the
+other end together with the pidfd: from then on the successor can say the word as well.
+"""
+
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+
+from scrun.supervisor.children.processes import Child, ChildEnv, child
+from scrun.supervisor.children.strangers import Stranger, stranger
+from scrun.supervisor.core.deposits import STEP, Deposit, Found
+
+STDIO = f"{STEP}stdio."
+"""Begins the names of the standard streams that a child will have: they go when it has them."""
+
+_GATE = f"{STEP}gate"
+# dash can name descriptors of one digit only, so it opens the pipe once more
+_WAIT = 'read -r _ <"/proc/self/fd/$0" && exec "$@"'
+
+
+class Gate:
+    """The pipe.
+
+    Attributes:
+        fd: The end on which the word is said.
+        descriptors: For the child to inherit.
+    """
+
+    def __init__(self) -> None:
+        """Make it; close it in the end."""
+        readable, self.fd = os.pipe()
+        self.descriptors = [readable]
+
+    def before(self, argv: Sequence[str]) -> list[str]:
+        """Return a command that waits before it executes another one."""
+        return ["/bin/sh", "-c", _WAIT, str(self.descriptors[0]), *argv]
+
+    def open(self) -> None:
+        """Let the child go on."""
+        open_gate(self.fd)
+        self.close()
+
+    def close(self) -> None:
+        """Have nobody pass any more."""
+        for fd in (*self.descriptors, self.fd):
+            if fd >= 0:
+                os.close(fd)
+        self.descriptors, self.fd = [], -1
+
+
+def open_gate(fd: int) -> None:
+    """Say the word; it may have been said, or nobody may wait for it any more."""
+    with suppress(BrokenPipeError):
+        os.write(fd, b"\n")
+
+
+@asynccontextmanager
+async def lasting_child(
+    argv: Sequence[str],
+    child_env: ChildEnv,
+    deposit: Deposit | None,
+    name: str,
+    *,
+    stdio: tuple[int, int, int],
+    pass_fds: Sequence[int] = (),
+    grace: float,
+    whole_group: bool = False,
+    directory: str = "/",
+) -> AsyncIterator[Child]:
+    """Run a child while the block runs, or longer, if we are killed.
+
+    A deposit that is not kept yet may be given up, with all that the child needs.
+
+    Args:
+        argv: See `processes.child`; likewise the rest.
+        child_env: See there.
+        deposit: Keeps it; the standard streams no longer when it has them. None: it dies with us.
+        name: By which the deposit knows it.
+        stdio: Standard input, output and error.
+        pass_fds: See there.
+        grace: See there.
+        whole_group: See there.
+        directory: See there.
+    """
+    gate = Gate() if deposit is not None and deposit.is_kept else None
+    if gate is not None:
+        argv, pass_fds = gate.before(argv), [*pass_fds, *gate.descriptors]
+    try:
+        async with child(
+            argv,
+            child_env,
+            stdin=stdio[0],
+            stdout=stdio[1],
+            stderr=stdio[2],
+            pass_fds=pass_fds,
+            grace=grace,
+            dies_with_us=deposit is None,
+            whole_group=whole_group,
+            directory=directory,
+        ) as running:
+            if deposit is not None:
+                more = {} if gate is None else {_GATE: gate.fd}
+                deposit.hold({f"{STEP}{name}": running.pidfd, **more}, **{name: running.pid})
+                if gate is not None:
+                    gate.open()
+                    deposit.drop(_GATE, STDIO)
+            yield running
+    finally:
+        if gate is not None:
+            gate.close()
+
+
+@asynccontextmanager
+async def lasted(found: Found, name: str, *, grace: float) -> AsyncIterator[Stranger]:
+    """Have a child that another supervisor has begun so; see `lasting_child`."""
+    if _GATE in found.fds:
+        gate = found.take(_GATE)
+        open_gate(gate)
+        os.close(gate)
+    pidfd = found.take(f"{STEP}{name}")
+    async with stranger(found.facts[name], pidfd, name, grace=grace) as running:
+        yield running

@@ -1,0 +1,121 @@
+"""Containers that are created only when they run, for a successor; for both engines.
+
+Until the start it needs what they are to run with, and their descriptors. After that there is a
+process in the foreground, which has these.
+"""
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+import trio
+
+from scrun.model.states import Ending
+from scrun.supervisor.children.lasting import STDIO
+from scrun.supervisor.contracts.engine import Step
+from scrun.supervisor.core.deposits import Deposit, Found
+from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.engines.watched import ResumedProcess
+
+_OF_STEP = ("bundle", "arguments", "terminal", "program", "program_is_known", "variables")
+
+
+def hold_step(deposit: Deposit, step: Step) -> None:
+    """Keep what a container is to run with."""
+    stdio = {f"{STDIO}{number}": fd for number, fd in enumerate(step.stdio)}
+    deposit.hold(stdio, late={name: getattr(step, name) for name in _OF_STEP})
+
+
+def is_late(found: Found) -> bool:
+    """Tell whether a container is created only when it runs."""
+    return "late" in found.facts
+
+
+class GoesOn(Protocol):
+    """How a job goes on with what another supervisor has begun."""
+
+    async def __call__(self, step: Step, *, task_status: trio.TaskStatus[bool]) -> Ending:
+        """Wait for the end; tell as `task_status`, when that is known, whether it runs."""
+        ...
+
+
+class LateContainer:
+    """A container of another supervisor's, which has died."""
+
+    def __init__(
+        self,
+        found: Found,
+        deposit: Deposit,
+        run: Callable[[Step], Awaitable[Ending]],
+        go_on: GoesOn | None,
+    ) -> None:
+        """Take its descriptors over.
+
+        Args:
+            found: What the other has left for it.
+            deposit: Keeps it further.
+            run: Runs it to its end.
+            go_on: Goes on with it, if the other has begun to run it.
+        """
+        self._run, self._go_on = run, go_on
+        self._stdio = [found.take(name) for name in [*found.fds] if name.startswith(STDIO)]
+        self._start_asked = trio.Event()
+        self._runs = trio.Event()
+        self._over = trio.Event()
+        self._ending: Ending | None = None
+        if go_on is not None:  # then a process has got them
+            self._close_streams()
+            deposit.drop(STDIO)
+        self._step = Step(
+            stdio=_three(self._stdio or (-1, -1, -1)),
+            running=self._begins_to_run,
+            **found.facts["late"],
+        )
+
+    @asynccontextmanager
+    async def resumed(self) -> AsyncIterator[ResumedProcess]:
+        """See `supervisor.contracts.adoption.AdoptedJob`."""
+        first = ResumedProcess(self._begin, lambda _: self._ended())
+        try:
+            async with unwrapped() as nursery:
+                if self._go_on is not None:
+                    first.is_started = await nursery.start(self._watch)
+                nursery.start_soon(first.watch)
+                try:
+                    yield first
+                finally:
+                    nursery.cancel_scope.cancel()
+        finally:
+            self._close_streams()
+
+    async def _watch(self, task_status: trio.TaskStatus[bool]) -> None:
+        assert self._go_on is not None
+        self._ending = await self._go_on(self._step, task_status=task_status)
+        self._over.set()
+
+    async def _ended(self) -> Ending:
+        if self._go_on is None:
+            await self._start_asked.wait()
+            return await self._run(self._step)
+        await self._over.wait()
+        assert self._ending is not None
+        return self._ending
+
+    async def _begin(self) -> None:
+        """Have it run, unless it does so already."""
+        self._start_asked.set()
+        await self._runs.wait()
+
+    def _begins_to_run(self) -> None:
+        self._close_streams()
+        self._runs.set()
+
+    def _close_streams(self) -> None:
+        while self._stdio:
+            os.close(self._stdio.pop())
+
+
+def _three(fds: Sequence[int]) -> tuple[int, int, int]:
+    stdin, stdout, stderr = fds
+    return stdin, stdout, stderr
