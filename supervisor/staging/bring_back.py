@@ -17,7 +17,16 @@ import msgspec
 
 from scrun.core.errors import StagingError
 from scrun.core.trees import remove
-from scrun.supervisor.staging.copies import OPEN, READ, WRITE, copy_content, is_deletion, is_set
+from scrun.supervisor.staging.copies import (
+    OPEN,
+    READ,
+    WRITE,
+    copy_attributes,
+    copy_content,
+    is_deletion,
+    is_set,
+)
+from scrun.supervisor.staging.hard_links import HardLinks
 from scrun.supervisor.staging.levels import Level
 
 _TEMPORARY = ".scrun-%d"
@@ -31,6 +40,7 @@ class _Work(msgspec.Struct, frozen=True):
         owners: Whether to set the owners of the copy.
         device: The original's file system.
         go_on: Returns whether there is time left.
+        links: The files with several names.
         opaque: The extended attribute of directories of a difference that hide what was there; ""
             for a whole copy.
     """
@@ -39,6 +49,7 @@ class _Work(msgspec.Struct, frozen=True):
     owners: bool
     device: int
     go_on: Callable[[], bool]
+    links: HardLinks
     opaque: str = ""
 
 
@@ -61,7 +72,7 @@ def bring_back(
     try:
         level = Level(copied, original)
         try:
-            work = _Work(since, owners, os.fstat(level.target).st_dev, go_on)
+            work = _Work(since, owners, os.fstat(level.target).st_dev, go_on, HardLinks())
             _directory(level, work)
         finally:
             level.close()
@@ -100,7 +111,7 @@ def bring_difference_back(
         mounted = os.listdir(uppers[0])
         level = Level(rootfs, original)
         try:
-            whole = _Work(since, owners, os.fstat(level.target).st_dev, go_on)
+            whole = _Work(since, owners, os.fstat(level.target).st_dev, go_on, HardLinks())
             _root(level, whole, frozenset(mounted))
         finally:
             level.close()
@@ -132,7 +143,10 @@ def _mounted(upper: str, original: str, whole: _Work, opaque: str) -> None:
     try:
         if os.fstat(level.target).st_dev != whole.device:
             return
-        _directory(level, msgspec.structs.replace(whole, opaque=opaque))
+        # no file is in two of them: they are different overlays
+        work = msgspec.structs.replace(whole, opaque=opaque, links=HardLinks())
+        _directory(level, work)
+        copy_attributes(level.source, level.target)
         new, old = os.fstat(level.source), os.fstat(level.target)
         if _differs(new, old, whole):
             _dress(level.target, new, old, whole)
@@ -187,16 +201,18 @@ def _entry(name: str, level: Level, work: _Work) -> None:
         if old is None:
             os.mkdir(name, 0o700, dir_fd=target)
 
-        def finish(into: int) -> None:
+        def finish(source: int, target: int) -> None:
+            if changed:
+                copy_attributes(source, target)
             if changed and (old is None or _differs(new, old, work)):
-                _dress(into, new, old, work)
+                _dress(target, new, old, work)
 
         with level.inside(name, finish):
             _directory(level, work)
     elif not changed:
         return
     elif stat.S_ISREG(new.st_mode):
-        _file(name, source, target, new, old, work)
+        _file(name, level, new, old, work)
     elif stat.S_ISLNK(new.st_mode):
         _link(name, source, target, new, old, work)
     elif stat.S_ISFIFO(new.st_mode) and old is None:
@@ -204,15 +220,13 @@ def _entry(name: str, level: Level, work: _Work) -> None:
 
 
 def _file(
-    name: str,
-    source: int,
-    target: int,
-    new: os.stat_result,
-    old: os.stat_result | None,
-    work: _Work,
+    name: str, level: Level, new: os.stat_result, old: os.stat_result | None, work: _Work
 ) -> None:
-    """Replace a file as a whole."""
+    """Replace a file as a whole, or by another name of one that was."""
+    source, target = level.source, level.target
     temporary = _TEMPORARY % os.getpid()
+    if work.links.link(level, name, new, temporary):
+        return
     reading = os.open(name, READ, dir_fd=source)
     try:
         remove(target, temporary, work.device)
@@ -223,6 +237,7 @@ def _file(
         finally:
             os.close(writing)
         os.rename(temporary, name, src_dir_fd=target, dst_dir_fd=target)
+        work.links.remember(level, name, new)
     finally:
         os.close(reading)
 

@@ -174,3 +174,28 @@ def copy_content(reading: int, writing: int, size: int) -> None:
                 continue
             with contextlib.suppress(OSError):
                 os.setxattr(writing, name, os.getxattr(reading, name))
+
+
+def copy_attributes(source: int, target: int) -> None:
+    """Give a directory the extended attributes of another, as far as permitted.
+
+    What is so already is not touched: on an overlay that would be a change.
+    """
+    wanted, there = _attributes(source), _attributes(target)
+    for name in wanted.keys() | there.keys():
+        with contextlib.suppress(OSError):
+            if name not in wanted:
+                os.removexattr(target, name)
+            elif wanted[name] != there.get(name):
+                os.setxattr(target, name, wanted[name])
+
+
+def _attributes(folder: int) -> dict[str, bytes]:
+    """Return extended attributes, without the kernel's and the machine's own."""
+    found = {}
+    with contextlib.suppress(OSError):
+        for name in os.listxattr(folder):
+            if not name.startswith((*_MARKS, "security.")):
+                with contextlib.suppress(OSError):
+                    found[name] = os.getxattr(folder, name)
+    return found

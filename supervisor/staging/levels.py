@@ -3,7 +3,7 @@
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from scrun.supervisor.staging.copies import OPEN
 
@@ -14,9 +14,14 @@ class Level:
     Only these and their parents are open, however deep a tree is. The way back from further below
     is `..`, which needs the permission to search the directory. A directory with subdirectories
     has been searched already, and an empty one is left while its parent is open.
+
+    Attributes:
+        names: The way here from where it began.
     """
 
     def __init__(self, copied: str, original: str) -> None:
+        self.names: tuple[str, ...] = ()
+        self._original = original
         self._above: list[int] = []
         self._here = [os.open(copied, OPEN)]
         try:
@@ -36,12 +41,12 @@ class Level:
         return self._here[1]
 
     @contextlib.contextmanager
-    def inside(self, name: str, finish: Callable[[int], None]) -> Iterator[None]:
+    def inside(self, name: str, finish: Callable[[int, int], None]) -> Iterator[None]:
         """Enter a directory for the block, and return.
 
         Args:
             name: Its name.
-            finish: Called with the original's at the end, as its final mode may forbid the way
+            finish: Called with both at the end, as the original's final mode may forbid the way
                 back.
 
         Raises:
@@ -51,7 +56,9 @@ class Level:
         before = [os.fstat(fd) for fd in parent]
         self._here, self._above = _opened(name, parent), parent
         _close(grand)
+        names, self.names = self.names, (*self.names, name)
         yield
+        self.names = names
         child = self._here
         if not parent:  # closed by a directory further below
             parent += _opened("..", child)
@@ -60,9 +67,26 @@ class Level:
                 raise OSError(errno.ESTALE, "its directory was moved meanwhile", name)
         self._here, self._above = parent, []
         try:
-            finish(child[1])
+            finish(*child)
         finally:
             _close(child)
+
+    @contextlib.contextmanager
+    def original_at(self, names: Sequence[str]) -> Iterator[int]:
+        """Open a directory of the original, by the way to it from where this began.
+
+        Raises:
+            OSError: It is not there, or a link leads there.
+        """
+        fd = os.open(self._original, OPEN)
+        try:
+            for name in names:
+                inner = os.open(name, OPEN, dir_fd=fd)
+                os.close(fd)
+                fd = inner
+            yield fd
+        finally:
+            os.close(fd)
 
     def close(self) -> None:
         """Close all descriptors."""

@@ -233,3 +233,45 @@ def test_what_a_container_may_not_give_itself(two: Two) -> None:
     status = (two.original / "bin/sh").stat()
     assert status.st_uid == 33
     assert stat.S_IMODE(status.st_mode) == 0o755
+
+
+def names_of_files(root: Path) -> set[frozenset[str]]:
+    """Which names are those of one file."""
+    found: dict[int, set[str]] = {}
+    for path in root.rglob("*"):
+        if not path.is_dir():
+            found.setdefault(path.lstat().st_ino, set()).add(str(path.relative_to(root)))
+    return {frozenset(names) for names in found.values()}
+
+
+def test_names_of_one_file_stay_that(two: Two) -> None:
+    new, deep = two.copied / "etc/new", two.copied / "a/b/c"
+    deep.mkdir(parents=True)
+    new.write_text("new")
+    for link in (deep / "link", two.copied / "bin/link", two.copied / "etc/hosts"):
+        link.unlink(missing_ok=True)
+        link.hardlink_to(new)
+    (two.copied / "empty/passwd").hardlink_to(two.copied / "etc/passwd")
+    two.bring_back()
+    two.same()
+    assert names_of_files(two.original) == names_of_files(two.copied)
+    many = frozenset({"etc/new", "a/b/c/link", "bin/link", "etc/hosts"})
+    assert many in names_of_files(two.original)
+    new.write_text("more")
+    two.bring_back()
+    two.same()
+    assert names_of_files(two.original) == names_of_files(two.copied)
+
+
+def test_attributes_of_directories(two: Two) -> None:
+    os.setxattr(two.original / "bin", "user.old", b"1")
+    os.setxattr(two.copied / "etc", "user.new", b"2")
+    os.setxattr(two.copied / "etc/hosts", "user.file", b"3")
+    (two.copied / "made").mkdir()
+    os.setxattr(two.copied / "made", "user.made", b"4")
+    (two.copied / "bin").chmod(0o700)
+    two.bring_back()
+    assert os.listxattr(two.original / "bin") == []
+    assert os.getxattr(two.original / "etc", "user.new") == b"2"
+    assert os.getxattr(two.original / "etc/hosts", "user.file") == b"3"
+    assert os.getxattr(two.original / "made", "user.made") == b"4"
