@@ -30,6 +30,8 @@ STAYS = "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done"
 MOUNTED = "root: the node mounts the layers of "
 STORED = "root: the node mounts copies of the layers of "
 COPIED = "root: copied "
+FILES = 'format = "files"\n'
+"""Of [images]: the copies are directories, as test_squashfs.py has the others."""
 LOG = Path("l/log")
 
 
@@ -339,7 +341,7 @@ def keys(podman: Podman) -> set[str]:
 
 def test_layers_that_the_nodes_do_not_see() -> None:
     """The first container has them copied to the store, and the others mount the copies."""
-    with hidden_store() as podman:
+    with hidden_store(FILES) as podman:
         build(podman)
         (podman.site.base / LOG).unlink()
         as_with_runc(podman)
@@ -360,7 +362,7 @@ def test_layers_that_the_nodes_do_not_see() -> None:
 
 def test_vfs_that_the_nodes_do_not_see() -> None:
     """The image is copied to the store once; of a container, what differs from its image."""
-    with hidden_store(storage="vfs") as podman:
+    with hidden_store(FILES, storage="vfs") as podman:
         build(podman)
         (podman.site.base / LOG).unlink()
         as_with_runc(podman)
