@@ -13,6 +13,7 @@ as well, the next one finds the same.
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import msgspec
@@ -21,7 +22,7 @@ import trio
 from scrun.core.errors import StateError
 from scrun.core.supervisors import is_newer
 from scrun.core.version import VERSION
-from scrun.supervisor.core.held_messages import MOST, drop_first, peeked, put_in
+from scrun.supervisor.core.held_messages import MOST, close_all, drop_first, peeked, put_in
 
 JOB = "job."
 """Begins the names of what holds a job: it goes when that is given back."""
@@ -317,6 +318,17 @@ class Deposits:
             drop_first(self._open()[1])
 
 
+def _take_newest(one: socket.socket, newest: dict[str, tuple[_Message, list[int]]]) -> None:
+    """Take the messages of a socket, and close the descriptors of those that are replaced."""
+    for content, fds in peeked(one.fileno()):
+        message = msgspec.json.decode(content, type=_Message)
+        known = newest.get(message.container)
+        if known is None or known[0].number < message.number:
+            newest[message.container] = message, fds
+            fds = known[1] if known else []
+        close_all(fds)
+
+
 def find(held: int) -> list[Found]:
     """Find what a dead supervisor has left; it stays there, too.
 
@@ -328,17 +340,15 @@ def find(held: int) -> list[Found]:
         OSError: We are out of descriptors.
     """
     newest: dict[str, tuple[_Message, list[int]]] = {}
-    for _, inner in peeked(held):
-        for fd in inner:
-            with socket.socket(fileno=fd) as one:
-                for content, fds in peeked(one.fileno()):
-                    message = msgspec.json.decode(content, type=_Message)
-                    known = newest.get(message.container)
-                    if known is None or known[0].number < message.number:
-                        newest[message.container] = message, fds
-                        fds = known[1] if known else []
-                    for older in fds:
-                        os.close(older)
+    with ExitStack() as ones:
+        inner = [fd for _, fds in peeked(held) for fd in fds]
+        try:
+            for one in [ones.enter_context(socket.socket(fileno=fd)) for fd in inner]:
+                _take_newest(one, newest)
+        except BaseException:
+            for _, fds in newest.values():
+                close_all(fds)
+            raise
     found = {
         name: Found(name, message.facts, dict(zip(message.names, fds, strict=True)))
         for name, (message, fds) in newest.items()

@@ -1,5 +1,6 @@
 """What containers need to live outlives the process that has put it away."""
 
+import itertools
 import os
 import resource
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ import pytest
 from scrun.core.errors import StateError
 from scrun.supervisor.containers.adoption import by_jobs
 from scrun.supervisor.core.deposits import Deposits, Found, Together, find, no_deposit
+from tests.harness.processes import descriptors
 
 
 @pytest.fixture
@@ -198,6 +200,33 @@ def test_hundreds() -> None:
         deposits.close()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+
+
+@pytest.mark.parametrize("room", [0, 1, 2, 5, 23, 60])
+def test_without_descriptors_none_stays(room: int) -> None:
+    """Who looks again would find fewer each time."""
+    deposits = Deposits()
+    kept = [deposits.new(f"c{number}") for number in range(20)]
+    for deposit in kept:
+        deposit.hold({"own.one": 0, "own.two": 1})
+        deposit.begin()
+    before = set(descriptors())
+    free = (number for number in itertools.count() if str(number) not in before)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = next(itertools.islice(free, room, None))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            find(deposits.held)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert set(descriptors()) == before
+    for found in find(deposits.held):
+        found.close()
+    assert set(descriptors()) == before
+    for deposit in kept:
+        deposit.end()
+    deposits.close()
 
 
 @pytest.mark.usefixtures("no_descriptor_stays")
