@@ -52,22 +52,26 @@ class Arrivals:
         if named_pod(config.annotations) or [*named_anchors(config)]:
             adopted = (one for one in self._known.values() if isinstance(one, AdoptedContainer))
             arriving = {container.id for container in adopted if not container.there.is_set()}
-            for container in await in_thread(on_their_way, self._root, config, arriving):
+            here = self._known.keys() - arriving  # only the others' records have to be read
+            for container in await in_thread(on_their_way, self._root, config, here, arriving):
                 await self.of(container)
 
 
-def on_their_way(root: str, config: Config, arriving: In[str]) -> list[str]:
+def on_their_way(root: str, config: Config, here: In[str], arriving: In[str]) -> list[str]:
     """Return the containers of a config.json's pod whose supervisor has died and that live.
 
     Args:
         root: The directory of the records.
         config: The config.json.
+        here: Those that are not: they are ours.
         arriving: Those that are being adopted.
     """
     pod = named_pod(config.annotations)
     anchors = {anchor for _, anchor in named_anchors(config)}
     found = []
     for name in filter(is_id, os.listdir(root)):
+        if name in here:
+            continue
         directory = os.path.join(root, name)
         with contextlib.suppress(ScrunError, OSError):
             if name in arriving or is_on_its_way(directory):

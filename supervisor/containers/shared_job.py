@@ -90,7 +90,7 @@ class SharedJob:
         if self._job_id and self.members:
             member.on_job_id(self._job_id, False)
         if (ending := member.ending()) is not None:
-            self._endings.append(ending)
+            self._endings = that_count([*self._endings, ending])
             if self.members:
                 self.deposit.note(endings=msgspec.to_builtins(self._endings))
         self._reusable &= member.reusable()
@@ -134,6 +134,13 @@ class SharedJob:
             f"{described(self.failure)}",
             getattr(self.failure, "reason", "scrun-failure"),
         )
+
+
+def that_count(members: Sequence[Ending]) -> list[Ending]:
+    """Leave out endings of members that do not decide how the pod ends, whoever follows."""
+    by_itself = next((one for one in members if one.status - 128 not in FATAL), None)
+    counting = dict.fromkeys((by_itself, ending_of(members)))
+    return [one for one in counting if one is not None]
 
 
 def ending_of(members: Sequence[Ending]) -> Ending | None:

@@ -183,9 +183,9 @@ class Making:
         except BaseException:
             remove_tree(place)
             raise
-        target = Target(target_id, place, name, container, stdio)
+        targets = self._containers.targets
+        targets[target_id] = target = Target(target_id, place, name, container, stdio, targets)
         target.site = site
-        self._containers.targets[target_id] = target
         return target
 
     def _unmake(self, target: Target) -> None:

@@ -2,6 +2,10 @@
 
 import os
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Container
+
 
 def children_of(pid: int) -> "list[int]":
     """Return the children of a process, as far as they can be read."""
@@ -15,12 +19,17 @@ def children_of(pid: int) -> "list[int]":
     return found
 
 
-def descendants(pid: int) -> "list[int]":
-    """Return the children of a process, their children, and so on."""
+def descendants(pid: int, apart: "Container[int]" = ()) -> "list[int]":
+    """Return the children of a process, their children, and so on.
+
+    Args:
+        pid: The process.
+        apart: Processes that do not count, nor do their descendants.
+    """
     found: list[int] = []
     waiting = [pid]
     while waiting:
-        children = children_of(waiting.pop())
+        children = [child for child in children_of(waiting.pop()) if child not in apart]
         found += children
         waiting += children
     return found

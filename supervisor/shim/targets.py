@@ -43,8 +43,9 @@ class Target:
         name: str,
         container: "Target | None",
         stdio: "Stdio",
+        targets: "Mapping[str, Target]",
     ) -> None:
-        """Describe one that is about to be made."""
+        """Describe one that is about to be made; `targets` are all that there are."""
         self.id, self.place, self.name = id, place, name
         self.container, self.stdio = container, stdio
         self.variables: Mapping[str, str] = {}
@@ -57,7 +58,9 @@ class Target:
         self.images: Mounted | None = None if container is None else container.images
         self.lost = False
         self.changes: list[Callable[[], None]] = []
+        self._targets = targets
         self._mounts = ""
+        self._pids = ""
         self._held = -1
 
     @property
@@ -78,7 +81,7 @@ class Target:
                 self._held = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY)
             except OSError:  # it has ended, or is another user's
                 return
-            self._mounts = _mounts_of(pid)
+            self._mounts, self._pids = _namespace(pid, "mnt"), _namespace(pid, "pid")
 
     def let_go(self) -> None:
         """Hold its namespace no longer; what it has left is not found any more."""
@@ -90,11 +93,16 @@ class Target:
     def processes(self) -> "list[int]":
         """Return all its processes; of a container also those that the first one has left."""
         found = {self.pid, *descendants(self.pid)} if self.pid else set()
-        if self._mounts and self._mounts != _mounts_of(os.getpid()):
-            found.update(
-                pid for pid in descendants(os.getpid()) if _mounts_of(pid) == self._mounts
-            )
+        if self._mounts and self._mounts != _namespace(os.getpid(), "mnt"):
+            all_of_us = descendants(os.getpid(), self._apart())
+            found.update(pid for pid in all_of_us if _namespace(pid, "mnt") == self._mounts)
         return sorted(found)
+
+    def _apart(self) -> "set[int]":
+        """Return the first processes of other PID namespaces: below them is nothing of it."""
+        shared = ("", self._pids, _namespace(os.getpid(), "pid"))
+        others = ((one.pid, (one.container or one)._pids) for one in self._targets.values())
+        return {pid for pid, pids in others if pid and pids not in shared}
 
     def signal_all(self, number: int) -> None:
         """Send a signal to all its processes, and to those that they start meanwhile."""
@@ -115,8 +123,8 @@ class Target:
             kill_quietly(runtime, signal.SIGKILL)
 
 
-def _mounts_of(pid: int) -> str:
+def _namespace(pid: int, kind: str) -> str:
     try:
-        return os.readlink(f"/proc/{pid}/ns/mnt")
+        return os.readlink(f"/proc/{pid}/ns/{kind}")
     except OSError:
         return ""

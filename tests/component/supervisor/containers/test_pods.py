@@ -1,5 +1,6 @@
 """Who holds the job of a pod, and for how long: the engine here is a table in memory."""
 
+import itertools
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -21,7 +22,7 @@ from scrun.settings.slurm.request_sources import gather
 from scrun.settings.slurm.requests import salloc_arguments, srun_arguments
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.containers.pods import Pods
-from scrun.supervisor.containers.shared_job import ending_of
+from scrun.supervisor.containers.shared_job import ending_of, that_count
 from scrun.supervisor.contracts.engine import Engine, Job, JobRequest
 from scrun.supervisor.core.deposits import Deposits
 from scrun.supervisor.log.journal import Journal
@@ -417,6 +418,18 @@ async def test_a_pod_ends_as_its_members_did(crowd: Crowd) -> None:
 def test_how_a_pod_ends(statuses: tuple[int, ...], status: int | None) -> None:
     found = ending_of([exited(one) for one in statuses])
     assert (found.status if found else None) == status
+
+
+@pytest.mark.parametrize("count", range(1, 6))
+def test_two_endings_tell_how_a_pod_ends(count: int) -> None:
+    """However many members it has had."""
+    for statuses in itertools.product((0, 7, 9, 137, 143), repeat=count):
+        endings = [exited(one) for one in statuses]
+        kept: list[Ending] = []
+        for ending in endings:
+            kept = that_count([*kept, ending])
+        assert ending_of(kept) == ending_of(endings)
+        assert len(kept) <= 2
 
 
 async def test_later_requests_have_no_effect(crowd: Crowd) -> None:
