@@ -1,6 +1,7 @@
 """Containers that are about to be adopted: who needs one waits for it."""
 
 import contextlib
+import math
 import os
 from collections.abc import Container as In
 from collections.abc import Mapping
@@ -35,8 +36,13 @@ class Arrivals:
         self._root = root
         self._known = known
 
-    async def of(self, container: str) -> None:
-        """Wait for a container that is about to be adopted; return at once for others."""
+    async def of(self, container: str, patience: float = math.inf) -> None:
+        """Wait for a container that is about to be adopted; return at once for others.
+
+        Args:
+            container: Its id.
+            patience: Seconds to wait until it can be worked with, once it is ours.
+        """
         directory = os.path.join(self._root, container)
         with trio.move_on_after(_ARRIVING), contextlib.suppress(ScrunError, OSError):
             while is_id(container) and container not in self._known:
@@ -45,7 +51,8 @@ class Arrivals:
                 await trio.sleep(_PAUSE)
         known = self._known.get(container)
         if isinstance(known, AdoptedContainer):
-            await known.there.wait()
+            with trio.move_on_after(patience):
+                await known.there.wait()
 
     async def of_pod(self, config: Config) -> None:
         """Wait for the containers of a config.json's pod that are about to be adopted."""

@@ -1,6 +1,7 @@
 """Handles the requests to the supervisor (see `scrun.protocol.wire`, and `scrun.commands`)."""
 
 import json
+import math
 import os
 import socket
 from collections.abc import Awaitable, Callable
@@ -47,6 +48,8 @@ _OF_A_CONTAINER = (
     *(b"state", b"start", b"kill", b"delete", b"pause", b"resume"),
     *(b"ps", b"events", b"update", b"follow", b"attach", b"runs"),
 )
+
+_TELLING = 2.0
 
 DONE = b"\0"
 """The first byte of an answer, the exit status, on success."""
@@ -119,7 +122,9 @@ class ClientRequest:
                     "the request has too few fields: does it come from another scrun?"
                 )
             if self._operation in _OF_A_CONTAINER:
-                await self._containers.arrivals.of(self._id)
+                # its phase is known before its node, which may hang, has answered
+                patience = _TELLING if self._operation == b"state" else math.inf
+                await self._containers.arrivals.of(self._id, patience)
             return await handler()
         except ScrunError as error:
             return bytes([error.exit_code]) + str(error).encode(errors="replace")
