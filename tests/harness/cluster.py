@@ -133,6 +133,16 @@ def without_controller() -> Iterator[None]:
         control("start-controller")
 
 
+@contextmanager
+def without_munge() -> Iterator[None]:
+    """A cluster on which nobody can prove who he is."""
+    control("stop-munge")
+    try:
+        yield
+    finally:
+        control("start-munge")
+
+
 def forget() -> None:
     """Take away what a stopped slurmctld has written down: it begins anew.
 

@@ -129,6 +129,21 @@ def test_the_next_command_has_it_given_back(make_site: MakeSite, command: str) -
     life.delete()
 
 
+def test_after_a_reboot_of_the_submit_host(make_site: MakeSite) -> None:
+    """The record names a supervisor of another boot, whose number somebody has now."""
+    site = make_site("slurm-user", settings="idle_timeout = 5\n")
+    life = running(site)
+    kill_all(site)
+    path = site.root / life.id / "state.json"
+    record = json.loads(path.read_text())
+    record["supervisor"] |= {"pid": os.getpid(), "boot": "another boot"}
+    path.write_text(json.dumps(record))
+    assert life.state()["status"] == "stopped"
+    assert "the supervisor was lost" in site.must("list")
+    wait_until("everything given back", lambda: is_clean(site), A_MINUTE)
+    life.delete()
+
+
 def test_a_pending_job_is_cancelled(make_site: MakeSite) -> None:
     site = make_site("slurm-user", settings="idle_timeout = 5\n", create_timeout=0.5)
     with cluster.full(site.user):
