@@ -4,68 +4,15 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-from tests.harness.processes import Process, descendants, processes, voluntary_switches
+from tests.harness import cluster
+from tests.harness.processes import Process, descendants, processes
+from tests.stress.bench.adoption import adopt
 from tests.stress.bench.figures import Goal, table
 from tests.stress.bench.stand import Stand
+from tests.stress.bench.weights import SETTLED, Weight, weigh
 
-_QUIET = 10.0
-_SIZES = ("Rss", "Pss", "Private")
-SETTLED = 12.0  # threads that served the starts end after 10 s
-
-
-@dataclass(frozen=True, slots=True)
-class Weight:
-    """What some processes use: KiB, counts, wake-ups and milliseconds of CPU per minute."""
-
-    processes: int
-    threads: int
-    rss: int
-    pss: int
-    private: int
-    wakeups: float
-    cpu: float
-
-
-def weigh(groups: dict[str, list[int]]) -> dict[str, Weight]:
-    """Weigh processes by group, over a quiet time."""
-    before = {kind: _spent(pids) for kind, pids in groups.items()}
-    time.sleep(_QUIET)
-    found = {}
-    for kind, pids in groups.items():
-        memory = [_memory(pid) for pid in pids]
-        rss, pss, private = (sum(each[name] for each in memory) for name in _SIZES)
-        wakeups, cpu = (
-            (now - then) * 60 / _QUIET
-            for now, then in zip(_spent(pids), before[kind], strict=True)
-        )
-        threads = sum(len(os.listdir(f"/proc/{pid}/task")) for pid in pids)
-        found[kind] = Weight(len(pids), threads, rss, pss, private, wakeups, cpu)
-    return found
-
-
-def _spent(pids: Iterable[int]) -> tuple[float, float]:
-    """Wake-ups and milliseconds of CPU so far."""
-    tick = 1000 / os.sysconf("SC_CLK_TCK")
-    wakeups = cpu = 0.0
-    for pid in pids:
-        wakeups += voluntary_switches(pid)
-        with open(f"/proc/{pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
-        cpu += (int(fields[11]) + int(fields[12])) * tick
-    return wakeups, cpu
-
-
-def _memory(pid: int) -> dict[str, int]:
-    """Rss, Pss and Private of a process, in KiB."""
-    found: dict[str, int] = defaultdict(int)
-    with open(f"/proc/{pid}/smaps_rollup") as file:
-        for line in file:
-            name, _, rest = line.partition(":")
-            if name in ("Rss", "Pss", "Private_Clean", "Private_Dirty"):
-                found[name.partition("_")[0]] += int(rest.split()[0])
-    return found
+_OURS = ("anchor", "supervisor", "keeper")
 
 
 class Idle:
@@ -87,13 +34,23 @@ class Idle:
         made = [self._stand.create(self._stand.sleep) for _ in range(size)]
         for each in made:
             each.take("", "start")
+        self._found["scrun", size] = self._weighed()
+        if self._can_be_adopted:
+            adopt(self._stand.site.root, [each.id for each in made])
+            self._found["adopted", size] = self._weighed()
+        for each in made:
+            each.remove()
+
+    @property
+    def _can_be_adopted(self) -> bool:
+        return self._stand.site.engine == "local" or not cluster.has_oci_conf()
+
+    def _weighed(self) -> dict[str, Weight]:
         time.sleep(SETTLED)
         groups = defaultdict(list)
         for process in self._submit_side():
             groups[_kind(process)].append(process.pid)
-        self._found["scrun", size] = weigh(groups)
-        for each in made:
-            each.remove()
+        return weigh(groups)
 
     def _bare(self, size: int) -> None:
         words = self._stand.in_container("sleep", "3600")
@@ -148,22 +105,30 @@ class Idle:
     def goals(self) -> list[Goal]:
         """Return what should have been reached."""
         largest = max(self._sizes)
-        found = [Goal(f"wake-ups of {largest} idle", "none", self._ours(largest), 0)]
+        ours = self._ours("scrun", largest)
+        found = [Goal(f"wake-ups of {largest} idle", "none", ours, 0)]
+        if self._can_be_adopted:
+            ratio = self._sum("adopted", largest, "pss") / self._sum("scrun", largest, "pss")
+            ours = self._ours("adopted", largest)
+            found.append(Goal(f"wake-ups of {largest} adopted", "none", ours, 0))
+            found.append(Goal(f"PSS of {largest} adopted", "before", ratio, 1.05))
         if self._stand.site.engine == "slurm":
             ratio = self._sum("scrun", largest, "pss") / self._sum("bare", largest, "pss")
             found.append(Goal(f"PSS of {largest} idle", "`salloc` + `srun`", ratio, 1.15))
         return found
 
-    def _ours(self, size: int) -> float:
-        """The wake-ups of anchors and supervisor: Slurm's own tools have theirs anyway."""
-        groups = self._found["scrun", size]
-        return sum(groups[kind].wakeups for kind in ("anchor", "supervisor") if kind in groups)
+    def _ours(self, kind: str, size: int) -> float:
+        """The wake-ups of what is ours: Slurm's own tools have theirs anyway."""
+        groups = self._found[kind, size]
+        return sum(groups[name].wakeups for name in _OURS if name in groups)
 
 
 def _kind(process: Process) -> str:
     """What a process of the submit side is."""
     if process.is_supervisor:
         return "supervisor"
+    if process.is_keeper:
+        return "keeper"
     if process.is_anchor:
         return "anchor"
     return os.path.basename(process.argv[0])

@@ -39,6 +39,7 @@ class Stand:
         times: What was measured so far.
         true: A bundle that runs `true`.
         sleep: A bundle that sleeps.
+        member: One that sleeps in the job of a pod.
     """
 
     def __init__(self, engine: str, user: User) -> None:
@@ -58,6 +59,8 @@ class Stand:
         self._errors = ErrorOutput()
         self.true = self.site.bundle(self.site.config("true"))
         self.sleep = self.site.bundle(self.site.config("sleep", "3600"))
+        in_pod = {**self.site.config("sleep", "3600"), "annotations": {"org.scrun.pod": "bench"}}
+        self.member = self.site.bundle(in_pod)
 
     def close(self) -> None:
         """End and remove everything."""
@@ -239,9 +242,9 @@ class Made:
         self._stand = stand
         self._scrun = scrun
 
-    def take(self, what: str, command: str, *arguments: str) -> None:
-        """Run one of scrun's commands with it."""
-        self._stand.take(what, *self._scrun, command, self.id, *arguments)
+    def take(self, what: str, command: str, *arguments: str) -> float:
+        """Run one of scrun's commands with it; see `Stand.take`."""
+        return self._stand.take(what, *self._scrun, command, self.id, *arguments)
 
     def runs(self) -> None:
         """Wait until it runs."""
