@@ -17,10 +17,10 @@ from contextlib import asynccontextmanager, suppress
 import msgspec
 import trio
 
-from scrun.core.errors import BundleError, StagingError
+from scrun.core.errors import StagingError
 from scrun.model.identity import myself
 from scrun.model.states import Ending, Phase, killed
-from scrun.oci.config import Bundle, load_bundle
+from scrun.oci.config import Bundle
 from scrun.supervisor.containers.anchors import Anchor, NoAnchor
 from scrun.supervisor.containers.caller import NoCaller
 from scrun.supervisor.containers.container import Container
@@ -37,10 +37,8 @@ from scrun.supervisor.contracts.running import RunningContainer
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.stager import Leftover, Served
 from scrun.supervisor.core.deposits import OWN, Deposit, Found
-from scrun.supervisor.core.threads import look
+from scrun.supervisor.core.threads import own_threads
 from scrun.supervisor.plugins.choose_stager import Stagers
-
-_READING = 30.0
 
 
 class AdoptedContainer(Container):
@@ -54,6 +52,7 @@ class AdoptedContainer(Container):
     def __init__(
         self,
         create_request: CreateRequest,
+        bundle: Bundle,
         engine: Engine,
         stagers: Stagers,
         ledger: Ledger,
@@ -65,6 +64,7 @@ class AdoptedContainer(Container):
 
         Args:
             create_request: The request.
+            bundle: The submitted bundle, as it was.
             engine: Where it runs.
             stagers: Clean up what was staged.
             ledger: Its record.
@@ -78,6 +78,7 @@ class AdoptedContainer(Container):
         anchor = Anchor(found.take(f"{OWN}anchor")) if self._has_anchor else NoAnchor()
         caller = NoCaller(ledger.record.pid, found.fds.pop(f"{OWN}pid_file", None))
         super().__init__(create_request, engine, stagers, ledger, anchor, stdio, pods, caller)
+        self._bundle = bundle
         self._found = found
         self._left = [*left]
         self.there = trio.Event()
@@ -143,6 +144,7 @@ class AdoptedContainer(Container):
 
     async def run(self) -> None:
         """See `Lifecycle`."""
+        own_threads()
         try:
             await super().run()
         finally:
@@ -156,14 +158,10 @@ class AdoptedContainer(Container):
             self._found.close()
 
     async def _run_in_job(self) -> None:
-        request = self._create_request
         self._take_captured_over(self._found)
-        bundle = await look(
-            request.bundle, load_bundle, request.bundle, request.config_file,
-            failure=BundleError, patience=_READING,
-        )  # fmt: skip
         assert isinstance(self._engine, Adopts)
-        job_request = msgspec.structs.replace(self._request(bundle), on_job_id=self._is_known)
+        own = self._request(self._bundle)
+        job_request = msgspec.structs.replace(own, on_job_id=self._is_known)
         async with (
             self._beside.open(),
             self._pods.adopted(self._engine, job_request, self._found, self.pid) as job,
@@ -171,7 +169,7 @@ class AdoptedContainer(Container):
             self._job = job
             try:
                 async with self._staged(job, job_request) as staged:
-                    await self._go_on(job, bundle, staged)
+                    await self._go_on(job, staged)
             except StagingError as error:
                 self._has_lost_changes(error)
             finally:
@@ -182,11 +180,11 @@ class AdoptedContainer(Container):
         """Note only who releases the job: its caller knows of it."""
         self._ledger.job_is_known(job_id, owned)
 
-    async def _go_on(self, job: AdoptedJob, bundle: Bundle, staged: Staged) -> None:
+    async def _go_on(self, job: AdoptedJob, staged: Staged) -> None:
         while self._left:
             self._go_on_with(*self._left.pop(), job)
         async with job.resumed() as process:
-            self._running = RunningContainer(job, bundle, staged, self._journal)
+            self._running = RunningContainer(job, self._bundle, staged, self._journal)
             self._first_process = process
             if not self._has_anchor:
                 self._process = process

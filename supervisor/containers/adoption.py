@@ -16,15 +16,14 @@ from scrun.supervisor.containers.anchors import Anchor
 from scrun.supervisor.containers.ledger import Ledger
 from scrun.supervisor.containers.left_session import tell
 from scrun.supervisor.containers.pods import Pods
+from scrun.supervisor.containers.remembered import recalled
 from scrun.supervisor.contracts.adoption import Adopts
-from scrun.supervisor.contracts.create_request import CreateRequest, read_create_request
+from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.core.deposits import OWN, Deposit, Deposits, Found
-from scrun.supervisor.core.names import learn
-from scrun.supervisor.core.threads import look
 from scrun.supervisor.log.files import open_file
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.log.supervisor_log import fault, log
-from scrun.supervisor.plugins.choose_engine import Engines
+from scrun.supervisor.plugins.choose_engine import EngineChoices
 from scrun.supervisor.plugins.choose_stager import Stagers
 
 _LOST = "its supervisor died while it was being ended"
@@ -46,13 +45,13 @@ class Adoption:
     """Adopts what dead supervisors have left."""
 
     def __init__(
-        self, root: str, engines: Engines, stagers: Stagers, pods: Pods, deposits: Deposits
+        self, root: str, engines: EngineChoices, stagers: Stagers, pods: Pods, deposits: Deposits
     ) -> None:
         """Prepare.
 
         Args:
             root: The directory of the records.
-            engines: Where containers run.
+            engines: Choose where containers run.
             stagers: Clean up what was staged.
             pods: For their jobs.
             deposits: Keep them further.
@@ -113,7 +112,8 @@ class Adoption:
             if (ending := _known_ending(found)) is not None:
                 await _finish(directory, record, found, ending)
                 return None
-            create_request = await look("the settings", _request_of, found, record)
+            create_request, bundle = recalled(found.fds[f"{OWN}request"])
+            create_request = _with_engine(create_request, record.engine)
             engine = await self._engines.choose(
                 create_request.settings, create_request.child_env.environment
             )
@@ -133,7 +133,7 @@ class Adoption:
         left = [(program, self._deposits.again(program)) for program in found.programs]
         found.programs.clear()
         return AdoptedContainer(
-            create_request, engine, self._stagers, ledger, self._pods, found, left
+            create_request, bundle, engine, self._stagers, ledger, self._pods, found, left
         )
 
 
@@ -145,12 +145,9 @@ def _is_same(directory: str, lock: int) -> bool:
     return has_record(directory) and os.path.samestat(there, os.fstat(lock))
 
 
-def _request_of(found: Found, record: Record) -> CreateRequest:
-    learn()
-    memory = os.fstat(found.fds[f"{OWN}request"]).st_size
-    content = os.pread(found.fds[f"{OWN}request"], memory, 0)
-    create_request = read_create_request(content.split(b"\0"), "create", "run")
-    settings = msgspec.structs.replace(create_request.settings, engine=record.engine)
+def _with_engine(create_request: CreateRequest, name: str) -> CreateRequest:
+    """Return a request that names its engine, which may have been chosen for it."""
+    settings = msgspec.structs.replace(create_request.settings, engine=name)
     return msgspec.structs.replace(create_request, settings=settings)
 
 

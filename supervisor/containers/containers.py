@@ -33,18 +33,19 @@ from scrun.supervisor.containers.successor import Successor
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.kept import KeepsJobs, WaitingJob
 from scrun.supervisor.core.deposits import Deposits, Found, find
+from scrun.supervisor.core.garbage import collect_again, pause_collections
+from scrun.supervisor.core.names import learn
 from scrun.supervisor.core.nurseries import bulkhead, unwrapped
+from scrun.supervisor.core.threads import in_thread, own_threads
 from scrun.supervisor.log.files import open_file
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.log.supervisor_log import log
-from scrun.supervisor.plugins.choose_engine import Engines
+from scrun.supervisor.plugins.choose_engine import EngineChoices, Engines
 from scrun.supervisor.plugins.choose_stager import Stagers
 from scrun.supervisor.plugins.registry import Plugins
 
-_ARRIVING = 60.0
-_PAUSE = 0.05
-
-_AT_ONCE = 16  # adoptions: each reads files in a thread
+_NAMES = 10.0
+_SETTLING = 10.0
 
 
 class Containers:
@@ -88,7 +89,6 @@ class Containers:
         self._known: dict[str, Container] = {}
         self.arrivals = Arrivals(root, self._known)
         self._pods = Pods(nursery, self.deposits, self.arrivals.of_pod, keep, borrows)
-        self._adoption = Adoption(root, self._engines, self._stagers, self._pods, self.deposits)
         self.leaving = Leaving(self._known)
         self._stopping = False
         self._successor = Successor(root, name, self._engines, self._stagers, changed)
@@ -318,28 +318,35 @@ class Containers:
         except StateError as error:
             log.warning("%s", error)
             raise
-        # a second request for the same, whose first caller has gone, finds them adopted
-        async with self._adopting, unwrapped() as nursery:
-            limit = trio.CapacityLimiter(_AT_ONCE)
-            for together in by_jobs(left):
-                nursery.start_soon(self._adopt, together, limit)
+        with trio.move_on_after(_NAMES):  # else numbers have to do
+            await in_thread(learn, abandon=True)
+        pause_collections()
+        try:
+            # a second request for the same, whose first caller has gone, finds them adopted
+            async with self._adopting, unwrapped() as nursery:
+                engines = EngineChoices(self._engines)
+                adoption = Adoption(self._root, engines, self._stagers, self._pods, self.deposits)
+                for together in by_jobs(left):
+                    nursery.start_soon(self._adopt, together, adoption)
+        finally:
+            self._nursery.start_soon(collect_again, _SETTLING)
 
-    async def _adopt(self, together: Sequence[Found], limit: trio.CapacityLimiter) -> None:
+    async def _adopt(self, together: Sequence[Found], adoption: Adoption) -> None:
         """Adopt the containers of one job, unless they are ours already."""
-        async with limit:
-            known = (self._known.get(found.container) for found in together)
-            if not self._stopping and not any(one is not None and one.alive for one in known):
-                adopted = await self._adoption.adopt(together, self._name)
-                for container in adopted:
-                    self._known[container.id] = container
-                    container.programs.when_ended = self._changed
-                    self._nursery.start_soon(self._run, container)
-                if len(adopted) < len(together):
-                    self._nursery.start_soon(self._successor.later)
-                return
-            for found in (*together, together[0].job):
-                if found is not None:
-                    found.close()
+        own_threads()
+        known = (self._known.get(found.container) for found in together)
+        if not self._stopping and not any(one is not None and one.alive for one in known):
+            adopted = await adoption.adopt(together, self._name)
+            for container in adopted:
+                self._known[container.id] = container
+                container.programs.when_ended = self._changed
+                self._nursery.start_soon(self._run, container)
+            if len(adopted) < len(together):
+                self._nursery.start_soon(self._successor.later)
+            return
+        for found in (*together, together[0].job):
+            if found is not None:
+                found.close()
 
     async def _run(self, container: Container) -> None:
         what = f"container {container.id}"

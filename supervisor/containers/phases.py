@@ -41,6 +41,7 @@ from scrun.supervisor.containers.caller import Caller
 from scrun.supervisor.containers.capture import CapturedOutput, Followed
 from scrun.supervisor.containers.ledger import Ledger, now
 from scrun.supervisor.containers.notices import Notices
+from scrun.supervisor.containers.remembered import remembered
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.engine import FirstProcess, Job
@@ -206,14 +207,12 @@ class Phases:
 
     def _keep(self, staged: Staged) -> None:
         """Keep from now on what it needs to outlive us: it is made."""
-        deposit, request = self._deposit, self._create_request
+        deposit = self._deposit
         if "target" not in deposit.facts:
             deposit.give_up("it was not made by one shim")
         if not deposit.why_not:
-            memory = os.memfd_create("scrun-request", os.MFD_CLOEXEC)
-            try:
-                with open(memory, "wb", closefd=False) as file:
-                    file.write(request.content)
+            assert self._running is not None
+            with remembered(self._create_request, self._running.bundle) as memory:
                 own = {"request": memory, "lock": self._ledger.lock}
                 own["stderr"] = self._stdio.fds[2]
                 if self._process is None:
@@ -225,8 +224,6 @@ class Phases:
                 how, terminal = msgspec.to_builtins(staged), self._stdio.terminal is not None
                 deposit.hold(kept, phase=phase.name, staged=how, terminal=terminal)
                 deposit.begin()
-            finally:
-                os.close(memory)
         if deposit.why_not:
             text = f"it would not outlive the supervisor: {deposit.why_not}"
             self._journal.write("verbose", text)

@@ -33,7 +33,6 @@ class CreateRequest(msgspec.Struct, frozen=True):
         console: The engine's socket for the container's terminal, absolute, or None.
         in_foreground: Whether it is a `run` without `--detach`: the container uses its terminal.
         keeps_output: Whether it is a `run --detach`: output for a terminal is captured.
-        content: The request as it came, for a successor.
     """
 
     id: str
@@ -48,7 +47,6 @@ class CreateRequest(msgspec.Struct, frozen=True):
     settings_file: str = ""
     in_foreground: bool = False
     keeps_output: bool = False
-    content: bytes = b""
 
     @property
     def is_create(self) -> bool:
@@ -145,7 +143,6 @@ def read_create_request(fields: Sequence[bytes], *commands: str) -> CreateReques
         settings_file=_settings_file(parsed, environment, here),
         in_foreground=parsed.command == "run" and not parsed.count("detach"),
         keeps_output=parsed.command == "run" and bool(parsed.count("detach")),
-        content=b"\0".join(fields),
     )
 
 

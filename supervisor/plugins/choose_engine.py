@@ -4,7 +4,10 @@ from collections import deque
 from collections.abc import Hashable, Mapping
 from weakref import WeakValueDictionary
 
-from scrun.core.errors import EngineUnavailable, PluginUnavailable
+import msgspec
+import trio
+
+from scrun.core.errors import EngineUnavailable, PluginUnavailable, ScrunError
 from scrun.settings.file.load import Settings
 from scrun.supervisor.contracts.engine import Engine
 from scrun.supervisor.core.threads import look
@@ -78,3 +81,40 @@ class Engines:
         """Make all engines tidy up."""
         for engine in self.known:
             engine.tidy()
+
+
+class EngineChoices:
+    """The engines of many requests at once: of equal ones, only the first is looked at."""
+
+    def __init__(self, engines: Engines) -> None:
+        """Begin without any.
+
+        Args:
+            engines: Choose for each.
+        """
+        self._engines = engines
+        self._known: dict[Hashable, _Choice] = {}
+
+    async def choose(self, settings: Settings, environment: Mapping[str, str]) -> Engine:
+        """Return the engine; see `Engines.choose`."""
+        key = (msgspec.json.encode(settings), frozenset(environment.items()))
+        choice = self._known.setdefault(key, _Choice())
+        async with choice.lock:
+            if choice.engine is None and choice.failure is None:
+                try:
+                    choice.engine = await self._engines.choose(settings, environment)
+                except ScrunError as error:
+                    choice.failure = error
+        if choice.engine is None:
+            assert choice.failure is not None
+            raise choice.failure
+        return choice.engine
+
+
+class _Choice:
+    """An engine that is being chosen, has been, or cannot be."""
+
+    def __init__(self) -> None:
+        self.lock = trio.Lock()
+        self.engine: Engine | None = None
+        self.failure: ScrunError | None = None

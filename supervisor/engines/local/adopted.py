@@ -66,8 +66,8 @@ class AdoptedRuntimeJob(RuntimeJob):
         async with AsyncExitStack() as stack:
             stack.callback(self._begun.set)
             first = await self._first_process(stack)
-            end_left(self._found.facts)
-            self._request.deposit.note(programs=[])
+            if end_left(self._found.facts):
+                self._request.deposit.note(programs=[])
             async with self._holding(first):
                 process = ResumedRuntimeProcess(first, self)
                 process.is_started = await self._is_started(first)
@@ -110,13 +110,12 @@ class AdoptedRuntimeJob(RuntimeJob):
     async def _is_started(self, first: ForeignChild) -> bool:
         """Tell whether its program was started, or is being started still."""
         found, phase = self._found, Phase[self._found.facts["phase"]]
+        if phase is not Phase.STARTING:
+            return phase is not Phase.CREATED
         if f"{JOB}start" in found.fds:
             pidfd = found.take(f"{JOB}start")
             async with stranger(found.facts["start"], pidfd, "start", grace=_PATIENCE) as start:
-                if phase is Phase.STARTING:
-                    await start.wait()
-        if phase is not Phase.STARTING:
-            return phase is not Phase.CREATED
+                await start.wait()
         return first.over or await self._runs_already()
 
     async def _runs_already(self) -> bool:

@@ -38,9 +38,14 @@ class Programs:
         self._deposit.note(programs=msgspec.to_builtins([*self._running.values()]))
 
 
-def end_left(facts: Mapping[str, Any]) -> None:
-    """End the programs that another supervisor has left: the runtime passes SIGTERM on only."""
-    for runtime in msgspec.convert(facts.get("programs", []), list[ProcessIdentity]):
+def end_left(facts: Mapping[str, Any]) -> bool:
+    """End the programs that another supervisor has left: the runtime passes SIGTERM on only.
+
+    Returns:
+        Whether there was any.
+    """
+    programs = msgspec.convert(facts.get("programs", []), list[ProcessIdentity])
+    for runtime in programs:
         with suppress(ProcessLookupError):
             pidfd = os.pidfd_open(runtime.pid)
             try:
@@ -51,6 +56,7 @@ def end_left(facts: Mapping[str, Any]) -> None:
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             finally:
                 os.close(pidfd)
+    return bool(programs)
 
 
 def _below(pid: int) -> list[int]:

@@ -83,6 +83,24 @@ def test_one_that_was_created_is_started(make_site: MakeSite, place: str) -> Non
     end(life)
 
 
+@PLACES
+def test_what_it_was_made_of_is_gone(make_site: MakeSite, place: str) -> None:
+    """Its config.json and the settings: what is adopted is as it was."""
+    site = make_site(place)
+    life = site.shell(_UNTIL_TOLD).created().start().says("up")
+    settings, config = site.base / "scrun.toml", life.bundle / "config.json"
+    text = settings.read_text()
+    config.unlink()
+    settings.write_text("no = TOML")
+    kill_supervisor(site)
+    adopted(site, life.id)
+    settings.write_text(text)
+    assert site.must("exec", life.id, "echo", "in it") == "in it\n"
+    life.kill("USR1")
+    assert life.wait(20) == 7
+    end(life)
+
+
 def test_start_at_the_same_moment(make_site: MakeSite, dice: random.Random) -> None:
     """It is started once, whoever does it, and `start` does not fail."""
     site = make_site("local-user")

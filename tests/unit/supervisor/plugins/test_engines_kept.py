@@ -8,13 +8,14 @@ from typing import Any, cast
 import pytest
 import trio
 
+from scrun.core.errors import EngineUnavailable
 from scrun.settings.file.load import Local, RuntimeSettings, Settings
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.engines.local import engine as local
 from scrun.supervisor.engines.local.engine import LocalEngine
 from scrun.supervisor.engines.slurm import tools
 from scrun.supervisor.plugins import choose_engine as choose
-from scrun.supervisor.plugins.choose_engine import Engines
+from scrun.supervisor.plugins.choose_engine import EngineChoices, Engines
 from scrun.supervisor.plugins.registry import Plugins
 
 
@@ -67,6 +68,36 @@ async def test_engines_that_nobody_uses_are_not_kept() -> None:
         while len(engines._known) > choose._KEPT + 1:
             gc.collect()
             await trio.sleep(0.01)
+
+
+async def test_of_equal_requests_only_the_first_is_looked_at() -> None:
+    """Whether an engine was found for it or not."""
+    asked: list[str] = []
+
+    class Choosing:
+        async def choose(self, settings: Settings, environment: Mapping[str, str]) -> str:
+            asked.append(environment["PATH"])
+            await trio.sleep(0.01)
+            if environment["PATH"] == "none":
+                raise EngineUnavailable("there is none")
+            return environment["PATH"]
+
+    choices = EngineChoices(cast(Engines, Choosing()))
+    found: list[str] = []
+
+    async def take(path: str, engine: str) -> None:
+        try:
+            chosen = await choices.choose(Settings(engine=engine), {"PATH": path})
+            found.append(cast(str, chosen))
+        except EngineUnavailable as error:
+            found.append(str(error))
+
+    async with trio.open_nursery() as nursery:
+        for path in ("a", "b", "none"):
+            for engine in ("local", "local", "other"):
+                nursery.start_soon(take, path, engine)
+    assert sorted(asked) == ["a", "a", "b", "b", "none", "none"]
+    assert sorted(found) == ["a"] * 3 + ["b"] * 3 + ["there is none"] * 3
 
 
 def test_tools_of_many_paths_are_not_kept() -> None:
