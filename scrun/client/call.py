@@ -13,6 +13,8 @@ there is one. Standard input, output and error are those of `create`.
 import _socket
 import os
 
+from scrun.core.rights import send_fds
+
 
 def call(sock: _socket.socket, data: bytes, lock: "int | None") -> "tuple[int, bytes]":
     """Run the command that the supervisor has sent.
@@ -38,7 +40,5 @@ def call(sock: _socket.socket, data: bytes, lock: "int | None") -> "tuple[int, b
     status = os.waitstatus_to_exitcode(
         os.waitpid(os.posix_spawnp(words[0], words, os.environ), 0)[1]
     )
-    rights = lock.to_bytes(4, "little") if lock is not None else b""
-    ancillary = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)] if rights else []
-    sock.sendmsg([b"%d\n" % status], ancillary)
+    send_fds(sock, b"%d\n" % status, [] if lock is None else [lock])
     return status, rest[length:]

@@ -1,8 +1,8 @@
 """The terminal of a container, which goes to the engine over `--console-socket`."""
 
-import _socket
 import os
 
+from scrun.core.rights import send_fds
 from scrun.protocol import wire
 
 _TAKING = 10
@@ -53,9 +53,7 @@ class Console:
             try:
                 if wire.peer_uid(sock) != 0:  # root may get everybody's terminal
                     wire.check_peer(sock)
-                rights = self._master.to_bytes(4, "little")
-                ancillary = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)]
-                sock.sendmsg([self.path.encode()], ancillary)
+                send_fds(sock, self.path.encode(), [self._master])
             finally:
                 sock.close()
         except OSError as error:

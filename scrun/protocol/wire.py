@@ -182,9 +182,9 @@ def send(sock: _socket.socket, fields: "list[bytes]", fds: "list[int] | None" = 
 
 def _send(sock: _socket.socket, data: bytes, fds: "list[int] | None") -> None:
     if fds:
-        rights = b"".join(fd.to_bytes(4, "little") for fd in fds)
-        sent = sock.sendmsg([data], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
-        data = data[sent:]
+        from scrun.core.rights import send_fds
+
+        data = data[send_fds(sock, data, fds) :]
     sock.sendall(data)
 
 

@@ -41,6 +41,7 @@ import time
 from typing import TYPE_CHECKING
 
 from scrun.core.paths import read_trusted
+from scrun.core.rights import send_fds
 from scrun.protocol.wire import frame
 from scrun.supervisor.worker.constants import OF_JOBS, SUCCESS, USUAL
 from scrun.supervisor.worker.error_numbers import ERRORS
@@ -85,8 +86,7 @@ class Supervisor:
         # NUL separates the fields, and a frame has a limit
         data = frame([_shortened(text).replace(b"\0", b"\\0") for text in texts])
         if fd is not None:
-            sent = socket.send_fds(self._sock, [data], [fd])
-            data = data[sent:]
+            data = data[send_fds(self._sock, data, [fd]) :]
         self._sock.sendall(data)
 
     def hear(self) -> list[bytes]:

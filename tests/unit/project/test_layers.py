@@ -240,7 +240,7 @@ def test_fast_path_as_a_whole() -> None:
     along = {
         "scrun.cli.grammar", "scrun.client.anchored", "scrun.client.console",
         "scrun.client.submit", "scrun.client.supervisor_name",
-        "scrun.protocol.anchor", "scrun.protocol.progress",
+        "scrun.core.rights", "scrun.protocol.anchor", "scrun.protocol.progress",
     }  # fmt: skip
     assert {name for name in ours if name not in GRAPH} == {*FAST, *along}
 
