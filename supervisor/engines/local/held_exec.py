@@ -14,7 +14,13 @@ from scrun.supervisor.children.processes import Child
 _PATIENCE = 5.0
 _BEGINNING, _RETRY = 1.0, 0.01
 _STATUS = 16
-_SHELL = '/bin/sh -c "$1"; printf %s "$?" >"$2"'
+_SHELL = """\
+exec {error}>&2 2>/dev/null
+(exec 2>&{error} {error}>&-; exec /bin/sh -c "$1")
+printf %s "$?" >"$2"
+"""
+"""The shell's own words, such as `Terminated`, are for nobody. dash would redirect itself, too,
+for a simple command, and say them there."""
 
 
 def held_command(script: str, status: int) -> list[str]:
@@ -24,7 +30,8 @@ def held_command(script: str, status: int) -> list[str]:
         script: Calls the runtime; for `sh -c`.
         status: The file for its status, which the shell inherits.
     """
-    return ["/bin/sh", "-c", _SHELL, "sh", script, f"/proc/self/fd/{status}"]
+    shell = _SHELL.format(error=8 if status == 9 else 9)
+    return ["/bin/sh", "-c", shell, "sh", script, f"/proc/self/fd/{status}"]
 
 
 class HeldExec:
