@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from tests.stress.chaos import bad_clients, connections, disks, images, limits, points, proxies
-from tests.stress.chaos.faults import DELETING
+from tests.stress.chaos.faults import CREATING, STARTING
 from tests.stress.chaos.victims import killed, signalled
 
 if TYPE_CHECKING:
@@ -132,8 +132,8 @@ async def _hang(container: "Container") -> None:
         os.kill(pid, signal.SIGSTOP)
         container.hit(f"the runtime {pid} hangs")
     await trio.sleep(container.plan.pause)
-    moment, client = container.moment, container.where.client
-    if client and moment is container.plan.moment is not DELETING:
+    client = container.where.client
+    if client and container.moment in (CREATING, STARTING):  # a create may have ended before
         await signalled(container, client, "TERM", lambda: container.where.client == client)
 
 
