@@ -1,9 +1,9 @@
 """Makes a squashfs image of a layer, with all marks of deletions: one file, instead of many.
 
 Usage: pack_layer.py SOURCE IMAGE MARK OWNERS KIND TOOL, where OWNERS is `owners` to keep them or
-UID:GID for all files, TOOL is mksquashfs(1) from 4.5 on or tar2sqfs(1), and the others are as for
-`copy_layer.py`. It makes nothing but the image: what is in the layer
-goes to the tool as an archive. Prints the bytes packed so far, a number in each line.
+UID:GID for all files, TOOL is mksquashfs(1) from 4.5 on, and the others are as for
+`copy_layer.py`. It makes nothing but the image: what is in the layer goes to the tool as an
+archive. Prints the bytes packed so far, a number in each line.
 
 Hostile layers are treated as there. Sockets, which archives do not have, are left out. A file with
 large holes is refused: each of its zeros would be packed.
@@ -95,21 +95,17 @@ def _end_with_parent() -> None:
 
 
 def _options(tool: str, image: str) -> "list[str]":
-    """Return the options of a tool: with zstd, if it has that."""
-    ng = os.path.basename(tool) == "tar2sqfs"
+    """Return the options of mksquashfs: with zstd, if it has that."""
     helped = subprocess.run(
-        [tool, "-h" if ng else "-help"],
+        [tool, "-help"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         check=False,
     )
-    has_zstd = b"zstd" in helped.stdout
-    if ng:
-        return ["-q", "-f", *(["-c", "zstd", "-X", f"level={_LEVEL}"] if has_zstd else []), image]
+    zstd = ["-comp", "zstd", "-Xcompression-level", _LEVEL]
     # not sqfstar: that of 4.5 refuses a level
-    level = ["-comp", "zstd", "-Xcompression-level", _LEVEL] if has_zstd else []
-    return ["-", image, "-tar", "-quiet", "-no-progress", *level]
+    return ["-", image, "-tar", "-quiet", "-no-progress", *(zstd * (b"zstd" in helped.stdout))]
 
 
 class _Archive:

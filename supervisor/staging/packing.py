@@ -21,13 +21,12 @@ if TYPE_CHECKING:
 
     from scrun.settings.file.load import ImageFormat
 
-NO_TOOL = "neither mksquashfs nor tar2sqfs is installed here"
-_TOOLS = ("mksquashfs", "tar2sqfs")
+NO_TOOL = "mksquashfs is not installed here"
 
 
 def tool() -> str | None:
     """Return the program that makes images, if there is one."""
-    return next(filter(None, map(shutil.which, _TOOLS)), None)
+    return shutil.which("mksquashfs")
 
 
 class NotMounted(Unusable):

@@ -167,7 +167,7 @@ def test_no_tool(image: Image, node: Node, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(shutil, "which", lambda _: None)
     staged = image.stage()
     assert staged.image == "store"
-    why = "neither mksquashfs nor tar2sqfs is installed here"
+    why = "mksquashfs is not installed here"
     assert staged.notes[1] == f"root: copies are no squashfs images: {why}"
 
 
