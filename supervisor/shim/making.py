@@ -95,12 +95,15 @@ class Making:
     def _create_by_site(
         self, target: Target, site: Site, config: "dict[str, Any]", reply: "Reply"
     ) -> None:
+        if site.is_container:
+            self._mpi.show(config)
         site.prepare(config, target.place)
         if site.runs:
             target.made = True
             reply({"pid": 0})
         else:
             self._begin(target, site.command("create"), reply)
+        self._mpi.given()
 
     def exec(self, call: "dict[str, Any]", reply: "Reply") -> None:
         """Have the runtime run one more program in a container."""

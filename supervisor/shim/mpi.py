@@ -21,11 +21,15 @@ class Mpi:
         self._directory = environment.get(_DIRECTORY, "")
         self._pmi = _socket(environment.pop("PMI_FD", ""))
 
-    def give(self, config: "dict[str, Any]") -> "list[int]":
-        """Change a config.json for it; return the descriptors that its program gets from 3 on."""
-        process = config.get("process")
-        if self._directory and process and os.path.isdir(self._directory):
+    def show(self, config: "dict[str, Any]") -> None:
+        """Change a config.json for the directory."""
+        if self._directory and config.get("process") and os.path.isdir(self._directory):
             _mount(config, self._directory)
+
+    def give(self, config: "dict[str, Any]") -> "list[int]":
+        """Change a config.json for all; return the descriptors that its program gets from 3 on."""
+        self.show(config)
+        process = config.get("process")
         if self._pmi < 0 or not process:
             return []
         process["env"] = [*(process.get("env") or []), f"PMI_FD={_FIRST}"]

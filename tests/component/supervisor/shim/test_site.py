@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from scrun.supervisor.shim.site import NO_PID, environment_file, kept
-from tests.component.supervisor.shim.conftest import MakeShim
+from tests.component.supervisor.shim.conftest import MakeShim, without_crun
+from tests.harness import users
 from tests.harness.bundle import make_config, map_user
 from tests.harness.processes import descendants, signal_quietly
 from tests.harness.shim import Shim
@@ -108,10 +109,39 @@ class BySite:
 @pytest.fixture
 def site(shim: Shim, tmp_path: Path) -> BySite:
     """A shim, with each of the runtimes, as root and as an ordinary user."""
-    tmp_path.chmod(0o777)
-    for parent in list(tmp_path.parents)[:-2]:
+    return BySite(shim, opened(tmp_path))
+
+
+def opened(folder: Path) -> Path:
+    """Let other users write to a folder."""
+    folder.chmod(0o777)
+    for parent in list(folder.parents)[:-2]:
         parent.chmod(parent.stat().st_mode | 0o011)
-    return BySite(shim, tmp_path)
+    return folder
+
+
+@pytest.mark.parametrize("runs", [True, False])
+@pytest.mark.parametrize("runtime", ["crun", "runc"])
+def test_the_directory_of_pmix(
+    make_shim: MakeShim, tmp_path: Path, rootfs: Path, runtime: str, runs: bool
+) -> None:
+    """The first container sees it, by whichever command it is made."""
+    directory = tmp_path / "pmix"
+    directory.mkdir(mode=0o755)
+    (directory / "socket").touch()
+    env = {"PMIX_SERVER_TMPDIR": str(directory)}
+    if runtime == "runc":
+        env["PATH"] = without_crun(rootfs)
+    site = BySite(make_shim(env, users.ordinary()), opened(tmp_path))
+    streams = site.shim.streams("stdout", "stderr")
+    show = "echo $PMIX_SERVER_TMPDIR; ls $PMIX_SERVER_TMPDIR"
+    fields = site.fields(site.commands(runs=runs))
+    assert "error" not in site.create("sh", "-c", show, site=fields, streams=streams)
+    assert site.shim.call("start", id="a") == {}
+    said = site.shim.finish(streams["stdout"], streams["stderr"]).decode()
+    assert said.split() == ["/dev/pmix", "socket"]
+    assert site.shim.ended("a") == 0
+    site.shim.end()
 
 
 @pytest.mark.parametrize("runs", [True, False])
