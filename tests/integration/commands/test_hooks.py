@@ -103,11 +103,13 @@ class Side:
         found = {}
         texts = (self.told / "told", self.inside)
         for text in (path.read_text() for path in texts if path.exists()):
-            lines = iter(filter(None, text.split("\n")))
-            for line, state in zip(lines, lines, strict=True):
-                moment, _, directory = line.partition(" ")
+            rest = text.strip()
+            while rest:
+                where, _, rest = rest.partition("\n")
+                moment, _, directory = where.partition(" ")
                 assert moment not in found
-                told = json.loads(state)
+                told, end = json.JSONDecoder().raw_decode(rest)  # crun 1.28 writes several lines
+                rest = rest[end:].strip()
                 # crun has the first, which it is not asked for; the version is the runtime's own
                 for name in ("root", "ociVersion"):
                     told.pop(name, None)

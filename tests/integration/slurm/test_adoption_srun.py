@@ -25,6 +25,8 @@ from tests.harness.life import Life
 from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while
 
+pytestmark = pytest.mark.oci_conf
+
 BY_SRUN = '[slurm]\nlaunch = "container"\n'
 
 
