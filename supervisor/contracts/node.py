@@ -56,15 +56,15 @@ class MountsImages(OnNodes, Protocol):
     """One that can mount images, files of squashfs, for its container; optional."""
 
     async def mount(
-        self, files: Sequence[tuple[str, str]], maps: Mapping[str, Any] | None = None
+        self, files: Sequence[Sequence[tuple[str, str]]], maps: Mapping[str, Any] | None = None
     ) -> str:
-        """Mount images on the node, for each task, until the container ends or `unmount`.
+        """Mount images on the nodes, for each task, until the container ends or `unmount`.
 
         `ask` and the container find them there, and nobody else.
 
         Args:
-            files: Images, and the directories to mount them on; none: only tell whether it can be
-                done.
+            files: For each task, images, and the directories to mount them on; none: only tell
+                whether it can be done.
             maps: `uidMappings` and `gidMappings` of the container, if it has several users and
                 these are not root's.
 

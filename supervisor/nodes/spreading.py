@@ -1,12 +1,15 @@
 """Sends images to nodes that do not see them: once, and then from node to node.
 
 The nodes are a tree: the first has it from us, or has it already, and each passes it on to two,
-while it still comes. Who gets it from no other node gets it from us.
+while it still comes. Who gets it from no other node gets it from us. Several shims may have one
+disk, as tasks on a node have, or nodes with a directory of all: one of them has it come there, and
+nobody but the others of that disk waits for it. So containers that send to the same nodes in
+another order do not wait for one another in a circle.
 """
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -39,15 +42,9 @@ class Receiver(msgspec.Struct, frozen=True):
 class Spreading:
     """The images that some shims use."""
 
-    def __init__(self, receivers: Sequence[Receiver], *, peers: bool) -> None:
-        """Have none yet.
-
-        Args:
-            receivers: The shims.
-            peers: Whether nodes may pass them on to one another.
-        """
+    def __init__(self, receivers: Sequence[Receiver]) -> None:
+        """Have none yet."""
         self._receivers = receivers
-        self._peers = peers
         self._held: list[tuple[Shim, str]] = []
 
     async def send(
@@ -75,33 +72,26 @@ class Spreading:
                 say(before + count, total)
 
             there = await self._send(image, limit, tell)
-            for paths, receiver in zip(found, self._receivers, strict=True):
-                paths.append(there[receiver.node])
+            for paths, path in zip(found, there, strict=True):
+                paths.append(path)
             before += image.size
         return found
 
-    async def _send(
-        self, image: ImageFile, limit: int, say: Callable[[int], None]
-    ) -> dict[str, str]:
-        """Send one; return its path by node."""
-        first = {receiver.node: receiver for receiver in reversed(self._receivers)}
-        nodes = [_Node(self._held, each) for each in first.values()]
+    async def _send(self, image: ImageFile, limit: int, say: Callable[[int], None]) -> list[str]:
+        """Send one; return its path for each shim."""
+        nodes = [_Node(self._held, each) for each in self._receivers]
         await _all([(node.fetch, image, limit) for node in nodes])
-        those = [node for node in nodes if not node.path]
-        if those:
-            has = [node for node in nodes if node.path][:1]
-            await self._pass_on([*has, *those], image, say)
-        others = [each for each in self._receivers if each is not first[each.node]]
-        await _all([(_Node(self._held, each).fetch, image, limit) for each in others])
-        return {node.receiver.node: node.path for node in nodes}
+        waiting = [node for node in nodes if node.comes]
+        has = [node for node in nodes if node.path][:1]
+        those = [node for node in nodes if not node.path and not node.comes]
+        calls = [(node.wait, image, say) for node in waiting]
+        await _all([(self._pass_on, [*has, *those], image, say), *calls])
+        return [node.path for node in nodes]
 
     async def _pass_on(
         self, nodes: "Sequence[_Node]", image: ImageFile, say: Callable[[int], None]
     ) -> None:
         """Have each node get it from the one above it, and the first from us, if it has not."""
-        if not self._peers:
-            await _all([(node.receive, image, say) for node in nodes if not node.path])
-            return
         secret = os.urandom(_SECRET).hex()
         below = {at: nodes[_PEERS * at + 1 : _PEERS * (at + 1) + 1] for at in range(len(nodes))}
         await _all([(nodes[at].serve, secret, below[at]) for at in below if below[at]])
@@ -116,25 +106,32 @@ class Spreading:
 
 
 class _Node:
-    """A node, and an image.
+    """A shim's node, and an image.
 
     Attributes:
-        receiver: Its shim.
         path: Where the image is there; "" as long as it is not.
+        comes: Whether somebody else has it come there.
     """
 
     def __init__(self, held: list[tuple[Shim, str]], receiver: Receiver) -> None:
-        self.receiver = receiver
+        self._receiver = receiver
         self.path = ""
+        self.comes = False
         self._name = receiver.shim.name("image")
         self._held = held
         self._from: dict[str, object] = {}
 
     async def fetch(self, image: ImageFile, limit: int) -> None:
-        """Ask whether it is there; if not, it is ours to send."""
-        self._held.append((self.receiver.shim, self._name))
+        """Ask whether it is there; if neither that nor it comes, it is ours to send."""
+        self._held.append((self._receiver.shim, self._name))
         reply = await self._call("fetch", name=image.name, size=image.size, limit=limit)
-        self.path = str(reply.get("path", ""))
+        self.path, self.comes = str(reply.get("path", "")), "comes" in reply
+
+    async def wait(self, image: ImageFile, say: Callable[[int], None]) -> None:
+        """Wait until it has come there; if who had it come has failed, get it from us."""
+        self.path = str((await self._call("wait")).get("path", ""))
+        if not self.path:
+            await self.receive(image, say)
 
     async def serve(self, secret: str, below: "Sequence[_Node]") -> None:
         """Have it pass the image on."""
@@ -150,11 +147,20 @@ class _Node:
                 self.path = (await self._call("receive", **self._from))["path"]
                 return
         opened = _opened(image.file, say)
-        reply = await self.receiver.shim.send("receive", opened, id=self._name)
+        with self._named():
+            reply = await self._receiver.shim.send("receive", opened, id=self._name)
         self.path = str(reply["path"])
 
     async def _call(self, verb: str, **fields: object) -> dict[str, Any]:
-        return await self.receiver.shim.call(verb, id=self._name, **fields)
+        with self._named():
+            return await self._receiver.shim.call(verb, id=self._name, **fields)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except ShimError as error:
+            raise ShimError(f"{self._receiver.node}: {error}") from None
 
 
 class _File(RegularFile):

@@ -89,7 +89,10 @@ twice.
     fetch    id; name: of an image; size: its bytes; limit: the most bytes of all images on the
              node's own disk, 0 for any number
              {"path": …}: it is there, and stays until `leave`; {}: it is not, and nobody else has
-             it come: `receive` or `leave` follows; error: there is no room
+             it come: `receive` or `leave` follows; {"comes": true}: somebody else has it come:
+             `wait` or `leave` follows; error: there is no room
+    wait     id, of a `fetch`
+             {"path": …} or {}, as for `fetch`, as soon as nobody else has it come
     serve    id, of a `fetch`; secret; peers: how many shims will come for it
              {"addresses": list of [host, port]}: it listens there; before `receive`, if that is
              to come: peers get what has come already

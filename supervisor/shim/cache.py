@@ -55,7 +55,7 @@ class Cache:
         self._had: dict[str, Image] = {}
 
     def fetch(self, call: "dict[str, Any]", reply: "Reply") -> None:
-        """Reply with an image's path; or, once nobody else has it come, without.
+        """Reply with an image's path; or without, if it is ours to get, or comes already.
 
         Raises:
             Refused: There is no place for it.
@@ -67,6 +67,10 @@ class Cache:
         path = os.path.join(folder_of_images(), name)
         image = self._had[call["id"]] = Image(self, path, call["size"], call["limit"])
         image.begin(reply)
+
+    def wait(self, call: "dict[str, Any]", reply: "Reply") -> None:
+        """Wait for one that comes already; reply as `fetch`, once nobody else has it come."""
+        self._of(call).begin(reply, waits=True)
 
     def serve(self, call: "dict[str, Any]", reply: "Reply") -> None:
         """Pass an image on to peers that know a secret; reply with where."""
@@ -112,22 +116,22 @@ class Image:
         self._peers = 0
         self._pid = 0  # of who waits for the lock, or carries it
 
-    def begin(self, reply: "Reply") -> None:
-        """Reply with its path if it is there; without, as soon as it may come."""
+    def begin(self, reply: "Reply", *, waits: bool = False) -> None:
+        """Reply with its path if it is there; without, if it may come, or somebody has it come."""
         try:
-            self._look(reply)
+            self._look(reply, waits)
         except (OSError, Refused) as error:
             self.leave()
             reply({"error": str(error)})
 
-    def _look(self, reply: "Reply") -> None:
+    def _look(self, reply: "Reply", waits: bool) -> None:
         try:
             self._fd = os.open(self._path, os.O_RDONLY)
         except FileNotFoundError:
             pass
         else:
             if not lock(self._fd, fcntl.LOCK_SH):  # it is being published, or removed
-                self._wait(reply)
+                self._is_busy(reply, waits)
                 return
             if is_at(self._fd, self._path) and os.fstat(self._fd).st_size == self._size:
                 os.utime(self._path)
@@ -137,17 +141,21 @@ class Image:
             self._close()
         self._fd = os.open(self._part, os.O_RDWR | os.O_CREAT, 0o600)
         if not lock(self._fd, fcntl.LOCK_EX):
-            self._wait(reply)
+            self._is_busy(reply, waits)
         elif not is_at(self._fd, self._part):  # it is complete, or was given up
             self._close()
-            self._look(reply)
+            self._look(reply, waits)
         else:
             self._comes = True
             make_room(self._part, self._size, self._limit)
             reply({})
 
-    def _wait(self, reply: "Reply") -> None:
-        """Look again when nobody changes it any more."""
+    def _is_busy(self, reply: "Reply", waits: bool) -> None:
+        """Say so, or look again when nobody changes it any more."""
+        if not waits:
+            self._close()
+            reply({"comes": True})
+            return
         fd = self._fd
 
         def wait() -> int:
@@ -158,7 +166,7 @@ class Image:
             self._pid = 0
             self._close()
             if not self._over:
-                self.begin(reply)
+                self.begin(reply, waits=True)
 
         self._pid = self._cache.children.fork(wait, ended, (fd,))
 

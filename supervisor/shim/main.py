@@ -235,7 +235,7 @@ class Shim:
                 assert self._containers is not None
                 self._containers.images.unmount(call["id"])
                 reply({})
-            elif verb in ("fetch", "serve", "receive", "leave"):
+            elif verb in ("fetch", "wait", "serve", "receive", "leave"):
                 getattr(self._images_here(), verb)(call, reply)
             elif verb in ("create", "start", "signal", "exec", "resize", "delete"):
                 getattr(self._containers, verb)(call, reply)

@@ -148,7 +148,9 @@ class BuiltIn:
                 shown = text
                 self._request.journal.live(f"image: {text} sent to the node")
 
-        async def mount(files: Sequence[tuple[str, str]], maps: Mapping[str, Any] | None) -> str:
+        async def mount(
+            files: Sequence[Sequence[tuple[str, str]]], maps: Mapping[str, Any] | None
+        ) -> str:
             try:
                 with trio.fail_after(_ANSWER):
                     return await job.mount(files, maps)
@@ -157,16 +159,20 @@ class BuiltIn:
             except (EngineError, trio.TooSlowError) as error:
                 raise Unusable(str(error) or f"no answer in {_ANSWER:g} s") from error
 
-        async def send(images: Sequence[ImageFile]) -> list[str]:
+        async def send(
+            images: Sequence[tuple[ImageFile, str]], maps: Mapping[str, Any] | None
+        ) -> None:
+            limit = self._all_settings.images.node_size << 20
             try:
-                limit = self._all_settings.images.node_size << 20
-                return (await job.send(images, limit, say))[0]
+                there = await job.send([image for image, _ in images], limit, say)
             except EngineError as error:
-                raise Unusable(f"could not be sent to the node: {error}") from error
+                raise Unusable(f"could not be sent: {error}") from error
+            points = [point for _, point in images]
+            await mount([list(zip(paths, points, strict=True)) for paths in there], maps)
 
         return Mounter(
-            lambda files, maps: trio.from_thread.run(mount, files, maps),
-            lambda images: trio.from_thread.run(send, images),
+            lambda files, maps: trio.from_thread.run(mount, [files] * job.separate_tasks, maps),
+            lambda images, maps: trio.from_thread.run(send, images, maps),
             lambda: trio.from_thread.run(job.unmount),
         )
 

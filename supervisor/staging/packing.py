@@ -44,12 +44,12 @@ class Mounter(msgspec.Struct, frozen=True):
         mount: Mounts images on directories, for the container and for what the node is asked;
             returns by what. Without any it only tells. Raises Unusable; NotSeen if one is not
             there.
-        send: Brings images to the node, and returns where they are there. Raises Unusable.
+        send: Brings images to the nodes' own disks, and mounts them likewise. Raises Unusable.
         unmount: Undoes both.
     """
 
     mount: Callable[[Sequence[tuple[str, str]], Mapping[str, Any] | None], str]
-    send: Callable[[Sequence[ImageFile]], list[str]]
+    send: Callable[[Sequence[tuple[ImageFile, str]], Mapping[str, Any] | None], None]
     unmount: Callable[[], None]
 
 
@@ -137,9 +137,7 @@ class Packing:
                 self._mounter.mount(files, maps)
             except NotSeen:
                 self.sent = True
-                there = self._mounter.send([_described(file) for file, _ in files])
-                points = [point for _, point in files]
-                self._mounter.mount(list(zip(there, points, strict=True)), maps)
+                self._mounter.send([(_described(file), point) for file, point in files], maps)
         except Unusable as error:
             raise NotMounted(str(error)) from error
 

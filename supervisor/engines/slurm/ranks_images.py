@@ -7,11 +7,12 @@ from typing import Any
 import trio
 
 from scrun.core.errors import EngineError
-from scrun.supervisor.contracts.node import NotThere
+from scrun.supervisor.contracts.node import ImageFile, NotThere
 from scrun.supervisor.engines.slurm.rank_task import for_all
 from scrun.supervisor.engines.slurm.ranks_step import RanksStep
 from scrun.supervisor.nodes.connection import ShimError
 from scrun.supervisor.nodes.gathering import Rank
+from scrun.supervisor.nodes.spreading import Receiver, Spreading
 
 _PATIENCE = 10.0
 
@@ -23,6 +24,7 @@ class RanksImages:
         """Have mounted none for the shims of a step."""
         self._step = step
         self._names: dict[int, str] = {}
+        self._sent: Spreading | None = None
 
     def of(self, rank: Rank) -> str:
         """Return the shim's name of what it has mounted, or ""."""
@@ -45,7 +47,9 @@ class RanksImages:
         await for_all(ranks, ask)
         return [answers[rank.number] for rank in ranks]
 
-    async def mount(self, files: Sequence[tuple[str, str]], maps: Mapping[str, Any] | None) -> str:
+    async def mount(
+        self, files: Sequence[Sequence[tuple[str, str]]], maps: Mapping[str, Any] | None
+    ) -> str:
         """Mount them on all nodes.
 
         Raises:
@@ -57,9 +61,10 @@ class RanksImages:
         ways: list[str] = []
 
         async def mount(rank: Rank) -> None:
-            name = self._names[rank.number] = rank.shim.name("images") if files else ""
+            own = files[rank.number]
+            name = self._names[rank.number] = rank.shim.name("images") if own else ""
             try:
-                reply = await rank.shim.call("mount", id=name, files=files, maps=maps)
+                reply = await rank.shim.call("mount", id=name, files=own, maps=maps)
             except ShimError as error:
                 if error.unseen:
                     raise NotThere(str(error)) from None
@@ -69,12 +74,30 @@ class RanksImages:
         try:
             await for_all(ranks, mount)
         except EngineError:
-            await self.unmount()
+            await self._unmount()
             raise
         return ways[0]
 
+    async def send(
+        self, images: Sequence[ImageFile], limit: int, say: Callable[[int, int], None]
+    ) -> list[list[str]]:
+        """Send images to all nodes.
+
+        Raises:
+            EngineError: One could not be sent to one of them.
+        """
+        if self._sent is None:
+            ranks = await self._step.ranks()
+            self._sent = Spreading([Receiver(rank.node, rank.shim) for rank in ranks])
+        return await self._sent.send(images, limit, say)
+
     async def unmount(self) -> None:
-        """Undo it, as far as there are shims."""
+        """Undo both, as far as there are shims."""
+        await self._unmount()
+        if self._sent is not None:
+            await self._sent.leave()
+
+    async def _unmount(self) -> None:
 
         async def unmount(rank: Rank) -> None:
             if name := self._names.pop(rank.number, ""):

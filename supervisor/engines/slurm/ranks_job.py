@@ -376,7 +376,7 @@ class RanksJob(SlurmJob):
         return await self._images.ask(script)
 
     async def mount(
-        self, files: Sequence[tuple[str, str]], maps: Mapping[str, Any] | None = None
+        self, files: Sequence[Sequence[tuple[str, str]]], maps: Mapping[str, Any] | None = None
     ) -> str:
         """See `supervisor.contracts.node.MountsImages`; each task's shim does it."""
         return await self._images.mount(files, maps)
@@ -384,8 +384,8 @@ class RanksJob(SlurmJob):
     async def send(
         self, images: Sequence[ImageFile], limit: int, say: Callable[[int, int], None]
     ) -> list[list[str]]:
-        """See `supervisor.contracts.node.MountsImages`; not for several shims yet."""
-        raise EngineError("it has several tasks")
+        """See `supervisor.contracts.node.MountsImages`; nodes pass them on to one another."""
+        return await self._images.send(images, limit, say)
 
     async def unmount(self) -> None:
         """See `supervisor.contracts.node.MountsImages`."""

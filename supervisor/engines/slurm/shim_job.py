@@ -347,7 +347,7 @@ class ShimJob(SlurmJob):
         return [str(reply["text"])]
 
     async def mount(
-        self, files: Sequence[tuple[str, str]], maps: Mapping[str, Any] | None = None
+        self, files: Sequence[Sequence[tuple[str, str]]], maps: Mapping[str, Any] | None = None
     ) -> str:
         """See `supervisor.contracts.node.MountsImages`."""
         shim = await self._shim_step.shim()
@@ -355,9 +355,9 @@ class ShimJob(SlurmJob):
             raise EngineError("commands of an oci.conf make it")
         if self._request.joins and real_id("uid"):
             raise EngineError("it shares the namespaces of another container")
-        name = shim.name("images") if files else ""
+        name = shim.name("images") if files[0] else ""
         try:
-            reply = await shim.call("mount", id=name, files=files, maps=maps)
+            reply = await shim.call("mount", id=name, files=files[0], maps=maps)
         except ShimError as error:
             if error.unseen:
                 raise NotThere(str(error)) from None
@@ -371,7 +371,7 @@ class ShimJob(SlurmJob):
         """See `supervisor.contracts.node.MountsImages`."""
         if self._sent is None:
             receiver = Receiver(self._node, await self._shim_step.shim())
-            self._sent = Spreading([receiver], peers=False)
+            self._sent = Spreading([receiver])
         return await self._sent.send(images, limit, say)
 
     async def unmount(self) -> None:

@@ -3,6 +3,7 @@
 import concurrent.futures
 import contextlib
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +19,6 @@ from tests.integration.engines.test_podman_adoption import kill_supervisors
 from tests.integration.staging.test_overlay import (
     COPIED,
     STAYS,
-    TASKS,
     as_with_runc,
     begin,
     build,
@@ -116,13 +116,37 @@ def test_a_container_with_several_users() -> None:
         assert SENT in said(podman)
 
 
-def test_a_container_of_several_tasks() -> None:
-    """Its nodes are sent nothing: it has copies."""
-    with unseen() as podman:
-        words = ("--rm", *TASKS, "busybox", "cat", "/etc/passwd")
-        assert podman.must(*RUN, *words).count("root:x:0:") == 2
-        assert "could not be sent to the node: it has several tasks" in said(podman)
-        assert COPIED in said(podman)
+@contextlib.contextmanager
+def a_disk(*, own: bool) -> Iterator[tuple[Path, str]]:
+    """A directory that tasks use, or each node one below it; with the settings for that."""
+    with tempfile.TemporaryDirectory(prefix="disk-") as name:
+        disk, prolog = Path(name, "disk"), Path(name, "prolog")
+        place = f"{disk}/$SLURMD_NODENAME" if own else str(disk)
+        prolog.write_text(f"#!/bin/sh\nmkdir -p {place}\necho export TMPDIR={place}\n")
+        disk.mkdir()
+        for path, mode in ((Path(name), 0o755), (prolog, 0o755), (disk, 0o1777)):
+            path.chmod(mode)
+        yield disk, f'[slurm.defaults]\ntask_prolog = "{prolog}"\n'
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own-disks", "one-disk"])
+@pytest.mark.parametrize("tasks", [2, 4])
+def test_a_container_of_several_tasks(tasks: int, own: bool) -> None:
+    """Each disk has the image come once, and the next container has it there."""
+    with a_disk(own=own) as (disk, settings), unseen(ONE_USER + settings) as podman:
+        words = ("--env", "SCRUN_JOB_NUM_NODES=2", "--env", f"SCRUN_NTASKS={tasks}")
+        script = "echo x >>/etc/passwd; tail -n 1 /etc/passwd"
+        inodes: set[int] = set()
+        for _ in range(2):
+            output = podman.must(*RUN, "--rm", *words, "busybox", "sh", "-c", script)
+            assert output == "x\n" * tasks
+            there = list(disk.glob("*/scrun-images-*/*" if own else "scrun-images-*/*"))
+            assert len(there) == (2 if own else 1)
+            assert not any(path.name.endswith(".part") for path in there)
+            inodes |= {path.stat().st_ino for path in there}
+        assert len(inodes) == len(there)
+        assert said(podman).count(SENT) == 2
+        assert COPIED not in said(podman)
 
 
 def test_another_version_in_the_store() -> None:

@@ -20,6 +20,7 @@ from scrun.supervisor.nodes.spreading import Receiver, Spreading
 from tests.harness import users
 from tests.harness.peer import Said
 from tests.harness.processes import descendants
+from tests.harness.wait import wait_until
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_stays")
 SIZE = 5 << 20
@@ -88,30 +89,57 @@ def cluster(tmp_path: Path) -> Cluster:
     return Cluster(tmp_path)
 
 
-@pytest.mark.parametrize("peers", [True, False])
 @pytest.mark.parametrize("count", [1, 2, 7])
-async def test_all_get_it(count: int, cluster: Cluster, image: ImageFile, *, peers: bool) -> None:
+async def test_all_get_it(count: int, cluster: Cluster, image: ImageFile) -> None:
     names = [f"n{number}" for number in range(count)]
     async with cluster.nodes(*names, "n0") as shims:
-        spreading = Spreading(shims, peers=peers)
+        spreading = Spreading(shims)
         with trio.fail_after(60):
             found = await spreading.send([image], 0, cluster.say)
         for name, [path] in zip([*names, "n0"], found, strict=True):
             assert f"/{name}/" in path
             assert content(path) == CONTENT
         # the end of the file is told, too
-        assert cluster.sent.count(SIZE) in ((1, 2) if peers else range(count, 2 * count + 1))
+        assert cluster.sent.count(SIZE) in (1, 2)
         await spreading.leave()
-        again = await Spreading(shims, peers=peers).send([image], 0, cluster.say)
+        again = await Spreading(shims).send([image], 0, cluster.say)
         assert again == found
     assert cluster.there() == {f"{name}/image": CONTENT for name in names}
 
 
+async def test_nodes_that_have_one_disk(cluster: Cluster, image: ImageFile) -> None:
+    """It comes there once; who waits for that keeps nobody else waiting."""
+    async with cluster.nodes("a", "a", "b", "a", "b", "c") as shims:
+        with trio.fail_after(60):
+            found = await Spreading(shims).send([image], 0, cluster.say)
+        assert [Path(path).parents[1].name for [path] in found] == list("aababc")
+    assert cluster.sent.count(SIZE) in (1, 2)
+    assert cluster.there() == {f"{name}/image": CONTENT for name in "abc"}
+
+
+async def test_a_node_where_it_comes_for_another_container(
+    cluster: Cluster, image: ImageFile
+) -> None:
+    """The other nodes do not wait for that: it may wait for one of them."""
+    async with cluster.nodes("b") as [other], cluster.nodes("a", "b", "c") as shims:
+        words = {"name": image.name, "size": image.size, "limit": 0}
+        assert (await other.shim.call("fetch", id="1", **words)).keys() == {"call"}
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(Spreading(shims).send, [image], 0, cluster.say)
+                expected = {"a/image", "b/image.part", "c/image"}
+                await trio.to_thread.run_sync(
+                    wait_until, "they have it", lambda: set(cluster.there()) == expected
+                )
+                await other.shim.call("leave", id="1")
+    assert cluster.there() == {f"{name}/image": CONTENT for name in "abc"}
+
+
 async def test_one_that_has_it_passes_it_on(cluster: Cluster, image: ImageFile) -> None:
     async with cluster.nodes("a", "b", "c") as shims:
-        await Spreading(shims[1:2], peers=True).send([image], 0, cluster.say)
+        await Spreading(shims[1:2]).send([image], 0, cluster.say)
         cluster.sent.clear()
-        await Spreading(shims, peers=True).send([image], 0, cluster.say)
+        await Spreading(shims).send([image], 0, cluster.say)
         assert not cluster.sent
     assert len(cluster.there()) == 3
 
@@ -120,14 +148,14 @@ async def test_several_images(cluster: Cluster, image: ImageFile, tmp_path: Path
     (tmp_path / "other").write_bytes(b"other")
     other = ImageFile(str(tmp_path / "other"), "other", 5)
     async with cluster.nodes("a", "b") as shims:
-        found = await Spreading(shims, peers=True).send([image, other], 0, cluster.say)
+        found = await Spreading(shims).send([image, other], 0, cluster.say)
         assert [[Path(path).name for path in paths] for paths in found] == [["image", "other"]] * 2
         assert cluster.sent[-1] == SIZE + 5
 
 
 async def test_a_node_without_room(cluster: Cluster, image: ImageFile) -> None:
     async with cluster.nodes("a", "b", "c") as shims:
-        spreading = Spreading(shims, peers=True)
+        spreading = Spreading(shims)
         with pytest.raises(EngineError, match="no room for 5 MiB on the node"):
             await spreading.send([image], 1 << 20, cluster.say)
         await spreading.leave()
@@ -147,7 +175,7 @@ async def test_a_node_whose_courier_is_killed(cluster: Cluster, image: ImageFile
 
     async with cluster.nodes("a", "b", "c", "d", "e") as shims:
         with trio.fail_after(60):
-            found = await Spreading(shims, peers=True).send([image], 0, say)
+            found = await Spreading(shims).send([image], 0, say)
         assert killed
         assert all(content(path) == CONTENT for [path] in found)
 
@@ -160,7 +188,7 @@ async def test_a_node_that_goes_away(cluster: Cluster, image: ImageFile) -> None
             os.kill(cluster.pids["b"], signal.SIGKILL)
 
     async with cluster.nodes("a", "b", "c") as shims:
-        spreading = Spreading(shims, peers=True)
+        spreading = Spreading(shims)
         with trio.fail_after(60), pytest.raises(EngineError, match="the shim has gone"):
             await spreading.send([image], 0, say)
         await spreading.leave()
@@ -171,24 +199,24 @@ async def test_it_is_cancelled(cluster: Cluster, image: ImageFile) -> None:
     """As when the job ends meanwhile."""
     scope = trio.CancelScope()
     async with cluster.nodes("a", "b", "c") as shims:
-        spreading = Spreading(shims, peers=True)
+        spreading = Spreading(shims)
         with scope:
             await spreading.send([image], 0, lambda count, total: scope.cancel())
         assert scope.cancelled_caught
         await spreading.leave()
         assert not cluster.there()
-        await Spreading(shims, peers=True).send([image], 0, cluster.say)
+        await Spreading(shims).send([image], 0, cluster.say)
 
 
 async def test_the_file_is_not_what_it_was(cluster: Cluster, image: ImageFile) -> None:
     os.truncate(image.file, SIZE // 2)
     async with cluster.nodes("a", "b") as shims:
-        spreading = Spreading(shims, peers=True)
+        spreading = Spreading(shims)
         with pytest.raises(EngineError, match="bytes came"):
             await spreading.send([image], 0, cluster.say)
         os.unlink(image.file)
         with pytest.raises(EngineError, match="No such file"):
-            await Spreading(shims[:1], peers=True).send(
+            await Spreading(shims[:1]).send(
                 [ImageFile(image.file, "another", SIZE)], 0, cluster.say
             )
         await spreading.leave()

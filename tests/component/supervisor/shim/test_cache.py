@@ -75,13 +75,11 @@ def test_one_of_a_user(make_shim: MakeShim, disk: Path) -> None:
 
 
 def test_two_at_once_have_it_come_once(shim: Shim, make_shim: MakeShim, disk: Path) -> None:
-    """Another shim, and another container of the same, wait for that one."""
+    """Another shim, and another container of the same, are told, and wait for that one."""
     another = make_shim({"TMPDIR": str(disk)})
     assert fetch(shim) == {}
-    waits = {
-        another.ask("fetch", id="1", name="a", size=SIZE, limit=0): another,
-        shim.ask("fetch", id="2", name="a", size=SIZE, limit=0): shim,
-    }
+    assert fetch(another) == fetch(shim, one="2") == {"comes": True}
+    waits = {another.ask("wait", id="1"): another, shim.ask("wait", id="2"): shim}
     time.sleep(0.2)
     for one in (shim, another):
         one.pump(0)
@@ -97,7 +95,8 @@ def test_who_waits_has_it_come_if_the_first_one_is_killed(make_shim: MakeShim, d
     [stream] = first.streams("image").values()
     first.ask("receive", id="1", stream=stream)
     first.write(stream, CONTENT[: SIZE // 2], end=False)
-    number = second.ask("fetch", id="1", name="a", size=SIZE, limit=0)
+    assert fetch(second) == {"comes": True}
+    number = second.ask("wait", id="1")
     for pid in (*descendants(first.hello["pid"]), first.hello["pid"]):
         os.kill(pid, signal.SIGKILL)
     first.process.wait()

@@ -60,8 +60,14 @@ class Node:
         self.images = name
         return str(reply["way"])
 
-    def send(self, images: Sequence[ImageFile]) -> list[str]:
-        return [self._send(f"image-{number}", image) for number, image in enumerate(images)]
+    def send(
+        self, images: Sequence[tuple[ImageFile, str]], maps: Mapping[str, Any] | None
+    ) -> None:
+        files = [
+            (self._send(f"image-{number}", image), point)
+            for number, (image, point) in enumerate(images)
+        ]
+        self.mount(files, maps)
 
     def _send(self, one: str, image: ImageFile) -> str:
         words = {"name": image.name, "size": image.size, "limit": self.limit}
