@@ -27,7 +27,7 @@ class Watch:
     """A request for frames; its last field is the position of the next byte of text.
 
     Attributes:
-        sock: The connection; `begin` comes before.
+        sock: The connection; `first` comes before.
         position: That of the next byte; None: what comes from now on.
     """
 
@@ -62,6 +62,14 @@ class Watch:
             return sock.recv(1)
         except ConnectionError:
             return b""
+
+    def first(self, sock: "_socket.socket") -> bytes:
+        """Do the same as `begin`, or as `again` if that supervisor dies before it answers.
+
+        Args:
+            sock: A connection to the supervisor.
+        """
+        return self.begin(sock) or self.again()
 
     def again(self) -> bytes:
         """Do the same with the successor of a supervisor that has gone.

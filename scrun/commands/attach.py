@@ -43,12 +43,15 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     container = resolve_id(parsed, root)
     directory = os.path.join(root, container)
     watch = Watch(directory, OUTPUT, [b"attach", os.fsencode(container)])
-    answer = watch.begin(connect_served(directory))
+    answer = watch.first(connect_served(directory))
+    if not answer:
+        from scrun.client.find import explain_unserved
+
+        raise explain_unserved(directory)
     if answer not in (b"\0", FRAMED):
         from scrun.cli.failure import report_failure
 
-        status = answer or b"\1"
-        return report_failure(wire.read_answer(watch.sock, status)[1:], status[0], parsed)
+        return report_failure(wire.read_answer(watch.sock, answer)[1:], answer[0], parsed)
     has_terminal = watch.sock.recv(1) == b"\1"
     relay = _Relay(watch, parsed, lasts=answer == FRAMED)
     if has_terminal and not parsed.count("no-stdin") and os.isatty(0):

@@ -228,14 +228,13 @@ def _follow(
     shown: int,
 ) -> int:
     """Show the text as it arrives, except the first bytes, which are shown already."""
-    answer = watch.begin(sock)
-    if answer not in (b"\0", FRAMED):
+    answer = watch.first(sock)
+    if answer not in (b"", b"\0", FRAMED):
         from scrun.cli.failure import report_failure
 
-        status = answer or b"\1"
-        return report_failure(wire.read_answer(sock, status)[1:], status[0], parsed)
+        return report_failure(wire.read_answer(watch.sock, answer)[1:], answer[0], parsed)
     if answer == b"\0":
-        return _show_plain(sock, show, shown)
+        return _show_plain(watch.sock, show, shown)
     while answer == FRAMED:
         wire.wait_for_ever(watch.sock)
         while (frames := watch.frames()) is not None:

@@ -89,6 +89,25 @@ def test_one_that_begins_to_follow_while_there_is_nobody(make_site: MakeSite) ->
     deleted(site)
 
 
+@pytest.mark.parametrize("command", ["attach", "logs"])
+def test_one_whose_supervisor_dies_before_it_answers(make_site: MakeSite, command: str) -> None:
+    site = make_site("slurm-user")
+    detached(site, "echo up; " + _ENDS + "echo bye; exit 7")
+    wait_until("it is up", lambda: site.must("logs", "one"), 30)
+    [supervisor] = site.supervisors()
+    os.kill(supervisor, signal.SIGSTOP)
+    words = ("logs", "--follow", "one") if command == "logs" else ("attach", "one")
+    process, output = watching(site, *words)
+    time.sleep(1)
+    os.kill(supervisor, signal.SIGKILL)
+    wait_until("it is adopted", lambda: "goes on" in site.must("logs", "--messages", "one"), 30)
+    time.sleep(1)
+    (site.rootfs / "gate").touch()
+    assert process.wait(30) == (7 if command == "attach" else 0)
+    assert output.all() == (b"bye\n" if command == "attach" else b"up\nbye\n")
+    deleted(site)
+
+
 def test_what_is_typed_and_shown(make_site: MakeSite, dice: random.Random) -> None:
     """Each line comes back once, also those that are typed while there is nobody."""
     site = make_site("slurm-user")
