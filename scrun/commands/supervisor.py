@@ -1,9 +1,10 @@
 """scrun supervisor: list the supervisors, stop them, or have successors take over from them.
 
-`stop` is SIGTERM, and a second one after `--time`. `restart` has each give its name away (`aside`,
-see `supervisor.daemon.retirement`) and starts its successor, which takes its containers over as
-soon as nothing is lost by that. A newer scrun does the same with the next container. What no
-successor can take over stays with the old one, which goes on until the last of those has ended.
+`stop` is SIGINT, and a second one after `--time`; SIGTERM would leave the containers to a
+successor. `restart` has each give its name away (`aside`, see `supervisor.daemon.retirement`) and
+starts its successor, which takes its containers over as soon as nothing is lost by that. A newer
+scrun does the same with the next container. What no successor can take over stays with the old
+one, which goes on until the last of those has ended.
 
 Wire: `aside FORCE`, answered with the containers that stay and why, as JSON; `succeed`.
 
@@ -146,7 +147,7 @@ def _watched(ones: "Sequence[Supervisor]") -> "Iterator[tuple[Supervisor, int]]"
 
 def _signal(pidfd: int) -> None:
     try:
-        signal.pidfd_send_signal(pidfd, signal.SIGTERM)
+        signal.pidfd_send_signal(pidfd, signal.SIGINT)
     except ProcessLookupError:
         pass
 

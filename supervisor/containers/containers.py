@@ -9,7 +9,6 @@ import trio
 from scrun.core.errors import StateError, SupervisorLost, UnknownContainer
 from scrun.core.paths import BUILDS, COMMON, has_record
 from scrun.model.record import Record, read_record
-from scrun.model.states import taken
 from scrun.oci.ids import check_id
 from scrun.supervisor.containers import orphans
 from scrun.supervisor.containers.adoption import Adoption, by_jobs
@@ -17,7 +16,7 @@ from scrun.supervisor.containers.anchors import Anchor
 from scrun.supervisor.containers.arrivals import Arrivals
 from scrun.supervisor.containers.caller import Caller
 from scrun.supervisor.containers.container import Container
-from scrun.supervisor.containers.leaving import Leaving
+from scrun.supervisor.containers.leaving import TOLD_TO_STOP, Leaving
 from scrun.supervisor.containers.ledger import Ledger, first_record
 from scrun.supervisor.containers.lending import borrow, lend
 from scrun.supervisor.containers.pods import Pods
@@ -90,6 +89,7 @@ class Containers:
         self.arrivals = Arrivals(root, self._known)
         self._pods = Pods(nursery, self.deposits, self.arrivals.of_pod, keep, borrows)
         self.leaving = Leaving(self._known)
+        self._accepts = True
         self._stopping = False
         self._successor = Successor(root, name, self._engines, self._stagers, changed)
 
@@ -152,11 +152,18 @@ class Containers:
 
     async def end_all(self) -> None:
         """End all of them, and accept no new ones; returns when all are cleaned up."""
+        self._accepts = False
         self._stopping = True
         for container in self._known.values():
-            container.end(taken("scrun-failure", "the supervisor was told to stop"))
+            container.end(TOLD_TO_STOP)
         for container in list(self._known.values()):
             await container.gone.wait()
+        await self.keep_no_jobs()
+
+    async def leave(self) -> None:
+        """Accept no new ones, and end those that no successor finds; returns when that is done."""
+        self._accepts = False
+        await self.leaving.end_the_others()
         await self.keep_no_jobs()
 
     async def keep_no_jobs(self) -> None:
@@ -205,10 +212,14 @@ class Containers:
         self._kept_jobs += 1
         self._nursery.start_soon(keep)
 
-    def abandon(self) -> None:
-        """Leave the rest of the work to others: the records describe it, and we drop the locks."""
+    def abandon(self, *, kept: bool) -> None:
+        """Leave the rest of the work to others: the records describe it, and we drop the locks.
+
+        Args:
+            kept: Whether that goes for containers, too, that a successor could find.
+        """
         for container in self._known.values():
-            if container.alive:
+            if container.alive and (kept or container.why_it_stays):
                 container.abandon()
 
     def find(self, container: str) -> Container | Record:
@@ -265,7 +276,7 @@ class Containers:
         )
         file = await open_file(create_request.settings.log)
         try:
-            if self._stopping:
+            if not self._accepts:
                 raise SupervisorLost(
                     f"supervisor {os.getpid()} is stopping, and still cleans up its containers; "
                     "try again when it has ended"

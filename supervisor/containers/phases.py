@@ -168,8 +168,9 @@ class Phases:
 
     @property
     def ending(self) -> bool:
-        """Whether it is being ended."""
-        return self._scope.cancel_called or self.phase is Phase.STOPPING
+        """Whether it is being ended, or has ended and is being cleaned up."""
+        over = self.phase in (Phase.STOPPING, Phase.STOPPED)
+        return self._scope.cancel_called or (over and self.alive)
 
     def become(self, phase: Phase, annotations: Mapping[str, str] | None = None) -> bool:
         """Enter another phase if it may follow the current one, and record it.

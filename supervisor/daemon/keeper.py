@@ -4,12 +4,14 @@ It is a shell that reads from a pipe of the supervisor's. At its end of file, wh
 has died, it calls a program that starts another supervisor and hands over to that what the dead
 one has left (`scrun.client.hand_over`), and calls it again for as long as that fails: scrun may
 just be being installed anew. Until then it only has a descriptor of the socket in which all that
-waits (`supervisor.core.deposits`). If the keeper dies, the supervisor starts another one; if both
-die at once, all ends with them.
+waits (`supervisor.core.deposits`), and only KILL ends it: whoever ends a session or a service
+sends SIGTERM to it and to the supervisor, in any order. If the keeper dies, the supervisor starts
+another one; if both die at once, all ends with them.
 """
 
 import os
 import sys
+from contextlib import suppress
 
 import trio
 
@@ -20,12 +22,13 @@ from scrun.supervisor.log.supervisor_log import log
 
 # /proc/uptime: the shell can read that by itself
 _SCRIPT = """\
+trap '' TERM INT HUP
 read -r word
 [ "$word" = end ] && exit
 limit=$1
 shift
 read -r began _ </proc/uptime
-until "$@" "$began"; do
+until (trap - TERM INT HUP; exec "$@" "$began"); do
     sleep 0.2
     read -r now _ </proc/uptime
     [ "$((${now%.*} - ${began%.*}))" -le "$limit" ] || exit
@@ -84,7 +87,10 @@ class Keeper:
                 ) as keeper:
                     os.close(theirs)
                     theirs = -1
-                    await keeper.wait()
+                    try:
+                        await keeper.wait()
+                    finally:
+                        self.dismiss()
                 log.warning("the keeper has ended: another one takes its place")
             except OSError as error:
                 log.warning("the keeper cannot be started: %s", error)
@@ -96,6 +102,7 @@ class Keeper:
             await trio.sleep(_PAUSE)
 
     def dismiss(self) -> None:
-        """Have it end without a successor: we exit at once."""
+        """Have it end without a successor: we exit, and nothing is left for one."""
         if self.line >= 0:
-            os.write(self.line, b"end\n")
+            with suppress(BrokenPipeError):  # it has ended
+                os.write(self.line, b"end\n")

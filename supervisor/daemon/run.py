@@ -2,6 +2,7 @@
 
 import os
 import signal
+from functools import partial
 
 import trio
 
@@ -56,13 +57,20 @@ async def _serve(server: Server, starter: Starter) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
 
             async def handle_signals() -> None:
-                first = await anext(signals)
-                nursery.start_soon(server.stop)
+                """SIGTERM leaves the containers to a successor, SIGINT ends them."""
+                number = await anext(signals)
                 # at the end of a session systemd sends SIGHUP as well, and means one signal
-                count = int(first != signal.SIGHUP)
-                while count < 2:
-                    count += await anext(signals) != signal.SIGHUP
-                server.exit_now()
+                twice = number != signal.SIGHUP
+                while True:
+                    leave = number != signal.SIGINT
+                    async with trio.open_nursery() as stopping:
+                        stopping.start_soon(partial(server.stop, leave=leave))
+                        while (number := await anext(signals)) == signal.SIGHUP:
+                            pass
+                        if twice and not (leave and number == signal.SIGINT):
+                            server.exit_now(leave=leave)
+                        twice = True
+                        stopping.cancel_scope.cancel()
 
             def serving() -> None:
                 nursery.start_soon(handle_signals)

@@ -112,34 +112,45 @@ class Server:
             self._nursery.cancel_scope.cancel()
         self._containers.deposits.close()
 
-    async def stop(self) -> None:
-        """End all containers, then stop serving.
+    async def stop(self, *, leave: bool) -> None:
+        """Stop serving, when the containers have ended that end with us.
 
         The socket stays until then, so that callers reach the supervisor that ends their
         containers. What takes longer than the timeout is left to others: Slurm or a script may
         hang.
+
+        Args:
+            leave: Whether only those end that no successor finds; the keeper calls one.
         """
         with trio.move_on_after(self._stop_timeout) as patience:
-            await self._containers.end_all()
+            await (self._containers.leave() if leave else self._containers.end_all())
         if patience.cancelled_caught:
-            self.exit_now()
+            self.exit_now(leave=leave)
         with trio.move_on_after(_LAST_ANSWERS):  # callers that wait for an end get their answer
             while self._busy > self._retirement.lasting:
                 await self._changed.wait()
+        if self._containers.leaving.is_kept:
+            finish(_LAST_WORDS)
+            self.exit_now(leave=True)
         if not self._withdraw():
             self._unlink()
         self._nursery.cancel_scope.cancel()
 
-    def exit_now(self) -> NoReturn:
+    def exit_now(self, *, leave: bool) -> NoReturn:
         """Exit at once; the records describe what is left to clean up.
 
         Children end with us: salloc reads end of file and releases its job, and a script's
         commands must not go on beside the supervisor that repeats them.
+
+        Args:
+            leave: Whether to leave to a successor what it finds, as if we had been killed.
         """
-        self._containers.abandon()
+        leave = leave and self._containers.leaving.is_kept
+        self._containers.abandon(kept=not leave)
         end_children()
-        self._keeper.dismiss()
-        self._unlink()
+        if not leave:
+            self._keeper.dismiss()
+            self._unlink()
         os._exit(0)
 
     @property

@@ -298,9 +298,9 @@ class Site:
         """End its supervisors, and remove everything."""
         self._sweep()
         for pid in self.supervisors():
-            signal_quietly(pid, signal.SIGTERM)
+            signal_quietly(pid, signal.SIGINT)
         try:
-            wait_while("supervisors after SIGTERM", self.supervisors)
+            wait_while("supervisors after SIGINT", self.supervisors)
         finally:
             self._stack.close()
             for pid in self.supervisors():

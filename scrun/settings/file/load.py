@@ -268,9 +268,9 @@ class Settings(msgspec.Struct, frozen=True):
         create_timeout: Seconds that `create` and `run --detach` wait for a pending job and for
             staging; then they return, and the container goes on waiting.
         idle_timeout: Seconds after which a supervisor without containers exits.
-        stop_timeout: Seconds in which a supervisor ends its containers after SIGTERM. It leaves
-            the rest of the cleanup to the next command. Keep it below the 90 s after which systemd
-            kills it.
+        stop_timeout: Seconds in which a supervisor ends its containers: all when it is told to
+            stop, after SIGTERM those that no successor can take over. It leaves the rest to the
+            next command. Keep it below the 90 s after which systemd kills it.
         restore_timeout: Seconds that a container whose supervisor has died waits for another one;
             then it ends, and its job is released.
         log: See `Log`.

@@ -71,7 +71,7 @@ def test_stop(make_site: MakeSite) -> None:
 
 
 def test_stop_in_time(make_site: MakeSite) -> None:
-    """As a second SIGTERM: what is left is described, and cleaned up by the next command."""
+    """As a second SIGINT: what is left is described, and cleaned up by the next command."""
     site = make_site("slurm-user")
     life = running(site)
     began = time.monotonic()

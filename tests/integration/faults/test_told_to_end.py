@@ -1,0 +1,103 @@
+"""A supervisor that gets SIGTERM leaves its containers to a successor; SIGINT ends them."""
+
+import os
+import signal
+from contextlib import suppress
+
+import pytest
+
+from tests.conftest import MakeSite
+from tests.harness.adoption import UNTIL_TOLD, adoptions, end
+from tests.harness.life import Life
+from tests.harness.site import Site
+from tests.harness.wait import wait_until, wait_while
+
+pytestmark = pytest.mark.by_shim
+PLACES = pytest.mark.parametrize("place", ["slurm-user", "local-user"])
+
+
+def running(site: Site, **how: object) -> Life:
+    return site.shell(UNTIL_TOLD, **how).created(60).start(60).says("up", 30)
+
+
+def keepers(site: Site) -> list[int]:
+    return [one.pid for one in site.processes() if "scrun-keeper" in one.argv]
+
+
+def told(site: Site, *numbers: int) -> None:
+    """Send signals to the supervisor, and wait for its end, which nobody holds up."""
+    [supervisor] = wait_until("one supervisor", site.supervisors, 20)
+    for number in numbers:
+        os.kill(supervisor, number)
+    wait_while("the old one", lambda: supervisor in site.supervisors(), 4.5)
+
+
+def adopted(life: Life, times: int) -> None:
+    """Wait until it is."""
+    wait_until("it is adopted", lambda: adoptions(life) == times, 20)
+
+
+def go_on(*lives: Life, times: int = 1) -> None:
+    """Hold that they were adopted, and have statuses of their own."""
+    for life in lives:
+        adopted(life, times)
+        assert life.state()["status"] == "running"
+        life.kill("USR1")
+        assert life.wait(30) == 7
+        assert life.state()["annotations"]["org.scrun.exit_status"] == "7"
+    end(*lives)
+
+
+@PLACES
+@pytest.mark.parametrize(
+    "numbers",
+    [(signal.SIGTERM,), (signal.SIGHUP,), (signal.SIGTERM, signal.SIGHUP), (signal.SIGTERM,) * 2],
+)
+def test_its_containers_go_on(make_site: MakeSite, place: str, numbers: tuple[int, ...]) -> None:
+    site = make_site(place)
+    life, created = running(site), site.shell(UNTIL_TOLD).created(60)
+    told(site, *numbers)
+    assert (life.state()["status"], created.state()["status"]) == ("running", "created")
+    go_on(life, created.start(60).says("up", 30))
+
+
+def test_only_those_end_that_no_successor_finds(make_site: MakeSite) -> None:
+    site = make_site("slurm-user")
+    life, alone = running(site), running(site, environment={"SCRUN_NTASKS": "2"})
+    told(site, signal.SIGTERM)
+    assert alone.wait(30) == 125
+    state = alone.state()
+    assert state["status"] == "stopped"
+    assert state["annotations"]["org.scrun.message"] == "the supervisor was told to stop"
+    alone.delete(60)
+    go_on(life)
+
+
+@PLACES
+@pytest.mark.parametrize("first", ["the supervisor", "its keeper"])
+def test_the_end_of_a_service(make_site: MakeSite, place: str, first: str) -> None:
+    """That sends SIGTERM to all at once: to whom it comes first does not matter."""
+    site = make_site(place)
+    life = running(site)
+    for times in (1, 2):
+        [keeper] = wait_until("the keeper", lambda: keepers(site), 20)
+        if first == "its keeper":
+            os.kill(keeper, signal.SIGTERM)
+        told(site, signal.SIGTERM)
+        if first == "the supervisor":
+            with suppress(ProcessLookupError):
+                os.kill(keeper, signal.SIGTERM)  # it calls a successor, or has done so
+        adopted(life, times)
+    go_on(life, times=2)
+
+
+@PLACES
+def test_sigint_ends_them(make_site: MakeSite, place: str) -> None:
+    site = make_site(place)
+    life = running(site)
+    told(site, signal.SIGINT)
+    assert life.wait(30) == (125 if place == "slurm-user" else 137)
+    state = life.state()
+    assert state["status"] == "stopped"
+    assert state["annotations"]["org.scrun.message"] == "the supervisor was told to stop"
+    end(life)
