@@ -140,6 +140,10 @@ class Child:
         """Its pidfd."""
         return self._pidfd
 
+    def outlives_us(self) -> None:
+        """Leave it alone when we exit: it has taken its parent-death signal back by itself."""
+        _dying_with_us.discard(self)
+
     def close(self) -> None:
         """Close the pidfd."""
         os.close(self._pidfd)

@@ -95,6 +95,7 @@ class Reaper:
         assert self.process is not None
         kept = {f"{JOB}reaper": self.process.pidfd, f"{JOB}status": self.status}
         deposit.hold(kept, reaper=self.process.pid)
+        self.process.outlives_us()
         return self.process
 
 

@@ -1,5 +1,6 @@
 """A supervisor that gets SIGTERM leaves its containers to a successor; SIGINT ends them."""
 
+import json
 import os
 import signal
 from contextlib import suppress
@@ -89,6 +90,29 @@ def test_the_end_of_a_service(make_site: MakeSite, place: str, first: str) -> No
                 os.kill(keeper, signal.SIGTERM)  # it calls a successor, or has done so
         adopted(life, times)
     go_on(life, times=2)
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "restart"])
+def test_one_with_a_reaper_goes_on(make_site: MakeSite, how: str) -> None:
+    """That was started to die with the supervisor, and has taken that back."""
+    site = make_site("local-user")
+    bundle = site.bundle_of(
+        "sh", "-c", "trap 'echo bye; exit 7' USR1; while :; do sleep 0.05; done"
+    )
+    site.must("run", "--detach", "--bundle", bundle, "one")
+    [old] = site.supervisors()
+    if how == "restart":
+        site.must("supervisor", "restart")
+    else:
+        os.kill(old, signal.SIGTERM)
+    wait_while("the old one", lambda: old in site.supervisors(), 20)
+    wait_until("it is adopted", lambda: "goes on" in site.must("logs", "--messages", "one"), 20)
+    following = site.popen("logs", "--follow", "one")
+    site.must("kill", "one", "USR1")
+    assert following.communicate(timeout=20)[0].decode() == "bye\n"
+    assert json.loads(site.must("state", "one"))["annotations"]["org.scrun.exit_status"] == "7"
+    site.must("delete", "one")
+    site.settle(20)
 
 
 @PLACES
