@@ -189,6 +189,8 @@ class AdoptedContainer(Container):
             if not self._has_anchor:
                 self._process = process
             self.there.set()
+            if "killed" in self._found.facts:
+                self.begin_to_kill()
             self._journal.write("info", "its supervisor has died, and this one goes on")
             try:
                 ending = await self._run_on(process)

@@ -70,6 +70,10 @@ class Container(Lifecycle):
         """Whether SIGKILL can be sent by `begin_to_kill` now."""
         return answer_to_signal(self.phase, signal.SIGKILL) is SignalAction.DELIVER
 
+    def is_to_be_killed(self) -> None:
+        """Have a successor call `begin_to_kill` if we die before we have done it."""
+        self._deposit.note(killed=True)
+
     def begin_to_kill(self) -> None:
         """Send SIGKILL in the background; end the container if that fails."""
 

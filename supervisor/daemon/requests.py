@@ -186,6 +186,7 @@ class ClientRequest:
                 raise StateError(not_running(self._id))
         elif number == SIGKILL and found.can_be_killed:
             # it cannot be refused, and kill(2) does not wait for the end either
+            found.is_to_be_killed()
             self._afterwards = found.begin_to_kill
         else:
             await found.kill(number)

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from contextlib import suppress
 
 import pytest
@@ -90,6 +91,24 @@ def test_the_end_of_a_service(make_site: MakeSite, place: str, first: str) -> No
                 os.kill(keeper, signal.SIGTERM)  # it calls a successor, or has done so
         adopted(life, times)
     go_on(life, times=2)
+
+
+def test_what_was_killed_is_killed(make_site: MakeSite) -> None:
+    """SIGKILL is answered before it is sent."""
+    site = make_site("local-user")
+    for _ in range(8):
+        life = running(site)
+        [supervisor] = wait_until("one supervisor", site.supervisors, 20)
+        os.kill(supervisor, signal.SIGSTOP)
+        killing = site.popen("kill", life.id, "KILL")
+        time.sleep(0.5)
+        for number in (signal.SIGTERM, signal.SIGCONT):
+            os.kill(supervisor, number)
+        killing.communicate(timeout=30)
+        assert killing.returncode == 0
+        assert life.wait(30) == 137
+        life.delete(60)
+    site.settle(20)
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "restart"])
