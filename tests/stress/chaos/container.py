@@ -19,6 +19,7 @@ from tests.stress.chaos.faults import (
     CREATED,
     CREATING,
     DELETING,
+    DETACHED,
     ENDING,
     HELD,
     RUNNING,
@@ -31,6 +32,7 @@ from tests.stress.chaos.plan import Plan
 from tests.stress.chaos.seen import KILLED, Answer, Seen
 from tests.stress.chaos.testbed import Testbed
 from tests.stress.chaos.victims import Where
+from tests.stress.chaos.watchers import answers, execute, watching
 
 T = TypeVar("T")
 
@@ -40,7 +42,6 @@ DELETE = 150.0
 _EOF = 10.0
 _TOGETHER = 2.0  # a member of a pod stays for the fault of another one
 _LOOKS = 0.02
-_EXECUTED = ("sh", "-c", "echo executed; exit 5")
 
 
 class Late(Exception):
@@ -76,10 +77,11 @@ class Container:
         self._hit_at = 0.0
         before, after = (b"".join(b"%d\n" % n for n in range(1, m + 1)) for m in plan.lines)
         text = {"lines": before + after, "terminal": b"down\n", "stdin": before}
+        text |= {"logs": text["lines"], "attach": answers(plan).encode()}
         own = {137, 33} if plan.kind == "kill" else {plan.status}
         self.seen = Seen(expected=b"up\n" + text.get(plan.kind, b""), own=frozenset(own))
         self._typed = before if plan.kind == "stdin" else b""
-        self._first = b"up\n" + before if plan.kind == "lines" else b"up"
+        self._first = b"up\n" + before if plan.kind in ("lines", "logs") else b"up"
 
     def note(self, text: str) -> None:
         """Keep what happened, and when."""
@@ -194,7 +196,7 @@ class Container:
             anchor = self.where.anchor
             if self.seen.hit and "keepalive" in self.plan.fault.beside:
                 # nobody is left who would end it here: the engine has its process still
-                await self._call("delete", "--force")
+                await self.call("delete", "--force")
             self.seen.anchor = await in_time(
                 CALL, "end of the container", lambda: self._wait(anchor)
             )
@@ -207,7 +209,8 @@ class Container:
         for name, stream in (("output", held.stdout), ("error", held.stderr)):
             if stream:
                 await in_time(_EOF, f"end of standard {name}", stream.ended.wait)
-        self.seen.out = bytes(held.stdout.data) if held.stdout else b""
+        if self.plan.kind not in DETACHED:
+            self.seen.out = bytes(held.stdout.data) if held.stdout else b""
         self.note(f"standard error: {held.stderr.text!r}")
         if os.path.lexists(f"{self.testbed.root_of(self.plan)}/{self.id}"):
             self.seen.left.append("its record")
@@ -219,7 +222,8 @@ class Container:
         return await self.testbed.children.wait(pid, self._began)
 
     async def _create(self, held: Ends, pid_file: Path) -> bool:
-        words = ["create", "--bundle", str(self.testbed.bundle(self.plan))]
+        words = ["run", "--detach"] if self.plan.kind in DETACHED else ["create"]
+        words += ["--bundle", str(self.testbed.bundle(self.plan))]
         words += ["--pid-file", str(pid_file)]
         if held.console:
             words += ["--console-socket", str(held.console)]
@@ -242,33 +246,40 @@ class Container:
             self.seen.create = Answer(0)
             return True
         if status in KILLED and pid_file.exists():  # when all was done; engines do this then
-            await self._call("delete", "--force")
+            await self.call("delete", "--force")
         await in_time(_EOF, "end of create's standard error", held.stderr.ended.wait)
         self.seen.create = Answer(status, "", held.stderr.text)
         return False
 
     async def _start_and_run(self, held: Ends) -> None:
+        if self.plan.kind not in DETACHED and not await self._start(held):
+            return
+        await self._wait_for_its_job()
+        async with watching(self) as watchers:
+            stdout, plain = watchers.output or held.stdout, self._first
+            assert stdout is not None
+            await in_time(CALL, "first output", lambda: stdout.until(plain))
+            await watchers.begin()
+            await self._enter(RUNNING)
+            if self.plan.kind == "exec":
+                await execute(self)
+            await watchers.converse()
+            await self._held()
+            await watchers.end()
+            if not self._doomed:
+                await self._let_go(held)
+
+    async def _start(self, held: Ends) -> bool:
         await self._enter(STARTING)
-        done = await self._call("start")
+        done = await self.call("start")
         self.seen.start = Answer(done.status, done.out, done.err)
         if self.plan.fault.target == "client" and done.status in KILLED:
-            again = await self._call("start")  # it may have been asked for, or not
+            again = await self.call("start")  # it may have been asked for, or not
             self.note(f"start again: {again.status} {again.err}")
         elif done.status or held.stdout is None:
             await self._kill("KILL")  # it is created still, or has ended
-            return
-        stdout = held.stdout
-        assert stdout is not None
-        await self._wait_for_its_job()
-        plain = self._first
-        await in_time(CALL, "first output", lambda: stdout.until(plain))
-        await self._enter(RUNNING)
-        if self.plan.kind == "exec":
-            done = await self._call("exec", after=_EXECUTED)
-            self.seen.executed = Answer(done.status, done.out, done.err)
-        await self._held()
-        if not self._doomed:
-            await self._let_go(held)
+            return False
+        return True
 
     async def _wait_for_its_job(self) -> None:
         """Be in the queue still, until the fault has come."""
@@ -291,6 +302,8 @@ class Container:
         if self.plan.kind == "kill":
             await self._kill("KILL" if self.plan.force else "TERM")
             return
+        if self.plan.kind == "attach":  # who has typed `end` already
+            return
         stdin, stdout = held.stdin, held.stdout
         assert stdin is not None
         assert stdout is not None
@@ -305,7 +318,7 @@ class Container:
     async def _kill(self, number: str) -> None:
         """Send a signal, again if the fault has prevented it."""
         for _ in range(20):
-            done = await self._call("kill", after=(number,))
+            done = await self.call("kill", after=(number,))
             self.note(f"kill: {done.status} {done.err}")
             self.seen.kills.append(Answer(done.status, done.out, done.err))
             if done.status == 0 or "is stopped" in done.err:
@@ -314,7 +327,8 @@ class Container:
 
     async def _asked_state(self) -> dict[str, str]:
         """Return what `state` says: nothing if it is refused."""
-        done = await self._call("state")
+        done = await self.call("state")
+        self.seen.states.append(Answer(done.status, "", done.err))
         if done.status:
             self.note(f"state: {done.status} {done.err}")
             return {}
@@ -336,7 +350,7 @@ class Container:
         force = self.plan.force or self.seen.create is None or self.seen.create.status != 0
         deadline = trio.current_time() + DELETE
         for attempt in itertools.count():
-            done = await self._call("delete", *(["--force"] if force or attempt else []))
+            done = await self.call("delete", *(["--force"] if force or attempt else []))
             self.seen.deletes.append(Answer(done.status, done.out, done.err))
             self.note(f"delete: {done.status} {done.err}")
             if done.status == 0:
@@ -354,7 +368,8 @@ class Container:
 
     # Its means
 
-    async def _call(self, command: str, *options: str, after: tuple[str, ...] = ()) -> Done:
+    async def call(self, command: str, *options: str, after: tuple[str, ...] = ()) -> Done:
+        """Call scrun, as the container's client at the moment."""
         call = self.testbed.call(self.plan, command, *options, self.id, *after)
         self.where.client = call.pid
         try:

@@ -31,14 +31,24 @@ HELD = (CREATED, WAITING, RUNNING)
 KINDS = ("status", "lines", "stdin", "terminal", "kill", "exec", "script", "stubborn")
 ANCHORED = ("script",)
 """Kinds that have an anchor on this machine, too, and an OCI runtime beside it while they run."""
-OWN = tuple(kind for kind in KINDS if kind not in ANCHORED)
+DETACHED = ("logs", "attach")
+"""Kinds of `run --detach` whose output is followed; somebody types at a terminal of the second."""
+WATCHED = ("program", *DETACHED)
+"""Kinds beside which commands stay open, one of them with a program of `exec`."""
+OWN = tuple(kind for kind in (*KINDS, "program") if kind not in ANCHORED)
 """Kinds whose engine has the container's own first process there."""
 OF_IMAGES = tuple(kind for kind in KINDS if kind not in ANCHORED)
 """Kinds of containers with an image that the nodes do not see: no script stages them."""
+_WATCHED_AT = {
+    "program": (RUNNING,),
+    **dict.fromkeys(DETACHED, (CREATING, RUNNING, ENDING, DELETING)),
+}
 PODMAN = ("podman",)
 ENGINES = ("slurm", "local")
 LAUNCHES = ("container", "shim")
 """What makes containers on the nodes: the cluster's oci.conf decides."""
+
+_ADOPTED = ("supervisor-kill", "supervisor-term", "supervisors-kill", "supervisors-term")
 
 TRAPPED = 33
 """What the containers exit with when they get TERM or INT."""
@@ -96,13 +106,19 @@ class Fault(msgspec.Struct, frozen=True):
 
     def kinds_at(self, engine: str, moment: Moment | None) -> tuple[str, ...]:
         """Those that have its target at a moment."""
+        kinds = tuple(kind for kind in self.kinds if moment in _WATCHED_AT.get(kind, (moment,)))
         if engine == "slurm":
-            return self.kinds
+            return kinds
         hit = (self.target, *self.beside)
         anchored = "anchor" in hit and moment is not CREATING
         if anchored or ("runtime" in hit and moment is RUNNING):
             return ANCHORED
-        return tuple(kind for kind in self.kinds if kind in OWN or "first" not in hit)
+        return tuple(kind for kind in kinds if kind in OWN or "first" not in hit)
+
+    @property
+    def is_adopted(self) -> bool:
+        """Whether another supervisor goes on with what is created, so that nothing shows."""
+        return self.name in _ADOPTED
 
     @property
     def beside_it(self) -> "Fault":

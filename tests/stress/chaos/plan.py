@@ -14,6 +14,7 @@ from tests.stress.chaos.faults import (
     OWN,
     PODMAN,
     WAITING,
+    WATCHED,
     Fault,
     Moment,
 )
@@ -25,6 +26,7 @@ _QUIET = 0.25
 _LOCAL = 0.4
 _WAITS = 0.1
 _KIND_WEIGHTS = dict(zip((*KINDS, *PODMAN), (5, 3, 3, 2, 3, 2, 1, 2, 1), strict=True))
+_KIND_WEIGHTS.update(program=8, logs=4, attach=4)
 _WINDOW = {
     Moment.CREATING: 0.25,
     Moment.CREATED: 0.05,
@@ -120,7 +122,7 @@ def draw(
         status=0 if fault is NONE and dice.random() < 0.5 else dice.randint(40, 99),
         lines=(dice.randint(1, 200), dice.randint(0, 200)),
         force=dice.random() < 0.5,
-        waits=waits and engine == "slurm" and kind not in PODMAN,
+        waits=waits and engine == "slurm" and kind not in (*PODMAN, *WATCHED),
     )
 
 

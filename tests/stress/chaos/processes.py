@@ -15,6 +15,7 @@ from tests.stress.chaos.faults import (
     STARTING,
     TRAPPED,
     WAITING,
+    WATCHED,
     Fault,
     Moment,
 )
@@ -50,7 +51,7 @@ def signals(
     ]
 
 
-_UNSURE = ("srun-INT", "supervisor-KILL")
+_UNSURE = ("srun-INT", "supervisor-KILL", "supervisor-TERM")
 _ANY = {*range(1, 256)}  # what podman ends with when it has lost its conmon: but never 0
 _HEARING = tuple(kind for kind in KINDS if kind != "stubborn")
 LATER = "nothing, but for the time in which it was stopped"
@@ -74,14 +75,14 @@ PROCESSES: tuple[Fault, ...] = (
         "supervisor",
         ALL,
         {
-            "KILL": "nothing, if a shim, srun, crun or runc has made it: another one adopts it. "
-            "Else status 125; `state` says that the supervisor was lost; `delete` tidies up. "
-            "A `create` that it was asked for is refused",
-            "TERM": "status 125; `state` says that the supervisor was told to stop",
-            "INT": "as TERM",
+            "KILL": "nothing, but for the time: another one adopts it. A `create` that it was "
+            "asked for is refused; while its job is waited for, 125",
+            "TERM": "as KILL",
+            "INT": "status 125; `state` says that the supervisor was told to stop",
             "STOP": LATER,
         },
         {"KILL": {_FAILURE}, "TERM": {_FAILURE}, "INT": {_FAILURE}},
+        kinds=(*KINDS, *WATCHED),
         own=True,
         weight=2,
     ),

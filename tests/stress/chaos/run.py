@@ -247,7 +247,7 @@ class Run:
             testbed.close()
             await testbed.remove_gate()
             for process in testbed.site.processes():
-                signal_quietly(process.pid, signal.SIGTERM if process.is_supervisor else 9)
+                signal_quietly(process.pid, signal.SIGINT if process.is_supervisor else 9)
         await trio.sleep(0.5)
         for job in await self._jobs() if self.testbeds else []:
             testbed = self.testbeds["slurm"]

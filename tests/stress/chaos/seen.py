@@ -7,7 +7,6 @@ import msgspec
 from tests.stress.chaos.faults import (
     CREATED,
     CREATING,
-    DELETING,
     ENDING,
     HELD,
     STARTING,
@@ -61,6 +60,7 @@ class Seen(msgspec.Struct):
         waiting: The status that it told while the job was in the queue.
         kills: How each `kill` ended.
         deletes: How each `delete` ended.
+        states: How each `state` ended.
         out: The container's standard output.
         expected: All that it would write.
         hit: Whether the fault hit anybody.
@@ -68,6 +68,8 @@ class Seen(msgspec.Struct):
         hangs: What took too long.
         left: What is left after `delete`.
         executed: How `exec` ended.
+        exec_lasts: Whether a program of `exec` outlives the supervisor.
+        watched: How commands ended that were open beside it, and how they would undisturbed.
         staged_out: How often the script's stage_out was called.
         bad_client: What a client that does not behave has brought about.
         seconds: How long it took from the fault until all was undone.
@@ -80,6 +82,7 @@ class Seen(msgspec.Struct):
     waiting: str = ""
     kills: list[Answer] = []
     deletes: list[Answer] = []
+    states: list[Answer] = []
     out: bytes = b""
     expected: bytes = b""
     own: frozenset[int] = frozenset()
@@ -87,6 +90,8 @@ class Seen(msgspec.Struct):
     hangs: list[str] = []
     left: list[str] = []
     executed: Answer | None = None
+    exec_lasts: bool = True
+    watched: list[tuple[str, Answer, Answer]] = []
     staged_out: int = 0
     bad_client: str = ""
     seconds: float = 0.0
@@ -120,9 +125,8 @@ def _may(plan: Plan, seen: Seen) -> frozenset[int]:
 
 def _is_adopted(plan: Plan, seen: Seen) -> bool:
     """Tell whether another supervisor has to have adopted it, so that nothing shows."""
-    killed = plan.fault.name in ("supervisor-kill", "supervisors-kill")
-    here = plan.engine == "local" and plan.moment not in (None, CREATING, DELETING)
-    return seen.hit and killed and here
+    is_made = plan.moment not in (None, CREATING) and not plan.waits
+    return seen.hit and plan.fault.is_adopted and is_made
 
 
 def _may_with_anchor(plan: Plan, seen: Seen) -> frozenset[int]:
@@ -189,18 +193,40 @@ def _of_calls(plan: Plan, seen: Seen) -> list[Problem]:
     for what, answer in (("create", seen.create), ("start", seen.start)):
         if answer is not None and answer.status != 0:
             found += _refusal(plan, seen, what, answer)
-    harmed = seen.hit and (plan.fault.target in ("exec", "runtime") or bool(plan.fault.ends))
+    found += _of_sessions(plan, seen)
+    harmed = seen.hit and (plan.fault.target in ("exec", "runtime") or _is_harmed(plan, seen))
     if seen.executed not in (None, Answer(5, "executed\n")) and not harmed:
         found.append(Problem(Kind.STATUS, f"exec: {seen.executed}"))
     *first, last = seen.deletes or [Answer(0)]
     if last.status != 0:
         found.append(Problem(Kind.LEAK, f"delete: {last}"))
-    for what, answers in (("delete", first), ("kill", seen.kills)):
+    for what, answers in (("delete", first), ("kill", seen.kills), ("state", seen.states)):
         for answer in answers:
             # it was killed, and asks again
             done = what == "kill" and _is_adopted(plan, seen) and "is stopped" in answer.err
             if answer.status and not done:
                 found += _refusal(plan, seen, what, answer)
+    return found
+
+
+def _is_harmed(plan: Plan, seen: Seen) -> bool:
+    """Tell whether a program of `exec` may have ended because of the fault."""
+    return seen.hit and bool(plan.fault.ends) and not (_is_adopted(plan, seen) and seen.exec_lasts)
+
+
+def _of_sessions(plan: Plan, seen: Seen) -> list[Problem]:
+    """Judge the commands that were open beside the container."""
+    found = []
+    for what, answer, right in seen.watched:
+        if _is_harmed(plan, seen) and not (_is_adopted(plan, seen) and plan.kind != "program"):
+            continue
+        if (answer.status, answer.err) != (right.status, right.err):
+            text = f"{what}: {answer.status} {answer.err!r} instead of {right.status}"
+            found.append(Problem(Kind.STATUS, text))
+        if answer.out != right.out:
+            text = f"{len(answer.out)} of {len(right.out)} bytes of {what}: "
+            text += f"{answer.out[-60:]!r} instead of {right.out[-60:]!r}"
+            found.append(Problem(Kind.LINES, text))
     return found
 
 
@@ -227,7 +253,7 @@ def _of_the_end(plan: Plan, seen: Seen) -> list[Problem]:
     has_run = b"up" in map(bytes.strip, seen.out.splitlines()) or seen.staged_out
     if _never_ran(plan, seen) and has_run:
         found.append(Problem(Kind.LINES, f"it has run without its job: {seen.out!r}"))
-    harmless = not (seen.hit and plan.fault.ends)
+    harmless = not (seen.hit and plan.fault.ends) or _is_adopted(plan, seen)
     if seen.waiting not in ("", "running") and harmless:
         found.append(Problem(Kind.STATUS, f"while its job waits, state says {seen.waiting}"))
     return found
@@ -264,7 +290,8 @@ def _of_output(plan: Plan, seen: Seen) -> list[Problem]:
         strange = not wanted.startswith(out)
     if strange:
         return [Problem(Kind.LINES, f"not what the container wrote: {_around(out, wanted)}")]
-    by_fault = plan.fault.ends if seen.hit else frozenset()
+    adopted = _is_adopted(plan, seen)
+    by_fault = plan.fault.ends if seen.hit and not adopted else frozenset()
     if plan.fault.target == "srun":  # what it had not printed yet is lost with it
         by_fault = seen.own if by_fault else by_fault
     never_began = seen.hit and seen.start is not None and seen.start.status not in (0, *KILLED)

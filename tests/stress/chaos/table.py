@@ -18,6 +18,7 @@ from tests.stress.chaos.faults import (
     STARTING,
     TRAPPED,
     WAITING,
+    WATCHED,
     Fault,
     Moment,
 )
@@ -219,6 +220,7 @@ FAULTS: tuple[Fault, ...] = (
             ends=frozenset(ends),
             surely=False,
             engines=engines,
+            kinds=(*KINDS, *WATCHED) if name.startswith("supervisors") else KINDS,
             outage=True,
             slow=engines == ("slurm",),
         )

@@ -42,6 +42,9 @@ function slurm_scrun_stage_out(id)
 end
 """
 
+ANSWERS = "while read -r n && [ $n != end ]; do echo got $n; done"
+"""Answers to each line."""
+
 _DEAF = "trap '' TERM INT HUP QUIT USR1; echo up; "
 _UP = f"trap 'exit {TRAPPED}' TERM INT; echo up; "
 
@@ -207,9 +210,10 @@ class Testbed:
         words = [*self.site.user.prefix, *before, scrun]
         return [*words, "--root", self.root_of(plan), *arguments]
 
-    def call(self, plan: Plan, *arguments: str) -> Call:
-        """Begin a call of scrun."""
-        return Call(self.children, self.command(plan, *arguments), self.environment(plan))
+    def call(self, plan: Plan, *arguments: str, stdin: int | None = None) -> Call:
+        """Begin a call of scrun, with a descriptor for its standard input, which is closed."""
+        command, environment = self.command(plan, *arguments), self.environment(plan)
+        return Call(self.children, command, environment, stdin=stdin)
 
     def bundle(self, plan: Plan) -> Path:
         """Make a container's bundle."""
@@ -222,9 +226,14 @@ class Testbed:
             "stdin": f"{_UP}while read -r line; do echo $line; done; exit {plan.status}",
             "terminal": f"{_UP}read gate; echo down; exit {plan.status}",
             "kill": f"{_UP}sleep 600 & wait",
+            "program": f"{_UP}read gate; exit {plan.status}",
+            "logs": f"{_UP}seq {before}; read gate; seq {after}; exit {plan.status}",
+            "attach": f"stty -echo -onlcr; {_UP}{ANSWERS}; exit {plan.status}",
             "stubborn": f"{_DEAF}read gate; exit {plan.status}",
         }
-        config = self.site.config("sh", "-c", scripts[plan.kind], terminal=plan.kind == "terminal")
+        config = self.site.config(
+            "sh", "-c", scripts[plan.kind], terminal=plan.kind in ("terminal", "attach")
+        )
         config["process"]["env"].append(f"{TAG}={self.tag(plan)}")
         if plan.pod is not None:
             config["annotations"]["org.scrun.pod"] = f"{self.site.base.name}.{plan.pod}"

@@ -17,6 +17,7 @@ from tests.stress.chaos.faults import (
     NONE,
     RUNNING,
     WAITING,
+    WATCHED,
     Fault,
     Moment,
 )
@@ -359,3 +360,74 @@ def test_what_may_stay_in_a_root_directory(tmp_path: Path) -> None:
     log.write_text('level=error msg="ValueError: 7"\n')
     assert left_in(str(tmp_path)) == ["c1", "@supervisor.log: ValueError: 7"]
     assert left_in(f"{tmp_path}/none") == []
+
+
+@pytest.mark.parametrize(
+    "name", ["supervisor-kill", "supervisor-term", "supervisors-kill", "supervisors-term"]
+)
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("what", "problems"),
+    [
+        ({}, []),
+        ({"anchor": 125, "state": None, "out": b"1\n"}, [Kind.STATUS]),
+        ({"state": {"status": "stopped"}}, [Kind.STATUS]),
+        ({"out": b"1\n2\n"}, [Kind.LINES]),
+        ({"start": REFUSED}, [Kind.WORDS]),
+        ({"states": [REFUSED]}, [Kind.WORDS]),
+        ({"kills": [REFUSED]}, [Kind.WORDS]),
+        ({"deletes": [REFUSED, Answer(0)]}, [Kind.WORDS]),
+        ({"executed": REFUSED}, [Kind.STATUS]),
+    ],
+)
+def test_nothing_shows_of_a_supervisor_that_is_killed(
+    name: str, engine: str, what: dict[str, object], problems: list[Kind]
+) -> None:
+    [fault] = find(name)
+    for moment in fault.moments_on(engine):
+        of = msgspec.structs.replace(plan(fault, moment), engine=engine)
+        if moment is CREATING:
+            assert Kind.STATUS not in kinds(of, seen(hit=True, state=None, anchor=125))
+            assert kinds(of, seen(hit=True, create=REFUSED, start=None, anchor=None)) == []
+        else:
+            assert kinds(of, seen(hit=True, **what)) == problems
+
+
+def test_a_program_of_srun_ends_with_the_supervisor() -> None:
+    [fault] = find("supervisor-kill")
+    of = plan(fault, RUNNING, "exec")
+    ended = seen(hit=True, executed=Answer(125, "executed\n"), exec_lasts=False)
+    assert kinds(of, ended) == []
+    assert kinds(of, msgspec.structs.replace(ended, exec_lasts=True)) == [Kind.STATUS]
+    assert kinds(plan(kind="exec"), ended) == [Kind.STATUS]
+
+
+@pytest.mark.parametrize(
+    ("answer", "problems"),
+    [
+        (Answer(0, "1\n2\n"), []),
+        (Answer(1, "1\n2\n"), [Kind.STATUS]),
+        (Answer(0, "1\n2\n", "scrun: lost\n"), [Kind.STATUS]),
+        (Answer(0, "1\n"), [Kind.LINES]),
+        (Answer(0, "1\n2\n2\n"), [Kind.LINES]),
+    ],
+)
+def test_who_watches_sees_all_once(answer: Answer, problems: list[Kind]) -> None:
+    watched = [("logs", answer, Answer(0, "1\n2\n"))]
+    [killed] = find("supervisor-kill")
+    for of in (plan(killed, RUNNING, "logs"), plan(kind="logs")):
+        assert kinds(of, seen(hit=True, watched=watched)) == problems
+    [ended] = find("supervisor-int")
+    what = seen(hit=True, anchor=125, state=None, watched=watched)
+    assert kinds(plan(ended, RUNNING, "logs"), what) == []
+
+
+def test_who_watches_does_so_while_there_is_something_to_see() -> None:
+    drawn = [draw(4, number, ENGINES, find("supervisor")) for number in range(4000)]
+    seen_ = {(one.kind, one.moment) for one in drawn if one.kind in WATCHED}
+    assert seen_ == {("program", RUNNING)} | {
+        (kind, moment)
+        for kind in ("logs", "attach")
+        for moment in (CREATING, RUNNING, ENDING, DELETING)
+    }
+    assert not any(one.waits for one in drawn if one.kind in WATCHED)
