@@ -209,8 +209,9 @@ def terminal() -> Iterator[tuple[Terminal, int]]:
 @pytest.mark.covers("scrun exec: --tty")
 def test_with_a_terminal(site: Site, running: Life, terminal: tuple[Terminal, int]) -> None:
     here, slave = terminal
-    # crun sets the size when the program may already run, and stty fails until then
-    script = 'tty; until stty size; do :; done; read line; echo "got $line"; stty size; exit 5'
+    # crun sets the size when the program may already run
+    sized = 'until [ "$(stty size)" = "43 143" ]; do :; done; stty size'
+    script = f'tty; {sized}; read line; echo "got $line"; stty size; exit 5'
     process = site.popen("exec", "--tty", running.id, "sh", "-c", script, stdio=slave)
     os.close(slave)
     here.read_until("/dev/pts/", 20)
