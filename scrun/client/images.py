@@ -12,7 +12,9 @@ from scrun.images.place import path_for
 from scrun.images.store import Store
 from scrun.protocol.progress import LIVE
 from scrun.pull.get import Request
-from scrun.settings.file.load import load
+from scrun.settings.file.load import Settings, load
+from scrun.settings.oci_conf.site import beside
+from scrun.settings.slurm_conf import find_slurm_conf
 
 _REMOVE = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
@@ -31,7 +33,39 @@ def open_store(parsed: Parsed) -> Request:
     store = Store(path_for(settings, os.environ), discard)
     store.tidy()
     wanted = settings.images
-    return Request(store, wanted.fresh, _show, os.isatty(2), _warn, wanted.also, wanted.size << 20)
+    return Request(
+        *(store, wanted.fresh, _show, os.isatty(2), _warn, wanted.also, wanted.size << 20),
+        mounts=_mounts(settings),
+    )
+
+
+def _mounts(settings: Settings) -> bool:
+    """Tell whether nodes are likely to mount a user's squashfs file; else it is unpacked later.
+
+    A site's script wants to see the files. Root's would be mounted by the kernel, which is not to
+    read what somebody else has made.
+    """
+    slurm_conf = find_slurm_conf(settings)
+    return (
+        os.geteuid() != 0
+        and settings.engine in ("auto", "slurm")
+        and slurm_conf is not None
+        and settings.slurm.launch != "container"
+        and not os.path.exists(beside(slurm_conf))  # its commands mount none
+        and settings.staging.overlay == "mount"
+        and settings.images.format != "files"
+        and not _has_script(settings, os.path.dirname(slurm_conf))
+    )
+
+
+def _has_script(settings: Settings, directory: str) -> bool:
+    """Tell whether a site's script stages."""
+    if settings.stager != "auto":
+        return settings.stager != "builtin"
+    if settings.lua.script is not None:
+        return settings.lua.script != "none"
+    places = (directory, "/etc/slurm")
+    return any(os.path.exists(os.path.join(place, "scrun.lua")) for place in places)
 
 
 def _show(text: str) -> None:

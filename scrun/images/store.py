@@ -6,7 +6,9 @@
       KEY/                   an image: complete if it is there, and never changed
         scrun-image.json     what it is (`Facts`); its time is that of the last use
         rootfs/              its root file system, or a link to a directory of the user's
-        rootfs.sqfs          or this: a file system to be mounted
+        rootfs.sqfs          or this: a file system to be mounted, or a link to a file of the
+                             user's. Then `rootfs` has only what is in the root directory, or is
+                             missing: of a layer
         empty/               is empty
       leases/KEY/            containers that use it (`scrun.images.leases`)
       locks/KEY              held by whoever makes or removes it (`scrun.images.locks`)

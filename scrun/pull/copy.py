@@ -3,8 +3,10 @@
 import os
 
 from scrun.images.locks import Lock
+from scrun.images.squashfs import linked_in
 from scrun.images.store import ROOTFS, Entry, Facts, Fill
 from scrun.pull.programs import run
+from scrun.pull.squashfs import unpack_squashfs
 
 
 def copy_of(image: Entry) -> Fill:
@@ -12,7 +14,11 @@ def copy_of(image: Entry) -> Fill:
 
     def fill(directory: str, lock: Lock) -> Facts:
         lock.say("it is being copied")
-        copy_tree(os.path.realpath(image.rootfs), os.path.join(directory, ROOTFS))
+        target = os.path.join(directory, ROOTFS)
+        if file := linked_in(image.directory):
+            unpack_squashfs(file, target)
+        else:
+            copy_tree(os.path.realpath(image.rootfs), target)
         facts = image.facts
         return Facts(facts.source, facts.digest, writable=True, defaults=facts.defaults)
 

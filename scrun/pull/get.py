@@ -4,6 +4,7 @@ What is in the store is not fetched again: by digest no registry is asked, and a
 meant when it was last looked up, for `[images] fresh` seconds.
 """
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -16,13 +17,15 @@ from scrun.core.errors import ImageError
 from scrun.images.leases import Lease
 from scrun.images.limits import shrink
 from scrun.images.locks import Lock
+from scrun.images.squashfs import identity, key_of
 from scrun.images.store import ROOTFS, Defaults, Entry, Facts, Store, find_elsewhere
+from scrun.images.store import SQUASHFS as LINK
 from scrun.images.tags import FOREVER, digest_of_words, look_up, remember
 from scrun.oci.image import Image, find_image
 from scrun.pull import layout
 from scrun.pull.programs import run
 from scrun.pull.reference import DIRECTORY, NAMED, SQUASHFS, Reference
-from scrun.pull.squashfs import unpack_squashfs
+from scrun.pull.squashfs import look_into_squashfs, unpack_squashfs
 
 _LISTS = (b"application/vnd.oci.image.index.v1+json", b"manifest.list.v2+json")
 _LAYOUT, _TAG = "layout", "image"
@@ -43,6 +46,7 @@ class Request(msgspec.Struct, frozen=True):
         warn: Prints a line that stays.
         also: Further stores, which are only read.
         limit: The most bytes of the store; 0: any number.
+        mounts: Whether nodes are likely to mount squashfs files.
     """
 
     store: Store
@@ -52,6 +56,7 @@ class Request(msgspec.Struct, frozen=True):
     warn: Say
     also: tuple[str, ...] = ()
     limit: int = 0
+    mounts: bool = False
 
 
 def get(reference: Reference, request: Request, lease: "Lease | None" = None) -> Entry:
@@ -89,8 +94,8 @@ def _get(reference: Reference, request: Request) -> Entry:
         real = os.path.realpath(name)
         return store.make(f"dir-{digest_of_words(real)}", _Link(reference, real))
     if reference.transport == SQUASHFS:
-        key = f"file-{digest_of_words(*_identity(name))}"
-        return _make(key, request, _Squashfs(reference))
+        key = key_of(name, unpacked=not request.mounts)
+        return _make(key, request, _Squashfs(reference, request.mounts))
     if reference.transport == "oci":
         image = find_image(name)
         digest = layout.manifest_digest(image)
@@ -113,19 +118,6 @@ def _make(key: str, request: Request, fill: "Callable[[str, Lock], Facts]") -> E
         request.say("")
 
 
-def _identity(path: str) -> tuple[object, ...]:
-    """Return what changes when a file changes.
-
-    Raises:
-        ImageError: There is no such file.
-    """
-    try:
-        status = os.stat(path)
-    except OSError as error:
-        raise ImageError(f"{path}: cannot be read: {error.strerror}") from error
-    return os.path.realpath(path), status.st_ino, status.st_size, status.st_mtime_ns
-
-
 def _key(digest: str, of_many: str = "") -> str:
     return digest.replace(":", "-") + (f"-{of_many}" if of_many else "")
 
@@ -144,7 +136,7 @@ def _resolve(reference: Reference, request: Request) -> tuple[str, str]:
         age = FOREVER
     elif reference.transport.endswith("-archive"):
         age = FOREVER
-        words = (source, *_identity(_file_of(reference.name)))
+        words = (source, *identity(_file_of(reference.name)))
     elif reference.transport == "containers-storage":
         age = -1.0
     name = "\n".join(map(str, words))
@@ -187,15 +179,20 @@ class _Link:
 
 
 class _Squashfs:
-    """Makes an image of a file."""
+    """Makes an image of a file: a link to it, and what is in its root directory; or its files."""
 
-    def __init__(self, reference: Reference) -> None:
-        self._reference = reference
+    def __init__(self, reference: Reference, mounts: bool) -> None:
+        self._reference, self._mounts = reference, mounts
 
     def __call__(self, directory: str, lock: Lock) -> Facts:
+        file, rootfs = self._reference.name, os.path.join(directory, ROOTFS)
+        if self._mounts:
+            with contextlib.suppress(ImageError):  # unsquashfs is old; or says below what is wrong
+                defaults = look_into_squashfs(file, rootfs)
+                os.symlink(os.path.realpath(file), os.path.join(directory, LINK))
+                return Facts(self._reference.text, defaults=defaults)
         lock.say("it is being unpacked")
-        defaults = unpack_squashfs(self._reference.name, os.path.join(directory, ROOTFS))
-        return Facts(self._reference.text, defaults=defaults)
+        return Facts(self._reference.text, defaults=unpack_squashfs(file, rootfs))
 
 
 class _Layout:

@@ -6,9 +6,11 @@ the script `/etc/rc`. What is saved here has them, too.
 
 import os
 import shlex
+import tempfile
 
 from scrun.core.paths import read_regular
 from scrun.core.trees import OPEN_FOLDER
+from scrun.images.squashfs import FINE_FOR_USERS, entries, root_directory, unpacking
 from scrun.images.store import Defaults
 from scrun.pull.programs import run
 
@@ -19,21 +21,32 @@ _RC, _ENVIRONMENT = "rc", "environment"
 def unpack_squashfs(file: str, rootfs: str) -> Defaults:
     """Unpack a file, and return how its program is started.
 
-    unsquashfs writes nothing outside of its target; for an ordinary user, all files belong to that
-    user, and there are no devices.
-
     Raises:
         ImageError: It cannot be unpacked.
     """
-    ordinary = os.geteuid() != 0
-    run(
-        *("unsquashfs", "-no-progress", "-dest", rootfs),
-        *(("-user-xattrs",) if ordinary else ()),
-        file,
-        what=f"{file}: unsquashfs cannot unpack it",
-        # 2: something could not be made that needs root, such as a device
-        fine=(0, 2) if ordinary else (0,),
-    )
+    _unsquashfs(unpacking(file, rootfs), file)
+    return _defaults_in(rootfs)
+
+
+def look_into_squashfs(file: str, rootfs: str) -> Defaults:
+    """Make what is in the root directory of a file, and return how its program is started.
+
+    Raises:
+        ImageError: unsquashfs cannot do it; before 4.5 it could not.
+    """
+    _unsquashfs(root_directory(file, rootfs), file)
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(rootfs)) as folder:
+        paths = [f"etc/{name}" for name in (_RC, _ENVIRONMENT)]
+        _unsquashfs(entries(file, folder, 2, paths), file)
+        return _defaults_in(folder)
+
+
+def _unsquashfs(command: "tuple[str, ...]", file: str) -> None:
+    fine = FINE_FOR_USERS if os.geteuid() else (0,)
+    run(*command, what=f"{file}: unsquashfs cannot unpack it", fine=fine)
+
+
+def _defaults_in(rootfs: str) -> Defaults:
     has_rc = read_in(rootfs, _RC) is not None
     text = (read_in(rootfs, _ENVIRONMENT) or b"").decode(errors="surrogateescape")
     lines = (line.strip() for line in text.splitlines())

@@ -3,8 +3,9 @@
 import os
 
 from scrun.core.errors import BundleError
+from scrun.images.lookup import find_program
 from scrun.oci.config import Bundle, Process, load_bundle
-from scrun.oci.lookup import Found, NotFound, Unknown, find_program
+from scrun.oci.lookup import Found, NotFound, Unknown
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.core.threads import look
 

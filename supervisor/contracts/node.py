@@ -26,6 +26,31 @@ class ImageFile(msgspec.Struct, frozen=True):
     size: int
 
 
+class Mounting(msgspec.Struct, frozen=True):
+    """What to mount for a container.
+
+    Attributes:
+        files: For each task, or for all of them, images and the directories to mount them on;
+            none: only tell whether it can be done.
+        maps: `uidMappings` and `gidMappings` of the container, if it has several users and these
+            are not root's.
+        mine: Whether all files are to belong to the user of the job, who is user 0 of a container
+            with several users; not for root.
+        known: For each image its inode, its bytes and the seconds of its time: a node may have
+            something else by that name; empty: nothing else can have it.
+    """
+
+    files: Sequence[Sequence[tuple[str, str]]] = ((),)
+    maps: Mapping[str, Any] | None = None
+    mine: bool = False
+    known: Sequence[tuple[int, int, int]] = ()
+
+    def of(self, task: int) -> dict[str, Any]:
+        """Return the words of a call of the shim of a task."""
+        words = msgspec.structs.asdict(self)
+        return {**words, "files": self.files[task if len(self.files) > 1 else 0]}
+
+
 @runtime_checkable
 class OnNodes(Protocol):
     """A job on other machines; optional."""
@@ -55,18 +80,10 @@ class OnNodes(Protocol):
 class MountsImages(OnNodes, Protocol):
     """One that can mount images, files of squashfs, for its container; optional."""
 
-    async def mount(
-        self, files: Sequence[Sequence[tuple[str, str]]], maps: Mapping[str, Any] | None = None
-    ) -> str:
+    async def mount(self, mounting: Mounting) -> str:
         """Mount images on the nodes, for each task, until the container ends or `unmount`.
 
         `ask` and the container find them there, and nobody else.
-
-        Args:
-            files: For each task, images, and the directories to mount them on; none: only tell
-                whether it can be done.
-            maps: `uidMappings` and `gidMappings` of the container, if it has several users and
-                these are not root's.
 
         Returns:
             By what.

@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 
+from scrun.images.squashfs import best_compression
 from scrun.supervisor.programs.copy_layer import (
     DEPTH,
     FOLDER,
@@ -36,7 +37,6 @@ _PIECE = 1 << 20
 _BLOCK, _NAME = 512, 100
 _HOLES = 64 << 20
 _OCTAL = 8**7 - 1
-_LEVEL = "3"  # half of the time of the default for five percent more
 _TYPES = {
     stat.S_IFREG: b"0",
     stat.S_IFLNK: b"2",
@@ -46,7 +46,7 @@ _TYPES = {
     stat.S_IFIFO: b"6",
 }
 _PR_SET_PDEATHSIG = 1
-_FULL = ("No space left on device", "Disk quota exceeded")
+FULL = ("No space left on device", "Disk quota exceeded")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
     with tempfile.TemporaryFile() as said:
         words = [tool, *_options(tool, image)]
         child = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=said, stderr=said, preexec_fn=_end_with_parent
+            words, stdin=subprocess.PIPE, stdout=said, stderr=said, preexec_fn=end_with_parent
         )
         assert child.stdin is not None
         archive = _Archive(
@@ -87,25 +87,18 @@ def main(argv: Sequence[str]) -> int:
     lines = text.strip().splitlines()
     why = next((line for line in lines if "rror" in line or "ailed" in line), f"status {status}")
     sys.stderr.write(f"cannot be packed into {image}: {os.path.basename(tool)}: {why}\n")
-    return NO_ROOM if any(word in text for word in _FULL) else 1
+    return NO_ROOM if any(word in text for word in FULL) else 1
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
+    """Have the kernel end this process when its parent ends; for a child before its program."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _options(tool: str, image: str) -> "list[str]":
-    """Return the options of mksquashfs: with zstd, if it has that."""
-    helped = subprocess.run(
-        [tool, "-help"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-    )
-    zstd = ["-comp", "zstd", "-Xcompression-level", _LEVEL]
+    """Return the options of mksquashfs."""
     # not sqfstar: that of 4.5 refuses a level
-    return ["-", image, "-tar", "-quiet", "-no-progress", *(zstd * (b"zstd" in helped.stdout))]
+    return ["-", image, "-tar", "-quiet", "-no-progress", *best_compression(tool)]
 
 
 class _Archive:

@@ -8,9 +8,11 @@ import msgspec
 
 from scrun.cli.parse import Parsed
 from scrun.core.errors import UsageError
+from scrun.images.lookup import find_program
+from scrun.images.squashfs import file_of
 from scrun.oci.config import Bundle, Process, read_config
 from scrun.oci.document import read_file
-from scrun.oci.lookup import Found, NotFound, find_program
+from scrun.oci.lookup import Found, NotFound
 from scrun.oci.process import (
     ExecOptions,
     checked,
@@ -107,6 +109,8 @@ def _best_shell(bundle: Bundle, staged: Staged) -> str:
     Raises:
         BundleError: It has no shell.
     """
+    if file_of(bundle.rootfs):
+        return _SHELLS[-1]
     for name in _SHELLS:
         process = msgspec.structs.replace(bundle.config.process, args=[name])
         if isinstance(find_program(_looking_at(bundle, staged, process)), Found):

@@ -80,15 +80,20 @@ class Images:
 
     def mount(self, call: "dict[str, Any]", reply: "Reply") -> None:
         """Mount images; or, without any, tell how they would be."""
-        way = _way()
+        mine = call.get("mine", False)
+        way = _way(mine)
         files = call["files"]
         if not files:
             reply({"way": way})
             return
-        for file, _ in files:
-            if not os.access(file, os.R_OK):
-                reply({"error": f"{file} is not there", "unseen": True})
+        for number, (file, _) in enumerate(files):
+            why = _why_not(file, call["known"][number] if call.get("known") else None)
+            if why:
+                reply({"error": f"{file} {why}", "unseen": True})
                 return
+        command = _command(way)
+        if mine and os.geteuid():
+            command += _owned_by(call.get("maps"))
         points = {os.path.realpath(point) for _, point in files}
         mounted = self._mounted[call["id"]] = Mounted(points, call.get("maps"), reply)
         mounted.late = self._loop.after(
@@ -101,7 +106,7 @@ class Images:
                 mounted.space.take()
                 self._loop.watch(mounted.space.mounts, 0, lambda _: self._look(mounted, way))
                 for file, point in files:
-                    self._begin(call["id"], mounted, [*_command(way), file, point])
+                    self._begin(call["id"], mounted, [*command, file, point])
             except (OSError, ValueError) as error:
                 self._fail(call["id"], str(error))
 
@@ -195,8 +200,21 @@ class Images:
         mounted.late = self._loop.after(_ENDING, lambda: _kill(mounted))
 
 
-def _way() -> str:
+def _why_not(file: str, known: "list[int] | None") -> str:
+    """Return why an image is not the one that is meant, or ""."""
+    if not os.access(file, os.R_OK):
+        return "is not there"
+    status = os.stat(file)
+    if known and [status.st_ino, status.st_size, int(status.st_mtime)] != known:
+        return "is another file there"
+    return ""
+
+
+def _way(mine: bool) -> str:
     """Return how images are mounted here.
+
+    Args:
+        mine: Whether files shall belong to somebody else than the image says.
 
     Raises:
         Refused: They cannot be.
@@ -206,7 +224,8 @@ def _way() -> str:
             if "\tsquashfs\n" in file and os.path.exists("/dev/loop-control"):
                 return "squashfs"
         raise Refused("the node's kernel has no squashfs or no loop devices")
-    for name in _FUSE:
+    # squashfuse_ll before 0.2 has no option for it
+    for name in _FUSE[1:] if mine else _FUSE:
         path = found(name)
         if path:
             if not os.access("/dev/fuse", os.R_OK | os.W_OK):
@@ -219,6 +238,12 @@ def _command(way: str) -> "list[str]":
     if way == "squashfs":
         return [found("mount") or "/bin/mount", "-t", way, "-o", "loop,ro,nosuid,nodev"]
     return [way, "-f"]
+
+
+def _owned_by(maps: "Maps | None") -> "list[str]":
+    """Return the options of squashfuse so that all files belong to the user."""
+    uid, gid = (0, 0) if maps else (os.geteuid(), os.getegid())
+    return ["-o", f"uid={uid},gid={gid}"]
 
 
 def _kill(mounted: Mounted) -> None:

@@ -3,7 +3,6 @@
 import subprocess
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
 
 import msgspec
 import trio
@@ -12,7 +11,7 @@ from scrun.core.errors import EngineError, StagingError
 from scrun.core.paths import real_id
 from scrun.supervisor.contracts.engine import Job
 from scrun.supervisor.contracts.neighbours import SharesNamespaces
-from scrun.supervisor.contracts.node import ImageFile, MountsImages, NotThere, OnNodes
+from scrun.supervisor.contracts.node import ImageFile, Mounting, MountsImages, NotThere, OnNodes
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.stager import Leftover, Submission
 from scrun.supervisor.core.threads import in_thread
@@ -94,8 +93,8 @@ class BuiltIn:
         overlays = None
         wanted = settings.overlay == "mount"
         cache = cache_of(request.child_env.environment, "layers.json")
+        images = await in_thread(images_for, self._all_settings, request, abandon=True)
         if isinstance(job, OnNodes):
-            images = await in_thread(images_for, self._all_settings, request, abandon=True)
             overlays = Overlays(
                 lambda script: trio.from_thread.run(_ask, job, script),
                 cache,
@@ -105,7 +104,7 @@ class BuiltIn:
                 mounter=self._mounter(job) if isinstance(job, MountsImages) else None,
             )
         elif wanted and not target.elsewhere:
-            overlays = Overlays(_ask_here, cache, keeps=False)
+            overlays = Overlays(_ask_here, cache, images, keeps=False)
 
         with trio.move_on_after(settings.timeout) as patience:
             # the thread always ends, and leaves nothing behind if it fails
@@ -148,31 +147,28 @@ class BuiltIn:
                 shown = text
                 self._request.journal.live(f"image: {text} sent to the node")
 
-        async def mount(
-            files: Sequence[Sequence[tuple[str, str]]], maps: Mapping[str, Any] | None
-        ) -> str:
+        async def mount(mounting: Mounting) -> str:
             try:
                 with trio.fail_after(_ANSWER):
-                    return await job.mount(files, maps)
+                    return await job.mount(mounting)
             except NotThere as error:
                 raise NotSeen(str(error)) from error
             except (EngineError, trio.TooSlowError) as error:
                 raise Unusable(str(error) or f"no answer in {_ANSWER:g} s") from error
 
-        async def send(
-            images: Sequence[tuple[ImageFile, str]], maps: Mapping[str, Any] | None
-        ) -> None:
+        async def send(images: Sequence[tuple[ImageFile, str]], mounting: Mounting) -> None:
             limit = self._all_settings.images.node_size << 20
             try:
                 there = await job.send([image for image, _ in images], limit, say)
             except EngineError as error:
                 raise Unusable(f"could not be sent: {error}") from error
             points = [point for _, point in images]
-            await mount([list(zip(paths, points, strict=True)) for paths in there], maps)
+            files = [list(zip(paths, points, strict=True)) for paths in there]
+            await mount(msgspec.structs.replace(mounting, files=files))
 
         return Mounter(
-            lambda files, maps: trio.from_thread.run(mount, [files] * job.separate_tasks, maps),
-            lambda images, maps: trio.from_thread.run(send, images, maps),
+            lambda mounting: trio.from_thread.run(mount, mounting),
+            lambda images, mounting: trio.from_thread.run(send, images, mounting),
             lambda: trio.from_thread.run(job.unmount),
         )
 

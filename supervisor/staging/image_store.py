@@ -18,9 +18,10 @@ from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.places import program
 from scrun.supervisor.core.threads import in_thread
+from scrun.supervisor.staging.kept_images import Copier, Full, Images
 from scrun.supervisor.staging.mapped import remove_whoever_owns_it
 from scrun.supervisor.staging.overlay_options import Unusable
-from scrun.supervisor.staging.stored import COPY, NO_ROOM, Copier, Full, Images
+from scrun.supervisor.staging.stored import COPY, NO_ROOM
 
 _RUN = """\
 import sys; sys.path.insert(0, sys.argv.pop(1))
@@ -60,7 +61,7 @@ def images_for(settings: Settings, request: JobRequest) -> Images | None:
 
 
 def copying(name: str) -> list[str]:
-    """Return the command that runs COPY or PACK."""
+    """Return the command that runs COPY, PACK or UNPACK."""
     if name == COPY:
         return [sys.executable, "-I", "-S", program("programs", name)]
     return [sys.executable, "-I", "-c", _RUN.format(name), packages()]

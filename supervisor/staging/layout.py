@@ -35,8 +35,9 @@ from scrun.supervisor.staging.copies import OPEN, Room, copy_all, copy_entry
 from scrun.supervisor.staging.foreign import foreign_in
 from scrun.supervisor.staging.node_trial import TRIAL, Refused, Trial
 from scrun.supervisor.staging.overlay_options import Unusable, opaque, options_of
+from scrun.supervisor.staging.own_file import OwnFile
 from scrun.supervisor.staging.plain import write_difference
-from scrun.supervisor.staging.read_only import make_mount_points
+from scrun.supervisor.staging.read_only import in_directory, make_mount_points
 from scrun.supervisor.staging.short_link import folder_of
 from scrun.supervisor.staging.strangers import copy_foreign
 
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
     from scrun.supervisor.staging.layers import TopLevel
     from scrun.supervisor.staging.overlay_options import Overlay
-    from scrun.supervisor.staging.stored import StoredLayers
+    from scrun.supervisor.staging.stored import Copies
     from scrun.supervisor.staging.survey import MountPoint
 
 ROOTFS = "rootfs"
@@ -102,7 +103,7 @@ class Layout:
         directory: str,
         overlay: Overlay,
         top: TopLevel,
-        stored: StoredLayers | None,
+        stored: Copies | None,
     ) -> None:
         self.options: dict[str, list[str]] = {}
         self._rootfs = rootfs
@@ -167,9 +168,15 @@ class Layout:
         self._others()
         self._dress(self._staged, self._rootfs.path)
         if self._read_only:
-            mounts = self._rootfs.config.get("mounts") or []
-            upper = self._path(UPPER)
-            make_mount_points(mounts, self._rootfs.path, upper, owners=self._owners)
+            self._make_mount_points()
+
+    def _make_mount_points(self) -> None:
+        mounts = self._rootfs.config.get("mounts") or []
+        find = in_directory(self._rootfs.path)
+        if isinstance(self._stored, OwnFile):
+            folder = self._path("look")
+            find = self._stored.look_for([mount["destination"] for mount in mounts], folder)
+        make_mount_points(mounts, find, self._path(UPPER), owners=self._owners)
 
     def _make_written(self, *, on_node: bool) -> None:
         """Make the directories for what is written: of each task, or one to be copied there."""

@@ -32,10 +32,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from scrun.supervisor.contracts.staged import Image
+    from scrun.supervisor.staging.kept_images import Images
     from scrun.supervisor.staging.layout import Rootfs
     from scrun.supervisor.staging.overlay_options import Overlay
+    from scrun.supervisor.staging.own_file import OwnFile
     from scrun.supervisor.staging.packing import Mounter
-    from scrun.supervisor.staging.stored import Images
+    from scrun.supervisor.staging.stored import Copies
 
 
 class Overlays(msgspec.Struct, frozen=True):
@@ -85,13 +87,16 @@ class LaidOut(msgspec.Struct, frozen=True):
         return "store" if self.stored else "layers"
 
 
-def lay_out(rootfs: Rootfs, directory: str, overlays: Overlays) -> LaidOut:
+def lay_out(
+    rootfs: Rootfs, directory: str, overlays: Overlays, own: OwnFile | None = None
+) -> LaidOut:
     """Lay out a staged bundle, make sure that the node can mount it, and add to its mounts.
 
     Args:
         rootfs: The root file system. Its config.json gets the mounts, before all others.
         directory: The staged bundle.
         overlays: How to ask the node.
+        own: The user's file that its only lower layer is.
 
     Returns:
         How the node mounts it.
@@ -114,7 +119,7 @@ def lay_out(rootfs: Rootfs, directory: str, overlays: Overlays) -> LaidOut:
         why_not = "have marks of deletions that the node does not read"
         overlay = msgspec.structs.replace(overlay, why_not=why_not)
     try:
-        layout, laid_out = _laid_out(rootfs, directory, overlay, overlays)
+        layout, laid_out = _laid_out(rootfs, directory, overlay, overlays, own)
     except OSError as error:
         raise Unusable(f"cannot be laid out: {described(error)}") from error
     read_only = ["ro"] if is_read_only(rootfs.config) else []
@@ -152,13 +157,13 @@ def written_at(
 
 
 def _laid_out(
-    rootfs: Rootfs, directory: str, overlay: Overlay, overlays: Overlays
+    rootfs: Rootfs, directory: str, overlay: Overlay, overlays: Overlays, own: OwnFile | None
 ) -> tuple[Layout, LaidOut]:
     """Lay out a staged bundle that the node can mount."""
     top = top_level(rootfs.path, overlay)
     owners = not rootfs.rootless or has_several(rootfs.config)
-    stored = None
-    if overlays.images is not None and is_plain(overlays.images.path):
+    stored: Copies | None = own
+    if stored is None and overlays.images is not None and is_plain(overlays.images.path):
         packing = Packing(overlays.mounter, overlays.images.format)
         stored = StoredLayers(
             overlay, overlays.images, packing, rootless=rootfs.rootless, owners=owners
@@ -217,7 +222,7 @@ def _laid_out(
                 remove_tree(path)
 
 
-def _way(stored: StoredLayers | None, layout: Layout) -> str:
+def _way(stored: Copies | None, layout: Layout) -> str:
     if stored is None or not layout.from_store:
         return ""
     if not layout.images:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from scrun.supervisor.contracts.node import ImageFile
+from scrun.images.squashfs import key_of
+from scrun.images.store import SQUASHFS
+from scrun.supervisor.contracts.node import ImageFile, Mounting
 from scrun.supervisor.staging.overlay_options import Unusable
 
 if TYPE_CHECKING:
@@ -44,12 +46,13 @@ class Mounter(msgspec.Struct, frozen=True):
         mount: Mounts images on directories, for the container and for what the node is asked;
             returns by what. Without any it only tells. Raises Unusable; NotSeen if one is not
             there.
-        send: Brings images to the nodes' own disks, and mounts them likewise. Raises Unusable.
+        send: Brings images to the nodes' own disks, and mounts them on directories as something
+            without files says. Raises Unusable.
         unmount: Undoes both.
     """
 
-    mount: Callable[[Sequence[tuple[str, str]], Mapping[str, Any] | None], str]
-    send: Callable[[Sequence[tuple[ImageFile, str]], Mapping[str, Any] | None], None]
+    mount: Callable[[Mounting], str]
+    send: Callable[[Sequence[tuple[ImageFile, str]], Mounting], None]
     unmount: Callable[[], None]
 
 
@@ -63,14 +66,17 @@ class Packing:
         sent: Whether they were sent to the node, which does not see them.
     """
 
-    def __init__(self, mounter: Mounter | None, wanted: ImageFormat) -> None:
+    def __init__(
+        self, mounter: Mounter | None, wanted: ImageFormat, *, mine: bool = False
+    ) -> None:
         """Decide nothing yet.
 
         Args:
             mounter: How its node mounts them; None if it does not.
             wanted: `[images] format`.
+            mine: Whether they are the user's own files, whoever owns what is in them.
         """
-        self._mounter, self._wanted = mounter, wanted
+        self._mounter, self._wanted, self._mine = mounter, wanted, mine
         self.why_not = ""
         self.way = ""
         self.tool = tool()
@@ -95,7 +101,7 @@ class Packing:
             self.why_not = "only a shim mounts images"
         else:
             try:
-                self.way = self._mounter.mount((), None)
+                self.way = self._mounter.mount(Mounting(mine=self._mine))
             except Unusable as error:
                 self.why_not = str(error)
         self._insist()
@@ -133,11 +139,13 @@ class Packing:
         """
         assert self._mounter is not None
         try:
+            known = [_known(file) for file, _ in files] if self._mine else []
             try:
-                self._mounter.mount(files, maps)
+                self._mounter.mount(Mounting((files,), maps, self._mine, known))
             except NotSeen:
                 self.sent = True
-                self._mounter.send([(_described(file), point) for file, point in files], maps)
+                images = [(_described(file), point) for file, point in files]
+                self._mounter.send(images, Mounting(maps=maps, mine=self._mine))
         except Unusable as error:
             raise NotMounted(str(error)) from error
 
@@ -148,12 +156,23 @@ class Packing:
                 self._mounter.unmount()
 
 
-def _described(file: str) -> ImageFile:
-    """Name an image of the store by its key, and by when it was made."""
+def _known(file: str) -> tuple[int, int, int]:
+    status = _status(file)
+    return status.st_ino, status.st_size, int(status.st_mtime)
+
+
+def _status(file: str) -> os.stat_result:
     try:
-        status = os.stat(file)
+        return os.stat(file)
     except OSError as error:
         raise Unusable(f"{file}: {error.strerror}") from error
-    key = os.path.basename(os.path.dirname(file))
+
+
+def _described(file: str) -> ImageFile:
+    """Name an image by its key in the store, and by when it was made."""
+    status = _status(file)
+    key = key_of(file)
+    if os.path.basename(file) == SQUASHFS and not os.path.islink(file):
+        key = os.path.basename(os.path.dirname(file))
     name = f"{key}.{status.st_size:x}-{status.st_mtime_ns:x}"
     return ImageFile(file, name, status.st_size)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from scrun.supervisor.staging.mounts import is_bind
@@ -17,30 +18,45 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+Find = Callable[[Sequence[str]], "os.stat_result | None"]
+"""Tells what there is on a path, given as its names; None: nothing. Follows no link."""
+
+
+def in_directory(rootfs: str) -> Find:
+    """Return what tells what there is in a directory."""
+    return lambda parts: _status(os.path.join(rootfs, *parts))
+
+
+def names_in(destination: str) -> list[str]:
+    """Return the names in the path of a mount point; none if it leads up."""
+    parts = [part for part in destination.split("/") if part not in ("", ".")]
+    return [] if ".." in parts else parts
+
+
 def make_mount_points(
-    mounts: Iterable[dict[str, Any]], rootfs: str, upper: str, *, owners: bool
+    mounts: Iterable[dict[str, Any]], find: Find, upper: str, *, owners: bool
 ) -> None:
     """Make those mount points that are missing.
 
     Args:
         mounts: The mounts of config.json.
-        rootfs: The root file system.
+        find: Tells what there is in the root file system.
         upper: Has the directory for what is written to each directory of the root directory.
         owners: Whether to keep owners.
     """
     for mount in mounts:
-        _make_mount_point(mount, rootfs, upper, owners=owners)
+        _make_mount_point(mount, find, upper, owners=owners)
 
 
-def _make_mount_point(mount: dict[str, Any], rootfs: str, upper: str, *, owners: bool) -> None:
+def _make_mount_point(mount: dict[str, Any], find: Find, upper: str, *, owners: bool) -> None:
     """Make a mount point that is missing: the runtime cannot, where nothing can be written."""
-    parts = [part for part in mount["destination"].split("/") if part not in ("", ".")]
-    if ".." in parts or len(parts) < 2 or not os.path.isdir(os.path.join(upper, parts[0])):
+    parts = names_in(mount["destination"])
+    if len(parts) < 2 or not os.path.isdir(os.path.join(upper, parts[0])):
         return
     is_file = is_bind(mount) and not os.path.isdir(mount["source"])
     for number in range(2, len(parts) + 1):
-        there, made = (os.path.join(place, *parts[:number]) for place in (rootfs, upper))
-        status = _status(there)
+        status = find(parts[:number])
+        made = os.path.join(upper, *parts[:number])
         if status is not None and not stat.S_ISDIR(status.st_mode):
             return  # a file to mount on, or a link: the runtime follows it within the container
         if os.path.lexists(made):

@@ -10,6 +10,7 @@ import msgspec
 import trio
 
 from scrun.core.errors import BundleError, StagingError
+from scrun.images.squashfs import file_of
 from scrun.model.record import Moved
 from scrun.oci.config import Bundle, read_config
 from scrun.settings.file.load import Settings
@@ -112,6 +113,9 @@ class Scripted:
             StagingError: It failed.
         """
         bundle, request = self._bundle, self._request
+        if file := await look("image", file_of, bundle.rootfs):
+            remedy = "name this script by `script` in the section [lua] of your scrun.toml"
+            raise StagingError(f"{self._script.path}: does not see what is in {file}: {remedy}")
         target = await self._engine.target(request.child_env)
         spool = os.path.join(request.record, "spool", "")  # scripts append names to it
         os.mkdir(spool, 0o700)

@@ -19,7 +19,7 @@ from scrun.core.errors import StagingError, described
 from scrun.core.paths import read_regular, real_id
 from scrun.core.trees import OPEN_FOLDER, remove
 from scrun.images.place import image_of
-from scrun.images.store import EMPTY
+from scrun.images.squashfs import linked_in
 from scrun.model.identity import is_dead
 from scrun.oci.userns import has_several
 from scrun.supervisor.contracts.staged import MOUNTED, OVERLAY, Image, Staged
@@ -27,7 +27,7 @@ from scrun.supervisor.core.files import copy, mebibytes, write
 from scrun.supervisor.core.private import make_private, not_ours
 from scrun.supervisor.log.supervisor_log import log
 from scrun.supervisor.staging.bring_back import bring_back, bring_difference_back
-from scrun.supervisor.staging.image_root import lay_out_image
+from scrun.supervisor.staging.image_root import copy_command, lay_out_image
 from scrun.supervisor.staging.layout import PLACE, ROOTFS, Rootfs, uppers_in
 from scrun.supervisor.staging.mapped import remove_mapped
 from scrun.supervisor.staging.mounts import FILES
@@ -189,14 +189,15 @@ def _fill(
         copy(file.source, os.path.join(directory, FILES, file.name))
     image: Image = "copy" if why_copied else ""
     if why_copied and overlays is not None and overlays.wanted:
-        empty = os.path.join(bundle, EMPTY) if own else ""
-        laid, said = _overlaid(plan.config, rootfs, directory, target, overlays, empty)
+        of_image = bundle if own else ""
+        laid, said = _overlaid(plan.config, rootfs, directory, target, overlays, of_image)
         notes += said
         if laid is not None:
             image, copied_from = laid.image, rootfs
     if image == "copy":
         owners = not target.rootless or has_several(plan.config)
-        execute(_copy_command(rootfs, staged_rootfs, owners=owners))
+        packed = linked_in(bundle) if own else ""
+        execute(copy_command(rootfs, packed, staged_rootfs, owners=owners))
         size = mebibytes(staged_rootfs)
         back = "" if own else "; changes to it are copied back at the end"
         notes.append(f"root: copied {size} MiB, because {rootfs} {why_copied}{back}")
@@ -230,17 +231,19 @@ def _overlaid(
     directory: str,
     target: Target,
     overlays: Overlays,
-    empty: str,
+    of_image: str,
 ) -> tuple[LaidOut | None, list[str]]:
     """Have the node mount a root file system if it can; return how, and what to log.
 
-    An image of scrun's own has an empty directory beside it.
+    `of_image` is the directory in the store of an image that scrun itself keeps; else "".
     """
     try:
-        if empty:
+        if of_image:
             rootless = target.rootless
-            laid = lay_out_image(config, rootfs, empty, directory, overlays, rootless=rootless)
-            return laid, [f"root: the node mounts {rootfs}; changes are not kept"]
+            laid = lay_out_image(config, rootfs, of_image, directory, overlays, rootless=rootless)
+            what = linked_in(of_image) or rootfs
+            by = f" by {laid.way}" if laid.packed else f", unpacked: {laid.way}" * bool(laid.way)
+            return laid, [f"root: the node mounts {what}{by}; changes are not kept"]
         mount = mount_of(rootfs, read_mounts())
         laid = lay_out(Rootfs(rootfs, mount, config, target.rootless), directory, overlays)
     except Unusable as error:
@@ -262,18 +265,6 @@ def _is_removed_at_its_end(config: Mapping[str, Any]) -> bool:
 def _maps_users(config: Mapping[str, Any]) -> bool:
     """Return whether root maps ids, whose users have to pass through the directory."""
     return bool((config.get("linux") or {}).get("uidMappings"))
-
-
-def _copy_command(rootfs: str, copied: str, *, owners: bool) -> tuple[str, ...]:
-    """Return the command that copies a root file system.
-
-    With only one user, all files should belong to that user. Otherwise a server could not write
-    its data directory, which belongs to another user of the image.
-    """
-    preserve = () if owners else ("--no-preserve=ownership",)
-    # "--": the path may begin with a dash; "/.": the content, even if the path is a link
-    options = ("-a", *preserve, "--reflink=auto", "--one-file-system", "--")
-    return ("cp", *options, os.path.join(rootfs, "."), copied)
 
 
 def return_changes(

@@ -9,24 +9,21 @@ from __future__ import annotations
 
 import os
 from _blake2 import blake2s
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from scrun.core.errors import ImageError
 from scrun.core.paths import real_id
-from scrun.core.trees import remove_tree
 from scrun.images.limits import shrink
-from scrun.images.store import ROOTFS, SQUASHFS, Facts, Store, find_elsewhere
+from scrun.images.store import ROOTFS, SQUASHFS, Entry, Facts, find_elsewhere
 from scrun.supervisor.staging.digests import contents
+from scrun.supervisor.staging.kept_images import GIB, Copier, Full, Images, KeptImages
 from scrun.supervisor.staging.overlay_options import Unusable, is_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection
 
-    from scrun.images.leases import Lease
     from scrun.images.locks import Lock
-    from scrun.settings.file.load import ImageFormat
     from scrun.supervisor.staging.digests import Content
     from scrun.supervisor.staging.overlay_options import Overlay
     from scrun.supervisor.staging.packing import Packing
@@ -37,66 +34,76 @@ NO_ROOM = 3
 """Their exit status for that."""
 
 _FORMAT = 1
-_GIB = 1 << 30
 
 
 def progress(done: int, total: int) -> str:
     """Say how many of the bytes of an image there are; 0: it is not known how many it has."""
-    of = f" of {max(total, done) / _GIB:.1f}" if total else ""
-    return f"{done / _GIB:.1f}{of} GiB"
+    of = f" of {max(total, done) / GIB:.1f}" if total else ""
+    return f"{done / GIB:.1f}{of} GiB"
 
 
-class Full(Unusable):
-    """There is no room for a copy."""
-
-
-class Copier(msgspec.Struct, frozen=True):
-    """How layers are copied.
+class Copies(Protocol):
+    """What nodes mount in place of the layers of one root file system.
 
     Attributes:
-        run: Runs COPY or PACK with these arguments; calls back with the bytes copied so far.
-            Raises Unusable; Full if there is no room.
-        say: Shows in one line how far it is.
-        wait: Called now and then while somebody else copies; raises when there is nobody any more
-            to wait for it.
-    """
-
-    run: Callable[[str, Sequence[str], Callable[[int], None]], None]
-    say: Callable[[str], None]
-    wait: Callable[[], None]
-
-
-class Images(msgspec.Struct, frozen=True):
-    """The store of images, for one container.
-
-    Attributes:
-        path: Its directory; it may not exist yet.
-        lease: The container's.
-        copier: Copies layers.
-        limit: The most bytes of the store; 0: any number.
-        also: Further stores, which are only read.
-        format: What is wanted, see `scrun.settings.file.load.Images`.
-        discard: Removes a tree of the store.
-    """
-
-    path: str
-    lease: Lease
-    copier: Copier
-    limit: int = 0
-    also: Sequence[str] = ()
-    format: ImageFormat = "auto"
-    discard: Callable[[str], None] = remove_tree
-
-
-class StoredLayers:
-    """The layers of one root file system, and their copies.
-
-    Attributes:
-        there: The copies that were found or made, by the numbers of their layers.
+        there: The copies that there are, by the numbers of their layers.
         packed: The numbers of those that are squashfs images.
         packing: Whether they may be that.
         is_seen: Whether the node sees the store; else it has squashfs images sent.
     """
+
+    there: dict[int, str]
+    packed: set[int]
+    packing: Packing
+    is_seen: bool
+
+    @property
+    def folder(self) -> str:
+        """The store, or the nearest directory above it that exists."""
+        ...
+
+    def send(self, why: str) -> None:
+        """Have squashfs images sent to the node, which does not see the store.
+
+        Args:
+            why: What the node said.
+
+        Raises:
+            Unusable: There can be none.
+        """
+        ...
+
+    def unpack(self, why: str) -> frozenset[int]:
+        """Do without squashfs images, which the node could not mount; return whose these were.
+
+        Raises:
+            Unusable: Nothing else is wanted.
+        """
+        ...
+
+    def make(self, numbers: Collection[int]) -> None:
+        """Have the store hold copies of some layers; the rest of them stays as it is.
+
+        Raises:
+            Unusable: A copy could not be made.
+        """
+        ...
+
+    def copy(self, number: int, into: str) -> None:
+        """Copy a layer that has no digest; call it for small ones, or a container's own.
+
+        Args:
+            number: Its number.
+            into: An empty directory.
+
+        Raises:
+            Unusable: It cannot be copied.
+        """
+        ...
+
+
+class StoredLayers:
+    """The layers of one root file system, and their copies; see `Copies`."""
 
     def __init__(
         self,
@@ -118,6 +125,7 @@ class StoredLayers:
         """
         self._overlay = overlay
         self._images = images
+        self._kept = KeptImages(images)
         marks = "user" if rootless else "trusted"
         self._how = (marks, "owners" if owners else "one", "fuse" if overlay.by_fuse else "kernel")
         self._ids = _id_maps() if owners else [str(real_id("uid")), str(real_id("gid"))]
@@ -136,11 +144,8 @@ class StoredLayers:
 
     @property
     def folder(self) -> str:
-        """The store, or the nearest directory above it that exists."""
-        folder = self._images.path
-        while not os.path.isdir(folder) and folder != "/":
-            folder = os.path.dirname(folder)
-        return folder
+        """See `Copies`."""
+        return self._kept.folder
 
     def _contents(self) -> list[Content | None]:
         if self._known is None:
@@ -148,7 +153,6 @@ class StoredLayers:
         return self._known
 
     def _find(self) -> None:
-        store = self._store() if os.path.isdir(self._images.path) else None
         for number, content in enumerate(self._contents()):
             if content is None:
                 continue
@@ -157,38 +161,27 @@ class StoredLayers:
                 key = self._key(content, packed=packed)
                 if entry := find_elsewhere(self._images.also, key):
                     if not packed or (self.packing.is_possible and is_plain(entry.directory)):
-                        self._take(number, entry.directory, packed=packed)
+                        self._take(number, entry, packed=packed)
                         break
-                elif store is not None and self._use(store, number, key, packed=packed):
+                elif self._is_kept(number, key, packed=packed):
                     break
 
-    def _take(self, number: int, directory: str, *, packed: bool) -> None:
-        self.there[number] = os.path.join(directory, SQUASHFS if packed else ROOTFS)
+    def _take(self, number: int, entry: Entry, *, packed: bool) -> None:
+        self.there[number] = os.path.join(entry.directory, SQUASHFS) if packed else entry.rootfs
         if packed:
             self.packed.add(number)
 
-    def _use(self, store: Store, number: int, key: str, *, packed: bool) -> bool:
-        if store.find(key) is None:  # whoever makes it has the lock
+    def _is_kept(self, number: int, key: str, *, packed: bool) -> bool:
+        if not os.path.isdir(os.path.join(self._images.path, key)):
             return False
         if packed and not self.packing.is_possible:
             return False
-        try:
-            entry = store.lease(key, self._images.lease)
-        except OSError as error:
-            raise Unusable(f"cannot be kept in {store.path}: {error.strerror}") from error
-        if entry is not None:
-            self._take(number, entry.directory, packed=packed)
+        if entry := self._kept.keep(key):
+            self._take(number, entry, packed=packed)
         return entry is not None
 
     def send(self, why: str) -> None:
-        """Have squashfs images sent to the node, which does not see the store.
-
-        Args:
-            why: What the node said.
-
-        Raises:
-            Unusable: There can be none.
-        """
+        """See `Copies`."""
         unseen = f"{why}; nor is the store of images, {self.path}"
         if not self.packing.is_possible:
             why_not = self.packing.why_not or "[images] format is files"
@@ -199,11 +192,7 @@ class StoredLayers:
         self._find()
 
     def unpack(self, why: str) -> frozenset[int]:
-        """Do without squashfs images, which the node could not mount; return whose these were.
-
-        Raises:
-            Unusable: Nothing else is wanted.
-        """
+        """See `Copies`."""
         self.packing.give_up(why)
         if not self.is_seen:
             raise Unusable(why)
@@ -213,28 +202,17 @@ class StoredLayers:
             del self.there[number]
         return numbers
 
-    def _store(self) -> Store:
-        try:
-            return Store(self._images.path, self._images.discard)
-        except ImageError as error:
-            raise Unusable(f"cannot be copied: {error}") from error
-
     def make(self, numbers: Collection[int]) -> None:
-        """Have the store hold copies of some layers; the rest of them stays as it is.
-
-        Raises:
-            Unusable: A copy could not be made.
-        """
+        """See `Copies`."""
         numbers = set(numbers).difference(self.there)
         if not numbers:
             return
-        store = self._store()
         wanted = {n: c for n in sorted(numbers) if (c := self._contents()[n]) is not None}
         progress = _Progress(self._images.copier, sum(content.size for content in wanted.values()))
         for number, content in wanted.items():
             if self.packing.is_made:
                 try:
-                    self._have(store, number, content, progress, packed=True)
+                    self._have(number, content, progress, packed=True)
                 except Full:
                     raise
                 except Unusable as error:
@@ -242,55 +220,15 @@ class StoredLayers:
             if number not in self.there:
                 if not self.is_seen:
                     raise Unusable(f"cannot be sent to the node: {self.packing.why_not}")
-                self._have(store, number, content, progress, packed=False)
+                self._have(number, content, progress, packed=False)
             progress.add(content.size)
         if wanted:
-            shrink(store, self._images.limit)
+            shrink(self._kept.store, self._images.limit)
 
-    def _have(
-        self, store: Store, number: int, content: Content, progress: _Progress, *, packed: bool
-    ) -> None:
+    def _have(self, number: int, content: Content, progress: _Progress, *, packed: bool) -> None:
         """Have a copy, and make it if it is not there."""
-        key = self._key(content, packed=packed)
-        if self._use(store, number, key, packed=packed):
-            return
         layer = self._overlay.layers[number]
-        try:
-            self._make(store, key, content, layer, progress, packed=packed)
-        except Full:
-            if not shrink(store, self._images.limit, more=content.size or _GIB):
-                raise
-            self._make(store, key, content, layer, progress, packed=packed)
-        if not self._use(store, number, key, packed=packed):
-            raise Unusable(f"were removed from {store.path} meanwhile")
 
-    def copy(self, number: int, into: str) -> None:
-        """Copy a layer that has no digest; call it for small ones, or a container's own.
-
-        Args:
-            number: Its number.
-            into: An empty directory.
-
-        Raises:
-            Unusable: It cannot be copied.
-        """
-        words = (self._overlay.layers[number], into, *self._how)
-        self._images.copier.run(COPY, words, lambda count: None)
-
-    def has_digest(self, number: int) -> bool:
-        """Whether it is known what a layer contains."""
-        return self._contents()[number] is not None
-
-    def _make(
-        self,
-        store: Store,
-        key: str,
-        content: Content,
-        layer: str,
-        progress: _Progress,
-        *,
-        packed: bool,
-    ) -> None:
         def fill(directory: str, lock: Lock) -> Facts:
             def tell(count: int) -> None:
                 lock.say(progress.at(count))
@@ -307,10 +245,13 @@ class StoredLayers:
             progress.show(said)
             self._images.copier.wait()
 
-        try:
-            store.make(key, fill, waiting)
-        except (ImageError, OSError) as error:
-            raise Unusable(f"cannot be copied: {error}") from error
+        key = self._key(content, packed=packed)
+        self._take(number, self._kept.have(key, fill, waiting, content.size), packed=packed)
+
+    def copy(self, number: int, into: str) -> None:
+        """See `Copies`."""
+        words = (self._overlay.layers[number], into, *self._how)
+        self._images.copier.run(COPY, words, lambda count: None)
 
     def _pack(self, layer: str, image: str, tell: Callable[[int], None]) -> None:
         mark, owners, kind = self._how

@@ -20,12 +20,13 @@ from scrun.supervisor.contracts.staged import OfTask, Staged, config_of_task
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.staging import root, staged_bundle
 from scrun.supervisor.staging.image_store import copying
+from scrun.supervisor.staging.kept_images import Copier, Full, Images
 from scrun.supervisor.staging.on_node import SENT, archive_of, sending, unpacking
 from scrun.supervisor.staging.overlaid import Overlays
 from scrun.supervisor.staging.overlay_options import Unusable
 from scrun.supervisor.staging.packing import Mounter
 from scrun.supervisor.staging.staged_bundle import return_changes, stage_in
-from scrun.supervisor.staging.stored import NO_ROOM, Copier, Full, Images
+from scrun.supervisor.staging.stored import NO_ROOM
 from scrun.supervisor.staging.survey import MountPoint
 
 AS_ROOT = ("unshare", "--mount", "/bin/sh", "-ec")

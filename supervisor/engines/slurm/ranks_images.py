@@ -1,13 +1,12 @@
 """The images that the shims of a container of several tasks mount, each for its task."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
 
 import trio
 
 from scrun.core.errors import EngineError
-from scrun.supervisor.contracts.node import ImageFile, NotThere
+from scrun.supervisor.contracts.node import ImageFile, Mounting, NotThere
 from scrun.supervisor.engines.slurm.rank_task import for_all
 from scrun.supervisor.engines.slurm.ranks_step import RanksStep
 from scrun.supervisor.nodes.connection import ShimError
@@ -47,9 +46,7 @@ class RanksImages:
         await for_all(ranks, ask)
         return [answers[rank.number] for rank in ranks]
 
-    async def mount(
-        self, files: Sequence[Sequence[tuple[str, str]]], maps: Mapping[str, Any] | None
-    ) -> str:
+    async def mount(self, mounting: Mounting) -> str:
         """Mount them on all nodes.
 
         Raises:
@@ -61,10 +58,10 @@ class RanksImages:
         ways: list[str] = []
 
         async def mount(rank: Rank) -> None:
-            own = files[rank.number]
-            name = self._names[rank.number] = rank.shim.name("images") if own else ""
+            own = mounting.of(rank.number)
+            name = self._names[rank.number] = rank.shim.name("images") if own["files"] else ""
             try:
-                reply = await rank.shim.call("mount", id=name, files=own, maps=maps)
+                reply = await rank.shim.call("mount", id=name, **own)
             except ShimError as error:
                 if error.unseen:
                     raise NotThere(str(error)) from None

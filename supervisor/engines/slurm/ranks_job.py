@@ -7,7 +7,7 @@ tasks is done here: standard input is for all, output is mixed, the highest stat
 
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from scrun.model.states import Ending, exited, killed
 from scrun.settings.slurm.versions import Features
 from scrun.supervisor.children.node_scripts import signal_script
 from scrun.supervisor.contracts.engine import Call, JobRequest, NodeAnswer, Program, Session, Step
-from scrun.supervisor.contracts.node import ImageFile
+from scrun.supervisor.contracts.node import ImageFile, Mounting
 from scrun.supervisor.contracts.staged import config_of_task
 from scrun.supervisor.core.nurseries import until, unwrapped
 from scrun.supervisor.engines.failures import NotMade, create_and_run
@@ -375,11 +375,9 @@ class RanksJob(SlurmJob):
         """See `supervisor.contracts.node.OnNodes`; each task's shim does it."""
         return await self._images.ask(script)
 
-    async def mount(
-        self, files: Sequence[Sequence[tuple[str, str]]], maps: Mapping[str, Any] | None = None
-    ) -> str:
+    async def mount(self, mounting: Mounting) -> str:
         """See `supervisor.contracts.node.MountsImages`; each task's shim does it."""
-        return await self._images.mount(files, maps)
+        return await self._images.mount(mounting)
 
     async def send(
         self, images: Sequence[ImageFile], limit: int, say: Callable[[int, int], None]

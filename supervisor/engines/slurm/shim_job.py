@@ -15,7 +15,7 @@ from scrun.model.states import Ending, killed
 from scrun.settings.slurm.versions import Features
 from scrun.supervisor.children.node_scripts import BY_MOUNTS, signal_script
 from scrun.supervisor.contracts.engine import Call, JobRequest, NodeAnswer, Program, Session, Step
-from scrun.supervisor.contracts.node import ImageFile, NotThere
+from scrun.supervisor.contracts.node import ImageFile, Mounting, NotThere
 from scrun.supervisor.core.nurseries import until, unwrapped
 from scrun.supervisor.engines.failures import NotMade, create_and_run
 from scrun.supervisor.engines.slurm.allocation import Held
@@ -346,18 +346,17 @@ class ShimJob(SlurmJob):
         reply = await shim.call("script", script=script(0), images=self._images)
         return [str(reply["text"])]
 
-    async def mount(
-        self, files: Sequence[Sequence[tuple[str, str]]], maps: Mapping[str, Any] | None = None
-    ) -> str:
+    async def mount(self, mounting: Mounting) -> str:
         """See `supervisor.contracts.node.MountsImages`."""
         shim = await self._shim_step.shim()
         if self._shim_step.site is not None:
             raise EngineError("commands of an oci.conf make it")
         if self._request.joins and real_id("uid"):
             raise EngineError("it shares the namespaces of another container")
-        name = shim.name("images") if files[0] else ""
+        own = mounting.of(0)
+        name = shim.name("images") if own["files"] else ""
         try:
-            reply = await shim.call("mount", id=name, files=files[0], maps=maps)
+            reply = await shim.call("mount", id=name, **own)
         except ShimError as error:
             if error.unseen:
                 raise NotThere(str(error)) from None

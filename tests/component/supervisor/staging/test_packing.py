@@ -6,13 +6,13 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import pytest
 
-from scrun.supervisor.contracts.node import ImageFile
+from scrun.supervisor.contracts.node import ImageFile, Mounting
 from scrun.supervisor.staging.image_store import copying
 from scrun.supervisor.staging.overlay_options import Unusable
 from scrun.supervisor.staging.packing import Mounter, NotSeen
@@ -49,25 +49,24 @@ class Node:
         image.mounter = Mounter(self.mount, self.send, self.unmount)
         image.node = self.ask
 
-    def mount(self, files: Sequence[tuple[str, str]], maps: Mapping[str, Any] | None) -> str:
-        self.mounts += bool(files)
-        name = f"images-{self.mounts}" if files else ""
-        reply = self.shim.call("mount", id=name, files=files, maps=maps)
-        if files and self.fails:
+    def mount(self, mounting: Mounting) -> str:
+        own = mounting.of(0)
+        self.mounts += bool(own["files"])
+        name = f"images-{self.mounts}" if own["files"] else ""
+        reply = self.shim.call("mount", id=name, **own)
+        if own["files"] and self.fails:
             raise Unusable(self.fails)
         if "error" in reply:
             raise (NotSeen if reply.get("unseen") else Unusable)(reply["error"])
         self.images = name
         return str(reply["way"])
 
-    def send(
-        self, images: Sequence[tuple[ImageFile, str]], maps: Mapping[str, Any] | None
-    ) -> None:
+    def send(self, images: Sequence[tuple[ImageFile, str]], mounting: Mounting) -> None:
         files = [
             (self._send(f"image-{number}", image), point)
             for number, (image, point) in enumerate(images)
         ]
-        self.mount(files, maps)
+        self.mount(msgspec.structs.replace(mounting, files=(files,)))
 
     def _send(self, one: str, image: ImageFile) -> str:
         words = {"name": image.name, "size": image.size, "limit": self.limit}

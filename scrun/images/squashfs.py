@@ -1,0 +1,102 @@
+"""Root file systems that are a user's own squashfs files, and the programs for those.
+
+The nodes mount such a file itself. The store has a link to it and, so that a container can be laid
+out without unpacking, a directory with only what is in its root directory. A file may be hostile;
+unsquashfs(1) writes nothing outside of its target.
+"""
+
+import os
+import subprocess
+from collections.abc import Sequence
+
+from scrun.core.errors import ImageError
+from scrun.images.store import ROOTFS, SQUASHFS
+from scrun.images.tags import digest_of_words
+
+FINE_FOR_USERS = (0, 2)
+"""Exit statuses of unsquashfs for an ordinary user; 2: a device, say, needs root."""
+
+_LEVEL = "3"  # half of the time of the default for five percent more
+
+
+def key_of(path: str, *, unpacked: bool = False) -> str:
+    """Return the key of a file: another one when the file changes.
+
+    Args:
+        path: The file.
+        unpacked: Whether the store has its files, instead of a link.
+
+    Raises:
+        ImageError: There is no such file.
+    """
+    return f"file-{digest_of_words(*identity(path))}" + "-files" * unpacked
+
+
+def identity(path: str) -> tuple[object, ...]:
+    """Return what changes when a file changes.
+
+    Raises:
+        ImageError: There is no such file.
+    """
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise ImageError(f"{path}: cannot be read: {error.strerror}") from error
+    return os.path.realpath(path), status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def linked_in(directory: str) -> str:
+    """Return the user's file that an image of a store is; "" if it is none."""
+    try:
+        return os.readlink(os.path.join(directory, SQUASHFS))
+    except OSError:
+        return ""
+
+
+def file_of(rootfs: str) -> str:
+    """Return the user's file whose root directory a root file system is; "" if it is none."""
+    directory, name = os.path.split(rootfs)
+    return linked_in(directory) if name == ROOTFS else ""
+
+
+def unpacking(file: str, target: str) -> tuple[str, ...]:
+    """Return the command that unpacks a file into an empty or missing directory.
+
+    For an ordinary user, all files belong to that user, and there are no devices.
+    """
+    return (*_extracting(target), file)
+
+
+def root_directory(file: str, target: str) -> tuple[str, ...]:
+    """Return the command that makes what is in the root directory; directories are empty."""
+    return (*_extracting(target), "-max-depth", "1", file)
+
+
+def entries(file: str, target: str, depth: int, paths: Sequence[str]) -> tuple[str, ...]:
+    """Return the command that makes some entries, as far as they are there.
+
+    Args:
+        file: The file.
+        target: The directory, which may be there.
+        depth: How many names the paths have: directories of that depth are empty.
+        paths: Relative paths, no patterns.
+    """
+    return (*_extracting(target), "-max-depth", str(depth), "-no-wildcards", file, *paths)
+
+
+def _extracting(target: str) -> tuple[str, ...]:
+    ordinary = ("-user-xattrs",) if os.geteuid() else ()
+    return ("unsquashfs", "-no-progress", "-force", *ordinary, "-dest", target)
+
+
+def best_compression(tool: str) -> list[str]:
+    """Return the options of mksquashfs for zstd, if it has that."""
+    done = subprocess.run(
+        [tool, "-help"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    zstd = ["-comp", "zstd", "-Xcompression-level", _LEVEL]
+    return zstd if b"zstd" in done.stdout else []
