@@ -96,6 +96,11 @@ _IS: dict[str, Callable[[Words], bool]] = {
 }
 
 
+def _serves(words: Words) -> bool:
+    """Tell whether this is what serves a squashfs image."""
+    return bool(words) and os.path.basename(words[0]).startswith("squashfuse")
+
+
 class Where:
     """Where to look for the processes of a container.
 
@@ -131,6 +136,9 @@ class Where:
         supervisor = self._supervisor()
         if target in ("job", "supervisor"):
             return supervisor
+        if target == "image":
+            served = (pid for pid in children_of(self._shim()) if _serves(words_of(pid)))
+            return next(served, 0)
         # an OCI runtime may be below the `create` that waits
         makers = (self.create, supervisor)
         for pid in [child for maker in makers if maker for child in children_of(maker)]:
