@@ -70,7 +70,7 @@ class Stand:
         shutil.rmtree(self.site.root, ignore_errors=True)
 
     @functools.cached_property
-    def _plain(self) -> Path:
+    def plain(self) -> Path:
         """The bundle that scrun hands to Slurm, to be run without scrun."""
         made = self.create(self.true)
         plain = self.site.base / "b" / "plain"
@@ -147,7 +147,7 @@ class Stand:
 
     def in_container(self, *command: str) -> list[str]:
         """Return srun's words that run a command in a container without scrun."""
-        return ["srun", "--container", str(self._plain), *command]
+        return ["srun", "--container", str(self.plain), *command]
 
     @contextmanager
     def job(self, what: str = "") -> Iterator[str]:
