@@ -215,8 +215,8 @@ def _entry(name: str, level: Level, work: _Work) -> None:
         _file(name, level, new, old, work)
     elif stat.S_ISLNK(new.st_mode):
         _link(name, source, target, new, old, work)
-    elif stat.S_ISFIFO(new.st_mode) and old is None:
-        os.mkfifo(name, stat.S_IMODE(new.st_mode), dir_fd=target)
+    elif stat.S_ISFIFO(new.st_mode):
+        _fifo(name, target, new, old, work)
 
 
 def _file(
@@ -251,13 +251,26 @@ def _link(
     work: _Work,
 ) -> None:
     leads_to = os.readlink(name, dir_fd=source)
-    if old is not None:
-        if os.readlink(name, dir_fd=target) == leads_to:
-            return
+    if old is not None and os.readlink(name, dir_fd=target) != leads_to:
         os.unlink(name, dir_fd=target)
-    os.symlink(leads_to, name, dir_fd=target)
-    if work.owners:
-        os.chown(name, new.st_uid, new.st_gid, dir_fd=target, follow_symlinks=False)
+        old = None
+    if old is None:
+        os.symlink(leads_to, name, dir_fd=target)
+    owner = (new.st_uid, new.st_gid)
+    if work.owners and (old is None or (old.st_uid, old.st_gid) != owner):
+        os.chown(name, *owner, dir_fd=target, follow_symlinks=False)
+
+
+def _fifo(
+    name: str, target: int, new: os.stat_result, old: os.stat_result | None, work: _Work
+) -> None:
+    remove(target, name, work.device)
+    os.mkfifo(name, 0o600, dir_fd=target)
+    fd = os.open(name, READ, dir_fd=target)
+    try:
+        _dress(fd, new, old, work)
+    finally:
+        os.close(fd)
 
 
 def _dress(fd: int, new: os.stat_result, old: os.stat_result | None, work: _Work) -> None:

@@ -26,6 +26,7 @@ class Two:
             (self.original / name).write_text(name)
         (self.original / "bin/sh").chmod(0o755)
         (self.original / "bin/ash").symlink_to("sh")
+        os.mkfifo(self.original / "pipe", 0o600)
         subprocess.run(["cp", "-a", f"{self.original}/.", self.copied], check=True)
         time.sleep(0.02)  # the grain of the kernel's file times is some milliseconds
         (base / "mark").touch()
@@ -76,7 +77,9 @@ CHANGES = {
     "file instead of directory": "rmdir empty; echo x >empty",
     "link instead of directory": "rm -r etc; ln -s /etc etc",
     "mode of a directory": "chmod 1777 empty",
-    "FIFO": "mkfifo fifo",
+    "FIFO": "mkfifo -m 642 fifo; chown 33:33 fifo",
+    "mode of a FIFO": "chmod 666 pipe",
+    "owner of a link": "chown -h 33:33 bin/ash",
     "renamed": "mv etc/passwd bin/passwd",
     "two names": "ln etc/passwd etc/another",
 }
