@@ -2,7 +2,8 @@
 
 podman and buildah have `overlay/ID/diff`, and all their layers in `overlay-layers/layers.json`.
 With the driver vfs they have `vfs/dir/ID`: a layer with all below it. docker has
-`overlay2/ID/diff`, and for each layer of an image a directory in `image/overlay2/layerdb/sha256`.
+`overlay2/ID/diff`, and for each layer of an image a directory in `image/overlay2/layerdb/sha256`;
+its driver vfs has directories as podman's, and `image/vfs/layerdb` with `mounts` of containers.
 containerd has `snapshots/ID/fs`, and in `metadata.db` what each is: the digest of the layer with
 all below it. A layer that no record names, such as a container's own, has no digest. Everything
 here blocks.
@@ -10,6 +11,7 @@ here blocks.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from typing import TYPE_CHECKING, Any
@@ -78,18 +80,41 @@ def contents(layers: Sequence[str]) -> list[Content | None]:
 
 
 def parent_of(layer: str) -> str | None:
-    """Return the directory that podman's driver vfs has made another one from; None if unknown."""
+    """Return the directory that a driver vfs has made another one from; None if unknown."""
     if (found := _DIR_OF_VFS.fullmatch(layer)) is None:
         return None
     record = _records(found[1]).get(found[2])
-    if record is None or not _ID.fullmatch(record.parent):
-        return None
-    return os.path.join(os.path.dirname(layer), record.parent)
+    parent = _parent_in_docker(found[1], found[2]) if record is None else record.parent
+    return os.path.join(os.path.dirname(layer), parent) if _ID.fullmatch(parent) else None
+
+
+def _parent_in_docker(root: str, name: str) -> str:
+    """Return the name of the image's directory that docker's container has; "" if unknown."""
+    records = os.path.join(root, "image", "vfs", "layerdb")
+    mounts = os.path.join(records, "mounts")
+    try:
+        if replaceable(mounts):
+            return ""
+        containers = os.listdir(mounts)
+    except OSError:
+        return ""
+    for container in containers:
+        one = os.path.join(mounts, container)
+        with contextlib.suppress(OSError, UnicodeDecodeError):  # it is being made, or removed
+            if _word(one, "mount-id") == name and _DIGEST.fullmatch(chain := _word(one, "parent")):
+                return _word(os.path.join(records, *chain.split(":")), "cache-id")
+    return ""
+
+
+def _word(folder: str, file: str) -> str:
+    return read_regular(os.path.join(folder, file), _SHORT).decode().strip()
 
 
 def _chain(root: str, name: str) -> Content | None:
-    """Return what a directory of podman's driver vfs contains: the layer with all below it."""
+    """Return what a directory of a driver vfs contains: the layer with all below it."""
     records = _records(root)
+    if name not in records:
+        return dict(_of_docker(root, "vfs")).get(name)
     digests, size = [], 0
     while name:
         layer = records.pop(name, None)  # no layer twice
@@ -121,7 +146,7 @@ def _read(store: str) -> Iterator[tuple[str, Content]]:
         return
     for name in _FILES:
         yield from _of_podman(os.path.join(root, f"{driver}-layers", name))
-    yield from _of_docker(os.path.join(root, "image", driver, "layerdb", "sha256"))
+    yield from _of_docker(root, driver)
 
 
 def _of_podman(path: str) -> Iterator[tuple[str, Content]]:
@@ -146,7 +171,8 @@ def _content(layer: _Layer) -> Content | None:
     return Content(layer.digest + own, layer.size)
 
 
-def _of_docker(path: str) -> Iterator[tuple[str, Content]]:
+def _of_docker(root: str, driver: str) -> Iterator[tuple[str, Content]]:
+    path = os.path.join(root, "image", driver, "layerdb", "sha256")
     try:
         if replaceable(path):
             return
@@ -155,13 +181,13 @@ def _of_docker(path: str) -> Iterator[tuple[str, Content]]:
         return
     for chain in chains:
         try:
-            name, digest, size = (
-                read_regular(os.path.join(path, chain, file), _SHORT).decode().strip()
-                for file in ("cache-id", "diff", "size")
-            )
+            folder = os.path.join(path, chain)
+            name, digest, size = (_word(folder, file) for file in ("cache-id", "diff", "size"))
         except (OSError, UnicodeDecodeError):
             continue
-        if _DIGEST.fullmatch(digest):
+        if driver == "vfs" and _ID.fullmatch(chain):
+            yield name, Content(f"vfs chain {chain}")
+        elif _DIGEST.fullmatch(digest):
             yield name, Content(digest, int(size) if size.isdigit() else 0)
 
 

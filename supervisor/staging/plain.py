@@ -1,8 +1,9 @@
-"""Root file systems that are plain directories: those of podman's driver vfs, and of bundles.
+"""Root file systems that are plain directories: those of engines' driver vfs, and of bundles.
 
-podman's vfs gives each container a copy of its image's directory. Where nodes do not see these,
-they can mount a copy of the image in the store of images, with what the container's directory has
-else. An image's author may be hostile: no link is followed. Everything here blocks.
+The driver vfs of podman and docker gives each container a copy of its image's directory. Where
+nodes do not see these, they can mount a copy of the image in the store of images, with what the
+container's directory has else. An image's author may be hostile: no link is followed. Everything
+here blocks.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ def why_unseen(rootfs: str, staged: str, ask: Callable[[str], list[str]]) -> str
 
 
 def layers_of(rootfs: str) -> Overlay:
-    """Return what podman's vfs has made a container's directory from, as layers.
+    """Return what an engine's vfs has made a container's directory from, as layers.
 
     Raises:
         Unusable: It is no such directory, or no record tells.
     """
     image = parent_of(rootfs)
     if image is None or not os.path.isdir(image):
-        raise Unusable("are not known: it is not a mount of its own, nor of podman's driver vfs")
+        raise Unusable("are not known: it is not a mount of its own, nor of a driver vfs")
     why_not = "are plain directories, which the node does not see"
     return Overlay((rootfs, image), users=False, why_not=why_not, plain=True)
 

@@ -17,9 +17,9 @@ class Buildah(Client):
         self.podman = podman
         self.site = podman.site
         base = self.site.base
-        self.prefix = self.site.user.prefix
+        self.prefix = podman.prefix
         self.command = [program("buildah"), "--root", f"{base}/s", "--runroot", f"{base}/x/s"]
-        self.command += ["--storage-driver", "vfs"]
+        self.command += ["--storage-driver", podman.storage]
         self.environment = podman.environment
 
     def step(

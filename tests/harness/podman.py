@@ -87,6 +87,7 @@ class Podman(Client):
         self.prefix = [*before, *site.user.prefix]
         self.command = ["podman", "--root", f"{site.base}/s", "--runroot", f"{site.base}/x/s"]
         self.command += ["--storage-driver", storage, "--cgroup-manager", "cgroupfs"]
+        self.storage = storage
         self.command += ["--events-backend", "file"]
         self.command += ["--runtime", str(self._launcher or site.command[0])]
         if site.user.uid == 0 and self._launcher is None:

@@ -19,11 +19,11 @@ from scrun.supervisor.staging.staged_bundle import stage_out
 from scrun.supervisor.staging.survey import MountPoint
 from tests.harness.layers import Image, in_shell, listing
 
-OWN, IMAGE, BASE = (letter * 64 for letter in "abc")
+OWN, IMAGE, BASE, CHAIN = (letter * 64 for letter in "abcd")
 
 
 class Plain(Image):
-    """A container of podman's driver vfs: a copy of its image's directory."""
+    """A container of an engine's driver vfs: a copy of its image's directory."""
 
     def made(self, change: str = ":") -> None:
         folder = self.store.parent / "vfs" / "dir"
@@ -42,6 +42,18 @@ class Plain(Image):
         records.mkdir()
         (records / "layers.json").write_text(json.dumps(layers))
         self.mounts = [MountPoint("/", "ext4"), MountPoint(str(self.store.parent), "ext4", "8:1")]
+
+    def recorded_by_docker(self) -> Path:
+        """Have docker's records of the same in the place of podman's; return where they are."""
+        (self.store.parent / "vfs-layers" / "layers.json").unlink()
+        records = self.store.parent / "image" / "vfs" / "layerdb"
+        parent = {"mount-id": OWN, "init-id": f"{OWN}-init", "parent": f"sha256:{CHAIN}"}
+        layer = {"cache-id": IMAGE, "diff": f"sha256:{1:064x}", "size": "7"}
+        for folder, files in ((f"mounts/{7:064x}", parent), (f"sha256/{CHAIN}", layer)):
+            (records / folder).mkdir(parents=True)
+            for name, text in files.items():
+                (records / folder / name).write_text(text)
+        return records
 
 
 @pytest.fixture
@@ -164,6 +176,25 @@ def test_digests_of_records(image: Plain) -> None:
     circle = [{"id": IMAGE, "parent": OWN, "diff-digest": digest}]
     records.write_text(json.dumps([*circle, {"id": OWN, "parent": IMAGE, "diff-digest": digest}]))
     assert contents([str(image.rootfs.with_name(IMAGE))]) == [None]
+
+
+def test_docker_has_records_of_its_own(image: Plain) -> None:
+    image.made("echo other >etc/passwd")
+    records = image.recorded_by_docker()
+    picture = str(image.rootfs.with_name(IMAGE))
+    [content] = contents([picture])
+    assert content is not None
+    assert content.digest == f"vfs chain {CHAIN}"
+    assert parent_of(str(image.rootfs)) == picture
+    image.hidden(image.store.parent)
+    assert image.stage().image == "store"
+    mount = records / "mounts" / f"{7:064x}"
+    for wrong in ("", f"sha256:{BASE}", "sha256:../../etc", CHAIN):
+        (mount / "parent").write_text(wrong)
+        assert parent_of(str(image.rootfs)) is None
+    (records / "mounts").chmod(0o777)
+    (mount / "parent").write_text(f"sha256:{CHAIN}")
+    assert parent_of(str(image.rootfs)) is None
 
 
 def test_a_difference_follows_no_link(tmp_path: Path) -> None:
