@@ -228,6 +228,8 @@ class SlurmEngine:
                 await self._launching.fall_back(
                     by_slurm, request.journal, wanted, version.release, reason
                 )
+            else:
+                await self._launching.need_oci_conf(by_slurm)
             yield by_slurm
 
         if job_id := environment.get("SLURM_JOB_ID"):  # called within a job: use that one

@@ -36,6 +36,7 @@ class Launching:
         self._asked = asked
         self._confs = confs
         self._with: set[str] = set()  # nodes, as Slurm writes a job's, that have had a shim
+        self._with_conf: set[str] = set()  # those that have an oci.conf, which we have not
         self._without: dict[str, str] = {}  # those without a Python, and what was said
 
     def check(self, wanted: Mapping[str, str], options: Sequence[str], version: Release) -> None:
@@ -98,8 +99,6 @@ class Launching:
     ) -> None:  # fmt: skip
         """Check that `srun --container` can do what shims cannot, and say so in the log.
 
-        Without an oci.conf slurmstepd of 22.05 runs the program on the node itself.
-
         Args:
             job: The job.
             journal: Where messages go.
@@ -111,11 +110,34 @@ class Launching:
             EngineError: The nodes have no oci.conf.
             SettingsError: A kind of MPI that would not reach the container.
         """
-        if not self._confs.is_here:
-            answers = await job.ask(lambda _: HAS_OCI_CONF)
-            if any("none" in answer for answer in answers):
-                raise EngineError(
-                    f"{reason}; srun --container would need an oci.conf on the nodes"
-                )
+        await self.need_oci_conf(
+            job, f"{reason}; srun --container would need an oci.conf on the nodes"
+        )
         journal.write("info", f"{reason}: launched by srun --container")
         check_mpi(wanted, version, because=reason)
+
+    async def need_oci_conf(
+        self, job: SlurmJob,
+        otherwise: str = 'launch = "container" needs an oci.conf on the nodes: write it, or '
+        'set launch = "auto"',
+    ) -> None:  # fmt: skip
+        """Refuse a container by `srun --container` where no node knows how to make one.
+
+        Without an oci.conf slurmstepd of 22.05 runs the program on the node itself. Where this
+        machine has none, a step asks those of a set of nodes, once.
+
+        Args:
+            job: The job.
+            otherwise: What the error says.
+
+        Raises:
+            EngineError: The nodes have no oci.conf.
+        """
+        nodes = job.environment.get(_NODES, "")
+        if self._confs.is_here or nodes in self._with_conf:
+            return
+        answers = await job.ask(lambda _: HAS_OCI_CONF)
+        if any("none" in answer for answer in answers):
+            raise EngineError(otherwise)
+        if nodes:
+            self._with_conf.add(nodes)

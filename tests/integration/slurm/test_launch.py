@@ -118,3 +118,12 @@ def test_neither_an_oci_conf_nor_python(site: Site) -> None:
         environment = on_its_node(site, "echo export PATH=/nothing")
         said = site.life("true", environment=environment).refused()
     assert "there is no Python on this node; srun --container would need an oci.conf on" in said
+
+
+def test_srun_without_an_oci_conf(make_site: MakeSite) -> None:
+    """slurmstepd of 22.05 would run the program on the node, in no container."""
+    site = make_site("slurm-user", settings='[slurm]\nlaunch = "container"\n')
+    with cluster.without_oci_conf():
+        said = site.shell("echo up").refused()
+    assert 'launch = "container" needs an oci.conf on the nodes' in said
+    site.settle(20)
