@@ -16,18 +16,19 @@ from scrun.protocol import wire
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
 
 
-def hand_over(root: str, name: str, held: str, patience: str, lingers: str, began: str) -> None:
+def hand_over(root: str, name: str, patience: str, lingers: str, began: str) -> None:
     """Hand over; exit with 1 if that has to be tried again.
+
+    Standard input is a socket, at whose other end the keeper has all that the supervisor has left.
 
     Args:
         root: The directory of the records.
         name: The name of the supervisor.
-        held: The number of the descriptor with all that it has left.
         patience: For how many seconds somebody tries; then the containers end.
         lingers: Whether the successor stays when it has nothing to do.
         began: When the supervisor died, in seconds since the machine's boot.
     """
-    why = _try(root, successor_of(name), int(held), lingers=bool(lingers))
+    why = _try(root, successor_of(name), lingers=bool(lingers))
     if not why:
         return
     elapsed = time.clock_gettime(time.CLOCK_BOOTTIME) - float(began)
@@ -38,11 +39,11 @@ def hand_over(root: str, name: str, held: str, patience: str, lingers: str, bega
     _leave_word(root, name, f"no supervisor could take it over for {float(patience):g} s: {why}")
 
 
-def _try(root: str, name: str, held: int, *, lingers: bool) -> str:
+def _try(root: str, name: str, *, lingers: bool) -> str:
     """Hand over; return why that is not possible, or ""."""
     try:
         sock = launch(root, name, lingers=lingers)
-        wire.send(sock, [b"adopt"], [held])
+        wire.send(sock, [b"adopt"], [0])
         status, answer = wire.receive(sock)
     except (ScrunError, OSError) as error:  # it was killed as well, or has no memory
         return str(error) or type(error).__name__

@@ -1,37 +1,55 @@
-"""Passes descriptors to another process (unix(7), SCM_RIGHTS)."""
+"""Passes descriptors between processes (unix(7), SCM_RIGHTS).
+
+The kernel counts what of a user's is on its way, in whatever socket, and refuses more to a process
+of that user whose limit of open files is lower (ETOOMANYREFS). So nothing may wait in a socket for
+long.
+"""
 
 import _socket
 
-_TOO_MANY = 109  # ETOOMANYREFS
+MOST = 250
+"""Descriptors of a message (SCM_MAX_FD is 253)."""
 
 
-def send_fds(sock: _socket.socket, data: bytes, fds: "list[int]") -> int:
+def send_fds(sock: _socket.socket, data: bytes, fds: "list[int]", flags: int = 0) -> int:
     """Send the beginning of some data, with descriptors; return how many bytes were sent.
-
-    The kernel refuses that to a process with fewer open files allowed than descriptors of its
-    user's are on their way, to whoever they are. Those that a supervisor keeps for its successor
-    are: with a hundred containers there are more than the usual 1024.
 
     Args:
         sock: A socket of AF_UNIX.
         data: The data; not empty.
         fds: The descriptors.
+        flags: See send(2).
 
     Raises:
-        OSError: They cannot be sent; so with more of them on their way than may ever be open.
+        OSError: They cannot be sent.
     """
-    rights = b"".join(fd.to_bytes(4, "little") for fd in fds)
+    rights = b"".join([fd.to_bytes(4, "little") for fd in fds])
     ancillary = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)] if fds else []
-    try:
-        return sock.sendmsg([data], ancillary)
-    except OSError as error:
-        if error.errno != _TOO_MANY:
-            raise
-    import resource  # only now: a command that starts often imports next to nothing
+    return sock.sendmsg([data], ancillary, flags)
 
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    try:
-        return sock.sendmsg([data], ancillary)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+def receive_fds(
+    sock: _socket.socket, size: int, most: int = MOST
+) -> "tuple[bytes, list[int], bool]":
+    """Receive data, with the descriptors beside it, close-on-exec.
+
+    Args:
+        sock: A socket of AF_UNIX.
+        size: The most bytes of data.
+        most: The most descriptors.
+
+    Returns:
+        The data; the descriptors; and whether those are all: we may be out of descriptors.
+
+    Raises:
+        OSError: The other end has gone.
+    """
+    space = _socket.CMSG_SPACE(most * 4)
+    data, ancillary, got, _ = sock.recvmsg(size, space, _socket.MSG_CMSG_CLOEXEC)
+    fds = [
+        int.from_bytes(content[at : at + 4], "little")
+        for level, kind, content in ancillary
+        if (level, kind) == (_socket.SOL_SOCKET, _socket.SCM_RIGHTS)
+        for at in range(0, len(content) // 4 * 4, 4)
+    ]
+    return data, fds, not got & _socket.MSG_CTRUNC

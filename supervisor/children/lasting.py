@@ -12,7 +12,8 @@ from contextlib import asynccontextmanager, suppress
 
 from scrun.supervisor.children.processes import Child, ChildEnv, child
 from scrun.supervisor.children.strangers import Stranger, stranger
-from scrun.supervisor.core.deposits import STEP, Deposit, Found
+from scrun.supervisor.core.deposits import STEP, Deposit
+from scrun.supervisor.core.left import Found
 
 STDIO = f"{STEP}stdio."
 """Begins the names of the standard streams that a child will have: they go when it has them."""

@@ -23,26 +23,26 @@ from signal import SIGKILL, SIGTERM, pidfd_send_signal
 import msgspec
 import trio
 
-from scrun.supervisor.core.limits import Limits, words_for
+from scrun.supervisor.core.limits import Limits, raise_open_files, words_for
 from scrun.supervisor.core.threads import in_thread
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SHELL_GRACE = 0.5
 _THERE = ("/bin/sh", "-c", 'cd -- "$0" && exec "$@"')
-_nofile_soft, _nofile_hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+_nofile_soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def keep_descriptors_free(newest: int) -> None:
     """Raise the limit of descriptors when a quarter of them is in use.
 
-    A container takes about eight, so few supervisors need it. Children must not inherit the raised
-    limit (see `supervisor.core.limits`), and the `prlimit` before each of them costs 0.7 ms.
+    A container takes about twenty, so few supervisors need it. Children must not inherit the
+    raised limit (see `supervisor.core.limits`), and the `prlimit` before each costs 0.7 ms.
 
     Args:
         newest: A new descriptor: all lower numbers are in use.
     """
     if newest > _nofile_soft // 4:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (_nofile_hard, _nofile_hard))
+        raise_open_files()
 
 
 class ChildEnv(msgspec.Struct, frozen=True):

@@ -36,7 +36,8 @@ from scrun.supervisor.contracts.engine import Engine, JobRequest
 from scrun.supervisor.contracts.running import RunningContainer
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.stager import Leftover, Served
-from scrun.supervisor.core.deposits import OWN, Deposit, Found
+from scrun.supervisor.core.deposits import OWN, Deposit
+from scrun.supervisor.core.left import Found
 from scrun.supervisor.core.threads import own_threads
 from scrun.supervisor.plugins.choose_stager import Stagers
 

@@ -19,7 +19,8 @@ from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.containers.remembered import recalled
 from scrun.supervisor.contracts.adoption import Adopts
 from scrun.supervisor.contracts.create_request import CreateRequest
-from scrun.supervisor.core.deposits import OWN, Deposit, Deposits, Found
+from scrun.supervisor.core.deposits import OWN, Deposit, Deposits
+from scrun.supervisor.core.left import Found
 from scrun.supervisor.log.files import open_file
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.log.supervisor_log import fault, log
@@ -88,6 +89,7 @@ class Adoption:
             left.close()
         elif job is not None:
             deposits.insert(0, job)
+        await self._deposits.room()
         self._deposits.begin(deposits)
         for container in adopted:
             container.is_kept(name)

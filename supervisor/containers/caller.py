@@ -20,6 +20,7 @@ from scrun.protocol.progress import CALL, LIVE, TO_LOG, TO_STDERR
 from scrun.settings.file.load import LEVELS, Level
 from scrun.supervisor.contracts.create_request import read_pid
 from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.core.ownership import release
 from scrun.supervisor.log.journal import Journal, Shown, as_runc
 
 _PATIENCE = 5.0
@@ -135,7 +136,7 @@ class Caller:
     def release(self) -> None:
         """Release the lock of its pid file, which came with a command's status."""
         while self._locks:
-            os.close(self._locks.pop())
+            release(self._locks.pop())
 
 
 class NoCaller(Caller):

@@ -31,8 +31,10 @@ from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.containers.successor import Successor
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.kept import KeepsJobs, WaitingJob
-from scrun.supervisor.core.deposits import Deposits, Found, find
+from scrun.supervisor.core.deposits import Deposits
 from scrun.supervisor.core.garbage import collect_again, pause_collections
+from scrun.supervisor.core.left import Found, find
+from scrun.supervisor.core.line import Line
 from scrun.supervisor.core.names import learn
 from scrun.supervisor.core.nurseries import bulkhead, unwrapped
 from scrun.supervisor.core.threads import in_thread, own_threads
@@ -43,8 +45,7 @@ from scrun.supervisor.plugins.choose_engine import EngineChoices, Engines
 from scrun.supervisor.plugins.choose_stager import Stagers
 from scrun.supervisor.plugins.registry import Plugins
 
-_NAMES = 10.0
-_SETTLING = 10.0
+_NAMES, _SETTLING = 10.0, 10.0
 
 
 class Containers:
@@ -73,8 +74,7 @@ class Containers:
             nursery: Runs the containers and the jobs of pods.
             changed: Called when a container is cleaned up.
         """
-        self._root = root
-        self._name = name
+        self._root, self._name = root, name
         self._nursery = nursery
         self._changed = changed
         self._engines = Engines(root, plugins)
@@ -314,18 +314,18 @@ class Containers:
         self._nursery.start_soon(self._run, container)
         return container
 
-    async def adopt(self, held: int) -> None:
+    async def adopt(self, line: Line) -> None:
         """Adopt what a dead supervisor has left.
 
         Args:
-            held: The receiving end of its deposits.
+            line: That to its keeper.
 
         Raises:
             StateError: It was a newer scrun's.
-            OSError: We are out of descriptors.
+            OSError: We are out of descriptors, or the keeper is gone.
         """
         try:
-            left = find(held)
+            left = await in_thread(find, line)
         except StateError as error:
             log.warning("%s", error)
             raise
@@ -339,6 +339,7 @@ class Containers:
                 adoption = Adoption(self._root, engines, self._stagers, self._pods, self.deposits)
                 for together in by_jobs(left):
                     nursery.start_soon(self._adopt, together, adoption)
+            await self.deposits.be_safe()
         finally:
             self._nursery.start_soon(collect_again, _SETTLING)
 

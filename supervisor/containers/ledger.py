@@ -15,6 +15,7 @@ from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.engine import Job, SaysLaunch
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.core.deposits import OWN, Deposit, no_deposit
+from scrun.supervisor.core.ownership import release
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.journal import Journal
 
@@ -112,7 +113,7 @@ class Ledger:
     def close(self) -> None:
         """Release the lock: the record was removed, or belongs to another container."""
         if self._lock >= 0:
-            os.close(self._lock)
+            release(self._lock)
             self._lock = -1
 
     def note(self, *, annotations: Mapping[str, str] | None = None, **changes: object) -> None:

@@ -10,7 +10,8 @@ from scrun.supervisor.containers.live_session import ANCHOR, LiveSession
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.adoption import AdoptedJob
 from scrun.supervisor.contracts.engine import Session
-from scrun.supervisor.core.deposits import Deposit, Found
+from scrun.supervisor.core.deposits import Deposit
+from scrun.supervisor.core.left import Found
 from scrun.supervisor.log.journal import Journal
 
 

@@ -36,7 +36,8 @@ from scrun.supervisor.contracts.adoption import AdoptedJob, Adopts
 from scrun.supervisor.contracts.engine import Engine, Job, JobRequest
 from scrun.supervisor.contracts.kept import Borrow, Keep
 from scrun.supervisor.contracts.neighbours import SharesNamespaces
-from scrun.supervisor.core.deposits import Deposits, Found
+from scrun.supervisor.core.deposits import Deposits
+from scrun.supervisor.core.left import Found
 from scrun.supervisor.log.supervisor_log import fault
 
 _SHARING = ("slurm",)  # elsewhere there is nothing to share: this machine is one node

@@ -5,7 +5,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol, runtime_checkable
 
 from scrun.supervisor.contracts.engine import FirstProcess, Job, JobRequest, Session, Step
-from scrun.supervisor.core.deposits import Deposit, Found
+from scrun.supervisor.core.deposits import Deposit
+from scrun.supervisor.core.left import Found
 
 
 class ResumedProcess(FirstProcess, Protocol):

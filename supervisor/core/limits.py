@@ -72,6 +72,12 @@ def raise_limits() -> list[str]:
     return left
 
 
+def raise_open_files() -> None:
+    """Raise the limit of open files as far as permitted; children do not inherit that."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def still_limited() -> list[str]:
     """Return those of our limits that would end or hinder all containers of a supervisor."""
     found = []

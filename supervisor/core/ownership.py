@@ -54,6 +54,12 @@ def own(directory: str, name: str = LOCK) -> int | None:
     return None
 
 
+def release(lock: int) -> None:
+    """Release a lock at once, also if our keeper has it still, and close the descriptor."""
+    fcntl.flock(lock, fcntl.LOCK_UN)
+    os.close(lock)
+
+
 def is_owned(directory: str) -> bool:
     """Tell whether somebody works on a record, or has left it to a successor."""
     return is_held(directory)

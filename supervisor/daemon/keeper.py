@@ -1,38 +1,40 @@
 """The keeper: a process that holds what containers need to live, and calls a successor.
 
-It is a shell that reads from a pipe of the supervisor's. At its end of file, when the supervisor
-has died, it calls a program that starts another supervisor and hands over to that what the dead
-one has left (`scrun.client.hand_over`), and calls it again for as long as that fails: scrun may
-just be being installed anew. Until then it only has a descriptor of the socket in which all that
-waits (`supervisor.core.deposits`), and only KILL ends it: whoever ends a session or a service
-sends SIGTERM to it and to the supervisor, in any order. If the keeper dies, the supervisor starts
-another one; if both die at once, all ends with them.
+It receives that over a line, and when the supervisor has died, it calls a program that starts
+another supervisor, and gives all of it to that (`supervisor.keeper`, `scrun.client.hand_over`); it
+calls the program again for as long as that fails: scrun may just be being installed anew. If the
+keeper dies, or does not read, another one takes its place, and is told all; if supervisor and
+keeper die at once, all ends with them. Only KILL ends it: whoever ends a session or a service
+sends SIGTERM to it and to the supervisor, in any order.
 """
 
 import os
+import socket
 import sys
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import ModuleType
+from typing import BinaryIO
 
 import trio
 
+from scrun.core import rights
 from scrun.core.paths import packages
-from scrun.supervisor.children.processes import ChildEnv, child
+from scrun.supervisor.children.processes import Child, ChildEnv, child
 from scrun.supervisor.core.deposits import Deposits
+from scrun.supervisor.core.line import Line
+from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.keeper import main
 from scrun.supervisor.log.supervisor_log import log
 
-# /proc/uptime: the shell can read that by itself
-_SCRIPT = """\
-trap '' TERM INT HUP
-read -r word
-[ "$word" = end ] && exit
-limit=$1
-shift
-read -r began _ </proc/uptime
-until (trap - TERM INT HUP; exec "$@" "$began"); do
-    sleep 0.2
-    read -r now _ </proc/uptime
-    [ "$((${now%.*} - ${began%.*}))" -le "$limit" ] || exit
-done
+_KEEPER = """\
+import sys
+_, _, rights, program, *words = sys.argv
+of_ours = type(sys)("scrun.core.rights")
+exec(rights, of_ours.__dict__)
+sys.modules[of_ours.__name__] = of_ours
+exec(program)
+main(words)
 """
 _PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
@@ -44,14 +46,17 @@ _LONGEST = 2e9
 
 
 class Keeper:
-    """The keeper of one supervisor.
-
-    Attributes:
-        line: Our end of its pipe, whose end of file calls a successor; -1 without a keeper.
-    """
+    """The keeper of one supervisor."""
 
     def __init__(
-        self, root: str, name: str, deposits: Deposits, patience: float, *, lingers: bool
+        self,
+        root: str,
+        name: str,
+        deposits: Deposits,
+        patience: float,
+        changed: Callable[[], None],
+        *,
+        lingers: bool,
     ) -> None:
         """Prepare.
 
@@ -60,49 +65,79 @@ class Keeper:
             name: The name of the supervisor.
             deposits: What it holds.
             patience: For how many seconds it calls a successor.
+            changed: Called when it has all of that.
             lingers: Whether the supervisor stays when it has nothing to do.
         """
-        python = [sys.executable, "-I", *(["-S"] if sys.flags.no_site else []), "-c", _PROGRAM]
-        words = [packages(), root, name, str(deposits.held), str(patience)]
-        words += ["1" if lingers else ""]
-        limit = str(int(min(patience, _LONGEST) + _LIMIT))
-        self._command = ["/bin/sh", "-c", _SCRIPT, "scrun-keeper", limit, *python, *words]
+        limit = str(min(patience, _LONGEST) + _LIMIT)
+        called = [packages(), root, name, str(patience), "1" if lingers else ""]
+        self._command = [*_python(_KEEPER), "scrun-keeper", *map(_source, (rights, main))]
+        self._words = ["-1", "-1", limit, *_python(_PROGRAM), *called]
         self._deposits = deposits
-        self.line = -1
+        self._changed = changed
 
     async def run(self) -> None:
         """Have one as soon as it is needed, and until this is cancelled."""
         await self._deposits.needed.wait()
         while True:
-            ours, theirs = -1, -1
             try:
-                theirs, ours = os.pipe()
-                self.line = ours
-                async with child(
-                    self._command,
-                    ChildEnv(dict(os.environ)),
-                    stdin=theirs,
-                    pass_fds=(self._deposits.held,),
-                    dies_with_us=False,
-                ) as keeper:
-                    os.close(theirs)
-                    theirs = -1
-                    try:
-                        await keeper.wait()
-                    finally:
-                        self.dismiss()
+                with _line() as (line, theirs, wakes):
+                    async with child(
+                        [*self._command, str(theirs.fileno()), *self._words],
+                        ChildEnv(dict(os.environ)),
+                        stdin=wakes.fileno(),
+                        pass_fds=(theirs.fileno(),),
+                        dies_with_us=False,
+                    ) as keeper:
+                        theirs.close()
+                        wakes.close()
+                        await self._tell(keeper, line)
                 log.warning("the keeper has ended: another one takes its place")
             except OSError as error:
                 log.warning("the keeper cannot be started: %s", error)
-            finally:
-                self.line = -1
-                for fd in (ours, theirs):
-                    if fd >= 0:
-                        os.close(fd)
             await trio.sleep(_PAUSE)
 
-    def dismiss(self) -> None:
-        """Have it end without a successor: we exit, and nothing is left for one."""
-        if self.line >= 0:
-            with suppress(BrokenPipeError):  # it has ended
-                os.write(self.line, b"end\n")
+    async def _tell(self, keeper: Child, line: Line) -> None:
+        """Have it hold everything, until it ends or does not read."""
+        try:
+            async with unwrapped() as nursery:
+
+                @nursery.start_soon
+                async def tell() -> None:
+                    await self._deposits.connect(line)
+                    self._changed()
+                    await self._deposits.lost.wait()
+                    nursery.cancel_scope.cancel()
+
+                await keeper.wait()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._deposits.dismiss()  # if it is to end, we do: nothing is left for a successor
+            self._deposits.disconnect()
+
+
+def _python(program: str) -> list[str]:
+    """Return the command that runs a program."""
+    return [sys.executable, "-I", *(["-S"] if sys.flags.no_site else []), "-c", program]
+
+
+def _source(module: ModuleType) -> str:
+    with open(str(module.__file__), encoding="utf-8") as file:
+        return file.read()
+
+
+@contextmanager
+def _line() -> Iterator[tuple[Line, socket.socket, BinaryIO]]:
+    """Yield a line to a keeper, and the other ends of its socket and its pipe.
+
+    Raises:
+        OSError: We are out of descriptors.
+    """
+    with ExitStack() as stack:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        stack.enter_context(theirs)
+        with ours:
+            readable, writable = os.pipe()
+            wakes = stack.enter_context(open(readable, "rb", buffering=0))
+            with open(writable, "wb", buffering=0):
+                line = stack.enter_context(Line([ours.fileno(), writable]))
+        yield line, theirs, wakes

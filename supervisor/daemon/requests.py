@@ -28,6 +28,7 @@ from scrun.supervisor.contracts.create_request import (
     read_command_line,
     read_create_request,
 )
+from scrun.supervisor.core.line import Line
 from scrun.supervisor.core.names import learn
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import look
@@ -203,7 +204,8 @@ class ClientRequest:
     async def _adopt(self) -> bytes:
         if len(self._fds) != 1:
             raise UsageError("adopt: the request lacks a descriptor")
-        await self._containers.adopt(self._fds[0])
+        with Line(self._fds) as line:
+            await self._containers.adopt(line)
         return DONE
 
     async def _aside(self) -> bytes:

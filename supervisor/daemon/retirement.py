@@ -6,11 +6,11 @@ That is what `scrun supervisor restart` and a newer version are about. The succe
 answered, no program of `exec` runs that would end, and every container can be adopted. Until then
 we go on.
 
-The end of the keeper's pipe goes with it: the keeper does nothing until the successor has all in
-its own deposits, and hands over to another one if that is killed before.
+That is our line to the keeper: it gives all to the successor, and calls another
+one if that is killed before it has all in its own deposits.
 """
 
-import array
+import errno
 import os
 import socket
 from collections.abc import Iterator
@@ -19,9 +19,9 @@ from typing import NoReturn, Protocol
 
 import trio
 
+from scrun.core.rights import receive_fds, send_fds
 from scrun.supervisor.containers.containers import Containers
 from scrun.supervisor.core.nurseries import unwrapped
-from scrun.supervisor.daemon.keeper import Keeper
 
 _TAKEN = 10.0
 TAKEN = b"\1"
@@ -57,19 +57,17 @@ class Retirement:
         going_on: Unset while the answer of one decides whether we end: nothing begins meanwhile.
     """
 
-    def __init__(self, containers: Containers, keeper: Keeper, server: Retires) -> None:
+    def __init__(self, containers: Containers, server: Retires) -> None:
         """Prepare.
 
         Args:
             containers: Ours.
-            keeper: Its pipe goes to the successor.
             server: Ours.
         """
         self.lasting = 0
         self.going_on = trio.Event()
         self.going_on.set()
         self._containers = containers
-        self._keeper = keeper
         self._server = server
         self._by_force = False
 
@@ -126,6 +124,7 @@ class Retirement:
             self.going_on.is_set()
             and self._server.requests <= self.lasting
             and not containers.is_at_work
+            and containers.deposits.are_safe
             and not containers.leaving.staying(with_programs=not self._by_force)
         )
 
@@ -146,30 +145,24 @@ class Retirement:
         return waits
 
     async def _was_taken(self, connection: trio.socket.SocketType) -> bool:
-        fds = [self._containers.deposits.held]
-        if self._keeper.line >= 0:
-            fds.append(self._keeper.line)
-        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))
-        await connection.sendmsg([b"\0"], [rights])
+        line = self._containers.deposits.line
+        with socket.socket(fileno=os.dup(connection.fileno())) as sock:
+            send_fds(sock, b"\0", [] if line is None else line.fds)  # the first answer: it fits
         with trio.move_on_after(_TAKEN):
             return await connection.recv(1) == TAKEN
         return False
 
 
-def received_fds(sock: socket.socket) -> list[int] | None:
-    """Receive what `Retirement.give` sends; None if there is nothing to come.
+def received_line(sock: socket.socket) -> list[int] | None:
+    """Receive what `Retirement.give` sends.
+
+    Returns:
+        Its line to the keeper, if it has one; None if there is nothing to come.
 
     Raises:
-        OSError: The supervisor has gone.
+        OSError: The supervisor has gone; or we are out of descriptors.
     """
-    space = socket.CMSG_SPACE(2 * 4)
-    answer, ancillary, _, _ = sock.recvmsg(1, space, socket.MSG_CMSG_CLOEXEC)
-    fds = array.array("i")
-    for level, kind, data in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
-    if answer == b"\0" and fds:
-        return [*fds]
-    for fd in fds:
-        os.close(fd)
-    return None
+    answer, line, whole = receive_fds(sock, 1, 2)
+    if not whole:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    return line if answer == b"\0" else None

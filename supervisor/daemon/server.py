@@ -90,16 +90,16 @@ class Server:
             self._nursery.start_soon(self._accept, self._listener)
             self._nursery.start_soon(self._watch_root)
             self._nursery.start_soon(self._containers.release_leftovers)
-            deposits = self._containers.deposits
-            self._keeper = Keeper(
+            keeper = Keeper(
                 self._root,
                 self._name,
-                deposits,
+                self._containers.deposits,
                 self._restore_timeout,
+                self._has_changed,
                 lingers=self._lingers,
             )
-            self._nursery.start_soon(self._keeper.run)
-            self._retirement = Retirement(self._containers, self._keeper, self)
+            self._nursery.start_soon(keeper.run)
+            self._retirement = Retirement(self._containers, self)
             self._succession = Succession(
                 self._root, self._name, self._containers.adopt, self._nursery
             )
@@ -110,7 +110,6 @@ class Server:
             serving()
             await self._wait_until_idle()
             self._nursery.cancel_scope.cancel()
-        self._containers.deposits.close()
 
     async def stop(self, *, leave: bool) -> None:
         """Stop serving, when the containers have ended that end with us.
@@ -149,7 +148,7 @@ class Server:
         self._containers.abandon(kept=not leave)
         end_children()
         if not leave:
-            self._keeper.dismiss()
+            self._containers.deposits.dismiss()
             self._unlink()
         os._exit(0)
 

@@ -13,9 +13,12 @@ import trio
 
 from scrun.core.supervisors import is_newer, parts
 from scrun.protocol import wire
+from scrun.supervisor.core.left import close_all
+from scrun.supervisor.core.line import Line
 from scrun.supervisor.core.nurseries import bulkhead
 from scrun.supervisor.core.threads import in_thread
-from scrun.supervisor.daemon.retirement import TAKEN, received_fds
+from scrun.supervisor.daemon.retirement import TAKEN, received_line
+from scrun.supervisor.keeper.main import END
 from scrun.supervisor.log.supervisor_log import log
 
 
@@ -26,7 +29,7 @@ class Succession:
         self,
         root: str,
         name: str,
-        adopt: Callable[[int], Awaitable[None]],
+        adopt: Callable[[Line], Awaitable[None]],
         nursery: trio.Nursery,
     ) -> None:
         """Prepare.
@@ -69,7 +72,7 @@ class Succession:
     async def _take_over(self, sock: socket.socket) -> None:
         sock.send(wire.frame([b"give"]))  # a few bytes: this does not block
         await trio.lowlevel.wait_readable(sock)
-        fds = received_fds(sock)
+        fds = received_line(sock)
         if fds is None:
             return  # an older version, which ends with its containers
         try:
@@ -77,12 +80,12 @@ class Succession:
             await trio.lowlevel.wait_readable(sock)
             if sock.recv(1):
                 return
-            await self._adopt(fds[0])
-            for line in fds[1:]:
-                os.write(line, b"end\n")
+            if fds:
+                with Line(fds) as line:
+                    await self._adopt(line)
+                    line.send(END)
         finally:
-            for fd in fds:
-                os.close(fd)
+            close_all(fds)
         log.info("has taken over")
 
 

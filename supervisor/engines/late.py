@@ -14,7 +14,8 @@ import trio
 from scrun.model.states import Ending
 from scrun.supervisor.children.lasting import STDIO
 from scrun.supervisor.contracts.engine import Step
-from scrun.supervisor.core.deposits import Deposit, Found
+from scrun.supervisor.core.deposits import Deposit
+from scrun.supervisor.core.left import Found
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.engines.watched import ResumedProcess
 

@@ -15,7 +15,8 @@ from scrun.supervisor.children.processes import output_of
 from scrun.supervisor.children.statuses import status_of
 from scrun.supervisor.children.strangers import stranger
 from scrun.supervisor.contracts.engine import JobRequest, Step
-from scrun.supervisor.core.deposits import JOB, Deposit, Found
+from scrun.supervisor.core.deposits import JOB, Deposit
+from scrun.supervisor.core.left import Found
 from scrun.supervisor.engines.late import LateContainer
 from scrun.supervisor.engines.local.commands import RuntimeCommands, RuntimeContainer
 from scrun.supervisor.engines.local.exits import ForeignChild

@@ -15,7 +15,8 @@ from scrun.supervisor.children.processes import Child, ChildEnv, child
 from scrun.supervisor.children.pumps import messages, received
 from scrun.supervisor.children.strangers import stranger
 from scrun.supervisor.contracts.engine import JobRequest
-from scrun.supervisor.core.deposits import JOB, Deposit, Found
+from scrun.supervisor.core.deposits import JOB, Deposit
+from scrun.supervisor.core.left import Found
 
 _SCRIPT = """\
 text=$1

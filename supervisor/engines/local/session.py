@@ -17,7 +17,8 @@ from scrun.supervisor.children.processes import Child, ChildEnv, child, shell_st
 from scrun.supervisor.children.pumps import tee
 from scrun.supervisor.children.strangers import stranger
 from scrun.supervisor.contracts.engine import Program
-from scrun.supervisor.core.deposits import OWN, Found
+from scrun.supervisor.core.deposits import OWN
+from scrun.supervisor.core.left import Found
 from scrun.supervisor.engines.failures import program_failure
 from scrun.supervisor.engines.local.held_exec import HeldExec, held_command, pids_of_children
 from scrun.supervisor.engines.local.programs import Programs

@@ -16,7 +16,8 @@ from scrun.settings.slurm.versions import Features
 from scrun.supervisor.children.pumps import received
 from scrun.supervisor.children.strangers import stranger
 from scrun.supervisor.contracts.engine import JobRequest
-from scrun.supervisor.core.deposits import JOB, STEP, Deposit, Found
+from scrun.supervisor.core.deposits import JOB, STEP, Deposit
+from scrun.supervisor.core.left import Found
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.engines.late import is_late
 from scrun.supervisor.engines.slurm.adopted_srun import AdoptedSrunJob, Another

@@ -11,7 +11,8 @@ from scrun.model.states import Ending
 from scrun.settings.slurm.versions import Features
 from scrun.supervisor.contracts.adoption import AdoptedJob
 from scrun.supervisor.contracts.engine import JobRequest, Session, Step
-from scrun.supervisor.core.deposits import Deposit, Found
+from scrun.supervisor.core.deposits import Deposit
+from scrun.supervisor.core.left import Found
 from scrun.supervisor.engines.late import LateContainer
 from scrun.supervisor.engines.slurm.allocation import Held
 from scrun.supervisor.engines.slurm.layout import Layout

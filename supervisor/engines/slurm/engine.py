@@ -33,7 +33,7 @@ from scrun.supervisor.contracts.adoption import AdoptedJob
 from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.contracts.kept import Borrowed, WaitingJob
 from scrun.supervisor.contracts.target import Target
-from scrun.supervisor.core.deposits import Found
+from scrun.supervisor.core.left import Found
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.slurm.adopted import (
     Adopted,

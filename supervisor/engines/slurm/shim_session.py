@@ -9,7 +9,8 @@ import trio
 from scrun.model.states import Ending, exited, killed
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.engine import Program
-from scrun.supervisor.core.deposits import Deposit, Found
+from scrun.supervisor.core.deposits import Deposit
+from scrun.supervisor.core.left import Found
 from scrun.supervisor.engines.failures import not_started, read_log
 from scrun.supervisor.engines.slurm.exits import exit_code
 from scrun.supervisor.engines.slurm.shim_site import SiteContainer, program_missing

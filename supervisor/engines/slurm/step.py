@@ -18,7 +18,8 @@ from scrun.supervisor.children.statuses import status_of
 from scrun.supervisor.children.strangers import stranger
 from scrun.supervisor.children.terminal import give_a_size
 from scrun.supervisor.children.transcripts import MEMORY, PIPE, Transcript, recorded
-from scrun.supervisor.core.deposits import STEP, Deposit, Found
+from scrun.supervisor.core.deposits import STEP, Deposit
+from scrun.supervisor.core.left import Found
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.engines.slurm.cancel import signal_step
 from scrun.supervisor.engines.slurm.job_state import StepState

@@ -22,7 +22,6 @@ from scrun.protocol.attach import DATA, frame, take_frames
 from scrun.supervisor.containers.anchors import read_signals
 from scrun.supervisor.containers.containers import Containers
 from scrun.supervisor.contracts.create_request import read_command_line
-from scrun.supervisor.daemon.keeper import Keeper
 from scrun.supervisor.daemon.requests import ClientRequest
 from scrun.supervisor.daemon.retirement import Retirement
 from scrun.supervisor.daemon.succession import Succession
@@ -100,14 +99,10 @@ async def _answer(fields: list[bytes]) -> bytes:
     with ours, theirs:
         async with plugins() as loaded, trio.open_nursery() as nursery:
             containers = Containers(str(root), "@x", loaded, nursery, lambda: None)
-            keeper = Keeper(str(root), "@x", containers.deposits, 1, lingers=False)
-            retirement = Retirement(containers, keeper, _Server())
+            retirement = Retirement(containers, _Server())
             succession = Succession(str(root), "@x", containers.adopt, nursery)
             request = ClientRequest(containers, retirement, succession, ours, fields, [])
-            try:
-                return await request.answer()
-            finally:
-                containers.deposits.close()
+            return await request.answer()
     raise AssertionError
 
 

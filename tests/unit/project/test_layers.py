@@ -46,7 +46,7 @@ commands
 SHARED = "core protocol oci model settings settings.file settings.slurm settings.oci_conf " \
     "settings.spank images cli"  # fmt: skip
 SUPERVISOR = """
-log worker reapers shim
+log worker reapers shim keeper
 core
 children
 contracts
@@ -60,7 +60,7 @@ sessions
 daemon
 programs programs.doctor
 """
-APART = ("worker", "reapers", "shim")
+APART = ("worker", "reapers", "shim", "keeper")
 """Folders of processes that have nothing of the supervisor's."""
 
 

@@ -1,47 +1,33 @@
-"""Descriptors that are passed while many others of the user's are on their way."""
+"""Descriptors that are passed between processes."""
 
-import subprocess
-import sys
+import os
+import socket
 
 import pytest
 
-from tests.harness.users import other
-
-# Root may pass any number, so a user does it. What waits in a socket is on its way.
-_MANY = """
-import array, os, resource, socket, sys
-from scrun.core.rights import send_fds
-many, hard, own = map(int, sys.argv[1:])
-resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-waits, _ = ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-rights = array.array("i", [0] * 100)
-for _ in range(many // 100):
-    waits.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-resource.setrlimit(resource.RLIMIT_NOFILE, (own, hard))
-here, there = socket.socketpair()
-try:
-    sent = send_fds(here, b"data", [0, 1])
-except OSError as error:
-    sys.exit(error.strerror)
-data, fds, *_ = socket.recv_fds(there, 10, 5)
-print(sent, data, len(fds), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-"""
+from scrun.core.rights import MOST, receive_fds, send_fds
 
 
-def passed(*limits: int) -> str:
-    done = subprocess.run(
-        [*other().prefix, sys.executable, "-c", _MANY, *map(str, limits)],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False,
-    )  # fmt: skip
-    return done.stdout + done.stderr
-
-
-@pytest.mark.parametrize("many", [0, 600])
+@pytest.mark.usefixtures("no_descriptor_stays")
+@pytest.mark.parametrize("many", [0, 1, MOST])
 def test_they_are_passed(many: int) -> None:
-    """The limit is the same afterwards: programs that are started inherit it."""
-    assert passed(many, 1000, 100) == "4 b'data' 2 100\n"
+    here, there = socket.socketpair()
+    with here, there:
+        assert send_fds(here, b"data", [0] * many) == 4
+        data, fds, whole = receive_fds(there, 10)
+        assert (data, len(fds), whole) == (b"data", many, True)
+        for fd in fds:
+            assert not os.get_inheritable(fd)
+            assert os.path.sameopenfile(fd, 0)
+            os.close(fd)
 
 
-def test_more_than_may_ever_be_open() -> None:
-    assert passed(600, 600, 100).startswith("4 b'data'")
-    assert "Too many references" in passed(900, 800, 100)
+@pytest.mark.usefixtures("no_descriptor_stays")
+def test_more_than_are_wanted() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        send_fds(here, b"data", [0] * 8)
+        data, fds, whole = receive_fds(there, 10, 4)
+        assert (data, len(fds), whole) == (b"data", 4, False)
+        for fd in fds:
+            os.close(fd)

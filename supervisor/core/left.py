@@ -1,0 +1,177 @@
+"""What a supervisor has left when it died, and its keeper holds (`supervisor.core.deposits`)."""
+
+import errno
+import os
+import socket
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+import trio
+
+from scrun.core.errors import StateError
+from scrun.core.rights import receive_fds
+from scrun.core.supervisors import is_newer
+from scrun.core.version import VERSION
+from scrun.supervisor.core.limits import raise_open_files
+from scrun.supervisor.core.line import Line
+from scrun.supervisor.keeper.main import ALL, LONGEST, NEXT
+
+OF = "of"
+"""The fact that names a container's job."""
+
+OF_JOB = "/"
+"""Is in the name of a job's; no container's id has it."""
+
+IN = "in"
+"""The fact that names the container of a program of `exec`."""
+
+_PATIENCE = 10.0
+
+
+class Content(msgspec.Struct):
+    """What is noted beside descriptors.
+
+    Attributes:
+        facts: See `Found`.
+        version: Of the scrun that has left it.
+    """
+
+    facts: dict[str, Any]
+    version: str = VERSION
+
+
+class Together:
+    """The containers of one job, which are adopted together.
+
+    Attributes:
+        complete: Set when all of them have come, or never will.
+    """
+
+    def __init__(self) -> None:
+        """Wait for none."""
+        self.complete = trio.Event()
+        self._awaited: set[str] = set()
+
+    def awaits(self, container: str) -> None:
+        """Wait for one more."""
+        self._awaited.add(container)
+
+    def without(self, container: str) -> None:
+        """Wait no more for one: it has come, or never will."""
+        self._awaited.discard(container)
+        if not self._awaited:
+            self.complete.set()
+
+
+class Found(msgspec.Struct):
+    """What a supervisor has left for a container, or for a job.
+
+    Attributes:
+        container: Its id; the name of a job's.
+        facts: What it noted.
+        fds: The descriptors, by their names; they belong to whoever asks.
+        job: What it has left for the container's job, the same for all containers of that.
+        programs: What it has left for the programs of `exec` in the container.
+        together: Of a job: its containers, and their programs.
+    """
+
+    container: str
+    facts: dict[str, Any]
+    fds: dict[str, int]
+    job: "Found | None" = None
+    programs: "list[Found]" = msgspec.field(default_factory=list)
+    together: Together = msgspec.field(default_factory=Together)
+
+    @property
+    def is_of_job(self) -> bool:
+        """Whether it was left for a job, not for a container."""
+        return OF_JOB in self.container
+
+    def take(self, name: str) -> int:
+        """Return a descriptor, which belongs to the caller from now on."""
+        return self.fds.pop(name)
+
+    def close(self) -> None:
+        """Close the descriptors that nobody has taken."""
+        while self.fds:
+            os.close(self.fds.popitem()[1])
+        while self.programs:
+            self.programs.pop().close()
+
+
+def find(line: Line) -> list[Found]:
+    """Ask a keeper for what a dead supervisor has left; it holds that further.
+
+    Args:
+        line: That to the keeper.
+
+    Raises:
+        StateError: It was a newer scrun's.
+        OSError: We are out of descriptors, or the keeper is gone.
+    """
+    found: dict[str, Found] = {}
+    versions: set[str] = set()
+    try:
+        raise_open_files()
+        line.sock.settimeout(_PATIENCE)
+        line.send(ALL)
+        while (left := _receive(line.sock, versions)) is not None:
+            found[left.container] = left
+            line.send(NEXT)
+        for version in versions:
+            if is_newer(version):
+                raise StateError(
+                    f"what a supervisor of scrun {version} has left is not for {VERSION}: "
+                    "install the newer one again"
+                )
+    except BaseException:
+        for left in found.values():
+            left.close()
+        raise
+    for left in found.values():
+        left.job = found.get(left.facts.get(OF, ""))
+    return _without_programs(found)
+
+
+def _receive(sock: socket.socket, versions: set[str]) -> Found | None:
+    """Receive one of what is left; None if that was all.
+
+    Raises:
+        OSError: We are out of descriptors, or the keeper is gone.
+    """
+    message, fds, whole = receive_fds(sock, LONGEST)
+    try:
+        if not whole:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        if not message:
+            raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+        name, text, names = message.split(b"\0")
+        if not name:
+            return None
+        content = msgspec.json.decode(text, type=Content)
+        versions.add(content.version)
+        by_name = dict(zip(names.decode().split(), fds, strict=True))
+        return Found(name.decode(), content.facts, by_name)
+    except BaseException:
+        close_all(fds)
+        raise
+
+
+def _without_programs(found: Mapping[str, Found]) -> list[Found]:
+    """Give the programs of `exec` to their containers; a program has no life without one."""
+    whole = []
+    for left in found.values():
+        if IN not in left.facts:
+            whole.append(left)
+        elif (container := found.get(left.facts[IN])) is not None:
+            container.programs.append(left)
+        else:
+            left.close()
+    return whole
+
+
+def close_all(fds: Iterable[int]) -> None:
+    """Close some descriptors."""
+    for fd in fds:
+        os.close(fd)

@@ -1,0 +1,121 @@
+"""The keeper sleeps as a shell, wakes, and calls a successor until one has everything."""
+
+import os
+import select
+import signal
+from pathlib import Path
+
+import pytest
+import trio
+
+from scrun.supervisor.core.deposits import Deposits
+from scrun.supervisor.core.left import find
+from scrun.supervisor.core.line import Line
+from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.daemon.keeper import Keeper
+from tests.harness.processes import descendants
+from tests.harness.wait import wait_until
+
+# It fails once; what it has got is in a file, with what can be read there.
+_CALLED = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from scrun.supervisor.core.left import find
+from scrun.supervisor.core.line import Line
+for left in find(Line([0])):
+    os.write(left.fds["own.pipe"], b"x")
+    with open(sys.argv[2] + "/called", "a") as file:
+        print(left.container, left.facts, file=file)
+sys.exit(os.stat(sys.argv[2] + "/called").st_size < 20)
+"""
+
+
+def is_asleep(pid: int) -> bool:
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        return file.read().startswith(b"/bin/sh")
+
+
+def below(pid: int) -> list[int]:
+    return [each for each in descendants(pid) if "scrun-keeper" in cmdline(each)]
+
+
+def cmdline(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text()
+
+
+async def sleeps(keeper: int) -> None:
+    await trio.to_thread.run_sync(wait_until, "the shell", lambda: is_asleep(keeper))
+
+
+async def the_keeper() -> int:
+    [keeper] = await trio.to_thread.run_sync(wait_until, "it", lambda: below(os.getpid()))
+    return keeper
+
+
+async def test_it_sleeps_and_has_everything_when_it_wakes() -> None:
+    deposits, told = Deposits(), trio.Event()
+    readable, writable = os.pipe()
+    deposit, other = deposits.new("c1"), deposits.new("c2")
+    for each in (deposit, other):
+        each.hold({"own.pipe": writable}, name=each.name)
+        each.begin()
+    os.close(writable)
+    async with unwrapped() as nursery:
+        nursery.start_soon(Keeper("/", "@x", deposits, 1, told.set, lingers=False).run)
+        await told.wait()
+        keeper = await the_keeper()
+        for number in range(3):
+            await sleeps(keeper)
+            deposit.note(number=number)
+            assert deposits.line is not None
+            with Line(deposits.line.fds) as line:
+                found = {left.container: left for left in find(line)}
+            assert found["c1"].facts == {"name": "c1", "number": number}
+            assert found["c2"].facts == {"name": "c2"}
+            for left in found.values():
+                assert [*left.fds] == ["own.pipe"]
+                left.close()
+            assert not is_asleep(keeper)
+        await sleeps(keeper)
+        for each in (deposit, other):
+            assert not select.select([readable], [], [], 0)[0]
+            each.end()
+        with trio.fail_after(20):
+            await trio.lowlevel.wait_readable(readable)
+        assert os.read(readable, 1) == b""
+        assert below(os.getpid()) == [keeper]
+        nursery.cancel_scope.cancel()
+    os.close(readable)
+
+
+@pytest.mark.parametrize("asleep", [False, True])
+def test_it_calls_until_somebody_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asleep: bool
+) -> None:
+    monkeypatch.setattr("scrun.supervisor.daemon.keeper._PROGRAM", _CALLED)
+    readable, writable = os.pipe()
+
+    async def put_away() -> None:
+        deposits, told = Deposits(), trio.Event()
+        deposit = deposits.new("c1")
+        deposit.hold({"own.pipe": writable}, a=1)
+        deposit.begin()
+        async with trio.open_nursery() as nursery:
+            keeper = Keeper(str(tmp_path), "@x", deposits, 60, told.set, lingers=False)
+            nursery.start_soon(keeper.run)
+            await told.wait()
+            if asleep:
+                await sleeps(await the_keeper())
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    supervisor = os.fork()
+    if supervisor == 0:
+        try:
+            trio.run(put_away)
+        finally:
+            os._exit(1)
+    os.close(writable)
+    assert os.waitstatus_to_exitcode(os.waitpid(supervisor, 0)[1]) == -signal.SIGKILL
+    with open(readable, "rb") as pipe:
+        assert pipe.read() == b"xx"  # to its end: the keeper has let go
+    wait_until("two calls", lambda: (tmp_path / "called").read_text() == "c1 {'a': 1}\n" * 2)
