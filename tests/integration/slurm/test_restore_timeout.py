@@ -65,6 +65,8 @@ def test_the_keeper_gives_up(make_site: MakeSite) -> None:
 def test_the_keeper_is_killed_as_well(make_site: MakeSite) -> None:
     """Then nothing holds anything: the end comes at once."""
     site, life = place(make_site)
+    [supervisor] = site.supervisors()
+    os.kill(supervisor, signal.SIGSTOP)  # else there would be another keeper after a second
     for keeper in [one.pid for one in site.processes() if one.is_keeper]:
         signal_quietly(keeper)
     kill(site)
