@@ -51,8 +51,7 @@ class LuaRuntime:
             version: See the class.
             memory: The limit of a script's memory, in bytes.
         """
-        self._lupa = _lupa(version)
-        self.version = version
+        self._lupa, self.version = _lupa(version), version
         self._memory = memory
         self._depth = 1  # the number of scrun's own frames on the stack
         self.lua: Value = self._lupa.LuaRuntime(
