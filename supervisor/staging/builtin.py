@@ -3,6 +3,7 @@
 import subprocess
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import msgspec
 import trio
@@ -93,18 +94,18 @@ class BuiltIn:
         overlays = None
         wanted = settings.overlay == "mount"
         cache = cache_of(request.child_env.environment, "layers.json")
-        images = await in_thread(images_for, self._all_settings, request, abandon=True)
+        images = partial(in_thread, images_for, self._all_settings, request, abandon=True)
         if isinstance(job, OnNodes):
             overlays = Overlays(
                 lambda script: trio.from_thread.run(_ask, job, script),
                 cache,
-                images,
+                await images(),
                 wanted=wanted,
                 tasks=job.separate_tasks,
                 mounter=self._mounter(job) if isinstance(job, MountsImages) else None,
             )
         elif wanted and not target.elsewhere:
-            overlays = Overlays(_ask_here, cache, images, keeps=False)
+            overlays = Overlays(_ask_here, cache, await images(), keeps=False)
 
         with trio.move_on_after(settings.timeout) as patience:
             # the thread always ends, and leaves nothing behind if it fails
