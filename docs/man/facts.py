@@ -13,10 +13,10 @@ from scrun.cli.grammar import COMMANDS, CONTAINER, IMAGES
 from scrun.core.version import SPEC, VERSION
 from scrun.model import states
 from scrun.oci.signals import signal_name
+from scrun.settings import script
 from scrun.settings.file import load, quick
 from scrun.settings.slurm.outputs import ScriptFacts
 from scrun.settings.slurm.requests import JobVariable, Release
-from scrun.supervisor.scripts import find
 from scrun.supervisor.sessions import sessions
 
 # Texts of the code
@@ -48,7 +48,7 @@ def substitutions() -> str:
         "spec": SPEC,
         "system file": f"`{quick.SYSTEM_FILE}`",
         "user file": f"`~/{quick.USER_FILE}`",
-        "usual script": f"`{find.USUAL}`",
+        "usual script": f"`{script.USUAL}`",
         "fatal": _signals(states.FATAL),
         "fatal to the anchor": _signals(states.FATAL - {signal.SIGKILL}),
         "shells": ", ".join(sessions._SHELLS),

@@ -6,6 +6,7 @@ import sys
 
 from scrun.cli.parse import Parsed
 from scrun.client.progress import clear, show
+from scrun.core.errors import SettingsError
 from scrun.core.paths import packages
 from scrun.core.trees import remove_whoever_owns_it
 from scrun.images.place import path_for
@@ -14,6 +15,7 @@ from scrun.protocol.progress import LIVE
 from scrun.pull.get import Request
 from scrun.settings.file.load import Settings, load
 from scrun.settings.oci_conf.site import beside
+from scrun.settings.script import find_script
 from scrun.settings.slurm_conf import find_slurm_conf
 
 _REMOVE = (
@@ -54,18 +56,16 @@ def _mounts(settings: Settings) -> bool:
         and not os.path.exists(beside(slurm_conf))  # its commands mount none
         and settings.staging.overlay == "mount"
         and settings.images.format != "files"
-        and not _has_script(settings, os.path.dirname(slurm_conf))
+        and settings.stager in ("auto", "builtin")
+        and not _has_script(settings)
     )
 
 
-def _has_script(settings: Settings, directory: str) -> bool:
-    """Tell whether a site's script stages."""
-    if settings.stager != "auto":
-        return settings.stager != "builtin"
-    if settings.lua.script is not None:
-        return settings.lua.script != "none"
-    places = (directory, "/etc/slurm")
-    return any(os.path.exists(os.path.join(place, "scrun.lua")) for place in places)
+def _has_script(settings: Settings) -> bool:
+    try:
+        return find_script(settings, "slurm") is not None
+    except SettingsError:  # `create` says what is wrong with it
+        return True
 
 
 def _show(text: str) -> None:

@@ -8,11 +8,11 @@ import msgspec
 
 from scrun.model.record import Record
 from scrun.settings.file.load import Settings
+from scrun.settings.script import find_script
 from scrun.supervisor.contracts.plugin import StagePlugin
 from scrun.supervisor.contracts.stager import Leftover, Stager, Submission
 from scrun.supervisor.core.threads import look
 from scrun.supervisor.plugins.registry import Plugins, configured
-from scrun.supervisor.scripts.find import find_script
 
 
 class Chosen(msgspec.Struct, frozen=True):

@@ -24,6 +24,7 @@ from scrun.oci.lookup import NotFound, find_program
 from scrun.settings.file.load import LEVELS, Level, Log
 from scrun.settings.oci_conf.node_runtime import NodeRuntime
 from scrun.settings.oci_conf.parse import OciConf
+from scrun.settings.script import find_script, site_of
 from scrun.settings.slurm.request_sources import read_requests
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.containers.caller import stderr_lines
@@ -35,7 +36,6 @@ from scrun.supervisor.engines.local.engine import LocalEngine
 from scrun.supervisor.engines.local.site_commands import OciConfCommands
 from scrun.supervisor.log.journal import Journal, Shown
 from scrun.supervisor.programs.spank_scripts import check_spank, is_spank
-from scrun.supervisor.scripts.find import find_script, site_of
 from scrun.supervisor.scripts.host import loaded
 from scrun.supervisor.staging.scripted import Scripted, scripted
 from scrun.supervisor.staging.variables import script_variables

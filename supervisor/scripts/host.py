@@ -8,9 +8,9 @@ import trio
 
 from scrun.core.errors import ScrunError, StagingError
 from scrun.settings.file.load import Lua
+from scrun.settings.script import ScriptSite
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.log.journal import Journal
-from scrun.supervisor.scripts.find import ScriptSite
 from scrun.supervisor.scripts.process import Remote, Worker, working
 
 _LOADING = 30.0

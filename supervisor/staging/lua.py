@@ -10,11 +10,11 @@ import trio
 from scrun.core.errors import EngineError, PluginUnavailable
 from scrun.model.record import Moved
 from scrun.settings.file.load import Settings
+from scrun.settings.script import find_script
 from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.contracts.stager import Leftover, Submission
 from scrun.supervisor.log.files import open_file
 from scrun.supervisor.log.journal import Journal
-from scrun.supervisor.scripts.find import find_script
 from scrun.supervisor.staging import builtin
 from scrun.supervisor.staging.scripted import Scripted, scripted, stage_out
 

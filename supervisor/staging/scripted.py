@@ -14,6 +14,7 @@ from scrun.images.squashfs import file_of
 from scrun.model.record import Moved
 from scrun.oci.config import Bundle, read_config
 from scrun.settings.file.load import Settings
+from scrun.settings.script import site_of
 from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.stager import Submission
@@ -21,7 +22,6 @@ from scrun.supervisor.core.files import write
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.ownership import staging_out
 from scrun.supervisor.core.threads import in_thread, look
-from scrun.supervisor.scripts.find import site_of
 from scrun.supervisor.scripts.host import StagingScript, loaded
 from scrun.supervisor.scripts.process import Remote
 from scrun.supervisor.staging.owner import Owner, owner_of

@@ -8,9 +8,9 @@ import trio
 
 from scrun.core.errors import StagingError, leaves
 from scrun.settings.file.load import Level, Log, Lua
+from scrun.settings.script import ScriptSite
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.log.journal import Journal
-from scrun.supervisor.scripts.find import ScriptSite
 from scrun.supervisor.scripts.host import StagingScript, loaded
 from scrun.supervisor.scripts.process import Remote
 from tests.harness import users

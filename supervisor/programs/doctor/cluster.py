@@ -11,6 +11,7 @@ from scrun.settings.file.load import Log, load
 from scrun.settings.oci_conf.parse import OciConf, parse_oci_conf
 from scrun.settings.oci_conf.shell_commands import program_of
 from scrun.settings.oci_conf.site import beside
+from scrun.settings.script import find_script, site_of
 from scrun.settings.slurm.versions import features
 from scrun.settings.slurm_conf import PLACES, find_slurm_conf, read_conf, read_slurm_conf
 from scrun.supervisor.log.journal import Journal
@@ -22,7 +23,6 @@ from scrun.supervisor.programs.doctor.call import (
     slurm_version,
 )
 from scrun.supervisor.programs.doctor.findings import Finding
-from scrun.supervisor.scripts.find import find_script, site_of
 from scrun.supervisor.scripts.host import loaded
 
 _MUNGE = "/run/munge/munge.socket.2"

@@ -15,6 +15,7 @@ from scrun.core.errors import EngineError, ScrunError, SettingsError, StagingErr
 from scrun.model.states import Ending
 from scrun.settings.file.load import Log
 from scrun.settings.oci_conf.shell_commands import program_of
+from scrun.settings.script import find_script
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.contracts.engine import Job, JobRequest
@@ -31,7 +32,6 @@ from scrun.supervisor.programs.doctor.cluster import (
 from scrun.supervisor.programs.doctor.containers import NAME as CONTAINER
 from scrun.supervisor.programs.doctor.containers import own_root, try_container
 from scrun.supervisor.programs.doctor.findings import Finding
-from scrun.supervisor.scripts.find import find_script
 from scrun.supervisor.staging.id_maps import with_ids
 from scrun.supervisor.staging.staged_bundle import directory_for
 
