@@ -34,7 +34,12 @@ class Watch:
     sock: "_socket.socket"
 
     def __init__(
-        self, directory: str, name: str, fields: list[bytes], position: int | None = None
+        self,
+        directory: str,
+        name: str,
+        fields: list[bytes],
+        position: int | None = None,
+        fds: list[int] | None = None,
     ) -> None:
         """Prepare.
 
@@ -43,10 +48,12 @@ class Watch:
             name: The name of the file there that has the text.
             fields: The request.
             position: See `position`.
+            fds: Descriptors that go with it.
         """
         self.position = position
         self._directory, self._name = directory, name
         self._fields = fields
+        self._fds = fds
         self._rest = b""
 
     def begin(self, sock: "_socket.socket") -> bytes:
@@ -58,7 +65,7 @@ class Watch:
         self.sock, self._rest = sock, b""
         digits = b"" if self.position is None else b"%d" % self.position
         try:
-            wire.send(sock, [*self._fields, digits])
+            wire.send(sock, [*self._fields, digits], self._fds)
             return sock.recv(1)
         except ConnectionError:
             return b""

@@ -4,9 +4,10 @@ It shows what the container writes from now on, and forwards signals. If the con
 terminal, input goes there, and ctrl-p ctrl-q detaches. The exit status is the container's, if it
 ends meanwhile.
 
-Wire: `attach ID POSITION`; the answer is FRAMED, a byte that is 1 if the container has a terminal,
-and then frames in both directions (`scrun.protocol.attach`). If the supervisor dies, its successor
-is asked for the rest, and gets again what the other is not known to have taken.
+Wire: `attach ID POSITION` and the end of a pipe with what is typed; the answer is FRAMED, a byte
+of bits, and then frames in both directions (`scrun.protocol.attach`). If the supervisor dies, its
+successor is asked for the rest, has what is left in the pipe, and gets again those signals that
+the other is not known to have taken.
 
 Errors: StateError, when scrun does not capture the container's output.
 """
@@ -26,10 +27,12 @@ from scrun.core.output import write
 from scrun.model.record import OUTPUT
 from scrun.protocol import wire
 from scrun.protocol.anchor import LOST
-from scrun.protocol.attach import DATA, FRAMED, SIGNAL, SIZE, TAKEN, frame
+from scrun.protocol.attach import DATA, FRAMED, PIPED, SIGNAL, SIZE, TAKEN, TERMINAL, frame
 
 _DETACH = b"\x10\x11"  # ctrl-p ctrl-q, as podman and docker have it
 _PIECE = 65536
+_TYPED = 2048
+"""Bytes: select(2) calls a pipe writable if it has room for a page."""
 
 
 def run(parsed: Parsed, argv: "list[str]") -> int:
@@ -42,7 +45,8 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     root = record_root(parsed)
     container = resolve_id(parsed, root)
     directory = os.path.join(root, container)
-    watch = Watch(directory, OUTPUT, [b"attach", os.fsencode(container)])
+    typed, typing = os.pipe()
+    watch = Watch(directory, OUTPUT, [b"attach", os.fsencode(container)], fds=[typed])
     answer = watch.first(connect_served(directory))
     if not answer:
         from scrun.client.find import explain_unserved
@@ -52,9 +56,9 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         from scrun.cli.failure import report_failure
 
         return report_failure(wire.read_answer(watch.sock, answer)[1:], answer[0], parsed)
-    has_terminal = watch.sock.recv(1) == b"\1"
-    relay = _Relay(watch, parsed, lasts=answer == FRAMED)
-    if has_terminal and not parsed.count("no-stdin") and os.isatty(0):
+    bits = watch.sock.recv(1)[0]
+    relay = _Relay(watch, parsed, typing if bits & PIPED else None, lasts=answer == FRAMED)
+    if bits & TERMINAL and not parsed.count("no-stdin") and os.isatty(0):
         from scrun.anchor.foreground import KeptTerminal
 
         kept = KeptTerminal(0)
@@ -69,16 +73,18 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
 class _Relay:
     """Relays bytes and signals between this process and a container's supervisor."""
 
-    def __init__(self, watch: Watch, parsed: Parsed, *, lasts: bool) -> None:
+    def __init__(self, watch: Watch, parsed: Parsed, typing: "int | None", *, lasts: bool) -> None:
         """Prepare.
 
         Args:
             watch: The connection.
             parsed: The command line.
+            typing: The pipe for what is typed; None for a supervisor that wants frames.
             lasts: Whether a successor of the supervisor can go on.
         """
         self._watch = watch
         self._parsed = parsed
+        self._typing = typing
         self._lasts = lasts
         self._unsure: deque[bytes] = deque()  # sent, and not known to be taken
         self._keys = b""
@@ -93,9 +99,16 @@ class _Relay:
         wire.wait_for_ever(self._watch.sock)
         if from_terminal:
             self._send(_size())
-        inputs = [signals, *([0] if from_terminal else [])]
+        full: list[int] = []  # the pipe, if the container does not read
         while True:
-            ready, _, _ = select.select([self._watch.sock.fileno(), *inputs], [], [])
+            keys = [0] if from_terminal and not full else []
+            inputs = [self._watch.sock.fileno(), signals, *keys]
+            ready, with_room, _ = select.select(inputs, full, [])
+            if with_room:
+                full = []
+            elif 0 in ready and not self._has_room():
+                full = [self._typing] if self._typing is not None else []
+                continue
             if signals in ready:
                 for number in os.read(signals, _PIECE):
                     resized = number == _signal.SIGWINCH
@@ -114,11 +127,17 @@ class _Relay:
         except OSError:
             pass
 
+    def _has_room(self) -> bool:
+        return self._typing is None or bool(select.select([], [self._typing], [], 0)[1])
+
     def _type(self) -> bool:
-        """Send what was typed; return whether this detaches."""
-        typed = os.read(0, 4096)
+        """Pass on what was typed; return whether this detaches."""
+        typed = os.read(0, _TYPED)
         plain, self._keys, leaving = without_keys(self._keys, typed)
-        self._send(frame(DATA, plain))
+        if self._typing is None:
+            self._send(frame(DATA, plain))
+        elif plain:
+            os.write(self._typing, plain)
         return leaving or not typed
 
     def _show(self) -> "int | None":
@@ -140,7 +159,7 @@ class _Relay:
         while self._lasts and self._watch.again() == FRAMED:
             wire.wait_for_ever(self._watch.sock)
             try:
-                self._watch.sock.recv(1)  # whether it has a terminal
+                self._watch.sock.recv(1)  # the bits, which are known
                 for content in self._unsure:
                     self._watch.sock.sendall(content)
             except OSError:

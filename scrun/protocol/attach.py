@@ -9,9 +9,16 @@ POSITION, eight bytes (big endian), is that of the next DATA, counting what the 
 has discarded; TAKEN says, without content, that one more frame was taken, in their order; END that
 the text is complete. So after the death of a supervisor its successor can be asked for the rest,
 and told what the other has not taken.
+
+With such a request `attach` passes the end of a pipe. If the answer's second byte has PIPED, what
+is typed comes from there: the supervisor moves it to the container by splice(2), so each byte is
+in the pipe or has arrived, whoever is killed. Otherwise, and from older versions, DATA has it.
 """
 
 DATA, SIZE, SIGNAL, POSITION, TAKEN, END = b"d", b"w", b"s", b"p", b"t", b"e"
+TERMINAL, PIPED = 1, 2
+"""Bits of the second byte of the answer to `attach`: the container has a terminal; see above."""
+
 FRAMED = b"\xfa"
 """The answer to `follow` with a position; without one, or from an older version, 0 and text."""
 

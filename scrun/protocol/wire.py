@@ -22,7 +22,8 @@ Requests, with their fields::
     events [ID]                        one line of statistics
     update [ID, TIME, RESOURCES]       TIME: a time limit or ""; RESOURCES: JSON
     follow [ID, KIND, POSITION]        KIND: "output" or "messages"
-    attach [ID, POSITION]              frames follow the status (`scrun.protocol.attach`)
+    attach [ID, POSITION]              frames follow the status (`scrun.protocol.attach`), with the
+           end of a pipe for what is typed
     create [PID, UMASK, CWD, COUNT, ARGUMENT..., NAME=VALUE...]
            with four descriptors: the container's 0, 1 and 2, and the supervisor's end of the
            anchor's socket. PID is the caller's; the anchor's follows in a line of its own. The

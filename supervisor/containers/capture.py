@@ -305,6 +305,22 @@ class CapturedOutput:
                 except OSError:
                     return  # it ends
 
+    async def write_from(self, pipe: int) -> None:
+        """Move input from a pipe to the terminal, until the end of either."""
+        while self.terminal and self._plain is not None:
+            await trio.lowlevel.wait_readable(pipe)
+            async with self._typing:
+                if self._plain is None:
+                    return
+                try:
+                    if not self._plain.move_from(pipe, _PIECE):
+                        return
+                except BlockingIOError:
+                    with suppress(trio.ClosedResourceError):
+                        await trio.lowlevel.wait_writable(self._plain.fd)
+                except OSError:
+                    return  # it ends
+
     def resize(self, rows: int, columns: int) -> None:
         """Set the terminal's size (ioctl_tty(2))."""
         if self.terminal and self._plain is not None:

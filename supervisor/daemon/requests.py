@@ -4,6 +4,7 @@ import json
 import math
 import os
 import socket
+import stat
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from functools import partial
@@ -323,8 +324,13 @@ class ClientRequest:
         connection, position = trio.SocketStream(self._connection), self._position(1)
         resumes = len(self._arguments) > 1
         with self._retirement.cut_off() if resumes else nullcontext():
-            await attach(self._live("attach"), connection, position, resumes=resumes)
+            await attach(self._live("attach"), connection, position, self._pipe(), resumes=resumes)
         return b""
+
+    def _pipe(self) -> int | None:
+        """Return the pipe beside the request; it stays the request's."""
+        is_pipe = len(self._fds) == 1 and stat.S_ISFIFO(os.fstat(self._fds[0]).st_mode)
+        return self._fds[0] if is_pipe else None
 
     def _position(self, at: int) -> int | None:
         """Return the position in the output that the request asks for, if it does."""

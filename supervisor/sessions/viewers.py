@@ -5,7 +5,7 @@
 
 import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 import trio
 
@@ -14,10 +14,12 @@ from scrun.protocol.attach import (
     DATA,
     END,
     FRAMED,
+    PIPED,
     POSITION,
     SIGNAL,
     SIZE,
     TAKEN,
+    TERMINAL,
     frame,
     take_frames,
 )
@@ -67,6 +69,7 @@ async def attach(
     container: Container,
     connection: trio.SocketStream,
     begin: int | None = None,
+    typed: int | None = None,
     *,
     resumes: bool = False,
 ) -> None:
@@ -76,11 +79,12 @@ async def attach(
         container: The container.
         connection: To the peer.
         begin: The position of the first byte of output; None for what comes from now on.
+        typed: The peer's pipe with what is typed there; None if that comes in frames.
         resumes: Whether the peer can go on with a successor of ours.
 
     Raises:
         StateError: Its output is not captured.
-        OSError: The peer is gone.
+        trio.BrokenResourceError: The peer was gone before it got an answer.
     """
     captured = captured_output(container)
     sending = trio.Lock()
@@ -89,24 +93,30 @@ async def attach(
         async with sending:
             await connection.send_all(content)
 
-    await send((FRAMED if resumes else b"\0") + bytes([captured.terminal]))
+    bits = (TERMINAL if captured.terminal else 0) | (0 if typed is None else PIPED)
+    await send((FRAMED if resumes else b"\0") + bytes([bits]))
     async with unwrapped() as nursery:
 
         @nursery.start_soon
         async def show() -> None:
-            async with aclosing(_frames(captured.output, begin)) as frames:
-                async for one in frames:
-                    if resumes or not one.startswith(POSITION):
-                        await send(one)
-            await container.ended.wait()
-            await send(frame(SIGNAL, bytes([container.exit_status])))
-            nursery.cancel_scope.cancel()
+            with suppress(trio.BrokenResourceError):  # which is noticed when it is read
+                async with aclosing(_frames(captured.output, begin)) as frames:
+                    async for one in frames:
+                        if resumes or not one.startswith(POSITION):
+                            await send(one)
+                await container.ended.wait()
+                await send(frame(SIGNAL, bytes([container.exit_status])))
+                nursery.cancel_scope.cancel()
 
         async def taken() -> None:
             if resumes:
                 await send(frame(TAKEN, b""))
 
-        await _handle_frames(container, captured, connection, taken)
+        async with unwrapped() as typing:  # what was typed before the peer went arrives
+            if typed is not None:
+                typing.start_soon(captured.write_from, typed)
+            with suppress(trio.BrokenResourceError):
+                await _handle_frames(container, captured, connection, taken)
         nursery.cancel_scope.cancel()
 
 

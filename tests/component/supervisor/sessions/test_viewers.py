@@ -2,6 +2,7 @@
 
 import os
 import tty
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -109,6 +110,52 @@ async def test_who_can_go_on_knows_the_position_and_what_was_taken(tmp_path: Pat
             await trio.testing.wait_all_tasks_blocked()
             box.ended.set()
             assert await theirs.receive_some(100) == frame(SIGNAL, b"\x07")
+
+
+async def test_what_is_typed_arrives_once_whoever_is_killed(tmp_path: Path) -> None:
+    """Each byte is in the peer's pipe or has arrived, so the next one goes on with the rest."""
+    box = Attached(tmp_path / "output")
+    written = bytes(range(256)) * 200  # more than there is room for in a terminal
+    typed, typing = os.pipe()
+    os.write(typing, written)
+    os.close(typing)
+    got = b""
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(box.captured.capture)
+            for part in (1000, 20_000, len(written)):
+                theirs, ours = (trio.SocketStream(end) for end in trio.socket.socketpair())
+                async with theirs, ours, trio.open_nursery() as one:
+                    one.start_soon(partial(attach, box.container, ours, 0, typed, resumes=True))
+                    assert await theirs.receive_some(2) == FRAMED + b"\3"
+                    while len(got) < part:
+                        await trio.lowlevel.wait_readable(box.end)
+                        got += os.read(box.end, 1000)
+                    one.cancel_scope.cancel()
+            box.stdio.close()
+    os.close(typed)
+    assert got == written
+
+
+async def test_what_was_typed_by_somebody_who_has_gone_arrives(tmp_path: Path) -> None:
+    box = Attached(tmp_path / "output")
+    theirs, ours = (trio.SocketStream(end) for end in trio.socket.socketpair())
+    typed, typing = os.pipe()
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(box.captured.capture)
+            os.write(typing, bytes(50_000))
+            os.close(typing)
+            async with ours, trio.open_nursery() as one:
+                one.start_soon(partial(attach, box.container, ours, 0, typed, resumes=True))
+                assert await theirs.receive_some(2) == FRAMED + b"\3"
+                await theirs.aclose()
+                got = 0
+                while got < 50_000:
+                    await trio.lowlevel.wait_readable(box.end)
+                    got += len(os.read(box.end, 50_000))
+            box.stdio.close()
+    os.close(typed)
 
 
 @pytest.mark.parametrize("length", [0xFFFFFFFF, 1 << 21])
