@@ -64,10 +64,15 @@ class Deposit:
         """Why it cannot, or ""."""
         return self._given_up or (self.job.why_not if self.job is not None else "")
 
+    @property
+    def current(self) -> "Deposit":
+        """The one that can be kept: this one, unless it passes on what it is told."""
+        return self
+
     def needs(self, job: "Deposit") -> None:
         """Note the job of a container: without that it cannot live."""
-        self.job = job
-        self.note(**{OF: job.name})
+        self.job = job.current
+        self.note(**{OF: self.job.name})
 
     def of_program(self) -> "Deposit":
         """Return one for a program of `exec` in this container, which has to be kept itself."""
@@ -162,6 +167,59 @@ class Deposit:
         content = msgspec.json.encode(Content(self.facts))
         names = [" ".join(each).encode() for each in (gone, new)]
         self._deposits.say([self.name.encode(), content, *names], [*new.values()])
+
+
+class PassedOn(Deposit):
+    """What a job needs that serves one container after the other.
+
+    It is never kept itself. Whoever has the job has a deposit of its own for it, which gets all
+    there is, and all that comes.
+    """
+
+    def __init__(self) -> None:
+        """Begin without anybody who has the job."""
+        super().__init__("", _NONE)
+        self._tenant: Deposit | None = None
+
+    @property
+    def current(self) -> Deposit:
+        """See `Deposit`."""
+        return self._tenant or self
+
+    def enter(self, tenant: Deposit) -> None:
+        """Pass all on to a deposit, until `leave`."""
+        self._tenant = tenant
+        tenant.hold(self._early, **self.facts)
+        if self.why_not:
+            tenant.give_up(self.why_not)
+
+    def leave(self) -> None:
+        """Pass on nothing: nobody has the job, and it ends with us."""
+        self._tenant = None
+
+    def note(self, **facts: object) -> None:
+        """See `Deposit`."""
+        super().note(**facts)
+        if self._tenant is not None:
+            self._tenant.note(**facts)
+
+    def hold(self, fds: Mapping[str, int], **facts: object) -> None:
+        """See `Deposit`."""
+        super().hold(fds, **facts)
+        if self._tenant is not None:
+            self._tenant.hold(fds, **facts)
+
+    def drop(self, *beginnings: str) -> None:
+        """See `Deposit`."""
+        super().drop(*beginnings)
+        if self._tenant is not None:
+            self._tenant.drop(*beginnings)
+
+    def give_up(self, why: str) -> None:
+        """See `Deposit`."""
+        super().give_up(why)
+        if self._tenant is not None:
+            self._tenant.give_up(why)
 
 
 class Deposits:

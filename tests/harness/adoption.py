@@ -66,6 +66,15 @@ def adoptions(life: Life) -> int:
     return life.site.run("logs", "--messages", life.id).stdout.count("this one goes on")
 
 
+def adopted(*lives: Life, times: int = 1) -> None:
+    """Wait until all of them were adopted so often."""
+
+    def known() -> list[int]:
+        return [adoptions(life) for life in lives]
+
+    wait_until("they are adopted", lambda: known() == [times] * len(lives), 20)
+
+
 def output(life: Life) -> bytes:
     """All that it has said."""
     assert life.stdout
@@ -82,6 +91,14 @@ def end(*lives: Life) -> None:
     for life in lives:
         life.delete(60)
     lives[0].site.settle(20)
+
+
+def told(*lives: Life) -> None:
+    """They end as they are told, with their own status."""
+    for life in lives:
+        life.kill("USR1")
+    assert [life.wait(60) for life in lives] == [7] * len(lives)
+    end(*lives)
 
 
 @contextmanager

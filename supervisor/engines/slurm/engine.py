@@ -266,7 +266,7 @@ class SlurmEngine:
                 held_again(self._tools, request, left, self._release_timeout)
             )
             shims = None
-            if "hello" in left.facts:
+            if left.facts.get("hello") is not None:
                 direct = await in_thread(self._direct)
                 shims = AdoptedShim(self._tools, request, held, left, direct, self._confs)
                 await stack.enter_async_context(shims.opened())

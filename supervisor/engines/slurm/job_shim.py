@@ -107,7 +107,12 @@ class JobShim:
         One for MPI is not: what a step has for that is for its first container.
         """
         mpi = self.asked.get("SCRUN_MPI_TYPE", "").lower() not in ("", "none")
-        return self._steps[-1].is_of_use and not mpi and self._needs() == other._needs()
+        return self.is_of_use and not mpi and self._needs() == other._needs()
+
+    @property
+    def is_of_use(self) -> bool:
+        """Whether it makes containers, or will do so."""
+        return self._steps[-1].is_of_use
 
     @property
     def serves_several(self) -> bool:
@@ -129,7 +134,7 @@ class JobShim:
 
     def step(self) -> ShimStep:
         """Return its step; that of a new one, if the last has gone."""
-        if not self._steps[-1].is_of_use and self._nursery is not None:
+        if not self.is_of_use and self._nursery is not None:
             self._begin(self._nursery)
         return self._steps[-1]
 

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from scrun.core.errors import EngineError
+from scrun.supervisor.core.deposits import Deposit
 from scrun.supervisor.engines.slurm.job_shim import JobShim
 from scrun.supervisor.log.journal import Journal
 
@@ -16,15 +17,17 @@ class KeptShim:
     To start it takes most of a short container's time, so it waits together with its job.
     """
 
-    def __init__(self, nursery: trio.Nursery, journal: Journal) -> None:
+    def __init__(self, nursery: trio.Nursery, journal: Journal, deposit: Deposit) -> None:
         """Begin without one.
 
         Args:
             nursery: The nursery of the task that holds the job.
             journal: Leads to the messages of the container that uses the job.
+            deposit: Likewise to what keeps the job for that.
         """
         self._nursery = nursery
         self._journal = journal
+        self._deposit = deposit
         self._shim: JobShim | None = None
         self._scope = trio.CancelScope()
         self._gone = trio.Event()
@@ -43,11 +46,16 @@ class KeptShim:
             await self._end()
             await self._begin(shim)
         assert self._shim is not None
-        yield self._shim
+        try:
+            yield self._shim
+        finally:
+            if not self._shim.is_of_use:  # the job's deposit lets go of it, too
+                with trio.CancelScope(shield=True):
+                    await self._end()
 
     async def _begin(self, shim: JobShim) -> None:
         begun = trio.Event()
-        shim.journal, shim.is_kept = self._journal, True
+        shim.journal, shim.deposit, shim.is_kept = self._journal, self._deposit, True
         self._scope, self._gone = trio.CancelScope(), trio.Event()
         self._nursery.start_soon(self._hold, shim, begun, self._scope, self._gone)
         await begun.wait()
@@ -73,3 +81,4 @@ class KeptShim:
             self._shim = None
             self._scope.cancel()
             await self._gone.wait()
+            self._deposit.note(hello=None)

@@ -67,6 +67,7 @@ async def borrowed_job(
             yield None
             return
         tell(request, borrowed.job_id)
+        request.job_deposit.give_up("another supervisor holds its job")
         request.on_job_id(borrowed.job_id, False)
         loan = Loan(with_own(Held(borrowed.job_id, dict(borrowed.environment)), request))
         try:

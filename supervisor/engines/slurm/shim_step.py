@@ -291,8 +291,7 @@ class ShimStep:
             self.site = await self._site_on(self.hello, shim)
         except (SettingsError, ShimError) as error:
             raise self._refused(str(error)) from None
-        if self.site is not None:
-            self.deposit.note(site=self.site.facts())
+        self.deposit.note(site=None if self.site is None else self.site.facts())
         needs_no_sources(self.hello)
         self._shim = shim
 

@@ -20,7 +20,7 @@ from scrun.settings.file.load import Level, Log
 from scrun.supervisor.children.processes import output_of
 from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.contracts.kept import Borrowed, WaitingJob
-from scrun.supervisor.core.deposits import no_deposit
+from scrun.supervisor.core.deposits import PassedOn, no_deposit
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.engines.slurm.allocation import Held
 from scrun.supervisor.engines.slurm.kept_shim import KeptShim
@@ -80,7 +80,6 @@ class WarmJobs:
             async with allocate(request) as held:
                 yield Loan(held)
             return
-        request.job_deposit.give_up("its job may be kept for the next container")
         kept = await self._take(needs)
         if kept is None:
             async with borrowed_job(request, self._tools, needs) as loan:
@@ -182,6 +181,8 @@ class _Kept:
         self._released = trio.Event()
         self._first = first
         self._tenant: JobRequest | None = first
+        self._deposit = PassedOn()
+        self._deposit.enter(first.job_deposit)
         self._held: Held | None = None
         self._failure: Exception | None = None
         self._ending: Ending | None = None
@@ -228,18 +229,21 @@ class _Kept:
             on_lost=on_lost,
             on_suspended=lambda _: None,
             ending=lambda: self._ending,
+            job_deposit=no_deposit("another supervisor has it"),
         )
 
     def enter(self, request: JobRequest) -> None:
         """Give it to a container; what salloc says goes there from now on."""
         self._scope.deadline = math.inf
         self._tenant = request
+        self._deposit.enter(request.job_deposit)
         request.on_job_id(self.job_id, True)
 
     def leave(self, request: JobRequest) -> None:
         """Take it from its container."""
         self._ending = request.ending()
         self._tenant = None
+        self._deposit.leave()
 
     def wait(self, seconds: float) -> None:
         """Let it wait for its next container, for so long."""
@@ -269,7 +273,9 @@ class _Kept:
         if self._held is None:
             text = f"no job for container {request.container}: the supervisor is stopping"
             raise AllocationRefused(text)
-        return with_own(self._held, request)
+        held = with_own(self._held, request)
+        request.job_deposit.note(environment=held.environment)
+        return held
 
     # The task
 
@@ -299,12 +305,12 @@ class _Kept:
             on_lost=self._on_lost,
             on_suspended=self._on_suspended,
             ending=self._how_it_ended,
-            job_deposit=no_deposit(),
+            job_deposit=self._deposit,
         )
         with contextlib.closing(journal):
             async with self._allocate(request) as self._held, unwrapped() as nursery:
                 self._since = _now() - _LATE
-                self.shims = KeptShim(nursery, journal)
+                self.shims = KeptShim(nursery, journal, self._deposit)
                 self.settled.set()
                 await self._ask_for_limit(request)
                 await trio.sleep_forever()

@@ -24,6 +24,7 @@ from tests.harness.adoption import (
     kill_supervisor,
     numbers,
     output,
+    told,
 )
 from tests.harness.life import Life
 from tests.harness.places import mounted
@@ -49,14 +50,6 @@ def answers(life: Life) -> bool:
         wire.send(sock, [b"kill", life.id.encode(), b"0"])
         return wire.receive(sock)[0] == 0
     return False
-
-
-def told(*lives: Life) -> None:
-    """They end as they are told, with their own status."""
-    for life in lives:
-        life.kill("USR1")
-    assert [life.wait(60) for life in lives] == [7] * len(lives)
-    end(*lives)
 
 
 def test_the_record_directory_is_full(make_site: MakeSite) -> None:

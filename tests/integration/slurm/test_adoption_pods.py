@@ -12,6 +12,7 @@ from tests.harness import cluster
 from tests.harness.adoption import (
     COUNT,
     UNTIL_TOLD,
+    adopted,
     adoptions,
     end,
     kill_now_and_then,
@@ -21,7 +22,7 @@ from tests.harness.adoption import (
 )
 from tests.harness.life import Life
 from tests.harness.site import Site
-from tests.harness.wait import wait_until, wait_while
+from tests.harness.wait import wait_while
 
 pytestmark = pytest.mark.by_shim
 
@@ -40,13 +41,6 @@ def member(site: Site, script: str = UNTIL_TOLD) -> Life:
 
 def is_up(life: Life) -> Life:
     return life.says("up", 30)
-
-
-def adopted(*lives: Life, times: int = 1) -> None:
-    def known() -> list[int]:
-        return [adoptions(life) for life in lives]
-
-    wait_until("they are adopted", lambda: known() == [times] * len(lives), 20)
 
 
 def test_they_go_on_and_others_come(make_site: MakeSite) -> None:

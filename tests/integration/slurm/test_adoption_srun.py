@@ -13,6 +13,7 @@ from tests.harness import cluster
 from tests.harness.adoption import (
     COUNT,
     UNTIL_TOLD,
+    adopted,
     adoptions,
     end,
     kill_all_supervisors,
@@ -20,6 +21,7 @@ from tests.harness.adoption import (
     kill_supervisor,
     numbers,
     output,
+    told,
 )
 from tests.harness.life import Life
 from tests.harness.site import Site
@@ -33,21 +35,6 @@ BY_SRUN = '[slurm]\nlaunch = "container"\n'
 @pytest.fixture
 def site(make_site: MakeSite) -> Site:
     return make_site("slurm-user", settings=BY_SRUN)
-
-
-def adopted(*lives: Life, times: int = 1) -> None:
-    def known() -> list[int]:
-        return [adoptions(life) for life in lives]
-
-    wait_until("they are adopted", lambda: known() == [times] * len(lives), 20)
-
-
-def told(*lives: Life) -> None:
-    """They end as they are told, with their own status."""
-    for life in lives:
-        life.kill("USR1")
-    assert [life.wait(30) for life in lives] == [7] * len(lives)
-    end(*lives)
 
 
 def test_one_that_runs_goes_on(site: Site) -> None:

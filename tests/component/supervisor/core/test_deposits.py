@@ -15,7 +15,7 @@ import trio
 
 from scrun.core.errors import StateError
 from scrun.supervisor.containers.adoption import by_jobs
-from scrun.supervisor.core.deposits import Deposits, no_deposit
+from scrun.supervisor.core.deposits import Deposits, PassedOn, no_deposit
 from scrun.supervisor.core.left import Found, Together, find
 from scrun.supervisor.core.line import Line
 from scrun.supervisor.core.nurseries import unwrapped
@@ -367,3 +367,53 @@ async def test_what_a_newer_version_has_left_is_not_touched(
         deposit.end()
     os.close(readable)
     os.close(writable)
+
+
+async def test_each_one_that_has_a_job_has_all_that_keeps_it(pipe: tuple[int, int]) -> None:
+    readable, writable = pipe
+    deposits = Deposits()
+    job, step = PassedOn(), os.dup(writable)
+    async with kept(deposits) as line:
+        for number, name in enumerate(("c1", "c2")):
+            tenant, container = deposits.new_of_job(name), deposits.new(name)
+            job.enter(tenant)
+            if number == 0:
+                job.hold({"job.line": writable}, job="1")  # it comes while the first one waits
+                job.hold({"step.in": step}, hello={})
+            container.needs(job)
+            container.begin()
+            job.note(site=name)
+            found = find(line)
+            [of_job, own] = sorted(found, key=lambda one: one.container, reverse=True)
+            assert own.job is of_job
+            assert of_job.facts == {"job": "1", "hello": {}, "site": name}
+            assert sorted(of_job.fds) == ["job.line", "step.in"]
+            for one in found:
+                one.close()
+            container.end()
+            tenant.end()
+            job.leave()
+            assert found_in(line) == []  # while nobody has it
+        last = deposits.new_of_job("c3")
+        job.enter(last)
+        last.begin()
+        job.drop("step.")
+        os.close(writable)
+        os.close(step)
+        assert not at_end(readable)
+        job.drop("job.")
+        assert found_in(line) == [last.name]
+        assert at_end(readable)
+
+
+def test_a_job_that_cannot_be_kept_cannot_be_for_the_next_one_either() -> None:
+    deposits, job = Deposits(), PassedOn()
+    first, second = deposits.new_of_job("c1"), deposits.new_of_job("c2")
+    job.enter(first)
+    job.give_up("over srun")
+    job.leave()
+    job.enter(second)
+    assert (first.why_not, second.why_not) == ("over srun", "over srun")
+    container = deposits.new("c2")
+    container.needs(job)
+    assert container.why_not == "over srun"

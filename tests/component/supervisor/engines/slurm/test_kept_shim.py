@@ -9,6 +9,7 @@ import trio
 
 from scrun.core.errors import EngineError
 from scrun.settings.file.load import Log
+from scrun.supervisor.core.deposits import Deposit, PassedOn
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.engines.slurm.job_shim import JobShim
 from scrun.supervisor.engines.slurm.kept_shim import KeptShim
@@ -20,9 +21,14 @@ class Made:
 
     def __init__(self, said: list[str], name: str, like: str = "") -> None:
         self.journal: Journal | None = None
+        self.deposit: Deposit | None = None
         self.is_kept = False
         self.works = True
         self._said, self._name, self._like = said, name, like
+
+    @property
+    def is_of_use(self) -> bool:
+        return self.works
 
     def serves_as(self, other: "Made") -> bool:
         return self.works and self._like == other._like
@@ -48,10 +54,10 @@ async def used(kept: KeptShim, made: Made) -> Made:
 async def test_one_for_all_that_are_alike() -> None:
     said: list[str] = []
     async with unwrapped() as nursery:
-        messages = journal()
-        kept = KeptShim(nursery, messages)
+        messages, deposit = journal(), PassedOn()
+        kept = KeptShim(nursery, messages, deposit)
         first = await used(kept, Made(said, "1"))
-        assert (first.is_kept, first.journal) == (True, messages)
+        assert (first.is_kept, first.journal, first.deposit) == (True, messages, deposit)
         assert await used(kept, Made(said, "2")) is first
         assert said == ["begin 1"]
         nursery.cancel_scope.cancel()
@@ -62,7 +68,7 @@ async def test_one_for_all_that_are_alike() -> None:
 async def test_the_old_one_ends_before_another_begins(why: str) -> None:
     said: list[str] = []
     async with unwrapped() as nursery:
-        kept = KeptShim(nursery, journal())
+        kept = KeptShim(nursery, journal(), PassedOn())
         first = await used(kept, Made(said, "1"))
         first.works = why != "lost"
         await used(kept, Made(said, "2", "limits" if why == "another" else ""))
@@ -73,7 +79,7 @@ async def test_the_old_one_ends_before_another_begins(why: str) -> None:
 async def test_none_begins_while_the_job_is_released() -> None:
     said: list[str] = []
     async with unwrapped() as nursery:
-        kept = KeptShim(nursery, journal())
+        kept = KeptShim(nursery, journal(), PassedOn())
         nursery.cancel_scope.cancel()
         with trio.CancelScope(shield=True), pytest.raises(EngineError, match="being released"):
             await used(kept, Made(said, "1"))
