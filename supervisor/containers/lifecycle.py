@@ -314,7 +314,7 @@ class Lifecycle(Phases):
                 await self._replace_anchor(process)
             else:
                 self._begin_to_show(staged.view)
-            self._keep(staged)
+            await self._keep(staged)
             ending = await self._wait_and_run(process)
             if staged.final:  # the runtime forgets it meanwhile
                 self._ending = self._ending or ending
@@ -372,7 +372,7 @@ class Lifecycle(Phases):
             self._deposit.give_up("it is created only when it runs")
         else:
             job.keep(step)
-        self._keep(staged)
+        await self._keep(staged)
         if self.phase is Phase.CREATING:
             await self._creation.be_created()
         await self._may_run.wait()

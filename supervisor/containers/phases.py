@@ -206,8 +206,8 @@ class Phases:
         self._deposit.note(captured=captured.terminal)
         self._outputs.begin(captured.capture)
 
-    def _keep(self, staged: Staged) -> None:
-        """Keep from now on what it needs to outlive us: it is made."""
+    async def _keep(self, staged: Staged) -> None:
+        """Keep from now on what it needs to outlive us: it is made, and `create` not answered."""
         deposit = self._deposit
         if "target" not in deposit.facts:
             deposit.give_up("it was not made by one shim")
@@ -225,6 +225,7 @@ class Phases:
                 how, terminal = msgspec.to_builtins(staged), self._stdio.terminal is not None
                 deposit.hold(kept, phase=phase.name, staged=how, terminal=terminal)
                 deposit.begin()
+                await deposit.be_safe()
         if deposit.why_not:
             text = f"it would not outlive the supervisor: {deposit.why_not}"
             self._journal.write("verbose", text)

@@ -88,6 +88,12 @@ class Deposit:
             return
         self._deposits.begin([self] if self.job is None else [self.job, self])
 
+    async def be_safe(self) -> None:
+        """Wait until a keeper has it; not for ever, as there may be no memory for one."""
+        if self.is_kept:
+            with trio.move_on_after(_SLOW):
+                await self._deposits.be_safe()
+
     def open(self) -> None:
         """Keep it, unless it is kept already, or given up."""
         if self._given_up or self.is_kept:

@@ -69,6 +69,21 @@ def test_one_that_was_created_is_started(make_site: MakeSite) -> None:
     end(life)
 
 
+def test_the_first_one_of_a_supervisor_is_safe_when_it_was_created(make_site: MakeSite) -> None:
+    """Its keeper was only about to be started when `create` was answered."""
+    site = make_site("slurm-user")
+    for _ in range(6):
+        life = site.shell("exit 7")
+        wait_until("its job", site.jobs, 20)  # before, it may still become a daemon
+        [supervisor] = site.supervisors()
+        life.created(60)
+        os.kill(supervisor, signal.SIGKILL)
+        life.start(60)
+        assert life.wait(30) == 7
+        end(life)
+        site.kill_supervisors()
+
+
 def test_one_that_ends_meanwhile_has_its_status(make_site: MakeSite) -> None:
     """Nobody was there to hear of it."""
     site = make_site("slurm-user")
