@@ -71,7 +71,12 @@ def is_waited_for() -> bool:
     conmon exits when it has no child left (conmon.c, check_child_processes), and so does the
     process in which buildah calls the runtime (buildah 1.42, reapStrays); its name tells it.
     """
-    return "_OCI_SYNCPIPE" in os.environ or is_below_buildah()
+    return is_below_conmon() or is_below_buildah()
+
+
+def is_below_conmon() -> bool:
+    """Tell whether conmon calls us."""
+    return "_OCI_SYNCPIPE" in os.environ
 
 
 def is_below_buildah() -> bool:

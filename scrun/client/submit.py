@@ -6,7 +6,7 @@ import os
 from scrun.cli.parse import Parsed
 from scrun.client.anchored import Anchored
 from scrun.client.ask import record_root, setting
-from scrun.client.supervisor_name import OWN, supervisor_name
+from scrun.client.supervisor_name import OWN, beside, supervisor_name
 from scrun.protocol import wire
 from scrun.protocol.progress import CALL, REASON_SHOWN
 
@@ -29,37 +29,65 @@ def submit(parsed: Parsed, argv: "list[str]", anchored: Anchored) -> "tuple[int,
             terminal.
     """
     root = record_root(parsed)
-    name, lingers = _whom_to_ask(root, parsed)
     fields = build_call("create", os.getpid(), argv)
-    return _ask(root, name, parsed, fields, anchored, lingers=lingers)
+    return _ask(root, parsed, fields, anchored)
 
 
-def _whom_to_ask(root: str, parsed: Parsed) -> "tuple[str, bool]":
-    """Choose a supervisor; return its name, and whether it lingers when it has nothing to do.
+def _reach(root: str, parsed: Parsed, *, anywhere: bool) -> "tuple[_socket.socket, list[int]]":
+    """Connect to the supervisor for a new container; start it if necessary.
 
     Some engines wait for all that is started below them (`is_waited_for`). There, a supervisor of
     all containers would keep conmon running, and podman from cleaning up, for as long as any of
     them lives. So that supervisor serves only this container, or pod, and ends with it. `start`,
-    which podman calls itself, starts the common one for later containers. That of a step of a
-    build may keep its job for the next step; it ends if buildah waits for it.
+    which podman calls itself, starts the common one for later containers. A step of a build has
+    mounts of its own, which another supervisor enters; that of the first step may keep its job for
+    the others; it ends if buildah waits for it.
+
+    Args:
+        root: The root directory.
+        parsed: The command line.
+        anywhere: Whether it may have other mounts.
+
+    Returns:
+        The connection, and what goes with the request: our mount namespace, or nothing.
+
+    Raises:
+        SupervisorLost: See `launch`.
+        OSError: Likewise.
     """
     group = setting(parsed, "group") or "user"
-    name = supervisor_name(group, parsed)
-    if group != "user":
-        return name, True
-    if not os.path.lexists(f"{root}/{name}"):
-        from scrun.client.launch import is_below_buildah, is_waited_for
+    name, lingers = supervisor_name(group, parsed), True
+    if group == "user" and not os.path.lexists(f"{root}/{name}"):
+        from scrun.client.launch import is_below_buildah, is_below_conmon
 
-        if not is_waited_for():
-            return name, True
-        if "_OCI_SYNCPIPE" not in os.environ and is_below_buildah() and _jobs_linger(parsed):
-            return supervisor_name("build", parsed), False
-        return supervisor_name("pod", parsed), False
-    if any(entry.startswith(OWN) for entry in os.listdir(root)):
+        if is_below_conmon():
+            name, lingers = supervisor_name("pod", parsed), False
+        elif is_below_buildah():
+            if anywhere and (sock := _connect_beside(root, name)):
+                return sock, [os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)]
+            kind = "build" if _jobs_linger(parsed) else "pod"
+            name, lingers = supervisor_name(kind, parsed), False
+    elif group == "user" and any(entry.startswith(OWN) for entry in os.listdir(root)):
         own = supervisor_name("pod", parsed)
         if os.path.lexists(f"{root}/{own}"):  # the pod's, which holds the pod's job
-            return own, False
-    return name, True
+            name, lingers = own, False
+    try:
+        return wire.connect_supervisor(root, name), []
+    except OSError:
+        from scrun.client.launch import launch
+
+        file = parsed.text("config-file") or ""
+        return launch(root, name, settings_file=file, lingers=lingers), []
+
+
+def _connect_beside(root: str, name: str) -> "_socket.socket | None":
+    """Connect to a supervisor that sees other mounts; return None if there is none."""
+    for other in beside(root, name):
+        try:
+            return wire.connect_supervisor(root, other)
+        except OSError:
+            pass  # it has died
+    return None
 
 
 def _jobs_linger(parsed: Parsed) -> bool:
@@ -76,13 +104,7 @@ def _jobs_linger(parsed: Parsed) -> bool:
 
 
 def _ask(
-    root: str,
-    name: str,
-    parsed: Parsed,
-    fields: "list[bytes]",
-    anchored: Anchored,
-    *,
-    lingers: bool,
+    root: str, parsed: Parsed, fields: "list[bytes]", anchored: Anchored
 ) -> "tuple[int, bytes, bool]":
     """Send the request to the supervisor; start one if necessary.
 
@@ -91,20 +113,14 @@ def _ask(
     """
     pid_file = anchored.pid_file
     for attempt in range(3):
-        try:
-            sock = wire.connect_supervisor(root, name)
-        except OSError:
-            from scrun.client.launch import launch
-
-            file = parsed.text("config-file") or ""
-            sock = launch(root, name, settings_file=file, lingers=lingers)
+        sock, mounts = _reach(root, parsed, anywhere=not attempt)
         try:
             if (owner := wire.peer_uid(sock)) != os.geteuid():
                 # root may operate on everybody's containers, but gives its environment to nobody
                 from scrun.core.errors import SettingsError
 
                 raise SettingsError.of_root(root, f"belongs to uid {owner}")
-            wire.send(sock, fields, anchored.fds)
+            wire.send(sock, fields, [*anchored.fds, *mounts])
             _name_anchor(sock, anchored.name())
             status, answer, reason_shown = _read_reply(
                 sock, parsed, pid_file.lock if pid_file else None
@@ -131,6 +147,8 @@ def _ask(
                 ) from None
         finally:
             sock.close()
+            for fd in mounts:
+                os.close(fd)
     raise AssertionError("unreachable")
 
 

@@ -29,6 +29,29 @@ def supervisor_name(group: str, parsed: Parsed) -> str:
     return f"@{group}{_digest(key)}-{namespaces}-{VERSION}"
 
 
+def beside(root: str, name: str) -> "list[str]":
+    """Return the supervisors that could serve us if they entered our mount namespace.
+
+    Args:
+        root: The root directory.
+        name: That of a common supervisor in our namespaces.
+
+    Raises:
+        OSError: The root directory cannot be read.
+    """
+    from scrun.core.paths import keepers
+
+    mine = _apart_from_mounts(name)
+    # the common ones before those of builds, which end soon
+    return [other for other in reversed(keepers(root)) if _apart_from_mounts(other) == mine]
+
+
+def _apart_from_mounts(name: str) -> "tuple[str, ...]":
+    """Return the user and PID namespace of a supervisor without a key, and its version."""
+    _, users, _, pids, version = (*name.split("-", 4), "", "", "", "")[:5]
+    return users, pids, version.partition("-")[0]
+
+
 def _digest(key: str) -> str:
     """Shorten a key: a pod's or container's name may be as long as a file name can be."""
     if not key:

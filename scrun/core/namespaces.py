@@ -1,7 +1,7 @@
 """Namespaces and mounts: the system calls that Python's `os` does not have.
 
 Importing `_ctypes` takes 0.6 ms, `ctypes` 2.5 ms: so this module does the little that it needs of
-`ctypes` itself. It is imported only in short-lived processes.
+`ctypes` itself.
 """
 
 import _ctypes
@@ -12,6 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+NEW_ROOT = 0x200  # and working directory, and umask: what threads share (CLONE_FS)
 NEW_MOUNT, NEW_CGROUP = 0x20000, 0x02000000
 NEW_UTS, NEW_IPC, NEW_USER = 0x04000000, 0x08000000, 0x10000000
 NEW_PID, NEW_NETWORK = 0x20000000, 0x40000000
@@ -70,7 +71,7 @@ def _checked(result: int, what: str) -> int:
 
 
 def unshare(kinds: int) -> None:
-    """Move this process to new namespaces (unshare(2)).
+    """Move this thread to new namespaces (unshare(2)).
 
     Raises:
         OSError: It is not permitted, or there are too many namespaces.

@@ -24,6 +24,7 @@ import msgspec
 import trio
 
 from scrun.supervisor.core.limits import Limits, raise_open_files, words_for
+from scrun.supervisor.core.mounts import seen_mounts
 from scrun.supervisor.core.threads import in_thread
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -188,17 +189,18 @@ async def child(
     if directory != "/":
         await in_thread(_look_at, directory, abandon=True)
         there = (*_THERE, directory)
-    process = subprocess.Popen(  # noqa: ASYNC220 (see the module)
-        [*_before(dies_with_us, child_env.limits), *there, *child_env.prefix, *argv],
-        stdin=stdin,
-        stdout=stdout,
-        stderr=stderr,
-        pass_fds=(*pass_fds, *child_env.descriptors),
-        env=dict(child_env.environment),
-        umask=child_env.umask,
-        cwd="/",
-        start_new_session=True,
-    )
+    with seen_mounts().entered():
+        process = subprocess.Popen(  # noqa: ASYNC220 (see the module)
+            [*_before(dies_with_us, child_env.limits), *there, *child_env.prefix, *argv],
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=(*pass_fds, *child_env.descriptors),
+            env=dict(child_env.environment),
+            umask=child_env.umask,
+            cwd="/",
+            start_new_session=True,
+        )
     running = Child(process, os.path.basename(argv[0]), whole_group=whole_group)
     if dies_with_us:
         _dying_with_us.add(running)

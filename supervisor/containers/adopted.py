@@ -38,6 +38,7 @@ from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.stager import Leftover, Served
 from scrun.supervisor.core.deposits import OWN, Deposit
 from scrun.supervisor.core.left import Found
+from scrun.supervisor.core.mounts import Mounts
 from scrun.supervisor.core.threads import own_threads
 from scrun.supervisor.plugins.choose_stager import Stagers
 
@@ -77,7 +78,8 @@ class AdoptedContainer(Container):
         stdio = Stdio([-1, -1, stderr], terminal=found.facts["terminal"])
         self._has_anchor = f"{OWN}anchor" in found.fds
         anchor = Anchor(found.take(f"{OWN}anchor")) if self._has_anchor else NoAnchor()
-        caller = NoCaller(ledger.record.pid, found.fds.pop(f"{OWN}pid_file", None))
+        mounts = Mounts(found.fds.pop(f"{OWN}mounts", -1))
+        caller = NoCaller(ledger.record.pid, found.fds.pop(f"{OWN}pid_file", None), mounts)
         super().__init__(create_request, engine, stagers, ledger, anchor, stdio, pods, caller)
         self._bundle = bundle
         self._found = found

@@ -19,6 +19,7 @@ from scrun.core.text import printable
 from scrun.protocol.progress import CALL, LIVE, TO_LOG, TO_STDERR
 from scrun.settings.file.load import LEVELS, Level
 from scrun.supervisor.contracts.create_request import read_pid
+from scrun.supervisor.core.mounts import OURS, Mounts
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.ownership import release
 from scrun.supervisor.log.journal import Journal, Shown, as_runc
@@ -37,15 +38,20 @@ class Caller:
         anchor_known: Set when it has sent the pid of the container's anchor.
         anchor: That pid; 0 before.
         gone: Set when it has hung up.
+        mounts: What it sees; its container's from the beginning of that on.
     """
 
-    def __init__(self, connection: trio.socket.SocketType, unread: bytes = b"") -> None:
+    def __init__(
+        self, connection: trio.socket.SocketType, unread: bytes = b"", mounts: Mounts = OURS
+    ) -> None:
         """Use a connection that somebody else closes.
 
         Args:
             connection: The connection.
             unread: What was received after the request.
+            mounts: What it sees.
         """
+        self.mounts = mounts
         self.anchor_known = trio.Event()
         self.anchor = 0
         self.gone = trio.Event()
@@ -142,13 +148,15 @@ class Caller:
 class NoCaller(Caller):
     """A `create` that has ended long ago."""
 
-    def __init__(self, anchor: int, lock: int | None = None) -> None:
+    def __init__(self, anchor: int, lock: int | None = None, mounts: Mounts = OURS) -> None:
         """Know what it has left.
 
         Args:
             anchor: The pid in its pid file.
             lock: The descriptor that holds the lock of that, if we have to release it.
+            mounts: What it saw.
         """
+        self.mounts = mounts
         self.anchor_known = trio.Event()
         self.anchor_known.set()
         self.anchor = anchor

@@ -25,6 +25,14 @@ class Container(Lifecycle):
         """The reply to `state`."""
         return self._ledger.state(self.status)
 
+    async def run(self) -> None:
+        """See `Lifecycle`; all of it sees the mounts of its caller."""
+        mounts = self._caller.mounts
+        with mounts.seen():
+            await super().run()
+        if not self._ledger.record.is_left:
+            mounts.close()
+
     async def start(self) -> Callable[[], None]:
         """Let the container run as soon as it has its job and its bundle is staged.
 
@@ -141,10 +149,12 @@ class Container(Lifecycle):
             # by now another container may have the id
             if not self._removed and self._ledger.is_there:
                 if self._ledger.record.is_left:
-                    await undo()
+                    with self._caller.mounts.seen():
+                        await undo()
                 await in_thread(remove_record, self._directory, socket)
                 self._removed = True
             self._ledger.close()
+            self._caller.mounts.close()
 
     def restore_record(self, socket: str) -> bool:
         """Make the record again; return whether the container still has its id."""

@@ -1,7 +1,7 @@
 """Jobs that wait are lent to other supervisors of the user's.
 
-Each step of a build runs in a mount namespace of its own, and so does its supervisor. The first
-one keeps the job, and lends it to those that follow.
+Each `buildah run` has a user namespace of its own, and so has its supervisor. The first one keeps
+the job, and lends it to those that follow.
 
 Wire, after the request `borrow REQUEST`: a byte 0, and a line of JSON: the job's id and variables,
 or nothing if no job suits. If the job is lost, a further line says how. The borrower

@@ -216,6 +216,8 @@ class Phases:
             with remembered(self._create_request, self._running.bundle) as memory:
                 own = {"request": memory, "lock": self._ledger.lock}
                 own["stderr"] = self._stdio.fds[2]
+                if not self._caller.mounts.are_ours:
+                    own["mounts"] = self._caller.mounts.fileno()
                 if self._process is None:
                     own["anchor"] = self._anchor.fileno()
                 elif self._caller.lock is not None:

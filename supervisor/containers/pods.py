@@ -38,6 +38,7 @@ from scrun.supervisor.contracts.kept import Borrow, Keep
 from scrun.supervisor.contracts.neighbours import SharesNamespaces
 from scrun.supervisor.core.deposits import Deposits
 from scrun.supervisor.core.left import Found
+from scrun.supervisor.core.mounts import OURS
 from scrun.supervisor.log.supervisor_log import fault
 
 _SHARING = ("slurm",)  # elsewhere there is nothing to share: this machine is one node
@@ -234,7 +235,7 @@ class Pods:
             shared.lost(ending)
 
         try:
-            with shared.scope:
+            with shared.scope, OURS.seen():
                 request = shared.request(lost, self.keep_longer, self._borrow)
                 async with shared.hold(request) as shared.job:
                     shared.settled.set()

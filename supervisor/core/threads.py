@@ -12,6 +12,7 @@ from typing import TypeVar, TypeVarTuple
 import trio
 
 from scrun.core.errors import ScrunError
+from scrun.supervisor.core.mounts import seen_mounts
 
 _MOST = 8  # for one container or connection
 _PATIENCE = 30.0
@@ -27,7 +28,7 @@ def own_threads() -> None:
 
 
 async def in_thread(call: Callable[[*Ts], T], *args: *Ts, abandon: bool = False) -> T:
-    """Call a function in a thread.
+    """Call a function in a thread, which sees the mounts of the container that it is for.
 
     Args:
         call: The function.
@@ -36,8 +37,18 @@ async def in_thread(call: Callable[[*Ts], T], *args: *Ts, abandon: bool = False)
             Those that make or remove something must finish, because nobody would undo that.
     """
     return await trio.to_thread.run_sync(
-        call, *args, abandon_on_cancel=abandon, limiter=_limiter.get()
+        _called,
+        call,
+        *args,
+        thread_name=getattr(call, "__name__", None),
+        abandon_on_cancel=abandon,
+        limiter=_limiter.get(),
     )
+
+
+def _called(call: Callable[[*Ts], T], *args: *Ts) -> T:
+    with seen_mounts().entered():
+        return call(*args)
 
 
 async def look(

@@ -30,9 +30,10 @@ from scrun.supervisor.contracts.create_request import (
     read_create_request,
 )
 from scrun.supervisor.core.line import Line
+from scrun.supervisor.core.mounts import OURS, Mounts
 from scrun.supervisor.core.names import learn
 from scrun.supervisor.core.nurseries import unwrapped
-from scrun.supervisor.core.threads import look
+from scrun.supervisor.core.threads import in_thread, look
 from scrun.supervisor.daemon.retirement import Retirement
 from scrun.supervisor.daemon.succession import Succession
 from scrun.supervisor.log.supervisor_log import fault
@@ -41,7 +42,8 @@ from scrun.supervisor.sessions.operations import execute, pause
 from scrun.supervisor.sessions.viewers import attach, captured_output, follow
 
 DESCRIPTORS = 4
-"""The number of descriptors with `create` and `exec`: three, and the anchor's socket."""
+"""The number of descriptors with `create` and `exec`: three, and the anchor's socket. `create` may
+have one more: the mount namespace of its caller, if that is not ours."""
 
 _RELEASING = 20.0
 _DIGITS = 20
@@ -262,10 +264,19 @@ class ClientRequest:
 
     async def _create(self) -> bytes:
         """Answer when the container is created; end it if the caller goes before that."""
-        create_request = await look("the settings", _read, self._arguments)
-        self._check_descriptors()
-        caller = Caller(self._connection, self._unread)
-        container = await self._containers.create(create_request, self._fds, caller)
+        mounts = Mounts(self._fds.pop()) if len(self._fds) > DESCRIPTORS else OURS
+        caller = Caller(self._connection, self._unread, mounts)
+        try:
+            if not (mounts.are_ours or await in_thread(mounts.may_be_entered)):
+                mounts.close()
+                return b""  # the caller goes on with a supervisor of its own
+            with mounts.seen():
+                create_request = await look("the settings", _read, self._arguments)
+            self._check_descriptors()
+            container = await self._containers.create(create_request, self._fds, caller)
+        except BaseException:
+            mounts.close()
+            raise
         async with send_progress(container.journal, caller.send):
             async with unwrapped() as nursery:
                 nursery.start_soon(_end_with_caller, caller, container)

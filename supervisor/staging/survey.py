@@ -62,7 +62,7 @@ class MountPoint(msgspec.Struct, frozen=True):
         return self.kind in _PRIVATE and self.point != "/"
 
 
-def read_mounts(path: str = "/proc/self/mountinfo") -> list[MountPoint]:
+def read_mounts(path: str = "/proc/thread-self/mountinfo") -> list[MountPoint]:
     """Read the mounts of this mount namespace, in the order in which they were made."""
     with open(path, encoding="utf-8", errors="surrogateescape") as lines:
         return [parse_mount(line) for line in lines]

@@ -7,6 +7,7 @@ import trio
 
 from scrun.core.errors import EngineError
 from scrun.supervisor.core.deposits import Deposit
+from scrun.supervisor.core.mounts import OURS
 from scrun.supervisor.engines.slurm.job_shim import JobShim
 from scrun.supervisor.log.journal import Journal
 
@@ -67,7 +68,7 @@ class KeptShim:
         self, shim: JobShim, begun: trio.Event, scope: trio.CancelScope, gone: trio.Event
     ) -> None:
         try:
-            with scope:
+            with scope, OURS.seen():
                 async with shim.opened():
                     await trio.lowlevel.checkpoint_if_cancelled()
                     begun.set()

@@ -1,5 +1,6 @@
 """Containers as services: forked, then watched and stopped by the process in the pid file."""
 
+import os
 import shlex
 import signal
 import sys
@@ -56,6 +57,48 @@ def test_buildah_waits_for_no_supervisor(
     output_of([*site.user.prefix, *named, *python, *scrun], env=site.environment)
     assert time.monotonic() - began < 7
     assert site.supervisors() == []
+
+
+STEP = """
+import os, select, subprocess, sys
+bundle, pid_file, *scrun = sys.argv[1:]
+subprocess.run([*scrun, "create", "--bundle", bundle, "--pid-file", pid_file, "one"], check=True)
+link = os.readlink(scrun[2] + "/one/supervisor")
+print(os.path.basename(link)[:5], flush=True)
+anchor = os.pidfd_open(int(open(pid_file).read()))
+subprocess.run([*scrun, "start", "one"], check=True)
+select.select([anchor], [], [])
+subprocess.run([*scrun, "delete", "one"], check=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "served_by"),
+    [("slurm-root", "@user"), ("local-root", "@user"), ("slurm-user", "@pod-")],
+)
+def test_a_supervisor_enters_the_mounts_of_a_build(
+    make_site: MakeSite, kind: str, served_by: str
+) -> None:
+    """Where it is permitted, which it is not for a user without a namespace of their own."""
+    site = make_site(kind, settings="idle_timeout = 600\n")
+    site.must("run", "--bundle", site.bundle_of("true"), "before")
+    [common] = site.supervisors()
+    config = site.config("sh", "-c", "echo done > /done")
+    config["root"]["readonly"] = False
+    bundle = str(site.bundle(config))
+    there = site.base / "there"
+    there.mkdir()
+    python = [sys.executable, "-I", "-S", "-c", STEP, str(there), str(site.base / "b" / "pid")]
+    named = ["bash", "-c", 'exec -a buildah-oci-runtime "$@"', "bash"]
+    mount = f'mount --bind {shlex.quote(bundle)} {shlex.quote(str(there))} && exec "$@"'
+    words = ["unshare", "--mount", "sh", "-c", mount, "sh", *site.user.prefix]
+    said = output_of([*words, *named, *python, *site.command], env=site.environment)
+    assert said == f"{served_by}\n"
+    wait_while("its own", lambda: site.supervisors() != [common])
+    assert (Path(site.rootfs) / "done").read_text() == "done\n"
+    assert [*there.iterdir()] == []
+    held = [os.readlink(fd) for fd in Path(f"/proc/{common}/fd").iterdir()]
+    assert [name for name in held if name.startswith("mnt:")] == []
 
 
 @pytest.mark.covers("service it ends, with its status, and is started again")

@@ -1,6 +1,8 @@
 """podman build and buildah, with scrun as the runtime of their steps, on Slurm."""
 
 import os
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,17 +74,20 @@ def test_podman_build(buildah: Buildah) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.covers("podman build")
 def test_the_steps_of_a_build_share_a_job() -> None:
-    """Each has a supervisor of its own: the first one keeps the job and lends it to the others."""
+    """The supervisor of the first one keeps the job and its shim, and serves the others, too."""
     site = Site("slurm", users.ordinary())
     try:
         with Podman(site, settings="linger = 10\n") as podman:
-            steps = [f"RUN echo {number} $SLURM_JOB_ID >> /jobs" for number in range(20)]
+            steps = [
+                f"RUN echo {number} $SLURM_JOB_ID $SLURM_STEP_ID >> /jobs" for number in range(20)
+            ]
             path = context(Buildah(podman), "many", *steps)
             podman.must("build", *OCI, "--tag", "many", str(path), timeout=200)
             [job] = [job.split()[0] for job in cluster.jobs(site.user)]
             assert len(site.supervisors()) == 1
             said = podman.must(*RUN, "--rm", "many", "cat", "/jobs").splitlines()
-            assert said == [f"{number} {job}" for number in range(20)]
+            assert [line.split()[:2] for line in said] == [[f"{n}", job] for n in range(20)]
+            assert len({line.split()[2] for line in said}) == (1 if site.by_shim else 20)
             wait_while("jobs", lambda: cluster.jobs(site.user), 30)
     finally:
         site.close()
@@ -132,3 +137,29 @@ def test_podman_commit_export_and_stats(buildah: Buildah) -> None:
     podman.must("rm", "one")
     assert podman.must(*RUN, "--rm", "committed", "cat", "/file") == "kept\n"
     podman.must("rmi", "--force", "committed")
+
+
+@pytest.mark.covers("podman build")
+def test_a_step_outlives_the_supervisor_of_all(buildah: Buildah) -> None:
+    """It sees the step's mounts, and so does its successor, which brings the changes back."""
+    podman, site = buildah.podman, buildah.site
+    podman.must(*RUN, "--rm", "busybox", "true")
+    volume = site.base / "shared"
+    volume.mkdir()
+    (volume / "in").write_text("of the volume\n")
+    site.user.give(volume)
+    script = "touch /v/up; until [ -e /v/go ]; do sleep 0.1; done; cat /v/in > /kept"
+    path = context(buildah, "long", f"RUN {script}", "RUN echo next >> /kept")
+    words = ("build", *OCI, "--volume", f"{volume}:/v", "--tag", "long", str(path))
+    null, pipe = subprocess.DEVNULL, subprocess.PIPE
+    with podman.popen(*words, stdin=null, stdout=null, stderr=pipe) as process:
+        wait_until("the step runs", lambda: (volume / "up").exists(), 30)
+        [supervisor] = site.supervisors()
+        os.kill(supervisor, signal.SIGKILL)
+        wait_while("it", lambda: supervisor in site.supervisors())
+        (volume / "go").touch()
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    said = podman.must(*RUN, "--rm", "long", "cat", "/kept")
+    assert said == "of the volume\nnext\n"
+    podman.must("rmi", "--force", "long")

@@ -195,7 +195,7 @@ def _server() -> Iterator[Mutation]:
     )
     yield receiving(
         "any-number-of-descriptors",
-        "or len(fds) > DESCRIPTORS:",
+        "or len(fds) > DESCRIPTORS + 1:",
         "or False:",
         calls + "test_descriptors_beside_every_part_of_a_request",
     )
