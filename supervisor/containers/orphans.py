@@ -130,7 +130,7 @@ def _note_owner(directory: str) -> None:
         _note(directory, record, status="stopped", annotations=gone, supervisor=myself())
 
 
-def lives(root: str, job_id: str) -> bool:
+def lives(root: str, job_id: str, *, until_given_back: bool = False) -> bool:
     """Tell whether a container uses a job, in a supervisor or on its way to one.
 
     The containers of a pod have one job, and not all of them may have been adopted. One that is
@@ -139,13 +139,16 @@ def lives(root: str, job_id: str) -> bool:
     Args:
         root: The directory of the records.
         job_id: The job's number.
+        until_given_back: Whether it counts as well when somebody is giving the job back: who
+            cancels it then can make salloc hang (docs/decisions/salloc-and-signals.md).
     """
     for name in filter(is_id, os.listdir(root)):
         directory = os.path.join(root, name)
         with contextlib.suppress(ScrunError, OSError):
             if has_record(directory) and is_owned(directory):
                 record = read_record(directory)
-                if record.job_id == job_id and record.status != "stopped":
+                is_used = record.status != "stopped" or (until_given_back and record.holds_job)
+                if record.job_id == job_id and is_used:
                     return True
     return False
 

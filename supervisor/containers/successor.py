@@ -15,6 +15,7 @@ background, one after the other, and nobody waits for it. It looks for
 import contextlib
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import trio
 
@@ -150,7 +151,8 @@ class Successor:
         for pause in pauses:
             await trio.sleep(pause)
             for job_id in await engine.jobs_of_the_dead(child_env, self._root):
-                is_needed = await in_thread(orphans.lives, self._root, job_id)
+                lives = partial(orphans.lives, self._root, job_id, until_given_back=True)
+                is_needed = await in_thread(lives)
                 if job_id not in released and not is_needed:
                     log.warning("job %s belongs to a dead supervisor: releasing it", job_id)
                     await engine.release(job_id, child_env, self._root)
