@@ -18,7 +18,7 @@ from scrun.supervisor.containers.caller import Caller
 from scrun.supervisor.containers.container import Container
 from scrun.supervisor.containers.leaving import TOLD_TO_STOP, Leaving
 from scrun.supervisor.containers.ledger import Ledger, first_record
-from scrun.supervisor.containers.lending import borrow, lend
+from scrun.supervisor.containers.lending import Lending, borrow
 from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.containers.records import (
     link,
@@ -54,7 +54,7 @@ class Containers:
     Attributes:
         deposits: What they need to outlive it.
         leaving: What a successor can take over.
-        arrivals: Those that are about to be adopted.
+        arrivals, lending: Those that are about to be adopted; the jobs that others have.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Containers:
         self._changed = changed
         self._engines = Engines(root, plugins)
         self._stagers = Stagers(plugins)
-        self._kept_jobs = 0
+        self._kept_jobs, self.lending = 0, Lending()
         # others serve one pod: no container comes later that could use its job
         keep = self._keep if name.startswith((COMMON, BUILDS)) else None
         self.deposits = Deposits()
@@ -178,7 +178,7 @@ class Containers:
     async def lend(self, loan_request: bytes, connection: trio.SocketStream) -> None:
         """Lend a job that waits to another supervisor, if one suits it."""
         engines = [engine for engine in self._engines.known if isinstance(engine, KeepsJobs)]
-        await lend([engine.lend for engine in engines], loan_request, connection)
+        await self.lending.lend([engine.lend for engine in engines], loan_request, connection)
 
     async def release_waiting_jobs(self, job_id: str = "") -> list[str]:
         """Release a job that waits for its next container, or all of them.

@@ -4,52 +4,76 @@ Each `buildah run` has a user namespace of its own, and so has its supervisor. T
 the job, and lends it to those that follow.
 
 Wire, after the request `borrow REQUEST`: a byte 0, and a line of JSON: the job's id and variables,
-or nothing if no job suits. If the job is lost, a further line says how. The borrower
-sends `+` when the next container may have the job; the lender answers with a line when that is so.
-A connection that ends otherwise gives the job back to Slurm.
+and what holds it, whose descriptors come along; or nothing if no job suits. If the job is lost, a
+further line says how. The borrower sends `+` when the next container may have the job; the lender
+answers with a line when that is so. A connection that ends otherwise gives the job back to Slurm,
+at either end: so the borrower goes on when the lender dies, and holds the job alone.
 """
 
+import socket
+from array import array
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import msgspec
 import trio
 
 from scrun.core.paths import keepers
-from scrun.model.states import Ending, taken
+from scrun.core.rights import receive_fds
+from scrun.model.states import Ending
 from scrun.protocol import wire
 from scrun.supervisor.contracts.kept import Borrow, Borrowed
+from scrun.supervisor.core.left import close_all
+from scrun.supervisor.core.lender import CLEAN, Lender
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
 
 _ANSWER = 5.0
 _LONGEST = 1 << 16
-_CLEAN = b"+"
 
 
 class _Job(msgspec.Struct, frozen=True):
     job_id: str
     environment: dict[str, str]
+    facts: dict[str, Any] = {}
+    names: list[str] = []
 
 
-async def lend(
-    lenders: Sequence[Borrow], loan_request: bytes, connection: trio.SocketStream
-) -> None:
-    """Lend a job, until the borrower gives it back.
+class Lending:
+    """The jobs that others have."""
 
-    Args:
-        lenders: `lend` of each engine.
-        loan_request: What the borrower needs.
-        connection: To the borrower.
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._lent = 0
 
-    Raises:
-        trio.BrokenResourceError: The borrower is gone.
-    """
-    for lender in lenders:
-        if await _lent(lender, loan_request, connection):
-            await connection.send_all(b"\n")
-            return
-    await connection.send_all(b"\0\n")
+    @property
+    def any(self) -> bool:
+        """Whether others have any, or have asked for one."""
+        return self._lent > 0
+
+    async def lend(
+        self, lenders: Sequence[Borrow], loan_request: bytes, connection: trio.SocketStream
+    ) -> None:
+        """Lend a job, until the borrower gives it back.
+
+        Args:
+            lenders: `lend` of each engine.
+            loan_request: What the borrower needs.
+            connection: To the borrower.
+
+        Raises:
+            trio.BrokenResourceError: The borrower is gone.
+        """
+        self._lent += 1
+        try:
+            for lender in lenders:
+                if await _lent(lender, loan_request, connection):
+                    await connection.send_all(b"\n")
+                    return
+            await connection.send_all(b"\0\n")
+        finally:
+            self._lent -= 1
 
 
 async def _lent(lender: Borrow, loan_request: bytes, connection: trio.SocketStream) -> bool:
@@ -64,8 +88,12 @@ async def _lent(lender: Borrow, loan_request: bytes, connection: trio.SocketStre
     async with lender(loan_request, on_lost) as borrowed:
         if borrowed is None:
             return False
-        job = _Job(borrowed.job_id, dict(borrowed.environment))
-        await connection.send_all(b"\0" + msgspec.json.encode(job) + b"\n")
+        names, fds = [*borrowed.fds], [*borrowed.fds.values()]
+        job = _Job(borrowed.job_id, dict(borrowed.environment), dict(borrowed.facts), names)
+        message = b"\0" + msgspec.json.encode(job) + b"\n"
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))] if fds else []
+        sent = await connection.socket.sendmsg([message], rights)
+        await connection.send_all(message[sent:])
         async with unwrapped() as nursery:
 
             @nursery.start_soon
@@ -73,7 +101,7 @@ async def _lent(lender: Borrow, loan_request: bytes, connection: trio.SocketStre
                 await lost.wait()
                 await connection.send_all(msgspec.json.encode(ending[0]) + b"\n")
 
-            borrowed.clean = await connection.receive_some(1) == _CLEAN
+            borrowed.clean = await connection.receive_some(1) == CLEAN
             nursery.cancel_scope.cancel()
     return True
 
@@ -90,81 +118,63 @@ async def borrow(
         loan_request: What the engine needs.
         on_lost: Called when the job is taken away.
     """
-    found = await _found(root, name, loan_request)
-    if found is None:
+    borrowed = await _found(root, name, loan_request)
+    if borrowed is None:
         yield None
         return
-    stream, job = found
-    borrowed = Borrowed(job.job_id, job.environment)
+    lender = borrowed.lender
+    assert lender is not None
     try:
         async with unwrapped() as nursery:
-            nursery.start_soon(_watch, stream, job.job_id, on_lost)
+            nursery.start_soon(lender.watch, on_lost)
             try:
                 yield borrowed
             finally:
                 nursery.cancel_scope.cancel()
     finally:
+        close_all(borrowed.fds.values())
         if borrowed.clean:
-            await _give_back(stream)
-        stream.socket.close()
+            await lender.give_back()
+        lender.close()
 
 
-async def _give_back(stream: trio.SocketStream) -> None:
-    """Let the next container have the job."""
-    with suppress(trio.BrokenResourceError), trio.move_on_after(_ANSWER, shield=True):
-        await stream.send_all(_CLEAN)
-        await stream.receive_some(1)
-
-
-async def _found(
-    root: str, name: str, loan_request: bytes
-) -> tuple[trio.SocketStream, _Job] | None:
-    """Find a supervisor that lends a job; return the connection and the job."""
+async def _found(root: str, name: str, loan_request: bytes) -> Borrowed | None:
+    """Find a supervisor that lends a job."""
     for other in await in_thread(keepers, root):
         if other == name:
             continue
-        with suppress(OSError, trio.BrokenResourceError), trio.move_on_after(_ANSWER):
-            stream = await _connected(root, other)
-            job = None
+        with suppress(OSError), trio.move_on_after(_ANSWER):
+            sock = await in_thread(wire.connect_supervisor, root, other, int(_ANSWER))
+            lender = Lender(socket.socket(fileno=sock.detach()))
+            borrowed = None
             try:
-                job = await _ask(stream, loan_request)
+                borrowed = await _ask(lender, loan_request)
             finally:
-                if job is None:
-                    stream.socket.close()
-            if job is not None:
-                return stream, job
+                if borrowed is None:
+                    lender.close()
+            if borrowed is not None:
+                return borrowed
     return None
 
 
-async def _connected(root: str, name: str) -> trio.SocketStream:
-    sock = await in_thread(wire.connect_supervisor, root, name, int(_ANSWER))
-    return trio.SocketStream(trio.socket.socket(fileno=sock.detach()))
-
-
-async def _ask(stream: trio.SocketStream, loan_request: bytes) -> _Job | None:
+async def _ask(lender: Lender, loan_request: bytes) -> Borrowed | None:
     """Ask a supervisor for a job; an older one does not know the request."""
-    await stream.send_all(wire.frame([b"borrow", loan_request]))
-    answer = b""
-    while not answer.endswith(b"\n"):
-        part = await stream.receive_some(_LONGEST)
-        if not part or len(answer) > _LONGEST:
-            return None
-        answer += part
-    if answer[:1] != b"\0" or answer == b"\0\n":
-        return None
-    return msgspec.json.decode(answer[1:], type=_Job)
-
-
-async def _watch(
-    stream: trio.SocketStream, job_id: str, on_lost: Callable[[Ending], None]
-) -> None:
-    """Report the loss of the job, or of its supervisor."""
-    answer = b""
-    with suppress(trio.BrokenResourceError):
-        while not answer.endswith(b"\n") and (part := await stream.receive_some(_LONGEST)):
+    lender.sock.send(wire.frame([b"borrow", loan_request]))  # the first words: they fit
+    answer, fds = b"", list[int]()
+    try:
+        while not answer.endswith(b"\n"):
+            await trio.lowlevel.wait_readable(lender.sock)
+            part, more, _ = receive_fds(lender.sock, _LONGEST)
+            fds += more
+            if not part or len(answer) > _LONGEST:
+                return None
             answer += part
-    if answer.endswith(b"\n"):
-        on_lost(msgspec.json.decode(answer, type=Ending))
-    else:
-        text = f"job {job_id} is lost: the supervisor that kept it has ended"
-        on_lost(taken("scrun-failure", text))
+        if answer[:1] != b"\0" or answer == b"\0\n":
+            return None
+        job = msgspec.json.decode(answer[1:], type=_Job)
+        if not job.names or len(fds) != len(job.names):  # an older one; or we are out of them
+            return None
+        by_name, fds = dict(zip(job.names, fds, strict=True)), []
+        return Borrowed(job.job_id, job.environment, job.facts, by_name, lender)
+    finally:
+        close_all(fds)

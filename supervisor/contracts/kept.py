@@ -5,11 +5,12 @@ An engine that keeps jobs holds each in a task of the supervisor's, which the su
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
 from scrun.model.states import Ending
+from scrun.supervisor.core.lender import Lender
 
 Keep = Callable[[Callable[[], Awaitable[None]]], None]
 """Starts a task that holds a job. The supervisor stays until the task has ended, and cancels it
@@ -22,13 +23,27 @@ class Borrowed:
     Attributes:
         job_id: Its id.
         environment: Its variables.
+        facts: What else has to be known to hold it, for JSON.
+        fds: The descriptors that hold it, by name. At the lender they are the engine's; the
+            borrower closes those that nobody has taken.
+        lender: The connection to the lender; None at that one.
         clean: Whether the next container may have it; to be set before the block is left.
     """
 
-    def __init__(self, job_id: str, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        job_id: str,
+        environment: Mapping[str, str],
+        facts: Mapping[str, Any],
+        fds: dict[str, int],
+        lender: Lender | None = None,
+    ) -> None:
         """Begin in doubt."""
         self.job_id = job_id
         self.environment = environment
+        self.facts = facts
+        self.fds = fds
+        self.lender = lender
         self.clean = False
 
 

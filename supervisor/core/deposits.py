@@ -199,6 +199,10 @@ class PassedOn(Deposit):
         if self.why_not:
             tenant.give_up(self.why_not)
 
+    def holds(self, beginning: str) -> dict[str, int]:
+        """Return the descriptors whose names begin so; they stay their owner's."""
+        return {name: fd for name, fd in self._early.items() if name.startswith(beginning)}
+
     def leave(self) -> None:
         """Pass on nothing: nobody has the job, and it ends with us."""
         self._tenant = None
@@ -211,7 +215,8 @@ class PassedOn(Deposit):
 
     def hold(self, fds: Mapping[str, int], **facts: object) -> None:
         """See `Deposit`."""
-        super().hold(fds, **facts)
+        self.facts.update(facts)
+        self._early.update(fds)
         if self._tenant is not None:
             self._tenant.hold(fds, **facts)
 
@@ -223,7 +228,7 @@ class PassedOn(Deposit):
 
     def give_up(self, why: str) -> None:
         """See `Deposit`."""
-        super().give_up(why)
+        self._given_up = self._given_up or why  # but who borrows the job can keep it
         if self._tenant is not None:
             self._tenant.give_up(why)
 

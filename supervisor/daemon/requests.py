@@ -235,7 +235,8 @@ class ClientRequest:
         )
 
     async def _borrow(self) -> bytes:
-        await self._containers.lend(self._arguments[0], trio.SocketStream(self._connection))
+        with self._retirement.cut_off():  # who has the job holds it when we have gone
+            await self._containers.lend(self._arguments[0], trio.SocketStream(self._connection))
         return b""
 
     async def _pause(self, *, resume: bool) -> bytes:

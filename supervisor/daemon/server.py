@@ -128,7 +128,8 @@ class Server:
         with trio.move_on_after(_LAST_ANSWERS):  # callers that wait for an end get their answer
             while self._busy > self._retirement.lasting:
                 await self._changed.wait()
-        if self._containers.leaving.is_kept:
+        # a job that is lent goes on, too: its borrower holds it then
+        if self._containers.leaving.is_kept or (leave and self._containers.lending.any):
             finish(_LAST_WORDS)
             self.exit_now(leave=True)
         if not self._withdraw():

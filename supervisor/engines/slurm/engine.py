@@ -57,6 +57,7 @@ from scrun.supervisor.engines.slurm.layout import (
     layout_within,
     nodes_of_salloc,
 )
+from scrun.supervisor.engines.slurm.lent import is_lent, lent_again
 from scrun.supervisor.engines.slurm.loan import Loan
 from scrun.supervisor.engines.slurm.needs import needs_of
 from scrun.supervisor.engines.slurm.node import NodeCommands
@@ -133,7 +134,7 @@ class SlurmEngine:
         self._alone = restore_timeout
         self._commands = NodeCommands(node_runtime(conf, runtime))
         self._queue = Queue(tools, give_up)
-        self._warm = WarmJobs(self._tools, linger)
+        self._warm = WarmJobs(self._tools, linger, self._held_again)
         self._version: SlurmVersion | None = None
         self._asking = trio.Lock()
 
@@ -262,9 +263,9 @@ class SlurmEngine:
         left = found.job
         assert left is not None
         async with AsyncExitStack() as stack:
-            held = await stack.enter_async_context(
-                held_again(self._tools, request, left, self._release_timeout)
-            )
+            again = self._held_again
+            hold = lent_again(request, left, again) if is_lent(left) else again(request, left)
+            held = await stack.enter_async_context(hold)
             shims = None
             if left.facts.get("hello") is not None:
                 direct = await in_thread(self._direct)
@@ -272,6 +273,9 @@ class SlurmEngine:
                 await stack.enter_async_context(shims.opened())
             parts = (self._tools, what_it_does, self._commands, held, shims)
             yield Adopted(*parts).job(request, found)
+
+    def _held_again(self, request: JobRequest, found: Found) -> AbstractAsyncContextManager[Held]:
+        return held_again(self._tools, request, found, self._release_timeout)
 
     def _allocated(
         self, salloc_request: AllocationRequest, request: JobRequest

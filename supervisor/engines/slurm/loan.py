@@ -7,10 +7,12 @@ import msgspec
 
 from scrun.model.states import Ending
 from scrun.supervisor.contracts.engine import JobRequest
+from scrun.supervisor.core.left import Found
 from scrun.supervisor.engines.slurm.allocation import Held
 from scrun.supervisor.engines.slurm.job import SlurmJob
 from scrun.supervisor.engines.slurm.job_shim import JobShim
 from scrun.supervisor.engines.slurm.kept_shim import KeptShim
+from scrun.supervisor.engines.slurm.lent import LOAN, HoldAgain, lent
 from scrun.supervisor.engines.slurm.needs import Needs
 from scrun.supervisor.engines.slurm.tools import Tools, of_a_container
 
@@ -52,7 +54,7 @@ class LoanRequest(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def borrowed_job(
-    request: JobRequest, tools: Tools, needs: Needs
+    request: JobRequest, tools: Tools, needs: Needs, hold: HoldAgain
 ) -> AsyncIterator[Loan | None]:
     """Hold a job that another supervisor keeps; None if there is none.
 
@@ -60,20 +62,25 @@ async def borrowed_job(
         request: The container's request.
         tools: Slurm's tools.
         needs: What the container asks for.
+        hold: See `lent`.
     """
     loan_request = msgspec.json.encode(LoanRequest(tools, needs))
     async with (request.borrow or _no_others)(loan_request, request.on_lost) as borrowed:
         if borrowed is None:
             yield None
             return
+        lender = borrowed.lender
+        assert lender is not None
         tell(request, borrowed.job_id)
-        request.job_deposit.give_up("another supervisor holds its job")
-        request.on_job_id(borrowed.job_id, False)
-        loan = Loan(with_own(Held(borrowed.job_id, dict(borrowed.environment)), request))
-        try:
-            yield loan
-        finally:
-            borrowed.clean = loan.is_clean(request)
+        held = with_own(Held(borrowed.job_id, dict(borrowed.environment)), request)
+        facts = {**borrowed.facts, "job": held.job_id, "environment": held.environment}
+        request.job_deposit.hold({**borrowed.fds, LOAN: lender.sock.fileno()}, **facts)
+        async with lent(request, Found("", facts, borrowed.fds), lender, hold) as held:
+            loan = Loan(held)
+            try:
+                yield loan
+            finally:
+                borrowed.clean = loan.is_clean(request)
 
 
 @asynccontextmanager

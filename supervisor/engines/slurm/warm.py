@@ -20,10 +20,11 @@ from scrun.settings.file.load import Level, Log
 from scrun.supervisor.children.processes import output_of
 from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.contracts.kept import Borrowed, WaitingJob
-from scrun.supervisor.core.deposits import PassedOn, no_deposit
+from scrun.supervisor.core.deposits import JOB, PassedOn, no_deposit
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.engines.slurm.allocation import Held
 from scrun.supervisor.engines.slurm.kept_shim import KeptShim
+from scrun.supervisor.engines.slurm.lent import HoldAgain
 from scrun.supervisor.engines.slurm.loan import Loan, LoanRequest, borrowed_job, tell, with_own
 from scrun.supervisor.engines.slurm.needs import Needs, fits, seconds_of_limit
 from scrun.supervisor.engines.slurm.tools import Tools
@@ -40,13 +41,15 @@ Allocate = Callable[[JobRequest], AbstractAsyncContextManager[Held]]
 class WarmJobs:
     """The jobs of an engine that wait for their next container."""
 
-    def __init__(self, tools: Tools, linger: float) -> None:
+    def __init__(self, tools: Tools, linger: float, hold: HoldAgain) -> None:
         """Begin without any.
 
         Args:
             tools: Slurm's tools.
             linger: Seconds that a job waits; 0: none does.
+            hold: Holds a job whose lender has died.
         """
+        self._hold = hold
         self._tools = tools
         self._linger = linger
         self._waiting: list[_Kept] = []
@@ -82,7 +85,7 @@ class WarmJobs:
             return
         kept = await self._take(needs)
         if kept is None:
-            async with borrowed_job(request, self._tools, needs) as loan:
+            async with borrowed_job(request, self._tools, needs, self._hold) as loan:
                 if loan is not None:
                     yield loan
                     return
@@ -125,7 +128,7 @@ class WarmJobs:
             return
         request = kept.request_of_another(on_lost)
         kept.enter(request)
-        borrowed = Borrowed(kept.job_id, kept.environment)
+        borrowed = kept.for_another()
         try:
             yield borrowed
         finally:
@@ -220,6 +223,12 @@ class _Kept:
     def environment(self) -> Mapping[str, str]:
         """The job's variables."""
         return {} if self._held is None else self._held.environment
+
+    def for_another(self) -> Borrowed:
+        """Return what another supervisor needs to hold it, too."""
+        facts = self._deposit.facts.items()
+        of_salloc = {name: fact for name, fact in facts if name.startswith("salloc")}
+        return Borrowed(self.job_id, self.environment, of_salloc, self._deposit.holds(JOB))
 
     def request_of_another(self, on_lost: Callable[[Ending], None]) -> JobRequest:
         """Return a request that stands for a container of another supervisor."""

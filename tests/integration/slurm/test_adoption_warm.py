@@ -3,6 +3,8 @@
 import os
 import random
 import signal
+import time
+from dataclasses import astuple
 
 import pytest
 
@@ -12,6 +14,7 @@ from tests.harness.adoption import (
     COUNT,
     UNTIL_TOLD,
     adopted,
+    adoptions,
     end,
     kill_now_and_then,
     kill_supervisor,
@@ -22,6 +25,7 @@ from tests.harness.adoption import (
 from tests.harness.life import Life
 from tests.harness.processes import processes, signal_quietly
 from tests.harness.site import Site
+from tests.harness.users import User
 from tests.harness.wait import wait_while
 
 LAUNCHES = ["shim", pytest.param("container", marks=pytest.mark.oci_conf)]
@@ -173,3 +177,119 @@ def shim(job: str) -> int:
         and any("scrun.supervisor.shim" in word for word in process.argv)
     ]
     return pid
+
+
+class Apart(User):
+    """A user whose commands have user namespaces of their own, and so have their supervisors."""
+
+    @property
+    def prefix(self) -> list[str]:
+        return [*super().prefix, "unshare", "--user", "--map-current-user", "--"]
+
+
+class Loan:
+    """A container in a job that another supervisor keeps, as that of `buildah run` is.
+
+    Attributes:
+        job: The job.
+        lender: The supervisor that keeps it.
+        borrower: That of the container.
+        life: The container, which runs.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.job = lived(site)
+        [self.lender] = site.supervisors()
+        before, site.user = site.user, Apart(*astuple(site.user))
+        try:
+            self.life = site.shell(UNTIL_TOLD).created(60).start(60).says("up", 30)
+        finally:
+            site.user = before
+        assert job_of(self.life) == self.job
+        [self.borrower] = {*site.supervisors()} - {self.lender}
+
+    def kill(self, *supervisors: int, number: int = signal.SIGKILL) -> None:
+        for supervisor in supervisors:
+            os.kill(supervisor, number)
+        wait_while("the killed", lambda: {*supervisors} & {*self.site.supervisors()})
+        assert self.life.state()["status"] == "running"
+
+    def ends(self) -> None:
+        """It ends as it is told, and the job is given back to Slurm."""
+        assert self.site.must("exec", self.life.id, "echo", "in it") == "in it\n"
+        assert jobs(self.site) == [self.job]
+        self.life.kill("USR1")
+        assert self.life.wait(30) == 7
+        self.life.delete(60)
+        assert waiting(self.site) == []
+        wait_while("the job", lambda: jobs(self.site), 20)
+
+
+@pytest.fixture
+def loan(site: Site) -> Loan:
+    return Loan(site)
+
+
+def test_who_has_lent_a_job_has_it_back(loan: Loan) -> None:
+    loan.life.kill("USR1")
+    assert loan.life.wait(30) == 7
+    loan.life.delete(60)
+    assert waiting(loan.site) == [loan.job]
+    loan.site.must("release")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_lender_ends(loan: Loan, number: int) -> None:
+    """The borrower holds the job alone, and what keeps that outlives it, too."""
+    loan.kill(loan.lender, number=number)
+    time.sleep(1)
+    assert loan.life.state()["status"] == "running"
+    assert adoptions(loan.life) == 0
+    loan.kill(loan.borrower)
+    adopted(loan.life)
+    loan.ends()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_borrower_ends(loan: Loan, number: int) -> None:
+    loan.kill(loan.borrower, number=number)
+    adopted(loan.life)
+    assert loan.lender in loan.site.supervisors()
+    loan.ends()
+
+
+def test_both_end_in_any_order(loan: Loan) -> None:
+    loan.kill(loan.borrower)
+    adopted(loan.life)
+    loan.kill(loan.lender)
+    time.sleep(1)
+    loan.ends()
+
+
+def test_both_end_at_once(loan: Loan) -> None:
+    loan.kill(loan.lender, loan.borrower)
+    adopted(loan.life)
+    loan.ends()
+
+
+def test_the_lender_is_restarted(loan: Loan) -> None:
+    """It does not wait for what it has lent."""
+    loan.site.must("supervisor", "restart", str(loan.lender))
+    wait_while("the lender", lambda: loan.lender in loan.site.supervisors())
+    assert loan.life.state()["status"] == "running"
+    loan.ends()
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_lent_job_is_cancelled(loan: Loan, *, alone: bool) -> None:
+    if alone:
+        loan.kill(loan.lender)
+        time.sleep(1)
+    else:
+        loan.kill(loan.borrower)
+        adopted(loan.life)
+    cluster.slurm("scancel", loan.job)
+    assert loan.life.wait(60) == 122
+    assert loan.life.state()["annotations"]["org.scrun.reason"] == "cancelled"
+    end(loan.life)

@@ -1,5 +1,6 @@
 """Supervisors lend each other jobs that wait, over real sockets."""
 
+import os
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -10,7 +11,7 @@ import trio
 
 from scrun.model.states import Ending, taken
 from scrun.supervisor.containers import lending
-from scrun.supervisor.containers.lending import borrow, lend
+from scrun.supervisor.containers.lending import Lending, borrow
 from scrun.supervisor.contracts.kept import Borrowed
 
 OURS = "@build-me"
@@ -27,6 +28,8 @@ class Lender:
         self.scope = trio.CancelScope()
         self.done = trio.Event()
         self.instead = b""
+        self.path = root / "file"
+        self.path.write_bytes(b"holds the job")
         bound = socket.socket(socket.AF_UNIX)
         bound.bind(str(root / name))
         bound.listen(5)
@@ -40,9 +43,12 @@ class Lender:
         if not self.job:
             yield None
             return
-        self.lent.append(Borrowed(self.job, {"SLURM_JOB_ID": self.job}))
-        self.lose = on_lost
-        yield self.lent[-1]
+        with open(self.path, "rb") as file:  # noqa: ASYNC230 - it is there
+            fds = {"job.line": file.fileno()}
+            borrowed = Borrowed(self.job, {"SLURM_JOB_ID": self.job}, {"salloc": 5}, fds)
+            self.lent.append(borrowed)
+            self.lose = on_lost
+            yield borrowed
 
     def close(self) -> None:
         self._listener.close()
@@ -58,7 +64,8 @@ class Lender:
             if self.instead:
                 await connection.send(self.instead)
             else:
-                await lend([self.none, self.lender], loan_request, trio.SocketStream(connection))
+                stream = trio.SocketStream(connection)
+                await Lending().lend([self.none, self.lender], loan_request, stream)
         self.done.set()
 
     @asynccontextmanager
@@ -102,6 +109,8 @@ async def test_it_is_lent_and_given_back(
         async with borrow(str(tmp_path), OURS, b"with\0zero", lost.append) as borrowed:
             assert borrowed is not None
             assert (borrowed.job_id, borrowed.environment) == ("7", {"SLURM_JOB_ID": "7"})
+            assert borrowed.facts == {"salloc": 5}
+            assert os.pread(borrowed.fds["job.line"], 100, 0) == b"holds the job"
             borrowed.clean = clean
             scope.cancel()
             await trio.sleep_forever()
@@ -112,8 +121,7 @@ async def test_it_is_lent_and_given_back(
     assert lost == []
 
 
-@pytest.mark.parametrize("how", ["job", "supervisor"])
-async def test_its_loss_is_told(tmp_path: Path, two: tuple[Lender, Lender], how: str) -> None:
+async def test_its_loss_is_told(tmp_path: Path, two: tuple[Lender, Lender]) -> None:
     lost: list[Ending] = []
     told = trio.Event()
 
@@ -123,17 +131,26 @@ async def test_its_loss_is_told(tmp_path: Path, two: tuple[Lender, Lender], how:
 
     async with borrow(str(tmp_path), OURS, b"loan_request", on_lost):
         cancelled = taken("cancelled", "job 7 was cancelled")
-        if how == "job":
-            assert two[1].lose is not None
-            two[1].lose(cancelled)
-        else:
-            two[1].scope.cancel()
+        assert two[1].lose is not None
+        two[1].lose(cancelled)
         with trio.fail_after(5):
             await told.wait()
-    if how == "job":
-        assert lost == [cancelled]
-    else:
-        assert lost[0].text == "job 7 is lost: the supervisor that kept it has ended"
+    assert lost == [cancelled]
+
+
+async def test_the_end_of_the_lender_is_not_that_of_the_job(
+    tmp_path: Path, two: tuple[Lender, Lender]
+) -> None:
+    lost: list[Ending] = []
+    async with borrow(str(tmp_path), OURS, b"loan_request", lost.append) as borrowed:
+        assert borrowed is not None
+        assert borrowed.lender is not None
+        two[1].scope.cancel()
+        with trio.fail_after(5):
+            await borrowed.lender.gone.wait()
+            assert os.pread(borrowed.fds["job.line"], 100, 0) == b"holds the job"
+            borrowed.clean = True  # nobody is there to have it
+    assert lost == []
 
 
 @pytest.mark.parametrize("answer", [b"\1unknown request: from another scrun?", b"\0\n", b"\0"])

@@ -410,8 +410,10 @@ def test_a_job_that_cannot_be_kept_cannot_be_for_the_next_one_either() -> None:
     deposits, job = Deposits(), PassedOn()
     first, second = deposits.new_of_job("c1"), deposits.new_of_job("c2")
     job.enter(first)
+    job.hold({"job.line": 0})
     job.give_up("over srun")
     job.leave()
+    assert job.holds("job.") == {"job.line": 0}  # for one that borrows it
     job.enter(second)
     assert (first.why_not, second.why_not) == ("over srun", "over srun")
     container = deposits.new("c2")

@@ -1,5 +1,6 @@
 """Who gets a waiting job, and when it is released; on a mocked clock and without salloc."""
 
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +17,8 @@ from scrun.settings.file.load import Log
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.contracts.kept import Borrowed
+from scrun.supervisor.core.left import Found
+from scrun.supervisor.core.lender import Lender
 from scrun.supervisor.core.nurseries import bulkhead
 from scrun.supervisor.engines.slurm import warm
 from scrun.supervisor.engines.slurm.allocation import Held
@@ -43,8 +46,9 @@ class Cluster:
     """Gives out jobs 1, 2, …, to containers a, b, …"""
 
     def __init__(self, nursery: trio.Nursery, directory: Path) -> None:
-        self.jobs = WarmJobs(TOOLS, LINGER)
+        self.jobs = WarmJobs(TOOLS, LINGER, self.again)
         self.asked: list[JobRequest] = []
+        self.again_asked: list[Found] = []
         self.held: dict[str, JobState] = {}
         self.endings: list[Ending | None] = []
         self.limit = "2:00:00"
@@ -72,6 +76,12 @@ class Cluster:
             if self.not_given_back is not None:
                 raise self.not_given_back
             del self.held[state.job_id]
+
+    @asynccontextmanager
+    async def again(self, request: JobRequest, found: Found) -> AsyncIterator[Held]:
+        self.again_asked.append(found)
+        yield Held(found.facts["job"], found.facts["environment"])
+        self.endings.append(request.ending())
 
     async def output_of(self, argv: list[str], child_env: ChildEnv) -> str:
         await trio.sleep(0.01)
@@ -330,21 +340,53 @@ async def test_it_is_not_lent_for_another_request(
     assert cluster.waiting == ["1"]
 
 
-@pytest.mark.parametrize("sound", [True, False])
-async def test_it_is_borrowed(cluster: Cluster, autojump_clock: Clock, *, sound: bool) -> None:
-    theirs = Borrowed("70", {"SLURM_SUBMIT_DIR": "/first"})
-    requests: list[bytes] = []
+class Theirs:
+    """A supervisor that lends a job."""
+
+    def __init__(self) -> None:
+        ours, self.sock = socket.socketpair()
+        environment = {"SLURM_SUBMIT_DIR": "/first"}
+        self.lender = Lender(ours)
+        self.borrowed = Borrowed("70", environment, {"salloc": 7}, {}, self.lender)
+        self.requests: list[bytes] = []
 
     @asynccontextmanager
-    async def borrow(loan_request: bytes, _: Callable[[Ending], None]) -> AsyncIterator[Borrowed]:
-        requests.append(loan_request)
-        yield theirs
+    async def borrow(
+        self, loan_request: bytes, _: Callable[[Ending], None]
+    ) -> AsyncIterator[Borrowed]:
+        self.requests.append(loan_request)
+        with self.sock:
+            yield self.borrowed
+        self.lender.close()
 
-    container = await cluster.lives(borrow=borrow, sound=sound)
-    assert (container.job, container.known, requests) == ("70", [("70", False)], [loan_request()])
-    assert container.held == Held("70", {"SLURM_SUBMIT_DIR": "/mine"})
-    assert theirs.clean is sound
-    assert (cluster.asked, cluster.waiting) == ([], [])
+
+@pytest.mark.parametrize("sound", [True, False])
+async def test_it_is_borrowed(cluster: Cluster, autojump_clock: Clock, *, sound: bool) -> None:
+    theirs = Theirs()
+    container = await cluster.lives(borrow=theirs.borrow, sound=sound)
+    assert (container.job, container.known) == ("70", [("70", False)])
+    assert theirs.requests == [loan_request()]
+    assert container.held is not None
+    assert container.held.environment == {"SLURM_SUBMIT_DIR": "/mine"}
+    assert theirs.borrowed.clean is sound
+    assert (cluster.asked, cluster.waiting, cluster.again_asked) == ([], [], [])
+
+
+async def test_who_has_borrowed_it_holds_it_when_the_lender_has_died(
+    cluster: Cluster, autojump_clock: Clock
+) -> None:
+    theirs = Theirs()
+    container = await cluster.begins(borrow=theirs.borrow, status=3)
+    assert cluster.again_asked == []
+    theirs.lender.gone.set()
+    await trio.sleep(1)
+    [found] = cluster.again_asked
+    assert found.facts == {
+        "salloc": 7, "job": "70", "environment": {"SLURM_SUBMIT_DIR": "/mine"}
+    }  # fmt: skip
+    assert (container.lost, cluster.endings) == ([], [])
+    await container.ends()
+    assert cluster.endings == [exited(3)]
 
 
 async def test_giving_back(cluster: Cluster, autojump_clock: Clock) -> None:

@@ -1,0 +1,83 @@
+"""A job that another supervisor has lent us.
+
+That one holds it, and talks with its salloc. We have what holds it as well: when the lender dies,
+we hold the job alone, and release it in the end. Our successor does the same.
+"""
+
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import trio
+
+from scrun.supervisor.contracts.engine import JobRequest
+from scrun.supervisor.core.deposits import JOB
+from scrun.supervisor.core.left import Found
+from scrun.supervisor.core.lender import Lender
+from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.engines.slurm.allocation import Held
+from scrun.supervisor.engines.slurm.job_state import JobState
+
+HoldAgain = Callable[[JobRequest, Found], AbstractAsyncContextManager[Held]]
+"""Holds a job by what another supervisor has left for it."""
+
+LOAN = f"{JOB}loan"
+"""The name of the connection to the lender in a deposit."""
+
+
+def is_lent(found: Found) -> bool:
+    """Tell whether the one that has died had borrowed a job."""
+    return LOAN in found.fds
+
+
+@asynccontextmanager
+async def lent(
+    request: JobRequest, found: Found, lender: Lender, hold: HoldAgain
+) -> AsyncIterator[Held]:
+    """Have a job that is lent to us.
+
+    Args:
+        request: The request.
+        found: What holds the job; the descriptors that nobody has taken stay the caller's.
+        lender: The connection to the lender; somebody watches it.
+        hold: Holds the job when that has gone.
+    """
+    facts, over, state = found.facts, trio.Event(), JobState()
+    state.is_job(facts["job"])  # all that salloc has said to us
+    request.on_job_id(facts["job"], False)
+    async with unwrapped() as nursery:
+
+        @nursery.start_soon
+        async def hold_alone() -> None:
+            await lender.gone.wait()
+            with trio.CancelScope(shield=True):
+                async with hold(request, found):
+                    await over.wait()
+
+        try:
+            yield Held(facts["job"], facts["environment"], state)
+        finally:
+            over.set()
+            request.job_deposit.drop(JOB)
+            if not lender.gone.is_set():
+                nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def lent_again(request: JobRequest, found: Found, hold: HoldAgain) -> AsyncIterator[Held]:
+    """Have a job that was lent to a supervisor that has died. It is given back to Slurm then.
+
+    Args:
+        request: The request.
+        found: What that one has left for the job.
+        hold: See `lent`.
+    """
+    lender = Lender(socket.socket(fileno=found.take(LOAN)))
+    try:
+        async with unwrapped() as nursery:
+            nursery.start_soon(lender.watch, request.on_lost)
+            async with lent(request, found, lender, hold) as held:
+                yield held
+            nursery.cancel_scope.cancel()
+    finally:
+        lender.close()
