@@ -11,6 +11,7 @@ import trio
 from scrun.core.errors import EngineError, StagingError
 from scrun.core.paths import real_id
 from scrun.supervisor.contracts.engine import Job
+from scrun.supervisor.contracts.mounted import RemembersMounts
 from scrun.supervisor.contracts.neighbours import SharesNamespaces
 from scrun.supervisor.contracts.node import ImageFile, Mounting, MountsImages, NotThere, OnNodes
 from scrun.supervisor.contracts.staged import Staged
@@ -103,6 +104,7 @@ class BuiltIn:
                 wanted=wanted,
                 tasks=job.separate_tasks,
                 mounter=self._mounter(job) if isinstance(job, MountsImages) else None,
+                mounted=job.mounted if isinstance(job, RemembersMounts) else set(),
             )
         elif wanted and not target.elsewhere:
             overlays = Overlays(_ask_here, cache, await images(), keeps=False)

@@ -11,22 +11,24 @@ from scrun.supervisor.staging.on_node import ROOTLESS, making
 from scrun.supervisor.staging.overlay_options import Unusable, marks
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Hashable, Sequence
 
 TRIAL = ("trial", "trial/upper", "trial/work", "trial/rootfs")
 """Directories that it needs."""
 
 _MOUNTED = "mounted"
 # mount(8) as of 2.39 gives the kernel the options one by one, which may have 256 bytes then
-_TRY = """\
-export LIBMOUNT_FORCE_MOUNT2=always
+_LOOK = """\
 cd %s && {
 stat -L -c '%%n %%i %%Y' . %s %s
 %s
-%s /bin/sh -c 'mount -t overlay overlay -o "$1" "$2"' sh %s trial/rootfs &&
-echo %s || { [ "$place" = . ] || rm -rf "$place"; }
 }
 """
+_TRY = """\
+export LIBMOUNT_FORCE_MOUNT2=always
+%s
+%s /bin/sh -c 'mount -t overlay overlay -o "$1" "$2"' sh %s trial/rootfs &&
+echo %s || { [ "$place" = . ] || rm -rf "$place"; }"""
 _HERE = "place=."
 _EACH = """\
 place=$(mktemp -d trial/each-XXXXXXXXXX) && mkdir -p "$place/trial/upper" "$place/trial/work" &&
@@ -59,7 +61,8 @@ class Trial:
     """A script for a node, and what to make of its answer.
 
     Attributes:
-        script: For `sh -c`.
+        kind: What the mount depends on, beside the layers being there: a node that has mounted
+            one need not try another one. None: each has to be tried.
     """
 
     def __init__(
@@ -93,23 +96,35 @@ class Trial:
         if not read_only:
             options += ',upperdir="$place"/trial/upper,workdir="$place"/trial/work'
             where = making() if on_node else _EACH if several else _HERE
-        self.script = _TRY % (
+        before = _ROOTLESS if rootless else _AS_ROOT
+        self._try = _TRY % (where, before, options, _MOUNTED)
+        self._seen = (
             shlex.quote(directory),
             shlex.quote(store) if store else "",
             " ".join(f"l/{number}" for number in range(len(layers))),
-            where,
-            _ROOTLESS if rootless else _AS_ROOT,
-            options,
-            _MOUNTED,
         )
         self._store = store
-        self._here = os.stat(directory).st_ino
+        here = os.stat(directory)
+        self._here = here.st_ino
         self._store_is = os.stat(store).st_ino if store else 0
         found = {n: os.stat(layer) for n, layer in enumerate(layers) if n not in images}
         self._layers = {
             number: (status.st_ino, status.st_mtime_ns // 10**9)
             for number, status in found.items()
         }
+        self.kind: Hashable = None
+        if where == _HERE and not images:
+            devices = tuple(status.st_dev for status in found.values())
+            self.kind = (rootless, read_only, here.st_dev, devices, len(lower))
+
+    def script(self, mounted: Collection[Hashable] = ()) -> str:
+        """Return what the node runs by `sh -c`.
+
+        Args:
+            mounted: Of what kinds it has mounted some before.
+        """
+        known = self.kind is not None and self.kind in mounted
+        return _LOOK % (*self._seen, f"echo {_MOUNTED}" if known else self._try)
 
     def judge(self, answers: Sequence[str]) -> None:
         """Look at what the script printed on each node.

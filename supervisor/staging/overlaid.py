@@ -51,6 +51,7 @@ class Overlays(msgspec.Struct, frozen=True):
         wanted: Whether nodes shall mount overlays at all.
         tasks: How many tasks the container has, with mounts of their own; 0: all have the same.
         mounter: How the node mounts squashfs images; None if it does not.
+        mounted: Of what kinds the node has mounted some before (`Trial.kind`).
     """
 
     ask: Callable[[str], list[str]]
@@ -60,6 +61,7 @@ class Overlays(msgspec.Struct, frozen=True):
     wanted: bool = True
     tasks: int = 1
     mounter: Mounter | None = None
+    mounted: set[Any] = msgspec.field(default_factory=set)
 
 
 class LaidOut(msgspec.Struct, frozen=True):
@@ -190,9 +192,10 @@ def _laid_out(
             if layout.images and stored is not None:
                 stored.packing.mount(layout.images, maps)
             trial = layout.trial(on_node=on_node)
-            answers = overlays.ask(trial.script)
+            answers = overlays.ask(trial.script(overlays.mounted))
             places = tuple(map(place_in, answers))
             trial.judge(answers)
+            overlays.mounted.add(trial.kind)
             if on_node:
                 layout.put(places)
         except NotMounted as error:

@@ -89,6 +89,7 @@ class Image:
         self.said: list[str] = []
         self.rootless = True
         self.tasks = 1
+        self.known: set[Any] | None = None
         self.more_options = ""
         self._base = base
         self._monkeypatch = monkeypatch
@@ -164,7 +165,12 @@ class Image:
             lease = lease_of(str(self._base), self.container)
             images = Images(str(self.images), lease, copier, self.limit, self.also, self.format)
         overlays = Overlays(
-            remember, str(self.cache), images, tasks=self.tasks, mounter=self.mounter
+            remember,
+            str(self.cache),
+            images,
+            tasks=self.tasks,
+            mounter=self.mounter,
+            mounted=set() if self.known is None else self.known,
         )
         return stage_in(self.config, str(self._base), str(self.staged), target, overlays=overlays)
 

@@ -6,6 +6,7 @@ container that comes after the shim has gone, as when an administrator killed it
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import msgspec
 import trio
@@ -36,6 +37,7 @@ class JobShim:
         journal: Where messages about it go.
         is_kept: Whether it outlives its container, to serve the next one.
         deposit: Keeps what the job needs to outlive us.
+        mounted: See `supervisor.contracts.mounted.RemembersMounts`.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class JobShim:
         self.deposit.note(asked=dict(asked), options=[*options], layout=shape)
         self._child_env = tools.child_env(request.child_env)
         self.neighbours = Neighbours()
+        self.mounted: set[Any] = set()
         self._steps: list[ShimStep] = []
         self._nursery: trio.Nursery | None = None
 

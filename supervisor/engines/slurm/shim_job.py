@@ -346,6 +346,11 @@ class ShimJob(SlurmJob):
         reply = await shim.call("script", script=script(0), images=self._images)
         return [str(reply["text"])]
 
+    @property
+    def mounted(self) -> set[Any]:
+        """See `supervisor.contracts.mounted.RemembersMounts`."""
+        return self.shims.mounted
+
     async def mount(self, mounting: Mounting) -> str:
         """See `supervisor.contracts.node.MountsImages`."""
         shim = await self._shim_step.shim()

@@ -44,6 +44,27 @@ def test_the_node_mounts_the_engine_s_own_directories(image: Image) -> None:
     assert snapshot(image.rootfs) == before[3]
 
 
+def test_a_node_that_has_mounted_one_only_looks_at_the_next(image: Image) -> None:
+    """It still has to see all layers, and tries what differs in kind."""
+    image.known = set()
+    image.mounted()
+    for number in range(3):
+        assert image.stage().overlaid
+        assert ("mount -t overlay" in image.asked[-1]) is (number == 0)
+        assert "stat -L" in image.asked[-1]
+        image.run("echo new >etc/new")
+        stage_out(str(image.staged))
+    image.hidden(image.layers[2])
+    assert not image.stage().overlaid
+    assert len(image.asked) == 4
+    assert "mount -t overlay" not in image.asked[3]
+    stage_out(str(image.staged))
+    image.node = ask
+    image.config["root"]["readonly"] = True
+    assert image.stage().overlaid
+    assert "mount -t overlay" in image.asked[-1]
+
+
 CHANGES = {
     "new file": "echo new >etc/new; echo new >new",
     "large file": "head -c 3000000 /dev/zero >usr/new",
