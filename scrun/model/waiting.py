@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 import msgspec
@@ -162,6 +162,14 @@ def annotations_of(waiting: Waiting | None) -> dict[str, str]:
         moment = datetime.fromtimestamp(waiting.start, UTC)
         found[ESTIMATED_START] = moment.strftime("%Y-%m-%dT%H:%M:%SZ")  # RFC 3339
     return found
+
+
+def waiting_of(annotations: Mapping[str, str]) -> Waiting | None:
+    """Return what a job waited for when `annotations_of` was written."""
+    if (reason := annotations.get(PENDING)) is None:
+        return None
+    start = annotations.get(ESTIMATED_START)
+    return Waiting(reason, None if start is None else datetime.fromisoformat(start).timestamp())
 
 
 def is_news(shown: Waiting | None, waiting: Waiting, now: float) -> bool:

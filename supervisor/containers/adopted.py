@@ -9,120 +9,27 @@
                 └── step        the container, which has run all the time
 """
 
-import os
-import signal
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import msgspec
 import trio
 
 from scrun.core.errors import StagingError
-from scrun.model.identity import myself
-from scrun.model.states import Ending, Phase, killed
-from scrun.oci.config import Bundle
-from scrun.supervisor.containers.anchors import Anchor, NoAnchor
-from scrun.supervisor.containers.caller import NoCaller
-from scrun.supervisor.containers.container import Container
-from scrun.supervisor.containers.ledger import Ledger
-from scrun.supervisor.containers.left_session import LeftSession, tell
-from scrun.supervisor.containers.phases import CAPTURED
-from scrun.supervisor.containers.pods import Pods
-from scrun.supervisor.containers.records import link
-from scrun.supervisor.containers.stdio import Stdio
+from scrun.model.states import Ending, Phase
+from scrun.supervisor.containers.inherited import InheritedContainer
+from scrun.supervisor.containers.left_session import LeftSession
 from scrun.supervisor.contracts.adoption import AdoptedJob, Adopts, ResumedProcess
-from scrun.supervisor.contracts.create_request import CreateRequest
-from scrun.supervisor.contracts.engine import Engine, JobRequest
+from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.contracts.running import RunningContainer
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.stager import Leftover, Served
-from scrun.supervisor.core.deposits import OWN, Deposit
+from scrun.supervisor.core.deposits import Deposit
 from scrun.supervisor.core.left import Found
-from scrun.supervisor.core.mounts import Mounts
-from scrun.supervisor.core.threads import own_threads
-from scrun.supervisor.plugins.choose_stager import Stagers
 
 
-class AdoptedContainer(Container):
-    """See the module.
-
-    Attributes:
-        there: Set when it can be worked with, or has ended.
-        deposits: Keep what it and its programs of `exec` need to outlive us.
-    """
-
-    def __init__(
-        self,
-        create_request: CreateRequest,
-        bundle: Bundle,
-        engine: Engine,
-        stagers: Stagers,
-        ledger: Ledger,
-        pods: Pods,
-        found: Found,
-        left: Sequence[tuple[Found, Deposit]],
-    ) -> None:
-        """Go on where the other was; nothing runs yet.
-
-        Args:
-            create_request: The request.
-            bundle: The submitted bundle, as it was.
-            engine: Where it runs.
-            stagers: Clean up what was staged.
-            ledger: Its record.
-            pods: The jobs of others.
-            found: What the other has left; its descriptors are owned from now on.
-            left: What it has left for programs of `exec`, and what keeps that; likewise.
-        """
-        stderr = found.take(f"{OWN}stderr")
-        stdio = Stdio([-1, -1, stderr], terminal=found.facts["terminal"])
-        self._has_anchor = f"{OWN}anchor" in found.fds
-        anchor = Anchor(found.take(f"{OWN}anchor")) if self._has_anchor else NoAnchor()
-        mounts = Mounts(found.fds.pop(f"{OWN}mounts", -1))
-        caller = NoCaller(ledger.record.pid, found.fds.pop(f"{OWN}pid_file", None), mounts)
-        super().__init__(create_request, engine, stagers, ledger, anchor, stdio, pods, caller)
-        self._bundle = bundle
-        self._found = found
-        self._left = [*left]
-        self.there = trio.Event()
-        self.deposits = [self._deposit, *(deposit for _, deposit in left)]
-        self.phase = Phase[found.facts["phase"]]
-        self.paused = ledger.record.status == "paused"
-        self.queued.set()
-        self.settled.set()
-        self._start_was_asked = self.phase in (Phase.WAITING, Phase.STARTING)
-
-    def _take_captured_over(self, found: Found) -> None:
-        """Go on to capture its output, if the other did.
-
-        Raises:
-            OSError: A file cannot be opened.
-        """
-        names = [name for name in found.fds if name.startswith(CAPTURED)]
-        if names:
-            captured = self._captured_output()
-            left = {name.removeprefix(CAPTURED): found.take(name) for name in names}
-            captured.take_over(left, terminal=found.facts["captured"])
-            self._capture(captured)
-
-    def is_kept(self, name: str) -> None:
-        """Note that it is ours: its deposit has begun. The others of its job wait for it.
-
-        Args:
-            name: The name of this supervisor's socket.
-        """
-        with suppress(OSError):  # a full disk ends no container
-            link(self._directory, name)  # first: who reads that we live connects to us
-        self._ledger.note(supervisor=myself())
-        os.close(self._found.take(f"{OWN}request"))
-        if self._found.job is not None:
-            for name in self._names:
-                self._found.job.together.awaits(name)
-
-    @property
-    def _names(self) -> list[str]:
-        """What the others of its job wait for: it, and its programs."""
-        return [self.id, *(found.container for found, _ in self._left)]
+class AdoptedContainer(InheritedContainer):
+    """See the module."""
 
     async def _forward_signals(self) -> None:
         """See `Lifecycle`; some may have come while there was nobody, and none gets lost."""
@@ -145,25 +52,10 @@ class AdoptedContainer(Container):
             return lambda: None
         return await super().start()
 
-    async def run(self) -> None:
-        """See `Lifecycle`."""
-        own_threads()
-        try:
-            await super().run()
-        finally:
-            self.there.set()
-            if self._found.job is not None:
-                for name in self._names:
-                    self._found.job.together.without(name)
-            for found, deposit in self._left:
-                deposit.end()
-                await tell(found, killed(signal.SIGKILL))
-            self._found.close()
-
     async def _run_in_job(self) -> None:
-        self._take_captured_over(self._found)
+        self._take_captured_over()
         assert isinstance(self._engine, Adopts)
-        own = self._request(self._bundle)
+        own = self._request(self._submitted)
         job_request = msgspec.structs.replace(own, on_job_id=self._is_known)
         async with (
             self._beside.open(),
@@ -187,7 +79,7 @@ class AdoptedContainer(Container):
         while self._left:
             self._go_on_with(*self._left.pop(), job)
         async with job.resumed() as process:
-            self._running = RunningContainer(job, self._bundle, staged, self._journal)
+            self._running = RunningContainer(job, self._submitted, staged, self._journal)
             self._first_process = process
             if not self._has_anchor:
                 self._process = process

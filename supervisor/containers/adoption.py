@@ -13,10 +13,13 @@ from scrun.model.record import Record, read_record, write_record
 from scrun.model.states import Ending, Phase, exited, killed
 from scrun.supervisor.containers.adopted import AdoptedContainer
 from scrun.supervisor.containers.anchors import Anchor
+from scrun.supervisor.containers.inherited import InheritedContainer
+from scrun.supervisor.containers.keeping import forget_making
 from scrun.supervisor.containers.ledger import Ledger
 from scrun.supervisor.containers.left_session import tell
 from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.containers.remembered import recalled
+from scrun.supervisor.containers.unmade import UnmadeContainer
 from scrun.supervisor.contracts.adoption import Adopts
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.core.deposits import OWN, Deposit, Deposits
@@ -24,10 +27,13 @@ from scrun.supervisor.core.left import Found
 from scrun.supervisor.log.files import open_file
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.log.supervisor_log import fault, log
+from scrun.supervisor.nodes.lasting import READ
 from scrun.supervisor.plugins.choose_engine import EngineChoices
 from scrun.supervisor.plugins.choose_stager import Stagers
 
 _LOST = "its supervisor died while it was being ended"
+_HAS_READ = "its supervisor died while it was being made, and had read of its input"
+_NO_JOB = "its supervisor died while it was being made, and its job could not be kept"
 
 
 def by_jobs(found: Sequence[Found]) -> list[list[Found]]:
@@ -40,6 +46,15 @@ def by_jobs(found: Sequence[Found]) -> list[list[Found]]:
         if left.is_of_job and left.container not in groups:
             left.close()
     return [*groups.values()]
+
+
+def in_turn(together: Sequence[Found]) -> list[Found]:
+    """Return the containers of a job as they join that.
+
+    First those that were made: their shim makes the others. Then the one that has asked for the
+    job: it knows what for.
+    """
+    return sorted(together, key=lambda found: (not found.is_made, not found.is_first))
 
 
 class Adoption:
@@ -63,7 +78,7 @@ class Adoption:
         self._pods = pods
         self._deposits = deposits
 
-    async def adopt(self, together: Sequence[Found], name: str) -> list[AdoptedContainer]:
+    async def adopt(self, together: Sequence[Found], name: str) -> list[InheritedContainer]:
         """Adopt the containers of a job: a successor of ours finds all of them, or none.
 
         Args:
@@ -75,8 +90,8 @@ class Adoption:
         """
         left = together[0].job
         job = None if left is None else self._deposits.again(left)
-        adopted: list[AdoptedContainer] = []
-        for found in together:
+        adopted: list[InheritedContainer] = []
+        for found in in_turn(together):
             try:
                 container = await self._adopt(found, job)
             except Exception as error:  # it ends, and is cleaned up like others
@@ -96,7 +111,7 @@ class Adoption:
             log.info("container %s: adopted", container.id)
         return adopted
 
-    async def _adopt(self, found: Found, job: Deposit | None) -> AdoptedContainer | None:
+    async def _adopt(self, found: Found, job: Deposit | None) -> InheritedContainer | None:
         """Take over a container that lives; tell how one ended that was about to be cleaned up.
 
         Raises:
@@ -126,6 +141,8 @@ class Adoption:
             journal = Journal(
                 log, create_request.settings.log, found.container, create_request.shown, file
             )
+            if not found.is_made:
+                forget_making(found)
             deposit = self._deposits.again(found)
             if job is not None:
                 deposit.needs(job)
@@ -134,9 +151,8 @@ class Adoption:
             stack.pop_all()
         left = [(program, self._deposits.again(program)) for program in found.programs]
         found.programs.clear()
-        return AdoptedContainer(
-            create_request, bundle, engine, self._stagers, ledger, self._pods, found, left
-        )
+        kind = AdoptedContainer if found.is_made else UnmadeContainer
+        return kind(create_request, bundle, engine, self._stagers, ledger, self._pods, found, left)
 
 
 def _is_same(directory: str, lock: int) -> bool:
@@ -163,6 +179,8 @@ def _known_ending(found: Found) -> Ending | None:
         return exited(code if code >= 0 else 128 - code)
     if facts["phase"] in (Phase.STOPPING.name, Phase.STOPPED.name):
         return Ending(125, "scrun-failure", _LOST)
+    if not found.is_made and (found.job is None or READ in found.fds):
+        return Ending(125, "scrun-failure", _HAS_READ if found.job else _NO_JOB)
     return None
 
 

@@ -14,8 +14,8 @@ from scrun.model.adoption import is_on_its_way
 from scrun.model.record import read_record
 from scrun.oci.config import Config
 from scrun.oci.ids import is_id
-from scrun.supervisor.containers.adopted import AdoptedContainer
 from scrun.supervisor.containers.container import Container
+from scrun.supervisor.containers.inherited import InheritedContainer
 from scrun.supervisor.containers.pods import named_anchors
 from scrun.supervisor.core.threads import in_thread
 
@@ -50,18 +50,20 @@ class Arrivals:
                     break  # or it has arrived meanwhile
                 await trio.sleep(_PAUSE)
         known = self._known.get(container)
-        if isinstance(known, AdoptedContainer):
+        if isinstance(known, InheritedContainer):
             with trio.move_on_after(patience):
                 await known.there.wait()
 
     async def of_pod(self, config: Config) -> None:
         """Wait for the containers of a config.json's pod that are about to be adopted."""
         if named_pod(config.annotations) or [*named_anchors(config)]:
-            adopted = (one for one in self._known.values() if isinstance(one, AdoptedContainer))
-            arriving = {container.id for container in adopted if not container.there.is_set()}
+            adopted = (one for one in self._known.values() if isinstance(one, InheritedContainer))
+            arriving = {container.id for container in adopted if not container.joined.is_set()}
             here = self._known.keys() - arriving  # only the others' records have to be read
             for container in await in_thread(on_their_way, self._root, config, here, arriving):
                 await self.of(container)
+                if isinstance(known := self._known.get(container), InheritedContainer):
+                    await known.joined.wait()
 
 
 def on_their_way(root: str, config: Config, here: In[str], arriving: In[str]) -> list[str]:

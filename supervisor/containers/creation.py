@@ -66,8 +66,12 @@ class Creation:
                 await container.settled.wait()
         if container.phase is Phase.CREATING and not (container.ending or self.making):
             await container.anchor_known.wait()
-            podman = conmon.calls(self._create_request.child_env.environment)
-            await self.be_created(_UNSTARTED if podman else math.inf)
+            await self.wait_for_start()
+
+    async def wait_for_start(self) -> None:
+        """Answer `create` if that waits; end the container if its podman does not start it."""
+        podman = conmon.calls(self._create_request.child_env.environment)
+        await self.be_created(_UNSTARTED if podman else math.inf)
 
     async def be_created(self, patience: float = math.inf) -> None:
         """Answer `create`, and wait up to `patience` seconds for `start`.
@@ -81,6 +85,8 @@ class Creation:
         async with conmon.watch_conmon(
             self._create_request.child_env.environment, container.pid, died
         ):
+            if container.phase is Phase.CREATING:
+                await container.keep_unmade()
             if container.become(Phase.CREATED):
                 container.settled.set()
             with trio.move_on_after(patience):

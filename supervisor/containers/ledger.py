@@ -12,12 +12,16 @@ from scrun.model.waiting import OF_WAITING, Waiting, annotations_of, waiting_lin
 from scrun.oci.state import render_state
 from scrun.supervisor.containers.records import make_record
 from scrun.supervisor.contracts.create_request import CreateRequest
-from scrun.supervisor.contracts.engine import Job, SaysLaunch
+from scrun.supervisor.contracts.engine import Job
+from scrun.supervisor.contracts.first_process import SaysLaunch
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.core.deposits import OWN, Deposit, no_deposit
 from scrun.supervisor.core.ownership import release
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.journal import Journal
+
+NODES = "org.scrun.nodes"
+"""The annotation that says where a container runs, or will run."""
 
 
 def first_record(create_request: CreateRequest, engine: str) -> Record:
@@ -139,7 +143,7 @@ class Ledger:
             The nodes, as a Slurm node list.
         """
         nodes = job.environment.get("SLURM_JOB_NODELIST", "")
-        annotations = {"org.scrun.nodes": nodes}
+        annotations = {NODES: nodes}
         if isinstance(job, SaysLaunch):
             annotations["org.scrun.launch"] = job.launch
         self.note(staged=directory, annotations=annotations)

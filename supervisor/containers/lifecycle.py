@@ -14,7 +14,6 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 
 import msgspec
 import trio
@@ -22,7 +21,7 @@ import trio
 from scrun.core.errors import EngineError, ScrunError, StagingError, StateError
 from scrun.model.states import Ending, Phase, taken
 from scrun.oci.config import Bundle
-from scrun.oci.lookup import Found, Unknown
+from scrun.oci.lookup import Found
 from scrun.settings.slurm.engine_flags import read_flags
 from scrun.settings.slurm.request_sources import read_requests
 from scrun.supervisor.containers.admission import ProgramNotFound, admit, called_as
@@ -33,22 +32,17 @@ from scrun.supervisor.containers.ledger import Ledger
 from scrun.supervisor.containers.phases import Phases
 from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.containers.programs import Programs
-from scrun.supervisor.containers.show_files import show
+from scrun.supervisor.containers.shown_files import ShownFiles
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.adoption import KeepsStep
 from scrun.supervisor.contracts.create_request import CreateRequest
-from scrun.supervisor.contracts.engine import (
-    CreatesFirst,
-    Engine,
-    FirstProcess,
-    Job,
-    JobRequest,
-    Step,
-)
+from scrun.supervisor.contracts.engine import Engine, Job, JobRequest, Step
+from scrun.supervisor.contracts.first_process import CreatesFirst, FirstProcess
 from scrun.supervisor.contracts.running import RunningContainer
-from scrun.supervisor.contracts.staged import Staged, View
+from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.stager import Stager, Submission
 from scrun.supervisor.core.nurseries import Tasks, unwrapped
+from scrun.supervisor.engines.failures import NotMade, not_started
 from scrun.supervisor.plugins.choose_stager import Stagers
 from scrun.supervisor.scripts.spank.around import plugin_stack
 from scrun.supervisor.scripts.spank.stack import Stack
@@ -62,7 +56,7 @@ class Lifecycle(Phases):
     """All that happens to a container from its `create` to the end of its job.
 
     Attributes:
-        files_shown: Set when engines can see its files, or never will.
+        files: Its files, as engines see them.
         programs: Those of `exec` in it.
     """
 
@@ -90,8 +84,6 @@ class Lifecycle(Phases):
             caller: Its `create`, as long as that waits.
         """
         super().__init__(create_request, ledger, anchor, stdio, caller)
-        self.files_shown = trio.Event()
-        self.files_shown.set()
         self._engine = engine
         self._stagers = stagers
         self._pods = pods
@@ -106,10 +98,10 @@ class Lifecycle(Phases):
             self._not_started = StateError(text)
         self._signal_scope = trio.CancelScope()
         self._beside = Tasks(f"container {create_request.id}")
+        self.files = ShownFiles(self._beside, self._journal, lambda: self._anchor.alive)
         self.programs = Programs(self._beside, self._deposit)
         self._removing = trio.Lock()
         self._removed = False
-        self._program: Found | Unknown = Unknown("")
 
     async def run(self) -> None:
         """Run everything from the check of the bundle to the end of the job.
@@ -136,7 +128,7 @@ class Lifecycle(Phases):
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._forward_signals)
-                nursery.start_soon(self._creation.answer_in_time)
+                nursery.start_soon(self._answer_create)
                 try:
                     with self._scope:
                         await self._run_in_job()
@@ -156,12 +148,15 @@ class Lifecycle(Phases):
             text = self._ending.text if self._ending else ""
             self.failure = StateError(text or f"container {self.id} ended before it was created")
 
+    async def _answer_create(self) -> None:
+        await self._creation.answer_in_time()
+
     async def _forward_signals(self) -> None:
         with self._signal_scope:
             await forward_signals(self._anchor, self)
 
     async def _run_in_job(self) -> None:
-        bundle = await self._read_bundle()
+        bundle = self._bundle = await self._read_bundle()
         create_request, settings, engine = (
             self._create_request,
             self._create_request.settings,
@@ -187,7 +182,7 @@ class Lifecycle(Phases):
                     bundle, settings, engine, stack.request, self._skip_stage_out, self._staged_out
                 )
             ) as stager,
-            self._allocated(stack.request, bundle) as job,
+            self._allocated(stack, bundle) as job,
         ):
             self._job = job
             try:
@@ -198,11 +193,15 @@ class Lifecycle(Phases):
                 self._beside.end()
 
     @asynccontextmanager
-    async def _allocated(self, request: JobRequest, bundle: Bundle) -> AsyncIterator[Job]:
+    async def _allocated(self, stack: Stack, bundle: Bundle) -> AsyncIterator[Job]:
         """Get a job once the anchor exists: `create` makes that while we check the bundle."""
         await self.anchor_known.wait()
         self._ledger.note(pid=self.pid)  # callers of `state` may want to signal it
-        async with self._pods.allocate(self._engine, request, bundle.config, self.pid) as job:
+        if stack.has_scripts:
+            self._deposit.give_up("what its scripts of plugstack.conf know would be lost")
+        async with self._pods.allocate(
+            self._engine, stack.request, bundle.config, self.pid
+        ) as job:
             yield job
 
     async def _read_bundle(self) -> Bundle:
@@ -273,7 +272,7 @@ class Lifecycle(Phases):
                     submitted=bundle.path,
                     tasks=staged.tasks,
                 )
-                if isinstance(job, CreatesFirst) and self._can_create_first(stack):
+                if isinstance(job, CreatesFirst) and self._can_create_first(job, stack):
                     ending = await self._create_and_run(job, step, staged)
                 else:
                     ending = await self._run_with_anchor(job, stack, step, staged)
@@ -282,22 +281,24 @@ class Lifecycle(Phases):
         except StagingError as error:
             self._has_lost_changes(error)
 
-    async def _show(self, view: View | None, shown: trio.Event) -> None:
-        """Show its files to engines, which look for them while it runs."""
-        try:
-            await show(self.pid, view, self._journal, lambda: self._anchor.alive)
-        finally:
-            shown.set()
+    def _can_create_first(self, job: CreatesFirst, stack: Stack) -> bool:
+        """Tell whether the runtime can create the container before it is to start.
 
-    def _can_create_first(self, stack: Stack) -> bool:
-        """Tell whether the runtime can create the container before `create` is answered.
-
-        Then its errors are errors of `create`. Scripts rule that out: they run after the answer
-        and before the container is created.
+        If `create` waits, the runtime's errors are its errors. Scripts rule that out: they run
+        after the answer and before the container is created.
         """
-        return self.phase is Phase.CREATING and not stack.has_scripts
+        in_time = self.phase is Phase.CREATING or not job.below_engine
+        return in_time and not stack.has_scripts
 
     async def _create_and_run(self, job: CreatesFirst, step: Step, staged: Staged) -> Ending:
+        try:
+            return await self._create_first(job, step, staged)
+        except NotMade as error:
+            if not self.settled.is_set():
+                raise
+            return not_started(error.words, shown=error.shown)
+
+    async def _create_first(self, job: CreatesFirst, step: Step, staged: Staged) -> Ending:
         """Have the runtime create the container, and run it to its end.
 
         If an engine's `create` runs the runtime, its monitor becomes the container's parent and
@@ -313,7 +314,7 @@ class Lifecycle(Phases):
             if engines:
                 await self._replace_anchor(process)
             else:
-                self._begin_to_show(staged.view)
+                self.files.begin_to_show(self.pid, staged.view)
             await self._keep(staged)
             ending = await self._wait_and_run(process)
             if staged.final:  # the runtime forgets it meanwhile
@@ -352,6 +353,7 @@ class Lifecycle(Phases):
         return self._first_process is not None and self.phase is Phase.STARTING
 
     async def _begin(self, process: FirstProcess) -> None:
+        self.become(Phase.STARTING)  # else `start` came while its job was pending
         try:
             await process.start()
         except EngineError as error:
@@ -367,7 +369,7 @@ class Lifecycle(Phases):
             self.end(ending)
 
     async def _run_with_anchor(self, job: Job, stack: Stack, step: Step, staged: Staged) -> Ending:
-        self._begin_to_show(staged.view)
+        self.files.begin_to_show(self.pid, staged.view)
         if stack.has_scripts or not isinstance(job, KeepsStep):
             self._deposit.give_up("it is created only when it runs")
         else:
@@ -380,11 +382,6 @@ class Lifecycle(Phases):
         ending = await stack.run(job, step)
         self._deposit.note(ending=msgspec.to_builtins(ending))
         return ending
-
-    def _begin_to_show(self, view: View | None) -> None:
-        self.files_shown = trio.Event()
-        if not self._beside.begin(partial(self._show, view, self.files_shown)):
-            self.files_shown.set()
 
     def resized(self) -> None:
         """Pass on a new size of the terminal."""

@@ -55,6 +55,18 @@ class Notices:
         self._open = True
         self._write()
 
+    def go_on(self, news: Waiting | None, *, started: bool, granted: bool) -> None:
+        """Go on where another supervisor has died; what was written is not written again.
+
+        Args:
+            news: What the job has waited for, as far as was known.
+            started: Whether the container counts as running.
+            granted: Whether it was written that the job was allocated nodes.
+        """
+        self._news = news
+        self._open = self._wrote = started
+        self._granted = granted
+
     def queued(self, job_id: str) -> None:
         """Note the job's id."""
         self._job_id = job_id
@@ -67,8 +79,8 @@ class Notices:
 
     def granted(self, nodes: str) -> None:
         """Note that the job has been allocated nodes."""
-        self._granted = True
-        if self._wrote:
+        is_news, self._granted = not self._granted, True
+        if self._wrote and is_news:
             self._say(f"job {self._job_id} has been allocated {nodes}".rstrip())
 
     def close(self) -> None:

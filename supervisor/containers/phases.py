@@ -33,28 +33,27 @@ from scrun.model.states import (
     taken,
 )
 from scrun.model.waiting import Waiting, suspended_line
+from scrun.oci.config import Bundle
+from scrun.oci.lookup import Found, Unknown
 from scrun.oci.signals import signal_name, stop_signal
 from scrun.protocol.anchor import LOST
 from scrun.supervisor.containers import conmon
 from scrun.supervisor.containers.anchors import Anchor
 from scrun.supervisor.containers.caller import Caller
 from scrun.supervisor.containers.capture import CapturedOutput, Followed
+from scrun.supervisor.containers.keeping import CAPTURED, Keeping
 from scrun.supervisor.containers.ledger import Ledger, now
 from scrun.supervisor.containers.notices import Notices
-from scrun.supervisor.containers.remembered import remembered
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.create_request import CreateRequest
-from scrun.supervisor.contracts.engine import FirstProcess, Job
+from scrun.supervisor.contracts.engine import Job
+from scrun.supervisor.contracts.first_process import FirstProcess
 from scrun.supervisor.contracts.running import RunningContainer
 from scrun.supervisor.contracts.staged import Staged
-from scrun.supervisor.core.deposits import OWN
 from scrun.supervisor.core.nurseries import Tasks
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.log.supervisor_log import fault
-
-CAPTURED = "captured."
-"""Begins the names of what is kept of captured output."""
 
 _BY_ITSELF = ("exited", "not-found", "not-executable")
 _EXPLAINED = (*TAKEN, "not-found", "not-executable")
@@ -122,6 +121,7 @@ class Phases:
         self._anchor = anchor
         self._stdio = stdio
         self._caller = caller
+        self._keeping = Keeping(create_request, ledger, anchor, stdio, caller)
         self._notices = Notices(stdio.say)
         self.captured: CapturedOutput | None = None
         self._outputs = Tasks(f"container {create_request.id}: its output")
@@ -132,6 +132,8 @@ class Phases:
         self._process: FirstProcess | None = None
         self._first_process: FirstProcess | None = None
         self._running: RunningContainer | None = None
+        self._bundle: Bundle | None = None
+        self._program: Found | Unknown = Unknown("")
 
     @property
     def alive(self) -> bool:
@@ -206,30 +208,18 @@ class Phases:
         self._deposit.note(captured=captured.terminal)
         self._outputs.begin(captured.capture)
 
+    async def keep_unmade(self) -> None:
+        """Keep from now on what it needs to outlive us before it is made, if it has to queue."""
+        if self._bundle is not None:
+            await self._keeping.unmade(self._bundle, self._program)
+
     async def _keep(self, staged: Staged) -> None:
         """Keep from now on what it needs to outlive us: it is made, and `create` not answered."""
-        deposit = self._deposit
-        if "target" not in deposit.facts:
-            deposit.give_up("it was not made by one shim")
-        if not deposit.why_not:
-            assert self._running is not None
-            with remembered(self._create_request, self._running.bundle) as memory:
-                own = {"request": memory, "lock": self._ledger.lock}
-                own["stderr"] = self._stdio.fds[2]
-                if not self._caller.mounts.are_ours:
-                    own["mounts"] = self._caller.mounts.fileno()
-                if self._process is None:
-                    own["anchor"] = self._anchor.fileno()
-                elif self._caller.lock is not None:
-                    own["pid_file"] = self._caller.lock
-                kept = {f"{OWN}{name}": fd for name, fd in own.items()}
-                phase = Phase.CREATED if self.phase is Phase.CREATING else self.phase
-                how, terminal = msgspec.to_builtins(staged), self._stdio.terminal is not None
-                deposit.hold(kept, phase=phase.name, staged=how, terminal=terminal)
-                deposit.begin()
-                await deposit.be_safe()
-        if deposit.why_not:
-            text = f"it would not outlive the supervisor: {deposit.why_not}"
+        assert self._bundle is not None
+        has_anchor = self._process is None
+        await self._keeping.made(self.phase, self._bundle, staged, has_anchor=has_anchor)
+        if self._deposit.why_not:
+            text = f"it would not outlive the supervisor: {self._deposit.why_not}"
             self._journal.write("verbose", text)
 
     @property

@@ -20,6 +20,7 @@ container cannot be recognized by its config.json, as only the later ones name i
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import TypeVar, cast
 
 import msgspec
@@ -31,7 +32,7 @@ from scrun.model.states import Ending, taken
 from scrun.oci.config import Config
 from scrun.settings.slurm.engine_flags import Flags
 from scrun.settings.slurm.requests import TABLE, from_environment
-from scrun.supervisor.containers.shared_job import SharedJob
+from scrun.supervisor.containers.shared_job import Hold, SharedJob
 from scrun.supervisor.contracts.adoption import AdoptedJob, Adopts
 from scrun.supervisor.contracts.engine import Engine, Job, JobRequest
 from scrun.supervisor.contracts.kept import Borrow, Keep
@@ -116,6 +117,7 @@ class Pods:
             deposit = self._deposits.new_of_job(request.container)
             shared = SharedJob(request, engine.allocate, deposit)
             self._begin(shared, key)
+        request.deposit.needs(shared.deposit)
 
         def of_another() -> AbstractAsyncContextManager[Job]:
             return engine.allocate(_step_request(request, shared))
@@ -139,29 +141,76 @@ class Pods:
             async with engine.adopted(request, found) as job:
                 yield job
             return
-        deposit = request.deposit.job
-        assert deposit is not None
-        own = (engine, deposit.name)  # others of the pod may have another one already
-        pod = found.facts.get("pod", deposit.name)  # a job of the caller's own is no pod's
-        shared = self._jobs.get(own)
-        if shared is None:
-
-            @asynccontextmanager
-            async def hold(first: JobRequest) -> AsyncIterator[Job]:
-                try:
-                    async with engine.adopted(first, found) as job:
-                        yield job
-                finally:
-                    left.close()
-
-            shared = SharedJob(request, hold, deposit)
-            self._begin(shared, own, (engine, pod))
+        pod = found.facts.get("pod", left.container)  # a job of the caller's own is no pod's
+        shared = self._again(engine, request, left, pod, partial(engine.adopted, found=found))
 
         def of_the_first() -> AbstractAsyncContextManager[AdoptedJob]:
             return engine.adopted(msgspec.structs.replace(request, beside=shared.job), found)
 
         async with self._member(pod, shared, request, anchor, of_the_first) as job:
             yield job
+
+    @asynccontextmanager
+    async def allocated_again(
+        self, engine: Engine, request: JobRequest, config: Config, found: Found, anchor: int
+    ) -> AsyncIterator[Job]:
+        """Take over the job of a container that another supervisor had yet to make.
+
+        The job may still be pending.
+
+        Args:
+            engine: Where the container will run.
+            request: The container's request.
+            config: Its config.json.
+            found: What the other has left for it.
+            anchor: The pid of its anchor.
+
+        Raises:
+            AllocationRefused: With the engine's reason.
+            SettingsError: Its requests cannot be fulfilled.
+        """
+        left = found.job
+        assert left is not None
+        await left.together.turn_of(request.container)
+        pod = found.facts["pod"]
+        request = msgspec.structs.replace(request, joins=self._joins(config, pod))
+
+        def hold(first: JobRequest) -> AbstractAsyncContextManager[Job]:
+            return engine.allocate(msgspec.structs.replace(first, left=left))
+
+        shared = self._again(engine, request, left, pod, hold)
+
+        def of_another() -> AbstractAsyncContextManager[Job]:
+            return engine.allocate(_step_request(request, shared))
+
+        async with self._member(pod, shared, request, anchor, of_another) as job:
+            yield job
+
+    def _again(
+        self, engine: object, request: JobRequest, left: Found, pod: str, hold: Hold
+    ) -> SharedJob:
+        """Return the job that another supervisor had; the first who calls has it held.
+
+        The caller becomes a member at once: the next one has its turn then.
+        """
+        deposit = request.deposit.job
+        assert deposit is not None
+        own = (engine, deposit.name)  # others of the pod may have another one already
+        shared = self._jobs.get(own)
+        if shared is None:
+
+            @asynccontextmanager
+            async def hold_and_close(first: JobRequest) -> AsyncIterator[Job]:
+                try:
+                    async with hold(first) as job:
+                        yield job
+                finally:
+                    left.close()
+
+            shared = SharedJob(request, hold_and_close, deposit)
+            self._begin(shared, own, (engine, pod))
+        left.together.joins(request.container)
+        return shared
 
     @asynccontextmanager
     async def _member(

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, runtime_checkable
 
-from scrun.supervisor.contracts.engine import FirstProcess, Job, JobRequest, Session, Step
+from scrun.supervisor.contracts.engine import Engine, Job, JobRequest, Session, Step
+from scrun.supervisor.contracts.first_process import FirstProcess
 from scrun.supervisor.core.deposits import Deposit
 from scrun.supervisor.core.left import Found
 
@@ -49,8 +50,11 @@ class KeepsStep(Protocol):
 
 
 @runtime_checkable
-class Adopts(Protocol):
-    """An engine whose containers outlive the supervisor; optional."""
+class Adopts(Engine, Protocol):
+    """An engine whose containers outlive the supervisor; optional.
+
+    `Engine.allocate` holds a job with `JobRequest.left` as well.
+    """
 
     def adopted(
         self, request: JobRequest, found: Found

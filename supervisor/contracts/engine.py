@@ -4,7 +4,7 @@ The supervisor uses engines only through these protocols. Levels are context man
 undoes it, in order, with a deadline. An engine calls `on_lost` when a job is taken away meanwhile.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, runtime_checkable
 
@@ -18,6 +18,7 @@ from scrun.supervisor.contracts.kept import Borrow, Keep
 from scrun.supervisor.contracts.staged import OfTask
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.deposits import Deposit, no_deposit
+from scrun.supervisor.core.left import Found
 from scrun.supervisor.log.journal import Journal
 
 
@@ -69,6 +70,7 @@ class JobRequest(msgspec.Struct, frozen=True):
         keep, borrow: See `supervisor.contracts.kept`; None where jobs serve one container.
         beside: What this engine gave to the first member of its pod; the environment has the job.
         deposit, job_deposit: Keep what the container, or the job, needs to outlive us.
+        left: What a dead supervisor has left of the job, in which it made nothing; None: no job.
         joins: The containers whose namespaces config.json names, by the /proc/PID/ns named there.
     """
 
@@ -94,6 +96,7 @@ class JobRequest(msgspec.Struct, frozen=True):
     beside: "Job | None" = None
     deposit: Deposit = msgspec.field(default_factory=no_deposit)
     job_deposit: Deposit = msgspec.field(default_factory=no_deposit)
+    left: Found | None = None
     joins: Mapping[str, str] = {}
 
 
@@ -178,81 +181,6 @@ class Session(Protocol):
 
     def resized(self) -> None:
         """Pass on a new size of the terminal."""
-        ...
-
-
-Call = Callable[[Sequence[str]], Awaitable[int]]
-"""Makes the waiting `create` run a command; returns the exit status, or the negative number of the
-signal that killed it."""
-
-
-class FirstProcess(Protocol):
-    """A container's first process.
-
-    Attributes:
-        pid: Its process id.
-    """
-
-    pid: int
-
-    @property
-    def ending(self) -> Ending | None:
-        """How it ended; -1 stands for a status that only its parent knows."""
-        ...
-
-    @property
-    def over(self) -> bool:
-        """Whether it has ended, even if we have not noticed: the engine may know first."""
-        ...
-
-    async def start(self) -> None:
-        """Start the container's program.
-
-        Raises:
-            EngineError: The runtime failed; with its reason.
-        """
-        ...
-
-    async def ended(self) -> Ending:
-        """Wait for its end."""
-        ...
-
-
-@runtime_checkable
-class SaysLaunch(Protocol):
-    """A job that knows what launches its containers.
-
-    Attributes:
-        launch: `shim` or `container`, as in the setting.
-    """
-
-    launch: str
-
-
-@runtime_checkable
-class CreatesFirst(Protocol):
-    """A job that can create a container without starting its program.
-
-    Attributes:
-        below_engine: Whether an engine's monitor can be the parent of its first process.
-    """
-
-    below_engine: bool
-
-    def created(
-        self, step: Step, call: Call | None = None, console: str | None = None
-    ) -> AbstractAsyncContextManager[FirstProcess]:
-        """Create the container, instead of `run`. It is ended when the block is left.
-
-        Args:
-            step: The container; its descriptors are those of `call`, if there is one.
-            call: Runs the runtime below the engine's monitor, which becomes the parent of the
-                container's first process; None: that will be our child.
-            console: The engine's socket for the terminal, if it has one.
-
-        Raises:
-            EngineError: The runtime failed; with its reason.
-        """
         ...
 
 

@@ -45,7 +45,6 @@ class Deposit:
         name: The container's id, or a name for the job's.
         facts: What a successor has to know, for JSON.
         job: That of the container's job, if it needs that.
-        is_kept: Whether the container can outlive the supervisor.
     """
 
     def __init__(self, name: str, deposits: "Deposits") -> None:
@@ -53,11 +52,16 @@ class Deposit:
         self.facts: dict[str, Any] = {}
         self.name = name
         self.job: Deposit | None = None
-        self.is_kept = False
+        self._is_kept = False
         self._deposits = deposits
         self._early: dict[str, int] = {}  # before `begin`: they belong to others
         self._held: dict[str, int] = {}
         self._given_up = ""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the container can outlive the supervisor."""
+        return self._is_kept and not self.why_not
 
     @property
     def why_not(self) -> str:
@@ -96,9 +100,9 @@ class Deposit:
 
     def open(self) -> None:
         """Keep it, unless it is kept already, or given up."""
-        if self._given_up or self.is_kept:
+        if self._given_up or self._is_kept:
             return
-        self.is_kept = True
+        self._is_kept = True
         early, self._early = self._early, {}
         self._commit(early)
 
@@ -111,7 +115,7 @@ class Deposit:
     def hold(self, fds: Mapping[str, int], **facts: object) -> None:
         """Keep duplicates of more descriptors, and note facts; before `begin` they stay open."""
         self.facts.update(facts)
-        if not self.is_kept and not self._given_up:
+        if not self._is_kept and not self._given_up:
             self._early.update(fds)
         self._commit(fds)
 
@@ -131,15 +135,15 @@ class Deposit:
         """Keep nothing any more."""
         self._given_up = self._given_up or "it has ended"
         self._early.clear()
-        if self.is_kept:
-            self.is_kept = False
+        if self._is_kept:
+            self._is_kept = False
             self._deposits.end(self.name)
             close_all(self._held.values())
             self._held.clear()
 
     def say_all(self) -> None:
         """Tell another keeper all of it."""
-        if self.is_kept:
+        if self._is_kept:
             try:
                 self._say(self._held)
             except OSError as error:
@@ -147,7 +151,7 @@ class Deposit:
 
     def _commit(self, more: Mapping[str, int], gone: Sequence[str] = ()) -> None:
         """Keep some more descriptors, some no longer, and the facts as they are."""
-        if not self.is_kept:
+        if not self._is_kept:
             return
         new: dict[str, int] = {}
         try:

@@ -17,6 +17,9 @@ from scrun.supervisor.core.limits import raise_open_files
 from scrun.supervisor.core.line import Line
 from scrun.supervisor.keeper.main import ALL, LONGEST, NEXT
 
+MADE = "staged"
+"""The fact that says that a container was made: what was staged for it."""
+
 OF = "of"
 """The fact that names a container's job."""
 
@@ -45,23 +48,39 @@ class Together:
     """The containers of one job, which are adopted together.
 
     Attributes:
-        complete: Set when all of them have come, or never will.
+        complete: Set when all that the job's shim has to go on with have come, or never will.
     """
 
     def __init__(self) -> None:
         """Wait for none."""
         self.complete = trio.Event()
         self._awaited: set[str] = set()
+        self._turns: dict[str, trio.Event] = {}
 
-    def awaits(self, container: str) -> None:
-        """Wait for one more."""
-        self._awaited.add(container)
+    def awaits(self, name: str) -> None:
+        """Have the shim wait for one more, a container or a program in one."""
+        self._awaited.add(name)
 
-    def without(self, container: str) -> None:
+    def without(self, name: str) -> None:
         """Wait no more for one: it has come, or never will."""
-        self._awaited.discard(container)
+        self._awaited.discard(name)
         if not self._awaited:
             self.complete.set()
+
+    def line_up(self, container: str) -> trio.Event:
+        """Have one more join the job, after the others; return what is set when it has."""
+        return self._turns.setdefault(container, trio.Event())
+
+    async def turn_of(self, container: str) -> None:
+        """Wait until all before a container have joined the job, or never will."""
+        for other, joined in [*self._turns.items()]:
+            if other == container:
+                return
+            await joined.wait()
+
+    def joins(self, container: str) -> None:
+        """Let the next one join: this one has, or never will."""
+        self._turns[container].set()
 
 
 class Found(msgspec.Struct):
@@ -87,6 +106,16 @@ class Found(msgspec.Struct):
     def is_of_job(self) -> bool:
         """Whether it was left for a job, not for a container."""
         return OF_JOB in self.container
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the container was made."""
+        return MADE in self.facts
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the container has asked for its job."""
+        return self.job is not None and self.job.container.startswith(self.container + OF_JOB)
 
     def take(self, name: str) -> int:
         """Return a descriptor, which belongs to the caller from now on."""

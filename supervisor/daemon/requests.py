@@ -176,7 +176,7 @@ class ClientRequest:
 
     async def _start(self) -> bytes:
         container = self._live("start")
-        await container.files_shown.wait()
+        await container.files.shown.wait()
         self._afterwards = await container.start()
         return DONE
 

@@ -5,7 +5,8 @@ import re
 
 from scrun.core.errors import EngineError, shortened
 from scrun.model.states import Ending, not_run, taken
-from scrun.supervisor.contracts.engine import CreatesFirst, Step
+from scrun.supervisor.contracts.engine import Step
+from scrun.supervisor.contracts.first_process import CreatesFirst
 
 # a terminal's last output may end without a newline (see `read_log`)
 _ENTRY = re.compile(r'^\{|\{(?=\s*"(?:level|msg|time)":)', re.MULTILINE)

@@ -9,7 +9,7 @@ from scrun.supervisor.core.nurseries import until
 
 
 class WatchedProcess:
-    """See `supervisor.contracts.engine.FirstProcess`.
+    """See `supervisor.contracts.first_process.FirstProcess`.
 
     Attributes:
         begun: Set when it is started, or has ended.

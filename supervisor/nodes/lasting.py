@@ -18,6 +18,8 @@ _OUTPUTS = ("stdout", "stderr", "terminal")
 _INPUT = "input."
 _PLAIN = "plain"
 _UNREAD = (_INPUT + _PLAIN, _INPUT + PIPE)
+READ = _INPUT + RING
+"""The name of what was read of the input: kept from the first byte on."""
 
 STREAMS = (*_OUTPUTS, _INPUT)
 """Begin the names of the descriptors that are kept of streams."""

@@ -24,6 +24,7 @@ from scrun.supervisor.core.ownership import staging_out
 from scrun.supervisor.core.threads import in_thread, look
 from scrun.supervisor.scripts.host import StagingScript, loaded
 from scrun.supervisor.scripts.process import Remote
+from scrun.supervisor.staging.mapped import remove_whoever_owns_it
 from scrun.supervisor.staging.owner import Owner, owner_of
 from scrun.supervisor.staging.staged_bundle import directory_for, make_directory
 from scrun.supervisor.staging.staged_bundle import stage_out as clean
@@ -118,7 +119,7 @@ class Scripted:
             raise StagingError(f"{self._script.path}: does not see what is in {file}: {remedy}")
         target = await self._engine.target(request.child_env)
         spool = os.path.join(request.record, "spool", "")  # scripts append names to it
-        os.mkdir(spool, 0o700)
+        await in_thread(_make_empty, spool)
         arguments = (
             request.container, bundle.path, spool, bundle.config_file, _number(job.id),
             target.uid, target.gid, None,
@@ -267,3 +268,10 @@ async def scripted(path: str, submission: Submission) -> AsyncIterator[Scripted]
         script = await nursery.start(keep)
         yield Scripted(script, done, submission)
         nursery.cancel_scope.cancel()
+
+
+def _make_empty(spool: str) -> None:
+    """Make the directory for a script's files anew: another supervisor may have begun to stage."""
+    if os.path.lexists(spool):
+        remove_whoever_owns_it(spool.rstrip("/"))
+    os.mkdir(spool, 0o700)

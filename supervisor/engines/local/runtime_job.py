@@ -16,7 +16,8 @@ from scrun.core.errors import EngineError, shortened
 from scrun.model.states import Ending
 from scrun.supervisor.children.processes import child, own_program
 from scrun.supervisor.children.pumps import messages
-from scrun.supervisor.contracts.engine import Call, JobRequest, Step
+from scrun.supervisor.contracts.engine import JobRequest, Step
+from scrun.supervisor.contracts.first_process import Call
 from scrun.supervisor.core.deposits import JOB
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.failures import NotMade, create_and_run
@@ -32,7 +33,7 @@ Tell = Callable[[RuntimeContainer | None], Awaitable[None]]
 
 
 class RuntimeJob(LocalJob):
-    """A job that first creates its container (see `supervisor.contracts.engine.CreatesFirst`)."""
+    """A job that first creates its container (see `contracts.first_process.CreatesFirst`)."""
 
     below_engine = True
 
@@ -66,7 +67,7 @@ class RuntimeJob(LocalJob):
     async def created(
         self, step: Step, call: Call | None = None, console: str | None = None
     ) -> AsyncIterator["RuntimeProcess"]:
-        """See `supervisor.contracts.engine.CreatesFirst`."""
+        """See `supervisor.contracts.first_process.CreatesFirst`."""
         record = self._request.record
         pid_file = os.path.join(record, "runtime.pid")
         async with AsyncExitStack() as stack:

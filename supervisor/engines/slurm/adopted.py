@@ -4,9 +4,8 @@ All containers of the job are adopted with one call of the shim's, `resume`, whi
 their streams lack. So each prepares its streams, and waits for the others.
 """
 
-import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import cast
 
 import msgspec
@@ -14,19 +13,13 @@ import trio
 
 from scrun.settings.slurm.versions import Features
 from scrun.supervisor.children.pumps import received
-from scrun.supervisor.children.strangers import stranger
 from scrun.supervisor.contracts.engine import JobRequest
-from scrun.supervisor.core.deposits import JOB, STEP, Deposit
+from scrun.supervisor.core.deposits import STEP, Deposit
 from scrun.supervisor.core.left import Found
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.engines.late import is_late
 from scrun.supervisor.engines.slurm.adopted_srun import AdoptedSrunJob, Another
-from scrun.supervisor.engines.slurm.allocation import (
-    LAST_BREATH,
-    Allocation,
-    Held,
-    send_status,
-)
+from scrun.supervisor.engines.slurm.allocation import Held
 from scrun.supervisor.engines.slurm.job_shim import JobShim
 from scrun.supervisor.engines.slurm.layout import Layout
 from scrun.supervisor.engines.slurm.node import NodeCommands
@@ -45,62 +38,6 @@ from scrun.supervisor.nodes.resumed import ResumedShim, reconnected
 
 _ATTEMPTS = 3
 _PAUSE = 1.0
-
-
-def is_own(found: Found) -> bool:
-    """Tell whether a job is one that we hold, and not the caller's own."""
-    return f"{JOB}line" in found.fds
-
-
-def held_again(
-    tools: Tools, request: JobRequest, found: Found, deadline: float
-) -> AbstractAsyncContextManager[Held]:
-    """Have a job that another supervisor has had, which has died; the caller's own as it is.
-
-    Args:
-        tools: Slurm's tools.
-        request: The request, with callbacks for progress.
-        found: What the other has left for the job.
-        deadline: Seconds that releasing the job may take.
-    """
-    if is_own(found):
-        return _taken_over(tools, request, found, deadline)
-    held = Held(found.facts["job"], found.facts["environment"])
-    request.on_job_id(held.job_id, False)
-    return nullcontext(held)
-
-
-@asynccontextmanager
-async def _taken_over(
-    tools: Tools, request: JobRequest, found: Found, deadline: float
-) -> AsyncIterator[Held]:
-    """Hold a job that another supervisor has held; see `held_again`."""
-    allocation = Allocation(tools, request)
-    allocation.state.is_job(found.facts["job"])
-    line = socket.socket(fileno=found.take(f"{JOB}line"))
-    pid, pidfd = found.facts["salloc"], found.take(f"{JOB}salloc")
-    try:
-        async with (
-            received(found.take(f"{JOB}salloc_said"), allocation.feed),
-            stranger(pid, pidfd, "salloc", grace=LAST_BREATH) as salloc,
-        ):
-            try:
-                async with unwrapped() as watching:
-                    watching.start_soon(allocation.watch, salloc)
-                    try:
-                        yield allocation.granted(found.facts["environment"])
-                    finally:
-                        watching.cancel_scope.cancel()
-            finally:
-                request.job_deposit.drop(JOB)
-                send_status(line, request.ending())
-                line.close()
-                with trio.move_on_after(deadline, shield=True):
-                    await salloc.wait()
-    finally:
-        line.close()
-        with trio.CancelScope(shield=True):
-            await allocation.cancel_leftovers(salloc, found.facts["salloc_began"])
 
 
 class AdoptedShim(JobShim):

@@ -1,10 +1,10 @@
-"""A job that salloc holds for as long as a block lasts.
+"""The conversation with a salloc: it waits for a job, and holds it for as long as a block lasts.
 
 salloc runs a keepalive: a shell that blocks on a socket of the supervisor. When the supervisor
 releases the job, the shell reads the container's exit status and exits with it, and salloc
-relinquishes the job with that status. When the supervisor dies, the shell reads end of file and
-exits with 1. A pending job has no such shell yet; a second one waits in the same way beside it,
-and cancels the job by its id.
+relinquishes the job with that status. When the supervisor dies and nobody takes over, the shell
+reads end of file and exits with 1. A pending job has no such shell yet; a second one, the
+canceller, waits in the same way beside it, and cancels the job by its id.
 
 Nothing signals salloc. It talks to slurmctld from within its signal handler: a signal that arrives
 while salloc is busy, as around a grant or just after the shell ended, leaves one in ten (22.05)
@@ -14,12 +14,11 @@ salloc reports what happens to the job as it happens. Only the reason why a job 
 query (`pending.py`).
 """
 
-import contextlib
 import os
+import select
 import socket
-import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from signal import SIGTERM
 
@@ -30,9 +29,9 @@ from scrun.core.errors import AllocationRefused
 from scrun.model.states import Ending, taken
 from scrun.model.waiting import Waiting, in_vain_line
 from scrun.supervisor.children.processes import Child, child
-from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.core.deposits import JOB
+from scrun.supervisor.core.left import Found
 from scrun.supervisor.core.nurseries import until, unwrapped
 from scrun.supervisor.engines.slurm.cancel import cancel_job
 from scrun.supervisor.engines.slurm.grammar import is_chatter
@@ -40,19 +39,16 @@ from scrun.supervisor.engines.slurm.job_ending import query_ending
 from scrun.supervisor.engines.slurm.job_state import JobState
 from scrun.supervisor.engines.slurm.pending import Queue
 from scrun.supervisor.engines.slurm.release import cancel_in_the_end, may_pass
-from scrun.supervisor.engines.slurm.tools import Tools, lean
+from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.engines.slurm.unknown import jobs_of_a_killed_salloc
 
-# The socket is its standard input: dash can name one-digit descriptors only, and salloc keeps
-# open whatever else it inherits.
-_KEEPALIVE = 'echo $$ >&0; read -r status 2>/dev/null; exit "${status:-1}"'
-_CANCELLER = 'read -r _; exec "$@"'
-# salloc's own directory becomes WorkDir and SLURM_SUBMIT_DIR of the job. It is a user's directory
-# and may hang, so a separate process enters it. salloc reports errors, for its --chdir.
-_IN_DIRECTORY = 'cd -- "$0" 2>/dev/null; exec "$@"'
+_CANCELLER = 'read -r _ || exec "$@"'
 _LAST_WORDS = 0.1
+_MOST_SAID, _LONGEST_SAID = 20, 1000
+_CANCELLER_LINE = f"{JOB}canceller"
 _FIRST_WORDS = 5.0
 LAST_BREATH = 3.0
+_PID = 32
 _NOT_KNOWN = 1  # the job's exit status when the container's is unknown
 
 
@@ -95,15 +91,34 @@ class Allocation:
         self._changed = trio.Event()
         self._reported = ("", False, False, False)
         self._in_vain: Waiting | None = None
+        self._said: list[str] = []
+        self._canceller = -1
         self._tools = tools
         self._request = request
         self._child_env = tools.child_env(request.child_env)
 
     def feed(self, line: str) -> None:
         """Take a line that salloc has said."""
-        state = self.state
-        state.feed(line)
-        self._request.journal.write("debug" if is_chatter(line) else "info", line)
+        self.state.feed(line)
+        chatter = is_chatter(line)
+        if not chatter:
+            self._said = [*self._said[1 - _MOST_SAID :], line[:_LONGEST_SAID]]
+            self._request.job_deposit.note(said=self._said)
+        self._request.journal.write("debug" if chatter else "info", line)
+        self._report()
+
+    def go_on(self, found: Found) -> None:
+        """Know what another supervisor knew, which has died.
+
+        Args:
+            found: What it has left for the job; its descriptors are owned from now on.
+        """
+        if (job := found.facts.get("job")) is not None:
+            self.state.is_job(job)
+        self._said = [*found.facts.get("said", ())]
+        for line in self._said:
+            self.state.feed(line)
+        self._canceller = found.fds.pop(_CANCELLER_LINE, -1)
         self._report()
 
     def _report(self) -> None:
@@ -172,12 +187,31 @@ class Allocation:
                 nursery.cancel_scope.cancel()
 
     async def _cancel_with_supervisor(self, job_id: str) -> None:
-        ours, theirs = socket.socketpair()
-        words = ["/bin/sh", "-c", _CANCELLER, "sh", self._tools.scancel, job_id]
-        with ours, theirs:
-            async with child(words, self._child_env, stdin=theirs.fileno(), dies_with_us=False):
-                theirs.close()
+        """Have a canceller: at the end of file it cancels the job, at a line it ends."""
+        try:
+            if self._canceller >= 0 and _is_heard(self._canceller):
                 await trio.sleep_forever()
+            self._dismiss_canceller()
+            ours, theirs = socket.socketpair()
+            with theirs:
+                self._canceller = ours.detach()
+                self._request.job_deposit.hold({_CANCELLER_LINE: self._canceller})
+                words = ["/bin/sh", "-c", _CANCELLER, "sh", self._tools.scancel, job_id]
+                async with child(
+                    words, self._child_env, stdin=theirs.fileno(), dies_with_us=False
+                ):
+                    theirs.close()
+                    await trio.sleep_forever()
+        finally:
+            self._dismiss_canceller()
+
+    def _dismiss_canceller(self) -> None:
+        if self._canceller >= 0:
+            with suppress(OSError):
+                os.write(self._canceller, b"\n")  # into an empty socket: this does not block
+            self._request.job_deposit.drop(_CANCELLER_LINE)
+            os.close(self._canceller)
+            self._canceller = -1
 
     async def stop_waiting(self, scope: trio.CancelScope) -> None:
         """Cancel the wait for a job that is gone: salloc may not end by itself then."""
@@ -185,7 +219,67 @@ class Allocation:
         await trio.sleep(_FIRST_WORDS)
         scope.cancel()
 
-    async def give_up(self, salloc: Child, line: trio.socket.SocketType) -> bool:
+    @asynccontextmanager
+    async def held(
+        self,
+        salloc: Child,
+        line: trio.socket.SocketType,
+        queue: Queue,
+        terms: AllocationRequest,
+        environment: dict[str, str] | None = None,
+    ) -> AsyncIterator[Held | None]:
+        """Wait for the job, and hold it while the block runs; None: there is none.
+
+        Args:
+            salloc: The salloc that waits for it, or holds it.
+            line: Our end of the keepalive's socket; it is closed to release the job.
+            queue: The reasons of pending jobs.
+            terms: What it was asked for.
+            environment: Its variables, if it was granted already.
+        """
+        request = self._request
+        try:
+            if environment is None:
+                environment = await self._granted_environment(line, queue, terms.because)
+            if environment is None:
+                yield None
+                return
+            held = self.granted(environment)
+            request.job_deposit.note(job=held.job_id, environment=environment)
+            with suppress(BlockingIOError):
+                os.read(line.fileno(), _PID)
+            async with unwrapped() as watching:
+                watching.start_soon(self.watch, salloc)
+                try:
+                    yield held
+                finally:
+                    watching.cancel_scope.cancel()
+        finally:
+            gone = False
+            self._dismiss_canceller()  # one that was inherited, though the job had come
+            request.job_deposit.drop(JOB)
+            if environment is None:
+                gone = await self._give_up(salloc, line)
+            else:
+                _send_status(line, request.ending())
+            line.close()  # the keepalive ends, and salloc relinquishes the job
+            with trio.move_on_after(LAST_BREATH if gone else terms.deadline, shield=True):
+                await salloc.wait()
+
+    async def _granted_environment(
+        self, line: trio.socket.SocketType, queue: Queue, because: str
+    ) -> dict[str, str] | None:
+        """Wait until the keepalive runs; return its SLURM_* variables, or None without a job."""
+        found: dict[str, str] | None = None
+        async with unwrapped() as pending:
+            scope = pending.cancel_scope
+            pending.start_soon(self.watch_pending, queue, because, scope)
+            pending.start_soon(self.stop_waiting, scope)
+            found = _environment(await _keepalive_pid(line))
+            scope.cancel()
+        return found
+
+    async def _give_up(self, salloc: Child, line: trio.socket.SocketType) -> bool:
         """Give up a job that was not granted yet, but may be at this moment.
 
         Returns:
@@ -235,15 +329,16 @@ class Allocation:
         for job_id in doubtful:
             await cancel_in_the_end(self._tools, self._child_env, self._request.journal, job_id)
 
-    async def reason(self, because: str) -> tuple[str, str]:
+    async def refusal(self, because: str) -> AllocationRefused:
         """Return why there is no job, in Slurm's words.
 
         Args:
             because: What the caller asked for.
-
-        Returns:
-            The message, and the reason for the record (see `scrun.model.states`).
         """
+        reason, kind = await self._reason(because)
+        return AllocationRefused(f"no job for container {self._request.container}: {reason}", kind)
+
+    async def _reason(self, because: str) -> tuple[str, str]:
         state = self.state
         if self._in_vain is not None:
             return in_vain_line(state.job_id, self._in_vain, because), "scrun-failure"
@@ -251,96 +346,22 @@ class Allocation:
             ending = await query_ending(self._tools, self._child_env, state.job_id)
             if ending is None:
                 return state.reason, state.ending.reason
-            return f"{ending.text}, while it waited for resources", ending.reason
+            when = "" if state.granted else ", while it waited for resources"
+            return f"{ending.text}{when}", ending.reason
         return (f"{state.reason} ({because})" if because else state.reason), "scrun-failure"
 
 
-@asynccontextmanager
-async def allocated(
-    tools: Tools, queue: Queue, request: JobRequest, salloc_request: AllocationRequest
-) -> AsyncIterator[Held]:
-    """Allocate a job and hold it.
-
-    Args:
-        tools: Slurm's tools.
-        queue: The reasons of pending jobs.
-        request: The request, with callbacks for progress.
-        salloc_request: What to ask salloc for.
-
-    Raises:
-        AllocationRefused: Slurm gave no job; with its reason.
-    """
-    allocation = Allocation(tools, request)
-    ours, theirs = socket.socketpair()
-    command = ["/bin/sh", "-c", _IN_DIRECTORY, salloc_request.directory, tools.salloc]
-    # with -v it reports that the job is suspended
-    command += ["-v", *salloc_request.options, "--", "/bin/sh", "-c", _KEEPALIVE]
-    line = trio.socket.from_stdlib_socket(ours)
-    environment: dict[str, str] | None = None
-    began = time.time()
-    salloc: Child | None = None
-
-    def hold(said: int) -> None:
-        request.job_deposit.hold({f"{JOB}salloc_said": said})
-
-    try:
-        with line, theirs:
-            async with (
-                messages(allocation.feed, hold) as stderr,
-                child(
-                    command,
-                    lean(tools.child_env(request.child_env)),
-                    stdin=theirs.fileno(),
-                    stderr=stderr,
-                    dies_with_us=False,
-                ) as salloc,
-            ):
-                theirs.close()
-                kept = {f"{JOB}line": line.fileno(), f"{JOB}salloc": salloc.pidfd}
-                request.job_deposit.hold(kept, salloc=salloc.pid, salloc_began=began)
-                try:
-                    async with unwrapped() as pending:
-                        waiting = pending.cancel_scope
-                        pending.start_soon(
-                            allocation.watch_pending, queue, salloc_request.because, waiting
-                        )
-                        pending.start_soon(allocation.stop_waiting, waiting)
-                        environment = _environment(await _keepalive_pid(line))
-                        pending.cancel_scope.cancel()
-                    if environment is not None:
-                        held = allocation.granted(environment)
-                        request.job_deposit.note(job=held.job_id, environment=environment)
-                        async with unwrapped() as watching:
-                            watching.start_soon(allocation.watch, salloc)
-                            try:
-                                yield held
-                            finally:
-                                watching.cancel_scope.cancel()
-                finally:
-                    gone = False
-                    request.job_deposit.drop(JOB)
-                    if environment is None:
-                        gone = await allocation.give_up(salloc, line)
-                    else:
-                        send_status(line, request.ending())
-                    line.close()  # the keepalive ends, and salloc relinquishes the job
-                    with trio.move_on_after(
-                        LAST_BREATH if gone else salloc_request.deadline, shield=True
-                    ):
-                        await salloc.wait()
-    finally:
-        if salloc is not None:
-            with trio.CancelScope(shield=True):
-                await allocation.cancel_leftovers(salloc, began)
-    if environment is None:
-        reason, kind = await allocation.reason(salloc_request.because)
-        raise AllocationRefused(f"no job for container {request.container}: {reason}", kind)
+def _is_heard(line: int) -> bool:
+    """Return whether anybody has the other end of a socket."""
+    there = select.poll()
+    there.register(line, 0)
+    return not there.poll(0)  # else it has hung up
 
 
-def send_status(line: trio.socket.SocketType | socket.socket, ending: Ending | None) -> None:
+def _send_status(line: trio.socket.SocketType, ending: Ending | None) -> None:
     """Send the keepalive its exit status."""
     status = _NOT_KNOWN if ending is None else ending.status
-    with contextlib.suppress(OSError):  # the keepalive may have ended with the job
+    with suppress(OSError):  # the keepalive may have ended with the job
         # a few bytes into an empty socket: this does not block
         os.write(line.fileno(), b"%d\n" % status)
 
@@ -348,16 +369,13 @@ def send_status(line: trio.socket.SocketType | socket.socket, ending: Ending | N
 async def _keepalive_pid(line: trio.socket.SocketType) -> str:
     """Wait until the job is granted and the keepalive runs.
 
+    What it has said stays in the socket until its variables are kept for a successor.
+
     Returns:
         The keepalive's pid, or "" when salloc ended before it ran one.
     """
-    received = b""
-    while not received.endswith(b"\n"):
-        part = await line.recv(32)
-        if not part:
-            return ""
-        received += part
-    return received.decode().strip()
+    said = await line.recv(_PID, socket.MSG_PEEK)  # one write of a few bytes comes as a whole
+    return said.decode().strip()
 
 
 def _environment(pid: str) -> dict[str, str] | None:

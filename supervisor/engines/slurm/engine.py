@@ -39,11 +39,11 @@ from scrun.supervisor.engines.slurm.adopted import (
     Adopted,
     AdoptedShim,
     AdoptedShimJob,
-    held_again,
 )
 from scrun.supervisor.engines.slurm.adopted_srun import AdoptedSrunJob
-from scrun.supervisor.engines.slurm.allocation import AllocationRequest, Held, allocated
+from scrun.supervisor.engines.slurm.allocation import AllocationRequest, Held
 from scrun.supervisor.engines.slurm.cancel import cancel_job
+from scrun.supervisor.engines.slurm.holding import allocated, held_again, held_anew
 from scrun.supervisor.engines.slurm.job import SlurmJob
 from scrun.supervisor.engines.slurm.job_shim import JobShim
 from scrun.supervisor.engines.slurm.launching import Launch, Launching
@@ -263,9 +263,7 @@ class SlurmEngine:
         left = found.job
         assert left is not None
         async with AsyncExitStack() as stack:
-            again = self._held_again
-            hold = lent_again(request, left, again) if is_lent(left) else again(request, left)
-            held = await stack.enter_async_context(hold)
+            held = await stack.enter_async_context(self._again(request, left))
             shims = None
             if left.facts.get("hello") is not None:
                 direct = await in_thread(self._direct)
@@ -274,12 +272,23 @@ class SlurmEngine:
             parts = (self._tools, what_it_does, self._commands, held, shims)
             yield Adopted(*parts).job(request, found)
 
-    def _held_again(self, request: JobRequest, found: Found) -> AbstractAsyncContextManager[Held]:
-        return held_again(self._tools, request, found, self._release_timeout)
+    def _held_again(
+        self, request: JobRequest, found: Found, because: str = ""
+    ) -> AbstractAsyncContextManager[Held]:
+        terms = AllocationRequest((), "", because, self._release_timeout)
+        return held_again(self._tools, self._queue, request, terms, found)
+
+    def _again(
+        self, request: JobRequest, found: Found, because: str = ""
+    ) -> AbstractAsyncContextManager[Held]:
+        hold = partial(self._held_again, because=because)
+        return lent_again(request, found, hold) if is_lent(found) else hold(request, found)
 
     def _allocated(
         self, salloc_request: AllocationRequest, request: JobRequest
     ) -> AbstractAsyncContextManager[Held]:
+        if (left := request.left) is not None:
+            return held_anew(self._again(request, left, salloc_request.because), request, left)
         return allocated(self._tools, self._queue, request, salloc_request)
 
     @asynccontextmanager

@@ -18,7 +18,8 @@ from scrun.core.errors import EngineError, StateError, shortened
 from scrun.model.states import Ending, exited, killed
 from scrun.settings.slurm.versions import Features
 from scrun.supervisor.children.node_scripts import signal_script
-from scrun.supervisor.contracts.engine import Call, JobRequest, NodeAnswer, Program, Session, Step
+from scrun.supervisor.contracts.engine import JobRequest, NodeAnswer, Program, Session, Step
+from scrun.supervisor.contracts.first_process import Call
 from scrun.supervisor.contracts.node import ImageFile, Mounting
 from scrun.supervisor.contracts.staged import config_of_task
 from scrun.supervisor.core.nurseries import until, unwrapped
@@ -46,7 +47,7 @@ _PATIENCE = 10.0
 
 
 class RanksJob(SlurmJob):
-    """A job with one container of several tasks (see `contracts.engine.CreatesFirst`)."""
+    """A job with one container of several tasks (see `contracts.first_process.CreatesFirst`)."""
 
     launch = "shim"
     below_engine = False
@@ -134,7 +135,7 @@ class RanksJob(SlurmJob):
     async def created(
         self, step: Step, call: Call | None = None, console: str | None = None
     ) -> AsyncIterator[WatchedProcess]:
-        """See `supervisor.contracts.engine.CreatesFirst`.
+        """See `supervisor.contracts.first_process.CreatesFirst`.
 
         Raises:
             EngineError: A shim is missing, or a runtime failed.

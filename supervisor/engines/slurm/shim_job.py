@@ -14,7 +14,8 @@ from scrun.core.paths import real_id
 from scrun.model.states import Ending, killed
 from scrun.settings.slurm.versions import Features
 from scrun.supervisor.children.node_scripts import BY_MOUNTS, signal_script
-from scrun.supervisor.contracts.engine import Call, JobRequest, NodeAnswer, Program, Session, Step
+from scrun.supervisor.contracts.engine import JobRequest, NodeAnswer, Program, Session, Step
+from scrun.supervisor.contracts.first_process import Call
 from scrun.supervisor.contracts.node import ImageFile, Mounting, NotThere
 from scrun.supervisor.core.nurseries import until, unwrapped
 from scrun.supervisor.engines.failures import NotMade, create_and_run
@@ -41,7 +42,7 @@ _PATIENCE = 10.0
 
 
 class ShimJob(SlurmJob):
-    """A job whose container a shim makes (see `supervisor.contracts.engine.CreatesFirst`)."""
+    """A job whose container a shim makes (see `contracts.first_process.CreatesFirst`)."""
 
     launch = "shim"
     below_engine = False
@@ -121,7 +122,7 @@ class ShimJob(SlurmJob):
     async def created(
         self, step: Step, call: Call | None = None, console: str | None = None
     ) -> AsyncIterator[WatchedProcess]:
-        """See `supervisor.contracts.engine.CreatesFirst`.
+        """See `supervisor.contracts.first_process.CreatesFirst`.
 
         Raises:
             EngineError: There is no shim, or the runtime failed.

@@ -79,7 +79,8 @@ class WarmJobs:
         Raises:
             AllocationRefused: Slurm gave no job.
         """
-        if not self._linger or request.keep is None or needs is None:
+        is_new = request.left is None
+        if not (self._linger and is_new) or request.keep is None or needs is None:
             async with allocate(request) as held:
                 yield Loan(held)
             return

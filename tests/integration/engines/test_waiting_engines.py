@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.harness import cluster
+from tests.harness.adoption import kill_all_supervisors
 from tests.harness.containerd import IMAGE, Containerd
 from tests.harness.docker import Docker
 from tests.harness.podman import RUN, Podman, compose, rootless_podman, write_compose, write_kube
@@ -132,6 +133,21 @@ def test_podman_run(podman: Podman) -> None:
     assert (process.returncode, out) == (7, b"ran\n")
     assert BUSY.search(err.decode())
     assert ALLOCATED.search(err.decode().splitlines()[-1])
+    podman.must("rm", "one")
+
+
+def test_podman_goes_on_when_the_supervisor_is_killed(podman: Podman) -> None:
+    with cluster.full(podman.site.user):
+        process = begin(podman, *RUN, "--name", "one", "busybox", "sh", "-c", "echo ran; exit 7")
+        waits(podman, "one")
+        jobs = jobs_of(podman)
+        for _ in range(2):
+            kill_all_supervisors(podman.site)
+            time.sleep(1)
+        assert "Up " in podman.must("ps", "--all")
+        assert jobs_of(podman) == jobs
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out) == (7, b"ran\n")
     podman.must("rm", "one")
 
 

@@ -16,6 +16,7 @@ from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.life import Life
 from tests.harness.site import Site, unit
+from tests.harness.slow_staging import stage_slowly
 from tests.harness.terminal import open_terminal
 from tests.harness.wait import wait_until, wait_while
 
@@ -200,20 +201,6 @@ def test_a_patient_create_waits(make_site: MakeSite) -> None:
     assert life.errors() == ""
 
 
-def stage_slowly(site: Site, result: str) -> None:
-    """Stage by a script, for three seconds."""
-    script = site.base / "slow.lua"
-    text = f"""function slurm_scrun_stage_in()
-    slurm.allocator_command("sleep 3")
-    return {result}
-end
-function slurm_scrun_stage_out() return slurm.SUCCESS end
-"""
-    script.write_text(text)
-    with open(site.base / "scrun.toml", "a") as settings:
-        settings.write(f'[lua]\nscript = "{script}"\n')
-
-
 def test_staging_that_fails_after_the_answer(site: Site) -> None:
     stage_slowly(site, "slurm.ERROR")
     life = site.life("true").created().start()
@@ -227,7 +214,7 @@ def test_staging_that_fails_after_the_answer(site: Site) -> None:
 
 
 def test_an_end_while_it_is_staged(site: Site) -> None:
-    stage_slowly(site, "slurm.SUCCESS")
+    stage_slowly(site)
     life = site.life("true").created().start()
     assert "its bundle is being staged" in site.fails("exec", life.id, "true")
     life.kill()

@@ -75,8 +75,8 @@ PROCESSES: tuple[Fault, ...] = (
         "supervisor",
         ALL,
         {
-            "KILL": "nothing, but for the time: another one adopts it. A `create` that it was "
-            "asked for is refused; while its job is waited for, 125",
+            "KILL": "nothing, but for the time: another one adopts it, or waits on for its "
+            "job. A `create` that it was asked for is refused",
             "TERM": "as KILL",
             "INT": "status 125; `state` says that the supervisor was told to stop",
             "STOP": LATER,

@@ -125,8 +125,7 @@ def _may(plan: Plan, seen: Seen) -> frozenset[int]:
 
 def _is_adopted(plan: Plan, seen: Seen) -> bool:
     """Tell whether another supervisor has to have adopted it, so that nothing shows."""
-    is_made = plan.moment not in (None, CREATING) and not plan.waits
-    return seen.hit and plan.fault.is_adopted and is_made
+    return seen.hit and plan.fault.is_adopted and plan.moment not in (None, CREATING)
 
 
 def _may_with_anchor(plan: Plan, seen: Seen) -> frozenset[int]:
@@ -144,7 +143,7 @@ def _never_ran(plan: Plan, seen: Seen) -> bool:
     """Tell whether it was ended for sure while its job was in the queue."""
     fault = plan.fault
     surely = bool(fault.ends) and fault.surely and not fault.outage
-    return seen.hit and plan.moment is WAITING and surely
+    return seen.hit and plan.moment is WAITING and surely and not _is_adopted(plan, seen)
 
 
 def _odd(plan: Plan) -> frozenset[int]:
@@ -246,7 +245,8 @@ def _of_the_end(plan: Plan, seen: Seen) -> list[Problem]:
     # without a process there is no running it, which the status and the log tell
     unable = plan.fault.target in ("worker", "command") or plan.fault.action == "limited"
     # and what has not been staged need not be brought back
-    unable |= plan.waits and seen.hit and plan.moment in (CREATING, CREATED, STARTING, WAITING)
+    while_it_waits = plan.waits and plan.moment in (CREATING, CREATED, STARTING, WAITING)
+    unable |= while_it_waits and seen.hit and not _is_adopted(plan, seen)
     scripted = plan.kind == "script" and not unable
     if scripted and not seen.staged_out:
         found.append(Problem(Kind.LINES, "stage_out was not called"))

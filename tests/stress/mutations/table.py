@@ -79,7 +79,7 @@ def _allocation() -> Iterator[Mutation]:
         "status = 0",
         _HERE + "slurm/test_job_status.py::test_the_job_ends_as_its_container",
     )
-    yield hold(
+    yield _in(_SLURM + "holding.py")(
         "a-killed-sallocs-job-is-forgotten",
         "await allocation.cancel_leftovers(salloc, began)",
         "pass",
@@ -87,7 +87,7 @@ def _allocation() -> Iterator[Mutation]:
     )
     yield hold(
         "a-jobs-loss-is-not-reported",
-        "watching.start_soon(allocation.watch, salloc)",
+        "watching.start_soon(self.watch, salloc)",
         "pass",
         _HERE + "faults/test_taken_away.py::test_cancelled_from_outside",
     )

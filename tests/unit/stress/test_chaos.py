@@ -1,6 +1,7 @@
 """What tools/chaos makes of a seed, and what it makes of what it has seen."""
 
 import importlib
+import itertools
 from pathlib import Path
 
 import msgspec
@@ -384,8 +385,9 @@ def test_nothing_shows_of_a_supervisor_that_is_killed(
     name: str, engine: str, what: dict[str, object], problems: list[Kind]
 ) -> None:
     [fault] = find(name)
-    for moment in fault.moments_on(engine):
-        of = msgspec.structs.replace(plan(fault, moment), engine=engine)
+    waits = {False, engine == "slurm"}
+    for moment, waiting in itertools.product(fault.moments_on(engine), waits):
+        of = msgspec.structs.replace(plan(fault, moment), engine=engine, waits=waiting)
         if moment is CREATING:
             assert Kind.STATUS not in kinds(of, seen(hit=True, state=None, anchor=125))
             assert kinds(of, seen(hit=True, create=REFUSED, start=None, anchor=None)) == []

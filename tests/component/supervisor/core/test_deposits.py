@@ -14,9 +14,9 @@ import pytest
 import trio
 
 from scrun.core.errors import StateError
-from scrun.supervisor.containers.adoption import by_jobs
+from scrun.supervisor.containers.adoption import by_jobs, in_turn
 from scrun.supervisor.core.deposits import Deposits, PassedOn, no_deposit
-from scrun.supervisor.core.left import Found, Together, find
+from scrun.supervisor.core.left import MADE, Found, Together, find
 from scrun.supervisor.core.line import Line
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.daemon.keeper import Keeper
@@ -209,6 +209,37 @@ async def test_all_that_are_together_wait_for_one_another() -> None:
     assert not together.complete.is_set()
     together.without("c2")
     assert together.complete.is_set()
+
+
+async def test_each_joins_the_job_after_those_before_it(autojump_clock: trio.abc.Clock) -> None:
+    together, joined = Together(), list[str]()
+    for name in ("c1", "c2", "c3"):
+        together.line_up(name)
+
+    async def join(name: str) -> None:
+        await together.turn_of(name)
+        joined.append(name)
+        together.joins(name)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(join, "c3")
+        nursery.start_soon(join, "c2")
+        await trio.sleep(1)
+        assert joined == []
+        together.joins("c1")
+    assert joined == ["c2", "c3"]
+
+
+def test_those_that_are_made_join_first_then_who_asked_for_the_job() -> None:
+    job = Found("c3/1", {}, {})
+    names: dict[str, dict[str, object]] = {
+        "c1": {},
+        "c2": {MADE: {}},
+        "c3": {},
+        "c4": {MADE: {}},
+    }
+    found = [Found(name, facts, {}, job) for name, facts in names.items()]
+    assert [one.container for one in in_turn(found)] == ["c2", "c4", "c3", "c1"]
 
 
 async def test_what_was_given_up_is_not_kept(pipe: tuple[int, int]) -> None:

@@ -104,3 +104,30 @@ def test_nothing_is_said_after_the_end(notices: Notices, said: list[str]) -> Non
     notices.waits(PRIORITY)
     notices.granted("node1")
     assert said == [BUSY]
+
+
+@pytest.mark.parametrize(
+    ("started", "granted", "lines"),
+    [
+        (True, False, ["job 42 has been allocated node1"]),
+        (True, True, []),
+        (False, False, []),
+        (False, True, []),
+    ],
+)
+def test_a_successor_says_nothing_again(
+    notices: Notices, said: list[str], lines: list[str], *, started: bool, granted: bool
+) -> None:
+    notices.queued("42")
+    notices.go_on(None if granted else RESOURCES, started=started, granted=granted)
+    notices.waits(None if granted else RESOURCES)
+    notices.granted("node1")
+    assert said == lines
+
+
+def test_a_start_after_the_adoption_says_what_is_known(notices: Notices, said: list[str]) -> None:
+    notices.queued("42")
+    notices.go_on(RESOURCES, started=False, granted=False)
+    notices.started()
+    notices.granted("node1")
+    assert said == [BUSY, "job 42 has been allocated node1"]

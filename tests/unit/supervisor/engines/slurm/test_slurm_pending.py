@@ -19,6 +19,7 @@ from scrun.model.waiting import (
     is_news,
     is_too_much,
     waiting_line,
+    waiting_of,
 )
 from scrun.settings.file.load import GIVE_UP
 from scrun.supervisor.engines.slurm.pending import read_answers, read_waiting
@@ -228,3 +229,10 @@ def test_annotations() -> None:
 )
 def test_what_is_news(told: Waiting | None, new: Waiting, news: bool) -> None:
     assert is_news(told, new, NOW) is news
+
+
+@pytest.mark.parametrize(
+    "waiting", [None, Waiting("Priority"), Waiting("Resources", 1795268178.0)]
+)
+def test_a_successor_reads_from_the_record_what_a_job_waits_for(waiting: Waiting | None) -> None:
+    assert waiting_of(annotations_of(waiting)) == waiting
