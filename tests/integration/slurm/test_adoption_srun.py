@@ -24,6 +24,7 @@ from tests.harness.adoption import (
     told,
 )
 from tests.harness.life import Life
+from tests.harness.processes import signal_quietly
 from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while
 
@@ -230,7 +231,7 @@ def test_its_srun_is_killed_meanwhile(site: Site) -> None:
     [supervisor] = site.supervisors()
     os.kill(supervisor, signal.SIGSTOP)
     for srun in (one for one in site.processes() if os.path.basename(one.argv[0]) == "srun"):
-        os.kill(srun.pid, signal.SIGKILL)
+        signal_quietly(srun.pid)
     os.kill(supervisor, signal.SIGKILL)
     assert life.wait(60) == 137
     end(life)
