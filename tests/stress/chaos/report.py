@@ -107,6 +107,11 @@ class Report:
         """Whether nothing was lost or left."""
         return not self.failures and not self.remains.keys() - NOT_OURS
 
+    def say(self, text: str) -> None:
+        """Say something about the run."""
+        self._clear()
+        print(f"chaos: {text}", file=self._progress, flush=True)
+
     def _show(self) -> None:
         now = time.monotonic()
         terminal = self._progress.isatty()

@@ -55,34 +55,48 @@ class Run:
     testbeds: dict[str, Testbed] = field(default_factory=dict)
     forgotten: set[str] = field(default_factory=set)
     made_before: set[str] = field(default_factory=set)
+    enough: bool = False
 
     async def run(self) -> None:
         """Run all containers, and count."""
-        order = self.order
         async with trio.open_nursery() as nursery:
             await nursery.start(self.children.reap)
             try:
-                for engine in order.engines:
-                    self.testbeds[engine] = Testbed(
-                        engine, order.user, self.children, order.linger
-                    )
-                    if engine == "slurm":
-                        await self.testbeds[engine].make_gate()
-                await self._warm_up()
-                if any(self._plan(number).kind in PODMAN for number in self._numbers):
-                    self.testbeds["podman"] = PodmanTestbed(order.user, self.children)
-                self.made_before = set(census.half_made(self.testbeds.values()))
-                before = {e: census.descriptors(p) for e, p in self.testbeds.items()}
-                self.report.begin()
-                await self._all_containers()
-                self.report.end()
-                for testbed in self.testbeds.values():
-                    testbed.unmount()
-                await self._count(before)
+                async with trio.open_nursery() as interrupted:
+                    interrupted.start_soon(self._obey)
+                    await self._run_all()
+                    interrupted.cancel_scope.cancel()
             finally:
                 with trio.CancelScope(shield=True):
                     await self._close()
                 self.children.leave()
+
+    async def _obey(self) -> None:
+        """Begin no more containers after a first interrupt, and end at once after a second one."""
+        with trio.open_signal_receiver(signal.SIGINT) as interrupts:
+            async for _ in interrupts:
+                if self.enough:
+                    raise KeyboardInterrupt
+                self.enough = True
+                self.report.say("no more containers begin; interrupt once more to end at once")
+
+    async def _run_all(self) -> None:
+        order = self.order
+        for engine in order.engines:
+            self.testbeds[engine] = Testbed(engine, order.user, self.children, order.linger)
+            if engine == "slurm":
+                await self.testbeds[engine].make_gate()
+        await self._warm_up()
+        if any(self._plan(number).kind in PODMAN for number in self._numbers):
+            self.testbeds["podman"] = PodmanTestbed(order.user, self.children)
+        self.made_before = set(census.half_made(self.testbeds.values()))
+        before = {e: census.descriptors(p) for e, p in self.testbeds.items()}
+        self.report.begin()
+        await self._all_containers()
+        self.report.end()
+        for testbed in self.testbeds.values():
+            testbed.unmount()
+        await self._count(before)
 
     @property
     def _numbers(self) -> Sequence[int]:
@@ -119,6 +133,8 @@ class Run:
         limit = trio.Semaphore(order.at_once)
         async with trio.open_nursery() as nursery:
             for number in self._numbers:
+                if self.enough:
+                    break
                 plan = self._plan(number)
                 if not plan.fault.outage:
                     await limit.acquire()
