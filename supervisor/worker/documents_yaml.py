@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # The number of values that aliases may stand for: nine lines of YAML can mean 9**9 of them.
 MAX_ALIASED = 100_000
 
+_TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 _TAG = "tag:yaml.org,2002:"
 _NULLS = ("", "~", "null", "Null", "NULL")
 _BOOLS = {
@@ -51,6 +52,8 @@ def parse_yaml(text: str) -> Tree:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = error.problem or error.context or "not understood"
+        if "nesting depth" in problem:  # libyaml 0.2.6 counts as well, up to the same number
+            problem = _TOO_DEEP
         raise DocumentError(_at(mark, problem)) from None
     except yaml.YAMLError as error:
         raise DocumentError(" ".join(str(error).split())) from None
@@ -117,7 +120,7 @@ class _Reader:
             tree = _scalar(event)
             self._count += len(event.value) // 100  # long ones count for more
         elif depth == MAX_DEPTH:
-            raise DocumentError(_at(event.start_mark, f"nested deeper than {MAX_DEPTH} levels"))
+            raise DocumentError(_at(event.start_mark, _TOO_DEEP))
         elif isinstance(event, yaml.SequenceStartEvent):
             _check_tag(event, "seq")
             tree = self._sequence(depth + 1)

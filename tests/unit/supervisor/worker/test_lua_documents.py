@@ -440,8 +440,6 @@ def whole(number: str) -> float:
         ),
         ("a: !include x", "line 1 column 4: the tag !include is not known"),
         ("!!set {a}", "line 1 column 1: the tag tag:yaml.org,2002:set is not known"),
-        ("[" * 100_000, "line 1 column 1001: nested deeper than 1000 levels"),
-        ("- " * 2_000, "line 1 column 2001: nested deeper than 1000 levels"),
         ("a: \0", ""),
         (b"\xff", "not UTF-8 at byte 1"),
     ],
@@ -450,6 +448,12 @@ def test_no_yaml(lua: Lua, text: str | bytes, message: str) -> None:
     ok, error = lua.run("return pcall(slurm.from_yaml, text)", text)
     assert not ok
     assert error.decode().startswith(f"slurm.from_yaml: {message}")
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "- " * 2_000, "a: {" * 2_000])
+def test_too_deep(lua: Lua, text: str) -> None:
+    """libyaml notices it before us, or behind, at another column."""
+    assert "nested deeper than 1000 levels" in lua.error("slurm.from_yaml(text)", text)
 
 
 def test_no_laughs(lua: Lua) -> None:
