@@ -22,10 +22,18 @@ def forward(parsed: Parsed) -> int:
         return forward_each(parsed)
     container = parsed.id or ""
     directory = record_root(parsed) + "/" + container
+    asked = []
+
+    def meanwhile() -> None:
+        asked.append(parsed.command)
+        if parsed.command == "state":
+            _load_output()
+
     try:
-        meanwhile = _load_output if parsed.command == "state" else None
         status, answer = ask(directory, "supervisor", build_request(parsed, container), meanwhile)
     except wire.NOBODY:
+        if "delete" in asked and not posix.access(directory, posix.F_OK):
+            return 0  # its supervisor died before it could say that it is deleted
         from scrun.client import orphan
 
         return orphan.run(parsed, directory)

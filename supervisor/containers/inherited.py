@@ -119,10 +119,13 @@ class InheritedContainer(Container):
             await super().run()
         finally:
             self.there.set()
-            if self._found.job is not None:
-                self._found.job.together.joins(self.id)
+            if (job := self._found.job) is not None:
+                job.together.joins(self.id)
                 for name in self._names:
-                    self._found.job.together.without(name)
+                    job.together.without(name)
+                if job.together.leaves(self.id) and self._deposit.job is not None and job.fds:
+                    job.close()  # all were ended before they could take it over, so nobody will
+                    self._deposit.job.end()
             for found, deposit in self._left:
                 deposit.end()
                 await tell(found, killed(signal.SIGKILL))

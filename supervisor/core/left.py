@@ -56,6 +56,7 @@ class Together:
         self.complete = trio.Event()
         self._awaited: set[str] = set()
         self._turns: dict[str, trio.Event] = {}
+        self._ended: set[str] = set()
 
     def awaits(self, name: str) -> None:
         """Have the shim wait for one more, a container or a program in one."""
@@ -81,6 +82,11 @@ class Together:
     def joins(self, container: str) -> None:
         """Let the next one join: this one has, or never will."""
         self._turns[container].set()
+
+    def leaves(self, container: str) -> bool:
+        """Note that a container has ended; return whether it was the last one."""
+        self._ended.add(container)
+        return len(self._ended) == len(self._turns)
 
 
 class Found(msgspec.Struct):

@@ -1,6 +1,7 @@
 """What a command makes of a supervisor that it cannot reach, or that hangs up."""
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -74,6 +75,27 @@ def test_one_that_hangs_up_is_asked_again(tmp_path: Path) -> None:
     with listening(tmp_path, [b"", b"", b"\0fine"]) as asked:
         assert ask(str(tmp_path), "supervisor", [b"state", b"c1"]) == (0, b"fine")
     assert asked == [wire.frame([b"state", b"c1"])]
+
+
+@pytest.mark.parametrize(("command", "status"), [("delete", 0), ("kill", 1), ("start", 1)])
+def test_one_that_dies_before_it_says_that_the_container_is_deleted(
+    tmp_path: Path, command: str, status: int
+) -> None:
+    directory = record(tmp_path)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(directory / "supervisor"))
+        listener.listen()
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(4096)
+                shutil.rmtree(directory)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        assert _fast.run(["--root", str(tmp_path), command, "c1"]) == status
+        thread.join(5)
 
 
 @pytest.mark.parametrize("command", ["state", "start", "kill", "delete", "pause", "resume"])

@@ -211,6 +211,15 @@ async def test_all_that_are_together_wait_for_one_another() -> None:
     assert together.complete.is_set()
 
 
+def test_the_last_that_leaves_a_job_is_told() -> None:
+    together = Together()
+    for name in ("c1", "c2"):
+        together.line_up(name)
+    assert not together.leaves("c2")
+    assert not together.leaves("c2")
+    assert together.leaves("c1")
+
+
 async def test_each_joins_the_job_after_those_before_it(autojump_clock: trio.abc.Clock) -> None:
     together, joined = Together(), list[str]()
     for name in ("c1", "c2", "c3"):
