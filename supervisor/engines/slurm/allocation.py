@@ -241,9 +241,10 @@ class Allocation:
         try:
             if environment is None:
                 environment = await self._granted_environment(line, queue, terms.because)
-            if environment is None:
-                yield None
-                return
+                await trio.lowlevel.checkpoint()  # what salloc has said before is read now
+                if environment is None or self.state.revoked:
+                    yield None
+                    return
             held = self.granted(environment)
             request.job_deposit.note(job=held.job_id, environment=environment)
             with suppress(BlockingIOError):
