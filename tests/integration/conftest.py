@@ -7,6 +7,7 @@ import pytest
 
 from tests.harness import cluster
 from tests.harness.podman import Podman, rootless_podman
+from tests.harness.site import Site
 from tests.harness.wait import wait_while
 
 
@@ -19,6 +20,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [item for item in items if any(map(item.get_closest_marker, marks))]
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=left_out)
+
+
+@pytest.fixture
+def queue(site: Site) -> Iterator[None]:
+    """A cluster that is full for the user of the test's site."""
+    with cluster.full(site.user):
+        yield
 
 
 @pytest.fixture(scope="module")

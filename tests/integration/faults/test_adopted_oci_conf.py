@@ -13,7 +13,7 @@ from tests.conftest import MakeSite
 from tests.harness.adoption import (
     COUNT,
     UNTIL_TOLD,
-    adoptions,
+    adopted,
     end,
     kill_all_supervisors,
     kill_now_and_then,
@@ -21,9 +21,8 @@ from tests.harness.adoption import (
     numbers,
     output,
 )
-from tests.harness.life import Life
 from tests.harness.site import Site
-from tests.harness.wait import wait_until, wait_while
+from tests.harness.wait import wait_while
 
 _KILL = """
 RunTimeQuery="runc --root={state} state %j.%t"
@@ -44,16 +43,12 @@ def site(request: pytest.FixtureRequest, make_site: MakeSite, tmp_path: Path) ->
     return make_site("local-root", settings=f'[local]\noci_conf = "{conf}"\n')
 
 
-def adopted(life: Life, times: int = 1) -> None:
-    wait_until("it is adopted", lambda: adoptions(life) == times, 20)
-
-
 def test_one_that_runs_goes_on(site: Site) -> None:
     life = site.shell(UNTIL_TOLD).created().start().says("up")
     for times in (1, 2):
         kill_supervisor(site)
         assert life.state()["status"] == "running"
-        adopted(life, times)
+        adopted(life, times=times)
     assert site.must("exec", life.id, "echo", "in it") == "in it\n"
     life.kill("USR1")
     assert life.wait(20) == 7

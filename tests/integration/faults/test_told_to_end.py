@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from tests.conftest import MakeSite
-from tests.harness.adoption import UNTIL_TOLD, adoptions, end
+from tests.harness.adoption import UNTIL_TOLD, adopted, end
 from tests.harness.life import Life
 from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while
@@ -34,15 +34,10 @@ def told(site: Site, *numbers: int) -> None:
     wait_while("the old one", lambda: supervisor in site.supervisors(), 4.5)
 
 
-def adopted(life: Life, times: int) -> None:
-    """Wait until it is."""
-    wait_until("it is adopted", lambda: adoptions(life) == times, 20)
-
-
 def go_on(*lives: Life, times: int = 1) -> None:
     """Hold that they were adopted, and have statuses of their own."""
     for life in lives:
-        adopted(life, times)
+        adopted(life, times=times)
         assert life.state()["status"] == "running"
         life.kill("USR1")
         assert life.wait(30) == 7
@@ -89,7 +84,7 @@ def test_the_end_of_a_service(make_site: MakeSite, place: str, first: str) -> No
         if first == "the supervisor":
             with suppress(ProcessLookupError):
                 os.kill(keeper, signal.SIGTERM)  # it calls a successor, or has done so
-        adopted(life, times)
+        adopted(life, times=times)
     go_on(life, times=2)
 
 

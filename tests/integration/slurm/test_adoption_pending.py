@@ -5,7 +5,7 @@ import random
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -14,6 +14,7 @@ from tests.harness import cluster
 from tests.harness.adoption import (
     COUNT,
     UNTIL_TOLD,
+    adopted,
     adoptions,
     end,
     kill_all_supervisors,
@@ -36,12 +37,6 @@ def site(make_site: MakeSite) -> Site:
     return make_site("slurm-user", create_timeout=0.5)
 
 
-@pytest.fixture
-def queue(site: Site) -> Iterator[None]:
-    with cluster.full(site.user):
-        yield
-
-
 def pending(site: Site, script: str = "echo ran; exit 7", *, started: bool = True) -> Life:
     """A container whose job waits, and which says why."""
     life = site.shell(script).created()
@@ -49,13 +44,6 @@ def pending(site: Site, script: str = "echo ran; exit 7", *, started: bool = Tru
         life.start()
     wait_until("a reason", lambda: PENDING in life.state()["annotations"], 20)
     return life
-
-
-def adopted(*lives: Life, times: int = 1) -> None:
-    def known() -> list[int]:
-        return [adoptions(life) for life in lives]
-
-    wait_until("they are adopted", lambda: known() == [times] * len(lives), 20)
 
 
 def killed_while_stopped(site: Site, meanwhile: Callable[[], object]) -> None:

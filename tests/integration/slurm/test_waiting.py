@@ -30,13 +30,6 @@ def site(make_site: MakeSite) -> Site:
     return make_site("slurm-user", create_timeout=0.5)
 
 
-@pytest.fixture
-def queue(site: Site) -> Iterator[None]:
-    """A full cluster."""
-    with cluster.full(site.user):
-        yield
-
-
 def waiting(site: Site, script: str = "echo ran; exit 7", *, started: bool = True) -> Life:
     """Make a container whose job waits."""
     life = site.shell(script).created()
