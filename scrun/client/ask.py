@@ -14,15 +14,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def forward(parsed: Parsed) -> int:
-    """Forward an operation to the container's supervisor and print the answer."""
+_NOT_TWICE = (b"start", b"pause", b"resume")
+
+
+def forward(parsed: Parsed, *, again: bool = False) -> int:
+    """Forward an operation to the container's supervisor and print the answer.
+
+    Args:
+        parsed: The command line.
+        again: Whether a supervisor was asked before, which has died before it answered.
+    """
     if parsed.options.get("regex"):
         from scrun.client.matching import forward_each
 
         return forward_each(parsed)
     container = parsed.id or ""
     directory = record_root(parsed) + "/" + container
-    asked = []
+    fields = build_request(parsed, container)
+    if again:
+        fields = asked_again(fields)
+    asked = [parsed.command] * again
 
     def meanwhile() -> None:
         asked.append(parsed.command)
@@ -30,13 +41,13 @@ def forward(parsed: Parsed) -> int:
             _load_output()
 
     try:
-        status, answer = ask(directory, "supervisor", build_request(parsed, container), meanwhile)
+        status, answer = ask(directory, "supervisor", fields, meanwhile)
     except wire.NOBODY:
         if "delete" in asked and not posix.access(directory, posix.F_OK):
             return 0  # its supervisor died before it could say that it is deleted
         from scrun.client import orphan
 
-        return orphan.run(parsed, directory)
+        return orphan.run(parsed, directory, asked=bool(asked))
     if status:
         from scrun.cli.failure import report_failure
 
@@ -61,6 +72,11 @@ def build_request(parsed: Parsed, container: str) -> "list[bytes]":
     elif parsed.command == "delete":
         fields.append("1" if parsed.options.get("force") else "")
     return [wire.encoded(field) for field in fields]
+
+
+def asked_again(fields: "list[bytes]") -> "list[bytes]":
+    """Return a request for the successor of a supervisor that may have carried it out."""
+    return [*fields[:2], b"1"] if fields[0] in _NOT_TWICE else fields
 
 
 def _load_output() -> None:
@@ -94,7 +110,7 @@ def converse(
 
     A supervisor that hangs up without an answer was about to exit, has died, or did not get the
     whole request in time, for example because this process was stopped. The next attempt to
-    connect tells which.
+    connect tells which. What the first one has done already is no error of the next one's.
 
     Args:
         connect: Connects to the supervisor.
@@ -112,7 +128,7 @@ def converse(
                 meanwhile()
             return wire.receive(sock)
         except ConnectionResetError:
-            pass
+            fields = asked_again(fields)
         finally:
             sock.close()
     raise ConnectionResetError(104, "it hangs up without an answer; try again", "the supervisor")

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from _socket import socket
 
 
-def run(parsed: Parsed, directory: str) -> int:
+def run(parsed: Parsed, directory: str, *, asked: bool) -> int:
     """Run one of state, start, kill, pause, resume and delete.
 
     Args:
         parsed: The command line.
         directory: The container's record.
+        asked: Whether its supervisor was asked, and has died before it answered.
 
     Raises:
         UnknownContainer: There is no such container.
@@ -44,7 +45,7 @@ def run(parsed: Parsed, directory: str) -> int:
         from scrun.client.ask import forward
 
         sock.close()
-        return forward(parsed)
+        return forward(parsed, again=asked)
     if parsed.command == "delete":
         return _delete(parsed, root, container)
     # takes 25 ms: not for unknown containers, which engines ask about when they clean up

@@ -16,6 +16,7 @@ from scrun.anchor.foreground import CarriedTerminal, KeptTerminal, pass_signals_
 from scrun.cli.grammar import OF_IMAGES
 from scrun.cli.parse import Parsed
 from scrun.client.anchored import Anchored
+from scrun.client.answer import fetch_answer
 from scrun.client.ask import ask, record_root
 from scrun.client.submit import submit
 from scrun.core.errors import UsageError
@@ -54,7 +55,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
             reason_shown = False
             if not detach:
                 pass_signals_on(anchored.socket, carried)
-            status, answer = ask(directory, "supervisor", [b"start", os.fsencode(container)])
+            status, answer = fetch_answer(directory, [b"start", os.fsencode(container)])
             if status:
                 _delete(directory)
     if status:

@@ -41,16 +41,10 @@ class AdoptedContainer(InheritedContainer):
         await self.there.wait()
         await super().kill(number)
 
-    async def start(self) -> Callable[[], None]:
-        """See `Container`; the other may have been killed before it answered."""
+    async def start(self, *, again: bool = False) -> Callable[[], None]:
+        """See `Container`."""
         await self.there.wait()
-        if self._start_was_asked:
-            self._start_was_asked = False
-            await self._begun.wait()
-            if self._not_started is not None:
-                raise self._not_started
-            return lambda: None
-        return await super().start()
+        return await super().start(again=again)
 
     async def _run_in_job(self) -> None:
         self._take_captured_over()

@@ -33,8 +33,12 @@ class Container(Lifecycle):
         if not self._ledger.record.is_left:
             mounts.close()
 
-    async def start(self) -> Callable[[], None]:
+    async def start(self, *, again: bool = False) -> Callable[[], None]:
         """Let the container run as soon as it has its job and its bundle is staged.
+
+        Args:
+            again: Whether a supervisor was asked before, which has died before it answered. So it
+                may be started already, by the same caller, and that is no error.
 
         Returns:
             A function to call after the caller got its answer. It begins the step: creating its
@@ -44,6 +48,9 @@ class Container(Lifecycle):
             StateError: It is not created, or was ended meanwhile.
             ScrunError: Its process exists already and could not be started.
         """
+        if again and self.phase is not Phase.CREATED:
+            await self._has_begun()
+            return self._may_run.set
         if self.phase is not Phase.CREATED or self.ending:
             raise StateError(
                 f"container {self.id} cannot be started: it is {self._described}, not created"
@@ -54,11 +61,15 @@ class Container(Lifecycle):
         else:
             self.become(Phase.STARTING)
         self._creation.start_requested.set()
+        await self._has_begun()
+        return self._may_run.set
+
+    async def _has_begun(self) -> None:
+        """Wait until a process that exists already is started."""
         if self._first_process is not None:
             await self._begun.wait()
             if self._not_started is not None:
                 raise self._not_started
-        return self._may_run.set
 
     @property
     def _described(self) -> str:

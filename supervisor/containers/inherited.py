@@ -76,7 +76,6 @@ class InheritedContainer(Container):
         self.paused = ledger.record.status == "paused"
         self.queued.set()
         self.settled.set()
-        self._start_was_asked = self.phase in (Phase.WAITING, Phase.STARTING)
 
     def _take_captured_over(self) -> None:
         """Go on to capture its output, if the other did.

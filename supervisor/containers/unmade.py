@@ -4,7 +4,7 @@ Its `create` has been answered, and its job is pending, or it was being staged. 
 all the time. What was staged is undone and done again: nobody has seen it.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -54,13 +54,6 @@ class UnmadeContainer(InheritedContainer):
         waiting = waiting_of(record.annotations)
         self._notices.go_on(waiting, started=started, granted=NODES in record.annotations)
         self.there.set()  # it takes signals, and can be started and deleted
-
-    async def start(self) -> Callable[[], None]:
-        """See `Container`; the other may have been killed before it answered."""
-        if self._start_was_asked:
-            self._start_was_asked = False
-            return lambda: None
-        return await super().start()
 
     async def _answer_create(self) -> None:
         if self.phase is Phase.CREATED:

@@ -165,6 +165,11 @@ class ClientRequest:
     def _id(self) -> str:
         return os.fsdecode(self._arguments[0])
 
+    @property
+    def _is_asked_again(self) -> bool:
+        """Whether a supervisor that has died before it answered may have carried it out."""
+        return self._arguments[1:] == [b"1"]
+
     def _live(self, purpose: str) -> Container:
         return self._containers.live(self._id, purpose)
 
@@ -177,7 +182,7 @@ class ClientRequest:
     async def _start(self) -> bytes:
         container = self._live("start")
         await container.files.shown.wait()
-        self._afterwards = await container.start()
+        self._afterwards = await container.start(again=self._is_asked_again)
         return DONE
 
     async def _kill(self) -> bytes:
@@ -240,7 +245,9 @@ class ClientRequest:
         return b""
 
     async def _pause(self, *, resume: bool) -> bytes:
-        await pause(self._live("resume" if resume else "pause"), resume=resume)
+        container = self._live("resume" if resume else "pause")
+        if not (self._is_asked_again and container.paused is not resume):
+            await pause(container, resume=resume)
         return DONE
 
     async def _ps(self) -> bytes:

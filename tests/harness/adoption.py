@@ -1,5 +1,6 @@
 """What tests of adoption share: supervisors that are killed, and containers that go on."""
 
+import _socket
 import os
 import random
 import signal
@@ -7,8 +8,10 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from functools import partial
 
+from scrun.protocol import wire
 from tests.harness.life import Life
 from tests.harness.processes import signal_quietly
 from tests.harness.site import Site
@@ -17,8 +20,16 @@ from tests.harness.wait import wait_until, wait_while
 COUNT = "n=0; while [ $n -lt {} ]; do echo $n; n=$((n+1)); done; exit 7"
 """Says all numbers below one, and ends with status 7."""
 
+COUNTS = "trap 'exit 7' TERM; n=0; while :; do echo $n; n=$((n+1)); sleep 0.02; done"
+"""Says one number after the other until TERM, then ends with status 7."""
+
+
 UNTIL_TOLD = "trap 'exit 7' USR1; echo up; while :; do sleep 0.05; done"
 """Runs until it is told to end, with status 7."""
+
+
+PENDING = "org.scrun.pending"
+"""The annotation that says why a job waits."""
 
 
 ECHO = ("sh", "-c", "while read n && [ $n != end ]; do echo got $n; done; exit 9")
@@ -41,6 +52,15 @@ def ends(program: "subprocess.Popen[bytes]") -> None:
     assert (output, program.returncode) == (b"", 9)
 
 
+def pending(site: Site, script: str = "echo ran; exit 7", *, started: bool = True) -> Life:
+    """Make a container whose job waits, and which says why."""
+    life = site.shell(script).created()
+    if started:
+        life.start()
+    wait_until("a reason", lambda: PENDING in life.state()["annotations"], 20)
+    return life
+
+
 def kill_supervisor(site: Site) -> None:
     """SIGKILL for the supervisor."""
     [supervisor] = wait_until("one supervisor", site.supervisors, 20)
@@ -52,6 +72,19 @@ def kill_all_supervisors(site: Site) -> None:
     """SIGKILL for those that there are; perhaps none at this moment."""
     for supervisor in site.supervisors():
         signal_quietly(supervisor, signal.SIGKILL)
+
+
+def kill_successors_too(site: Site) -> None:
+    """SIGKILL for all supervisors, then for those that come in their place."""
+    for _ in range(2):
+        killed = wait_until("supervisors", site.supervisors, 20)
+        for supervisor in killed:
+            signal_quietly(supervisor, signal.SIGKILL)
+        wait_until("successors", partial(_others, site, killed), 20)
+
+
+def _others(site: Site, killed: list[int]) -> set[int]:
+    return {*site.supervisors()} - {*killed}
 
 
 def kill_now_and_then(site: Site, dice: random.Random, times: int) -> None:
@@ -79,6 +112,11 @@ def output(life: Life) -> bytes:
     """All that it has said."""
     assert life.stdout
     return life.stdout.all()
+
+
+def counted(count: int) -> list[str]:
+    """The first lines of `COUNTS`."""
+    return [str(number) for number in range(count)]
 
 
 def numbers(count: int) -> bytes:
@@ -116,3 +154,37 @@ def written(to: int, data: bytes) -> Iterator[None]:
     yield
     thread.join(60)
     assert not thread.is_alive()
+
+
+def asked_again(life: Life) -> None:
+    """Start, pause and resume it by a supervisor that dies before it answers.
+
+    Hold that its successor says the same to a command that asks again, and refuses what any other
+    command asks for, as it is done already.
+    """
+    for operation, status in ((b"start", "running"), (b"pause", "paused"), (b"resume", "running")):
+        fields = [operation, life.id.encode()]
+        with closing(_connected(life)) as sock:
+            wire.send(sock, fields)
+            life.wait_for(status)
+        kill_supervisor(life.site)
+        assert life.state()["status"] == status
+        for more, refused in (([b"1"], False), ([], True)):
+            with closing(_connected(life)) as sock:
+                wire.send(sock, [*fields, *more])
+                answer = wire.receive(sock)
+            assert bool(answer[0]) is refused, answer
+        assert life.state()["status"] == status
+
+
+def _connected(life: Life) -> "_socket.socket":
+    """A connection to its supervisor, as soon as there is one."""
+
+    def connect() -> "_socket.socket | None":
+        with suppress(OSError):
+            return wire.connect_supervisor(str(life.site.root / life.id), "supervisor")
+        return None
+
+    found = wait_until("a supervisor", connect, 20)
+    assert found
+    return found

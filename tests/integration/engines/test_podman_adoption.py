@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.harness import cluster
-from tests.harness.adoption import ECHO, echoes, ends
+from tests.harness.adoption import COUNTS, ECHO, counted, echoes, ends
 from tests.harness.life import Collector
 from tests.harness.podman import RUN, Podman, rootless_podman, write_kube
 from tests.harness.processes import signal_quietly
@@ -18,8 +18,6 @@ from tests.harness.terminal import open_terminal
 from tests.harness.wait import wait_until, wait_while
 
 pytestmark = pytest.mark.by_shim
-
-_COUNTS = "trap 'exit 7' TERM; n=0; while :; do echo $n; n=$((n+1)); sleep 0.02; done"
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +45,11 @@ def grows(podman: Podman, container: str) -> None:
 
 def has_said_all(podman: Podman, container: str) -> None:
     lines = podman.must("logs", container).split()
-    assert lines == [str(number) for number in range(len(lines))]
+    assert lines == counted(len(lines))
 
 
 def test_podman_goes_on(podman: Podman) -> None:
-    container = podman.must(*RUN, "--detach", "busybox", "sh", "-c", _COUNTS).strip()
+    container = podman.must(*RUN, "--detach", "busybox", "sh", "-c", COUNTS).strip()
     is_up(podman, container)
     kill_supervisors(podman)
     assert podman.must("exec", container, "echo", "in it") == "in it\n"
@@ -85,7 +83,7 @@ def test_interactive(podman: Podman, dice: random.Random) -> None:
 
 def test_programs_of_exec_go_on(podman: Podman, dice: random.Random) -> None:
     """`podman exec`, with and without a terminal, and a reader of the container's log."""
-    container = podman.must(*RUN, "--detach", "busybox", "sh", "-c", _COUNTS).strip()
+    container = podman.must(*RUN, "--detach", "busybox", "sh", "-c", COUNTS).strip()
     is_up(podman, container)
     pipe = subprocess.PIPE
     log = podman.popen(
@@ -126,13 +124,13 @@ def test_a_pod_goes_on(podman: Podman) -> None:
     """Its infra container, its members, and those that come later, in its namespaces."""
     podman.must("pod", "create", "--name", "pod", "--network", "host", "--hostname", "together")
     where = ("run", *RUN[3:], "--pod", "pod", "--detach", "busybox", "sh", "-c")
-    one, two = (podman.must(*where, _COUNTS).strip() for _ in range(2))
+    one, two = (podman.must(*where, COUNTS).strip() for _ in range(2))
     for container in (one, two):
         is_up(podman, container)
     job = the_job(podman)
     for _ in range(2):
         kill_supervisors(podman)
-        three = podman.must(*where, _COUNTS).strip()
+        three = podman.must(*where, COUNTS).strip()
         for container in (one, two, three):
             grows(podman, container)
             assert podman.must("exec", container, "hostname") == "together\n"
@@ -151,7 +149,7 @@ def test_a_pod_goes_on(podman: Podman) -> None:
 
 
 def test_kube_play_goes_on(podman: Podman) -> None:
-    podman.must("kube", "play", "--network", "host", write_kube(podman, _COUNTS))
+    podman.must("kube", "play", "--network", "host", write_kube(podman, COUNTS))
     for name in ("web-one", "web-two"):
         is_up(podman, name)
     job = the_job(podman)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import MakeSite
-from tests.harness.adoption import numbers, written
+from tests.harness.adoption import asked_again, numbers, written
 from tests.harness.life import Collector, Life
 from tests.harness.processes import signal_quietly
 from tests.harness.site import Site
@@ -84,6 +84,16 @@ def test_one_that_was_created_is_started(make_site: MakeSite, place: str) -> Non
 
 
 @PLACES
+def test_what_was_done_without_an_answer_is_no_error(make_site: MakeSite, place: str) -> None:
+    site = make_site(place)
+    life = site.shell(_UNTIL_TOLD).created()
+    asked_again(life)
+    life.kill("USR1")
+    assert life.wait(20) == 7
+    end(life)
+
+
+@PLACES
 def test_what_it_was_made_of_is_gone(make_site: MakeSite, place: str) -> None:
     """Its config.json and the settings: what is adopted is as it was."""
     site = make_site(place)
@@ -106,11 +116,11 @@ def test_start_at_the_same_moment(make_site: MakeSite, dice: random.Random) -> N
     site = make_site("local-user")
     for _ in range(12):
         life = site.shell(f"echo begun; {_UNTIL_TOLD}").created()
-        starting = site.popen("start", life.id, stdio=subprocess.DEVNULL)
+        starting = site.popen("start", life.id)
         time.sleep(dice.uniform(0, 0.12))
         for supervisor in site.supervisors():
             signal_quietly(supervisor, signal.SIGKILL)
-        assert starting.wait(30) == 0
+        assert (starting.communicate(timeout=30), starting.returncode) == ((b"", b""), 0)
         life.says("up")
         life.kill("USR1")
         assert life.wait(20) == 7

@@ -18,6 +18,7 @@ from tests.harness.adoption import (
     COUNT,
     UNTIL_TOLD,
     adoptions,
+    asked_again,
     end,
     kill_now_and_then,
     kill_supervisor,
@@ -64,6 +65,15 @@ def test_one_that_was_created_is_started(make_site: MakeSite) -> None:
     kill_supervisor(site)
     assert life.state()["status"] == "created"
     life.start(60).says("up", 30)
+    life.kill("USR1")
+    assert life.wait(20) == 7
+    end(life)
+
+
+def test_what_was_done_without_an_answer_is_no_error(make_site: MakeSite) -> None:
+    site = make_site("slurm-user")
+    life = site.shell(UNTIL_TOLD).created()
+    asked_again(life)
     life.kill("USR1")
     assert life.wait(20) == 7
     end(life)

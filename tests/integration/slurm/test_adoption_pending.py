@@ -13,6 +13,7 @@ from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.adoption import (
     COUNT,
+    PENDING,
     UNTIL_TOLD,
     adopted,
     adoptions,
@@ -22,6 +23,7 @@ from tests.harness.adoption import (
     kill_supervisor,
     numbers,
     output,
+    pending,
 )
 from tests.harness.life import Life
 from tests.harness.processes import signal_quietly
@@ -29,21 +31,10 @@ from tests.harness.site import Site
 from tests.harness.slow_staging import stage_slowly
 from tests.harness.wait import wait_until, wait_while
 
-PENDING = "org.scrun.pending"
-
 
 @pytest.fixture
 def site(make_site: MakeSite) -> Site:
     return make_site("slurm-user", create_timeout=0.5)
-
-
-def pending(site: Site, script: str = "echo ran; exit 7", *, started: bool = True) -> Life:
-    """A container whose job waits, and which says why."""
-    life = site.shell(script).created()
-    if started:
-        life.start()
-    wait_until("a reason", lambda: PENDING in life.state()["annotations"], 20)
-    return life
 
 
 def killed_while_stopped(site: Site, meanwhile: Callable[[], object]) -> None:

@@ -15,6 +15,7 @@ from tests.harness.adoption import (
     UNTIL_TOLD,
     adopted,
     adoptions,
+    asked_again,
     end,
     kill_all_supervisors,
     kill_now_and_then,
@@ -90,6 +91,14 @@ def test_one_that_was_created_is_started(site: Site) -> None:
     life.start(60).says("up", 30)
     kill_supervisor(site)
     told(life)
+
+
+def test_what_was_done_without_an_answer_is_no_error(site: Site) -> None:
+    life = site.shell(UNTIL_TOLD).created()
+    asked_again(life)
+    life.kill("USR1")
+    assert life.wait(20) == 7
+    end(life)
 
 
 def test_start_at_the_same_moment(site: Site, dice: random.Random) -> None:

@@ -77,6 +77,16 @@ def test_one_that_hangs_up_is_asked_again(tmp_path: Path) -> None:
     assert asked == [wire.frame([b"state", b"c1"])]
 
 
+@pytest.mark.parametrize("operation", ["start", "pause", "resume"])
+def test_a_successor_is_told_that_another_one_was_asked_before(
+    tmp_path: Path, operation: str
+) -> None:
+    fields = [operation.encode(), b"c1"]
+    with listening(tmp_path, [b"", b"\0"]) as asked:
+        assert ask(str(tmp_path), "supervisor", fields) == (0, b"")
+    assert asked == [wire.frame([*fields, b"1"])]
+
+
 @pytest.mark.parametrize(("command", "status"), [("delete", 0), ("kill", 1), ("start", 1)])
 def test_one_that_dies_before_it_says_that_the_container_is_deleted(
     tmp_path: Path, command: str, status: int
