@@ -1,4 +1,4 @@
 """The version of scrun, and of the runtime specification that it speaks."""
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
 SPEC = "1.0.2"

@@ -4,22 +4,27 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from scrun.core.version import VERSION
 from tests import CHECKOUT
 from tests.conftest import MakeSite
+from tests.harness import cluster
+from tests.harness.adoption import UNTIL_TOLD, output, pending
 from tests.harness.installation import Installation
 from tests.harness.life import Life
 from tests.harness.site import Site, scrun_binary
 from tests.harness.wait import wait_until, wait_while
 
-pytestmark = [pytest.mark.by_shim, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.by_shim, pytest.mark.timeout(600)]
 
-_UNTIL_TOLD = "trap 'exit 7' USR1; echo up; while :; do sleep 0.05; done"
 _OLD = "0.0.1"
+_FROM = os.environ.get("SCRUN_UPGRADE_FROM")
+_MANY = 50 if _FROM else 8
 
 
 def have_version(installation: Installation, version: str) -> None:
@@ -42,8 +47,20 @@ def older() -> Iterator[Installation]:
     installation.close()
 
 
+@pytest.fixture
+def before(older: Installation, tmp_path: Path) -> Installation:
+    """The scrun of the commit that SCRUN_UPGRADE_FROM names, or else the older one."""
+    if _FROM:
+        words = ["git", "-C", str(CHECKOUT), "archive", _FROM, "scrun", "supervisor"]
+        files = subprocess.run(words, check=True, stdout=subprocess.PIPE, timeout=60).stdout
+        subprocess.run(["tar", "-x", "-C", tmp_path], check=True, input=files, timeout=60)
+        shutil.rmtree(older.site / "scrun")
+        shutil.copytree(tmp_path / "scrun", older.site / "scrun")
+    return older
+
+
 def running(site: Site, count: int) -> list[Life]:
-    lives = [site.shell(_UNTIL_TOLD).created(60) for _ in range(count)]
+    lives = [site.shell(UNTIL_TOLD).created(60) for _ in range(count)]
     return [life.start(60).says("up", 30) for life in lives]
 
 
@@ -66,7 +83,7 @@ def test_a_newer_one_takes_over(make_site: MakeSite, older: Installation) -> Non
     site = make_site("slurm-user", binary=older.binary)
     lives = running(site, 5)
     staying = (
-        site.shell(_UNTIL_TOLD, environment={"SCRUN_NTASKS": "2"})
+        site.shell(UNTIL_TOLD, environment={"SCRUN_NTASKS": "2"})
         .created(60)
         .start(60)
         .says("up", 30)
@@ -84,6 +101,56 @@ def test_a_newer_one_takes_over(make_site: MakeSite, older: Installation) -> Non
     assert [life.state()["status"] for life in lives] == ["running"] * 5
     assert site.must("exec", lives[0].id, "echo", "in it") == "in it\n"
     end(lives)
+    site.settle(20)
+
+
+def test_a_newer_one_takes_over_what_waits_for_its_job(
+    make_site: MakeSite, older: Installation
+) -> None:
+    site = make_site("slurm-user", binary=older.binary, create_timeout=0.5)
+    with cluster.full(site.user):
+        life = pending(site)
+        [job] = site.jobs()
+        assert versions(site) == {_OLD: 1}
+        site.command[0] = scrun_binary()
+        another = pending(site)
+        wait_until("the newer one", lambda: versions(site) == {VERSION: 2}, 30)
+        assert job.split()[0] in [line.split()[0] for line in site.jobs()]
+    for one in (life, another):
+        assert one.wait(60) == 7
+        assert output(one) == b"ran\n"
+        one.delete(60)
+    site.settle(20)
+
+
+def member(site: Site) -> Life:
+    """One that runs in the pod."""
+    config = site.config("sh", "-c", UNTIL_TOLD)
+    config["annotations"] = {"org.scrun.pod": f"{site.base.name}.together"}
+    return site.life(config=config).created(60).start(60).says("up", 30)
+
+
+def test_many_and_a_pod(make_site: MakeSite, before: Installation) -> None:
+    """The newer one's commands work on all of them, and none ends before it is told to."""
+    site = make_site("slurm-user", binary=before.binary)
+    lives = running(site, _MANY)
+    pod = [member(site) for _ in range(2)]
+    site.command[0] = scrun_binary()
+    [(old, count)] = versions(site).items()
+    assert old != VERSION
+    assert count == _MANY + 2
+    new = running(site, 1)
+    assert sum(versions(site).values()) == _MANY + 3
+    pod.append(member(site))
+    assert [life.state()["status"] for life in lives + pod] == ["running"] * (_MANY + 3)
+    for life in (lives[0], lives[-1], *pod):
+        assert site.must("exec", life.id, "echo", "in it") == "in it\n"
+    assert "process" in site.must("logs", "--messages", lives[1].id)
+    end(lives)
+    end(pod)
+    wait_while("the old one", lambda: old in versions(site), 60)  # its idle_timeout is 20
+    assert versions(site) == {VERSION: 1}
+    end(new)
     site.settle(20)
 
 
