@@ -8,12 +8,14 @@ import pytest
 
 from tests.harness.adoption import COUNTS, ECHO, counted, echoes, ends, kill_successors_too
 from tests.harness.containerd import IMAGE, Containerd
+from tests.harness.daemons import Daemon
 from tests.harness.docker import Docker
 from tests.harness.terminal import open_terminal
 from tests.harness.wait import wait_until
 
 _READS = ("sh", "-c", "echo it is up; read line; echo got $line; exit 7")
 _EVERYWHERE = pytest.mark.parametrize("engine", ["local", "slurm"], indirect=True)
+_ON_A_CLUSTER = pytest.mark.parametrize("engine", ["slurm"], indirect=True)
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +27,18 @@ def engine(request: pytest.FixtureRequest) -> str:
 def docker(engine: str) -> Iterator[Docker]:
     with Docker(engine=engine) as docker:
         yield docker
+
+
+def goes_on_at_a_terminal(daemon: Daemon, *words: str) -> None:
+    """Run a container that reads a line, which is typed after its supervisor has died."""
+    screen, slave = open_terminal()
+    with daemon.popen(*words, stdin=slave, stdout=slave, stderr=slave) as running:
+        os.close(slave)
+        screen.read_until("it is up", 30)
+        kill_successors_too(daemon.site)
+        screen.says_got()
+        assert running.wait(30) == 7
+    screen.close()
 
 
 @_EVERYWHERE
@@ -55,20 +69,13 @@ def test_docker(docker: Docker) -> None:
     docker.must("rm", container)
 
 
-@_EVERYWHERE
+@_ON_A_CLUSTER
 def test_docker_with_a_terminal(docker: Docker) -> None:
-    screen, slave = open_terminal()
     words = ("run", "--rm", "--network", "none", "--interactive", "--tty", "busybox", *_READS)
-    with docker.popen(*words, stdin=slave, stdout=slave, stderr=slave) as running:
-        os.close(slave)
-        screen.read_until("it is up", 30)
-        kill_successors_too(docker.site)
-        screen.says_got()
-        assert running.wait(30) == 7
-    screen.close()
+    goes_on_at_a_terminal(docker, *words)
 
 
-@_EVERYWHERE
+@_ON_A_CLUSTER
 def test_docker_shares_namespaces(docker: Docker) -> None:
     """As near to a pod as docker comes."""
     shared = ("--network", "none", "--ipc", "shareable")
@@ -103,15 +110,8 @@ def test_containerd(engine: str) -> None:
         containerd.must("container", "rm", "c1")
 
 
-@_EVERYWHERE
+@_ON_A_CLUSTER
 def test_containerd_with_a_terminal(engine: str) -> None:
-    screen, slave = open_terminal()
     with Containerd(engine=engine) as containerd:
         words = (*containerd.run_options, "--rm", "--tty", IMAGE, "c1", *_READS)
-        with containerd.popen(*words, stdin=slave, stdout=slave, stderr=slave) as running:
-            os.close(slave)
-            screen.read_until("it is up", 30)
-            kill_successors_too(containerd.site)
-            screen.says_got()
-            assert running.wait(30) == 7
-    screen.close()
+        goes_on_at_a_terminal(containerd, *words)
