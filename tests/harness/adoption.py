@@ -12,7 +12,9 @@ from contextlib import closing, contextmanager, suppress
 from functools import partial
 
 from scrun.protocol import wire
+from tests.harness.daemons import Daemon
 from tests.harness.life import Life
+from tests.harness.podman import Podman
 from tests.harness.processes import signal_quietly
 from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while
@@ -52,6 +54,18 @@ def ends(program: "subprocess.Popen[bytes]") -> None:
     assert (output, program.returncode) == (b"", 9)
 
 
+def begins(site: Site, script: str) -> Life:
+    """Begin to create a member of the one pod of a site."""
+    config = site.config("sh", "-c", script)
+    config["annotations"] = {"org.scrun.pod": f"{site.base.name}.together"}
+    return site.life(config=config)
+
+
+def member(site: Site, script: str = UNTIL_TOLD) -> Life:
+    """A member that runs."""
+    return begins(site, script).created(60).start(60)
+
+
 def pending(site: Site, script: str = "echo ran; exit 7", *, started: bool = True) -> Life:
     """Make a container whose job waits, and which says why."""
     life = site.shell(script).created()
@@ -81,6 +95,36 @@ def kill_successors_too(site: Site) -> None:
         for supervisor in killed:
             signal_quietly(supervisor, signal.SIGKILL)
         wait_until("successors", partial(_others, site, killed), 20)
+
+
+def goes_on_with_all(engine: Podman | Daemon, container: str) -> None:
+    """Kill the supervisors of a detached container of `COUNTS`, and their successors.
+
+    Hold that its logs, their reader, programs of exec, its end and a second start are as they
+    should be, and remove it.
+    """
+    wait_until("it is up", lambda: "\n9\n" in engine.must("logs", container), 30)
+    pipe = subprocess.PIPE
+    following = ("logs", "--follow", container)
+    follower = engine.popen(*following, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
+    plain = ("exec", "--interactive", container, *ECHO)
+    with engine.popen(*plain, stdin=pipe, stdout=pipe, stderr=pipe) as program:
+        echoes(program)
+        kill_successors_too(engine.site)
+        assert engine.must("exec", container, "echo", "in it") == "in it\n"
+        echoes(program)
+        ends(program)
+    count = engine.must("logs", container).count("\n")
+    wait_until("more", lambda: engine.must("logs", container).count("\n") > count + 10, 30)
+    engine.must("stop", "--time", "20", container)
+    assert engine.must("wait", container) == "7\n"
+    followed, _ = follower.communicate(timeout=30)
+    lines = engine.must("logs", container).split()
+    assert lines == counted(len(lines))
+    assert followed.decode().split() == lines
+    engine.must("start", container)  # it can be run again
+    engine.must("stop", "--time", "20", container)
+    engine.must("rm", container)
 
 
 def _others(site: Site, killed: list[int]) -> set[int]:

@@ -1,12 +1,11 @@
 """docker and containerd do not notice that supervisors die: others adopt their containers."""
 
 import os
-import subprocess
 from collections.abc import Iterator
 
 import pytest
 
-from tests.harness.adoption import COUNTS, ECHO, counted, echoes, ends, kill_successors_too
+from tests.harness.adoption import COUNTS, counted, goes_on_with_all, kill_successors_too
 from tests.harness.containerd import IMAGE, Containerd
 from tests.harness.daemons import Daemon
 from tests.harness.docker import Docker
@@ -45,28 +44,7 @@ def goes_on_at_a_terminal(daemon: Daemon, *words: str) -> None:
 def test_docker(docker: Docker) -> None:
     words = ("run", "--detach", "--network", "none", "busybox", "sh", "-c", COUNTS)
     container = docker.must(*words).strip()
-    wait_until("it is up", lambda: "\n9\n" in docker.must("logs", container), 30)
-    pipe = subprocess.PIPE
-    following = ("logs", "--follow", container)
-    follower = docker.popen(*following, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
-    plain = ("exec", "--interactive", container, *ECHO)
-    with docker.popen(*plain, stdin=pipe, stdout=pipe, stderr=pipe) as program:
-        echoes(program)
-        kill_successors_too(docker.site)
-        assert docker.must("exec", container, "echo", "in it") == "in it\n"
-        echoes(program)
-        ends(program)
-    count = docker.must("logs", container).count("\n")
-    wait_until("more", lambda: docker.must("logs", container).count("\n") > count + 10, 30)
-    docker.must("stop", "--time", "20", container)
-    assert docker.must("wait", container) == "7\n"
-    followed, _ = follower.communicate(timeout=30)
-    lines = docker.must("logs", container).split()
-    assert lines == counted(len(lines))
-    assert followed.decode().split() == lines
-    docker.must("start", container)  # it can be run again
-    docker.must("stop", "--time", "20", container)
-    docker.must("rm", container)
+    goes_on_with_all(docker, container)
 
 
 @_ON_A_CLUSTER

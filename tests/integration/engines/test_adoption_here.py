@@ -1,15 +1,13 @@
 """podman on this machine does not notice that supervisors die: others adopt its containers."""
 
-import subprocess
 from collections.abc import Iterator
 
 import pytest
 
 from tests.harness import users
-from tests.harness.adoption import COUNTS, ECHO, counted, echoes, ends, kill_successors_too
+from tests.harness.adoption import COUNTS, goes_on_with_all, kill_successors_too
 from tests.harness.podman import Podman, podman_of
 from tests.harness.terminal import open_terminal
-from tests.harness.wait import wait_until
 
 _ANY_PIDS = ("--pids-limit", "0")
 
@@ -34,28 +32,7 @@ def run_words(*words: str) -> tuple[str, ...]:
 
 def test_podman(here: Podman) -> None:
     container = here.must(*run_words("--detach", "busybox", "sh", "-c", COUNTS)).strip()
-    wait_until("it is up", lambda: "\n9\n" in here.must("logs", container), 30)
-    pipe = subprocess.PIPE
-    words = ("logs", "--follow", container)
-    follower = here.popen(*words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
-    plain = ("exec", "--interactive", container, *ECHO)
-    with here.popen(*plain, stdin=pipe, stdout=pipe, stderr=pipe) as program:
-        echoes(program)
-        kill_successors_too(here.site)
-        assert here.must("exec", container, "echo", "in it") == "in it\n"
-        echoes(program)
-        ends(program)
-    count = here.must("logs", container).count("\n")
-    wait_until("more", lambda: here.must("logs", container).count("\n") > count + 10, 30)
-    here.must("stop", "--time", "20", container)
-    assert here.must("wait", container) == "7\n"
-    followed, _ = follower.communicate(timeout=30)
-    lines = here.must("logs", container).split()
-    assert lines == counted(len(lines))
-    assert followed.decode().split() == lines
-    here.must("start", container)  # it can be run again
-    here.must("stop", "--time", "20", container)
-    here.must("rm", container)
+    goes_on_with_all(here, container)
 
 
 def test_podman_with_a_terminal(here: Podman) -> None:

@@ -24,6 +24,7 @@ from tests.harness.adoption import (
     kill_supervisor,
     numbers,
     output,
+    told,
     written,
 )
 from tests.harness.terminal import open_terminal
@@ -74,9 +75,7 @@ def test_what_was_done_without_an_answer_is_no_error(make_site: MakeSite) -> Non
     site = make_site("slurm-user")
     life = site.shell(UNTIL_TOLD).created()
     asked_again(life)
-    life.kill("USR1")
-    assert life.wait(20) == 7
-    end(life)
+    told(life)
 
 
 def test_the_first_one_of_a_supervisor_is_safe_when_it_was_created(make_site: MakeSite) -> None:

@@ -14,29 +14,18 @@ from tests.harness.adoption import (
     UNTIL_TOLD,
     adopted,
     adoptions,
+    begins,
     end,
     kill_now_and_then,
     kill_supervisor,
+    member,
     numbers,
     output,
 )
 from tests.harness.life import Life
-from tests.harness.site import Site
 from tests.harness.wait import wait_while
 
 pytestmark = pytest.mark.by_shim
-
-
-def begins(site: Site, script: str) -> Life:
-    """Begin to create a member of the pod."""
-    config = site.config("sh", "-c", script)
-    config["annotations"] = {"org.scrun.pod": f"{site.base.name}.together"}
-    return site.life(config=config)
-
-
-def member(site: Site, script: str = UNTIL_TOLD) -> Life:
-    """A member that runs."""
-    return begins(site, script).created(60).start(60)
 
 
 def is_up(life: Life) -> Life:

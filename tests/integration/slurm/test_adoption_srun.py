@@ -96,9 +96,7 @@ def test_one_that_was_created_is_started(site: Site) -> None:
 def test_what_was_done_without_an_answer_is_no_error(site: Site) -> None:
     life = site.shell(UNTIL_TOLD).created()
     asked_again(life)
-    life.kill("USR1")
-    assert life.wait(20) == 7
-    end(life)
+    told(life)
 
 
 def test_start_at_the_same_moment(site: Site, dice: random.Random) -> None:

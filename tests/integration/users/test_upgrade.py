@@ -14,7 +14,7 @@ from scrun.core.version import VERSION
 from tests import CHECKOUT
 from tests.conftest import MakeSite
 from tests.harness import cluster
-from tests.harness.adoption import UNTIL_TOLD, output, pending
+from tests.harness.adoption import UNTIL_TOLD, member, output, pending
 from tests.harness.installation import Installation
 from tests.harness.life import Life
 from tests.harness.site import Site, scrun_binary
@@ -123,18 +123,11 @@ def test_a_newer_one_takes_over_what_waits_for_its_job(
     site.settle(20)
 
 
-def member(site: Site) -> Life:
-    """One that runs in the pod."""
-    config = site.config("sh", "-c", UNTIL_TOLD)
-    config["annotations"] = {"org.scrun.pod": f"{site.base.name}.together"}
-    return site.life(config=config).created(60).start(60).says("up", 30)
-
-
 def test_many_and_a_pod(make_site: MakeSite, before: Installation) -> None:
     """The newer one's commands work on all of them, and none ends before it is told to."""
     site = make_site("slurm-user", binary=before.binary)
     lives = running(site, _MANY)
-    pod = [member(site) for _ in range(2)]
+    pod = [member(site).says("up", 30) for _ in range(2)]
     [supervisor] = site.supervisors()
     site.command[0] = scrun_binary()
     [(old, count)] = versions(site).items()
@@ -142,7 +135,7 @@ def test_many_and_a_pod(make_site: MakeSite, before: Installation) -> None:
     assert count == _MANY + 2
     new = running(site, 1)
     assert sum(versions(site).values()) == _MANY + 3
-    pod.append(member(site))
+    pod.append(member(site).says("up", 30))
     assert [life.state()["status"] for life in lives + pod] == ["running"] * (_MANY + 3)
     for life in (lives[0], lives[-1], *pod):
         assert site.must("exec", life.id, "echo", "in it") == "in it\n"
