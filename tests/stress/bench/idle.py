@@ -9,6 +9,7 @@ from tests.harness import cluster
 from tests.harness.processes import Process, descendants, processes
 from tests.stress.bench.adoption import adopt
 from tests.stress.bench.figures import Goal, table
+from tests.stress.bench.own import Own
 from tests.stress.bench.stand import Stand
 from tests.stress.bench.weights import SETTLED, Weight, weigh
 
@@ -18,8 +19,10 @@ _OURS = ("anchor", "supervisor", "keeper")
 class Idle:
     """Idle containers by their number."""
 
-    def __init__(self, stand: Stand, sizes: Iterable[int]) -> None:
+    def __init__(self, stand: Stand, sizes: Iterable[int], own: Own | None = None) -> None:
         self._stand = stand
+        self._own = own
+        self._owns = own.bundle("sleep", "3600") if own else stand.sleep
         self._sizes = tuple(sizes)
         self._found: dict[tuple[str, int], dict[str, Weight]] = {}
 
@@ -29,6 +32,10 @@ class Idle:
             self._scrun(size)
             if self._stand.site.engine == "slurm":
                 self._bare(size)
+            if self._own:
+                self._weigh_own(self._own, size)
+        if self._own:
+            self._own.close()
 
     def _scrun(self, size: int) -> None:
         made = [self._stand.create(self._stand.sleep) for _ in range(size)]
@@ -54,14 +61,9 @@ class Idle:
 
     def _bare(self, size: int) -> None:
         words = self._stand.in_container("sleep", "3600")
-        held = [self._stand.popen(["salloc", "-Q", *words]) for _ in range(size)]
-        time.sleep(SETTLED)
-        groups = defaultdict(list)
-        for each in held:
-            for pid in (each.pid, *descendants(each.pid)):
-                with open(f"/proc/{pid}/comm") as file:
-                    groups[file.read().strip()].append(pid)
-        self._found["bare", size] = weigh(groups)
+        with self._stand.with_oci_conf():
+            held = [self._stand.popen(["salloc", "-Q", *words]) for _ in range(size)]
+        self._found["bare", size] = _with_children(each.pid for each in held)
         for each in held:  # srun is told twice, then it ends its step
             for pid in descendants(each.pid):
                 with open(f"/proc/{pid}/comm") as file:
@@ -70,6 +72,12 @@ class Idle:
                         break
         for each in held:
             each.wait()
+
+    def _weigh_own(self, own: Own, size: int) -> None:
+        made = [own.create(self._owns) for _ in range(size)]
+        self._found["own", size] = _with_children(anchor for _, anchor in made)
+        for each in made:
+            own.remove(*each)
 
     def _submit_side(self) -> list[Process]:
         """The site's processes without those inside the containers, or of its nodes."""
@@ -115,12 +123,26 @@ class Idle:
         if self._stand.site.engine == "slurm":
             ratio = self._sum("scrun", largest, "pss") / self._sum("bare", largest, "pss")
             found.append(Goal(f"PSS of {largest} idle", "`salloc` + `srun`", ratio, 1.15))
+        if self._own:
+            ratio = self._sum("scrun", largest, "pss") / self._sum("own", largest, "pss")
+            found.append(Goal(f"PSS of {largest} idle", "Slurm's own scrun", ratio, 1))
         return found
 
     def _ours(self, kind: str, size: int) -> float:
         """The wake-ups of what is ours: Slurm's own tools have theirs anyway."""
         groups = self._found[kind, size]
         return sum(groups[name].wakeups for name in _OURS if name in groups)
+
+
+def _with_children(parents: Iterable[int]) -> dict[str, Weight]:
+    """Weigh processes and their descendants, by their names."""
+    time.sleep(SETTLED)
+    groups = defaultdict(list)
+    for parent in parents:
+        for pid in (parent, *descendants(parent)):
+            with open(f"/proc/{pid}/comm") as file:
+                groups[file.read().strip()].append(pid)
+    return weigh(groups)
 
 
 def _kind(process: Process) -> str:

@@ -4,13 +4,16 @@ import glob
 import os
 import shutil
 import time
+from contextlib import AbstractContextManager, nullcontext
 
 from tests.stress.bench.figures import Goal
+from tests.stress.bench.own import Own
 from tests.stress.bench.stand import BARE, INTERPRETER, Stand, memory_root
 
 LIFE = "life of `true`"
 PAUSED = "the same with 50 ms after `create`, without these"
 BYTE = "`start` to the first byte"
+OWN = f"{LIFE}, Slurm's own scrun"
 EXEC = "`exec ID true`"
 KILL = "`kill ID URG`"
 BARE_BYTE = "bare `srun --container` to its first byte"
@@ -49,15 +52,17 @@ _WAYS = {
 class Launches:
     """The ways, in turn in each round."""
 
-    def __init__(self, stand: Stand) -> None:
-        """Write the settings of each."""
+    def __init__(self, stand: Stand, own: Own | None = None) -> None:
+        """Write the settings of each; see `Own`."""
         self._stand = stand
+        self._own = own
+        self._owns = own.bundle("true") if own else stand.true
         self._says = stand.echo("echo x")
         self._scrun: dict[str, tuple[str, ...]] = {}
         for way, settings in _WAYS.items():
             name = way.replace(" ", "-")
             file = stand.site.base / f"{name}.toml"
-            file.write_text(f"idle_timeout = 600\n[slurm]\n{settings}\n")
+            file.write_text(f'idle_timeout = 600\nstager = "builtin"\n[slurm]\n{settings}\n')
             root = memory_root(f"{stand.site.base.name}.{name}")
             binary = stand.site.command[0]
             self._scrun[way] = (binary, "--config-file", str(file), "--root", str(root))
@@ -65,17 +70,28 @@ class Launches:
     def warm_up(self) -> None:
         """Start the supervisors, fill the caches."""
         for way in _WAYS:
-            self._life(way)
+            with self._cluster(way):
+                self._life(way)
         self._stand.times.taken.clear()
 
     def round(self) -> None:
         """Take every measurement once."""
         for way in _WAYS:
-            self._life(way)
-            self._life(way, _PAUSE)
-            self._first_byte(way)
-            self._running(way)
-        self._bare_lives()
+            with self._cluster(way):
+                self._life(way)
+                self._life(way, _PAUSE)
+                self._first_byte(way)
+                self._running(way)
+        if self._own:
+            self._stand.times.add(OWN, self._own.life(self._owns))
+        with self._stand.with_oci_conf():
+            self._bare_lives()
+            self._bare_first_byte()
+
+    def _cluster(self, way: str) -> AbstractContextManager[None]:
+        return self._stand.with_oci_conf() if "container" in way else nullcontext()
+
+    def _bare_first_byte(self) -> None:
         stand = self._stand
         with stand.job() as job:
             words = ["srun", f"--jobid={job}", *stand.in_container("sh", "-c", "echo x")[1:]]
@@ -147,9 +163,12 @@ class Launches:
 
     def close(self) -> None:
         """Release the jobs that wait, end the supervisors."""
-        for scrun in self._scrun.values():
-            self._stand.take("", *scrun, "release")
+        for way, scrun in self._scrun.items():
+            with self._cluster(way):
+                self._stand.take("", *scrun, "release")
             self._stand.end_supervisor(scrun[-1])
+        if self._own:
+            self._own.close()
 
     def goals(self) -> list[Goal]:
         """Return what should have been reached (docs/decisions/shim.md)."""
@@ -166,6 +185,16 @@ class Launches:
             Goal(f"{BYTE}, shim", BARE_BYTE, byte, 0.4),
             Goal(f"{KILL}, shim, in ms", "nothing", median(f"{KILL}, shim") * 1e3, 15),
         ]
+        if self._own:
+            found += [
+                Goal(
+                    f"{LIFE}, {way}",
+                    "Slurm's own scrun",
+                    median(f"{LIFE}, {way}") / median(OWN),
+                    goal,
+                )
+                for way, goal in (("shim", 1.4), ("warm shim", 0.9))
+            ]
         if BARE_EXEC in self._stand.times.taken:
             bare = median(BARE, BARE_EXEC) + 0.005
             what = f"an interpreter, {BARE_EXEC} and 5 ms"

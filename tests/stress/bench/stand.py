@@ -42,8 +42,15 @@ class Stand:
         member: One that sleeps in the job of a pod.
     """
 
-    def __init__(self, engine: str, user: User) -> None:
-        """Make the site, and become its user for good."""
+    def __init__(self, engine: str, user: User, with_oci_conf: str | None = None) -> None:
+        """Make the site, and become its user for good.
+
+        Args:
+            engine: The site's engine.
+            user: The site's user.
+            with_oci_conf: The slurm.conf of a cluster that has an oci.conf, if that is another one
+                than the site's.
+        """
         if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
             raise SystemExit("bench: cannot become a subreaper")
         self._installation = Installation()
@@ -55,6 +62,8 @@ class Stand:
         self.site.command[-1] = str(self.site.root)
         self.times = Times()
         self._numbers = 0
+        self._environment = dict(self.site.environment)
+        self._with_oci_conf = with_oci_conf or self._environment.get("SLURM_CONF", "")
         become(user)
         self._errors = ErrorOutput()
         self.true = self.site.bundle(self.site.config("true"))
@@ -72,21 +81,35 @@ class Stand:
     @functools.cached_property
     def plain(self) -> Path:
         """The bundle that scrun hands to Slurm, to be run without scrun."""
-        made = self.create(self.true)
+        settings = self.site.base / "plain.toml"
+        settings.write_text('stager = "builtin"\n[slurm]\nlaunch = "container"\n')
         plain = self.site.base / "b" / "plain"
-        shutil.copytree(self.site.root / made.id / "bundle", plain, symlinks=True)
-        made.remove()
+        with self.with_oci_conf(), self.fresh() as scrun:
+            made = self.create(self.true, scrun=(*scrun, "--config-file", str(settings)))
+            shutil.copytree(Path(scrun[-1]) / made.id / "bundle", plain, symlinks=True)
+            made.remove()
         return plain
 
     # Commands
 
+    @contextmanager
+    def with_oci_conf(self) -> Iterator[None]:
+        """Start commands for the cluster that has an oci.conf."""
+        before = self._environment
+        self._environment = {**before, "SLURM_CONF": self._with_oci_conf}
+        yield
+        self._environment = before
+
     def popen(
-        self, command: Sequence[str], stdin: int = subprocess.DEVNULL, stdout: int | None = None
+        self,
+        command: Sequence[str],
+        stdin: int = subprocess.DEVNULL,
+        stdout: int | None = None,
     ) -> subprocess.Popen[bytes]:
         """Start a command of the site's user."""
         return subprocess.Popen(
             command,
-            env=self.site.environment,
+            env=self._environment,
             cwd=self.site.base,
             stdin=stdin,
             stdout=subprocess.DEVNULL if stdout is None else stdout,
@@ -100,13 +123,21 @@ class Stand:
             SystemExit: It failed.
         """
         began = time.perf_counter()
-        status = self.popen(command, stdin).wait()
+        process = self.popen(command, stdin)
+        self.succeeds(process)
         taken = time.perf_counter() - began
-        if status:
-            raise SystemExit(f"bench: {' '.join(command)}: exit {status}: {self._errors.last()}")
         if what:
             self.times.add(what, taken)
         return taken
+
+    def succeeds(self, process: subprocess.Popen[bytes]) -> None:
+        """Wait for a command.
+
+        Raises:
+            SystemExit: It failed.
+        """
+        if status := process.wait():
+            raise SystemExit(f"bench: {process.args!r}: exit {status}: {self._errors.last()}")
 
     # Containers
 
@@ -133,10 +164,8 @@ class Stand:
         pid_file = self.site.base / "l" / container
         arguments = ["create", "--bundle", str(bundle), "--pid-file", str(pid_file), container]
         began = time.perf_counter()
-        status = self.popen([*command, *arguments], stdin, stdout).wait()
+        self.succeeds(self.popen([*command, *arguments], stdin, stdout))
         taken = time.perf_counter() - began
-        if status:
-            raise SystemExit(f"bench: create: exit {status}: {self._errors.last()}")
         if what:
             self.times.add(what, taken)
         return Made(self, container, int(pid_file.read_text()), tuple(command))
@@ -146,8 +175,12 @@ class Stand:
         return self.site.bundle(self.site.config("sh", "-c", script))
 
     def in_container(self, *command: str) -> list[str]:
-        """Return srun's words that run a command in a container without scrun."""
-        return ["srun", "--container", str(self.plain), *command]
+        """Return srun's words that run a program of its /bin in a container without scrun.
+
+        Since 24.11 srun looks for a program without a path on this machine.
+        """
+        program, *arguments = command
+        return ["srun", "--container", str(self.plain), f"/bin/{program}", *arguments]
 
     @contextmanager
     def job(self, what: str = "") -> Iterator[str]:
