@@ -249,12 +249,19 @@ def outer_id(kind: str, number: int) -> int:
         kind: "uid" or "gid".
         number: The id inside.
     """
-    with open(f"/proc/self/{kind}_map", encoding="ascii") as lines:
-        for line in lines:
-            inside, outside, count = map(int, line.split())
-            if inside <= number < inside + count:
-                return outside + number - inside
+    if not (lines := _id_maps.get(kind, "")):
+        with open(f"/proc/self/{kind}_map", encoding="ascii") as file:
+            lines = _id_maps[kind] = file.read()
+    for line in lines.splitlines():
+        inside, outside, count = map(int, line.split())
+        if inside <= number < inside + count:
+            return outside + number - inside
     return -1
+
+
+# a map is written once, and no process of ours enters another user namespace; a `create` reads
+# it 30 times
+_id_maps: dict[str, str] = {}
 
 
 def real_id(kind: str) -> int:
