@@ -1,6 +1,6 @@
 """What a job on other machines can do for a stager."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -10,6 +10,22 @@ from scrun.core.errors import EngineError
 
 class NotThere(EngineError):
     """A file is not there on a node."""
+
+
+class OthersThere(EngineError):
+    """Directories are others on a node.
+
+    Attributes:
+        numbers: Which of `Mounting.looks`.
+    """
+
+    def __init__(self, numbers: Collection[int]) -> None:
+        super().__init__("directories are others on the node")
+        self.numbers = frozenset(numbers)
+
+
+class RootRefused(EngineError):
+    """A node's kernel refuses to mount an overlay."""
 
 
 class ImageFile(msgspec.Struct, frozen=True):
@@ -30,25 +46,39 @@ class Mounting(msgspec.Struct, frozen=True):
     """What to mount for a container.
 
     Attributes:
-        files: For each task, or for all of them, images and the directories to mount them on;
-            none: only tell whether it can be done.
+        files: For each task, or for all of them, images and the directories to mount them on.
+            Without these and `roots`: only tell whether images can be mounted.
         maps: `uidMappings` and `gidMappings` of the container, if it has several users and these
             are not root's.
         mine: Whether all files are to belong to the user of the job, who is user 0 of a container
             with several users; not for root.
         known: For each image its inode, its bytes and the seconds of its time: a node may have
             something else by that name; empty: nothing else can have it.
+        roots: For each task, or for all of them, an overlay that is the root file system: the
+            directory to mount it on, the one that its options' paths begin in, and the options;
+            empty: none.
+        looks: Directories that have to be the same on the nodes: the path, the inode, and the
+            seconds of the time or None.
     """
 
     files: Sequence[Sequence[tuple[str, str]]] = ((),)
     maps: Mapping[str, Any] | None = None
     mine: bool = False
     known: Sequence[tuple[int, int, int]] = ()
+    roots: Sequence[tuple[str, str, str]] = ()
+    looks: Sequence[tuple[str, int, int | None]] = ()
+
+    @property
+    def mounts(self) -> bool:
+        """Whether something is to be mounted."""
+        return bool(self.roots) or any(self.files)
 
     def of(self, task: int) -> dict[str, Any]:
         """Return the words of a call of the shim of a task."""
         words = msgspec.structs.asdict(self)
-        return {**words, "files": self.files[task if len(self.files) > 1 else 0]}
+        del words["roots"]
+        root = self.roots and self.roots[task if len(self.roots) > 1 else 0]
+        return {**words, "files": self.files[task if len(self.files) > 1 else 0], "root": root}
 
 
 @runtime_checkable
@@ -77,19 +107,21 @@ class OnNodes(Protocol):
 
 
 @runtime_checkable
-class MountsImages(OnNodes, Protocol):
-    """One that can mount images, files of squashfs, for its container; optional."""
+class Mounts(OnNodes, Protocol):
+    """One that can mount a root file system, and images, files of squashfs; optional."""
 
     async def mount(self, mounting: Mounting) -> str:
-        """Mount images on the nodes, for each task, until the container ends or `unmount`.
+        """Mount them on the nodes, for each task, until the container ends or `unmount`.
 
         `ask` and the container find them there, and nobody else.
 
         Returns:
-            By what.
+            By what images are mounted.
 
         Raises:
-            NotThere: A node does not see one of them.
+            OthersThere: Directories are others on a node; nothing is mounted.
+            NotThere: A node does not see an image; likewise.
+            RootRefused: A node's kernel refuses the overlay; likewise.
             EngineError: They cannot be mounted.
         """
         ...

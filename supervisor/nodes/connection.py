@@ -136,7 +136,13 @@ class Shim:
             if begins:
                 self._targets.pop(target, None)
                 self._container_of.pop(target, None)
-            raise ShimError(error, reply.get("log", ""), unseen=bool(reply.get("unseen")))
+            raise ShimError(
+                error,
+                reply.get("log", ""),
+                unseen=reply.get("unseen", False),
+                others=reply.get("others", ()),
+                refused=reply.get("root", False),
+            )
         if begins:
             self._table.begin(fields.get("streams"))
         elif verb == "delete":

@@ -1,6 +1,6 @@
 """What a shim says: replies, events, errors."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -18,12 +18,22 @@ class ShimError(EngineError):
     Attributes:
         log: The log of the OCI runtime, as lines of JSON; "" if there is none.
         unseen: Whether a file is not there on the node.
+        others: The numbers of the directories that are others on the node.
+        refused: Whether the node's kernel refuses an overlay.
     """
 
-    def __init__(self, message: str, log: str = "", *, unseen: bool = False) -> None:
+    def __init__(
+        self,
+        message: str,
+        log: str = "",
+        *,
+        unseen: bool = False,
+        others: Collection[int] = (),
+        refused: bool = False,
+    ) -> None:
         super().__init__(printable(one_line(message)))
         self.log = log
-        self.unseen = unseen
+        self.unseen, self.others, self.refused = unseen, frozenset(others), refused
 
 
 class ShimLost(EngineError):
@@ -77,6 +87,9 @@ class Reply(msgspec.Struct, frozen=True):
     call: int
     error: str | None = None
     log: str = ""
+    unseen: bool = False
+    others: tuple[int, ...] = ()
+    root: bool = False
 
 
 class Signal(msgspec.Struct, frozen=True):

@@ -1,14 +1,16 @@
-"""Mounts images, files of squashfs, for containers to have as layers.
+"""Mounts root file systems: overlays, and images, files of squashfs, that are layers of these.
 
 They are mounted in a mount namespace of their own (`space`), in which the runtime runs as well:
-there squashfuse may mount without fusermount(1). Root's are mounted by the kernel: squashfuse does
-not show the attributes of root's overlays ("trusted.").
+it mounts directories of config.json in the root file system, but crun before 1.22 no root file
+system; and there squashfuse may mount without fusermount(1). Root's images are mounted by the
+kernel: squashfuse does not show the attributes of root's overlays ("trusted.").
 """
 
 import os
 import signal
 
 from .files import remove_file
+from .json_text import dumps
 from .loop import READ
 from .processes import kill_quietly
 from .runtime import found
@@ -17,7 +19,7 @@ from .words import Refused, last_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from .children import Children
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from .space import Maps
     from .targets import Target
 
+_KERNEL = "overlay"
 _FUSE = ("squashfuse_ll", "squashfuse")  # the first has several threads
 _PATIENCE = 30.0  # seconds
 _ENDING = 2.0
@@ -33,23 +36,25 @@ _WORDS = 4096
 
 
 class Mounted:
-    """Images that are mounted together, for one container.
+    """What is mounted together, for one container.
 
     Attributes:
         space: Where.
+        root: What to give `Space.mount`, if its root file system is an overlay.
         user: Who uses them, once a container does.
-        points: The mount points.
+        points: The mount points of the images.
         running: The processes that mount them, or serve them.
         reply: Called when they are mounted, or cannot be; None afterwards.
         over: Whether they are to go.
         late: The deadline that counts.
     """
 
-    def __init__(self, points: "set[str]", maps: "Maps | None", reply: "Reply") -> None:
-        """Begin to make the namespace; see `Space`."""
-        self.space = Space(maps)
+    def __init__(self, call: "dict[str, Any]", users: int, reply: "Reply") -> None:
+        """Begin to make the namespace for a `mount`; see `Space`."""
+        self.space = Space(call.get("maps"), users)
+        self.root: Sequence[str] = call.get("root") or ()
         self.user: Target | None = None
-        self.points = points
+        self.points = {os.path.realpath(point) for _, point in call["files"]}
         self.running: set[int] = set()
         self.reply: Reply | None = reply
         self.over = False
@@ -77,13 +82,19 @@ class Images:
         self._loop, self._children, self._lost = loop, children, lost
         self._words = os.path.join(directory, "mounting")
         self._mounted: dict[str, Mounted] = {}
+        # newuidmap(1) and newgidmap(1) take longer than all the rest
+        self._users: dict[str, int] = {}
 
     def mount(self, call: "dict[str, Any]", reply: "Reply") -> None:
-        """Mount images; or, without any, tell how they would be."""
+        """Mount a root file system, or images; without either, tell how images would be."""
+        files, root = call["files"], call.get("root")
+        others = [n for n, words in enumerate(call.get("looks", [])) if not _is_there(*words)]
+        if others:
+            reply({"error": "are others on the node", "others": others})
+            return
         mine = call.get("mine", False)
-        way = _way(mine)
-        files = call["files"]
-        if not files:
+        way = _way(mine) if files or not root else _KERNEL
+        if not (files or root):
             reply({"way": way})
             return
         for number, (file, _) in enumerate(files):
@@ -94,8 +105,8 @@ class Images:
         command = _command(way)
         if mine and os.geteuid():
             command += _owned_by(call.get("maps"))
-        points = {os.path.realpath(point) for _, point in files}
-        mounted = self._mounted[call["id"]] = Mounted(points, call.get("maps"), reply)
+        key = dumps(call.get("maps"))
+        mounted = self._mounted[call["id"]] = Mounted(call, self._users.get(key, -1), reply)
         mounted.late = self._loop.after(
             _PATIENCE, lambda: self._fail(call["id"], f"not mounted after {_PATIENCE:g} s")
         )
@@ -104,7 +115,13 @@ class Images:
             self._loop.forget(mounted.space.said)
             try:
                 mounted.space.take()
-                self._loop.watch(mounted.space.mounts, 0, lambda _: self._look(mounted, way))
+                if key not in self._users:
+                    self._users[key] = mounted.space.users()
+                if files:
+                    look = lambda _: self._look(call["id"], mounted, way)  # noqa: E731
+                    self._loop.watch(mounted.space.mounts, 0, look)
+                else:
+                    self._mount_root(call["id"], mounted, way)
                 for file, point in files:
                     self._begin(call["id"], mounted, [*command, file, point])
             except (OSError, ValueError) as error:
@@ -129,14 +146,37 @@ class Images:
             raise
         mounted.running.add(pid)
 
-    def _look(self, mounted: Mounted, way: str) -> None:
-        """Tell when all are there."""
+    def _look(self, name: str, mounted: Mounted, way: str) -> None:
+        """Go on when all images are there."""
         if mounted.reply is None or not mounted.points <= mounted.space.points():
             return
         self._loop.forget(mounted.space.mounts)
+        self._mount_root(name, mounted, way)
+
+    def _mount_root(self, name: str, mounted: Mounted, way: str) -> None:
+        """Mount the root file system above the images, if it is asked for, and tell."""
+
+        def is_there(_: int) -> None:
+            self._loop.forget(mounted.space.said)
+            try:
+                mounted.space.check()
+            except (OSError, ValueError) as error:
+                self._fail(name, str(error), root=True)
+            else:
+                self._tell(mounted, {"way": way, "root": True})
+
+        if not mounted.root:
+            mounted.space.dismiss()
+            self._tell(mounted, {"way": way})
+            return
+        self._loop.watch(mounted.space.said, READ, is_there)
+        mounted.space.mount(*mounted.root)
+
+    def _tell(self, mounted: Mounted, words: "dict[str, Any]") -> None:
         self._loop.cancel(mounted.late)
-        mounted.reply({"way": way})
-        mounted.reply = None
+        if mounted.reply is not None:
+            mounted.reply(words)
+            mounted.reply = None
 
     def _ended(self, name: str, mounted: Mounted, status: int, words: str) -> None:
         if mounted.over:
@@ -148,11 +188,10 @@ class Images:
         elif os.geteuid() and mounted.user is not None:
             self._lost(mounted.user)
 
-    def _fail(self, name: str, why: str) -> None:
+    def _fail(self, name: str, why: str, root: bool = False) -> None:
         mounted = self._mounted.get(name)
-        if mounted is not None and mounted.reply is not None:
-            mounted.reply({"error": why})
-            mounted.reply = None
+        if mounted is not None:
+            self._tell(mounted, {"error": why, "root": root})
         self.unmount(name)
 
     def use(self, name: str, user: "Target") -> Mounted:
@@ -174,7 +213,7 @@ class Images:
             Refused: There are none.
         """
         if name not in self._mounted:
-            raise Refused(f"there are no images {name}")
+            raise Refused(f"nothing is mounted as {name}")
         return self._mounted[name]
 
     def let_go(self, mounted: Mounted) -> None:
@@ -198,6 +237,15 @@ class Images:
         for pid in mounted.running:
             kill_quietly(pid, signal.SIGTERM)  # it unmounts, and ends
         mounted.late = self._loop.after(_ENDING, lambda: _kill(mounted))
+
+
+def _is_there(path: str, inode: int, seconds: "int | None") -> bool:
+    """Return whether a directory is the one that is meant; it may have changed if it may."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return False
+    return status.st_ino == inode and seconds in (None, status.st_mtime_ns // 10**9)
 
 
 def _why_not(file: str, known: "list[int] | None") -> str:

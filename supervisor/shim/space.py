@@ -1,4 +1,4 @@
-"""A mount namespace for the images of one container; nothing of it stays on the node.
+"""A mount namespace for the root file system of one container; nothing of it stays on the node.
 
 It goes when nobody holds it any more, however the shim ends. An ordinary user's is in a user
 namespace. That has this one user, by the same number, so that the runtime finds itself where it
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _MAPS = ("uidMappings", "gidMappings")
 _TOOLS = ("newuidmap", "newgidmap")
 _WORDS = 4096
+_DONE = b"."
+_END = b"\0"
 _NEWNS, _NEWUSER = 0x20000, 0x10000000
 _REC, _SLAVE = 0x4000, 0x80000
 _DUMPABLE, _AMBIENT, _RAISE = 4, 47, 2
@@ -36,24 +38,25 @@ class Space:
     """A mount namespace, and a user namespace unless we are root; open as long as this is held.
 
     Attributes:
-        said: A pipe that is at its end when the namespaces are there, or says why they cannot be;
-            then call `take`.
+        said: A pipe that can be read when the namespaces are there or cannot be: then call `take`;
+            and after `mount`: then call `check`.
         mounts: Its mountinfo, after `take`.
     """
 
-    def __init__(self, maps: "Maps | None" = None) -> None:
+    def __init__(self, maps: "Maps | None" = None, users: int = -1) -> None:
         """Begin to make it, in a child.
 
         Args:
             maps: `uidMappings` and `gidMappings` of a container with several users, whose user
                 namespace it is to be.
+            users: A user namespace with these, of an earlier one; or -1.
 
         Raises:
             OSError: No process is left.
             Refused: newuidmap(1) is not installed.
         """
         self._has_users = bool(maps)
-        tools = _tools(maps) if maps else []
+        tools = _tools(maps) if maps and users < 0 else []
         self.said, there = os.pipe()
         wait, self._go_on = os.pipe()
         self._fds: list[int] = []
@@ -61,7 +64,7 @@ class Space:
         try:
             self._pid = os.fork()
             if self._pid == 0:
-                _be_apart(there, wait, (self.said, self._go_on), tools)
+                _be_apart(there, wait, (self.said, self._go_on), tools, users)
         except OSError:
             self.let_go()
             raise
@@ -70,20 +73,46 @@ class Space:
             os.close(wait)
 
     def take(self) -> None:
-        """Hold the namespaces; the child goes.
+        """Hold the namespaces; the child goes after `mount` or `dismiss`.
 
         Raises:
             OSError: The kernel refuses.
             Refused: Likewise; or newuidmap(1) does.
         """
-        said = os.read(self.said, _WORDS)
-        if said:
-            raise Refused(last_line(said))
+        self.check()
         for name in ("mnt",) if os.geteuid() == 0 else ("user", "mnt"):
             self._fds.append(os.open(f"/proc/{self._pid}/ns/{name}", os.O_RDONLY))
         self.mounts = os.open(f"/proc/{self._pid}/mountinfo", os.O_RDONLY)
+
+    def users(self) -> int:
+        """Return a descriptor of its user namespace, if that has several users; or -1."""
+        return os.dup(self._fds[0]) if self._has_users else -1
+
+    def mount(self, point: str, directory: str, options: str) -> None:
+        """Begin to mount an overlay there; the child does it, as it may mount and runs already.
+
+        Args:
+            point: An absolute path.
+            directory: Where the paths in the options begin.
+            options: Those of the file system.
+        """
+        words = f"{point}\n{directory}\n{options}".encode(errors="surrogateescape")
+        os.write(self._go_on, words + _END)
+
+    def dismiss(self) -> None:
+        """Have the child go: there is no overlay to mount."""
         os.close(self._go_on)
         self._go_on = -1
+
+    def check(self) -> None:
+        """Take the child's word for what it was to do.
+
+        Raises:
+            Refused: It could not.
+        """
+        said = os.read(self.said, _WORDS)
+        if said != _DONE:
+            raise Refused(last_line(said) or "it was killed")
 
     def enter(self) -> None:
         """Be in it; for a child before it becomes a program."""
@@ -140,7 +169,11 @@ def _tools(maps: "Maps") -> "list[list[str]]":
 
 
 def _be_apart(
-    there: int, wait: int, others: "Sequence[int]", tools: "Sequence[Sequence[str]]"
+    there: int,
+    wait: int,
+    others: "Sequence[int]",
+    tools: "Sequence[Sequence[str]]",
+    users: int,
 ) -> None:
     """Enter new namespaces, close a pipe, and wait; in a child; never returns."""
     try:
@@ -149,12 +182,17 @@ def _be_apart(
             os.close(fd)
         uid, gid = os.geteuid(), os.getegid()
         mapping = _Mapping(tools, there) if tools else None
-        _checked(_libc.unshare(_NEWNS | (_NEWUSER if uid else 0)), "unshare")
+        if users >= 0:
+            _checked(_libc.setns(users, _NEWUSER), "setns")
+        new = _NEWUSER if uid and users < 0 else 0
+        _checked(_libc.unshare(_NEWNS | new), "unshare")
         if uid:
             _prctl(_DUMPABLE, 1, 0)  # else our own files below /proc are root's
         if mapping is not None:
             if not mapping.done():
                 return
+        elif users >= 0:
+            pass
         elif uid:
             _write("/proc/self/setgroups", "deny")
             _write("/proc/self/uid_map", f"{uid} {uid} 1")
@@ -162,12 +200,28 @@ def _be_apart(
         else:  # in a user namespace of its own the kernel does it
             flags = ctypes.c_ulong(_REC | _SLAVE)
             _checked(_libc.mount(b"none", b"/", None, flags, None), "mount")
-        os.close(there)
-        os.read(wait, 1)
+        os.write(there, _DONE)
+        _mount_overlay(wait, there)
     except OSError as error:
-        os.write(there, f"a namespace for images: {error}\n".encode(errors="replace"))
+        os.write(there, f"a namespace for its files: {error}\n".encode(errors="replace"))
     finally:
         os._exit(0)
+
+
+def _mount_overlay(wait: int, there: int) -> None:
+    """Mount what is asked for, and say so; nothing, if the pipe ends first."""
+    words = b""
+    while not words.endswith(_END):
+        more = os.read(wait, _WORDS)
+        if not more:
+            return
+        words += more
+    point, directory, options = words[:-1].split(b"\n")
+    os.chdir(directory)
+    # mount(8) of 2.39 and newer gives the kernel the options one by one, of 256 bytes at most
+    flags = ctypes.c_ulong(0)
+    _checked(_libc.mount(b"overlay", point, b"overlay", flags, options), "overlay")
+    os.write(there, _DONE)
 
 
 class _Mapping:

@@ -90,34 +90,37 @@ def bring_difference_back(
     *,
     opaque: str,
     owners: bool,
+    whole: bool,
     go_on: Callable[[], bool],
 ) -> None:
     """Make in a directory the changes that a container has made in an overlay of it.
 
     Args:
-        uppers: Each has the difference of each directory of the root directory, by its name. Of
-            what several have changed, the last one's counts.
+        uppers: Each has the difference of the root directory, or of each directory in that, by its
+            name. Of what several have changed, the last one's counts.
         rootfs: The container's root directory; what is not in `uppers` is there as a whole.
         original: The directory that was the overlay's lower part.
         since: See `bring_back`; for what is in `rootfs`.
         opaque: The extended attribute of directories that hide what was there.
         owners: See `bring_back`.
+        whole: Whether the root directory itself was an overlay.
         go_on: See `bring_back`.
 
     Raises:
         StagingError: Changes are missing in the original.
     """
     try:
-        mounted = os.listdir(uppers[0])
-        level = Level(rootfs, original)
-        try:
-            whole = _Work(since, owners, os.fstat(level.target).st_dev, go_on, HardLinks())
-            _root(level, whole, frozenset(mounted))
-        finally:
-            level.close()
+        work = _Work(since, owners, os.stat(original).st_dev, go_on, HardLinks())
+        mounted = [""] if whole else os.listdir(uppers[0])
+        if not whole:
+            level = Level(rootfs, original)
+            try:
+                _root(level, work, frozenset(mounted))
+            finally:
+                level.close()
         for upper in uppers:
             for name in mounted:
-                _mounted(os.path.join(upper, name), os.path.join(original, name), whole, opaque)
+                _mounted(os.path.join(upper, name), os.path.join(original, name), work, opaque)
     except (OSError, RecursionError) as error:
         raise StagingError(
             f"not all of the container's changes are in {original}: {error}"

@@ -13,7 +13,15 @@ from scrun.core.paths import real_id
 from scrun.supervisor.contracts.engine import Job
 from scrun.supervisor.contracts.mounted import RemembersMounts
 from scrun.supervisor.contracts.neighbours import SharesNamespaces
-from scrun.supervisor.contracts.node import ImageFile, Mounting, MountsImages, NotThere, OnNodes
+from scrun.supervisor.contracts.node import (
+    ImageFile,
+    Mounting,
+    Mounts,
+    NotThere,
+    OnNodes,
+    OthersThere,
+    RootRefused,
+)
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.stager import Leftover, Submission
 from scrun.supervisor.core.threads import in_thread
@@ -21,6 +29,7 @@ from scrun.supervisor.staging.changes import Changes
 from scrun.supervisor.staging.commands import carry_out
 from scrun.supervisor.staging.id_maps import cache_of, with_ids
 from scrun.supervisor.staging.image_store import images_for
+from scrun.supervisor.staging.node_trial import Others, Refused
 from scrun.supervisor.staging.overlaid import Overlays
 from scrun.supervisor.staging.overlay_options import Unusable
 from scrun.supervisor.staging.owner import owner_of
@@ -103,7 +112,8 @@ class BuiltIn:
                 await images(),
                 wanted=wanted,
                 tasks=job.separate_tasks,
-                mounter=self._mounter(job) if isinstance(job, MountsImages) else None,
+                mounter=self._mounter(job) if isinstance(job, Mounts) else None,
+                apart=not (request.joins and real_id("uid")),
                 mounted=job.mounted if isinstance(job, RemembersMounts) else set(),
             )
         elif wanted and not target.elsewhere:
@@ -137,11 +147,11 @@ class BuiltIn:
         finally:
             # a longer removal goes on in its thread, and stays in the record until it is done
             with trio.move_on_after(_CLEAN_UP, shield=True):
-                if isinstance(job, MountsImages):
+                if isinstance(job, Mounts):
                     await job.unmount()
                 await in_thread(stage_out, directory, abandon=True)
 
-    def _mounter(self, job: MountsImages) -> Mounter:
+    def _mounter(self, job: Mounts) -> Mounter:
         shown = ""
 
         def say(count: int, total: int) -> None:
@@ -156,6 +166,10 @@ class BuiltIn:
                     return await job.mount(mounting)
             except NotThere as error:
                 raise NotSeen(str(error)) from error
+            except OthersThere as error:
+                raise Others(error.numbers) from error
+            except RootRefused as error:
+                raise Refused(f"cannot be mounted on the node: {error}") from error
             except (EngineError, trio.TooSlowError) as error:
                 raise Unusable(str(error) or f"no answer in {_ANSWER:g} s") from error
 

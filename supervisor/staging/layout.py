@@ -1,15 +1,21 @@
 """Writes the part of a staged bundle that a node mounts as overlays.
 
+A shim mounts one overlay, on `rootfs`. Otherwise the runtime mounts one for each directory in the
+root directory: crun before 1.22 mounts nothing on that itself.
+
 ::
 
-    rootfs/NAME             where the node mounts the directory NAME of the root directory;
+    rootfs/NAME             where the runtime mounts the directory NAME of the root directory;
                             the files and links of that are here as copies
     overlay/l/N             links to the layers: short names in the options of the mounts
     overlay/mine/N          a copy of a layer that no image has, such as the container's own
     overlay/images/N        where the node mounts the squashfs image of a layer
     overlay/own/            copies of what the container's one user could not use
-    overlay/upper/NAME      what the container writes
-    overlay/work/NAME       the kernel's own
+    overlay/upper           what the container writes; or
+    overlay/upper/NAME      what it writes to each directory
+    overlay/work            the kernel's own; or
+    overlay/work/NAME       for each directory
+    overlay/one             is there if there is only one overlay
     overlay/task-N/         has these two for a task, if there are several
     overlay/place           has the nodes' directories for these two, if they are there
     overlay/trial/          for an attempt to mount, on the node
@@ -33,7 +39,7 @@ from scrun.supervisor.contracts.staged import OVERLAY, with_place
 from scrun.supervisor.core.files import write
 from scrun.supervisor.staging.copies import OPEN, Room, copy_all, copy_entry
 from scrun.supervisor.staging.foreign import foreign_in
-from scrun.supervisor.staging.node_trial import TRIAL, Refused, Trial
+from scrun.supervisor.staging.node_trial import TRIAL, Looks, Refused, Trial
 from scrun.supervisor.staging.overlay_options import Unusable, opaque, options_of
 from scrun.supervisor.staging.own_file import OwnFile
 from scrun.supervisor.staging.plain import write_difference
@@ -52,6 +58,7 @@ if TYPE_CHECKING:
 ROOTFS = "rootfs"
 UPPER = "upper"
 PLACE = "place"
+ONE = "one"
 _TASK = "task-"
 _SMALL = (1 << 20, 200)  # bytes and entries
 
@@ -92,7 +99,9 @@ class Layout:
     """The files of one staged bundle.
 
     Attributes:
-        options: The options of each mount, by the name in the root directory.
+        options: The options of each mount, by the name in the root directory; none if there is
+            only one.
+        directory: The directory with all but the mount point.
         from_store: Whether there are copies of the store among the layers.
         images: Those of them that are squashfs images, and where the node is to mount them.
     """
@@ -102,14 +111,24 @@ class Layout:
         rootfs: Rootfs,
         directory: str,
         overlay: Overlay,
-        top: TopLevel,
+        top: TopLevel | None,
         stored: Copies | None,
     ) -> None:
+        """Write nothing yet.
+
+        Args:
+            rootfs: The root file system.
+            directory: The staged bundle.
+            overlay: What it is mounted from.
+            top: What is in the root directory, if the runtime mounts an overlay for each directory
+                of that.
+            stored: The copies of layers in the store of images.
+        """
         self.options: dict[str, list[str]] = {}
         self._rootfs = rootfs
         self._bundle = directory
         self._staged = os.path.join(directory, ROOTFS)
-        self._directory = os.path.join(directory, OVERLAY)
+        self.directory = os.path.join(directory, OVERLAY)
         self._overlay = overlay
         self._stored = stored
         there = stored.there if stored else {}
@@ -120,6 +139,7 @@ class Layout:
         self._top = top
         self._read_only = is_read_only(rootfs.config)
         self._written: list[str] = []
+        self._tasks: Sequence[str] = ()
         self._owners = not rootfs.rootless or has_several(rootfs.config)
         self._hidden = {
             posixpath.normpath(mount["destination"].lstrip("/"))
@@ -127,7 +147,7 @@ class Layout:
         }
 
     def _path(self, *names: str) -> str:
-        return os.path.join(self._directory, *names)
+        return os.path.join(self.directory, *filter(None, names))
 
     def write(self, cache: str, unseen: frozenset[int], *, on_node: bool) -> None:
         """Write everything, and decide on the options.
@@ -138,7 +158,7 @@ class Layout:
             on_node: Whether what the container writes will be on its nodes; if not, the kernel has
                 to mark here what it deletes.
         """
-        os.mkdir(self._directory, 0o700)
+        os.mkdir(self.directory, 0o700)
         for name in ("l", "mine", "own", "images", *TRIAL):
             os.mkdir(self._path(name), 0o700)
         for number in sorted(self._packed):
@@ -154,21 +174,32 @@ class Layout:
         self._copy_layers(unseen)
         for number, layer in enumerate(self._layers):
             os.symlink(layer, self._path("l", str(number)))
-        short = folder_of(self._path("l"), self._bundle, len(self._layers))
         whole = self._copy_strangers(cache)
         os.mkdir(self._staged, 0o700)
-        for name, numbers in self._top.directories.items():
-            below = [] if name in whole else [f"{short}/{number}" for number in numbers]
-            # what is in an image is not seen here
-            packed = {f"{short}/{number}" for number in self._packed}
-            layers = [self._path("own"), *below]
-            self._directory_of_root(
-                name, [one for one in layers if one in packed or os.path.isdir(f"{one}/{name}")]
-            )
-        self._others()
+        if self._top is None:
+            write(self._path(ONE), b"")
+            for folder in self._written:
+                self._dress(self._path(folder, UPPER), self._rootfs.path)
+        else:
+            self._each_directory(self._top, whole)
+            self._others(self._top)
         self._dress(self._staged, self._rootfs.path)
         if self._read_only:
             self._make_mount_points()
+
+    def _each_directory(self, top: TopLevel, whole: frozenset[str]) -> None:
+        """Have the runtime mount each directory in the root directory."""
+        short = folder_of(self._path("l"), self._bundle, len(self._layers))
+        # what is in an image is not seen here
+        packed = {f"{short}/{number}" for number in self._packed}
+        for name, numbers in top.directories.items():
+            below = [] if name in whole else [f"{short}/{number}" for number in numbers]
+            layers = [self._path("own"), *below]
+            self._directory_of_root(
+                top,
+                name,
+                [one for one in layers if one in packed or os.path.isdir(f"{one}/{name}")],
+            )
 
     def _make_mount_points(self) -> None:
         mounts = self._rootfs.config.get("mounts") or []
@@ -176,12 +207,14 @@ class Layout:
         if isinstance(self._stored, OwnFile):
             folder = self._path("look")
             find = self._stored.look_for([mount["destination"] for mount in mounts], folder)
-        make_mount_points(mounts, find, self._path(UPPER), owners=self._owners)
+        whole = self._top is None
+        make_mount_points(mounts, find, self._path(UPPER), owners=self._owners, whole=whole)
 
     def _make_written(self, *, on_node: bool) -> None:
         """Make the directories for what is written: of each task, or one to be copied there."""
         if not (self._read_only or on_node or self._rootfs.tasks == 1):
             self._written = [f"{_TASK}{number}" for number in range(self._rootfs.tasks)]
+            self._tasks = [f"{folder}/" for folder in self._written]
             for folder in self._written:
                 for name in ("", UPPER, "work"):
                     os.mkdir(self._path(folder, name), 0o700)
@@ -196,7 +229,7 @@ class Layout:
         try:
             os.setxattr(self._path("own"), name, b"y")
         except OSError as error:
-            where = f"extended attributes in {self._directory}"
+            where = f"extended attributes in {self.directory}"
             raise Refused(f"need {where}: {error.strerror}") from error
 
     def _copy_own_layer(self) -> None:
@@ -232,15 +265,15 @@ class Layout:
         """Copy what the one user cannot use; return what was copied as a whole."""
         if self._owners:
             return frozenset()
-        ours = os.path.join(self._directory, "")
+        ours = os.path.join(self.directory, "")
         there = self._stored.there.values() if self._stored else ()  # with one owner, too
         layers = [one for one in self._layers if one not in there and not one.startswith(ours)]
         changes = self._overlay.layers[0] in layers
-        return copy_foreign(
-            foreign_in(layers, cache, changes=changes), self._rootfs.path, self._path("own")
-        )
+        foreign = foreign_in(layers, cache, changes=changes)
+        whole = self._top is None
+        return copy_foreign(foreign, self._rootfs.path, self._path("own"), whole=whole)
 
-    def _directory_of_root(self, name: str, layers: list[str]) -> None:
+    def _directory_of_root(self, top: TopLevel, name: str, layers: list[str]) -> None:
         mount_point = os.path.join(self._staged, name)
         uppers = [self._path(folder, UPPER, name) for folder in self._written]
         works = [self._path(folder, "work", name) for folder in self._written]
@@ -253,12 +286,8 @@ class Layout:
         if self._read_only:
             paths.insert(0, self._path(UPPER, name))
             written = None
-        if self._top.directories[name] and name not in self._hidden:
-            self.options[name] = options_of(
-                paths,
-                written,
-                users=self._rootfs.rootless,
-            )
+        if top.directories[name] and name not in self._hidden:
+            self.options[name] = options_of(paths, written, users=self._rootfs.rootless)
 
     def _dress(self, path: str, like: str) -> None:
         status = os.lstat(like)
@@ -267,11 +296,11 @@ class Layout:
         os.chmod(path, stat.S_IMODE(status.st_mode))
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
-    def _others(self) -> None:
+    def _others(self, top: TopLevel) -> None:
         """Copy the files and links of the root directory."""
         room = Room()
         with _opened(self._rootfs.path) as source, _opened(self._staged) as target:
-            for name in map(os.fsencode, self._top.others):
+            for name in map(os.fsencode, top.others):
                 room.take(copy_entry(source, target, name, room=room.left, owners=self._owners))
 
     def put(self, places: Sequence[str]) -> None:
@@ -279,10 +308,30 @@ class Layout:
         if not all(places):
             raise Unusable("cannot be mounted on the node: it made no directory")
         write(self._path(PLACE), "\n".join(places).encode())
-        here = os.path.join(self._directory, "")
-        if len(places) == 1:  # no engine gives each task its own
+        if self._top is None:
+            self._tasks = [f"{place}/" for place in places]
+        elif len(places) == 1:  # no engine gives each task its own
+            here = os.path.join(self.directory, "")
             for name, words in self.options.items():
                 self.options[name] = with_place(words, here, places[0])
+
+    @property
+    def roots(self) -> list[tuple[str, str, str]]:
+        """See `supervisor.contracts.node.Mounting`; relative paths, as options have a page."""
+        lower = [UPPER] if self._read_only else []
+        lower += ["own", *(f"l/{number}" for number in range(len(self._layers)))]
+        found = []
+        for place in self._tasks or [""]:
+            written = None if self._read_only else (f"{place}{UPPER}", f"{place}work")
+            options = options_of(lower, written, users=self._rootfs.rootless)
+            found.append((self._staged, self.directory, ",".join(options)))
+        return found
+
+    @property
+    def looks(self) -> Looks:
+        """The directories that have to be the same on the node."""
+        store = self._stored.folder if self._stored and self._stored.is_seen else None
+        return Looks(self.directory, self._layers, self._packed, store)
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -295,7 +344,7 @@ class Layout:
         rootless = self._rootfs.rootless
         store = self._stored.folder if self._stored and self._stored.is_seen else None
         return Trial(
-            self._directory, lower, self._layers, self._packed, rootless=rootless, store=store,
+            self.directory, lower, self._layers, self._packed, rootless=rootless, store=store,
             read_only=self._read_only, on_node=on_node, several=self._rootfs.tasks > 1,
         )  # fmt: skip
 

@@ -17,6 +17,7 @@ TRIAL = ("trial", "trial/upper", "trial/work", "trial/rootfs")
 """Directories that it needs."""
 
 _MOUNTED = "mounted"
+_OTHERS = "are others on the node"
 # mount(8) as of 2.39 gives the kernel the options one by one, which may have 256 bytes then
 _LOOK = """\
 cd %s && {
@@ -53,8 +54,48 @@ class Unseen(Unusable):
         self.store = store
 
 
+class Others(Unusable):
+    """Directories are others on the node, by their numbers in `Mounting.looks`."""
+
+    def __init__(self, numbers: frozenset[int]) -> None:
+        super().__init__(_OTHERS)
+        self.numbers = numbers
+
+
 class Refused(Unusable):
     """What is written cannot be in the staged bundle; or nothing can be mounted at all."""
+
+
+class Looks:
+    """The directories that have to be the same on the node.
+
+    Attributes:
+        wanted: See `supervisor.contracts.node.Mounting.looks`.
+    """
+
+    def __init__(
+        self, directory: str, layers: Sequence[str], images: Collection[int], store: str | None
+    ) -> None:
+        """Look at them here; see `Trial`."""
+        found: list[tuple[str, int, int | None]] = [(directory, os.stat(directory).st_ino, None)]
+        if store is not None:
+            found.append((store, os.stat(store).st_ino, None))
+        self._store = store is not None
+        self._layers = dict[int, int]()
+        for number, layer in enumerate(layers):
+            if number not in images:
+                self._layers[len(found)] = number
+                status = os.stat(layer)
+                link = os.path.join(directory, "l", str(number))
+                found.append((link, status.st_ino, status.st_mtime_ns // 10**9))
+        self.wanted = tuple(found)
+
+    def unseen(self, others: frozenset[int]) -> Unusable:
+        """Return what it means that some are others on the node, by their numbers."""
+        if 0 in others:
+            return Unusable(_OTHERS)
+        layers = frozenset(self._layers[number] for number in others if number in self._layers)
+        return Unseen(_OTHERS, layers, store=self._store and 1 not in others)
 
 
 class Trial:
@@ -154,7 +195,7 @@ class Trial:
         lines = answer.splitlines()  # a site's prolog may write before
         seen = {found[1]: found for found in map(_SEEN.fullmatch, lines) if found}
         said = next(filter(_COMPLAINT.match, lines), "")
-        why = f"cannot be mounted on the node: {said}" if said else "are others on the node"
+        why = f"cannot be mounted on the node: {said}" if said else _OTHERS
         if "." not in seen or int(seen["."][2]) != self._here:
             raise Unusable(why)
         missing = frozenset(

@@ -52,6 +52,11 @@ def making() -> str:
     return _MAKE
 
 
+def making_in(directory: str) -> str:
+    """Return a script that makes one, for the directory `overlay` of a staged bundle."""
+    return f"cd {shlex.quote(directory)} && {_MAKE} :"
+
+
 def place_in(answer: str) -> str:
     """Return the directory that a node says it has made, or ""."""
     found = _PLACE.search(answer)

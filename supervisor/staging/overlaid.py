@@ -2,9 +2,9 @@
 
 Those are the engine's own, or copies of them in the store of images.
 
-An overlay for each directory, as mounts of config.json, works with each runtime and however the
-container is started. crun before 1.22 mounts nothing on the root directory itself. Everything here
-blocks: call it in a worker thread.
+A shim mounts one overlay. Otherwise there is one for each directory in the root directory, as
+mounts of config.json, which works with each runtime and however the container is started.
+Everything here blocks: call it in a worker thread.
 """
 
 from __future__ import annotations
@@ -18,11 +18,19 @@ import msgspec
 from scrun.core.errors import described
 from scrun.core.trees import remove_tree
 from scrun.oci.userns import has_several
+from scrun.supervisor.contracts.node import Mounting
 from scrun.supervisor.contracts.staged import OVERLAY, OfTask
 from scrun.supervisor.staging.layers import overlay_of, top_level
 from scrun.supervisor.staging.layout import ROOTFS, Layout, is_read_only
-from scrun.supervisor.staging.node_trial import Refused, Unseen
-from scrun.supervisor.staging.on_node import archive_of, place_in, remote, removing, sending
+from scrun.supervisor.staging.node_trial import Others, Refused, Unseen
+from scrun.supervisor.staging.on_node import (
+    archive_of,
+    making_in,
+    place_in,
+    remote,
+    removing,
+    sending,
+)
 from scrun.supervisor.staging.overlay_options import Unusable, is_plain, mount_of_layers
 from scrun.supervisor.staging.packing import NotMounted, Packing
 from scrun.supervisor.staging.short_link import remove_link
@@ -40,6 +48,10 @@ if TYPE_CHECKING:
     from scrun.supervisor.staging.stored import Copies
 
 
+NO_ROOT = "no root"
+"""Its shim can mount no root file system."""
+
+
 class Overlays(msgspec.Struct, frozen=True):
     """How a container's node is asked about overlays.
 
@@ -50,8 +62,10 @@ class Overlays(msgspec.Struct, frozen=True):
         keeps: Whether it may have a directory for what is written.
         wanted: Whether nodes shall mount overlays at all.
         tasks: How many tasks the container has, with mounts of their own; 0: all have the same.
-        mounter: How the node mounts squashfs images; None if it does not.
-        mounted: Of what kinds the node has mounted some before (`Trial.kind`).
+        mounter: How the node mounts root file systems and squashfs images; None if it does not.
+        apart: Whether the container has no namespaces of another one's that would see neither.
+        mounted: What is known of the node: of what kinds it has mounted some before
+            (`Trial.kind`), and NO_ROOT.
     """
 
     ask: Callable[[str], list[str]]
@@ -61,6 +75,7 @@ class Overlays(msgspec.Struct, frozen=True):
     wanted: bool = True
     tasks: int = 1
     mounter: Mounter | None = None
+    apart: bool = True
     mounted: set[Any] = msgspec.field(default_factory=set)
 
 
@@ -126,7 +141,9 @@ def lay_out(
         raise Unusable(f"cannot be laid out: {described(error)}") from error
     read_only = ["ro"] if is_read_only(rootfs.config) else []
     mounts = [
-        mount_of_layers(name, [*read_only, *words]) for name, words in layout.options.items()
+        mount_of_layers(name, [*read_only, *words])
+        for name, words in layout.options.items()
+        if name
     ]
     rootfs.config["mounts"] = mounts + (rootfs.config.get("mounts") or [])
     return laid_out
@@ -162,9 +179,9 @@ def _laid_out(
     rootfs: Rootfs, directory: str, overlay: Overlay, overlays: Overlays, own: OwnFile | None
 ) -> tuple[Layout, LaidOut]:
     """Lay out a staged bundle that the node can mount."""
-    top = top_level(rootfs.path, overlay)
     owners = not rootfs.rootless or has_several(rootfs.config)
     stored: Copies | None = own
+    packing = own.packing if own else Packing(overlays.mounter, "files")
     if stored is None and overlays.images is not None and is_plain(overlays.images.path):
         packing = Packing(overlays.mounter, overlays.images.format)
         stored = StoredLayers(
@@ -179,28 +196,29 @@ def _laid_out(
     may_be_on_node = (
         overlays.keeps and (not rootfs.rootless or not owners) and not is_read_only(rootfs.config)
     )
-    on_node = may_be_on_node and remote(os.path.realpath(directory))
+    at_first = on_node = may_be_on_node and remote(os.path.realpath(directory))
+    one = overlays.mounter is not None and overlays.apart and NO_ROOT not in overlays.mounted
     while True:
         if unseen:
             if stored is None:
                 raise Unusable(overlay.why_not)
             stored.make(unseen)
+        top = None if one else top_level(rootfs.path, overlay)
         layout = Layout(rootfs, directory, overlay, top, stored)
-        places: tuple[str, ...] = ()
+        places: list[str] = []
         try:
             layout.write(overlays.cache, unseen, on_node=on_node)
-            if layout.images and stored is not None:
-                stored.packing.mount(layout.images, maps)
-            trial = layout.trial(on_node=on_node)
-            answers = overlays.ask(trial.script(overlays.mounted))
-            places = tuple(map(place_in, answers))
-            trial.judge(answers)
-            overlays.mounted.add(trial.kind)
-            if on_node:
-                layout.put(places)
+            if one:
+                _mount(layout, overlays, packing, Mounting(maps=maps), places, on_node=on_node)
+            else:
+                _try(layout, overlays, packing, Mounting(maps=maps), places, on_node=on_node)
         except NotMounted as error:
-            assert stored is not None
-            unseen |= stored.unpack(str(error))
+            _give_up(overlays, places, rootfs)
+            if layout.images and stored is not None:
+                unseen |= stored.unpack(str(error))
+            else:
+                one = False
+                overlays.mounted.add(NO_ROOT)
         except Unseen as error:
             _give_up(overlays, places, rootfs)
             if stored is None or (unseen and (error.store or not stored.is_seen)):
@@ -210,19 +228,63 @@ def _laid_out(
             unseen |= error.layers
         except Refused:
             _give_up(overlays, places, rootfs)
-            if on_node or not may_be_on_node:
+            if may_be_on_node and not on_node:
+                on_node = True  # perhaps the staged bundle cannot have what is written
+            elif one:
+                one, on_node = False, at_first
+            else:
                 raise
-            on_node = True  # perhaps the staged bundle cannot have what is written
         else:
-            made = places if on_node else layout.places
+            made = tuple(places) if on_node else layout.places
             laid_out = LaidOut(layout.from_store, made, on_node, bool(layout.images))
             return layout, msgspec.structs.replace(laid_out, way=_way(stored, layout))
-        if stored is not None:
-            stored.packing.unmount()
+        packing.unmount()
         remove_link(directory)
         for name in (OVERLAY, ROOTFS):
             if os.path.lexists(path := os.path.join(directory, name)):
                 remove_tree(path)
+
+
+def _mount(
+    layout: Layout,
+    overlays: Overlays,
+    packing: Packing,
+    mounting: Mounting,
+    places: list[str],
+    *,
+    on_node: bool,
+) -> None:
+    """Have the node mount the root file system; `places` receives the nodes' directories."""
+    if on_node:
+        places += map(place_in, overlays.ask(making_in(layout.directory)))
+        layout.put(places)
+    looks = layout.looks
+    mounting = msgspec.structs.replace(mounting, roots=layout.roots, looks=looks.wanted)
+    try:
+        packing.mount(layout.images, mounting)
+    except Others as error:
+        raise looks.unseen(error.numbers) from None
+
+
+def _try(
+    layout: Layout,
+    overlays: Overlays,
+    packing: Packing,
+    mounting: Mounting,
+    places: list[str],
+    *,
+    on_node: bool,
+) -> None:
+    """Have the node try what the runtime is to mount; `places` as for `_mount`."""
+    if layout.images:
+        packing.mount(layout.images, mounting)
+    trial = layout.trial(on_node=on_node)
+    answers = overlays.ask(trial.script(overlays.mounted))
+    places += map(place_in, answers)
+    trial.judge(answers)
+    overlays.mounted.add(trial.kind)
+    if on_node:
+        layout.put(places)
 
 
 def _way(stored: Copies | None, layout: Layout) -> str:

@@ -121,7 +121,7 @@ class OwnFile:
         """
         by_depth: dict[int, set[str]] = {}
         for parts in map(names_in, paths):
-            for depth in range(2, len(parts) + 1):
+            for depth in range(1, len(parts) + 1):
                 by_depth.setdefault(depth, set()).add("/".join(parts[:depth]))
         os.mkdir(folder, 0o700)
         # each depth by itself: a directory that others are made in may be read-only

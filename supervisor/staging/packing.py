@@ -1,7 +1,7 @@
 """Decides whether copies of layers are squashfs images, one file each, or directories.
 
 An image is made in a third of the time, and costs a file system one file instead of thousands. A
-node has to mount it, which the shim does (`supervisor.contracts.node.MountsImages`).
+node has to mount it, which the shim does (`supervisor.contracts.node.Mounts`).
 """
 
 from __future__ import annotations
@@ -9,17 +9,18 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from scrun.images.squashfs import key_of
 from scrun.images.store import SQUASHFS
 from scrun.supervisor.contracts.node import ImageFile, Mounting
+from scrun.supervisor.staging.node_trial import Others, Refused
 from scrun.supervisor.staging.overlay_options import Unusable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from scrun.settings.file.load import ImageFormat
 
@@ -40,12 +41,12 @@ class NotSeen(Unusable):
 
 
 class Mounter(msgspec.Struct, frozen=True):
-    """How a container's node mounts images.
+    """How a container's node mounts a root file system, and images.
 
     Attributes:
-        mount: Mounts images on directories, for the container and for what the node is asked;
-            returns by what. Without any it only tells. Raises Unusable; NotSeen if one is not
-            there.
+        mount: Mounts them, for the container and for what the node is asked; returns by what.
+            Without any it only tells. Raises Unusable; NotSeen if an image is not there, Others if
+            directories are others, Refused if the kernel refuses an overlay.
         send: Brings images to the nodes' own disks, and mounts them on directories as something
             without files says. Raises Unusable.
         unmount: Undoes both.
@@ -81,6 +82,7 @@ class Packing:
         self.way = ""
         self.tool = tool()
         self._decided = False
+        self._mounted = False
         self.sent = False
 
     @property
@@ -131,27 +133,34 @@ class Packing:
         self.why_not, self.way = why_not, ""
         self._insist()
 
-    def mount(self, files: Sequence[tuple[str, str]], maps: Mapping[str, Any] | None) -> None:
-        """Have the node mount images on directories; see `Mounter`.
+    def mount(self, files: Sequence[tuple[str, str]], mounting: Mounting) -> None:
+        """Have the node mount images on directories, and what else there is to mount.
 
         Raises:
             NotMounted: It cannot.
+            Others: Directories are others there.
+            Refused: It mounts no such overlay.
         """
         assert self._mounter is not None
+        mounting = msgspec.structs.replace(mounting, mine=self._mine)
+        self._mounted = True
         try:
             known = [_known(file) for file, _ in files] if self._mine else []
             try:
-                self._mounter.mount(Mounting((files,), maps, self._mine, known))
+                self._mounter.mount(msgspec.structs.replace(mounting, files=(files,), known=known))
             except NotSeen:
                 self.sent = True
                 images = [(_described(file), point) for file, point in files]
-                self._mounter.send(images, Mounting(maps=maps, mine=self._mine))
+                self._mounter.send(images, mounting)
+        except (Others, Refused):
+            raise
         except Unusable as error:
             raise NotMounted(str(error)) from error
 
     def unmount(self) -> None:
         """Undo `mount`, if it was called."""
-        if self._mounter is not None and self.way:
+        if self._mounter is not None and self._mounted:
+            self._mounted = False
             with contextlib.suppress(Unusable):
                 self._mounter.unmount()
 

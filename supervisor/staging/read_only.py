@@ -34,27 +34,30 @@ def names_in(destination: str) -> list[str]:
 
 
 def make_mount_points(
-    mounts: Iterable[dict[str, Any]], find: Find, upper: str, *, owners: bool
+    mounts: Iterable[dict[str, Any]], find: Find, upper: str, *, owners: bool, whole: bool
 ) -> None:
     """Make those mount points that are missing.
 
     Args:
         mounts: The mounts of config.json.
         find: Tells what there is in the root file system.
-        upper: Has the directory for what is written to each directory of the root directory.
+        upper: The directory for what is written.
         owners: Whether to keep owners.
+        whole: Whether the root directory itself is mounted; if not, only what is mounted on its
+            directories, which `upper` has, cannot be written to.
     """
     for mount in mounts:
-        _make_mount_point(mount, find, upper, owners=owners)
+        parts = names_in(mount["destination"])
+        if whole or (len(parts) > 1 and os.path.isdir(os.path.join(upper, parts[0]))):
+            _make_mount_point(mount, parts, 1 if whole else 2, find, upper, owners=owners)
 
 
-def _make_mount_point(mount: dict[str, Any], find: Find, upper: str, *, owners: bool) -> None:
+def _make_mount_point(
+    mount: dict[str, Any], parts: list[str], first: int, find: Find, upper: str, *, owners: bool
+) -> None:
     """Make a mount point that is missing: the runtime cannot, where nothing can be written."""
-    parts = names_in(mount["destination"])
-    if len(parts) < 2 or not os.path.isdir(os.path.join(upper, parts[0])):
-        return
     is_file = is_bind(mount) and not os.path.isdir(mount["source"])
-    for number in range(2, len(parts) + 1):
+    for number in range(first, len(parts) + 1):
         status = find(parts[:number])
         made = os.path.join(upper, *parts[:number])
         if status is not None and not stat.S_ISDIR(status.st_mode):

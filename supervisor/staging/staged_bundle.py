@@ -28,7 +28,7 @@ from scrun.supervisor.core.private import make_private, not_ours
 from scrun.supervisor.log.supervisor_log import log
 from scrun.supervisor.staging.bring_back import bring_back, bring_difference_back
 from scrun.supervisor.staging.image_root import copy_command, lay_out_image
-from scrun.supervisor.staging.layout import PLACE, ROOTFS, Rootfs, uppers_in
+from scrun.supervisor.staging.layout import ONE, PLACE, ROOTFS, Rootfs, uppers_in
 from scrun.supervisor.staging.mapped import remove_mapped
 from scrun.supervisor.staging.mounts import FILES
 from scrun.supervisor.staging.overlaid import LaidOut, lay_out, written_at
@@ -295,9 +295,15 @@ def return_changes(
         raise StagingError(f"copying changes back from {directory}: {error.strerror}") from error
     copied = os.path.join(directory, ROOTFS)
     if uppers := uppers or uppers_in(os.path.join(directory, OVERLAY)):
-        mark = opaque(users=not privileged)
         bring_difference_back(
-            uppers, copied, original, since, opaque=mark, owners=owners, go_on=go_on
+            uppers,
+            copied,
+            original,
+            since,
+            opaque=opaque(users=not privileged),
+            owners=owners,
+            whole=os.path.exists(os.path.join(directory, OVERLAY, ONE)),
+            go_on=go_on,
         )
     else:
         bring_back(copied, original, since, owners=owners, go_on=go_on)

@@ -15,7 +15,7 @@ from scrun.supervisor.staging.foreign import Foreign
 from scrun.supervisor.staging.overlay_options import opaque
 
 
-def copy_foreign(foreign: Foreign, rootfs: str, into: str) -> frozenset[str]:
+def copy_foreign(foreign: Foreign, rootfs: str, into: str, *, whole: bool) -> frozenset[str]:
     """Copy what belongs to others, with the directories above it.
 
     Args:
@@ -23,6 +23,8 @@ def copy_foreign(foreign: Foreign, rootfs: str, into: str) -> frozenset[str]:
             something else.
         rootfs: The root file system, as it is mounted here.
         into: An empty directory.
+        whole: Whether the root directory itself is mounted; if not, what is in it has the user as
+            its owner anyway.
 
     Returns:
         The names of the root directory's directories that were copied as a whole.
@@ -44,17 +46,17 @@ def copy_foreign(foreign: Foreign, rootfs: str, into: str) -> frozenset[str]:
             copy_all(two.source, two.target, room)
     for path in sorted(foreign.paths):
         folder, name = os.path.split(path)
-        # what is in the root directory itself has the user's owner anyway
-        if not folder or _is_below(path, done):
+        if not (folder or whole) or _is_below(path, done):
             continue
         # a layer above may have removed it, or put a link in the place of its directory
         with contextlib.suppress(FileNotFoundError, NotADirectoryError), _Two(rootfs, into) as two:
-            two.descend(folder, folders)
+            if folder:
+                two.descend(folder, folders)
             status = os.stat(name, dir_fd=two.source, follow_symlinks=False)
             if not is_foreign(status):
                 continue
             if stat.S_ISDIR(status.st_mode):
-                two.descend(name, folders, os.path.join(folder, b""))
+                two.descend(name, folders, folder and folder + b"/")
             else:
                 room.take(copy_entry(two.source, two.target, name, room=room.left))
     for path, status in sorted(folders.items(), reverse=True):

@@ -16,11 +16,13 @@ import pytest
 from scrun.images.leases import lease_of
 from scrun.images.store import Facts
 from scrun.settings.file.load import ImageFormat
+from scrun.supervisor.contracts.node import Mounting
 from scrun.supervisor.contracts.staged import OfTask, Staged, config_of_task
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.staging import root, staged_bundle
 from scrun.supervisor.staging.image_store import copying
 from scrun.supervisor.staging.kept_images import Copier, Full, Images
+from scrun.supervisor.staging.node_trial import Others, Refused
 from scrun.supervisor.staging.on_node import SENT, archive_of, sending, unpacking
 from scrun.supervisor.staging.overlaid import Overlays
 from scrun.supervisor.staging.overlay_options import Unusable
@@ -83,6 +85,7 @@ class Image:
         self.limit = 0
         self.format: ImageFormat = "files"
         self.mounter: Mounter | None = None
+        self.roots: Sequence[tuple[str, str, str]] = ()
         self.also: list[str] = []
         self.copied: list[str] = []
         self.programs: list[str] = []
@@ -191,6 +194,36 @@ class Image:
         if self.ended:
             raise KeyboardInterrupt
 
+    def by_shim(self) -> None:
+        """Have the node mount the root file system as one overlay, as a shim does."""
+
+        def nothing() -> None:
+            self.roots = ()
+
+        def send(*_: object) -> None:
+            raise Unusable("nothing is sent")
+
+        self.mounter = Mounter(self._mount, send, nothing)
+
+    def _mount(self, mounting: Mounting) -> str:
+        if not mounting.roots:
+            raise Unusable("only overlays")
+        others = [
+            number
+            for number, (path, inode, seconds) in enumerate(mounting.looks)
+            if (status := os.stat(path)).st_ino != inode
+            or seconds not in (None, status.st_mtime_ns // 10**9)
+        ]
+        if others:
+            raise Others(frozenset(others))
+        mounts = "; ".join(_mounting_root(*root) for root in mounting.roots)
+        try:
+            subprocess.run([*(ROOTLESS if self.rootless else AS_ROOT), mounts], check=True)
+        except subprocess.CalledProcessError as error:
+            raise Refused(str(error)) from error
+        self.roots = mounting.roots
+        return "overlay"
+
     def hidden(self, *folders: Path) -> None:
         """Hide directories from the node."""
         over = "; ".join(f"mount -t tmpfs none {shlex.quote(str(path))}" for path in folders)
@@ -212,11 +245,15 @@ class Image:
         config = json.loads((self.staged / "config.json").read_bytes())
         if own is not None:
             config = config_of_task(config, str(self.staged), own)
-        mount = ("mount", "-t", "overlay", "overlay", "-o")
         mounts = [
-            shlex.join((*mount, ",".join(each["options"]), f"rootfs{each['destination']}"))
-            for each in config["mounts"]
+            _mounting(",".join(each["options"]), f"rootfs{each['destination']}")
+            for each in config.get("mounts") or []
             if each["type"] == "overlay"
+        ]
+        mounts += [
+            _mounting_root(*root)
+            for root in self.roots
+            if own is None or os.path.basename(own.place) in root[2]
         ]
         whole = "; ".join([f"cd {self.staged}", *mounts, "cd rootfs", script])
         subprocess.run([*(ROOTLESS if self.rootless else AS_ROOT), whole], check=True)
@@ -242,6 +279,14 @@ class Image:
 
     def _archive(self, task: int) -> str:
         return archive_of(str(self.staged), task)
+
+
+def _mounting(options: str, point: str) -> str:
+    return shlex.join(("mount", "-t", "overlay", "overlay", "-o", options, point))
+
+
+def _mounting_root(point: str, directory: str, options: str) -> str:
+    return f"(cd {shlex.quote(directory)} && {_mounting(options, point)})"
 
 
 def filled(folder: str, size: int) -> Facts:

@@ -6,18 +6,18 @@ from contextlib import suppress
 import trio
 
 from scrun.core.errors import EngineError
-from scrun.supervisor.contracts.node import ImageFile, Mounting, NotThere
+from scrun.supervisor.contracts.node import ImageFile, Mounting
 from scrun.supervisor.engines.slurm.rank_task import for_all
 from scrun.supervisor.engines.slurm.ranks_step import RanksStep
-from scrun.supervisor.nodes.connection import ShimError
 from scrun.supervisor.nodes.gathering import Rank
+from scrun.supervisor.nodes.mounting import mount as by_shim
 from scrun.supervisor.nodes.spreading import Receiver, Spreading
 
 _PATIENCE = 10.0
 
 
 class RanksImages:
-    """See `supervisor.contracts.node.MountsImages`."""
+    """See `supervisor.contracts.node.Mounts`."""
 
     def __init__(self, step: RanksStep) -> None:
         """Have mounted none for the shims of a step."""
@@ -58,15 +58,9 @@ class RanksImages:
         ways: list[str] = []
 
         async def mount(rank: Rank) -> None:
-            own = mounting.of(rank.number)
-            name = self._names[rank.number] = rank.shim.name("images") if own["files"] else ""
-            try:
-                reply = await rank.shim.call("mount", id=name, **own)
-            except ShimError as error:
-                if error.unseen:
-                    raise NotThere(str(error)) from None
-                raise
-            ways.append(str(reply["way"]))
+            name = rank.shim.name("images") if mounting.mounts else ""
+            self._names[rank.number] = name
+            ways.append(await by_shim(rank.shim, name, mounting, rank.number))
 
         try:
             await for_all(ranks, mount)

@@ -377,17 +377,17 @@ class RanksJob(SlurmJob):
         return await self._images.ask(script)
 
     async def mount(self, mounting: Mounting) -> str:
-        """See `supervisor.contracts.node.MountsImages`; each task's shim does it."""
+        """See `supervisor.contracts.node.Mounts`; each task's shim does it."""
         return await self._images.mount(mounting)
 
     async def send(
         self, images: Sequence[ImageFile], limit: int, say: Callable[[int, int], None]
     ) -> list[list[str]]:
-        """See `supervisor.contracts.node.MountsImages`; nodes pass them on to one another."""
+        """See `supervisor.contracts.node.Mounts`; nodes pass them on to one another."""
         return await self._images.send(images, limit, say)
 
     async def unmount(self) -> None:
-        """See `supervisor.contracts.node.MountsImages`."""
+        """See `supervisor.contracts.node.Mounts`."""
         await self._images.unmount()
 
     def resized(self) -> None:

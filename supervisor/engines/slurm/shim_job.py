@@ -16,7 +16,7 @@ from scrun.settings.slurm.versions import Features
 from scrun.supervisor.children.node_scripts import BY_MOUNTS, signal_script
 from scrun.supervisor.contracts.engine import JobRequest, NodeAnswer, Program, Session, Step
 from scrun.supervisor.contracts.first_process import Call
-from scrun.supervisor.contracts.node import ImageFile, Mounting, NotThere
+from scrun.supervisor.contracts.node import ImageFile, Mounting
 from scrun.supervisor.core.nurseries import until, unwrapped
 from scrun.supervisor.engines.failures import NotMade, create_and_run
 from scrun.supervisor.engines.slurm.allocation import Held
@@ -35,6 +35,7 @@ from scrun.supervisor.engines.slurm.tools import Tools, of_a_container
 from scrun.supervisor.engines.watched import WatchedProcess
 from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost
 from scrun.supervisor.nodes.lasting import LastingEnds
+from scrun.supervisor.nodes.mounting import mount
 from scrun.supervisor.nodes.spreading import Receiver, Spreading
 from scrun.supervisor.nodes.streams import ContainerStreams
 
@@ -190,6 +191,7 @@ class ShimJob(SlurmJob):
             with trio.move_on_after(_PATIENCE, shield=True):
                 await self._delete(shim)
             raise NotMade(words_of(error), shown=False) from None
+        self._images = ""  # they go with the container
 
     async def _delete(self, shim: Shim) -> None:
         try:
@@ -353,34 +355,30 @@ class ShimJob(SlurmJob):
         return self.shims.mounted
 
     async def mount(self, mounting: Mounting) -> str:
-        """See `supervisor.contracts.node.MountsImages`."""
+        """See `supervisor.contracts.node.Mounts`."""
         shim = await self._shim_step.shim()
         if self._shim_step.site is not None:
             raise EngineError("commands of an oci.conf make it")
         if self._request.joins and real_id("uid"):
             raise EngineError("it shares the namespaces of another container")
-        own = mounting.of(0)
-        name = shim.name("images") if own["files"] else ""
+        self._images = shim.name("images") if mounting.mounts else ""
         try:
-            reply = await shim.call("mount", id=name, **own)
-        except ShimError as error:
-            if error.unseen:
-                raise NotThere(str(error)) from None
+            return await mount(shim, self._images, mounting, 0)
+        except EngineError:
+            self._images = ""
             raise
-        self._images = name
-        return str(reply["way"])
 
     async def send(
         self, images: Sequence[ImageFile], limit: int, say: Callable[[int, int], None]
     ) -> list[list[str]]:
-        """See `supervisor.contracts.node.MountsImages`."""
+        """See `supervisor.contracts.node.Mounts`."""
         if self._sent is None:
             receiver = Receiver(self._node, await self._shim_step.shim())
             self._sent = Spreading([receiver])
         return await self._sent.send(images, limit, say)
 
     async def unmount(self) -> None:
-        """See `supervisor.contracts.node.MountsImages`."""
+        """See `supervisor.contracts.node.Mounts`."""
         if name := self._images:
             self._images = ""
             with suppress(EngineError), trio.move_on_after(_PATIENCE):

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from scrun.supervisor.staging.node_trial import Refused
 from scrun.supervisor.staging.staged_bundle import clean, stage_out
 from tests.harness.bundle import snapshot
 from tests.harness.layers import AS_ROOT, Image, ask, in_shell, listing
@@ -26,7 +28,16 @@ def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_the_node_mounts_the_engine_s_own_directories(image: Image) -> None:
+@pytest.fixture(params=["one overlay", "one for each directory"])
+def either(image: Image, request: pytest.FixtureRequest) -> Image:
+    """Mounted by a shim, or by the runtime."""
+    if request.param == "one overlay":
+        image.by_shim()
+    return image
+
+
+def test_the_node_mounts_the_engine_s_own_directories(either: Image) -> None:
+    image = either
     image.mounted()
     before = [snapshot(layer) for layer in (*image.layers, image.rootfs)]
     staged = image.stage()
@@ -65,6 +76,38 @@ def test_a_node_that_has_mounted_one_only_looks_at_the_next(image: Image) -> Non
     assert "mount -t overlay" in image.asked[-1]
 
 
+def test_directories_in_the_root_directory(image: Image, tmp_path: Path) -> None:
+    """They are no mount points if a shim mounts the root directory itself."""
+    change = "rm -r empty; mv usr/share bin/moved; ln etc/passwd bin/passwd; rm -r usr; mkdir usr"
+    image.by_shim()
+    image.mounted()
+    subprocess.run(["cp", "-a", image.rootfs, tmp_path / "expected"], check=True)
+    in_shell(change, tmp_path / "expected")
+    staged = image.stage()
+    image.run(change)
+    image.end(staged)
+    assert listing(image.rootfs) == listing(tmp_path / "expected")
+    assert (image.rootfs / "etc/passwd").samefile(image.rootfs / "bin/passwd")
+
+
+def test_a_kernel_that_refuses_one_overlay(image: Image) -> None:
+    """Then the runtime is to mount one for each directory."""
+    image.by_shim()
+    image.mounted()
+    mounter = image.mounter
+
+    def refused(_: object) -> str:
+        raise Refused("cannot be mounted on the node: overlay: Invalid argument")
+
+    assert mounter is not None
+    image.mounter = msgspec.structs.replace(mounter, mount=refused)
+    staged = image.stage()
+    assert staged.image == "layers", staged.notes
+    image.run("echo new >etc/new")
+    image.end(staged)
+    assert (image.rootfs / "etc/new").read_text() == "new\n"
+
+
 CHANGES = {
     "new file": "echo new >etc/new; echo new >new",
     "large file": "head -c 3000000 /dev/zero >usr/new",
@@ -90,7 +133,8 @@ CHANGES = {
 
 @pytest.mark.parametrize("rootless", [True, False])
 @pytest.mark.parametrize("change", CHANGES)
-def test_change(image: Image, change: str, tmp_path: Path, *, rootless: bool) -> None:
+def test_change(either: Image, change: str, tmp_path: Path, *, rootless: bool) -> None:
+    image = either
     image.rootless = rootless
     (image.layers[1] / "etc").mkdir()
     (image.layers[2] / "etc/shadow").write_text("secret")
@@ -105,8 +149,9 @@ def test_change(image: Image, change: str, tmp_path: Path, *, rootless: bool) ->
     assert listing(image.rootfs) == listing(tmp_path / "expected")
 
 
-def test_deletions_of_layers(image: Image) -> None:
+def test_deletions_of_layers(either: Image) -> None:
     """Also of what is in the root directory, and where a directory begins anew."""
+    image = either
     lower, upper = image.layers[2], image.layers[1]
     os.mknod(upper / "empty", stat.S_IFCHR)
     os.mknod(upper / "motd", stat.S_IFCHR)
@@ -125,7 +170,8 @@ def test_deletions_of_layers(image: Image) -> None:
     assert "./usr/share" not in seen
 
 
-def test_files_of_others_belong_to_the_only_user(image: Image) -> None:
+def test_files_of_others_belong_to_the_only_user(either: Image) -> None:
+    image = either
     lower = image.layers[2]
     for name, mode in {"etc/passwd": 0o600, "usr/share/doc/one": 0o4755}.items():
         os.chown(lower / name, 33, 33)
@@ -155,8 +201,9 @@ def test_files_of_others_belong_to_the_only_user(image: Image) -> None:
     assert (image.rootfs / "usr/share/mine").read_text() == "mine"
 
 
-def test_what_others_have_where_the_image_has_a_link(image: Image, tmp_path: Path) -> None:
+def test_what_others_have_where_the_image_has_a_link(either: Image, tmp_path: Path) -> None:
     """An upper layer has a link in the place of a lower one's directory: it is not followed."""
+    image = either
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside/one").write_text("secret")
     os.chown(tmp_path / "outside/one", 33, 33)
@@ -229,8 +276,9 @@ def test_a_large_layer_of_its_own_is_mounted_as_it_is(image: Image) -> None:
     assert (image.staged / "overlay/l/0").readlink() == image.layers[0]
 
 
-def test_many_layers(image: Image) -> None:
+def test_many_layers(either: Image) -> None:
     """As many as fit into a page by short names, with the long name of a container's record."""
+    image = either
     image.staged = image.staged.with_name("c" * 100)
     for number in range(40):
         layer = image.store / f"layer{number}" / "diff"
@@ -247,8 +295,9 @@ def test_many_layers(image: Image) -> None:
     assert not list(image.staged.parent.glob(".scrun-*"))
 
 
-def test_what_a_killed_supervisor_has_left(image: Image) -> None:
+def test_what_a_killed_supervisor_has_left(either: Image) -> None:
     """Whoever finds the staged bundle brings the changes back, and removes it."""
+    image = either
     image.rootless = False
     image.mounted()
     assert image.stage().overlaid
@@ -267,8 +316,9 @@ def test_nothing_comes_back_of_what_is_removed_anyway(image: Image) -> None:
     assert staged.copied_from == ""
 
 
-def test_a_read_only_root(image: Image) -> None:
+def test_a_read_only_root(either: Image) -> None:
     """Mount points that are missing are made before: the runtime cannot."""
+    image = either
     image.config["root"]["readonly"] = True
     (image.layers[2] / "etc/there").touch()
     image.config["mounts"] = [
@@ -359,8 +409,9 @@ def test_a_layer_is_gone(image: Image) -> None:
 # Several tasks
 
 
-def test_each_task_writes_to_a_directory_of_its_own(image: Image) -> None:
+def test_each_task_writes_to_a_directory_of_its_own(either: Image) -> None:
     """What comes back is in the order of the tasks: the last one's counts."""
+    image = either
     image.tasks = 3
     image.mounted()
     staged = image.stage()
@@ -381,7 +432,8 @@ def test_each_task_writes_to_a_directory_of_its_own(image: Image) -> None:
     assert (image.rootfs / "empty/b").is_dir()
 
 
-def test_a_killed_supervisor_leaves_the_changes_of_all_tasks(image: Image) -> None:
+def test_a_killed_supervisor_leaves_the_changes_of_all_tasks(either: Image) -> None:
+    image = either
     image.tasks = 11
     image.mounted()
     staged = image.stage()

@@ -218,7 +218,7 @@ def test_mount_points_of_what_is_read_only(file: File) -> None:
     assert staged.image == "squashfs"
     upper = file.staged / "overlay" / "upper"
     made = sorted(str(path.relative_to(upper)) for path in upper.rglob("*"))
-    assert made == ["etc", "etc/deep", "etc/deep/a", "etc/deep/a/b"]
+    assert made == ["etc", "etc/deep", "etc/deep/a", "etc/deep/a/b", "new", "new/d"]
     assert (upper / "etc/deep").stat().st_mode & 0o777 == 0o511
 
 

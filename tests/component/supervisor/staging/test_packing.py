@@ -14,6 +14,7 @@ import pytest
 
 from scrun.supervisor.contracts.node import ImageFile, Mounting
 from scrun.supervisor.staging.image_store import copying
+from scrun.supervisor.staging.node_trial import Others, Refused
 from scrun.supervisor.staging.overlay_options import Unusable
 from scrun.supervisor.staging.packing import Mounter, NotSeen
 from scrun.supervisor.staging.staged_bundle import stage_out
@@ -46,18 +47,21 @@ class Node:
         image.format = "auto"
         self.sent: list[str] = []
         self.limit = 0
-        image.mounter = Mounter(self.mount, self.send, self.unmount)
+        image.mounter = self.mounter = Mounter(self.mount, self.send, self.unmount)
         image.node = self.ask
 
     def mount(self, mounting: Mounting) -> str:
         own = mounting.of(0)
-        self.mounts += bool(own["files"])
-        name = f"images-{self.mounts}" if own["files"] else ""
+        self.mounts += mounting.mounts
+        name = f"images-{self.mounts}" if mounting.mounts else ""
         reply = self.shim.call("mount", id=name, **own)
         if own["files"] and self.fails:
             raise Unusable(self.fails)
+        if "others" in reply:
+            raise Others(frozenset(reply["others"]))
         if "error" in reply:
-            raise (NotSeen if reply.get("unseen") else Unusable)(reply["error"])
+            why = NotSeen if reply.get("unseen") else Refused if reply.get("root") else Unusable
+            raise why(reply["error"])
         self.images = name
         return str(reply["way"])
 
@@ -158,7 +162,7 @@ def test_what_the_node_cannot_mount(image: Image, node: Node) -> None:
     assert staged.image == "store"
     assert staged.notes[1] == "root: copies are no squashfs images: squashfuse: no"
     assert made(image) == ["rootfs"] * 2 + ["rootfs.sqfs"] * 2
-    assert node.images == ""
+    assert seen(image, node).split() == ["bin", "empty", "etc", "lib", "usr", "new", "755"]
 
 
 def test_no_shim(image: Image, node: Node) -> None:
@@ -217,11 +221,11 @@ def test_images_are_sent_where_the_store_is_not_seen(image: Image, far: Node) ->
 
 
 def test_directories_of_a_store_that_is_not_seen_are_of_no_use(image: Image, far: Node) -> None:
-    image.format = "files"
+    image.format, image.mounter = "files", None
     image.hidden(image.store)
     assert image.stage().image == "store"
     stage_out(str(image.staged))
-    image.format, image.node = "auto", far.ask
+    image.format, image.node, image.mounter = "auto", far.ask, far.mounter
     assert image.stage().image == "squashfs"
     assert made(image) == ["rootfs"] * 2 + ["rootfs.sqfs"] * 2
 
