@@ -37,15 +37,17 @@ def podman_of(
     storage: str = "vfs",
     create_timeout: float = 60,
     settings: str = "",
+    in_memory: bool = False,
 ) -> Iterator["Podman"]:
     """Podman of a user, at a place of its own.
 
-    With `cgroup2` it finds cgroups as most systems have them now.
+    With `cgroup2` it finds cgroups as most systems have them now; `in_memory`, a tmpfs as
+    $XDG_RUNTIME_DIR, as users have.
     """
     before = (*_CGROUP2, _MOUNT, "sh") if cgroup2 else ()
     with (
         contextlib.closing(Site(engine, user, create_timeout=create_timeout)) as site,
-        Podman(site, settings, before, storage) as podman,
+        Podman(site, settings, before, storage, in_memory=in_memory) as podman,
     ):
         yield podman
 
@@ -73,10 +75,13 @@ class Podman(Client):
         settings: str = "",
         before: tuple[str, ...] = (),
         storage: str = "vfs",
+        *,
+        in_memory: bool = False,
     ) -> None:
         self.site = site
         self.settings = settings
-        self._runtime_dir = site.base / "x"
+        memory = Path("/dev/shm") / site.base.name
+        self._runtime_dir = memory if in_memory else site.base / "x"
         self._runtime_dir.mkdir(mode=0o700)
         site.user.give(self._runtime_dir)
         self._settings = Path(site.user.home) / ".config" / "scrun" / "scrun.toml"
@@ -85,7 +90,13 @@ class Podman(Client):
         self._made: list[Path] = []
         self._launcher = site.base / "launcher" if site.engine == "local" else None
         self.prefix = [*before, *site.user.prefix]
-        self.command = ["podman", "--root", f"{site.base}/s", "--runroot", f"{site.base}/x/s"]
+        self.command = [
+            "podman",
+            "--root",
+            f"{site.base}/s",
+            "--runroot",
+            f"{self._runtime_dir}/s",
+        ]
         self.command += ["--storage-driver", storage, "--cgroup-manager", "cgroupfs"]
         self.storage = storage
         self.command += ["--events-backend", "file"]
@@ -162,6 +173,8 @@ class Podman(Client):
                 with contextlib.suppress(OSError):  # somebody else uses it by now
                     directory.rmdir()
             shutil.rmtree(self.site.base / "s", ignore_errors=True)
+            if self._runtime_dir.parent != self.site.base:
+                shutil.rmtree(self._runtime_dir, ignore_errors=True)
 
 
 def given(podman: Podman, name: str, text: str) -> Path:

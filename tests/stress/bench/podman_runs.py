@@ -2,7 +2,8 @@
 
 crun 1.8.1 refuses the hybrid cgroups of the test machines when buildah calls it.
 
-It needs root, and calls podman as the user.
+Records of both are in memory, and staged bundles on a disk, as where nodes are other machines. It
+needs root, and calls podman as the user.
 """
 
 import subprocess
@@ -18,7 +19,7 @@ RUNS, BUILDS = "`podman run --rm true`, {}", "`podman build` of 20 steps, {}"
 SCRUN, RUNC = "scrun, warm", "runc"
 _STEPS = 20
 _ROUNDS_OF_A_BUILD = 5
-_SETTINGS = "linger = 10\n"
+_SETTINGS = 'linger = 10\n[staging]\nscratch = "/var/tmp/scrun-bench-%u"\n'
 
 
 class PodmanRuns:
@@ -31,7 +32,9 @@ class PodmanRuns:
 
     def measure(self, rounds: int) -> None:
         """Take all measurements."""
-        with podman_of(self._user, storage="overlay", settings=_SETTINGS) as podman:
+        with podman_of(
+            self._user, storage="overlay", settings=_SETTINGS, in_memory=True
+        ) as podman:
             self._run(podman, SCRUN)  # podman's first container leaves no job, the next one does
             for _ in range(1 + rounds):
                 for runtime in (SCRUN, RUNC):
