@@ -3,9 +3,6 @@
 import _socket
 import time
 
-from scrun.core.errors import ScrunError
-from scrun.model.adoption import held_record
-from scrun.model.identity import is_dead
 from scrun.protocol import wire
 
 _PATIENCE = 60.0
@@ -42,6 +39,11 @@ def _patience(directory: str) -> float:
     A process that is being killed closes its socket before it is dead. A supervisor that has
     adopted the container listens already.
     """
+    # records take longer to import than all of an `exec` that finds its supervisor
+    from scrun.core.errors import ScrunError
+    from scrun.model.adoption import held_record
+    from scrun.model.identity import is_dead
+
     try:
         record = held_record(directory)
     except (ScrunError, OSError):
