@@ -139,6 +139,8 @@ class Containers:
         target.pid = 0
         short = False
         if target.container is None:
+            if target.images is not None and self.images.are_going(target.images):
+                target.lost = True
             self.last_status = exit_status(status)
             short = self._memory.was_short() and self.last_status == _KILLED
         target.stdio.release()

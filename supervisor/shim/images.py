@@ -12,7 +12,7 @@ import signal
 from .files import remove_file
 from .json_text import dumps
 from .loop import READ
-from .processes import kill_quietly
+from .processes import is_ending, kill_quietly
 from .runtime import found
 from .space import Space
 from .words import Refused, last_line
@@ -215,6 +215,13 @@ class Images:
         if name not in self._mounted:
             raise Refused(f"nothing is mounted as {name}")
         return self._mounted[name]
+
+    def are_going(self, mounted: Mounted) -> bool:
+        """Tell whether some have no server any more, which may not be reaped yet.
+
+        A program ends with SIGBUS as soon as a page of a file cannot be had.
+        """
+        return any(map(is_ending, mounted.running))
 
     def let_go(self, mounted: Mounted) -> None:
         """Have those of a container go."""

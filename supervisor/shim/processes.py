@@ -7,6 +7,9 @@ if TYPE_CHECKING:
     from collections.abc import Container
 
 
+_EXITING = 4  # PF_EXITING of the kernel's include/linux/sched.h; before files are closed
+
+
 def children_of(pid: int) -> "list[int]":
     """Return the children of a process, as far as they can be read."""
     found: list[int] = []
@@ -33,6 +36,16 @@ def descendants(pid: int, apart: "Container[int]" = ()) -> "list[int]":
         found += children
         waiting += children
     return found
+
+
+def is_ending(pid: int) -> bool:
+    """Tell whether a child of ours, not yet reaped, is on its way out or over."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state, *fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return True
+    return state in (b"Z", b"X") or bool(int(fields[5]) & _EXITING)
 
 
 def kill_quietly(pid: int, number: int) -> None:

@@ -141,7 +141,7 @@ def _with_children(parents: Iterable[int]) -> dict[str, Weight]:
     for parent in parents:
         for pid in (parent, *descendants(parent)):
             with open(f"/proc/{pid}/comm") as file:
-                groups[file.read().strip()].append(pid)
+                groups[file.read().strip().partition(":")[0]].append(pid)
     return weigh(groups)
 
 

@@ -28,11 +28,11 @@ class Own:
         self._numbers = 0
 
     def bundle(self, *arguments: str) -> Path:
-        """Return a bundle, ready for Slurm, that runs a command."""
+        """Return a bundle, ready for Slurm, that runs a program of its /bin, as `in_container`."""
         bundle = self._stand.site.base / "b" / f"own-{arguments[0]}"
         shutil.copytree(self._stand.plain, bundle, symlinks=True)
         config = json.loads((bundle / "config.json").read_bytes())
-        config["process"]["args"] = arguments
+        config["process"]["args"] = [f"/bin/{arguments[0]}", *arguments[1:]]
         (bundle / "config.json").write_text(json.dumps(config))
         return bundle
 
