@@ -82,7 +82,7 @@ class Images:
         self._loop, self._children, self._lost = loop, children, lost
         self._words = os.path.join(directory, "mounting")
         self._mounted: dict[str, Mounted] = {}
-        # newuidmap(1) and newgidmap(1) take longer than all the rest
+        # newuidmap(1) and newgidmap(1) take longer than the mount
         self._users: dict[str, int] = {}
 
     def mount(self, call: "dict[str, Any]", reply: "Reply") -> None:
