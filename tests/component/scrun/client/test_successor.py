@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from scrun.client import successor
 from scrun.client.successor import wait_for_successor
 from scrun.commands.list import rows
+from scrun.model import adoption
 from scrun.model.adoption import held_record
 from scrun.model.identity import myself
 from scrun.model.record import ProcessIdentity, Record, write_record
@@ -83,7 +83,7 @@ def test_one_that_is_adopted_at_this_moment(left: Left, monkeypatch: pytest.Monk
         return held_record(directory)
 
     left.kill()
-    monkeypatch.setattr(successor, "held_record", look)
+    monkeypatch.setattr(adoption, "held_record", look)
     sock = wait_for_successor(str(left.directory))
     assert sock is not None
     sock.close()
