@@ -191,13 +191,11 @@ def _be_apart(
         if mapping is not None:
             if not mapping.done():
                 return
-        elif users >= 0:
-            pass
-        elif uid:
+        elif new:
             _write("/proc/self/setgroups", "deny")
             _write("/proc/self/uid_map", f"{uid} {uid} 1")
             _write("/proc/self/gid_map", f"{gid} {gid} 1")
-        else:  # in a user namespace of its own the kernel does it
+        elif not uid:  # in a user namespace of its own the kernel does it
             flags = ctypes.c_ulong(_REC | _SLAVE)
             _checked(_libc.mount(b"none", b"/", None, flags, None), "mount")
         os.write(there, _DONE)

@@ -208,10 +208,8 @@ def _laid_out(
         places: list[str] = []
         try:
             layout.write(overlays.cache, unseen, on_node=on_node)
-            if one:
-                _mount(layout, overlays, packing, Mounting(maps=maps), places, on_node=on_node)
-            else:
-                _try(layout, overlays, packing, Mounting(maps=maps), places, on_node=on_node)
+            mounting = Mounting(maps=maps)
+            _have_mounted(layout, overlays, packing, mounting, places, one=one, on_node=on_node)
         except NotMounted as error:
             _give_up(overlays, places, rootfs)
             if layout.images and stored is not None:
@@ -245,46 +243,39 @@ def _laid_out(
                 remove_tree(path)
 
 
-def _mount(
+def _have_mounted(
     layout: Layout,
     overlays: Overlays,
     packing: Packing,
     mounting: Mounting,
     places: list[str],
     *,
+    one: bool,
     on_node: bool,
 ) -> None:
-    """Have the node mount the root file system; `places` receives the nodes' directories."""
-    if on_node:
+    """Have the node mount the root file system, or try what the runtime is to mount.
+
+    `places` receives the nodes' directories for what is written, if it is `on_node`.
+    """
+    if not one:
+        if layout.images:
+            packing.mount(layout.images, mounting)
+        trial = layout.trial(on_node=on_node)
+        answers = overlays.ask(trial.script(overlays.mounted))
+        places += map(place_in, answers)
+        trial.judge(answers)
+        overlays.mounted.add(trial.kind)
+    elif on_node:
         places += map(place_in, overlays.ask(making_in(layout.directory)))
-        layout.put(places)
-    looks = layout.looks
-    mounting = msgspec.structs.replace(mounting, roots=layout.roots, looks=looks.wanted)
-    try:
-        packing.mount(layout.images, mounting)
-    except Others as error:
-        raise looks.unseen(error.numbers) from None
-
-
-def _try(
-    layout: Layout,
-    overlays: Overlays,
-    packing: Packing,
-    mounting: Mounting,
-    places: list[str],
-    *,
-    on_node: bool,
-) -> None:
-    """Have the node try what the runtime is to mount; `places` as for `_mount`."""
-    if layout.images:
-        packing.mount(layout.images, mounting)
-    trial = layout.trial(on_node=on_node)
-    answers = overlays.ask(trial.script(overlays.mounted))
-    places += map(place_in, answers)
-    trial.judge(answers)
-    overlays.mounted.add(trial.kind)
     if on_node:
         layout.put(places)
+    if one:
+        looks = layout.looks
+        mounting = msgspec.structs.replace(mounting, roots=layout.roots, looks=looks.wanted)
+        try:
+            packing.mount(layout.images, mounting)
+        except Others as error:
+            raise looks.unseen(error.numbers) from None
 
 
 def _way(stored: Copies | None, layout: Layout) -> str:

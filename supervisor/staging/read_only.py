@@ -49,15 +49,15 @@ def make_mount_points(
     for mount in mounts:
         parts = names_in(mount["destination"])
         if whole or (len(parts) > 1 and os.path.isdir(os.path.join(upper, parts[0]))):
-            _make_mount_point(mount, parts, 1 if whole else 2, find, upper, owners=owners)
+            _make_mount_point(mount, parts, find, upper, owners=owners)
 
 
 def _make_mount_point(
-    mount: dict[str, Any], parts: list[str], first: int, find: Find, upper: str, *, owners: bool
+    mount: dict[str, Any], parts: list[str], find: Find, upper: str, *, owners: bool
 ) -> None:
     """Make a mount point that is missing: the runtime cannot, where nothing can be written."""
     is_file = is_bind(mount) and not os.path.isdir(mount["source"])
-    for number in range(first, len(parts) + 1):
+    for number in range(1, len(parts) + 1):
         status = find(parts[:number])
         made = os.path.join(upper, *parts[:number])
         if status is not None and not stat.S_ISDIR(status.st_mode):
