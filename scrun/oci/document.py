@@ -64,7 +64,8 @@ def decode(content: bytes, name: str) -> Any:  # noqa: ANN401
         inner = value.items() if isinstance(value, dict) else ()
         deep = next((f"{key}: " for key, part in inner if _is_deeper(part, LEVELS - 1)), "")
         raise BundleError(f"{name}: {deep}is nested more than {LEVELS} levels deep")
-    value = _without_nulls(value)
+    if b"null" in content:
+        value = _without_nulls(value)
     if b"\\u0000" in content and (member := _with_nul(value, "")) is not None:
         raise BundleError(f"{name}: {member}: contains a NUL character")
     return value
@@ -81,6 +82,8 @@ def _is_deeper(value: object, levels: int) -> bool:
     """Tell whether objects and arrays are nested deeper than so many levels."""
     layer = [value]
     for _ in range(levels):
+        if not layer:
+            return False
         layer = [
             inner
             for part in layer

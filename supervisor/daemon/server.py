@@ -205,7 +205,7 @@ class Server:
                 return
             try:
                 async for _ in removals:
-                    if not await in_thread(self._is_there):
+                    if not self._is_there():  # a record removed in it tells as well
                         break
             finally:
                 os.close(watched)

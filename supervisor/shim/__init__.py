@@ -64,8 +64,10 @@ twice.
              streams; images: the id of a `mount`, which goes with the container; joins: the ids
              of the containers whose namespaces it enters, by the type that `linux.namespaces` has
              of these, without a path; variables: what its programs get instead of the step's
-             variables of the same names; site: see below
-             {"pid": …}; error: the runtime's words, with "log": its log as JSON lines
+             variables of the same names; filter: the seccomp filter for its rules, as an earlier
+             reply had it, or "" to be told; site: see below
+             {"pid": …}, with "filter" in base64 if that is to be told, "" where it cannot be;
+             error: the runtime's words, with "log": its log as JSON lines
     start    id
              {}; error and log
     signal   id; number; all: bool, every process of the container; command: for one of an

@@ -81,7 +81,9 @@ class Containers:
         if self._images is None:
             from .images import Images
 
-            self._images = Images(self._loop, self._children, self._directory, self._lost)
+            self._images = Images(
+                self._loop, self._children, self._directory, self._runtime.path, self._lost
+            )
         return self._images
 
     def _lost(self, target: "Target") -> None:

@@ -82,6 +82,9 @@ class Making:
             before = self._runtime.join(config, joins)
             self._runtime.separate(config, f"{os.path.basename(self._directory)}-{self._made}")
             passed = self._mpi.give(config)
+            if call.get("filter"):
+                self._runtime.give_filter(config, call["filter"])
+            target.tells_filter = call.get("filter") == ""
             write_private(os.path.join(target.place, "config.json"), dumps(config))
             command = self._runtime.create(
                 target.place, target.name, target.stdio.terminal, len(passed)
@@ -236,7 +239,8 @@ class Making:
 
     def _is_there(self, target: Target, pid: int, reply: "Reply") -> None:
         target.begin(pid)
-        reply({"pid": pid})
+        more = {"filter": self._runtime.filter_of(target.name)} if target.tells_filter else {}
+        reply({"pid": pid, **more})
         target.stdio.begin()
         if target.doomed:
             target.signal_all(signal.SIGKILL)

@@ -1,5 +1,6 @@
 """The OCI runtime of the node: which one, and its command lines."""
 
+import binascii
 import os
 
 TYPE_CHECKING = False
@@ -14,6 +15,7 @@ _ALSO = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", 
 
 # what slurmstepd gives a task about its place in the job
 _OWN = ("SLURM", "PMI")
+_FILTER = "run.oci.seccomp_bpf_data"  # crun(1)
 _DEVICES = (
     "CUDA_VISIBLE_DEVICES",
     "GPU_DEVICE_ORDINAL",
@@ -101,6 +103,26 @@ class Runtime:
         makes = os.path.basename(self.path) == "runc" and os.geteuid() == 0
         if makes and isinstance(linux, dict):
             linux["cgroupsPath"] = linux.get("cgroupsPath") or name
+
+    def give_filter(self, config: "dict[str, Any]", known: str) -> None:
+        """Change a config.json so that crun need not compile its seccomp rules again.
+
+        Args:
+            config: The config.json.
+            known: What `filter_of` has returned for the same rules.
+        """
+        if os.path.basename(self.path) == "crun":
+            config["annotations"] = {_FILTER: known, **(config.get("annotations") or {})}
+
+    def filter_of(self, name: str) -> str:
+        """Return the seccomp filter that crun has compiled for a container, in base64, or ""."""
+        if os.path.basename(self.path) != "crun":
+            return ""
+        try:
+            with open(os.path.join(self._root, name, "seccomp.bpf"), "rb") as file:
+                return binascii.b2a_base64(file.read(), newline=False).decode()
+        except OSError:  # newer versions have it elsewhere, and use it again themselves
+            return ""
 
     def join(self, config: "dict[str, Any]", joins: "Mapping[str, int]") -> "list[str]":
         """Change a config.json so that its container enters namespaces of others.

@@ -24,6 +24,7 @@ class Target:
         container: The container that an exec is in; None for a container.
         stdio: Its standard streams.
         variables: Those that it has from its own request, not from the step's.
+        tells_filter: Whether the supervisor wants to know its seccomp filter.
         site: What an oci.conf has run for the container; None without one, and for an exec.
         pid: Its first process; 0 before it is there and after it has been reaped.
         running: The runtime's processes at work for it.
@@ -49,6 +50,7 @@ class Target:
         self.id, self.place, self.name = id, place, name
         self.container, self.stdio = container, stdio
         self.variables: Mapping[str, str] = {}
+        self.tells_filter = False
         self.site: Site | None = None
         self.pid = 0
         self.running: set[int] = set()

@@ -172,10 +172,9 @@ async def _why_not_on_nodes(ids: BothIds, job: Job, request: JobRequest) -> str:
     """Return why a node of a job cannot map these ids, or ""; cached answers are reused."""
     environment = job.environment
     variables = dict(request.child_env.environment)
-    path = await in_thread(cache_of, variables, "id-maps.json")
+    path, known = await in_thread(_known_maps, variables)
     nodes = environment.get("SLURM_JOB_NODELIST", "")
     name = f"{environment.get('SLURM_CLUSTER_NAME', '')}/{nodes}"
-    known = await in_thread(_read, path)
     now = time.time()
     found = known.get(name)
     if found is None or not found.holds(ids, now):
@@ -217,11 +216,13 @@ def cache_of(environment: Mapping[str, str], name: str) -> str:
     return os.path.join(cache, "scrun", name)
 
 
-def _read(path: str) -> _File:
+def _known_maps(environment: Mapping[str, str]) -> tuple[str, _File]:
+    """Return the path of the file with earlier answers, and its content."""
+    path = cache_of(environment, "id-maps.json")
     try:
-        return msgspec.json.decode(Path(path).read_bytes(), type=_File)
+        return path, msgspec.json.decode(Path(path).read_bytes(), type=_File)
     except (OSError, msgspec.DecodeError):
-        return {}
+        return path, {}
 
 
 def _write(path: str, content: _File, now: float) -> None:

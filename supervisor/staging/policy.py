@@ -7,9 +7,10 @@ to be valid; unknown members stay unchanged.
 
 from __future__ import annotations
 
-import copy
 import os.path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from scrun.oci.userns import Maps, Range, is_mapped, mappings, maps_for
 from scrun.settings.slurm.engine_flags import processes_asked
@@ -72,7 +73,8 @@ def fit(
     Raises:
         StagingError: A bind mount has no source.
     """
-    fitted: dict[str, Any] = copy.deepcopy(dict(config))
+    # copy.deepcopy takes ten times as long
+    fitted: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(config))
     notes = Notes()
     fitted.setdefault("root", {})["path"] = rootfs
     process = fitted.get("process") or {}

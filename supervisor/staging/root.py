@@ -10,7 +10,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from scrun.supervisor.core.files import write
-from scrun.supervisor.staging.survey import mount_of, on_the_nodes, read_mounts
+from scrun.supervisor.staging.survey import MountPoint, mount_of, on_the_nodes
 
 if TYPE_CHECKING:
     from scrun.oci.userns import BothIds
@@ -21,13 +21,20 @@ REMEDY = "set `scratch` in the section [staging] of scrun.toml to another direct
 _PROBE = "probe"
 
 
-def rootfs_for_nodes(rootfs: str, bundle: str, target: Target) -> tuple[str, str | None]:
+def rootfs_for_nodes(
+    rootfs: str, bundle: str, target: Target, mounts: list[MountPoint]
+) -> tuple[str, str | None]:
     """Return the path of a root file system on the nodes.
+
+    Args:
+        rootfs: Its path without symbolic links.
+        bundle: That of the bundle.
+        target: The nodes.
+        mounts: The mounts of this mount namespace.
 
     Returns:
         The path; and why it has to be copied instead, or None.
     """
-    mounts = read_mounts()
     there = on_the_nodes(rootfs, bundle, rootfs, mounts)
     mount = mount_of(there or rootfs, mounts)
     if there is None or mount.private:

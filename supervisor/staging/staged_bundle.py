@@ -38,7 +38,7 @@ from scrun.supervisor.staging.plain import why_unseen
 from scrun.supervisor.staging.policy import fit
 from scrun.supervisor.staging.root import REMEDY, owners_are_lost, rootfs_for_nodes
 from scrun.supervisor.staging.short_link import remove_link
-from scrun.supervisor.staging.survey import mount_of, read_mounts, survey
+from scrun.supervisor.staging.survey import MountPoint, mount_of, read_mounts, survey
 from scrun.supervisor.staging.view import view_of
 
 if TYPE_CHECKING:
@@ -162,8 +162,9 @@ def _fill(
     staged_rootfs = os.path.join(directory, ROOTFS)
     why_copied, copied_from = None, ""
     laid: LaidOut | None = None
+    mounts = read_mounts()
     if target.elsewhere:
-        rootfs, why_copied = rootfs_for_nodes(rootfs, os.path.realpath(bundle), target)
+        rootfs, why_copied = rootfs_for_nodes(rootfs, os.path.realpath(bundle), target, mounts)
     own = (facts := image_of(bundle, root["path"])) is not None and not facts.writable
     if target.elsewhere and overlays is not None and not (own or why_copied):
         why_copied = why_unseen(rootfs, directory, overlays.ask)
@@ -178,7 +179,7 @@ def _fill(
         staged=directory,
         rootfs=staged_rootfs if why_copied else rootfs,
         target=target,
-        sources=survey(config, bundle, mounted, target, directory),
+        sources=survey(config, bundle, mounted, target, directory, mounts),
     )
     notes = [*filter(None, [why_one_user]), *plan.notes]
     mode = 0o700 if target.rootless or not _maps_users(plan.config) else 0o711
@@ -190,7 +191,7 @@ def _fill(
     image: Image = "copy" if why_copied else ""
     if why_copied and overlays is not None and overlays.wanted:
         of_image = bundle if own else ""
-        laid, said = _overlaid(plan.config, rootfs, directory, target, overlays, of_image)
+        laid, said = _overlaid(plan.config, rootfs, directory, target, overlays, of_image, mounts)
         notes += said
         if laid is not None:
             image, copied_from = laid.image, rootfs
@@ -232,10 +233,12 @@ def _overlaid(
     target: Target,
     overlays: Overlays,
     of_image: str,
+    mounts: list[MountPoint],
 ) -> tuple[LaidOut | None, list[str]]:
     """Have the node mount a root file system if it can; return how, and what to log.
 
-    `of_image` is the directory in the store of an image that scrun itself keeps; else "".
+    `of_image` is the directory in the store of an image that scrun itself keeps; else "". `mounts`
+    are those of this mount namespace.
     """
     try:
         if of_image:
@@ -244,7 +247,7 @@ def _overlaid(
             what = linked_in(of_image) or rootfs
             by = f" by {laid.way}" if laid.packed else f", unpacked: {laid.way}" * bool(laid.way)
             return laid, [f"root: the node mounts {what}{by}; changes are not kept"]
-        mount = mount_of(rootfs, read_mounts())
+        mount = mount_of(rootfs, mounts)
         laid = lay_out(Rootfs(rootfs, mount, config, target.rootless), directory, overlays)
     except Unusable as error:
         _remove_all(directory, (OVERLAY, ROOTFS))

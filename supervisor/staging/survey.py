@@ -77,6 +77,8 @@ def parse_mount(line: str) -> MountPoint:
 
 
 def _plain(text: str) -> str:
+    if "\\" not in text:
+        return text
     for escape, plain in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         text = text.replace(escape, plain)
     return text
@@ -135,10 +137,14 @@ def _same(one: str, other: str) -> bool:
 
 
 def survey(
-    config: Mapping[str, Any], bundle: str, rootfs: str, target: Target, staged: str
+    config: Mapping[str, Any],
+    bundle: str,
+    rootfs: str,
+    target: Target,
+    staged: str,
+    mounts: list[MountPoint],
 ) -> dict[str, Source]:
     """Return the properties of every path that the policy decides about."""
-    mounts = read_mounts()
     found: dict[str, Source] = {}
     for path in binds(config.get("mounts") or [], bundle):
         source = look(path, mounts)

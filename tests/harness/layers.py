@@ -19,7 +19,7 @@ from scrun.settings.file.load import ImageFormat
 from scrun.supervisor.contracts.node import Mounting
 from scrun.supervisor.contracts.staged import OfTask, Staged, config_of_task
 from scrun.supervisor.contracts.target import Target
-from scrun.supervisor.staging import root, staged_bundle
+from scrun.supervisor.staging import staged_bundle
 from scrun.supervisor.staging.image_store import copying
 from scrun.supervisor.staging.kept_images import Copier, Full, Images
 from scrun.supervisor.staging.node_trial import Others, Refused
@@ -114,8 +114,7 @@ class Image:
 
     def _is_mounted(self, mount: MountPoint) -> None:
         here = [MountPoint("/", "ext4"), mount]
-        for module in (root, staged_bundle):
-            self._monkeypatch.setattr(module, "read_mounts", lambda: here)
+        self._monkeypatch.setattr(staged_bundle, "read_mounts", lambda: here)
 
     def by_fuse(self, upper: str) -> None:
         """Have it mounted by fuse-overlayfs, which shows the lowest layer changed by a script."""

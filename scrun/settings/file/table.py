@@ -3,7 +3,9 @@
 Types are checked later, when the table is converted to structs (`scrun.settings.file.load`).
 """
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import msgspec
 
@@ -60,7 +62,7 @@ def check_keys(
     Raises:
         SettingsError: A key is unknown.
     """
-    fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    fields = _fields(kind)
     for key, value in table.items():
         if key not in fields:
             raise SettingsError(f"{name}: {prefix}{key}: unknown key{_hint(key, fields)}")
@@ -68,6 +70,11 @@ def check_keys(
         is_table = isinstance(inner, type) and issubclass(inner, msgspec.Struct)
         if is_table and isinstance(value, dict):
             check_keys(value, inner, name, f"{prefix}{key}.")
+
+
+@functools.cache
+def _fields(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    return {field.name: field.type for field in msgspec.structs.fields(kind)}
 
 
 def _impossible(value: object, key: str) -> Iterator[tuple[str, str]]:

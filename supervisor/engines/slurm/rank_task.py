@@ -13,6 +13,7 @@ from scrun.supervisor.core.nurseries import until, unwrapped
 from scrun.supervisor.engines.slurm.exits import exit_code
 from scrun.supervisor.engines.slurm.shim_session import LAST_OUTPUT
 from scrun.supervisor.engines.slurm.shim_site import SiteContainer
+from scrun.supervisor.nodes.creating import create
 from scrun.supervisor.nodes.gathering import Rank
 from scrun.supervisor.nodes.messages import ShimLost
 from scrun.supervisor.nodes.streams import ContainerStreams
@@ -88,8 +89,8 @@ class Task:
         if self._by_site is not None:
             self.site = self._by_site(config)
             config, more["site"] = self.site.changed(config), self.site.fields()
-        await self.rank.shim.call(
-            "create", id=self.id, name=self._name, config=config, streams=fields, joins={},
+        await create(
+            self.rank.shim, config, id=self.id, name=self._name, streams=fields, joins={},
             images=self.images, **more,
         )  # fmt: skip
 

@@ -34,6 +34,7 @@ from scrun.supervisor.engines.slurm.shim_step import ShimStep
 from scrun.supervisor.engines.slurm.tools import Tools, of_a_container
 from scrun.supervisor.engines.watched import WatchedProcess
 from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost
+from scrun.supervisor.nodes.creating import create
 from scrun.supervisor.nodes.lasting import LastingEnds
 from scrun.supervisor.nodes.mounting import mount
 from scrun.supervisor.nodes.spreading import Receiver, Spreading
@@ -181,8 +182,8 @@ class ShimJob(SlurmJob):
             self._request.deposit.note(site=self._site.facts())
         await self.shims.neighbours.joined(place, self._request.joins)
         try:
-            await shim.call(
-                "create", id=place.id, name=self._request.container, config=place.config,
+            await create(
+                shim, place.config, id=place.id, name=self._request.container,
                 streams=streams.fields, joins=place.joins, images=self._images,
                 variables=of_a_container(self.environment), **more,
             )  # fmt: skip

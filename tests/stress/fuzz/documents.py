@@ -29,7 +29,7 @@ from scrun.supervisor.contracts.engine import NodeAnswer
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.sessions.inspection import statistics
 from scrun.supervisor.staging.policy import fit
-from scrun.supervisor.staging.survey import survey
+from scrun.supervisor.staging.survey import read_mounts, survey
 from tests.stress.fuzz.base import RELEASES, check_error, scratch, written
 
 TARGETS = (
@@ -75,7 +75,9 @@ def config(data: bytes) -> None:
 
 def _staged(raw: dict[str, Any], target: Target) -> None:
     try:
-        sources = survey(raw, "/nowhere", "/nowhere/rootfs", target, "/nowhere/staged")
+        sources = survey(
+            raw, "/nowhere", "/nowhere/rootfs", target, "/nowhere/staged", read_mounts()
+        )
         plan = fit(
             raw, bundle="/b", staged="/s", rootfs="/s/rootfs", target=target, sources=sources
         )
