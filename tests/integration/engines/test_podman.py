@@ -38,6 +38,17 @@ def test_it_runs_on_the_cluster(podman: Podman) -> None:
     assert "SCRUN_" not in variables
 
 
+def test_seccomp_rules_are_runcs_for_the_first_and_the_next(podman: Podman) -> None:
+    """A shim gives crun the filter that it has compiled for the container before."""
+    tries = "grep Seccomp: /proc/self/status; unshare true; hostname x; mount -t tmpfs x /mnt"
+    words = (*RUN, "--rm", "busybox", "sh", "-c", f"exec 2>&1; {tries}; chmod 700 /tmp; echo $?")
+    with_runc = podman.must("--runtime", "runc", *words)
+    assert "Seccomp:\t2" in with_runc
+    for options in ((), (), ("--security-opt", "seccomp=unconfined"), ()):
+        said = podman.must(*RUN, *options, *words[len(RUN) :])
+        assert (said == with_runc) is not bool(options), said
+
+
 def test_command_not_found(podman: Podman) -> None:
     done = podman.run(*RUN, "--rm", "busybox", "no-such-program")
     assert done.returncode == 127
