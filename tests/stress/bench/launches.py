@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from tests.stress.bench.figures import Goal
 from tests.stress.bench.own import Own
-from tests.stress.bench.stand import BARE, INTERPRETER, Stand, memory_root
+from tests.stress.bench.stand import BARE, INTERPRETER, Stand, calls, memory_root
 
 LIFE = "life of `true`"
 PAUSED = "the same with 50 ms after `create`, without these"
@@ -20,25 +20,6 @@ BARE_BYTE = "bare `srun --container` to its first byte"
 BARE_EXEC = "bare `crun exec`"
 BARE_RUN = "bare `salloc` + `srun --container true`"
 BARE_CALLS = "bare `salloc` + `srun`, an interpreter that calls crun's `create`, `start`, `delete`"
-
-_CALLS = """
-import os, select, sys
-crun, bundle = sys.argv[1:]
-root = "/tmp/scrun-bench-%d" % os.getpid()
-os.mkdir(root, 0o700)
-def call(*words):
-    pid = os.posix_spawn(crun, [crun, "--root", root, *words], os.environ)
-    assert os.waitpid(pid, 0)[1] == 0, words
-call("create", "--bundle", bundle, "--pid-file", root + "/pid", "floor")
-with open(root + "/pid") as file:
-    first = os.pidfd_open(int(file.read()))
-call("start", "floor")
-select.select([first], [], [])
-call("delete", "floor")
-os.unlink(root + "/pid")
-os.rmdir(root)
-"""
-"""What a step does at least that makes a container before it is started."""
 
 _PAUSE = 0.05
 _WAYS = {
@@ -112,7 +93,7 @@ class Launches:
         lives = {BARE_RUN: in_container}
         if crun is not None:
             bundle = in_container[in_container.index("--container") + 1]
-            lives[BARE_CALLS] = ["srun", INTERPRETER[0], "-I", "-S", "-c", _CALLS, crun, bundle]
+            lives[BARE_CALLS] = ["srun", *calls(crun, bundle)]
         for what, (srun, *words) in lives.items():
             began = time.perf_counter()
             with stand.job() as job:

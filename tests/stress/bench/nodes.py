@@ -1,13 +1,15 @@
 """What one container on all nodes of the cluster costs, beside bare srun on them."""
 
 import os
+import shutil
 import subprocess
 
 from tests.stress.bench.figures import Goal
-from tests.stress.bench.stand import Stand
+from tests.stress.bench.stand import Stand, calls
 
 _BARE = "bare `srun` of `true` on {} nodes"
 _BARE_RUNTIME = "bare `srun` of `crun run` on {} nodes"
+_BARE_CALLS = "bare `srun` of an interpreter that calls crun's three on {} nodes"
 _OURS = "one container of `true` on {} nodes"
 _RUN = (
     'd=$(mktemp -d) && cp "$0/config.json" "$d" && ln -s "$0/rootfs" "$d/rootfs" && '
@@ -47,6 +49,8 @@ class Nodes:
         self._take(_BARE, *srun, "true")
         plain = str(self._stand.plain)
         self._take(_BARE_RUNTIME, *srun, "sh", "-c", _RUN, plain)
+        if (crun := shutil.which("crun")) is not None:
+            self._take(_BARE_CALLS, *srun, *calls(crun, plain))
         self._numbers += 1
         name = f"nodes-{os.getpid()}-{self._numbers}"
         self._take(_OURS, *self._stand.site.command, "run", "--bundle", str(self._bundle), name)
@@ -56,6 +60,7 @@ class Nodes:
 
     def goals(self) -> list[Goal]:
         """Return what should have been reached."""
-        ours, *bare = (what.format(self.count) for what in (_OURS, _BARE, _BARE_RUNTIME))
+        ways = (_OURS, _BARE, _BARE_RUNTIME, _BARE_CALLS)
+        ours, *bare = (what.format(self.count) for what in ways)
         times = self._stand.times
         return [Goal(ours, each, times.median(ours) / times.median(each), 1.5) for each in bare]

@@ -27,6 +27,25 @@ _MEMORY = Path("/dev/shm")
 
 BARE = "`python3 -I -S -c pass`"
 INTERPRETER = ("/usr/bin/python3", "-I", "-S", "-c", "pass")
+_CALLS = """
+import os, select, sys
+crun, bundle = sys.argv[1:]
+root = "/tmp/scrun-bench-%d" % os.getpid()
+os.mkdir(root, 0o700)
+def call(*words):
+    pid = os.posix_spawn(crun, [crun, "--root", root, *words], os.environ)
+    assert os.waitpid(pid, 0)[1] == 0, words
+call("create", "--bundle", bundle, "--pid-file", root + "/pid", "floor")
+with open(root + "/pid") as file:
+    first = os.pidfd_open(int(file.read()))
+call("start", "floor")
+select.select([first], [], [])
+call("delete", "floor")
+os.unlink(root + "/pid")
+os.rmdir(root)
+"""
+"""What a step does at least that makes a container before it is started."""
+
 SHELL_UNTIL_READ = ("sh", "-c", "env; echo; exec cat")
 """What `salloc` runs to show that a job's environment is readable, and to hold the job."""
 
@@ -315,3 +334,8 @@ def become(user: User) -> None:
         os.setresuid(user.uid, user.uid, user.uid)
         # a changed uid makes a process undumpable, and its /proc unreadable to itself
         ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
+
+
+def calls(crun: str, bundle: str) -> list[str]:
+    """Return the command of a step that makes a container before it is started."""
+    return [INTERPRETER[0], "-I", "-S", "-c", _CALLS, crun, bundle]
