@@ -47,7 +47,7 @@ class Mounting(msgspec.Struct, frozen=True):
 
     Attributes:
         files: For each task, or for all of them, images and the directories to mount them on.
-            Without these and `roots`: only tell whether images can be mounted.
+            Without these, `roots` and `looks`: only tell whether images can be mounted.
         maps: `uidMappings` and `gidMappings` of the container, if it has several users and these
             are not root's.
         mine: Whether all files are to belong to the user of the job, who is user 0 of a container
@@ -72,6 +72,11 @@ class Mounting(msgspec.Struct, frozen=True):
     def mounts(self) -> bool:
         """Whether something is to be mounted."""
         return bool(self.roots) or any(self.files)
+
+    @property
+    def only_looks(self) -> bool:
+        """Whether directories are looked at, and nothing else is asked."""
+        return bool(self.looks) and not self.mounts
 
     def of(self, task: int) -> dict[str, Any]:
         """Return the words of a call of the shim of a task."""

@@ -88,9 +88,10 @@ twice.
              container's root file system, or null; looks: list of [directory, its inode, the
              seconds of its time or null], which must be these
              {"way": by what}, when all are mounted, in namespaces of their own, with "root" true
-             if that was asked for; without files and root: how images would be mounted; error: it
-             cannot be, with "unseen" true where a file is not there, "others" the numbers of those
-             in `looks` that are not there, "root" true where the kernel refuses the overlay
+             if that was asked for; without files and root: how images would be mounted, but ""
+             if there is something in `looks`; error: it cannot be, with "unseen" true where a file
+             is not there, "others" the numbers of those in `looks` that are not there, "root" true
+             where the kernel refuses the overlay
     unmount  id
              {}: they are going, if they were there
     fetch    id; name: of an image; size: its bytes; limit: the most bytes of all images on the

@@ -89,11 +89,18 @@ class Images:
         self._users: dict[str, int] = {}
 
     def mount(self, call: "dict[str, Any]", reply: "Reply") -> None:
-        """Mount a root file system, or images; without either, tell how images would be."""
+        """Mount a root file system, or images.
+
+        Without either, look whether directories are those that are meant; without these, too, tell
+        how images would be mounted.
+        """
         files, root = call["files"], call.get("root")
         others = [n for n, words in enumerate(call.get("looks", [])) if not _is_there(*words)]
         if others:
             reply({"error": "are others on the node", "others": others})
+            return
+        if call.get("looks") and not (files or root):
+            reply({"way": ""})
             return
         mine = call.get("mine", False)
         way = _way(mine) if files or not root else _KERNEL

@@ -167,7 +167,7 @@ def _fill(
         rootfs, why_copied = rootfs_for_nodes(rootfs, os.path.realpath(bundle), target, mounts)
     own = (facts := image_of(bundle, root["path"])) is not None and not facts.writable
     if target.elsewhere and overlays is not None and not (own or why_copied):
-        why_copied = why_unseen(rootfs, directory, overlays.ask)
+        why_copied = why_unseen(rootfs, directory, mounts, overlays)
     why_one_user = ""
     if own:
         why_copied = why_copied or "is an image, which containers do not change"

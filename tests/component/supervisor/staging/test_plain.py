@@ -5,15 +5,19 @@ import os
 import shlex
 import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from scrun.supervisor.staging import plain
+from scrun.supervisor.contracts.node import Mounting
+from scrun.supervisor.staging import staged_bundle
 from scrun.supervisor.staging.copies import Room
 from scrun.supervisor.staging.digests import contents, parent_of
+from scrun.supervisor.staging.node_trial import Others
+from scrun.supervisor.staging.overlaid import Overlays
 from scrun.supervisor.staging.overlay_options import Unusable
+from scrun.supervisor.staging.packing import Mounter
 from scrun.supervisor.staging.plain import why_unseen, write_difference
 from scrun.supervisor.staging.staged_bundle import stage_out
 from scrun.supervisor.staging.survey import MountPoint
@@ -60,7 +64,7 @@ class Plain(Image):
 def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plain]:
     one = Plain(tmp_path, monkeypatch)
     one.with_store = True
-    monkeypatch.setattr(plain, "read_mounts", lambda: one.mounts)
+    monkeypatch.setattr(staged_bundle, "read_mounts", lambda: one.mounts)
     before = len(os.listdir("/proc/self/fd"))
     yield one
     stage_out(str(one.staged))
@@ -140,15 +144,50 @@ def test_what_has_no_record_is_copied(image: Plain) -> None:
 def test_one_node_of_two_does_not_see_it(image: Plain) -> None:
     image.made()
     here = f"inode {image.rootfs.stat().st_ino}\n"
-    where = (str(image.rootfs), str(image.staged.parent))
-    assert why_unseen(*where, lambda _: [here, here]) is None
-    assert why_unseen(*where, lambda _: [f"prolog\n{here}", "inode 1\n"])
-    assert why_unseen(*where, lambda _: [here, ""])
+
+    def why_not(ask: Callable[[str], list[str]], mounter: Mounter | None = None) -> str | None:
+        overlays = Overlays(ask, "", mounter=mounter)
+        return why_unseen(str(image.rootfs), str(image.staged.parent), image.mounts, overlays)
+
+    assert why_not(lambda _: [here, here]) is None
+    assert why_not(lambda _: [f"prolog\n{here}", "inode 1\n"])
+    assert why_not(lambda _: [here, ""])
 
     def nobody(script: str) -> list[str]:
         raise Unusable("cannot be asked")
 
-    assert why_unseen(*where, nobody) is None
+    assert why_not(nobody) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "is_asked", "is_seen"),
+    [(None, False, True), (Others(frozenset([0])), False, False), (Unusable("old"), True, True)],
+)
+def test_a_shim_looks_for_itself(
+    image: Plain, error: Exception | None, is_asked: bool, is_seen: bool
+) -> None:
+    image.made()
+    inode = image.rootfs.stat().st_ino
+    asked: list[str] = []
+    looked: list[Mounting] = []
+
+    def ask(script: str) -> list[str]:
+        asked.append(script)
+        return [f"inode {inode}\n"]
+
+    def look(mounting: Mounting) -> str:
+        looked.append(mounting)
+        if error is not None:
+            raise error
+        return ""
+
+    overlays = Overlays(ask, "", mounter=Mounter(look, lambda *_: None, lambda: None))
+    why = why_unseen(str(image.rootfs), str(image.staged.parent), image.mounts, overlays)
+    assert (why is None) is is_seen
+    assert bool(asked) is is_asked
+    [mounting] = looked
+    assert mounting.only_looks
+    assert [*mounting.looks] == [(str(image.rootfs), inode, None)]
 
 
 def test_what_cannot_be_written_to_is_copied(image: Plain) -> None:
