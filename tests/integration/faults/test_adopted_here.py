@@ -19,10 +19,15 @@ from tests.harness.wait import wait_until, wait_while
 
 _UNTIL_TOLD = "trap 'exit 7' USR1; echo up; while :; do sleep 0.05; done"
 _COUNT = "n=0; while [ $n -lt {} ]; do echo $n; n=$((n+1)); done; exit 7"
-_ANSWERS = (
-    "stty size; trap 'stty size' WINCH; "
-    "while :; do read line && { echo got $line; [ $line = end ] && exit 7; }; done"
-)
+# no trap for WINCH: after that, `read` of busybox 1.38 never ends
+_ANSWERS = """
+stty size
+while read line; do
+    echo got $line
+    [ $line = end ] && exit 7
+    [ $line = size ] && until [ "$(stty size)" = "60 120" ]; do sleep 0.1; done && stty size
+done
+"""
 
 PLACES = pytest.mark.parametrize("place", ["local-root", "local-user"])
 
@@ -205,6 +210,7 @@ def test_a_terminal_of_an_engine(make_site: MakeSite, place: str) -> None:
     kill_supervisor(site)
     terminal.says_got()
     terminal.resize(60, 120)
+    terminal.write("size\n")
     terminal.read_until("60 120")
     terminal.write("end\n")
     assert life.wait(20) == 7
@@ -225,6 +231,7 @@ def test_a_terminal_of_run(make_site: MakeSite, place: str) -> None:
     adopted(site, "one")
     screen.resize(60, 120)
     running.send_signal(signal.SIGWINCH)
+    screen.write("size\n")
     screen.read_until("60 120")
     screen.write("end\n")
     assert running.wait(30) == 7
