@@ -14,6 +14,7 @@ TOLD = (
 """The signals that do not end the shim: the supervisor is told."""
 
 _STANDARD_ERROR = 2
+_HIGH = 10
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -55,6 +56,7 @@ class Children:
         passed: "Sequence[int]" = (),
         terminal: bool = False,
         enter: "Callable[[], None] | None" = None,
+        program: int = -1,
     ) -> int:
         """Start a program in a session of its own; return its pid.
 
@@ -67,13 +69,16 @@ class Children:
             passed: Its descriptors from 3 on.
             terminal: Whether descriptor 0 becomes its controlling terminal.
             enter: Called in the child, to enter namespaces.
+            program: A descriptor of the program itself, close-on-exec, if it is not to be looked
+                up; what the node does not run from there is run by its path.
 
         Raises:
             OSError: The machine has no process left.
         """
         own = os.environ if env is None else env
         return self._fork(
-            lambda: self._become(command, stdio, place, own, passed, terminal, enter), ended
+            lambda: self._become(command, stdio, place, own, passed, terminal, enter, program),
+            ended,
         )
 
     def fork(
@@ -112,6 +117,7 @@ class Children:
         passed: "Sequence[int]",
         terminal: bool,
         enter: "Callable[[], None] | None",
+        program: int,
     ) -> None:
         """Be the program, in the child; never returns."""
         try:
@@ -120,6 +126,10 @@ class Children:
                 enter()
             if place is not None:
                 os.chdir(place)
+            if program >= 0:  # out of the way of those that follow
+                import fcntl
+
+                program = fcntl.fcntl(program, fcntl.F_DUPFD_CLOEXEC, _HIGH + len(passed))
             for number, fd in enumerate(stdio):
                 os.dup2(self._null if fd is None else fd, number)
             for number, fd in enumerate(passed, 3):  # last: ours may have these numbers
@@ -130,6 +140,11 @@ class Children:
                 import termios
 
                 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+            if program >= 0:
+                try:
+                    os.execve(program, list(command), env)
+                except OSError:
+                    pass
             os.execve(command[0], list(command), env)
         except BaseException as error:
             os.write(2, (f"{command[0]}: {error}\n").encode(errors="replace"))

@@ -81,9 +81,7 @@ class Containers:
         if self._images is None:
             from .images import Images
 
-            self._images = Images(
-                self._loop, self._children, self._directory, self._runtime.path, self._lost
-            )
+            self._images = Images(self._loop, self._children, self._directory, self._lost)
         return self._images
 
     def _lost(self, target: "Target") -> None:
@@ -128,11 +126,16 @@ class Containers:
             target.running.discard(pid)
             ended(status)
             target.changed()
+            if all(one.started or one.container for one in self.targets.values()):
+                self._runtime.unseal()  # its next command may be a day away
 
         site = target.site
         place, env = (target.place, None) if site is None else (site.directory, site.env)
         enter = None if target.images is None else target.images.space.enter
-        pid = self._children.spawn(command, done, stdio, place, env, passed, enter=enter)
+        program = self._runtime.sealed() if command[0] == self._runtime.path else -1
+        pid = self._children.spawn(
+            command, done, stdio, place, env, passed, enter=enter, program=program
+        )
         target.running.add(pid)
         return pid
 

@@ -49,9 +49,9 @@ class Mounted:
         late: The deadline that counts.
     """
 
-    def __init__(self, call: "dict[str, Any]", users: int, runtime: str, reply: "Reply") -> None:
+    def __init__(self, call: "dict[str, Any]", users: int, reply: "Reply") -> None:
         """Begin to make the namespace for a `mount`; see `Space`."""
-        self.space = Space(call.get("maps"), users, runtime)
+        self.space = Space(call.get("maps"), users)
         self.root: Sequence[str] = call.get("root") or ()
         self.user: Target | None = None
         self.points = {os.path.realpath(point) for _, point in call["files"]}
@@ -69,7 +69,6 @@ class Images:
         loop: "Loop",
         children: "Children",
         directory: str,
-        runtime: str,
         lost: "Callable[[Target], None]",
     ) -> None:
         """Have none.
@@ -78,11 +77,9 @@ class Images:
             loop: What waits.
             children: What starts and reaps.
             directory: The shim's directory.
-            runtime: The path of the program that will run where they are.
             lost: Called with a container whose images nobody serves any more.
         """
         self._loop, self._children, self._lost = loop, children, lost
-        self._runtime = runtime
         self._words = os.path.join(directory, "mounting")
         self._mounted: dict[str, Mounted] = {}
         # newuidmap(1) and newgidmap(1) take longer than the mount
@@ -116,9 +113,7 @@ class Images:
         if mine and os.geteuid():
             command += _owned_by(call.get("maps"))
         key = dumps(call.get("maps"))
-        mounted = self._mounted[call["id"]] = Mounted(
-            call, self._users.get(key, -1), self._runtime, reply
-        )
+        mounted = self._mounted[call["id"]] = Mounted(call, self._users.get(key, -1), reply)
         mounted.late = self._loop.after(
             _PATIENCE, lambda: self._fail(call["id"], f"not mounted after {_PATIENCE:g} s")
         )

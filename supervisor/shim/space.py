@@ -28,8 +28,6 @@ _DONE = b"."
 _END = b"\0"
 _NEWNS, _NEWUSER = 0x20000, 0x10000000
 _REC, _SLAVE = 0x4000, 0x80000
-_RDONLY, _REMOUNT, _BIND = 1, 0x20, 0x1000
-_KEPT = os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC  # the same numbers for mount(2)
 _DUMPABLE, _AMBIENT, _RAISE = 4, 47, 2
 _VERSION_3, _SYS_ADMIN = 0x20080522, 21
 
@@ -45,14 +43,13 @@ class Space:
         mounts: Its mountinfo, after `take`.
     """
 
-    def __init__(self, maps: "Maps | None" = None, users: int = -1, program: str = "") -> None:
+    def __init__(self, maps: "Maps | None" = None, users: int = -1) -> None:
         """Begin to make it, in a child.
 
         Args:
             maps: `uidMappings` and `gidMappings` of a container with several users, whose user
                 namespace it is to be.
             users: A user namespace with these, of an earlier one; or -1.
-            program: The path of a program that nobody may write there, or "".
 
         Raises:
             OSError: No process is left.
@@ -67,7 +64,7 @@ class Space:
         try:
             self._pid = os.fork()
             if self._pid == 0:
-                _be_apart(there, wait, (self.said, self._go_on), tools, users, program)
+                _be_apart(there, wait, (self.said, self._go_on), tools, users)
         except OSError:
             self.let_go()
             raise
@@ -177,7 +174,6 @@ def _be_apart(
     others: "Sequence[int]",
     tools: "Sequence[Sequence[str]]",
     users: int,
-    program: str,
 ) -> None:
     """Enter new namespaces, close a pipe, and wait; in a child; never returns."""
     try:
@@ -202,27 +198,12 @@ def _be_apart(
         elif not uid:  # in a user namespace of its own the kernel does it
             flags = ctypes.c_ulong(_REC | _SLAVE)
             _checked(_libc.mount(b"none", b"/", None, flags, None), "mount")
-        if program:
-            _protect(program)
         os.write(there, _DONE)
         _mount_overlay(wait, there)
     except OSError as error:
         os.write(there, f"a namespace for its files: {error}\n".encode(errors="replace"))
     finally:
         os._exit(0)
-
-
-def _protect(program: str) -> None:
-    """Mount a program on itself, read-only, if the kernel has nothing against it.
-
-    A runtime that finds itself on a read-only mount need not make that and start once more, as it
-    does so that no container can write to /proc/PID/exe (CVE-2019-5736): 2 ms of each command.
-    """
-    path = os.fsencode(program)
-    kept = os.statvfs(program).f_flag & _KEPT  # else the kernel refuses
-    if not _libc.mount(path, path, None, ctypes.c_ulong(_BIND), None):
-        flags = _REMOUNT | _BIND | _RDONLY | kept
-        _libc.mount(None, path, None, ctypes.c_ulong(flags), None)
 
 
 def _mount_overlay(wait: int, there: int) -> None:

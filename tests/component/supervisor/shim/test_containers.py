@@ -483,3 +483,17 @@ def test_the_first_container_can_talk_to_pmi(
     shim.run("third", "sleep", "1000")
     assert "error" not in shim.exec("e", "third", "env", streams=exec_streams)
     assert b"PMI_FD" not in shim.finish(exec_streams["stdout"])
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_crun_is_run_where_nobody_can_write_to_it(make_shim: MakeShim, runs: bool) -> None:
+    """Else it starts itself once more; a kernel may be told to run nothing from memory."""
+    forbid = 'echo 2 >/proc/sys/vm/memfd_noexec && exec "$@"'
+    before = () if runs else ("unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", forbid, "")
+    shim = make_shim(before=before)
+    pid = shim.create("a", "true")["pid"]
+    if runs:
+        assert os.readlink(f"/proc/{pid}/exe").startswith("/memfd:crun")
+    assert shim.call("start", id="a") == {}
+    assert shim.ended("a") == 0
+    assert shim.call("delete", id="a") == {}

@@ -3,7 +3,6 @@
 import os
 from typing import Any
 
-from scrun.supervisor.shim.space import Space
 from tests.harness.bundle import make_config, map_user
 from tests.harness.shim import Shim
 
@@ -49,21 +48,3 @@ def test_a_filter_is_used_again(shim: Shim) -> None:
     assert "filter" not in reply
     may, _ = _runs(shim, "e", _ALLOWS, filter=forbids)  # else it would not be used at all
     assert not may
-
-
-def test_the_runtime_is_read_only_where_its_images_are(shim: Shim) -> None:
-    """Then it need not start itself once more from a mount that is."""
-    runtime = shim.hello["runtime"]
-    child = os.fork()
-    if not child:
-        os.setresgid(shim.user.gid, shim.user.gid, shim.user.gid)
-        os.setresuid(shim.user.uid, shim.user.uid, shim.user.uid)
-        space = Space(program=runtime)
-        space.take()
-        space.enter()
-        is_read_only = bool(os.statvfs(runtime).f_flag & os.ST_RDONLY)
-        os._exit(
-            0 if is_read_only and os.spawnl(os.P_WAIT, runtime, runtime, "--version") == 0 else 1
-        )
-    assert os.waitpid(child, 0)[1] == 0
-    assert not os.statvfs(runtime).f_flag & os.ST_RDONLY
