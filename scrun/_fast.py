@@ -12,24 +12,26 @@ if sys.flags.no_site:  # to look for empty packages, and in folders, takes a ten
     import _frozen_importlib as _importlib
     import _frozen_importlib_external as _external
 
-    _of_state = ("cli.grammar", "cli.parse", "client.ask", "core.output", "protocol.wire")
     _here = __file__.removesuffix("_fast.py")
-    for _name in ("cli", "client", "core", "protocol"):
+    for _name in ("anchor", "cli", "client", "commands", "core", "oci", "protocol"):
         _package = type(sys)("scrun." + _name)
         _package.__path__ = [_here + _name]
         setattr(sys.modules["scrun"], _name, sys.modules.setdefault(_package.__name__, _package))
 
     class _Finder:
-        """Finds the modules of a `state`."""
+        """Finds modules of these packages, without a look at all that is in their folders."""
 
         @staticmethod
         def find_spec(
             name: str, path: object = None, target: object = None
         ) -> "_importlib.ModuleSpec | None":
-            within = name.removeprefix("scrun.")
-            if within not in _of_state:
+            if not name.startswith("scrun."):
                 return None
-            file = f"{_here}{within.replace('.', '/')}.py"
+            file = f"{_here}{name.removeprefix('scrun.').replace('.', '/')}.py"
+            try:
+                posix.stat(file)
+            except OSError:
+                return None
             return _external.spec_from_file_location(name, file)
 
     sys.meta_path.insert(0, _Finder)
