@@ -32,23 +32,26 @@ BUILD = "`podman build` of {} steps on {}"
 _STEPS = 20
 _FILES, _SIZE = 10_000, 23_000
 _MEGABYTE = 1 << 20
+_LONG = 3600
 _LEVEL = ("-Xcompression-level", "3")
 
 
 class Images:
     """Images on both storages."""
 
-    def __init__(self, user: User, many: int, crowd: int) -> None:
+    def __init__(self, user: User, many: int, gib: int, crowd: int) -> None:
         """Know what to measure.
 
         Args:
             user: Whose containers they are.
             many: How many files the largest image has; 0: there is none.
+            gib: How many GiB these have together; 0: 100 bytes each.
             crowd: How many containers of a new image begin at once; 0: none.
         """
         self.times = Times()
         self._user = user
         self._many = many
+        self._size = (gib << 30) // many if many and gib else 100
         self._crowd = crowd
         self._moved: dict[str, float] = {}
         self._made = 0
@@ -113,7 +116,7 @@ class Images:
 
     def _measure_many(self, podman: Podman, place: str, rounds: int) -> None:
         name = MANY.format(self._many)
-        self._image(podman, "many", self._many, 100)
+        self._image(podman, "many", self._many, self._size)
         self._start(podman, "many", f"{FIRST}, {name}, {place}")
         for _ in range(max(2, rounds // 4)):
             moved = self._start(podman, "many", f"{name}, {place}")
@@ -122,23 +125,22 @@ class Images:
     def _image(self, podman: Podman, name: str, files: int, size: int) -> None:
         """Import an image of that many files beside busybox."""
         path = podman.site.base / f"{name}.tar"
-        content = os.urandom(size)
         with tarfile.open(path, "w") as tar:
             tar.add(podman.site.rootfs, ".", filter=owned_by_root)
             for number in range(files):
                 member = tarfile.TarInfo(f"./opt/{number // 500}/{number}")
                 member.size = size
                 member.mode = 0o644
-                tar.addfile(member, io.BytesIO(content))
+                tar.addfile(member, io.BytesIO(os.urandom(size)))
         self._user.give(path)
-        podman.must("import", str(path), name, timeout=1800)
+        podman.must("import", str(path), name, timeout=_LONG)
         path.unlink()
 
     def _start(self, podman: Podman, image: str, what: str) -> float:
         """Run `true`; return the bytes that podman and scrun have read from disks and written."""
         before = _moved(podman)
         began = time.perf_counter()
-        podman.must(*RUN, "--rm", image, "true", timeout=1800)
+        podman.must(*RUN, "--rm", image, "true", timeout=_LONG)
         taken = time.perf_counter() - began
         if what:
             self.times.add(what, taken)
