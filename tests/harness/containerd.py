@@ -1,6 +1,7 @@
 """containerd with scrun as the binary of its runc shim, as root."""
 
 import contextlib
+import platform
 
 from tests.harness.daemons import Daemon, only_here, program
 from tests.harness.image import image_archive
@@ -40,6 +41,9 @@ class Containerd(Daemon):
             f'version = 2\nroot = "{self.base}/d"\nstate = "{self.base}/e"\n'
             f'disabled_plugins = [{disabled}]\n[grpc]\naddress = "{socket}"\n'
             f'[ttrpc]\naddress = "{socket}.ttrpc"\n'
+            # containerd 2 itself unpacks what it imports, only for the snapshotters named here
+            '[[plugins."io.containerd.transfer.v1.local".unpack_config]]\n'
+            f'platform = "linux/{platform.machine()}"\nsnapshotter = "{snapshotter}"\n'
         )
         argv = [*(only_here(self.base / "d") if hidden else ())]
         argv += [program("containerd"), "--config", str(settings)]
