@@ -34,6 +34,9 @@ class Containerd(Daemon):
             "run", "--snapshotter", snapshotter, "--runtime", "io.containerd.runc.v2",
             "--runc-binary", self.site.command[0], "--runc-root", str(self.base / "records"),
         )  # fmt: skip
+        if engine == "local":
+            # ctr asks for 1024 by default, which no runtime gives where cgroups lack "cpu"
+            self.run_options += ("--cpu-shares", "0")
         self.records = self.base / "records" / "default"
         settings = self.base / "config.toml"
         disabled = ", ".join(f'"io.containerd.{name}"' for name in _UNUSED)
