@@ -7,28 +7,38 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from scrun.oci.userns import INITIAL, maps_for, read_map
 from scrun.supervisor.core.files import write
 from scrun.supervisor.staging.survey import MountPoint, mount_of, on_the_nodes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from scrun.oci.userns import BothIds
     from scrun.supervisor.contracts.target import Target
 
 REMEDY = "set `scratch` in the section [staging] of scrun.toml to another directory"
 
 _PROBE = "probe"
+_NOBODY = 65534  # whoever has no id in a user namespace
 
 
 def rootfs_for_nodes(
-    rootfs: str, bundle: str, target: Target, mounts: list[MountPoint]
+    rootfs: str,
+    config: Mapping[str, Any],
+    bundle: str,
+    target: Target,
+    mounts: list[MountPoint],
 ) -> tuple[str, str | None]:
     """Return the path of a root file system on the nodes.
 
     Args:
         rootfs: Its path without symbolic links.
-        bundle: That of the bundle.
+        config: The submitted config.json.
+        bundle: The path of the bundle without symbolic links.
         target: The nodes.
         mounts: The mounts of this mount namespace.
 
@@ -39,9 +49,13 @@ def rootfs_for_nodes(
     mount = mount_of(there or rootfs, mounts)
     if there is None or mount.private:
         return rootfs, f"is on {mount.kind}, mounted only on this machine"
-    # podman's keep-id gives its store to a subordinate id, which a map of one id lacks
+    # podman's keep-id gives its store, or from 5.0 on only the root file system, to a subordinate
+    # id, which a map of one id lacks
     if target.rootless and not _user_reaches(there):
         return rootfs, "is not reachable for the job's user"
+    has_one_user = target.ids is None or maps_for(config, target.ids) is None
+    if target.rootless and has_one_user and _is_lent(os.stat(there).st_uid):
+        return rootfs, "belongs to a subordinate id, which the container does not have"
     return there, None
 
 
@@ -60,6 +74,13 @@ def _user_reaches(path: str) -> bool:
         if path == "/":
             return True
         path = os.path.dirname(path)
+
+
+def _is_lent(uid: int) -> bool:
+    """Return whether an id that this process sees is one of subuid(5)'s: rootless podman's."""
+    here = read_map(Path("/proc/self/uid_map").read_text())
+    others = uid not in (os.geteuid(), _NOBODY)
+    return here != INITIAL and others and any(each.holds(uid) for each in here)
 
 
 def owners_are_lost(directory: str, ids: BothIds) -> str:

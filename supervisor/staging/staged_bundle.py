@@ -164,7 +164,8 @@ def _fill(
     laid: LaidOut | None = None
     mounts = read_mounts()
     if target.elsewhere:
-        rootfs, why_copied = rootfs_for_nodes(rootfs, os.path.realpath(bundle), target, mounts)
+        real = os.path.realpath(bundle)
+        rootfs, why_copied = rootfs_for_nodes(rootfs, config, real, target, mounts)
     own = (facts := image_of(bundle, root["path"])) is not None and not facts.writable
     if target.elsewhere and overlays is not None and not (own or why_copied):
         why_copied = why_unseen(rootfs, directory, mounts, overlays)

@@ -30,7 +30,7 @@ class Containerd(Daemon):
         socket = self.base / "containerd.sock"
         self.command = [program("ctr"), "--address", str(socket)]
         self.environment = {"PATH": PATH}
-        self.run_options = (
+        self.run_options: tuple[str, ...] = (
             "run", "--snapshotter", snapshotter, "--runtime", "io.containerd.runc.v2",
             "--runc-binary", self.site.command[0], "--runc-root", str(self.base / "records"),
         )  # fmt: skip

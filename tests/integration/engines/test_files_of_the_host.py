@@ -194,8 +194,15 @@ def test_members_of_a_pod(engine: Podman) -> None:
     container = engine.must(*words).strip()
     infra = engine.must("pod", "inspect", "pod", "--format", "{{.InfraContainerID}}").strip()
     given = own_file(engine, "given\n")
+    said = (engine.site.base / "x" / "scrun" / infra / "log").read_text()
     try:
-        for member in (container, infra):
+        members = [container]
+        if "the node mounts the layers" in said:  # newer podman gives it no image, but an overlay
+            assert "read-only" in refused(engine, given, f"{infra}:/tmp-{NAME}")
+            assert "could not be found" in refused(engine, f"{infra}:/tmp-{NAME}", "-")
+        else:
+            members.append(infra)
+        for member in members:
             engine.must("cp", given, f"{member}:/tmp-{NAME}")
             assert copied(engine, member, f"/tmp-{NAME}") == "given\n"
         assert engine.must("exec", container, "cat", f"/tmp-{NAME}") == "given\n"

@@ -204,8 +204,11 @@ def test_a_member_that_is_another_user(podman: Podman, id_map: str) -> None:
 
 
 @pytest.mark.covers("podman pod")
-def test_keep_id(podman: Podman) -> None:
+@pytest.mark.parametrize("mode", [0o700, 0o711], ids=["as it is", "entered by all"])
+def test_keep_id(podman: Podman, mode: int) -> None:
+    """The root file systems belong to a subordinate id, and before 5.0 so does their directory."""
     pod(podman, "--network", "none", "--userns", "keep-id")
+    (podman.site.base / "s" / "vfs" / "dir").chmod(mode)
     if not needs_crun(podman, "one"):
         return
     member(podman, "two")
