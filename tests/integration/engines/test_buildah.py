@@ -73,24 +73,47 @@ def test_podman_build(buildah: Buildah) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.covers("podman build")
-def test_the_steps_of_a_build_share_a_job() -> None:
-    """The supervisor of the first one keeps the job and its shim, and serves the others, too."""
+@pytest.mark.parametrize("common", [False, True], ids=["build alone", "beside containers"])
+def test_the_steps_of_a_build_share_a_job(common: bool) -> None:
+    """A supervisor keeps the job and its shim for all of them: the first step's, or a common one.
+
+    buildah 1.42 and later waits for the first step's, so that keeps nothing, and each has a job.
+    """
     site = Site("slurm", users.ordinary())
     try:
         with Podman(site, settings="linger = 10\n") as podman:
+            shared = common or not _waits_for_supervisors(podman)
+            numbers = range(20 if shared else 3)
             steps = [
-                f"RUN echo {number} $SLURM_JOB_ID $SLURM_STEP_ID >> /jobs" for number in range(20)
+                f"RUN echo {number} $SLURM_JOB_ID $SLURM_STEP_ID >> /jobs" for number in numbers
             ]
             path = context(Buildah(podman), "many", *steps)
+            if common:  # `podman start` begins the supervisor
+                podman.must(*RUN, "--rm", "busybox", "true")
+                assert len(site.supervisors()) == 1
             podman.must("build", *OCI, "--tag", "many", str(path), timeout=200)
-            [job] = [job.split()[0] for job in cluster.jobs(site.user)]
-            assert len(site.supervisors()) == 1
+            there = [job.split()[0] for job in cluster.jobs(site.user)]
+            assert len(there) == shared
+            assert len(site.supervisors()) == shared
             said = podman.must(*RUN, "--rm", "many", "cat", "/jobs").splitlines()
-            assert [line.split()[:2] for line in said] == [[f"{n}", job] for n in range(20)]
-            assert len({line.split()[2] for line in said}) == (1 if site.by_shim else 20)
+            words = [line.split() for line in said]
+            assert [number for number, _, _ in words] == [str(number) for number in numbers]
+            jobs = {job for _, job, _ in words}
+            if shared:
+                assert jobs == {*there}
+                assert len({step for _, _, step in words}) == (1 if site.by_shim else len(words))
+            else:
+                assert len(jobs) == len(words)
             wait_while("jobs", lambda: cluster.jobs(site.user), 30)
     finally:
         site.close()
+
+
+def _waits_for_supervisors(podman: Podman) -> bool:
+    """Whether the buildah in podman waits for all that a step's runtime has begun."""
+    version = podman.must("info", "--format", "{{.Host.BuildahVersion}}")
+    major, minor, *_ = version.split(".")
+    return (int(major), int(minor)) >= (1, 42)
 
 
 @pytest.mark.covers("podman build")
