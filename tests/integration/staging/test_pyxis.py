@@ -98,7 +98,9 @@ def test_home_and_root(registry: Registry) -> None:
     home = registry.site.environment["HOME"]
     Path(home, "mine").write_text("")
     words = ("--container-mount-home", "--container-remap-root")
-    assert srun(registry, *words, "sh", "-c", "ls ~/mine; id -u") == f"{home}/mine\n0\n"
+    with cluster.showing_home():
+        said = srun(registry, *words, "sh", "-c", "ls ~/mine; id -u")
+    assert said == f"{home}/mine\n0\n"
     words = ("--no-container-mount-home", "--no-container-remap-root")
     said = srun(registry, *words, "sh", "-c", f"ls -d {home} 2>&1; id -u")
     assert "No such file" in said

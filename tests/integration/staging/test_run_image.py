@@ -168,7 +168,9 @@ def test_mounts(registry: Registry) -> None:
     assert (place / "made").exists()
     home = Path(site.environment["HOME"])
     (home / "mine").write_text("of the home\n")
-    assert run(registry, "--home", box(registry), "sh", "-c", "cat ~/mine") == "of the home\n"
+    with cluster.showing_home():
+        said = run(registry, "--home", box(registry), "sh", "-c", "cat ~/mine")
+    assert said == "of the home\n"
     gone = run(registry, "--no-home", box(registry), "sh", "-c", f"ls {home} 2>&1; :")
     assert "No such file" in gone
 
