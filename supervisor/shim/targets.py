@@ -24,6 +24,7 @@ class Target:
         container: The container that an exec is in; None for a container.
         stdio: Its standard streams.
         variables: Those that it has from its own request, not from the step's.
+        root: The root directory of a container that the runtime makes, if we see it; or "".
         tells_filter: Whether the supervisor wants to know its seccomp filter.
         site: What an oci.conf has run for the container; None without one, and for an exec.
         pid: Its first process; 0 before it is there and after it has been reaped.
@@ -50,6 +51,7 @@ class Target:
         self.id, self.place, self.name = id, place, name
         self.container, self.stdio = container, stdio
         self.variables: Mapping[str, str] = {}
+        self.root = ""
         self.tells_filter = False
         self.site: Site | None = None
         self.pid = 0

@@ -1,5 +1,7 @@
 """What an OCI runtime says when it fails."""
 
+import os
+
 from .runtime import log_of
 
 _LAST_WORDS = 1 << 16
@@ -23,6 +25,23 @@ def read_log(place: str, words: bytes) -> "tuple[str, str]":
     except OSError:
         log = ""
     return last_error(log) or last_line(words), log
+
+
+def with_root(text: str, root: str) -> str:
+    """Return what a runtime says, and which root directory is missing: crun 1.28 does not name it.
+
+    Args:
+        text: What it says.
+        root: The root directory, or "".
+    """
+    if root not in text:
+        try:
+            os.stat(root)
+        except (FileNotFoundError, NotADirectoryError):
+            return f"{text}: there is no {root}"
+        except (OSError, ValueError):  # the container's user may see it where we do not
+            pass
+    return text
 
 
 def last_line(words: bytes) -> str:

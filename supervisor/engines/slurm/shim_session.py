@@ -177,7 +177,10 @@ class ResumedShimSession(_Running):
 
 
 def words_of(error: ShimError) -> str:
-    """Return why a call failed: in the runtime's words, if its log has any."""
+    """Return why a call failed: in the runtime's words, if its log has any.
+
+    The shim's text may have more than these: it names a root directory that is missing.
+    """
     words, _ = read_log(error.log.encode(errors="replace"))
-    said = words or str(error)
+    said = str(error) if words in str(error) else words
     return f"{said.rstrip('.')}: {_INSTEAD}" if _ROOT_IS_MISSING in said else said
