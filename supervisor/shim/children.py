@@ -125,7 +125,10 @@ class Children:
             if enter is not None:  # before: it changes the directory
                 enter()
             if place is not None:
-                os.chdir(place)
+                try:
+                    os.chdir(place)
+                except FileNotFoundError:  # we made it, and its target has been deleted meanwhile
+                    return
             if program >= 0:  # out of the way of those that follow
                 import fcntl
 
