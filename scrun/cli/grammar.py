@@ -1,6 +1,6 @@
 """The grammar of the command line: one table for parser, help and completion.
 
-It has all of scrun(1), and every option that runc (1.1 to 1.3) and crun (1.8 to 1.21)
+It has all of scrun(1), and every option that runc (1.1 to 1.3) and crun (1.8 to 1.28)
 have for the same operations, so that scrun can replace them. Where they disagree, the
 manual wins: ``-v`` is verbosity here, ``-V`` the version.
 
@@ -295,6 +295,7 @@ COMMANDS: dict[str, Command] = {
         (
             *_CRIU,
             ("leave-running", "", None, IGNORED, ONCE, "Leave the container running"),
+            ("link-remap", "", None, IGNORED, ONCE, "Link open files that were removed again"),
             ("page-server", "", "ADDRESS:PORT", IGNORED, ONCE, "Send the memory there"),
             ("pre-dump", "", None, IGNORED, ONCE, "Memory only"),
             ("status-fd", "", "FD", IGNORED, ONCE, "Signal when lazy pages are ready"),

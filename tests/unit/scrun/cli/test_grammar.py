@@ -159,6 +159,7 @@ LATER = [
     ("update", "--cpu-idle", "1"),  # runc 1.2
     ("update", "--cpu-burst", "1000"),
     ("checkpoint", "--tcp-skip-in-flight"),  # runc 1.3
+    ("checkpoint", "--link-remap"),  # runc 1.3.6
     ("restore", "--lsm-mount-context", "c"),
     ("restore", "--pidfd-socket", "/s"),
 ]
