@@ -4,7 +4,7 @@ A new command or option is completed as soon as it is in the table. Every press 
 this: it imports nothing but its like.
 """
 
-import os.path
+import os
 
 from scrun.cli.grammar import COMMANDS, CONTAINER, PERHAPS_CONTAINER, Option, options_of
 from scrun.cli.parse import Parsed, open_ended, resolve
