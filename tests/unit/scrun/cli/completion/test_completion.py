@@ -29,6 +29,7 @@ class Place:
 
     Attributes:
         base: The directory of it all.
+        here: The shells' working directory.
         root: A root directory with two containers.
         scripts: The script for each shell.
         environment: For the shells.
@@ -45,6 +46,9 @@ class Place:
         (base / "bin" / "scrun").symlink_to(Path(scrun_binary()).resolve())
         (base / "things" / "folder").mkdir(parents=True)
         (base / "things" / "file").touch()
+        self.here = base / "here"
+        self.here.mkdir()
+        (self.here / "archive").touch()
         self.scripts = {shell: base / f"scrun.{shell}" for shell in SCRIPTS}
         for shell, path in self.scripts.items():
             path.write_text(SCRIPTS[shell])
@@ -76,6 +80,7 @@ class Bash:
         said = output_of(
             ["bash", "--norc", "-uc", program, "bash", self._place.scripts["bash"], *split],
             env=self._place.environment,
+            cwd=self._place.here,
             timeout=TIMEOUT,
         )
         return {*said.splitlines()}
@@ -103,6 +108,7 @@ class Fish:
         said = output_of(
             ["fish", "--no-config", "-c", program, line],
             env=self._place.environment,
+            cwd=self._place.here,
             timeout=TIMEOUT,
         )
         return {offer.partition("\t")[0] for offer in said.splitlines()}
@@ -145,7 +151,7 @@ class Zsh:
             stderr=slave,
             pass_fds=[writer],
             start_new_session=True,
-            cwd=place.base,
+            cwd=place.here,
         )
         os.close(slave)
         os.close(writer)
@@ -249,7 +255,7 @@ def offered(shell: Shell, place: Place, line: str) -> set[str]:
         ("scrun delete ", set()),  # under the usual root there are none
         ("scrun --root ROOT delete alpha b", set()),
         ("scrun --root ROOT kill alpha KIL", {"KILL"}),
-        ("scrun --root ROOT run a", set()),  # a new id
+        ("scrun --root ROOT run a", {"archive"}),  # a new id, or an image
         ("scrun --root ROOT exec --env A=1 a", {"alpha"}),
         ("scrun --root ROOT exec a", {"alpha"}),
         ("scrun --rootless=true --root ROOT delete a", {"alpha"}),
@@ -303,7 +309,7 @@ def test_zsh_finds_it_in_fpath(place: Place) -> None:
 
 def test_fish_finds_it_in_its_configuration(place: Place) -> None:
     completions = Path(place.environment["XDG_CONFIG_HOME"]) / "fish" / "completions"
-    completions.mkdir(parents=True)
+    completions.mkdir(parents=True, exist_ok=True)  # fish 4 makes it itself
     (completions / "scrun.fish").write_text(SCRIPTS["fish"])
     said = output_of(
         ["fish", "-c", "complete -C 'scrun st'"], env=place.environment, timeout=TIMEOUT
