@@ -132,9 +132,9 @@ class Image:
         self.rootfs.mkdir(parents=True)
         (self._base / "work").mkdir()
         copy = f"{self._base}/copy"
-        show = f"mount -t overlay overlay -o {options} id/merged; cp -a id/merged/. {copy}"
+        show = f"{_mounting(options, 'id/merged')}; cp -a id/merged/. {copy}"
         (self._base / "copy").mkdir()
-        in_shell(f"unshare --mount /bin/sh -ec '{show}'", self.store)
+        in_shell(shlex.join((*AS_ROOT, show)), self.store)
         self.rootfs.rmdir()
         (self._base / "copy").rename(self.rootfs)
 
@@ -281,7 +281,9 @@ class Image:
 
 
 def _mounting(options: str, point: str) -> str:
-    return shlex.join(("mount", "-t", "overlay", "overlay", "-o", options, point))
+    # mount(8) as of 2.39 gives the kernel the options one by one, which may have 256 bytes then
+    once = ("env", "LIBMOUNT_FORCE_MOUNT2=always")
+    return shlex.join((*once, "mount", "-t", "overlay", "overlay", "-o", options, point))
 
 
 def _mounting_root(point: str, directory: str, options: str) -> str:
