@@ -17,10 +17,12 @@ if not names:
     sys.exit("SCRUN_SHIM_0 did not come to the node: does the site clear the environment?")
 given = binascii.a2b_base64("".join([os.environ.pop(name) for name in names]))
 line, _, parts = given.partition(b"\n")
-length, magic = line.decode().split()
+length, magic, first = line.decode().split()
 length = int(length)
+rest = None
 if magic == _frozen_importlib_external.MAGIC_NUMBER.hex():
-    modules = marshal.loads(zlib.decompress(parts[length:]))
+    rest = zlib.decompressobj()
+    modules = marshal.loads(rest.decompress(parts[length:], int(first)))
 elif not length:
     sys.exit("Python %d.%d NEEDS_SOURCES" % sys.version_info[:2])
 else:
@@ -29,6 +31,10 @@ else:
 
 class Modules:
     def find_spec(self, name, path=None, target=None):
+        global rest
+        if rest and name.startswith("scrun.") and name not in modules:
+            modules.update(marshal.loads(rest.decompress(rest.unconsumed_tail)))
+            rest = None
         if name in modules:
             package = name + "." in " ".join(modules)
             return _frozen_importlib.ModuleSpec(name, self, is_package=package)

@@ -24,6 +24,10 @@ from scrun.supervisor.nodes.lean_code import lean
 
 PACKAGE = "scrun.supervisor.shim"
 _ABOVE = ("scrun", "scrun.supervisor")  # packages, which are empty there
+_UNTIL_HELLO = (
+    *("children", "files", "frames", "hello", "json_text", "link"),
+    *("loop", "main", "mpi", "processes", "runtime"),
+)
 _VARIABLE = 100_000  # characters; the kernel takes 128 KiB
 
 
@@ -71,13 +75,15 @@ def variables(*, sources: bool) -> dict[str, str]:
 def _code(*, with_sources: bool) -> bytes:
     """Return the code.
 
-    That is a line with two words: the length of the first part, and the version of our bytecode
-    in hexadecimal. Then, compressed by zlib, the sources by their modules' names as JSON (or
-    nothing), and the same compiled, by `marshal`.
+    That is a line with three words: the length of the first part, the version of our bytecode in
+    hexadecimal, and a length. Then, compressed by zlib, the sources by their modules' names as
+    JSON (or nothing), and the same compiled, by `marshal`: first the modules until hello, which
+    have that length before they are compressed, then the others.
     """
     text = zlib.compress(msgspec.json.encode(_sources())) if with_sources else b""
-    line = f"{len(text)} {MAGIC_NUMBER.hex()}\n"
-    return line.encode() + text + _compiled()
+    first, later = _compiled()
+    line = f"{len(text)} {MAGIC_NUMBER.hex()} {len(first)}\n"
+    return line.encode() + text + zlib.compress(first + later)
 
 
 def _files() -> dict[str, str]:
@@ -99,10 +105,21 @@ def _sources() -> dict[str, str]:
 
 
 @functools.cache
-def _compiled() -> bytes:
+def _compiled() -> tuple[bytes, bytes]:
+    """Return the modules until hello, and the others."""
     compiled = {name: compile("", name, "exec", dont_inherit=True) for name in _ABOVE}
     for name, path in _files().items():
         code = SourceFileLoader(name, path).get_code(name)  # from its cache
         assert code is not None
         compiled[name] = lean(code)
-    return zlib.compress(marshal.dumps(compiled))
+    first = {name: compiled[name] for name in compiled if is_first(name)}
+    later = {name: compiled[name] for name in compiled if name not in first}
+    return marshal.dumps(first), marshal.dumps(later)
+
+
+def is_first(name: str) -> bool:
+    """Tell whether a module is imported before hello.
+
+    To decompress all takes 4 ms, which is done while the supervisor hears of it.
+    """
+    return name.rpartition(".")[0] != PACKAGE or name.rpartition(".")[2] in _UNTIL_HELLO

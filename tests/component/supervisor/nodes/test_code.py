@@ -55,7 +55,7 @@ def booted(env: dict[str, str], content: bytes = b"") -> "subprocess.CompletedPr
 
 
 def taken_apart(env: dict[str, str]) -> tuple[list[bytes], bytes]:
-    """The two words of the first line, and what follows."""
+    """The words of the first line, and what follows."""
     line, _, rest = base64.b64decode("".join(env.values())).partition(b"\n")
     return line.split(), rest
 
@@ -63,7 +63,7 @@ def taken_apart(env: dict[str, str]) -> tuple[list[bytes], bytes]:
 def of_another_python(env: dict[str, str]) -> dict[str, str]:
     """The same for an interpreter with other bytecode."""
     words, rest = taken_apart(env)
-    content = words[0] + b" deadbeef\n" + rest
+    content = words[0] + b" deadbeef 0\n" + rest
     return {"SCRUN_SHIM_0": base64.b64encode(content).decode()}
 
 
@@ -137,7 +137,7 @@ def test_the_first_python_of_the_path(tmp_path: Path) -> None:
 
 
 def test_what_is_sent() -> None:
-    (length, magic), rest = taken_apart(variables(sources=True))
+    (length, magic, _), rest = taken_apart(variables(sources=True))
     assert bytes.fromhex(magic.decode())
     found = json.loads(zlib.decompress(rest[: int(length)]))
     folder = CHECKOUT / "supervisor" / "shim"
@@ -146,6 +146,18 @@ def test_what_is_sent() -> None:
     }
     assert found["scrun.supervisor.shim.frames"] == (folder / "frames.py").read_text()
     assert variables(sources=True) is variables(sources=True)
+
+
+def test_what_is_sent_first_is_what_is_there_at_hello() -> None:
+    """To decompress the others would make it later."""
+    text = BOOT.replace("main()", "print(*sys.modules); import scrun.supervisor.shim.cache as one")
+    command = [sys.executable, "-I", "-S", "-c", text + "print(one.__name__)"]
+    env = variables(sources=False)
+    done = subprocess.run(command, capture_output=True, env=env, timeout=30, check=True)
+    there, also = done.stdout.decode().splitlines()
+    ours = {name for name in there.split() if name.startswith("scrun.supervisor.shim")}
+    assert ours == {name for name in module._files() if module.is_first(name)}
+    assert also == "scrun.supervisor.shim.cache"
 
 
 def test_the_command_is_short() -> None:
