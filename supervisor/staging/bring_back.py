@@ -26,6 +26,7 @@ from scrun.supervisor.staging.copies import (
     is_deletion,
     is_set,
 )
+from scrun.supervisor.staging.growth import check_room
 from scrun.supervisor.staging.hard_links import HardLinks
 from scrun.supervisor.staging.levels import Level
 
@@ -110,6 +111,7 @@ def bring_difference_back(
         StagingError: Changes are missing in the original.
     """
     try:
+        check_room(uppers, original, opaque)
         work = _Work(since, owners, os.stat(original).st_dev, go_on, HardLinks())
         mounted = [""] if whole else os.listdir(uppers[0])
         if not whole:
@@ -237,6 +239,9 @@ def _file(
         try:
             copy_content(reading, writing, new.st_size)
             _dress(writing, new, old, work)
+        except BaseException:
+            remove(target, temporary, work.device)  # it may be what fills the disk
+            raise
         finally:
             os.close(writing)
         os.rename(temporary, name, src_dir_fd=target, dst_dir_fd=target)

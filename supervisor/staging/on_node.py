@@ -3,7 +3,7 @@
 That is so on NFS and most parallel file systems. Before the container runs, a script makes a
 private directory in the node's TMPDIR; afterwards another one sends what was written there as an
 archive beside the staged bundle. Only where all files belong to one user, or to root's containers:
-others could not be sent or removed by the job's user. Pure but for `remote`.
+others could not be sent or removed by the job's user. Pure but for `remote` and `archives_in`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ ROOTLESS = "unshare --user --map-root-user"
 _REMOTE = re.compile(
     r"(nfs|cifs|smb|lustre|gpfs|beegfs|ceph|9p|afs|fuse|glusterfs|orangefs)", re.ASCII
 )
+_ARCHIVE = re.compile(r"written-[0-9]+\.tar", re.ASCII)
 _PLACE = re.compile(r"^place (/\S+)$", re.ASCII | re.MULTILINE)
 _MAKE = """\
 place=$(mktemp -d "${TMPDIR:-/tmp}/scrun-written-XXXXXXXXXX") &&
@@ -80,6 +81,12 @@ def sending(place: str, archive: str, *, rootless: bool) -> str:
 def archive_of(directory: str, task: int) -> str:
     """Return the path of the archive beside a staged bundle's layers; it is complete if there."""
     return os.path.join(directory, OVERLAY, f"written-{task}.tar")
+
+
+def archives_in(overlay: str) -> list[str]:
+    """Return the complete archives beside a staged bundle's layers."""
+    names = os.listdir(overlay) if os.path.isdir(overlay) else []
+    return [os.path.join(overlay, name) for name in sorted(names) if _ARCHIVE.fullmatch(name)]
 
 
 def unpacking(archive: str, into: str, *, owners: bool) -> tuple[str, ...]:

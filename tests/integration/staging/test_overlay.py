@@ -7,6 +7,8 @@ import contextlib
 import io
 import json
 import os
+import re
+import shutil
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +21,7 @@ from tests.harness.containerd import IMAGE, Containerd
 from tests.harness.daemons import Daemon
 from tests.harness.docker import Docker
 from tests.harness.image import owned_by_root
+from tests.harness.places import mounted as small_disk
 from tests.harness.podman import RUN, Podman, given, podman_of, rootless_podman
 from tests.harness.program import run_program
 from tests.harness.site import Site
@@ -110,6 +113,32 @@ def test_a_container_that_is_killed_keeps_what_it_wrote(overlay: Podman) -> None
     overlay.must("start", "one")
     assert overlay.must("exec", "one", "cat", "/etc/made") == "kept\n"
     overlay.must("rm", "--force", "--time", "0", "one")
+
+
+@pytest.mark.parametrize("also", ["true", "rm /bin/tac"])
+def test_what_does_not_fit_is_kept(also: str) -> None:
+    """Where something is removed as well, it is tried: nobody knows before."""
+    site = Site("slurm", ordinary())
+    log = f'[log]\nfile = "{site.base / LOG}"\n'
+    with small_disk(site.base / "s", "-o", "size=40m"):
+        site.user.give(site.base / "s")
+        with Podman(site, log, storage="overlay") as podman:
+            script = f"{also}; echo small >/etc/small; dd if=/dev/zero of=/etc/big bs=1M count=60"
+            done = podman.run(*RUN, "--name", "one", "busybox", "sh", "-c", script)
+            assert done.returncode == 125
+            text = (site.base / LOG).read_text()
+            [place] = {*re.findall(r"they are kept in (\S+): remove it if", text)}
+            assert ("they need 6" in text) is (also == "true")
+            assert ("No space left" in text) is (also != "true")
+            [kept] = Path(place).iterdir()
+            assert (kept / "etc" / "small").read_text() == "small\n"
+            assert (kept / "etc" / "big").stat().st_size == 60 << 20
+            if also == "true":
+                assert changes(podman, "one") <= {"C /etc"}  # podman's own
+            podman.must("rm", "one")
+            assert podman.must(*RUN, "--rm", "busybox", "echo", "on") == "on\n"
+            shutil.rmtree(place)
+    site.close()
 
 
 def test_build(overlay: Podman) -> None:
