@@ -1,6 +1,7 @@
 """The plugin stage/builtin: stages bundles by scrun's own policy."""
 
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -151,11 +152,17 @@ class BuiltIn:
                         raise
                     raise await self._kept(directory, error) from error
         finally:
+            lost = isinstance(sys.exception(), StagingError)
             # a longer removal goes on in its thread, and stays in the record until it is done
             with trio.move_on_after(_CLEAN_UP, shield=True):
                 if isinstance(job, Mounts):
                     await job.unmount()
-                await in_thread(stage_out, directory, abandon=True)
+                try:
+                    await in_thread(stage_out, directory, abandon=True)
+                except StagingError as error:
+                    if not lost:  # where the changes are is more to know
+                        raise
+                    request.journal.write("error", str(error))
 
     async def _kept(self, directory: str, error: StagingError) -> StagingError:
         """Keep what could not be brought back, and return the error that says where it is."""

@@ -29,6 +29,7 @@ from tests.harness.users import User, ordinary, root
 from tests.harness.versions import slurm_version
 from tests.harness.wait import wait_until, wait_while
 
+LARGE = 40
 STAYS = "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done"
 MOUNTED = "root: the node mounts the layers of "
 STORED = "root: the node mounts copies of the layers of "
@@ -429,8 +430,11 @@ def test_a_home_of_somebody_else(overlay: Podman) -> None:
 
 
 @contextlib.contextmanager
-def network_scratch(user: User, settings: str = "") -> Iterator[Podman]:
-    """podman; staged bundles are on a file system that knows no owners and no marks, as NFS."""
+def network_scratch(user: User, settings: str = "", *more: str) -> Iterator[Podman]:
+    """podman; staged bundles are on a file system that knows no owners and no marks, as NFS.
+
+    `more` are options of bindfs.
+    """
     site = Site("slurm", user)
     disks = Path(os.environ["SLURM_CONF"]).parents[1] / "disks"
     disk = disks / site.base.name
@@ -438,7 +442,7 @@ def network_scratch(user: User, settings: str = "") -> Iterator[Podman]:
     for folder in (disk, below):
         folder.mkdir()
         user.give(folder)
-    options = ("--chown-deny", "--chgrp-deny", "--xattr-none", "-o", "allow_other")
+    options = ("--chown-deny", "--chgrp-deny", "--xattr-none", "-o", "allow_other", *more)
     run_program(["bindfs", *options, str(below), str(disk)])
     staging = f'[staging]\nscratch = "{disk}"\n'
     log = f'[log]\nfile = "{site.base / LOG}"\n'
@@ -498,6 +502,23 @@ def test_what_is_written_is_on_the_node() -> None:
         podman.must(*RUN, "--rm", "layers", "sh", "-c", "echo x >/etc/x")
         container = begin(podman, script=f"echo kept >/etc/kept; {STAYS}")
         comes_back(podman, container)
+
+
+def test_its_job_ends_while_that_is_sent() -> None:
+    """Then it stays on the node, and nothing of it is in podman's storage."""
+    with network_scratch(ordinary(), "", "--write-rate=4M") as podman:
+        before, log = {*places(podman)}, podman.site.base / LOG
+        script = f"dd if=/dev/urandom of=/etc/big bs=1M count={LARGE}"
+        podman.must(*RUN, "--detach", "--name", "one", "busybox", "sh", "-c", script)
+        disk = Path(os.environ["SLURM_CONF"]).parents[1] / "disks" / podman.site.base.name
+        wait_until("it is sent", lambda: [*disk.glob("*/overlay/*.tar.part")], 60)
+        cluster.slurm("scancel", "--user", podman.site.user.name, "--name", "scrun")
+        [place] = {*places(podman)} - before
+        said = f"they are in {place} on its node"
+        wait_until("it is said", lambda: said in log.read_text(), 30)
+        assert (place / "upper" / "etc" / "big").stat().st_size == LARGE << 20
+        assert not [line for line in changes(podman, "one") if "big" in line]
+        shutil.rmtree(place)
 
 
 @pytest.mark.by_shim
