@@ -98,9 +98,8 @@ class Runtime:
             with open(self.path, "rb") as file:
                 copy = create("crun", _CLOEXEC | _ALLOW_SEALING)
                 size = os.fstat(file.fileno()).st_size
-                done = 0
-                while done < size:
-                    done += os.sendfile(copy, file.fileno(), done, size - done)
+                if os.sendfile(copy, file.fileno(), 0, size) < size:
+                    raise OSError("it has become shorter")  # or it is huge
             fcntl.fcntl(copy, _ADD_SEALS, _ALL_SEALS)
         except OSError:  # then it does that itself
             if copy >= 0:
