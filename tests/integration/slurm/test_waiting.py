@@ -173,6 +173,10 @@ def test_what_can_never_start_is_refused_by_create(
     """That is why it waits for as long as it does."""
     site = make_site("slurm-user", create_timeout=Settings().create_timeout)
     life = site.life("true", environment=TOO_LONG)
+    if life.create_status() == 0:  # 26.05 gave it once after six seconds, in some 200 tries
+        assert cluster.job(life.job_id)["Reason"] == "None"
+        life.must("delete", "--force")
+        life = site.life("true", environment=TOO_LONG)
     assert "can never start: PartitionTimeLimit" in life.refused()
 
 
