@@ -111,7 +111,7 @@ class Commands(Protocol):
             The container, with its bundle. `delete` removes these files.
 
         Raises:
-            StagingError: They cannot be written.
+            StagingError: They cannot be written; or the root directory is missing.
             SettingsError: A pattern of the site has no value here.
         """
         ...
@@ -175,6 +175,7 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
         try:
             with open(os.path.join(step.bundle, _CONFIG), "rb") as file:
                 config = with_absolute_paths(msgspec.json.decode(file.read()), step.bundle)
+            _look_for(config["root"]["path"], step.bundle)
             if self.cgroups and real_id("uid") == 0:
                 # only for root: runc fails if it cannot create a cgroup that config.json names
                 name = f"{container.digest.hex()}-{container.id[:200]}"
@@ -278,3 +279,18 @@ def made_by(record: str) -> RuntimeCommands | None:
 
 def _config(container: RuntimeContainer) -> str:
     return os.path.join(container.record, _CONFIG)
+
+
+def _look_for(root: str, bundle: str) -> None:
+    """Find the root directory that a script may have named: crun 1.28 does not say which it is.
+
+    Raises:
+        StagingError: There is none.
+    """
+    try:
+        os.stat(root)
+    except (FileNotFoundError, NotADirectoryError):
+        name = os.path.join(bundle, _CONFIG)
+        raise StagingError(f"{name}: root.path: {root}: does not exist") from None
+    except (OSError, ValueError):  # mapped users may see it where we do not
+        pass

@@ -101,6 +101,27 @@ def test_a_script_that_cannot_be_loaded(
         assert cluster.slurm("squeue", "-h", "-t", "all", "--name", site.base.name) == ""
 
 
+WITHOUT_ROOT = """
+function slurm_scrun_stage_in(id, bundle)
+    slurm.allocator_command("mkdir @BASE@/b/staged")
+    slurm.allocator_command([[sed 's|"/[^"]*rootfs"|"/missing/root"|' ]] .. bundle
+        .. "/config.json >@BASE@/b/staged/config.json")
+    slurm.set_bundle_path("@BASE@/b/staged")
+    slurm.set_root_path("/missing/root")
+    return slurm.SUCCESS
+end
+"""
+
+
+@pytest.mark.parametrize(
+    "place", ["local-user", pytest.param("slurm-user", marks=pytest.mark.by_shim)]
+)
+def test_a_root_directory_that_is_missing(with_script: WithScript, place: str) -> None:
+    """It is named, though crun 1.28 does not."""
+    site = with_script(place, WITHOUT_ROOT + FINE_OUT)
+    assert "/missing/root" in life_of(site, "true").refused()
+
+
 @pytest.mark.covers("scrun(1) scrun.lua: found, loaded")
 def test_a_script_that_is_named_has_to_be_there(make_site: MakeSite) -> None:
     site = make_site("local-user", settings='[lua]\nscript = "/no/scrun.lua"\n')
