@@ -208,8 +208,10 @@ def _make(
     try:
         # its program closes the pipe, or its death does
         why = os.read(loaded, 4096)
-        if why or os.waitid(os.P_PID, anchor, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-            raise OSError(0, os.fsdecode(why) or "it ended at once")
+        ended = os.waitid(os.P_PID, anchor, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        # it may have been told its status already: that of a program of `exec`
+        if why or (ended and ended.si_code != os.CLD_EXITED):
+            raise OSError(0, os.fsdecode(why) or "it was killed")
         if apart:
             from scrun.core.namespaces import become_root
 

@@ -51,6 +51,25 @@ left.settle()
 os.write(1, b"%d\\n" % pid)
 os.write(1, b"%d\\n" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
+# as scrun exec of a program that ends while the anchor's maker has no processor
+TOLD = """
+import ctypes, os, signal, socket, sys, time
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+sys.path.insert(0, sys.argv[1])
+from scrun.anchor.shell import AnchorProcess
+ours, theirs = socket.socketpair()
+left = AnchorProcess(theirs.detach(), None, None)
+pid = left.pid
+os.kill(left._maker, signal.SIGSTOP)
+ours.sendall(b"7\\n")
+deadline = time.monotonic() + 10
+while open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] != "Z":
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+os.kill(left._maker, signal.SIGCONT)
+left.settle()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
 # /bin/sh is another shell for this process and its children only
 WITH_SHELL = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
 BLOCKING = """
@@ -440,6 +459,12 @@ def test_a_limit_of_namespaces_is_an_error(leave: Leave, errors: IO[bytes]) -> N
     assert left._create.wait(10) == 1
     errors.seek(0)
     assert b"make a process for the engine to watch: unshare: No space left" in errors.read()
+
+
+def test_it_is_told_its_status_before_it_is_looked_at() -> None:
+    command = [sys.executable, "-I", "-S", "-c", TOLD, str(CHECKOUT)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stderr) == (7, "")
 
 
 def test_a_program_that_is_missing_is_an_error(
