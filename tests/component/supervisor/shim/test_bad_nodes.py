@@ -10,7 +10,7 @@ import pytest
 from tests.component.supervisor.shim.conftest import MakeShim
 from tests.harness.processes import run
 from tests.harness.shim import Shim
-from tests.harness.wait import wait_until
+from tests.harness.wait import wait_until, wait_while
 
 MakeDisk = Callable[[str], Path]
 
@@ -104,7 +104,8 @@ def test_1000_execs(make_shim: MakeShim) -> None:
     """Twenty at a time; nothing of them is left."""
     shim = make_shim()
     shim.run("a", "sleep", "1000")
-    before = len(os.listdir(f"/proc/{shim.process.pid}/fd"))
+    wait_while("crun's copy", lambda: "/memfd:crun (deleted)" in held(shim))
+    before = len(held(shim))
     files = sorted(os.listdir(shim.hello["directory"]))
     for number in range(1000):
         name = f"e{number}"
@@ -115,4 +116,14 @@ def test_1000_execs(make_shim: MakeShim) -> None:
                 assert shim.ended(f"e{done}", 60) == done % 200
                 assert shim.call("delete", id=f"e{done}") == {}
     wait_until("files", lambda: sorted(os.listdir(shim.hello["directory"])) == files)
-    assert len(os.listdir(f"/proc/{shim.process.pid}/fd")) == before
+    wait_while("crun's copy", lambda: "/memfd:crun (deleted)" in held(shim))
+    assert len(held(shim)) == before
+
+
+def held(shim: Shim) -> list[str]:
+    """What it has open."""
+    found = []
+    for path in Path(f"/proc/{shim.process.pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.append(os.readlink(path))
+    return found
