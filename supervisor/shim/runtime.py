@@ -14,11 +14,12 @@ NAMES = ("crun", "runc")
 # ordinary users often lack these in PATH
 _ALSO = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", "/bin")
 
-# what slurmstepd gives a task about its place in the job
-_OWN = ("SLURM", "PMI")
 _CLOEXEC, _ALLOW_SEALING = 1, 2  # memfd_create(2)
 _ADD_SEALS, _ALL_SEALS = 1033, 0xF  # fcntl(2); Python has names for them since 3.9
 _FILTER = "run.oci.seccomp_bpf_data"  # crun(1)
+
+# what slurmstepd gives a task about its place in the job
+_OWN = ("SLURM", "PMI")
 _DEVICES = (
     "CUDA_VISIBLE_DEVICES",
     "GPU_DEVICE_ORDINAL",

@@ -10,6 +10,9 @@ from scrun.supervisor.contracts.staged import OVERLAY
 from scrun.supervisor.staging.layout import PLACE, ROOTFS, uppers_in
 from scrun.supervisor.staging.on_node import archives_in
 
+_LONGEST = 200
+"""Characters of an id in a name, which has at most 255."""
+
 
 def keep_changes(directory: str, container: str, beside: str) -> str:
     """Move changes out of a staged bundle, which is about to be removed.
@@ -35,7 +38,8 @@ def keep_changes(directory: str, container: str, beside: str) -> str:
     if not found:
         return ""
     # no container's id begins so, nor the names that a supervisor looks for
-    place = tempfile.mkdtemp(prefix=f"~kept-{container}-", dir=os.path.dirname(beside))
+    prefix = f"~kept-{container[:_LONGEST]}-"
+    place = tempfile.mkdtemp(prefix=prefix, dir=os.path.dirname(beside))
     for number, path in enumerate(found):
         os.rename(path, os.path.join(place, f"{number}-{os.path.basename(path)}"))
     return place

@@ -107,3 +107,10 @@ def test_what_is_kept(tmp_path: Path, what: str) -> None:
     assert Path(place).parent == tmp_path / "root"
     assert stat.S_IMODE(Path(place).stat().st_mode) == 0o700
     assert {path.name for path in Path(place).iterdir()} == expected
+
+
+def test_the_longest_id(tmp_path: Path) -> None:
+    bundle = tmp_path / "root" / "one" / "bundle"
+    (bundle / "overlay" / "upper").mkdir(parents=True)
+    place = keep_changes(str(bundle), "i" * 255, str(bundle.parent))
+    assert os.listdir(place) == ["0-upper"]
