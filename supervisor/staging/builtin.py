@@ -30,7 +30,6 @@ from scrun.supervisor.staging.changes import Changes
 from scrun.supervisor.staging.commands import carry_out
 from scrun.supervisor.staging.id_maps import cache_of, with_ids
 from scrun.supervisor.staging.image_store import images_for
-from scrun.supervisor.staging.kept_changes import keep_changes
 from scrun.supervisor.staging.node_trial import Others, Refused
 from scrun.supervisor.staging.overlaid import Overlays
 from scrun.supervisor.staging.overlay_options import Unusable
@@ -145,12 +144,7 @@ class BuiltIn:
                 )
             finally:
                 changes = Changes(done, request, self._all_settings, self._skip_stage_out)
-                try:
-                    await changes.bring_back(job, privileged=not target.rootless)
-                except StagingError as error:
-                    if self._skip_stage_out.is_set():
-                        raise
-                    raise await self._kept(directory, error) from error
+                await changes.bring_back(job, privileged=not target.rootless)
         finally:
             lost = isinstance(sys.exception(), StagingError)
             # a longer removal goes on in its thread, and stays in the record until it is done
@@ -163,21 +157,6 @@ class BuiltIn:
                     if not lost:  # where the changes are is more to know
                         raise
                     request.journal.write("error", str(error))
-
-    async def _kept(self, directory: str, error: StagingError) -> StagingError:
-        """Keep what could not be brought back, and return the error that says where it is."""
-        request = self._request
-        beside = request.record if self._settings.scratch is None else directory
-        try:
-            with trio.CancelScope(shield=True):
-                place = await in_thread(keep_changes, directory, request.container, beside)
-        except OSError as why:
-            return StagingError(f"{error}; they could not be kept: {why.strerror}")
-        if not place:
-            return error
-        return StagingError(
-            f"{error}; they are kept in {place}: remove it if you need none of them"
-        )
 
     def _mounter(self, job: Mounts) -> Mounter:
         shown = ""

@@ -20,6 +20,7 @@ from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.staging.commands import carry_out
+from scrun.supervisor.staging.kept_changes import keep_changes
 from scrun.supervisor.staging.layout import UPPER
 from scrun.supervisor.staging.mapped import remove_whoever_owns_it
 from scrun.supervisor.staging.on_node import SENT, archive_of, removing, sending, unpacking
@@ -48,7 +49,7 @@ class Changes:
         self._skip = skip
 
     async def bring_back(self, job: Job, *, privileged: bool) -> None:
-        """Bring them back, if they are wanted and not there already.
+        """Bring them back, if they are wanted and not there already; keep what cannot be.
 
         Args:
             job: The container's job, in which nothing of it runs any more.
@@ -57,6 +58,29 @@ class Changes:
         Raises:
             StagingError: They were not brought back; it says where they are.
         """
+        try:
+            await self._bring_back(job, privileged=privileged)
+        except StagingError as error:
+            if self._skip.is_set():
+                raise
+            raise await self._kept(error) from error
+
+    async def _kept(self, error: StagingError) -> StagingError:
+        """Keep what could not be brought back, and return the error that says where it is."""
+        bundle, request = self._done.bundle, self._request
+        beside = request.record if self._settings.staging.scratch is None else bundle
+        try:
+            with trio.CancelScope(shield=True):
+                place = await in_thread(keep_changes, bundle, request.container, beside)
+        except OSError as why:
+            return StagingError(f"{error}; they could not be kept: {why.strerror}")
+        if not place:
+            return error
+        return StagingError(
+            f"{error}; they are kept in {place}: remove it if you need none of them"
+        )
+
+    async def _bring_back(self, job: Job, *, privileged: bool) -> None:
         if self._done.on_nodes and isinstance(job, OnNodes):
             bring = self._from_node if self._done.place else self._from_nodes
             with trio.CancelScope(shield=True):

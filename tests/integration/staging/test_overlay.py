@@ -142,6 +142,27 @@ def test_what_does_not_fit_is_kept(also: str) -> None:
     site.close()
 
 
+@pytest.mark.by_shim
+def test_what_does_not_fit_is_kept_by_a_successor() -> None:
+    site = Site("slurm", ordinary())
+    log = f'[log]\nfile = "{site.base / LOG}"\n'
+    with small_disk(site.base / "s", "-o", "size=40m"):
+        site.user.give(site.base / "s")
+        with Podman(site, log, storage="overlay") as podman:
+            big = "dd if=/dev/zero of=/etc/big bs=1M count=60 2>/dev/null"
+            container = begin(podman, script=f"{big}; {STAYS}")
+            kill_all_supervisors(site)
+            podman.must("kill", "--signal", "TERM", container)
+            podman.must("wait", container)
+            text = (site.base / LOG).read_text()
+            [place] = {*re.findall(r"they are kept in (\S+): remove it if", text)}
+            [kept] = Path(place).iterdir()
+            assert (kept / "etc" / "big").stat().st_size == 60 << 20
+            podman.must("rm", container)
+            shutil.rmtree(place)
+    site.close()
+
+
 def test_build(overlay: Podman) -> None:
     path = given(
         overlay,
