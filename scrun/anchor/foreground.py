@@ -6,7 +6,7 @@ socket: it forwards signals, and receives the exit status.
 
 import _signal
 import _socket
-import os
+import posix
 
 from scrun.protocol.anchor import LOST, PASSED_ON
 
@@ -31,7 +31,7 @@ def pass_signals_on(sock: _socket.socket, carried: "CarriedTerminal | None" = No
         if carried and number == _signal.SIGWINCH:
             carried.resize()
         try:
-            os.write(fd, names[number].encode() + b"\n")
+            posix.write(fd, names[number].encode() + b"\n")
         except OSError:
             pass
 
@@ -78,7 +78,7 @@ def own_terminal() -> "KeptTerminal | CarriedTerminal":
 
     Call it before anybody makes the caller's terminal raw: `restore` resets it.
     """
-    return KeptTerminal(0) if os.isatty(0) and os.isatty(1) else CarriedTerminal()
+    return KeptTerminal(0) if posix.isatty(0) and posix.isatty(1) else CarriedTerminal()
 
 
 class Carried:
@@ -94,10 +94,10 @@ class Carried:
             master: The terminal's master.
         """
         self.master = master
-        os.set_blocking(self.master, False)
+        posix.set_blocking(self.master, False)
         self._typed = b""
         self._reads = True
-        self._kept = KeptTerminal(0) if os.isatty(0) else None
+        self._kept = KeptTerminal(0) if posix.isatty(0) else None
         self.resize()
 
     def begin(self) -> None:
@@ -116,7 +116,7 @@ class Carried:
         import termios
 
         for fd in (0, 1, 2):
-            if os.isatty(fd):
+            if posix.isatty(fd):
                 size = fcntl.ioctl(fd, termios.TIOCGWINSZ, bytes(8))
                 fcntl.ioctl(self.master, termios.TIOCSWINSZ, size)
                 return
@@ -137,7 +137,7 @@ class Carried:
                 self._type()
             if 0 in ready:
                 try:
-                    self._typed = os.read(0, 4096)
+                    self._typed = posix.read(0, 4096)
                 except OSError:
                     self._typed = b""
                 self._reads = bool(self._typed)
@@ -160,7 +160,7 @@ class Carried:
 
     def _type(self) -> None:
         try:
-            self._typed = self._typed[os.write(self.master, self._typed) :]
+            self._typed = self._typed[posix.write(self.master, self._typed) :]
         except BlockingIOError:
             pass  # its buffer has filled up meanwhile
         except OSError:
@@ -171,7 +171,7 @@ class Carried:
         from scrun.core.output import write
 
         try:
-            shown = os.read(self.master, 65536)
+            shown = posix.read(self.master, 65536)
         except BlockingIOError:
             return True
         except OSError:  # EIO: nobody has it open
@@ -194,13 +194,13 @@ class CarriedTerminal(Carried):
         """
         import tty
 
-        master, self.slave = os.openpty()
+        master, self.slave = posix.openpty()
         tty.setraw(self.slave)
         super().__init__(master)
 
     def begin(self) -> None:
         """Also close the program's end, which the supervisor has now."""
-        os.close(self.slave)
+        posix.close(self.slave)
         super().begin()
 
 

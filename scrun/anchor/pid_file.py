@@ -1,6 +1,6 @@
 """The file of `--pid-file`, whose lock the anchor holds (see `scrun.anchor.shell`)."""
 
-import os
+import posix
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,21 +30,21 @@ class PidFile:
 
         self._path = path
         self._anchor: AnchorProcess | None = None
-        directory = os.path.dirname(path) or "."
-        self._temporary = f"{directory}/.scrun-{os.getpid()}-{os.urandom(4).hex()}"
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        directory = path[: path.rfind("/") + 1]
+        self._temporary = f"{directory}.scrun-{posix.getpid()}-{posix.urandom(4).hex()}"
+        flags = posix.O_RDWR | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC
         try:
             self._check()
-            self.lock = os.open(self._temporary, flags, 0o600)
+            self.lock = posix.open(self._temporary, flags, 0o600)
         except OSError as error:
             raise self._named(error) from None
         fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.fchmod(self.lock, 0o644)  # only now can somebody else open and lock it
+        posix.fchmod(self.lock, 0o644)  # only now can somebody else open and lock it
 
     def _check(self) -> None:
         """Refuse a path that is no file: rename(2) would replace even a device."""
         try:
-            kind = os.lstat(self._path).st_mode & 0o170000
+            kind = posix.lstat(self._path).st_mode & 0o170000
         except FileNotFoundError:
             return
         if kind not in (0o100000, 0o120000):
@@ -57,8 +57,8 @@ class PidFile:
             OSError: The file system is full.
         """
         try:
-            os.pwrite(self.lock, b"%d" % pid, 0)
-            os.ftruncate(self.lock, len(b"%d" % pid))
+            posix.pwrite(self.lock, b"%d" % pid, 0)
+            posix.ftruncate(self.lock, len(b"%d" % pid))
         except OSError as error:
             raise self._named(error) from None
 
@@ -95,7 +95,7 @@ class PidFile:
         if self._anchor is not None:
             self._anchor.settle()
         try:
-            os.rename(self._temporary, self._path)
+            posix.rename(self._temporary, self._path)
         except OSError as error:
             raise self._named(error) from None
 
@@ -105,6 +105,6 @@ class PidFile:
     def discard(self) -> None:
         """Remove the file, unless it was published."""
         try:
-            os.unlink(self._temporary)
+            posix.unlink(self._temporary)
         except OSError:
             pass  # it was published, or its directory is gone

@@ -30,9 +30,10 @@ docs/decisions/pid-namespaces.md.
 """
 
 import _signal
-import os
+import posix
 import sys
 
+from scrun.protocol import wire
 from scrun.protocol.anchor import LOST, PASSED_ON
 
 _EMPTY = "/proc"
@@ -48,26 +49,26 @@ _SCRIPT = (
 )
 
 _WITH_TERMINAL = f"""
-import _signal, os, sys
+import _signal, posix
 names = {{getattr(_signal, "SIG" + name): name for name in {PASSED_ON!r}}}
 def forward(number, frame):
     try:
-        os.write(3, names[number].encode() + b"\\n")
+        posix.write(3, names[number].encode() + b"\\n")
     except OSError:
         pass
 for number in names:
     _signal.signal(number, forward)
-os.close(4)
+posix.close(4)
 status = b""
 while not status.endswith(b"\\n"):
     try:
-        part = os.read(3, 64)
+        part = posix.read(3, 64)
     except ConnectionResetError:
         part = b""
     if not part:
-        os._exit({LOST})
+        posix._exit({LOST})
     status += part
-os._exit(int(status))
+posix._exit(int(status))
 """
 
 
@@ -115,7 +116,7 @@ class AnchorProcess:
                 self.give_up()
                 raise
             finally:
-                os.close(self._sock)
+                posix.close(self._sock)
         return self._pid
 
     def settle(self) -> None:
@@ -137,21 +138,21 @@ class AnchorProcess:
 
     def _begin(self, *, apart: bool) -> None:
         self._said = b""
-        self._told, telling = os.pipe()
-        self._maker = os.fork()
+        self._told, telling = posix.pipe()
+        self._maker = posix.fork()
         if self._maker == 0:
             try:
                 _make(self._sock, self._lock, self._terminal, telling, apart=apart)
             except BaseException as error:
                 kind = "unprivileged" if isinstance(error, _UnprivilegedError) else "failed"
-                os.write(telling, os.fsencode(f"{kind} {_reason(error)}\n"))
+                posix.write(telling, wire.encoded(f"{kind} {_reason(error)}\n"))
             finally:
-                os._exit(0)
-        os.close(telling)
+                posix._exit(0)
+        posix.close(telling)
 
     def _next(self) -> bytes:
         while b"\n" not in self._said:
-            part = os.read(self._told, 4096)
+            part = posix.read(self._told, 4096)
             if not part:
                 break
             self._said += part
@@ -160,12 +161,12 @@ class AnchorProcess:
             return line
         word, _, why = line.partition(b" ")
         kind = _UnprivilegedError if word == b"unprivileged" else OSError
-        reason = os.fsdecode(why) or "its maker was killed"
+        reason = wire.decoded(why) or "its maker was killed"
         raise kind(0, f"cannot make a process for the engine to watch: {reason}")
 
     def _reap(self) -> None:
-        os.close(self._told)
-        os.waitpid(self._maker, 0)
+        posix.close(self._told)
+        posix.waitpid(self._maker, 0)
         self._maker = 0
 
 
@@ -183,44 +184,44 @@ def _make(
     sock: int, lock: "int | None", terminal: "str | None", telling: int, *, apart: bool
 ) -> None:
     """Make the anchor, report its pid, and remove the host's root from its reach."""
-    inherited = [int(name) for name in os.listdir("/proc/self/fd")]
-    null = os.open("/dev/null", os.O_RDWR)
-    loaded, loading = os.pipe()
+    inherited = [int(name) for name in posix.listdir("/proc/self/fd")]
+    null = posix.open("/dev/null", posix.O_RDWR)
+    loaded, loading = posix.pipe()
     fds = {0: null, 1: null, 2: null, 3: sock, 4: loading}
     if lock is not None:
         fds[9] = lock
     # A redirection in dash can only name descriptors below 10. All of these are moved out of the
     # way first: dup2 onto itself would leave close-on-exec set.
     fds = {number: out_of_the_way(fd) for number, fd in fds.items()}
-    os.close(loading)
+    posix.close(loading)
     if apart:
         _go_apart()
-    anchor = os.fork()
+    anchor = posix.fork()
     if anchor == 0:
         try:
             _become(fds, inherited, terminal, apart=apart)
         except BaseException as error:
-            os.write(fds[4], os.fsencode(_reason(error)))
+            posix.write(fds[4], wire.encoded(_reason(error)))
         finally:
-            os._exit(LOST)
-    os.close(fds[4])
-    os.write(telling, b"%d\n" % anchor)
+            posix._exit(LOST)
+    posix.close(fds[4])
+    posix.write(telling, b"%d\n" % anchor)
     try:
         # its program closes the pipe, or its death does
-        why = os.read(loaded, 4096)
-        ended = os.waitid(os.P_PID, anchor, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        why = posix.read(loaded, 4096)
+        ended = posix.waitid(posix.P_PID, anchor, posix.WEXITED | posix.WNOHANG | posix.WNOWAIT)
         # it may have been told its status already: that of a program of `exec`
-        if why or (ended and ended.si_code != os.CLD_EXITED):
-            raise OSError(0, os.fsdecode(why) or "it was killed")
+        if why or (ended and ended.si_code != posix.CLD_EXITED):
+            raise OSError(0, wire.decoded(why) or "it was killed")
         if apart:
             from scrun.core.namespaces import become_root
 
-            os.chdir(_EMPTY)
+            posix.chdir(_EMPTY)
             become_root()
     except BaseException:
-        os.kill(anchor, 9)  # still an unreaped child, so the pid is valid
+        posix.kill(anchor, 9)  # still an unreaped child, so the pid is valid
         raise
-    os.write(telling, b"0\n")
+    posix.write(telling, b"0\n")
 
 
 def _go_apart() -> None:
@@ -228,7 +229,7 @@ def _go_apart() -> None:
     from scrun.core import namespaces as ns
 
     kinds = ns.NEW_MOUNT | ns.NEW_PID | ns.NEW_IPC | ns.NEW_UTS | ns.NEW_NETWORK | ns.NEW_CGROUP
-    uid, gid = os.geteuid(), os.getegid()
+    uid, gid = posix.geteuid(), posix.getegid()
     unprivileged = False
     try:
         try:
@@ -240,7 +241,7 @@ def _go_apart() -> None:
         ns.mount("none", "/", None, ns.RECURSIVE | ns.PRIVATE)
         safe = ns.NO_SUID | ns.NO_DEVICES | ns.NO_PROGRAMS
         ns.mount("scrun", _EMPTY, "tmpfs", safe, "mode=755")
-        os.mkdir(f"{_EMPTY}/proc")
+        posix.mkdir(f"{_EMPTY}/proc")
         ns.mount(None, _EMPTY, None, ns.REMOUNT | ns.BIND | ns.READ_ONLY | safe)
     except OSError as error:
         if unprivileged:
@@ -266,16 +267,16 @@ def _become(
             ns.mount("proc", f"{_EMPTY}/proc", "proc", ns.NO_SUID | ns.NO_DEVICES | ns.NO_PROGRAMS)
         except OSError:  # in a container that hides parts of /proc
             pass
-    os.chdir("/")  # another directory would lead to the host, and keep it mounted
-    os.setsid()
+    posix.chdir("/")  # another directory would lead to the host, and keep it mounted
+    posix.setsid()
     if terminal is not None:
-        os.close(os.open(terminal, os.O_RDWR))  # becomes the controlling terminal
+        posix.close(posix.open(terminal, posix.O_RDWR))  # becomes the controlling terminal
     for number, fd in fds.items():
-        os.dup2(fd, number)
+        posix.dup2(fd, number)
     # The reader of an inherited pipe would have to wait until the container's end.
     for fd in {*inherited} - {*fds, *fds.values()}:
         try:
-            os.close(fd)
+            posix.close(fd)
         except OSError:  # the descriptor of listdir itself
             pass
     # Ignored signals stay ignored over exec, and a shell cannot trap them: a job of
@@ -286,7 +287,7 @@ def _become(
     program, words = "/bin/sh", ["-c", _SCRIPT]
     if terminal is not None:
         program, words = sys.executable, ["-I", "-S", "-c", _WITH_TERMINAL]
-    os.execve(program, ["scrun-anchor", *words], {})
+    posix.execve(program, ["scrun-anchor", *words], {})
 
 
 def out_of_the_way(fd: int) -> int:

@@ -1,7 +1,7 @@
 """What `create`, `run` and `exec` send: descriptors, and the supervisor's end of an anchor."""
 
 import _socket
-import os
+import posix
 
 from scrun.anchor.pid_file import PidFile
 from scrun.anchor.shell import AnchorProcess
@@ -82,7 +82,7 @@ class Anchored:
         Raises:
             OSError: The anchor could not be made, or the pid file's file system is full.
         """
-        pid = self.anchor.pid if self.anchor else os.getpid()
+        pid = self.anchor.pid if self.anchor else posix.getpid()
         if self.pid_file:
             self.pid_file.name_anchor(pid, self.anchor)
         return pid
@@ -98,6 +98,6 @@ def _open_closed_descriptors() -> None:
     Else the next file that is opened gets that number, and the container would get one of scrun's
     sockets as its standard input.
     """
-    while (fd := os.open("/dev/null", os.O_RDWR)) <= 2:
-        os.set_inheritable(fd, True)
-    os.close(fd)
+    while (fd := posix.open("/dev/null", posix.O_RDWR)) <= 2:
+        posix.set_inheritable(fd, True)
+    posix.close(fd)

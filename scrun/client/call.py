@@ -11,7 +11,7 @@ there is one. Standard input, output and error are those of `create`.
 """
 
 import _socket
-import os
+import posix
 
 from scrun.core.rights import send_fds
 
@@ -36,9 +36,9 @@ def call(sock: _socket.socket, data: bytes, lock: "int | None") -> "tuple[int, b
         if not (part := sock.recv(65536)):
             raise ConnectionResetError("the supervisor closed the connection")
         rest += part
-    words = [os.fsdecode(word) for word in rest[:length].split(b"\0")]
-    status = os.waitstatus_to_exitcode(
-        os.waitpid(os.posix_spawnp(words[0], words, os.environ), 0)[1]
+    words = rest[:length].split(b"\0")
+    status = posix.waitstatus_to_exitcode(
+        posix.waitpid(posix.posix_spawnp(words[0], words, posix.environ), 0)[1]
     )
     send_fds(sock, b"%d\n" % status, [] if lock is None else [lock])
     return status, rest[length:]

@@ -1,6 +1,6 @@
 """The terminal of a container, which goes to the engine over `--console-socket`."""
 
-import os
+import posix
 
 from scrun.core.rights import send_fds
 from scrun.protocol import wire
@@ -30,16 +30,16 @@ class Console:
         """
         self._socket = socket
         try:
-            status = os.stat(socket)
+            status = posix.stat(socket)
             if status.st_mode & 0o170000 != 0o140000:
                 raise OSError(22, "is not a socket")
-            if status.st_uid not in (0, os.geteuid()):
+            if status.st_uid not in (0, posix.geteuid()):
                 raise PermissionError(1, f"belongs to another user (uid {status.st_uid})")
         except OSError as error:
             raise self._named(error) from None
-        self._master, slave = os.openpty()
+        self._master, slave = posix.openpty()
         self.stdio = [slave, slave, slave]
-        self.path = os.ttyname(slave)
+        self.path = posix.ttyname(slave)
 
     def hand_over(self) -> None:
         """Send the master to the engine, and close it here.
@@ -47,9 +47,9 @@ class Console:
         Raises:
             OSError: Nobody accepts it, or another user listens there.
         """
-        directory, name = os.path.split(self._socket)
+        directory, slash, name = self._socket.rpartition("/")
         try:
-            sock = wire.connect(directory or ".", name, patience=_TAKING)
+            sock = wire.connect(directory + slash or ".", name, patience=_TAKING)
             try:
                 if wire.peer_uid(sock) != 0:  # root may get everybody's terminal
                     wire.check_peer(sock)
@@ -58,7 +58,7 @@ class Console:
                 sock.close()
         except OSError as error:
             raise self._named(error) from None
-        os.close(self._master)
+        posix.close(self._master)
 
     def _named(self, error: OSError) -> OSError:
         return OSError(error.errno, error.strerror, f"--console-socket {self._socket}")

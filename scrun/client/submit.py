@@ -1,7 +1,7 @@
 """Send the request for a new container to its supervisor, and handle the reply."""
 
 import _socket
-import os
+import posix
 
 from scrun.cli.parse import Parsed
 from scrun.client.anchored import Anchored
@@ -29,7 +29,7 @@ def submit(parsed: Parsed, argv: "list[str]", anchored: Anchored) -> "tuple[int,
             terminal.
     """
     root = record_root(parsed)
-    fields = build_call("create", os.getpid(), argv)
+    fields = build_call("create", posix.getpid(), argv)
     return _ask(root, parsed, fields, anchored)
 
 
@@ -57,19 +57,19 @@ def _reach(root: str, parsed: Parsed, *, anywhere: bool) -> "tuple[_socket.socke
     """
     group = setting(parsed, "group") or "user"
     name, lingers = supervisor_name(group, parsed), True
-    if group == "user" and not os.path.lexists(f"{root}/{name}"):
+    if group == "user" and not _is_there(f"{root}/{name}"):
         from scrun.client.launch import is_below_buildah, is_below_conmon
 
         if is_below_conmon():
             name, lingers = supervisor_name("pod", parsed), False
         elif is_below_buildah():
             if anywhere and (sock := _connect_beside(root, name)):
-                return sock, [os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)]
+                return sock, [posix.open("/proc/self/ns/mnt", posix.O_RDONLY | posix.O_CLOEXEC)]
             kind = "build" if _jobs_linger(parsed) else "pod"
             name, lingers = supervisor_name(kind, parsed), False
-    elif group == "user" and any(entry.startswith(OWN) for entry in os.listdir(root)):
+    elif group == "user" and any(entry.startswith(OWN) for entry in posix.listdir(root)):
         own = supervisor_name("pod", parsed)
-        if os.path.lexists(f"{root}/{own}"):  # the pod's, which holds the pod's job
+        if _is_there(f"{root}/{own}"):  # the pod's, which holds the pod's job
             name, lingers = own, False
     try:
         return wire.connect_supervisor(root, name), []
@@ -78,6 +78,15 @@ def _reach(root: str, parsed: Parsed, *, anywhere: bool) -> "tuple[_socket.socke
 
         file = parsed.text("config-file") or ""
         return launch(root, name, settings_file=file, lingers=lingers), []
+
+
+def _is_there(path: str) -> bool:
+    """Tell whether something has this name, even a link that leads nowhere."""
+    try:
+        posix.lstat(path)
+    except OSError:
+        return False
+    return True
 
 
 def _connect_beside(root: str, name: str) -> "_socket.socket | None":
@@ -115,7 +124,7 @@ def _ask(
     for attempt in range(3):
         sock, mounts = _reach(root, parsed, anywhere=not attempt)
         try:
-            if (owner := wire.peer_uid(sock)) != os.geteuid():
+            if (owner := wire.peer_uid(sock)) != posix.geteuid():
                 # root may operate on everybody's containers, but gives its environment to nobody
                 from scrun.core.errors import SettingsError
 
@@ -136,7 +145,7 @@ def _ask(
                 wire.confirm(sock)
             return status, answer, reason_shown
         except (BrokenPipeError, ConnectionResetError):
-            if attempt == 2 or os.path.lexists(f"{root}/{parsed.id}"):
+            if attempt == 2 or _is_there(f"{root}/{parsed.id}"):
                 from scrun.client.successor import was_deleted
                 from scrun.core.errors import SupervisorLost
 
@@ -148,7 +157,7 @@ def _ask(
         finally:
             sock.close()
             for fd in mounts:
-                os.close(fd)
+                posix.close(fd)
     raise AssertionError("unreachable")
 
 
@@ -207,10 +216,10 @@ def _read_reply(
 
 def build_call(operation: str, pid: int, argv: "list[str]") -> "list[bytes]":
     """Build a request with a command line, umask and working directory (`protocol.wire`)."""
-    os.umask(umask := os.umask(0o077))
-    fields = [operation.encode(), b"%d" % pid, b"%o" % umask, os.fsencode(os.getcwd())]
+    posix.umask(umask := posix.umask(0o077))
+    fields = [operation.encode(), b"%d" % pid, b"%o" % umask, posix.getcwdb()]
     fields += [b"%d" % len(argv)]
-    fields += [os.fsencode(argument) for argument in argv]
+    fields += [wire.encoded(argument) for argument in argv]
     if operation == "create":
-        fields += [name + b"=" + value for name, value in os.environb.items()]
+        fields += [name + b"=" + value for name, value in posix.environ.items()]
     return fields

@@ -1,6 +1,6 @@
 """The name of the supervisor that serves a container."""
 
-import os
+import posix
 
 from scrun.cli.parse import Parsed
 from scrun.core.version import VERSION
@@ -17,7 +17,7 @@ def supervisor_name(group: str, parsed: Parsed) -> str:
     container id begins with `@`.
     """
     namespaces = "-".join(
-        str(os.stat(f"/proc/self/ns/{kind}").st_ino) for kind in ("user", "mnt", "pid")
+        str(posix.stat(f"/proc/self/ns/{kind}").st_ino) for kind in ("user", "mnt", "pid")
     )
     key = ""
     if group == "container":

@@ -13,8 +13,8 @@ shell.
 """
 
 import _socket
-import os
-import stat
+import _stat as stat
+import posix
 
 from scrun.anchor.foreground import CarriedTerminal, own_terminal, pass_signals_on, stay
 from scrun.cli.parse import Parsed
@@ -100,7 +100,7 @@ def _with_whole_id(parsed: Parsed, argv: "list[str]") -> "tuple[str, list[str]]"
         UsageError: Several ids begin with it.
     """
     given = parsed.id or ""
-    if not (os.isatty(0) and os.isatty(1)):
+    if not (posix.isatty(0) and posix.isatty(1)):
         return given, argv
     from scrun.client.find import resolve_id
 
@@ -111,7 +111,7 @@ def _with_whole_id(parsed: Parsed, argv: "list[str]") -> "tuple[str, list[str]]"
 
 def _with_term(parsed: Parsed, argv: "list[str]") -> "list[str]":
     """Give a shell the caller's TERM, unless `--env` has another."""
-    term = os.environ.get("TERM")
+    term = wire.decoded(posix.environ.get(b"TERM", b""))
     if not term or any(entry.startswith("TERM=") for entry in parsed.texts("env")):
         return argv
     # the supervisor parses argv again; options come before the operands
@@ -129,7 +129,7 @@ def _with_copied_file(argv: "list[str]", path: str) -> "list[str]":
         OSError: It cannot be read.
     """
     try:
-        mode = os.stat(path).st_mode
+        mode = posix.stat(path).st_mode
     except OSError:
         return argv  # the supervisor reports why
     # any other pipe may have no writer
@@ -138,15 +138,15 @@ def _with_copied_file(argv: "list[str]", path: str) -> "list[str]":
         return argv
     with open(path, "rb") as file:
         content = file.read(LIMIT + 1)
-    copy = os.memfd_create("process")
+    copy = posix.memfd_create("process")
     while content:
-        content = content[os.write(copy, content) :]
+        content = content[posix.write(copy, content) :]
     position = next(
         number
         for number in range(len(argv) - 1, -1, -1)
         if argv[number] == path or argv[number] in (f"--process={path}", f"-p{path}", f"-p={path}")
     )
-    named = argv[position].removesuffix(path) + f"/proc/{os.getpid()}/fd/{copy}"
+    named = argv[position].removesuffix(path) + f"/proc/{posix.getpid()}/fd/{copy}"
     return [*argv[:position], named, *argv[position + 1 :]]
 
 
@@ -161,7 +161,7 @@ def _publish(anchored: Anchored) -> None:
             anchored.pid_file.publish()
     except OSError:
         if anchored.anchor:
-            os.kill(anchored.anchor.pid, 9)
+            posix.kill(anchored.anchor.pid, 9)
         raise
 
 
@@ -187,5 +187,5 @@ def _answer(sock: _socket.socket, directory: str, pid: int) -> "tuple[int, bytes
         return wire.receive(sock)
     except ConnectionError:
         container = directory.rpartition("/")[2]
-        fields = [b"runs", os.fsencode(container), b"%d" % pid]
+        fields = [b"runs", wire.encoded(container), b"%d" % pid]
         return converse(lambda: _connect(directory), fields)

@@ -5,7 +5,7 @@ Importing `_ctypes` takes 0.6 ms, `ctypes` 2.5 ms: so this module does the littl
 """
 
 import _ctypes
-import os
+import posix
 import sys
 
 TYPE_CHECKING = False
@@ -26,7 +26,7 @@ _EMPTY_PATH = 0x1000
 # the same numbers on every architecture; glibc wraps the first two only since 2.36
 _OPEN_TREE, _MOVE_MOUNT, _OPENAT2 = 428, 429, 437
 _NO_MAGIC_LINKS, _IN_ROOT = 0x02, 0x10
-_CLONE, _AND_BELOW, _CLOSE_ON_EXEC = 1, 0x8000, os.O_CLOEXEC
+_CLONE, _AND_BELOW, _CLOSE_ON_EXEC = 1, 0x8000, posix.O_CLOEXEC
 _MOVE_FROM_DESCRIPTOR = 4
 
 _LIBC = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
@@ -66,8 +66,13 @@ _pivot_root = _function("pivot_root", _Text, _Text)
 def _checked(result: int, what: str) -> int:
     if result < 0:
         number = _ctypes.get_errno()
-        raise OSError(number, os.strerror(number), what)
+        raise OSError(number, posix.strerror(number), what)
     return result
+
+
+def _encoded(text: str) -> bytes:
+    """As `wire.encoded`, which is above; a module for one line would slow every command down."""
+    return text.encode(sys.getfilesystemencoding(), sys.getfilesystemencodeerrors())
 
 
 def unshare(kinds: int) -> None:
@@ -99,9 +104,9 @@ def map_own_ids(uid: int, gid: int) -> None:
         ("uid_map", f"{uid} {uid} 1"),
         ("gid_map", f"{gid} {gid} 1"),
     ):
-        file = os.open(f"/proc/self/{name}", os.O_WRONLY)  # open() would import a codec
-        os.write(file, text.encode())
-        os.close(file)
+        file = posix.open(f"/proc/self/{name}", posix.O_WRONLY)  # open() would import a codec
+        posix.write(file, text.encode())
+        posix.close(file)
 
 
 def mount(
@@ -112,7 +117,7 @@ def mount(
     Raises:
         OSError: mount(2) failed.
     """
-    texts = [None if text is None else os.fsencode(text) for text in (source, target, kind, data)]
+    texts = [None if text is None else _encoded(text) for text in (source, target, kind, data)]
     _checked(_mount(*texts[:3], flags, texts[3]), f"mount {target}")
 
 
@@ -146,7 +151,7 @@ def attach_tree(tree: int, target: str) -> None:
         OSError: move_mount(2) failed.
     """
     move_mount = _system_call(_Int, _Text, _Int, _Text, _Int)
-    arguments = (tree, b"", _AT_HERE, os.fsencode(target), _MOVE_FROM_DESCRIPTOR)
+    arguments = (tree, b"", _AT_HERE, _encoded(target), _MOVE_FROM_DESCRIPTOR)
     _checked(move_mount(_MOVE_MOUNT, *arguments), "move_mount")
 
 
@@ -157,9 +162,9 @@ def open_within(root: int, path: str, flags: int) -> int:
         OSError: It does not exist, or the kernel is older than 5.6.
     """
     openat2 = _system_call(_Int, _Text, _Text, _Long)
-    words = (flags | os.O_CLOEXEC, 0, _NO_MAGIC_LINKS | _IN_ROOT)
+    words = (flags | posix.O_CLOEXEC, 0, _NO_MAGIC_LINKS | _IN_ROOT)
     how = b"".join(word.to_bytes(8, sys.byteorder) for word in words)
-    return _checked(openat2(_OPENAT2, root, os.fsencode(path), how, len(how)), path)
+    return _checked(openat2(_OPENAT2, root, _encoded(path), how, len(how)), path)
 
 
 def _system_call(*arguments: "type[_Int | _Long | _Text]") -> "Callable[..., int]":

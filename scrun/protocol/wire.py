@@ -72,6 +72,11 @@ def encoded(text: str) -> bytes:
     return text.encode(sys.getfilesystemencoding(), sys.getfilesystemencodeerrors())
 
 
+def decoded(text: bytes) -> str:
+    """Return what the system has as text, as `os.fsdecode`."""
+    return text.decode(sys.getfilesystemencoding(), sys.getfilesystemencodeerrors())
+
+
 def frame(fields: "list[bytes]") -> bytes:
     """Pack fields into one frame.
 

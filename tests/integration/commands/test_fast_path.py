@@ -73,7 +73,17 @@ def test_frequent_operations_import_nothing_heavy(site: Site) -> None:
         if command[0] in ("create", "exec"):  # in the process that makes the anchor, 0.6 ms
             modules -= FOR_NAMESPACES
         assert not heavy(modules), command
-        for package in ("trio", "lupa", "msgspec", "daemon", "argparse", "json", "re", "typing"):
+        for package in (
+            "trio",
+            "lupa",
+            "msgspec",
+            "daemon",
+            "argparse",
+            "json",
+            "os",
+            "re",
+            "typing",
+        ):
             assert package not in modules, command
         assert not [name for name in modules if name.startswith("scrun.supervisor")]
         if command[0] == "state":
