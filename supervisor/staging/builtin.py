@@ -11,7 +11,7 @@ import trio
 
 from scrun.core.errors import EngineError, StagingError
 from scrun.core.paths import real_id
-from scrun.supervisor.contracts.engine import Job
+from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.contracts.mounted import RemembersMounts
 from scrun.supervisor.contracts.neighbours import SharesNamespaces
 from scrun.supervisor.contracts.node import (
@@ -35,12 +35,8 @@ from scrun.supervisor.staging.overlaid import Overlays
 from scrun.supervisor.staging.overlay_options import Unusable
 from scrun.supervisor.staging.owner import owner_of
 from scrun.supervisor.staging.packing import Mounter, NotSeen
-from scrun.supervisor.staging.staged_bundle import (
-    clean,
-    directory_for,
-    stage_in,
-    stage_out,
-)
+from scrun.supervisor.staging.stage_out import clean, stage_out
+from scrun.supervisor.staging.staged_bundle import directory_for, stage_in
 from scrun.supervisor.staging.stored import progress
 
 plugin_type = "stage/builtin"
@@ -74,7 +70,23 @@ async def undo(left: Leftover) -> None:
         await changes.bring_back(served.job, privileged=real_id("uid") == 0)
     finally:
         with trio.CancelScope(shield=True):
-            await in_thread(stage_out, directory)
+            await _remove(directory, served.request, abandon=False)
+
+
+async def _remove(directory: str, request: JobRequest, *, abandon: bool) -> None:
+    """Remove a staged bundle, in a `finally`.
+
+    Raises:
+        StagingError: It cannot be removed; only in the log if changes were not brought back:
+            where these are is more to know.
+    """
+    lost = isinstance(sys.exception(), StagingError)
+    try:
+        await in_thread(stage_out, directory, abandon=abandon)
+    except StagingError as error:
+        if not lost:
+            raise
+        request.journal.write("error", str(error))
 
 
 class BuiltIn:
@@ -146,17 +158,11 @@ class BuiltIn:
                 changes = Changes(done, request, self._all_settings, self._skip_stage_out)
                 await changes.bring_back(job, privileged=not target.rootless)
         finally:
-            lost = isinstance(sys.exception(), StagingError)
             # a longer removal goes on in its thread, and stays in the record until it is done
             with trio.move_on_after(_CLEAN_UP, shield=True):
                 if isinstance(job, Mounts):
                     await job.unmount()
-                try:
-                    await in_thread(stage_out, directory, abandon=True)
-                except StagingError as error:
-                    if not lost:  # where the changes are is more to know
-                        raise
-                    request.journal.write("error", str(error))
+                await _remove(directory, request, abandon=True)
 
     def _mounter(self, job: Mounts) -> Mounter:
         shown = ""

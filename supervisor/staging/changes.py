@@ -24,7 +24,7 @@ from scrun.supervisor.staging.kept_changes import keep_changes
 from scrun.supervisor.staging.layout import UPPER
 from scrun.supervisor.staging.mapped import remove_whoever_owns_it
 from scrun.supervisor.staging.on_node import SENT, archive_of, removing, sending, unpacking
-from scrun.supervisor.staging.staged_bundle import return_changes
+from scrun.supervisor.staging.stage_out import return_changes
 
 _ANSWER = 60.0
 

@@ -12,13 +12,13 @@ from scrun.supervisor.core.names import learn
 from scrun.supervisor.core.ownership import is_owned
 from scrun.supervisor.log.supervisor_log import fault, log
 from scrun.supervisor.staging.owner import beginning, read_owner, scratch_of
-from scrun.supervisor.staging.staged_bundle import clean
+from scrun.supervisor.staging.stage_out import clean
 
 
 def remove_leftovers(scratch: str, root: str) -> None:
     """Remove the staged bundles of dead supervisors of this machine and root directory.
 
-    Changes in copies are copied back first. Blocks on the site's file system.
+    Changes are brought back first. Blocks on the site's file system.
 
     Args:
         scratch: The setting `scratch`.

@@ -26,8 +26,8 @@ from scrun.supervisor.scripts.host import StagingScript, loaded
 from scrun.supervisor.scripts.process import Remote
 from scrun.supervisor.staging.mapped import remove_whoever_owns_it
 from scrun.supervisor.staging.owner import Owner, owner_of
+from scrun.supervisor.staging.stage_out import stage_out as clean
 from scrun.supervisor.staging.staged_bundle import directory_for, make_directory
-from scrun.supervisor.staging.staged_bundle import stage_out as clean
 from scrun.supervisor.staging.view import view_of
 
 _IN = "slurm_scrun_stage_in"

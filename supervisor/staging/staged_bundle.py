@@ -1,4 +1,4 @@
-"""Writes and removes staged bundles.
+"""Writes staged bundles.
 
 A staged bundle is a directory with config.json, `rootfs` where one is needed, and the copies
 of mount sources in `files`. Everything here blocks: call it in a worker thread.
@@ -8,36 +8,28 @@ from __future__ import annotations
 
 import os
 import subprocess
-import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
 
 import msgspec
 
 from scrun.core.errors import StagingError, described
-from scrun.core.paths import read_regular, real_id
-from scrun.core.trees import OPEN_FOLDER, remove
 from scrun.images.place import image_of
 from scrun.images.squashfs import linked_in
 from scrun.model.identity import is_dead
 from scrun.oci.userns import has_several
 from scrun.supervisor.contracts.staged import MOUNTED, OVERLAY, Image, Staged
 from scrun.supervisor.core.files import copy, mebibytes, write
-from scrun.supervisor.core.private import make_private, not_ours
-from scrun.supervisor.log.supervisor_log import log
-from scrun.supervisor.staging.bring_back import bring_back, bring_difference_back
+from scrun.supervisor.core.private import make_private
 from scrun.supervisor.staging.image_root import copy_command, lay_out_image
-from scrun.supervisor.staging.layout import ONE, PLACE, ROOTFS, Rootfs, uppers_in
-from scrun.supervisor.staging.mapped import remove_mapped
+from scrun.supervisor.staging.layout import ROOTFS, Rootfs
 from scrun.supervisor.staging.mounts import FILES
 from scrun.supervisor.staging.overlaid import LaidOut, lay_out, written_at
-from scrun.supervisor.staging.overlay_options import Unusable, opaque
+from scrun.supervisor.staging.overlay_options import Unusable
 from scrun.supervisor.staging.owner import OWNER, Owner, name_in_scratch, read_owner, scratch_of
 from scrun.supervisor.staging.plain import why_unseen
 from scrun.supervisor.staging.policy import fit
 from scrun.supervisor.staging.root import REMEDY, owners_are_lost, rootfs_for_nodes
-from scrun.supervisor.staging.short_link import remove_link
+from scrun.supervisor.staging.stage_out import CONFIG, FINAL, clean, remove_all, stage_out
 from scrun.supervisor.staging.survey import MountPoint, mount_of, read_mounts, survey
 from scrun.supervisor.staging.view import view_of
 
@@ -49,8 +41,6 @@ if TYPE_CHECKING:
     from scrun.supervisor.contracts.target import Target
     from scrun.supervisor.staging.overlaid import Overlays
 
-_CONFIG = "config.json"
-_FINAL = "final"  # nothing comes back
 _LAYERS = {
     "layers": "the layers",
     "store": "copies of the layers",
@@ -206,10 +196,10 @@ def _fill(
         copied_from, rootfs = rootfs, staged_rootfs
     elif not why_copied and target.link_rootfs:
         os.symlink(rootfs, staged_rootfs)
-    write(os.path.join(directory, _CONFIG), msgspec.json.encode(plan.config))
+    write(os.path.join(directory, CONFIG), msgspec.json.encode(plan.config))
     if own or root.get("readonly") or _is_removed_at_its_end(config):
         copied_from = ""
-        write(os.path.join(directory, _FINAL), b"")
+        write(os.path.join(directory, FINAL), b"")
     place, tasks = written_at(laid, directory, rootless=target.rootless, final=not copied_from)
     # what the node's overlay has is not seen here, not even by mounting the same directories
     view = view_of(plan.config, rootfs, directory, elsewhere=target.elsewhere)
@@ -251,7 +241,7 @@ def _overlaid(
         mount = mount_of(rootfs, mounts)
         laid = lay_out(Rootfs(rootfs, mount, config, target.rootless), directory, overlays)
     except Unusable as error:
-        _remove_all(directory, (OVERLAY, ROOTFS))
+        remove_all(directory, (OVERLAY, ROOTFS))
         return None, [f"root: the layers of {rootfs} {error}"]
     what = _LAYERS[laid.image]
     notes = [f"root: the node mounts {what} of {rootfs}; changes come back at the end"]
@@ -269,130 +259,3 @@ def _is_removed_at_its_end(config: Mapping[str, Any]) -> bool:
 def _maps_users(config: Mapping[str, Any]) -> bool:
     """Return whether root maps ids, whose users have to pass through the directory."""
     return bool((config.get("linux") or {}).get("uidMappings"))
-
-
-def return_changes(
-    directory: str,
-    original: str,
-    *,
-    privileged: bool,
-    go_on: Callable[[], bool] = lambda: True,
-    uppers: Sequence[str] = (),
-) -> None:
-    """Copy a container's changes in a copied root file system back.
-
-    Args:
-        directory: The staged bundle. Its config.json was written when the copy was complete.
-        original: The directory that the copy was made from.
-        privileged: Whether the container ran as root of the node; if not, and with only one
-            user, the copy has lost the owners of its files.
-        go_on: Called now and then; returns whether there is time left.
-        uppers: What was written on the nodes, brought here; empty: it is in the staged bundle.
-
-    Raises:
-        StagingError: Changes are missing in the original.
-    """
-    try:
-        since = os.lstat(config := os.path.join(directory, _CONFIG)).st_ctime_ns
-        owners = privileged or has_several(msgspec.json.decode(Path(config).read_bytes()))
-    except OSError as error:
-        raise StagingError(f"copying changes back from {directory}: {error.strerror}") from error
-    copied = os.path.join(directory, ROOTFS)
-    if uppers := uppers or uppers_in(os.path.join(directory, OVERLAY)):
-        bring_difference_back(
-            uppers,
-            copied,
-            original,
-            since,
-            opaque=opaque(users=not privileged),
-            owners=owners,
-            whole=os.path.exists(os.path.join(directory, OVERLAY, ONE)),
-            go_on=go_on,
-        )
-    else:
-        bring_back(copied, original, since, owners=owners, go_on=go_on)
-
-
-def clean(directory: str, submitted: str) -> None:
-    """Copy changes in a staged bundle back, and remove it.
-
-    Args:
-        directory: The staged bundle of a container that is gone; ignored if it does not exist
-            or belongs to somebody else.
-        submitted: The root file system that may have been copied.
-
-    Raises:
-        StagingError: Something failed.
-    """
-    try:
-        if not_ours(directory):  # then scrun did not stage it
-            return
-    except FileNotFoundError:
-        return
-    copied = os.path.join(directory, ROOTFS)
-    there = os.listdir(directory)
-    goes_back = submitted and _CONFIG in there and _FINAL not in there
-    if goes_back and os.path.isdir(copied) and not os.path.islink(copied):
-        if os.path.isfile(place := os.path.join(directory, OVERLAY, PLACE)):
-            where = os.fsdecode(read_regular(place)).replace("\n", ", ")
-            log.warning("%s: what the container wrote was on its node, in %s", directory, where)
-        return_changes(directory, os.path.realpath(submitted), privileged=real_id("uid") == 0)
-    stage_out(directory)
-
-
-def stage_out(directory: str) -> None:
-    """Remove what `stage_in` made, and the directory if it is empty then.
-
-    Calls for the same directory in several threads wait for each other.
-
-    Raises:
-        StagingError: Something could not be removed.
-    """
-    with _removals:
-        removal = _at_work.setdefault(directory, threading.Lock())
-    with removal:
-        _stage_out(directory)
-
-
-_removals = threading.Lock()
-_at_work: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
-
-
-def _remove(parent: int, name: str, device: int, directory: str) -> None:
-    """Remove an entry of a staged bundle, whoever owns it by now."""
-    try:
-        remove(parent, name, device)
-    except PermissionError:
-        if os.geteuid() == 0:
-            raise
-        # The container had more ids than this process and gave a file in a copied mount away;
-        # or it was one of a rootless engine, whose supervisor was killed.
-        remove_mapped(os.path.join(directory, name))
-        remove(parent, name, device)
-
-
-def _stage_out(directory: str) -> None:
-    remove_link(directory)
-    _remove_all(directory, (_CONFIG, _FINAL, ROOTFS, FILES, OVERLAY, OWNER), whole=True)
-
-
-def _remove_all(directory: str, names: Sequence[str], *, whole: bool = False) -> None:
-    """Remove entries of a staged bundle, and itself if it is `whole` and empty then."""
-    try:
-        parent = os.open(directory, OPEN_FOLDER)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise StagingError(f"cleaning {directory}: {error.strerror}") from error
-    try:
-        device = os.fstat(parent).st_dev
-        for name in names:
-            _remove(parent, name, device, directory)
-        if whole and not os.listdir(parent):
-            os.rmdir(directory)
-    except StagingError as error:
-        raise StagingError(f"cleaning {directory}/{error}") from None
-    except OSError as error:
-        raise StagingError(f"cleaning {directory}: {error}") from error
-    finally:
-        os.close(parent)

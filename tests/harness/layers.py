@@ -27,7 +27,8 @@ from scrun.supervisor.staging.on_node import SENT, archive_of, sending, unpackin
 from scrun.supervisor.staging.overlaid import Overlays
 from scrun.supervisor.staging.overlay_options import Unusable
 from scrun.supervisor.staging.packing import Mounter
-from scrun.supervisor.staging.staged_bundle import return_changes, stage_in
+from scrun.supervisor.staging.stage_out import return_changes
+from scrun.supervisor.staging.staged_bundle import stage_in
 from scrun.supervisor.staging.stored import NO_ROOM
 from scrun.supervisor.staging.survey import MountPoint
 

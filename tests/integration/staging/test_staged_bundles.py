@@ -61,7 +61,7 @@ print(json.dumps({"command": command, "notes": staged.notes, "user": user}))
 """
 UNSTAGE = """
 import sys
-from scrun.supervisor.staging.staged_bundle import stage_out
+from scrun.supervisor.staging.stage_out import stage_out
 stage_out(sys.argv[1])
 """
 PURE_V2 = [

@@ -14,7 +14,7 @@ from scrun.core.errors import StagingError
 from scrun.model.record import Record
 from scrun.supervisor.containers.records import make_record, remove_half_made, remove_record
 from scrun.supervisor.core import files
-from scrun.supervisor.staging import staged_bundle, survey
+from scrun.supervisor.staging import stage_out, survey
 
 SOCKET = "@user-1"
 DEEP = 1200
@@ -106,7 +106,7 @@ def test_a_staged_bundle_of_any_depth_is_removed(tmp_path: Path, nest: Nest) -> 
     (staged / "rootfs").mkdir(parents=True)
     nest(staged / "rootfs")
     assert files.mebibytes(str(staged)) > 1
-    staged_bundle.stage_out(str(staged))
+    stage_out.stage_out(str(staged))
     assert not staged.exists()
 
 
@@ -114,7 +114,7 @@ def test_a_mount_deep_in_a_staged_bundle_is_named(root: Path, mounted: Path) -> 
     bundle = root / "c1"
     (bundle / "spool").rename(bundle / "rootfs")
     with pytest.raises(StagingError, match=f"{bundle}/rootfs/image is a mount point"):
-        staged_bundle.stage_out(str(bundle))
+        stage_out.stage_out(str(bundle))
 
 
 def test_directories_that_are_moved_away_meanwhile(

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from scrun.core.errors import StagingError
 from scrun.supervisor.staging import overlaid
-from scrun.supervisor.staging.on_node import removing
-from scrun.supervisor.staging.staged_bundle import clean, stage_out
+from scrun.supervisor.staging.on_node import SENT, archive_of, removing, sending
+from scrun.supervisor.staging.stage_out import clean, stage_out
 from tests.harness.layers import Image, ask, listing
 
 CHANGES = """
@@ -79,6 +80,35 @@ def test_what_a_killed_supervisor_has_left(image: Image, caplog: pytest.LogCaptu
     assert f"was on its node, in {staged.place}" in caplog.text
     assert not (image.rootfs / "etc/new").exists()
     assert (image.rootfs / "new").read_text() == "y\n"
+    ask(removing([staged.place], rootless=True))
+
+
+def test_what_a_killed_supervisor_had_been_sent(
+    image: Image, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is left on the node then: this is all there is of it."""
+    image.rootless = False
+    image.mounted()
+    subprocess.run(["cp", "-a", image.rootfs, tmp_path / "expected"], check=True)
+    subprocess.run(["/bin/sh", "-ec", CHANGES], cwd=tmp_path / "expected", check=True)
+    staged = image.stage()
+    image.run(CHANGES)
+    archive, before = archive_of(staged.bundle, 0), os.listdir("/var/tmp")
+    assert ask(sending(staged.place, archive, rootless=image.rootless)) == f"{SENT}\n"
+    caplog.set_level("WARNING")
+    clean(str(image.staged), str(image.rootfs))
+    assert listing(image.rootfs) == listing(tmp_path / "expected")
+    assert "was on its node" not in caplog.text
+    assert os.listdir("/var/tmp") == before
+
+
+def test_an_archive_that_cannot_be_unpacked_stays(image: Image) -> None:
+    image.mounted()
+    staged = image.stage()
+    Path(archive_of(staged.bundle, 0)).write_bytes(b"no archive" * 100)
+    with pytest.raises(StagingError, match="unpacking the container's changes failed: tar: "):
+        clean(str(image.staged), str(image.rootfs))
+    assert Path(archive_of(staged.bundle, 0)).exists()
     ask(removing([staged.place], rootless=True))
 
 

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from scrun.supervisor.staging.node_trial import Refused
-from scrun.supervisor.staging.staged_bundle import clean, stage_out
+from scrun.supervisor.staging.stage_out import clean, stage_out
 from tests.harness.bundle import snapshot
 from tests.harness.layers import AS_ROOT, Image, ask, in_shell, listing
 

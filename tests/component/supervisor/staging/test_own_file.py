@@ -23,7 +23,8 @@ from scrun.supervisor.staging.overlaid import Overlays
 from scrun.supervisor.staging.overlay_options import Unusable
 from scrun.supervisor.staging.own_file import UNPACK
 from scrun.supervisor.staging.packing import Mounter, NotSeen
-from scrun.supervisor.staging.staged_bundle import stage_in, stage_out
+from scrun.supervisor.staging.stage_out import stage_out
+from scrun.supervisor.staging.staged_bundle import stage_in
 from scrun.supervisor.staging.stored import NO_ROOM
 from tests.harness.layers import ask
 from tests.harness.places import mounted

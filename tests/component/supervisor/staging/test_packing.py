@@ -17,7 +17,7 @@ from scrun.supervisor.staging.image_store import copying
 from scrun.supervisor.staging.node_trial import Others, Refused
 from scrun.supervisor.staging.overlay_options import Unusable
 from scrun.supervisor.staging.packing import Mounter, NotSeen
-from scrun.supervisor.staging.staged_bundle import stage_out
+from scrun.supervisor.staging.stage_out import stage_out
 from scrun.supervisor.staging.stored import NO_ROOM, PACK
 from tests.component.supervisor.staging.test_copy_layer import odd
 from tests.harness.layers import Image

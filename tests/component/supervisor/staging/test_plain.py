@@ -19,7 +19,7 @@ from scrun.supervisor.staging.overlaid import Overlays
 from scrun.supervisor.staging.overlay_options import Unusable
 from scrun.supervisor.staging.packing import Mounter
 from scrun.supervisor.staging.plain import why_unseen, write_difference
-from scrun.supervisor.staging.staged_bundle import stage_out
+from scrun.supervisor.staging.stage_out import stage_out
 from scrun.supervisor.staging.survey import MountPoint
 from tests.harness.layers import Image, in_shell, listing
 

@@ -16,7 +16,8 @@ from scrun.supervisor.contracts.staged import Staged, View
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.engines.local.target import local_target
 from scrun.supervisor.staging import staged_bundle, survey
-from scrun.supervisor.staging.staged_bundle import stage_in, stage_out
+from scrun.supervisor.staging.stage_out import stage_out
+from scrun.supervisor.staging.staged_bundle import stage_in
 from tests.harness.bundle import snapshot
 
 TARGET = Target(

@@ -17,7 +17,7 @@ import pytest
 from scrun.images.locks import locked
 from scrun.images.store import Store
 from scrun.supervisor.staging.digests import contents
-from scrun.supervisor.staging.staged_bundle import stage_out
+from scrun.supervisor.staging.stage_out import stage_out
 from tests.harness.bundle import snapshot
 from tests.harness.layers import Image, filled, listing
 from tests.harness.wait import wait_until

@@ -1,0 +1,208 @@
+"""Brings the changes in staged bundles back, and removes the bundles.
+
+Everything here blocks: call it in a worker thread.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from scrun.core.errors import StagingError
+from scrun.core.paths import read_regular, real_id
+from scrun.core.trees import OPEN_FOLDER, remove
+from scrun.oci.userns import has_several
+from scrun.supervisor.contracts.staged import OVERLAY
+from scrun.supervisor.core.private import not_ours
+from scrun.supervisor.log.supervisor_log import log
+from scrun.supervisor.staging.bring_back import bring_back, bring_difference_back
+from scrun.supervisor.staging.layout import ONE, PLACE, ROOTFS, UPPER, uppers_in
+from scrun.supervisor.staging.mapped import remove_mapped, remove_whoever_owns_it
+from scrun.supervisor.staging.mounts import FILES
+from scrun.supervisor.staging.on_node import archives_in, unpacking
+from scrun.supervisor.staging.overlay_options import opaque
+from scrun.supervisor.staging.owner import OWNER
+from scrun.supervisor.staging.short_link import remove_link
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+CONFIG = "config.json"
+FINAL = "final"
+"""The name of a file in a staged bundle of which nothing comes back."""
+
+
+def return_changes(
+    directory: str,
+    original: str,
+    *,
+    privileged: bool,
+    go_on: Callable[[], bool] = lambda: True,
+    uppers: Sequence[str] = (),
+) -> None:
+    """Copy a container's changes in a copied root file system back.
+
+    Args:
+        directory: The staged bundle. Its config.json was written when the copy was complete.
+        original: The directory that the copy was made from.
+        privileged: Whether the container ran as root of the node; if not, and with only one
+            user, the copy has lost the owners of its files.
+        go_on: Called now and then; returns whether there is time left.
+        uppers: What was written on the nodes, brought here; empty: it is in the staged bundle.
+
+    Raises:
+        StagingError: Changes are missing in the original.
+    """
+    try:
+        since = os.lstat(config := os.path.join(directory, CONFIG)).st_ctime_ns
+        owners = privileged or has_several(msgspec.json.decode(Path(config).read_bytes()))
+    except OSError as error:
+        raise StagingError(f"copying changes back from {directory}: {error.strerror}") from error
+    copied = os.path.join(directory, ROOTFS)
+    if uppers := uppers or uppers_in(os.path.join(directory, OVERLAY)):
+        bring_difference_back(
+            uppers,
+            copied,
+            original,
+            since,
+            opaque=opaque(users=not privileged),
+            owners=owners,
+            whole=os.path.exists(os.path.join(directory, OVERLAY, ONE)),
+            go_on=go_on,
+        )
+    else:
+        bring_back(copied, original, since, owners=owners, go_on=go_on)
+
+
+def clean(directory: str, submitted: str) -> None:
+    """Bring changes in a staged bundle back, and remove it.
+
+    What its node had sent as an archive counts; what it had not is out of reach.
+
+    Args:
+        directory: The staged bundle of a container that is gone; ignored if it does not exist
+            or belongs to somebody else.
+        submitted: The root file system that may have been copied.
+
+    Raises:
+        StagingError: Something failed.
+    """
+    try:
+        if not_ours(directory):  # then scrun did not stage it
+            return
+    except FileNotFoundError:
+        return
+    copied = os.path.join(directory, ROOTFS)
+    there = os.listdir(directory)
+    goes_back = submitted and CONFIG in there and FINAL not in there
+    if goes_back and os.path.isdir(copied) and not os.path.islink(copied):
+        overlay, privileged = os.path.join(directory, OVERLAY), real_id("uid") == 0
+        archives = archives_in(overlay)
+        if len(archives) < len(places := _places(overlay)):
+            where = ", ".join(places)
+            log.warning("%s: what the container wrote was on its node, in %s", directory, where)
+        with _unpacked(archives, owners=privileged) as uppers:
+            original = os.path.realpath(submitted)
+            return_changes(directory, original, privileged=privileged, uppers=uppers)
+    stage_out(directory)
+
+
+def _places(overlay: str) -> list[str]:
+    """Return the directories on its nodes in which a container wrote."""
+    place = os.path.join(overlay, PLACE)
+    return os.fsdecode(read_regular(place)).split("\n") if os.path.isfile(place) else []
+
+
+@contextmanager
+def _unpacked(archives: Sequence[str], *, owners: bool) -> Iterator[list[str]]:
+    """Unpack archives from nodes while the block runs; yield the directories for bringing back.
+
+    Raises:
+        StagingError: One cannot be unpacked.
+    """
+    if not archives:
+        yield []
+        return
+    into = tempfile.mkdtemp(prefix="scrun-", dir="/var/tmp")
+    try:
+        uppers = []
+        for number, archive in enumerate(archives):
+            folder = os.path.join(into, str(number))
+            os.mkdir(folder, 0o700)
+            command = unpacking(archive, folder, owners=owners)
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+            )
+            if done.returncode:
+                reason = (done.stderr.strip() or f"status {done.returncode}").splitlines()[-1]
+                raise StagingError(f"unpacking the container's changes failed: {reason}")
+            uppers.append(os.path.join(folder, UPPER))
+        yield uppers
+    finally:
+        remove_whoever_owns_it(into)
+
+
+def stage_out(directory: str) -> None:
+    """Remove what `stage_in` made, and the directory if it is empty then.
+
+    Calls for the same directory in several threads wait for each other.
+
+    Raises:
+        StagingError: Something could not be removed.
+    """
+    with _removals:
+        removal = _at_work.setdefault(directory, threading.Lock())
+    with removal:
+        _stage_out(directory)
+
+
+_removals = threading.Lock()
+_at_work: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
+
+
+def _remove(parent: int, name: str, device: int, directory: str) -> None:
+    """Remove an entry of a staged bundle, whoever owns it by now."""
+    try:
+        remove(parent, name, device)
+    except PermissionError:
+        if os.geteuid() == 0:
+            raise
+        # The container had more ids than this process and gave a file in a copied mount away;
+        # or it was one of a rootless engine, whose supervisor was killed.
+        remove_mapped(os.path.join(directory, name))
+        remove(parent, name, device)
+
+
+def _stage_out(directory: str) -> None:
+    remove_link(directory)
+    remove_all(directory, (CONFIG, FINAL, ROOTFS, FILES, OVERLAY, OWNER), whole=True)
+
+
+def remove_all(directory: str, names: Sequence[str], *, whole: bool = False) -> None:
+    """Remove entries of a staged bundle, and itself if it is `whole` and empty then."""
+    try:
+        parent = os.open(directory, OPEN_FOLDER)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StagingError(f"cleaning {directory}: {error.strerror}") from error
+    try:
+        device = os.fstat(parent).st_dev
+        for name in names:
+            _remove(parent, name, device, directory)
+        if whole and not os.listdir(parent):
+            os.rmdir(directory)
+    except StagingError as error:
+        raise StagingError(f"cleaning {directory}/{error}") from None
+    except OSError as error:
+        raise StagingError(f"cleaning {directory}: {error}") from error
+    finally:
+        os.close(parent)
