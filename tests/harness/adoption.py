@@ -3,6 +3,7 @@
 import _socket
 import os
 import random
+import select
 import signal
 import subprocess
 import threading
@@ -17,7 +18,7 @@ from tests.harness.life import Life
 from tests.harness.podman import Podman
 from tests.harness.processes import signal_quietly
 from tests.harness.site import Site
-from tests.harness.wait import wait_until, wait_while
+from tests.harness.wait import wait_until
 
 COUNT = "n=0; while [ $n -lt {} ]; do echo $n; n=$((n+1)); done; exit 7"
 """Says all numbers below one, and ends with status 7."""
@@ -76,10 +77,15 @@ def pending(site: Site, script: str = "echo ran; exit 7", *, started: bool = Tru
 
 
 def kill_supervisor(site: Site) -> None:
-    """SIGKILL for the supervisor."""
+    """SIGKILL for the supervisor; returns when its sockets are closed.
+
+    In /proc it has lost its name before that, and who connected then was told to try again.
+    """
     [supervisor] = wait_until("one supervisor", site.supervisors, 20)
-    os.kill(supervisor, signal.SIGKILL)
-    wait_while("the killed", lambda: supervisor in site.supervisors())
+    pidfd = os.pidfd_open(supervisor)
+    with closing(os.fdopen(pidfd)):
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        assert select.select([pidfd], [], [], 20)[0]
 
 
 def kill_all_supervisors(site: Site) -> None:
