@@ -1,16 +1,21 @@
-"""What `create`, `run` and `exec` send: descriptors, and the supervisor's end of an anchor."""
+"""What `create`, `run` and `exec` send: their request, descriptors, an end of an anchor's socket.
+
+A program in the foreground needs neither a pid file, nor a terminal, nor an anchor that stays: so
+these are imported where they are needed.
+"""
 
 import _socket
 import posix
 
-from scrun.anchor.pid_file import PidFile
-from scrun.anchor.shell import AnchorProcess
 from scrun.cli.parse import Parsed
-from scrun.client.console import Console
+from scrun.protocol import wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from scrun.anchor.foreground import CarriedTerminal
+    from scrun.anchor.pid_file import PidFile
+    from scrun.anchor.shell import AnchorProcess
+    from scrun.client.console import Console
 
 
 class Anchored:
@@ -36,6 +41,10 @@ class Anchored:
         "socket",
     )
 
+    anchor: "AnchorProcess | None"
+    console: "Console | None"
+    pid_file: "PidFile | None"
+
     def __init__(self, parsed: Parsed) -> None:
         """Make the pid file.
 
@@ -43,9 +52,12 @@ class Anchored:
             OSError: It cannot be made.
         """
         _open_closed_descriptors()
-        path = parsed.text("pid-file")
         self._socket_path = parsed.text("console-socket")
-        self.pid_file = PidFile(path) if path else None
+        self.pid_file = None
+        if path := parsed.text("pid-file"):
+            from scrun.anchor.pid_file import PidFile
+
+            self.pid_file = PidFile(path)
 
     def __enter__(self) -> "Anchored":  # noqa: PYI034 - typing is not imported here
         return self
@@ -64,14 +76,19 @@ class Anchored:
         Raises:
             OSError: The console socket cannot be used.
         """
-        self.console = Console(self._socket_path) if self._socket_path else None
+        self.console = None
         stdio = [carried.slave] * 3 if carried else [0, 1, 2]
-        if self.console:
+        if self._socket_path:
+            from scrun.client.console import Console
+
+            self.console = Console(self._socket_path)
             stdio = self.console.stdio
         self._supervisor_end, self.socket = _socket.socketpair()
         self.fds = [*stdio, self._supervisor_end.fileno()]
         self.anchor = None
         if leave:
+            from scrun.anchor.shell import AnchorProcess
+
             lock = self.pid_file.lock if self.pid_file else None
             terminal = self.console.path if self.console else None
             self.anchor = AnchorProcess(self.socket.detach(), lock, terminal)
@@ -101,3 +118,14 @@ def _open_closed_descriptors() -> None:
     while (fd := posix.open("/dev/null", posix.O_RDWR)) <= 2:
         posix.set_inheritable(fd, True)
     posix.close(fd)
+
+
+def build_call(operation: str, pid: int, argv: "list[str]") -> "list[bytes]":
+    """Build a request with a command line, umask and working directory (`protocol.wire`)."""
+    posix.umask(umask := posix.umask(0o077))
+    fields = [operation.encode(), b"%d" % pid, b"%o" % umask, posix.getcwdb()]
+    fields += [b"%d" % len(argv)]
+    fields += [wire.encoded(argument) for argument in argv]
+    if operation == "create":
+        fields += [name + b"=" + value for name, value in posix.environ.items()]
+    return fields

@@ -4,7 +4,7 @@ import _socket
 import posix
 
 from scrun.cli.parse import Parsed
-from scrun.client.anchored import Anchored
+from scrun.client.anchored import Anchored, build_call
 from scrun.client.ask import record_root, setting
 from scrun.client.supervisor_name import OWN, beside, supervisor_name
 from scrun.protocol import wire
@@ -212,14 +212,3 @@ def _read_reply(
     if not data or data[:1] >= REASON_SHOWN:
         raise ConnectionResetError("the supervisor closed the connection")
     return data[0], data[1:], reason_shown
-
-
-def build_call(operation: str, pid: int, argv: "list[str]") -> "list[bytes]":
-    """Build a request with a command line, umask and working directory (`protocol.wire`)."""
-    posix.umask(umask := posix.umask(0o077))
-    fields = [operation.encode(), b"%d" % pid, b"%o" % umask, posix.getcwdb()]
-    fields += [b"%d" % len(argv)]
-    fields += [wire.encoded(argument) for argument in argv]
-    if operation == "create":
-        fields += [name + b"=" + value for name, value in posix.environ.items()]
-    return fields

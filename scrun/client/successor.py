@@ -1,7 +1,6 @@
 """Waits for the supervisor that adopts a container (docs/decisions/adoption.md)."""
 
 import _socket
-import time
 
 from scrun.protocol import wire
 
@@ -19,6 +18,8 @@ def wait_for_successor(directory: str) -> "_socket.socket | None":
     Raises:
         OSError: There may be one, which cannot be reached.
     """
+    import time
+
     begun = time.monotonic()
     may_come = True
     while True:

@@ -12,19 +12,18 @@ Errors: exit status 127 when there is no such program, 126 when it cannot be exe
 shell.
 """
 
-import _socket
-import _stat as stat
 import posix
 
 from scrun.anchor.foreground import CarriedTerminal, own_terminal, pass_signals_on, stay
 from scrun.cli.parse import Parsed
-from scrun.client.anchored import Anchored
+from scrun.client.anchored import Anchored, build_call
 from scrun.client.ask import converse, record_root
-from scrun.client.submit import build_call
-from scrun.core.errors import UsageError
-from scrun.core.paths import LIMIT
 from scrun.oci.ids import check_id
 from scrun.protocol import wire
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import _socket
 
 
 def run(parsed: Parsed, argv: "list[str]") -> int:
@@ -45,16 +44,13 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         container, argv = _with_whole_id(parsed, argv)
     if parsed.command == "shell":
         argv = _with_term(parsed, argv)
-    if parsed.command == "exec" and not parsed.operands and not parsed.text("process"):
-        raise UsageError("exec needs a command, or --process FILE: see 'scrun exec --help'")
-    directory = record_root(parsed) + "/" + container
-    detach = bool(parsed.count("detach"))
-    console = parsed.text("console-socket")
     wants_terminal = bool(parsed.count("tty")) or parsed.command == "shell"
-    if wants_terminal and detach and not console:
-        raise UsageError("--tty with --detach needs --console-socket, to send the terminal to")
-    elif console and not wants_terminal and not parsed.text("process"):
-        raise UsageError("--console-socket has no use without --tty")
+    console, detach = parsed.text("console-socket"), bool(parsed.count("detach"))
+    if fault := _fault(parsed, wants_terminal=wants_terminal):
+        from scrun.core.errors import UsageError
+
+        raise UsageError(fault)
+    directory = record_root(parsed) + "/" + container
     own = None
     with Anchored(parsed) as anchored:
         try:
@@ -88,6 +84,18 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
 
         return report_failure(answer, status, parsed)
     return 0
+
+
+def _fault(parsed: Parsed, *, wants_terminal: bool) -> str:
+    """Return what is wrong with the command line, or ""."""
+    console, process = parsed.text("console-socket"), parsed.text("process")
+    if parsed.command == "exec" and not parsed.operands and not process:
+        return "exec needs a command, or --process FILE: see 'scrun exec --help'"
+    if wants_terminal and parsed.count("detach") and not console:
+        return "--tty with --detach needs --console-socket, to send the terminal to"
+    if console and not wants_terminal and not process:
+        return "--console-socket has no use without --tty"
+    return ""
 
 
 def _with_whole_id(parsed: Parsed, argv: "list[str]") -> "tuple[str, list[str]]":
@@ -128,6 +136,10 @@ def _with_copied_file(argv: "list[str]", path: str) -> "list[str]":
     Raises:
         OSError: It cannot be read.
     """
+    import _stat as stat
+
+    from scrun.core.paths import LIMIT
+
     try:
         mode = posix.stat(path).st_mode
     except OSError:
@@ -165,7 +177,7 @@ def _publish(anchored: Anchored) -> None:
         raise
 
 
-def _connect(directory: str) -> _socket.socket:
+def _connect(directory: str) -> "_socket.socket":
     """Connect to the supervisor of a container.
 
     Raises:
@@ -177,7 +189,7 @@ def _connect(directory: str) -> _socket.socket:
     return connect_served(directory)
 
 
-def _answer(sock: _socket.socket, directory: str, pid: int) -> "tuple[int, bytes]":
+def _answer(sock: "_socket.socket", directory: str, pid: int) -> "tuple[int, bytes]":
     """Wait for the answer; if the supervisor dies, for that of its successor.
 
     Raises:

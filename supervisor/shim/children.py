@@ -13,6 +13,7 @@ TOLD = (
 )
 """The signals that do not end the shim: the supervisor is told."""
 
+_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # it ignores them
 _STANDARD_ERROR = 2
 _HIGH = 10
 _PR_SET_DUMPABLE = 4
@@ -76,6 +77,12 @@ class Children:
             OSError: The machine has no process left.
         """
         own = os.environ if env is None else env
+        if enter is None and place is None and not (terminal or passed):
+            fds = [self._null if fd is None else fd for fd in stdio]
+            pid = _spawned(command, fds, own, program)
+            if pid:
+                self._waiting[pid] = ended
+                return pid
         return self._fork(
             lambda: self._become(command, stdio, place, own, passed, terminal, enter, program),
             ended,
@@ -121,7 +128,7 @@ class Children:
     ) -> None:
         """Be the program, in the child; never returns."""
         try:
-            _be_apart((signal.SIGPIPE, signal.SIGXFSZ))  # by Python
+            _be_apart(_BY_PYTHON)
             if enter is not None:  # before: it changes the directory
                 enter()
             if place is not None:
@@ -193,6 +200,29 @@ class Children:
                 ended(status)
             elif self._expected:
                 self._unclaimed[pid] = status
+
+
+def _spawned(
+    command: "Sequence[str]", stdio: "Sequence[int]", env: "Mapping[str, str]", program: int
+) -> int:
+    """Start a program as `spawn` does, without a fork, which takes 1.5 ms more; return its pid.
+
+    Returns 0 where that is not possible: before Python 3.8, with another C library, and if there
+    is no such program, which is then said as for all others.
+    """
+    if not hasattr(os, "posix_spawn"):
+        return 0
+    paths = [command[0]] if program < 0 else [f"/proc/self/fd/{program}", command[0]]
+    actions = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(stdio)]
+    ended_by = (*_BY_PYTHON, *TOLD)
+    for path in paths:
+        try:
+            return os.posix_spawn(
+                path, list(command), env, file_actions=actions, setsid=True, setsigdef=ended_by
+            )
+        except (NotImplementedError, OSError):
+            pass
+    return 0
 
 
 def _be_apart(more: "Sequence[int]" = ()) -> None:

@@ -130,7 +130,9 @@ class Containers:
                 self._runtime.unseal()  # its next command may be a day away
 
         site = target.site
-        place, env = (target.place, None) if site is None else (site.directory, site.env)
+        # a console socket's path is relative to the directory
+        own = target.place if target.stdio.terminal else None
+        place, env = (own, None) if site is None else (site.directory, site.env)
         enter = None if target.images is None else target.images.space.enter
         program = self._runtime.sealed() if command[0] == self._runtime.path else -1
         pid = self._children.spawn(

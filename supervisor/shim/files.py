@@ -7,12 +7,14 @@ import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 _RANDOM = 6
 _ATTEMPTS = 20
-_ELSEWHERE = ("/dev/shm", "/var/tmp")
+_EVERYBODYS = ("/tmp", "/var/tmp")
+_MEMORY = "/dev/shm"
+_ROOM = 16 << 20  # for hundreds of containers
 _LOCK = "lock"
 _PATIENCE = 30  # seconds
 
@@ -47,7 +49,7 @@ def make_directory(env: "Mapping[str, str]") -> Directory:
         OSError: It cannot be made anywhere.
     """
     first = None
-    for folder in folders(env):
+    for folder in _places(env):
         try:
             return _make_in(folder)
         except OSError as error:
@@ -55,11 +57,30 @@ def make_directory(env: "Mapping[str, str]") -> Directory:
     raise first or FileNotFoundError(2, "No folder for temporary files")
 
 
-def folders(env: "Mapping[str, str]") -> "Iterator[str]":
-    """Return where files of ours may be, the best place first, one in memory the second."""
+def folders(env: "Mapping[str, str]") -> "list[str]":
+    """Return where on the node's disks files of ours may be, the best place first."""
     own = env.get("TMPDIR", "")
-    yield own if own.startswith("/") else "/tmp"
-    yield from _ELSEWHERE
+    return [own if own.startswith("/") else "/tmp", "/var/tmp"]
+
+
+def _places(env: "Mapping[str, str]") -> "list[str]":
+    """Return where small files of ours may be, the best place first.
+
+    A disk may take a millisecond to make a file, and a container needs a dozen. Who has set a
+    TMPDIR of the job's own means it, and may empty it after the job.
+    """
+    own, *others = folders(env)
+    if own in _EVERYBODYS and _has_room(_MEMORY):
+        return [_MEMORY, own, *others]
+    return [own, _MEMORY, *others]
+
+
+def _has_room(folder: str) -> bool:
+    try:
+        space = os.statvfs(folder)
+    except OSError:
+        return False
+    return space.f_bavail * space.f_frsize >= _ROOM
 
 
 def _make_in(folder: str) -> Directory:
@@ -101,7 +122,7 @@ def others(env: "Mapping[str, str]", own: str) -> "list[str]":
         own: The directory that is not meant.
     """
     start, found = f"scrun-{os.geteuid()}-", []
-    for folder in {*folders(env), "/tmp"}:
+    for folder in {*folders(env), _MEMORY, "/tmp"}:
         try:
             names = os.listdir(folder)
         except OSError:

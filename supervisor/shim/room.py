@@ -22,8 +22,7 @@ def folder_of_images() -> str:
         Refused: Somebody else has made it.
     """
     errors = []
-    first, _, *others = folders(os.environ)  # memory is for containers
-    for folder in (first, *others):
+    for folder in folders(os.environ):
         path = os.path.join(folder, f"scrun-images-{os.geteuid()}")
         try:
             os.mkdir(path, 0o700)

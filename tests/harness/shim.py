@@ -42,6 +42,9 @@ PURE_V2 = (
 )
 """Before a program: crun refuses to work where there are cgroups of both versions."""
 
+FOLDERS = ("/tmp", "/dev/shm")
+"""Where shims have their directories, unless TMPDIR says otherwise."""
+
 
 class Shim:
     """A shim that runs, with what came from it.

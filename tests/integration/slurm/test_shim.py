@@ -15,6 +15,7 @@ import pytest
 from tests.conftest import MakeSite
 from tests.harness.life import Life
 from tests.harness.processes import processes, signal_quietly
+from tests.harness.shim import FOLDERS
 from tests.harness.site import Site, several_lives
 from tests.harness.wait import wait_until, wait_while
 
@@ -33,7 +34,7 @@ def site(request: pytest.FixtureRequest, make_site: MakeSite) -> Iterator[Site]:
 
 def directories(site: Site) -> list[str]:
     """What shims of the site's user have on the nodes, which are this machine."""
-    return glob.glob(f"/tmp/scrun-{site.user.uid}-*")
+    return [path for folder in FOLDERS for path in glob.glob(f"{folder}/scrun-{site.user.uid}-*")]
 
 
 def shim_of(life: Life) -> int:

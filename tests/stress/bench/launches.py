@@ -136,7 +136,7 @@ class Launches:
         stand.take(BARE, *INTERPRETER)
         made.take(f"{EXEC}, {way}", "exec", "true")
         made.take(f"{KILL}, {way}", "kill", "URG")
-        found = glob.glob(f"/tmp/scrun-{os.geteuid()}-*/crun/{made.id}")
+        found = glob.glob(f"/dev/shm/scrun-{os.geteuid()}-*/crun/{made.id}")
         if found and (crun := shutil.which("crun")):
             root = os.path.dirname(found[0])
             stand.take(BARE_EXEC, crun, "--root", root, "exec", made.id, "true")

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -30,7 +31,7 @@ INTERPRETER = ("/usr/bin/python3", "-I", "-S", "-c", "pass")
 _CALLS = """
 import os, select, sys
 crun, bundle = sys.argv[1:]
-root = "/tmp/scrun-bench-%d" % os.getpid()
+root = "/dev/shm/scrun-bench-%d" % os.getpid()
 os.mkdir(root, 0o700)
 def call(*words):
     pid = os.posix_spawn(crun, [crun, "--root", root, *words], os.environ)
@@ -84,6 +85,7 @@ class Stand:
         self._environment = dict(self.site.environment)
         self._with_oci_conf = with_oci_conf or self._environment.get("SLURM_CONF", "")
         become(user)
+        self._pids = Path(tempfile.mkdtemp(prefix="scrun-bench-", dir=_MEMORY))  # as an engine's
         self._errors = ErrorOutput()
         self.true = self.site.bundle(self.site.config("true"))
         self.sleep = self.site.bundle(self.site.config("sleep", "3600"))
@@ -96,6 +98,7 @@ class Stand:
         self._installation.close()
         self._errors.close()
         shutil.rmtree(self.site.root, ignore_errors=True)
+        shutil.rmtree(self._pids)
 
     @functools.cached_property
     def plain(self) -> Path:
@@ -180,7 +183,7 @@ class Stand:
         self._numbers += 1
         command = scrun or self.site.command
         container = f"b{self._numbers}"
-        pid_file = self.site.base / "l" / container
+        pid_file = self._pids / container
         arguments = ["create", "--bundle", str(bundle), "--pid-file", str(pid_file), container]
         began = time.perf_counter()
         self.succeeds(self.popen([*command, *arguments], stdin, stdout))

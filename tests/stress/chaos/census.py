@@ -7,6 +7,7 @@ from pathlib import Path
 
 from scrun.core.paths import LOOKED, OWN_LOG
 from tests.harness.processes import Process, processes
+from tests.harness.shim import FOLDERS
 from tests.harness.versions import slurm_version
 from tests.stress.chaos.testbed import Testbed
 from tests.stress.chaos.victims import children_of, listener, words_of
@@ -116,7 +117,8 @@ def of_shims(testbed: Testbed) -> list[str]:
     """Return the directories of shims on the nodes, if no other run of root's can have some."""
     uid = testbed.site.user.uid
     own = uid and testbed.launch == "shim"
-    return [str(path) for path in Path("/tmp").glob(f"scrun-{uid}-*")] if own else []
+    found = (path for folder in FOLDERS for path in Path(folder).glob(f"scrun-{uid}-*"))
+    return [str(path) for path in found] if own else []
 
 
 def _is_of_a_shim(process: Process, testbed: Testbed) -> bool:
@@ -124,7 +126,7 @@ def _is_of_a_shim(process: Process, testbed: Testbed) -> bool:
     if testbed.launch != "shim":
         return False
     of_the_user = f"SLURM_JOB_USER={testbed.site.user.name}" in process.environment
-    begins = f"/tmp/scrun-{testbed.site.user.uid}-"
+    begins = tuple(f"{folder}/scrun-{testbed.site.user.uid}-" for folder in FOLDERS)
     return (of_the_user and process.has_shim) or any(
         word.startswith(begins) for word in process.argv
     )

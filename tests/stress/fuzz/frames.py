@@ -11,8 +11,9 @@ from scrun import _fast
 from scrun.cli.grammar import COMMANDS
 from scrun.cli.parse import parse as parse_argv
 from scrun.client import progress
+from scrun.client.anchored import build_call
 from scrun.client.ask import build_request
-from scrun.client.submit import _read_reply, build_call
+from scrun.client.submit import _read_reply
 from scrun.client.supervisor_name import supervisor_name
 from scrun.core.errors import EngineError, UsageError
 from scrun.oci.ids import check_id

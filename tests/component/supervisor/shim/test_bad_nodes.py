@@ -54,6 +54,29 @@ def test_a_full_folder(make_shim: MakeShim, make_disk: MakeDisk) -> None:
     assert os.listdir(disk) == ["filler"]
 
 
+@pytest.mark.parametrize("name", ["", "/tmp", "/var/tmp"])
+def test_small_files_are_in_memory(make_shim: MakeShim, name: str) -> None:
+    """Unless the job has a folder of its own, as `folder` is elsewhere."""
+    shim = make_shim(env={"TMPDIR": name})
+    assert shim.hello["directory"].startswith("/dev/shm/")
+    shim.run("a", "true")
+    assert shim.ended("a") == 0
+    shim.close()
+    assert not os.path.exists(shim.hello["directory"])
+
+
+@pytest.mark.parametrize("options", ["size=8m", "ro", "size=1g,nr_inodes=1"])
+def test_there_is_no_room_in_memory(make_shim: MakeShim, options: str) -> None:
+    small = f'mount -t tmpfs -o mode=1777,{options} small /dev/shm; exec "$@"'
+    before = ("unshare", "--mount", "sh", "-c", small, "sh")
+    shim = make_shim(env={"TMPDIR": "/tmp"}, before=before)
+    assert shim.hello["directory"].startswith("/tmp/")
+    shim.run("a", "true")
+    assert shim.ended("a") == 0
+    shim.close()
+    assert not os.path.exists(shim.hello["directory"])
+
+
 @pytest.mark.parametrize("options", ["nr_inodes=1", "ro"])
 def test_a_folder_that_takes_nothing(
     make_shim: MakeShim, make_disk: MakeDisk, options: str
