@@ -13,10 +13,14 @@ if sys.flags.no_site:  # to look for empty packages, and in folders, takes a ten
     import _frozen_importlib_external as _external
 
     _here = __file__.removesuffix("_fast.py")
-    for _name in ("anchor", "cli", "client", "commands", "core", "oci", "protocol"):
+    for _name in (
+        *("anchor", "cli", "client", "commands", "core", "oci", "protocol", "settings"),
+        "settings.file",
+    ):
         _package = type(sys)("scrun." + _name)
-        _package.__path__ = [_here + _name]
-        setattr(sys.modules["scrun"], _name, sys.modules.setdefault(_package.__name__, _package))
+        _package.__path__ = [_here + _name.replace(".", "/")]
+        _above, _, _last = _package.__name__.rpartition(".")
+        setattr(sys.modules[_above], _last, sys.modules.setdefault(_package.__name__, _package))
 
     class _Finder:
         """Finds modules of these packages, without a look at all that is in their folders."""

@@ -188,6 +188,22 @@ async def send(connection: trio.socket.SocketType, answer: bytes) -> None:
             sent += await connection.send(rest[sent:])
 
 
+async def send_last(connection: trio.socket.SocketType, answer: bytes) -> None:
+    """Send an answer, which ends what is sent: a caller reads to the end.
+
+    At once if that is possible, not when it is our turn again.
+
+    Raises:
+        OSError: The peer is gone.
+    """
+    sent = 0
+    with contextlib.suppress(BlockingIOError):
+        sent = os.write(connection.fileno(), answer)
+    if sent < len(answer):
+        await send(connection, answer[sent:])
+    connection.shutdown(socket.SHUT_WR)
+
+
 @asynccontextmanager
 async def send_progress(
     journal: Journal, send: Callable[[bytes], Awaitable[None]]

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import socket
 import stat
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
@@ -153,7 +152,6 @@ class ClientRequest:
                 await hang_up(self._connection)
             return
         try:
-            self._connection.shutdown(socket.SHUT_WR)
             taken = await self._connection.recv(1)
         except OSError:
             taken = b""

@@ -15,7 +15,7 @@ from scrun.core.paths import BUILDAH
 from scrun.core.supervisors import parts
 from scrun.settings.file.load import Settings, load
 from scrun.supervisor.children.processes import end_children, keep_descriptors_free
-from scrun.supervisor.containers.caller import hang_up, send
+from scrun.supervisor.containers.caller import hang_up, send, send_last
 from scrun.supervisor.containers.containers import Containers
 from scrun.supervisor.core.threads import in_thread, own_threads
 from scrun.supervisor.daemon.keeper import Keeper
@@ -358,7 +358,7 @@ class Server:
                 stack.callback(request.answered)
                 answer = await request.answer()
                 with contextlib.suppress(OSError):  # the caller is gone
-                    await send(connection, answer)
+                    await send_last(connection, answer)
                 await request.confirmed()
         except (OSError, UsageError, trio.TooSlowError):
             pass  # the caller is gone, or not one of ours
