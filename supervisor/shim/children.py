@@ -210,14 +210,16 @@ def _spawned(
     Returns 0 where that is not possible: before Python 3.8, with another C library, and if there
     is no such program, which is then said as for all others.
     """
-    if not hasattr(os, "posix_spawn"):
+    spawn: Callable[..., int] | None = getattr(os, "posix_spawn", None)
+    if spawn is None:
         return 0
     paths = [command[0]] if program < 0 else [f"/proc/self/fd/{program}", command[0]]
-    actions = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(stdio)]
+    duplicate = getattr(os, "POSIX_SPAWN_DUP2")  # noqa: B009 - 3.8, as the other
+    actions = [(duplicate, fd, number) for number, fd in enumerate(stdio)]
     ended_by = (*_BY_PYTHON, *TOLD)
     for path in paths:
         try:
-            return os.posix_spawn(
+            return spawn(
                 path, list(command), env, file_actions=actions, setsid=True, setsigdef=ended_by
             )
         except (NotImplementedError, OSError):

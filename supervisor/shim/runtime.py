@@ -14,6 +14,7 @@ NAMES = ("crun", "runc")
 # ordinary users often lack these in PATH
 _ALSO = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", "/bin")
 
+_PROGRAM = b"\x7fELF"
 _CLOEXEC, _ALLOW_SEALING = 1, 2  # memfd_create(2)
 _ADD_SEALS, _ALL_SEALS = 1033, 0xF  # fcntl(2); Python has names for them since 3.9
 _FILTER = "run.oci.seccomp_bpf_data"  # crun(1)
@@ -97,6 +98,8 @@ class Runtime:
         copy = -1
         try:
             with open(self.path, "rb") as file:
+                if os.pread(file.fileno(), len(_PROGRAM), 0) != _PROGRAM:
+                    return -1  # a script, whose interpreter opens it by its path
                 copy = create("crun", _CLOEXEC | _ALLOW_SEALING)
                 size = os.fstat(file.fileno()).st_size
                 if os.sendfile(copy, file.fileno(), 0, size) < size:

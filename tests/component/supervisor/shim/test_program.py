@@ -266,8 +266,8 @@ def test_end_with_a_create_that_hangs(make_shim: MakeShim, tmp_path: Path) -> No
         ("exit 9", "status 9"),
         ("echo first >&2; echo last word >&2; exit 1", "last word"),
         ("exit 0", "pid"),
-        ("echo abc >pid; exit 0", "abc"),
-        (f"echo '{ENTRY}' >log; echo x >&2; exit 1", "from the log"),
+        ('echo abc >"${12}"; exit 0', "abc"),
+        (f"echo '{ENTRY}' >\"$5\"; echo x >&2; exit 1", "from the log"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("kind", ["pipes", "terminal"])
