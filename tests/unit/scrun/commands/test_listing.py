@@ -1,5 +1,6 @@
 """`scrun list`: what records say, whoever wrote them and whatever became of them."""
 
+import fcntl
 import json
 import os
 import socket
@@ -13,6 +14,7 @@ import pytest
 from scrun.client.find import containers
 from scrun.commands import list as listing
 from scrun.core.paths import LOOKED
+from scrun.model.identity import myself
 from scrun.model.record import Record, write_record
 from tests.harness.program import output_of, run_program
 from tests.harness.site import scrun_binary
@@ -169,6 +171,17 @@ def test_without_its_supervisor_it_is_stopped(root: Root, supervisor: str, statu
     assert (row["status"], row["pid"]) == ("stopped", 0)
     assert row["annotations"]["org.scrun.reason"] == "scrun-failure"
     assert root.cells()["c"][-1] == "scrun-failure: the supervisor was lost"
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_one_that_is_about_to_be_adopted(root: Root, *, goes_on: bool) -> None:
+    """It lives as long as the process does that stands for it, as for `state`."""
+    pid = os.getpid() if goes_on else 1 << 22  # more than there can be
+    record = Record(id="c", status="running", pid=pid, supervisor=myself())
+    with (root.add(record, "@dead") / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        status = json.loads(root.call("--format", "json"))[0]["status"]
+    assert status == ("running" if goes_on else "stopped")
 
 
 def test_one_that_had_ended_keeps_its_own_end(root: Root) -> None:
