@@ -6,7 +6,8 @@ starts its successor, which takes its containers over as soon as nothing is lost
 scrun does the same with the next container. What no successor can take over stays with the old
 one, which goes on until the last of those has ended.
 
-Wire: `aside FORCE`, answered with the containers that stay and why, as JSON; `succeed`.
+Wire: `aside FORCE`, answered with the containers that stay and why, as JSON; `succeed`, and
+`succeed 1`, answered when the successor has what it can get.
 
 Errors: UsageError; StateError, when it cannot be done; SupervisorLost, when a successor does not
 start.
@@ -38,6 +39,7 @@ HEAD = ("PID", "VERSION", "CONTAINERS", "MEMORY", "SINCE", "NAME")
 _OPTIONS = {"list": ("format",), "stop": ("all", "time"), "restart": ("force",)}
 _ENDS = 10.0
 _TAKES_OVER = 30.0
+_WAIT = b"1"
 
 
 def run(parsed: Parsed, argv: "list[str]") -> int:
@@ -212,6 +214,7 @@ def _replace(one: Supervisor, force: bytes) -> None:
     if not staying or force:
         if pidfd >= 0 and not _ends(pidfd, _TAKES_OVER):
             raise StateError(f"{one} still works: it changes over when that is done")
+        converse(lambda: wire.connect_supervisor(one.root, name), [b"succeed", _WAIT])
         return
     lines = [f"{one} goes on until it can leave these containers:"]
     lines += [f"  {container}: {why}" for container, why in sorted(staying.items())]

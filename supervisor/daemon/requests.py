@@ -224,6 +224,9 @@ class ClientRequest:
 
     async def _succeed(self) -> bytes:
         self._succession.begin()
+        if self._arguments:
+            with self._retirement.cut_off():
+                await self._succession.finished()
         return DONE
 
     async def _jobs(self) -> bytes:

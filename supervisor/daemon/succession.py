@@ -45,6 +45,7 @@ class Succession:
         self._adopt = adopt
         self._nursery = nursery
         self._asked: set[str] = set()
+        self._waiting = trio.lowlevel.ParkingLot()
 
     def begin(self) -> None:
         """Ask all of them, in the background."""
@@ -54,11 +55,22 @@ class Succession:
                 what = f"taking over from {other}"
                 self._nursery.start_soon(bulkhead, what, partial(self._ask, other))
 
+    async def finished(self) -> None:
+        """Wait until those that were asked have ended, and what they had left was adopted."""
+        while self._asked:
+            await self._waiting.park()
+
     async def _ask(self, other: str) -> None:
+        try:
+            await self._ask_once(other)
+        finally:
+            self._asked.discard(other)
+            self._waiting.unpark_all()
+
+    async def _ask_once(self, other: str) -> None:
         try:
             sock = await in_thread(wire.connect_supervisor, self._root, other)
         except OSError:  # it has ended
-            self._asked.discard(other)
             return
         with socket.socket(fileno=sock.detach()) as plain:
             plain.setblocking(False)
@@ -66,8 +78,6 @@ class Succession:
                 await self._take_over(plain)
             except OSError:
                 pass  # it has ended by itself
-            finally:
-                self._asked.discard(other)
 
     async def _take_over(self, sock: socket.socket) -> None:
         sock.send(wire.frame([b"give"]))  # a few bytes: this does not block

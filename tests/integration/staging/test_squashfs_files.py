@@ -183,6 +183,9 @@ def test_a_file_that_nodes_do_not_see(squash: Squash) -> None:
     (squash.tree / "top").write_text("of the node\n")
     squash.pack()
     squash.file.rename(there)
+    # not for the nodes: an engine may have made what is around shared
+    subprocess.run(["mount", "--bind", folder, folder], check=True)
+    subprocess.run(["mount", "--make-private", folder], check=True)
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", folder], check=True)
     kept = Path(f"/tmp/scrun-images-{squash.site.user.uid}")
     try:
@@ -199,7 +202,7 @@ def test_a_file_that_nodes_do_not_see(squash: Squash) -> None:
         squash.site.must("delete", "--force", "one")
         assert len(list(kept.iterdir())) == 1
     finally:
-        subprocess.run(["umount", "--lazy", folder], check=True)
+        subprocess.run(["umount", "--lazy", "--recursive", folder], check=True)
         shutil.rmtree(kept, ignore_errors=True)
 
 

@@ -259,6 +259,7 @@ DEBUG = """
 local open = assert(package.loadlib("@LIB@", "luaopen_debug"))
 local library = open() or debug
 local seen, count = {}, 0
+seen[seen] = true -- an upvalue of look, which grows while that walks through it
 local function look(value)
     if seen[value] or value == nil then return end
     seen[value] = true
