@@ -10,7 +10,7 @@ import tempfile
 
 from scrun.core.paths import read_regular
 from scrun.core.trees import OPEN_FOLDER
-from scrun.images.squashfs import FINE_FOR_USERS, entries, root_directory, unpacking
+from scrun.images.squashfs import FINE_FOR_USERS, NO_SEARCH, entries, root_directory, unpacking
 from scrun.images.store import Defaults
 from scrun.pull.programs import run
 
@@ -83,7 +83,7 @@ def save(rootfs: str, defaults: Defaults, file: str) -> None:
     _write_defaults(rootfs, defaults)
     temporary = f"{file}.{os.getpid()}"
     owners = () if os.geteuid() == 0 else ("-all-root",)
-    options = ("-noappend", "-no-progress", "-quiet", *owners)
+    options = ("-noappend", "-no-progress", "-quiet", NO_SEARCH, *owners)
     try:
         what = f"{file}: mksquashfs cannot write it"
         run("mksquashfs", rootfs, temporary, *options, what=what)

@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 
-from scrun.images.squashfs import best_compression
+from scrun.images.squashfs import NO_SEARCH, best_compression
 from scrun.supervisor.programs.copy_layer import (
     DEPTH,
     FOLDER,
@@ -98,7 +98,7 @@ def end_with_parent() -> None:
 def _options(tool: str, image: str) -> "list[str]":
     """Return the options of mksquashfs."""
     # not sqfstar: that of 4.5 refuses a level
-    return ["-", image, "-tar", "-quiet", "-no-progress", *best_compression(tool)]
+    return ["-", image, "-tar", "-quiet", "-no-progress", NO_SEARCH, *best_compression(tool)]
 
 
 class _Archive:
