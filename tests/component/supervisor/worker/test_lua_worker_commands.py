@@ -133,7 +133,11 @@ def processes(mark: str) -> list[str]:
 
 def commands(mark: str) -> list[bytes]:
     """Their command lines."""
-    return [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in processes(mark)]
+    found = []
+    for pid in processes(mark):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            found.append(Path(f"/proc/{pid}/cmdline").read_bytes())
+    return found
 
 
 def members(group: int) -> list[str]:
