@@ -1,5 +1,6 @@
 """Runs commands that stage something."""
 
+import subprocess
 from collections import deque
 from collections.abc import Sequence
 
@@ -30,4 +31,22 @@ async def carry_out(command: Sequence[str], request: JobRequest, what: str) -> N
         status = await running.wait()
     if status:
         reason = last_lines[-1] if last_lines else f"status {status}"
+        raise StagingError(f"{what} failed: {reason}")
+
+
+def run(command: Sequence[str], what: str = "copying the root file system") -> None:
+    """Run a command to its end, in a worker thread, for nobody's bundle in particular.
+
+    Args:
+        command: The command.
+        what: What it does, for the error.
+
+    Raises:
+        StagingError: The command failed; with its last line of standard error.
+    """
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        reason = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
         raise StagingError(f"{what} failed: {reason}")

@@ -6,7 +6,6 @@ Everything here blocks: call it in a worker thread.
 from __future__ import annotations
 
 import os
-import subprocess
 import tempfile
 import threading
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from scrun.supervisor.contracts.staged import OVERLAY
 from scrun.supervisor.core.private import not_ours
 from scrun.supervisor.log.supervisor_log import log
 from scrun.supervisor.staging.bring_back import bring_back, bring_difference_back
+from scrun.supervisor.staging.commands import run
 from scrun.supervisor.staging.layout import ONE, PLACE, ROOTFS, UPPER, uppers_in
 from scrun.supervisor.staging.mapped import remove_mapped, remove_whoever_owns_it
 from scrun.supervisor.staging.mounts import FILES
@@ -137,13 +137,7 @@ def _unpacked(archives: Sequence[str], *, owners: bool) -> Iterator[list[str]]:
         for number, archive in enumerate(archives):
             folder = os.path.join(into, str(number))
             os.mkdir(folder, 0o700)
-            command = unpacking(archive, folder, owners=owners)
-            done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-            )
-            if done.returncode:
-                reason = (done.stderr.strip() or f"status {done.returncode}").splitlines()[-1]
-                raise StagingError(f"unpacking the container's changes failed: {reason}")
+            run(unpacking(archive, folder, owners=owners), "unpacking the container's changes")
             uppers.append(os.path.join(folder, UPPER))
         yield uppers
     finally:

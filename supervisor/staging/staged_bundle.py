@@ -7,7 +7,6 @@ of mount sources in `files`. Everything here blocks: call it in a worker thread.
 from __future__ import annotations
 
 import os
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,6 +19,7 @@ from scrun.oci.userns import has_several
 from scrun.supervisor.contracts.staged import MOUNTED, OVERLAY, Image, Staged
 from scrun.supervisor.core.files import copy, mebibytes, write
 from scrun.supervisor.core.private import make_private
+from scrun.supervisor.staging.commands import run
 from scrun.supervisor.staging.image_root import copy_command, lay_out_image
 from scrun.supervisor.staging.layout import ROOTFS, Rootfs
 from scrun.supervisor.staging.mounts import FILES
@@ -59,20 +59,6 @@ def directory_for(settings: Staging, request: JobRequest) -> str:
         return os.path.join(request.record, "bundle")
     root = os.path.dirname(request.record)
     return os.path.join(scratch_of(settings.scratch), name_in_scratch(root, request.container))
-
-
-def run(command: Sequence[str]) -> None:
-    """Run a command to its end.
-
-    Raises:
-        StagingError: The command failed; with its last line of standard error.
-    """
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        reason = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
-        raise StagingError(f"copying the root file system failed: {reason}")
 
 
 def stage_in(

@@ -16,6 +16,7 @@ from scrun.supervisor.contracts.staged import Staged, View
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.engines.local.target import local_target
 from scrun.supervisor.staging import staged_bundle, survey
+from scrun.supervisor.staging.commands import run
 from scrun.supervisor.staging.stage_out import stage_out
 from scrun.supervisor.staging.staged_bundle import stage_in
 from tests.harness.bundle import snapshot
@@ -244,7 +245,7 @@ def test_a_root_file_system_of_this_mount_namespace_is_copied(bundle: Path, stag
 
         def execute(command: Sequence[str]) -> None:
             commands.append(command)
-            staged_bundle.run(command)
+            run(command)
 
         result = stage(bundle, staged, rootless=False, execute=execute)
         assert "is on tmpfs, mounted only on this machine" in result.notes[0]
@@ -283,7 +284,7 @@ def test_what_an_engine_bound_for_the_bundle_is_used_where_it_is(
 
 def test_a_copy_that_fails_says_why() -> None:
     with pytest.raises(StagingError, match=r"copying the root file system failed: cp: .*gone"):
-        staged_bundle.run(["cp", "-a", "--", "/gone", "/dev/null/x"])
+        run(["cp", "-a", "--", "/gone", "/dev/null/x"])
 
 
 def test_mounts_are_found_by_their_longest_place() -> None:
