@@ -66,20 +66,15 @@ def run(parsed: Parsed, directory: str, *, asked: bool) -> int:
 
 
 def _living_state(directory: str) -> bytes:
-    """Return the answer to `state` for a container that is about to be adopted; else nothing.
-
-    Only the successor knows how one has ended whose process is gone, which its engine knows.
-    """
-    from scrun.model.adoption import has_gone, held_record
+    """Return the answer to `state` for a container that is about to be adopted; else nothing."""
+    from scrun.model.adoption import living_record
     from scrun.model.record import living_state
 
     try:
-        record = held_record(directory)
+        record = living_record(directory)
     except ScrunError:  # a damaged record, which `delete --force` removes
         return b""
-    if record is None or has_gone(record):
-        return b""
-    return living_state(record)
+    return b"" if record is None else living_state(record)
 
 
 def tidy_up(parsed: Parsed, root: str) -> None:

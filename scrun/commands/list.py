@@ -88,6 +88,7 @@ def rows(root: str, ids: list[str], lost: list[str] | None = None) -> list[Row]:
 def _row(directory: str, served: dict[str, bool], lost: list[str]) -> Row | None:
     """Return the row for a record; None when it is gone."""
     from scrun.core.errors import StateError
+    from scrun.model.adoption import living_record
     from scrun.model.record import read_record
 
     try:
@@ -97,7 +98,7 @@ def _row(directory: str, served: dict[str, bool], lost: list[str]) -> Row | None
         if (
             record.is_unfinished
             and not _is_served(directory, served)
-            and not _is_about_to_be_adopted(directory)
+            and living_record(directory) is None
             and not _is_served(directory, {})  # adopted, or ended, a moment ago
         ):
             # it may just have ended, and its supervisor after it
@@ -117,14 +118,6 @@ def _row(directory: str, served: dict[str, bool], lost: list[str]) -> Row | None
         }
         return _complete(state, "", "", _owner_or_nobody(directory))
     return _complete(state, record.rootfs, record.created, owner)
-
-
-def _is_about_to_be_adopted(directory: str) -> bool:
-    """Tell whether a container lives on without a supervisor, as `state` does."""
-    from scrun.model.adoption import has_gone, held_record
-
-    record = held_record(directory)
-    return record is not None and not has_gone(record)
 
 
 def _complete(state: "Mapping[str, object]", rootfs: str, created: str, owner: str) -> Row:

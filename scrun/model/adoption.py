@@ -60,6 +60,22 @@ def is_on_its_way(directory: str) -> bool:
     return record is not None and record.supervisor is not None and is_dead(record.supervisor)
 
 
-def has_gone(record: Record) -> bool:
-    """Tell whether the process is gone that stands for a container; its engine knows that."""
+def living_record(directory: str) -> Record | None:
+    """Return the record of a container that lives and is about to be adopted; else None.
+
+    Only the successor knows how one has ended whose process is gone, which its engine knows.
+
+    Args:
+        directory: The container's record.
+
+    Raises:
+        StateError: The record cannot be read.
+        OSError: Likewise.
+    """
+    record = held_record(directory)
+    return None if record is None or _has_gone(record) else record
+
+
+def _has_gone(record: Record) -> bool:
+    """Tell whether the process is gone that stands for a container."""
     return bool(record.pid) and not os.path.lexists(f"/proc/{record.pid}")
