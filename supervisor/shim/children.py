@@ -16,8 +16,6 @@ TOLD = (
 _BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # it ignores them
 _STANDARD_ERROR = 2
 _HIGH = 10
-_PR_SET_DUMPABLE = 4
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 def become_subreaper() -> None:
@@ -28,13 +26,10 @@ def become_subreaper() -> None:
     Raises:
         OSError: The kernel refuses.
     """
-    import ctypes
+    from .libc import DUMPABLE, SUBREAPER, prctl
 
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    nothing = ctypes.c_ulong(0)
-    if prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1), nothing, nothing, nothing):
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
-    prctl(_PR_SET_DUMPABLE, nothing, nothing, nothing, nothing)
+    prctl(SUBREAPER, 1)
+    prctl(DUMPABLE, 0)
 
 
 class Children:

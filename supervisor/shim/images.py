@@ -6,8 +6,8 @@ system; and there squashfuse may mount without fusermount(1). Root's images are 
 kernel: squashfuse does not show the attributes of root's overlays ("trusted.").
 """
 
+import _signal as signal  # without enum, which takes some ms
 import os
-import signal
 
 from .files import remove_file
 from .json_text import dumps
@@ -86,19 +86,8 @@ class Images:
         self._users: dict[str, int] = {}
 
     def mount(self, call: "dict[str, Any]", reply: "Reply") -> None:
-        """Mount a root file system, or images.
-
-        Without either, look whether directories are those that are meant; without these, too, tell
-        how images would be mounted.
-        """
+        """Mount a root file system, or images; without either, tell how images would be."""
         files, root = call["files"], call.get("root")
-        others = [n for n, words in enumerate(call.get("looks", [])) if not _is_there(*words)]
-        if others:
-            reply({"error": "are others on the node", "others": others})
-            return
-        if call.get("looks") and not (files or root):
-            reply({"way": ""})
-            return
         mine = call.get("mine", False)
         way = _way(mine) if files or not root else _KERNEL
         if not (files or root):
@@ -251,15 +240,6 @@ class Images:
         for pid in mounted.running:
             kill_quietly(pid, signal.SIGTERM)  # it unmounts, and ends
         mounted.late = self._loop.after(_ENDING, lambda: _kill(mounted))
-
-
-def _is_there(path: str, inode: int, seconds: "int | None") -> bool:
-    """Return whether a directory is the one that is meant; it may have changed if it may."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return False
-    return status.st_ino == inode and seconds in (None, status.st_mtime_ns // 10**9)
 
 
 def _why_not(file: str, known: "list[int] | None") -> str:

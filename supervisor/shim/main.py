@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .containers import Containers, Reply
     from .streams import Streams
 
-_AFTER_HELLO = ("ctypes", "_socket")
+_AFTER_HELLO = ("_ctypes", "_socket")
 _HIGH = 10
 _TRYING = 5.0
 _ALONE = 600.0
@@ -229,8 +229,7 @@ class Shim:
             elif verb == "script":
                 self._run_script(call, reply)
             elif verb == "mount":
-                assert self._containers is not None
-                self._containers.images.mount(call, reply)
+                self._mount(call, reply)
             elif verb == "unmount":
                 assert self._containers is not None
                 self._containers.images.unmount(call["id"])
@@ -244,6 +243,20 @@ class Shim:
         except Exception as error:
             text = str(error) if isinstance(error, (OSError, ValueError)) else ""
             reply({"error": text or f"{type(error).__name__}: {error}"})
+
+    def _mount(self, call: "dict[str, Any]", reply: "Reply") -> None:
+        """Mount something, unless directories are others; most calls only ask that."""
+        from .looks import unlike
+
+        looks = call.get("looks", ())
+        found = unlike(looks)
+        if found:
+            reply({"error": "are others on the node", "others": found})
+        elif looks and not (call["files"] or call.get("root")):
+            reply({"way": ""})
+        else:
+            assert self._containers is not None
+            self._containers.images.mount(call, reply)
 
     def _images_here(self) -> "Cache":
         if self._cache is None:

@@ -6,11 +6,22 @@ was; or it has all users of the container, and takes the place of the container'
 user namespace below it could have them, for newuidmap(1) has no rights there.
 """
 
-import ctypes
+import _signal as signal  # without enum, which takes some ms
 import os
-import signal
-import struct
 
+from .libc import (
+    AMBIENT,
+    BELOW,
+    DUMPABLE,
+    NEW_MOUNTS,
+    NEW_USERS,
+    SLAVE,
+    enter,
+    make_inheritable,
+    mount,
+    prctl,
+    unshare,
+)
 from .runtime import found
 from .words import Refused, last_line
 
@@ -26,12 +37,7 @@ _TOOLS = ("newuidmap", "newgidmap")
 _WORDS = 4096
 _DONE = b"."
 _END = b"\0"
-_NEWNS, _NEWUSER = 0x20000, 0x10000000
-_REC, _SLAVE = 0x4000, 0x80000
-_DUMPABLE, _AMBIENT, _RAISE = 4, 47, 2
-_VERSION_3, _SYS_ADMIN = 0x20080522, 21
-
-_libc = ctypes.CDLL(None, use_errno=True)
+_RAISE, _SYS_ADMIN = 2, 21  # capabilities(7)
 
 
 class Space:
@@ -117,20 +123,15 @@ class Space:
     def enter(self) -> None:
         """Be in it; for a child before it becomes a program."""
         for fd in self._fds:
-            _checked(_libc.setns(fd, 0), "setns")
+            enter(fd)
 
     def enter_to_mount(self) -> None:
         """Be in it, as one that may mount; likewise."""
         self.enter()
         if os.geteuid() == 0:
             return
-        head = struct.pack("Ii", _VERSION_3, 0)
-        sets = ctypes.create_string_buffer(24)
-        _checked(_libc.capget(head, sets), "capget")
-        words = list(struct.unpack("6I", sets.raw))
-        words[2] |= 1 << _SYS_ADMIN  # inheritable, as the kernel wants it
-        _checked(_libc.capset(head, struct.pack("6I", *words)), "capset")
-        _prctl(_AMBIENT, _RAISE, _SYS_ADMIN)
+        make_inheritable(_SYS_ADMIN)  # as the kernel wants it for the next
+        prctl(AMBIENT, _RAISE, _SYS_ADMIN)
 
     def fit(self, config: "dict[str, Any]") -> None:
         """Change a config.json so that its container has the users of this, if it has several."""
@@ -183,11 +184,11 @@ def _be_apart(
         uid, gid = os.geteuid(), os.getegid()
         mapping = _Mapping(tools, there) if tools else None
         if users >= 0:
-            _checked(_libc.setns(users, _NEWUSER), "setns")
-        new = _NEWUSER if uid and users < 0 else 0
-        _checked(_libc.unshare(_NEWNS | new), "unshare")
+            enter(users, NEW_USERS)
+        new = NEW_USERS if uid and users < 0 else 0
+        unshare(NEW_MOUNTS | new)
         if uid:
-            _prctl(_DUMPABLE, 1, 0)  # else our own files below /proc are root's
+            prctl(DUMPABLE, 1)  # else our own files below /proc are root's
         if mapping is not None:
             if not mapping.done():
                 return
@@ -196,8 +197,7 @@ def _be_apart(
             _write("/proc/self/uid_map", f"{uid} {uid} 1")
             _write("/proc/self/gid_map", f"{gid} {gid} 1")
         elif not uid:  # in a user namespace of its own the kernel does it
-            flags = ctypes.c_ulong(_REC | _SLAVE)
-            _checked(_libc.mount(b"none", b"/", None, flags, None), "mount")
+            mount(b"none", b"/", None, BELOW | SLAVE, None)
         os.write(there, _DONE)
         _mount_overlay(wait, there)
     except OSError as error:
@@ -217,8 +217,7 @@ def _mount_overlay(wait: int, there: int) -> None:
     point, directory, options = words[:-1].split(b"\n")
     os.chdir(directory)
     # mount(8) of 2.39 and newer gives the kernel the options one by one, of 256 bytes at most
-    flags = ctypes.c_ulong(0)
-    _checked(_libc.mount(b"overlay", point, b"overlay", flags, options), "overlay")
+    mount(b"overlay", point, b"overlay", 0, options)
     os.write(there, _DONE)
 
 
@@ -257,15 +256,3 @@ def _map_users(process: int, here: int, tools: "Sequence[Sequence[str]]", words:
 def _write(path: str, text: str) -> None:
     with open(path, "w") as file:
         file.write(text)
-
-
-def _checked(result: int, what: str) -> None:
-    if result:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
-
-
-def _prctl(option: int, first: int, second: int) -> None:
-    nothing = ctypes.c_ulong(0)
-    words = (ctypes.c_ulong(first), ctypes.c_ulong(second), nothing, nothing)
-    _checked(_libc.prctl(option, *words), "prctl")
