@@ -25,7 +25,7 @@ class OthersThere(EngineError):
 
 
 class RootRefused(EngineError):
-    """A node's kernel refuses to mount an overlay."""
+    """A node refuses to mount an overlay: its kernel does, or it has no fuse-overlayfs."""
 
 
 class ImageFile(msgspec.Struct, frozen=True):
@@ -57,6 +57,7 @@ class Mounting(msgspec.Struct, frozen=True):
         roots: For each task, or for all of them, an overlay that is the root file system: the
             directory to mount it on, the one that its options' paths begin in, and the options;
             empty: none.
+        by_fuse: Whether fuse-overlayfs is to mount those, as the kernel refuses to.
         looks: Directories that have to be the same on the nodes: the path, the inode, and the
             seconds of the time or None.
     """
@@ -66,6 +67,7 @@ class Mounting(msgspec.Struct, frozen=True):
     mine: bool = False
     known: Sequence[tuple[int, int, int]] = ()
     roots: Sequence[tuple[str, str, str]] = ()
+    by_fuse: bool = False
     looks: Sequence[tuple[str, int, int | None]] = ()
 
     @property

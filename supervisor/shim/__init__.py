@@ -85,13 +85,14 @@ twice.
     mount    id; files: list of [image, directory to mount it on]; maps: `uidMappings` and
              `gidMappings` of the container, if it has several users; root: [directory to mount an
              overlay on, directory that its options' paths begin in, options], which is the
-             container's root file system, or null; looks: list of [directory, its inode, the
-             seconds of its time or null], which must be these
+             container's root file system, or null; by_fuse: whether fuse-overlayfs is to mount
+             that, and not the kernel; looks: list of [directory, its inode, the seconds of its
+             time or null], which must be these
              {"way": by what}, when all are mounted, in namespaces of their own, with "root" true
              if that was asked for; without files and root: how images would be mounted, but ""
              if there is something in `looks`; error: it cannot be, with "unseen" true where a file
              is not there, "others" the numbers of those in `looks` that are not there, "root" true
-             where the kernel refuses the overlay
+             where the kernel refuses the overlay, or there is no fuse-overlayfs
     unmount  id
              {}: they are going, if they were there
     fetch    id; name: of an image; size: its bytes; limit: the most bytes of all images on the

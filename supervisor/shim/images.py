@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _KERNEL = "overlay"
 _FUSE = ("squashfuse_ll", "squashfuse")  # the first has several threads
+_OVERLAY_BY_FUSE = "fuse-overlayfs"
+_OPTIONS = ",writeback=0"  # it may be killed: what is written is to be in its directory
 _PATIENCE = 30.0  # seconds
 _ENDING = 2.0
 _WORDS = 4096
@@ -41,8 +43,9 @@ class Mounted:
     Attributes:
         space: Where.
         root: What to give `Space.mount`, if its root file system is an overlay.
+        by_fuse: The program that mounts that; "": the kernel does.
         user: Who uses them, once a container does.
-        points: The mount points of the images.
+        points: The mount points of the images, and of an overlay that has a process.
         running: The processes that mount them, or serve them.
         reply: Called when they are mounted, or cannot be; None afterwards.
         over: Whether they are to go.
@@ -53,6 +56,7 @@ class Mounted:
         """Begin to make the namespace for a `mount`; see `Space`."""
         self.space = Space(call.get("maps"), users)
         self.root: Sequence[str] = call.get("root") or ()
+        self.by_fuse = ""
         self.user: Target | None = None
         self.points = {os.path.realpath(point) for _, point in call["files"]}
         self.running: set[int] = set()
@@ -98,11 +102,17 @@ class Images:
             if why:
                 reply({"error": f"{file} {why}", "unseen": True})
                 return
+        by_fuse = _overlay_by_fuse() if call.get("by_fuse") else ""
+        if call.get("by_fuse") and not by_fuse:
+            why = f"the node has no {_OVERLAY_BY_FUSE} or no /dev/fuse for users"
+            reply({"error": why, "root": True})
+            return
         command = _command(way)
         if mine and os.geteuid():
             command += _owned_by(call.get("maps"))
         key = dumps(call.get("maps"))
         mounted = self._mounted[call["id"]] = Mounted(call, self._users.get(key, -1), reply)
+        mounted.by_fuse = by_fuse
         mounted.late = self._loop.after(
             _PATIENCE, lambda: self._fail(call["id"], f"not mounted after {_PATIENCE:g} s")
         )
@@ -114,8 +124,8 @@ class Images:
                 if key not in self._users:
                     self._users[key] = mounted.space.users()
                 if files:
-                    look = lambda _: self._look(call["id"], mounted, way)  # noqa: E731
-                    self._loop.watch(mounted.space.mounts, 0, look)
+                    go_on = lambda: self._mount_root(call["id"], mounted, way)  # noqa: E731
+                    self._when_there(mounted, go_on)
                 else:
                     self._mount_root(call["id"], mounted, way)
                 for file, point in files:
@@ -125,29 +135,35 @@ class Images:
 
         self._loop.watch(mounted.space.said, READ, is_there)
 
-    def _begin(self, name: str, mounted: Mounted, command: "list[str]") -> None:
+    def _begin(
+        self, name: str, mounted: Mounted, command: "list[str]", place: "str | None" = None
+    ) -> None:
         words = os.open(self._words, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
 
         def ended(status: int) -> None:
             mounted.running.discard(pid)
-            self._ended(name, mounted, status, last_line(os.pread(words, _WORDS, 0)))
+            said = last_line(os.pread(words, _WORDS, 0)) or f"status {status}"
             os.close(words)
+            self._ended(name, mounted, status, said, root=place is not None)
 
         remove_file(self._words)  # each one's has no name
         stdio, enter = (None, words, words), mounted.space.enter_to_mount
         try:
-            pid = self._children.spawn(command, ended, stdio, enter=enter)
+            pid = self._children.spawn(command, ended, stdio, place, enter=enter)
         except BaseException:
             os.close(words)
             raise
         mounted.running.add(pid)
 
-    def _look(self, name: str, mounted: Mounted, way: str) -> None:
-        """Go on when all images are there."""
-        if mounted.reply is None or not mounted.points <= mounted.space.points():
-            return
-        self._loop.forget(mounted.space.mounts)
-        self._mount_root(name, mounted, way)
+    def _when_there(self, mounted: Mounted, go_on: "Callable[[], None]") -> None:
+        """Go on when all that has a process is mounted."""
+
+        def look(_: int) -> None:
+            if mounted.reply is not None and mounted.points <= mounted.space.points():
+                self._loop.forget(mounted.space.mounts)
+                go_on()
+
+        self._loop.watch(mounted.space.mounts, 0, look)
 
     def _mount_root(self, name: str, mounted: Mounted, way: str) -> None:
         """Mount the root file system above the images, if it is asked for, and tell."""
@@ -161,12 +177,25 @@ class Images:
             else:
                 self._tell(mounted, {"way": way, "root": True})
 
-        if not mounted.root:
+        if not mounted.root or mounted.by_fuse:
             mounted.space.dismiss()
+        if not mounted.root:
             self._tell(mounted, {"way": way})
+            return
+        if mounted.by_fuse:
+            self._serve_root(name, mounted, way)
             return
         self._loop.watch(mounted.space.said, READ, is_there)
         mounted.space.mount(*mounted.root)
+
+    def _serve_root(self, name: str, mounted: Mounted, way: str) -> None:
+        """Have fuse-overlayfs mount the root file system, and tell when it is there."""
+        point, directory, options = mounted.root
+        mounted.points.add(os.path.realpath(point))
+        there = {"way": way, "root": True}
+        self._when_there(mounted, lambda: self._tell(mounted, there))
+        command = [mounted.by_fuse, "-f", "-o", options + _OPTIONS, point]
+        self._begin(name, mounted, command, directory)
 
     def _tell(self, mounted: Mounted, words: "dict[str, Any]") -> None:
         self._loop.cancel(mounted.late)
@@ -174,13 +203,13 @@ class Images:
             mounted.reply(words)
             mounted.reply = None
 
-    def _ended(self, name: str, mounted: Mounted, status: int, words: str) -> None:
+    def _ended(self, name: str, mounted: Mounted, status: int, words: str, root: bool) -> None:
         if mounted.over:
             if not mounted.running:
                 self._loop.cancel(mounted.late)
                 mounted.space.let_go()
         elif mounted.reply is not None and (status or os.geteuid()):
-            self._fail(name, words or f"status {status}")
+            self._fail(name, words, root)
         elif os.geteuid() and mounted.user is not None:
             self._lost(mounted.user)
 
@@ -274,6 +303,12 @@ def _way(mine: bool) -> str:
                 raise Refused("the node has no /dev/fuse for users")
             return path
     raise Refused("squashfuse is not installed on the node")
+
+
+def _overlay_by_fuse() -> str:
+    """Return the program that mounts overlays for users, if that can be done here; or ""."""
+    may = os.geteuid() != 0 and os.access("/dev/fuse", os.R_OK | os.W_OK)
+    return found(_OVERLAY_BY_FUSE) if may else ""
 
 
 def _command(way: str) -> "list[str]":

@@ -23,12 +23,11 @@ from scrun.supervisor.staging.copies import (
     WRITE,
     copy_attributes,
     copy_content,
-    is_deletion,
-    is_set,
 )
 from scrun.supervisor.staging.growth import check_room
 from scrun.supervisor.staging.hard_links import HardLinks
 from scrun.supervisor.staging.levels import Level
+from scrun.supervisor.staging.marks import Marks, is_deletion
 
 _TEMPORARY = ".scrun-%d"
 
@@ -42,8 +41,7 @@ class _Work(msgspec.Struct, frozen=True):
         device: The original's file system.
         go_on: Returns whether there is time left.
         links: The files with several names.
-        opaque: The extended attribute of directories of a difference that hide what was there; ""
-            for a whole copy.
+        marks: What says in a difference that something is removed; None for a whole copy.
     """
 
     since: int
@@ -51,7 +49,7 @@ class _Work(msgspec.Struct, frozen=True):
     device: int
     go_on: Callable[[], bool]
     links: HardLinks
-    opaque: str = ""
+    marks: Marks | None = None
 
 
 def bring_back(
@@ -89,7 +87,7 @@ def bring_difference_back(
     original: str,
     since: int,
     *,
-    opaque: str,
+    marks: Marks,
     owners: bool,
     whole: bool,
     go_on: Callable[[], bool],
@@ -102,7 +100,7 @@ def bring_difference_back(
         rootfs: The container's root directory; what is not in `uppers` is there as a whole.
         original: The directory that was the overlay's lower part.
         since: See `bring_back`; for what is in `rootfs`.
-        opaque: The extended attribute of directories that hide what was there.
+        marks: What says that something is removed.
         owners: See `bring_back`.
         whole: Whether the root directory itself was an overlay.
         go_on: See `bring_back`.
@@ -111,7 +109,7 @@ def bring_difference_back(
         StagingError: Changes are missing in the original.
     """
     try:
-        check_room(uppers, original, opaque)
+        check_room(uppers, original, marks)
         work = _Work(since, owners, os.stat(original).st_dev, go_on, HardLinks())
         mounted = [""] if whole else os.listdir(uppers[0])
         if not whole:
@@ -122,7 +120,7 @@ def bring_difference_back(
                 level.close()
         for upper in uppers:
             for name in mounted:
-                _mounted(os.path.join(upper, name), os.path.join(original, name), work, opaque)
+                _mounted(os.path.join(upper, name), os.path.join(original, name), work, marks)
     except (OSError, RecursionError) as error:
         raise StagingError(
             f"not all of the container's changes are in {original}: {error}"
@@ -140,7 +138,7 @@ def _root(level: Level, work: _Work, mounted: frozenset[str]) -> None:
             _entry(name, level, work)
 
 
-def _mounted(upper: str, original: str, whole: _Work, opaque: str) -> None:
+def _mounted(upper: str, original: str, whole: _Work, marks: Marks) -> None:
     """Bring back what was changed in one directory."""
     if os.lstat(upper).st_ctime_ns <= whole.since and not os.listdir(upper):
         return
@@ -149,7 +147,7 @@ def _mounted(upper: str, original: str, whole: _Work, opaque: str) -> None:
         if os.fstat(level.target).st_dev != whole.device:
             return
         # no file is in two of them: they are different overlays
-        work = msgspec.structs.replace(whole, opaque=opaque, links=HardLinks())
+        work = msgspec.structs.replace(whole, marks=marks, links=HardLinks())
         _directory(level, work)
         copy_attributes(level.source, level.target)
         new, old = os.fstat(level.source), os.fstat(level.target)
@@ -162,11 +160,14 @@ def _mounted(upper: str, original: str, whole: _Work, opaque: str) -> None:
 def _directory(level: Level, work: _Work) -> None:
     if not work.go_on():
         raise StagingError("not all of the container's changes were copied back: out of time")
-    names = os.listdir(level.source)
-    if not work.opaque or is_set(level.source, work.opaque):
-        for name in set(os.listdir(level.target)).difference(names):
-            if not _is_mount(name, level.target, work):
-                remove(level.target, name, work.device)
+    names, removed = os.listdir(level.source), list[str]()
+    if work.marks is not None:
+        names, removed = work.marks.parted(names)
+    if work.marks is None or work.marks.hide_all(level.source):
+        removed = [*set(os.listdir(level.target)).difference(names)]
+    for name in removed:
+        if not _is_mount(name, level.target, work):
+            remove(level.target, name, work.device)
     for name in names:
         if not _is_mount(name, level.target, work):
             _entry(name, level, work)
@@ -174,11 +175,11 @@ def _directory(level: Level, work: _Work) -> None:
 
 def _is_anew(name: str, source: int, new: os.stat_result, work: _Work) -> bool:
     """Return whether a directory was removed and made again: for engines that is a change."""
-    if not work.opaque or not stat.S_ISDIR(new.st_mode):
+    if work.marks is None or not stat.S_ISDIR(new.st_mode):
         return False
     folder = os.open(name, OPEN, dir_fd=source)
     try:
-        return is_set(folder, work.opaque)
+        return work.marks.hide_all(folder)
     finally:
         os.close(folder)
 
@@ -193,7 +194,7 @@ def _entry(name: str, level: Level, work: _Work) -> None:
     source, target = level.source, level.target
     new = os.stat(name, dir_fd=source, follow_symlinks=False)
     old = _status(name, target)
-    if work.opaque and is_deletion(new):
+    if work.marks is not None and is_deletion(new):
         remove(target, name, work.device)
         return
     if old is not None and (
@@ -201,7 +202,7 @@ def _entry(name: str, level: Level, work: _Work) -> None:
     ):
         remove(target, name, work.device)
         old = None
-    changed = bool(work.opaque) or old is None or new.st_ctime_ns > work.since
+    changed = work.marks is not None or old is None or new.st_ctime_ns > work.since
     if stat.S_ISDIR(new.st_mode):
         if old is None:
             os.mkdir(name, 0o700, dir_fd=target)

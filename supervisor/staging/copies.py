@@ -8,6 +8,7 @@ import os
 import stat
 
 from scrun.core.trees import OPEN_FOLDER
+from scrun.supervisor.staging.marks import is_deletion, is_set
 from scrun.supervisor.staging.overlay_options import Unusable
 
 MOST = 2000
@@ -18,25 +19,12 @@ WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _BYTES = 64 << 20
 _PIECE = 1 << 20
 _DEPTH = 50
-_MARKS = ("user.overlay.", "trusted.overlay.")  # the kernel's own
+_MARKS = ("user.overlay.", "trusted.overlay.", "user.fuseoverlayfs.")
 
 
 def is_foreign(status: os.stat_result) -> bool:
     """Return whether something belongs to another user or group than this process."""
     return status.st_uid != os.geteuid() or status.st_gid != os.getegid()
-
-
-def is_deletion(status: os.stat_result) -> bool:
-    """Return whether this marks, in a layer, that something below is not there."""
-    return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
-
-
-def is_set(folder: int | str, mark: str) -> bool:
-    """Return whether a directory has an attribute that the kernel gives to those of layers."""
-    try:
-        return os.getxattr(folder, mark) == b"y"
-    except OSError:
-        return False
 
 
 class Room:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from scrun.supervisor.staging.copies import MOST, is_deletion, is_foreign
+from scrun.supervisor.staging.copies import MOST, is_foreign
+from scrun.supervisor.staging.marks import is_deletion
 from scrun.supervisor.staging.overlay_options import Unusable
 
 _KNOWN = 400  # layers

@@ -5,13 +5,13 @@ import stat
 from collections.abc import Sequence
 
 from scrun.core.errors import StagingError
-from scrun.supervisor.staging.copies import is_deletion, is_set
+from scrun.supervisor.staging.marks import Marks, is_deletion
 
 _BLOCK = 512  # stat(2)
 _MEBIBYTE = 1 << 20
 
 
-def check_room(uppers: Sequence[str], original: str, opaque: str) -> None:
+def check_room(uppers: Sequence[str], original: str, marks: Marks) -> None:
     """Refuse changes that do not fit: half of them would be worse than none.
 
     Where something is removed as well, nobody knows before.
@@ -19,13 +19,13 @@ def check_room(uppers: Sequence[str], original: str, opaque: str) -> None:
     Args:
         uppers: See `bring_back.bring_difference_back`; so are the others.
         original: Where they belong.
-        opaque: The attribute of directories that hide what was there.
+        marks: What says that something is removed.
 
     Raises:
         StagingError: There is less room than they need.
         OSError: They cannot be looked at.
     """
-    needed = _growth(uppers, original, opaque)
+    needed = _growth(uppers, original, marks)
     space = os.statvfs(original)
     free = space.f_bavail * space.f_frsize
     if needed is not None and space.f_blocks and needed > free:
@@ -35,19 +35,19 @@ def check_room(uppers: Sequence[str], original: str, opaque: str) -> None:
         )
 
 
-def _growth(uppers: Sequence[str], original: str, opaque: str) -> int | None:
+def _growth(uppers: Sequence[str], original: str, marks: Marks) -> int | None:
     """Return the bytes by which the original will grow; None if something is removed."""
     total = 0
     seen: set[tuple[int, int]] = set()
     todo = [(upper, original) for upper in uppers]
     while todo:
         folder, there = todo.pop()
-        if is_set(folder, opaque):
+        if marks.hide_all(folder):
             return None
         with os.scandir(folder) as found:
             for entry in found:
                 status, path = entry.stat(follow_symlinks=False), os.path.join(there, entry.name)
-                if is_deletion(status):
+                if is_deletion(status) or marks.parted([entry.name])[1]:
                     return None
                 if stat.S_ISDIR(status.st_mode):
                     todo.append((entry.path, path))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from scrun.supervisor.staging.copies import is_set
+from scrun.supervisor.staging.marks import is_set
 from scrun.supervisor.staging.overlay_options import Overlay, Unusable, is_plain, opaque, parse
 from scrun.supervisor.staging.plain import layers_of
 

@@ -16,6 +16,7 @@ root directory: crun before 1.22 mounts nothing on that itself.
     overlay/work            the kernel's own; or
     overlay/work/NAME       for each directory
     overlay/one             is there if there is only one overlay
+    overlay/by-fuse         is there if fuse-overlayfs mounts that
     overlay/task-N/         has these two for a task, if there are several
     overlay/place           has the nodes' directories for these two, if they are there
     overlay/trial/          for an attempt to mount, on the node
@@ -59,6 +60,7 @@ ROOTFS = "rootfs"
 UPPER = "upper"
 PLACE = "place"
 ONE = "one"
+BY_FUSE = "by-fuse"
 _TASK = "task-"
 _SMALL = (1 << 20, 200)  # bytes and entries
 
@@ -149,7 +151,9 @@ class Layout:
     def _path(self, *names: str) -> str:
         return os.path.join(self.directory, *filter(None, names))
 
-    def write(self, cache: str, unseen: frozenset[int], *, on_node: bool) -> None:
+    def write(
+        self, cache: str, unseen: frozenset[int], *, on_node: bool, by_fuse: bool = False
+    ) -> None:
         """Write everything, and decide on the options.
 
         Args:
@@ -157,6 +161,7 @@ class Layout:
             unseen: The numbers of layers that the node cannot use.
             on_node: Whether what the container writes will be on its nodes; if not, the kernel has
                 to mark here what it deletes.
+            by_fuse: Whether fuse-overlayfs mounts it, which marks that by names.
         """
         os.mkdir(self.directory, 0o700)
         for name in ("l", "mine", "own", "images", *TRIAL):
@@ -167,7 +172,7 @@ class Layout:
             self.images.append((self._layers[number], point))
             self._layers[number] = point
         self._make_written(on_node=on_node)
-        if not (on_node or self._read_only):
+        if not (on_node or by_fuse or self._read_only):
             self._try_attributes()
         if 0 not in unseen:
             self._copy_own_layer()
@@ -178,6 +183,8 @@ class Layout:
         os.mkdir(self._staged, 0o700)
         if self._top is None:
             write(self._path(ONE), b"")
+            if by_fuse:
+                write(self._path(BY_FUSE), b"")
             for folder in self._written:
                 self._dress(self._path(folder, UPPER), self._rootfs.path)
         else:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -51,6 +51,9 @@ if TYPE_CHECKING:
 NO_ROOT = "no root"
 """Its shim can mount no root file system."""
 
+BY_FUSE = "by fuse"
+"""Its kernel refuses to, and fuse-overlayfs does it."""
+
 
 class Overlays(msgspec.Struct, frozen=True):
     """How a container's node is asked about overlays.
@@ -65,7 +68,7 @@ class Overlays(msgspec.Struct, frozen=True):
         mounter: How the node mounts root file systems and squashfs images; None if it does not.
         apart: Whether the container has no namespaces of another one's that would see neither.
         mounted: What is known of the node: of what kinds it has mounted some before
-            (`Trial.kind`), and NO_ROOT.
+            (`Trial.kind`), NO_ROOT and BY_FUSE.
     """
 
     ask: Callable[[str], list[str]]
@@ -88,6 +91,7 @@ class LaidOut(msgspec.Struct, frozen=True):
         on_node: Whether those are on the nodes.
         packed: Whether there are squashfs images among the copies.
         way: How the node mounts those; or why they are directories, though they were to be images.
+        by_fuse: Whether fuse-overlayfs mounts the overlay, and not the kernel.
     """
 
     stored: bool
@@ -95,6 +99,7 @@ class LaidOut(msgspec.Struct, frozen=True):
     on_node: bool = False
     packed: bool = False
     way: str = ""
+    by_fuse: bool = False
 
     @property
     def image(self) -> Image:
@@ -193,12 +198,9 @@ def _laid_out(
     unseen: frozenset[int] = frozenset()
     if overlay.why_not:
         unseen = frozenset(range(len(overlay.layers)))
-    may_be_on_node = (
-        overlays.keeps and (not rootfs.rootless or not owners) and not is_read_only(rootfs.config)
-    )
-    at_first = on_node = may_be_on_node and remote(os.path.realpath(directory))
-    one = overlays.mounter is not None and overlays.apart and NO_ROOT not in overlays.mounted
+    ways = _ways(rootfs, directory, overlays, owners=owners)
     while True:
+        one, by_fuse, on_node = ways[0]
         if unseen:
             if stored is None:
                 raise Unusable(overlay.why_not)
@@ -207,15 +209,15 @@ def _laid_out(
         layout = Layout(rootfs, directory, overlay, top, stored)
         places: list[str] = []
         try:
-            layout.write(overlays.cache, unseen, on_node=on_node)
-            mounting = Mounting(maps=maps)
+            layout.write(overlays.cache, unseen, on_node=on_node, by_fuse=by_fuse)
+            mounting = Mounting(maps=maps, by_fuse=by_fuse)
             _have_mounted(layout, overlays, packing, mounting, places, one=one, on_node=on_node)
         except NotMounted as error:
             _give_up(overlays, places, rootfs)
             if layout.images and stored is not None:
                 unseen |= stored.unpack(str(error))
             else:
-                one = False
+                ways = [way for way in ways if not way.one]
                 overlays.mounted.add(NO_ROOT)
         except Unseen as error:
             _give_up(overlays, places, rootfs)
@@ -226,21 +228,49 @@ def _laid_out(
             unseen |= error.layers
         except Refused:
             _give_up(overlays, places, rootfs)
-            if may_be_on_node and not on_node:
-                on_node = True  # perhaps the staged bundle cannot have what is written
-            elif one:
-                one, on_node = False, at_first
-            else:
+            if len(ways) == 1:
                 raise
+            ways = ways[1:]
         else:
+            if by_fuse:
+                overlays.mounted.add(BY_FUSE)
             made = tuple(places) if on_node else layout.places
-            laid_out = LaidOut(layout.from_store, made, on_node, bool(layout.images))
+            packed = bool(layout.images)
+            laid_out = LaidOut(layout.from_store, made, on_node, packed, by_fuse=by_fuse)
             return layout, msgspec.structs.replace(laid_out, way=_way(stored, layout))
         packing.unmount()
         remove_link(directory)
         for name in (OVERLAY, ROOTFS):
             if os.path.lexists(path := os.path.join(directory, name)):
                 remove_tree(path)
+
+
+class _Way(NamedTuple):
+    """How an overlay may be mounted.
+
+    Attributes:
+        one: Whether the shim mounts one; else the runtime one for each directory.
+        by_fuse: Whether fuse-overlayfs does it, and not the kernel.
+        on_node: Whether what is written is on the node.
+    """
+
+    one: bool
+    by_fuse: bool
+    on_node: bool
+
+
+def _ways(rootfs: Rootfs, directory: str, overlays: Overlays, *, owners: bool) -> list[_Way]:
+    """Return those to try in turn; an overlay may be refused for where it is to write, too."""
+    places = [False]
+    if overlays.keeps and not (rootfs.rootless and owners) and not is_read_only(rootfs.config):
+        places = [True] if remote(os.path.realpath(directory)) else [False, True]
+    found = []
+    if overlays.mounter is not None and overlays.apart and NO_ROOT not in overlays.mounted:
+        if BY_FUSE not in overlays.mounted:
+            found += [_Way(True, False, on_node) for on_node in places]
+        if rootfs.rootless:
+            found.append(_Way(True, True, places[0]))
+    return found + [_Way(False, False, on_node) for on_node in places]
 
 
 def _have_mounted(

@@ -24,8 +24,9 @@ from scrun.supervisor.core.private import not_ours
 from scrun.supervisor.log.supervisor_log import log
 from scrun.supervisor.staging.bring_back import bring_back, bring_difference_back
 from scrun.supervisor.staging.commands import run
-from scrun.supervisor.staging.layout import ONE, PLACE, ROOTFS, UPPER, uppers_in
+from scrun.supervisor.staging.layout import BY_FUSE, ONE, PLACE, ROOTFS, UPPER, uppers_in
 from scrun.supervisor.staging.mapped import remove_mapped, remove_whoever_owns_it
+from scrun.supervisor.staging.marks import Marks
 from scrun.supervisor.staging.mounts import FILES
 from scrun.supervisor.staging.on_node import archives_in, unpacking
 from scrun.supervisor.staging.overlay_options import opaque
@@ -67,13 +68,14 @@ def return_changes(
     except OSError as error:
         raise StagingError(f"copying changes back from {directory}: {error.strerror}") from error
     copied = os.path.join(directory, ROOTFS)
+    by_fuse = os.path.join(directory, OVERLAY, BY_FUSE)
     if uppers := uppers or uppers_in(os.path.join(directory, OVERLAY)):
         bring_difference_back(
             uppers,
             copied,
             original,
             since,
-            opaque=opaque(users=not privileged),
+            marks=Marks(opaque(users=not privileged), os.path.exists(by_fuse)),
             owners=owners,
             whole=os.path.exists(os.path.join(directory, OVERLAY, ONE)),
             go_on=go_on,

@@ -230,7 +230,8 @@ def _overlaid(
         remove_all(directory, (OVERLAY, ROOTFS))
         return None, [f"root: the layers of {rootfs} {error}"]
     what = _LAYERS[laid.image]
-    notes = [f"root: the node mounts {what} of {rootfs}; changes come back at the end"]
+    by = " by fuse-overlayfs" * laid.by_fuse
+    notes = [f"root: the node mounts {what} of {rootfs}{by}; changes come back at the end"]
     if laid.way:
         how = "the images are mounted by" if laid.packed else "copies are no squashfs images:"
         notes.append(f"root: {how} {laid.way}")

@@ -87,6 +87,8 @@ class Image:
         self.format: ImageFormat = "files"
         self.mounter: Mounter | None = None
         self.roots: Sequence[tuple[str, str, str]] = ()
+        self._refused = False
+        self.node_by_fuse = False
         self.also: list[str] = []
         self.copied: list[str] = []
         self.programs: list[str] = []
@@ -194,8 +196,13 @@ class Image:
         if self.ended:
             raise KeyboardInterrupt
 
-    def by_shim(self) -> None:
-        """Have the node mount the root file system as one overlay, as a shim does."""
+    def by_shim(self, *, refused: bool = False) -> None:
+        """Have the node mount the root file system as one overlay, as a shim does.
+
+        Args:
+            refused: Whether its kernel refuses to; fuse-overlayfs does it then.
+        """
+        self._refused = refused
 
         def nothing() -> None:
             self.roots = ()
@@ -216,13 +223,29 @@ class Image:
         ]
         if others:
             raise Others(frozenset(others))
-        mounts = "; ".join(_mounting_root(*root) for root in mounting.roots)
+        if self._refused and not mounting.by_fuse:
+            raise Refused("cannot be mounted on the node: mount: Invalid argument")
+        self.node_by_fuse = mounting.by_fuse
+        before = ROOTLESS if self.rootless else AS_ROOT
         try:
-            subprocess.run([*(ROOTLESS if self.rootless else AS_ROOT), mounts], check=True)
+            for root in mounting.roots:
+                subprocess.run([*before, self._mounting(root)], check=True)
         except subprocess.CalledProcessError as error:
             raise Refused(str(error)) from error
         self.roots = mounting.roots
         return "overlay"
+
+    def _mounting(self, root: tuple[str, str, str]) -> str:
+        """Return what mounts a root file system, until the shell ends."""
+        if not self.node_by_fuse:
+            return _mounting_root(*root)
+        point, directory, options = map(shlex.quote, root)
+        mount = f"exec fuse-overlayfs -f -o {options} {point} 2>/dev/null"
+        is_there = f"grep -q ' {point} ' /proc/self/mountinfo"
+        return (
+            f"trap 'cd / && umount {point} && wait' EXIT; (cd {directory} && {mount}) & "
+            f"until {is_there}; do kill -0 $! && sleep 0.01; done"
+        )
 
     def hidden(self, *folders: Path) -> None:
         """Hide directories from the node."""
@@ -251,7 +274,7 @@ class Image:
             if each["type"] == "overlay"
         ]
         mounts += [
-            _mounting_root(*root)
+            self._mounting(root)
             for root in self.roots
             if own is None or os.path.basename(own.place) in root[2]
         ]

@@ -220,3 +220,31 @@ def test_what_cannot_be_mounted(
     files = [[str(image), str(image.parent)], [str(broken), str(other)]]
     assert shim.call("mount", id="b", files=files)["error"]
     assert "error" in shim.call("script", script="true", images="b")
+
+
+@WAYS
+def test_an_overlay_by_fuse(make_shim: MakeShim, image: Path, who: str) -> None:
+    """For a user, whose kernel may refuse it; root's does not."""
+    shim = make_shim({}, users.root() if who == "root" else users.ordinary())
+    place = image.parent / f"by-fuse-{who}"
+    for folder in (place, *(place / name for name in ("lower", "upper", "work", "point"))):
+        folder.mkdir()
+        os.chown(folder, shim.user.uid, shim.user.gid)
+    (place / "lower" / "f").write_text("below\n")
+    os.chown(place / "lower" / "f", shim.user.uid, shim.user.gid)
+    root = [str(place / "point"), str(place), "lowerdir=lower,upperdir=upper,workdir=work"]
+    reply = shim.call("mount", id="a", files=[], root=root, by_fuse=True)
+    if who == "root":
+        assert reply["root"]
+        assert reply["error"].startswith("the node has no fuse-overlayfs")
+        return
+    assert reply == {"way": "overlay", "root": True}
+    script = f"cat {place}/point/f && echo above >{place}/point/g && rm {place}/point/f"
+    assert shim.call("script", script=script, images="a") == {"status": 0, "text": "below\n"}
+    assert not list((place / "point").iterdir())  # nobody else sees it
+    assert (place / "upper" / "g").read_text() == "above\n"
+    assert shim.call("unmount", id="a") == {}
+    wrong = [*root[:2], "lowerdir=none,upperdir=upper,workdir=work"]
+    reply = shim.call("mount", id="b", files=[], root=wrong, by_fuse=True)
+    assert reply["root"], reply
+    assert "No such file" in reply["error"], reply

@@ -28,11 +28,11 @@ def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-@pytest.fixture(params=["one overlay", "one for each directory"])
+@pytest.fixture(params=["one overlay", "by fuse", "one for each directory"])
 def either(image: Image, request: pytest.FixtureRequest) -> Image:
-    """Mounted by a shim, or by the runtime."""
-    if request.param == "one overlay":
-        image.by_shim()
+    """Mounted by a shim, by the kernel or by fuse-overlayfs, or by the runtime."""
+    if request.param != "one for each directory":
+        image.by_shim(refused=request.param == "by fuse")
     return image
 
 
@@ -43,8 +43,9 @@ def test_the_node_mounts_the_engine_s_own_directories(either: Image) -> None:
     staged = image.stage()
     assert staged.overlaid, staged.notes
     assert staged.view is None
+    by = " by fuse-overlayfs" * image.node_by_fuse
     assert staged.notes == (
-        f"root: the node mounts the layers of {image.rootfs}; changes come back at the end",
+        f"root: the node mounts the layers of {image.rootfs}{by}; changes come back at the end",
     )
     image.run("ls -R . >../seen; cat motd lib/doc/one bin/ash >>../seen")
     seen = (image.staged / "seen").read_text()
