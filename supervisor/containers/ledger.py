@@ -168,7 +168,7 @@ class Ledger:
             job: Whether the job may still exist.
         """
         record = self.record
-        there = await in_thread(_is_there, record.staged)
+        there = bool(record.staged) and await in_thread(os.path.lexists, record.staged)
         if there:
             self.journal.write(
                 "error", f"{record.staged}: could not be removed; `scrun delete` tries again"
@@ -200,7 +200,3 @@ class Ledger:
             write_record(self.directory, self.record)
         except OSError as error:  # a full disk ends no container
             self.journal.write("error", f"{self.directory}/state.json: {error.strerror}")
-
-
-def _is_there(path: str) -> bool:
-    return bool(path) and os.path.lexists(path)

@@ -179,7 +179,13 @@ class Lifecycle(Phases):
             ) as stack,
             stage.ready(
                 Submission(
-                    bundle, settings, engine, stack.request, self._skip_stage_out, self._staged_out
+                    bundle,
+                    settings,
+                    engine,
+                    stack.request,
+                    self._skip_stage_out,
+                    self._staged_out,
+                    self._bundle_removed,
                 )
             ) as stager,
             self._allocated(stack, bundle) as job,
@@ -224,6 +230,9 @@ class Lifecycle(Phases):
 
     def _staged_out(self) -> None:
         self._ledger.note(moved=None)
+
+    def _bundle_removed(self) -> None:
+        self._ledger.note(staged="")
 
     def _request(self, bundle: Bundle) -> JobRequest:
         config, create_request = bundle.config, self._create_request

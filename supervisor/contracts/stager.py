@@ -34,6 +34,7 @@ class Submission(msgspec.Struct, frozen=True):
         skip_stage_out: Set when the user does not want to wait for the stage out.
         staged_out: To be called when a script's stage out has ended, successfully or not: until
             then, whoever finds the record repeats it.
+        removed: To be called when the staged bundle is gone; else whether it is is looked up.
     """
 
     bundle: Bundle
@@ -42,6 +43,7 @@ class Submission(msgspec.Struct, frozen=True):
     request: JobRequest
     skip_stage_out: trio.Event
     staged_out: Callable[[], None] = _nothing
+    removed: Callable[[], None] = _nothing
 
 
 class Served(msgspec.Struct, frozen=True):

@@ -17,24 +17,26 @@ if not names:
     sys.exit("SCRUN_SHIM_0 did not come to the node: does the site clear the environment?")
 given = binascii.a2b_base64("".join([os.environ.pop(name) for name in names]))
 line, _, parts = given.partition(b"\n")
-length, magic, first = line.decode().split()
+length, magic, *sizes = line.decode().split()
 length = int(length)
-rest = None
+modules = {}
 if magic == _frozen_importlib_external.MAGIC_NUMBER.hex():
     rest = zlib.decompressobj()
-    modules = marshal.loads(rest.decompress(parts[length:], int(first)))
+    left = parts[length:]
+    sizes = [int(size) for size in sizes] + [0]
 elif not length:
     sys.exit("Python %d.%d NEEDS_SOURCES" % sys.version_info[:2])
 else:
     import json
     modules = json.loads(zlib.decompress(parts[:length]).decode())
+    sizes = []
 
 class Modules:
     def find_spec(self, name, path=None, target=None):
-        global rest
-        if rest and name.startswith("scrun.") and name not in modules:
-            modules.update(marshal.loads(rest.decompress(rest.unconsumed_tail)))
-            rest = None
+        global left
+        while sizes and name.startswith("scrun") and name not in modules:
+            modules.update(marshal.loads(rest.decompress(left, sizes.pop(0))))
+            left = rest.unconsumed_tail
         if name in modules:
             package = name + "." in " ".join(modules)
             return _frozen_importlib.ModuleSpec(name, self, is_package=package)

@@ -16,6 +16,7 @@ import sys
 import zlib
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER
+from types import CodeType
 
 import msgspec
 
@@ -27,6 +28,10 @@ _ABOVE = ("scrun", "scrun.supervisor")  # packages, which are empty there
 _UNTIL_HELLO = (
     *("children", "files", "frames", "hello", "json_text", "link"),
     *("loop", "main", "mpi", "processes", "runtime"),
+)
+_UNTIL_CREATED = (
+    *("console", "containers", "dial", "libc", "looks", "making", "memory", "site"),
+    *("site_containers", "streams", "targets", "words"),
 )
 _VARIABLE = 100_000  # characters; the kernel takes 128 KiB
 
@@ -57,7 +62,14 @@ class Sources:
         self._needed = True
 
 
-@functools.cache
+_variables: dict[bool, dict[str, str]] = {}
+
+
+def known_variables(*, sources: bool) -> dict[str, str] | None:
+    """Return what `variables` has returned before."""
+    return _variables.get(sources)
+
+
 def variables(*, sources: bool) -> dict[str, str]:
     """Return variables for the step's environment that carry the code; reads files.
 
@@ -67,23 +79,26 @@ def variables(*, sources: bool) -> dict[str, str]:
     Raises:
         OSError: Our own modules cannot be read.
     """
-    text = base64.b64encode(_code(with_sources=sources)).decode()
-    parts = [text[at : at + _VARIABLE] for at in range(0, len(text), _VARIABLE)]
-    return {f"SCRUN_SHIM_{number}": part for number, part in enumerate(parts)}
+    if (known := known_variables(sources=sources)) is None:
+        text = base64.b64encode(_code(with_sources=sources)).decode()
+        parts = [text[at : at + _VARIABLE] for at in range(0, len(text), _VARIABLE)]
+        known = {f"SCRUN_SHIM_{number}": part for number, part in enumerate(parts)}
+        _variables[sources] = known
+    return known
 
 
 def _code(*, with_sources: bool) -> bytes:
     """Return the code.
 
-    That is a line with three words: the length of the first part, the version of our bytecode in
-    hexadecimal, and a length. Then, compressed by zlib, the sources by their modules' names as
-    JSON (or nothing), and the same compiled, by `marshal`: first the modules until hello, which
-    have that length before they are compressed, then the others.
+    That is a line of words: the length of the sources, the version of our bytecode in hexadecimal,
+    and lengths. Then, compressed by zlib, the sources by their modules' names as JSON (or
+    nothing), and the same compiled, by `marshal`: the modules until hello, those for a container,
+    and the others. All of these but the last have those lengths before they are compressed.
     """
     text = zlib.compress(msgspec.json.encode(_sources())) if with_sources else b""
-    first, later = _compiled()
-    line = f"{len(text)} {MAGIC_NUMBER.hex()} {len(first)}\n"
-    return line.encode() + text + zlib.compress(first + later)
+    parts = _compiled()
+    words = (len(text), MAGIC_NUMBER.hex(), *map(len, parts[:-1]))
+    return " ".join(map(str, words)).encode() + b"\n" + text + zlib.compress(b"".join(parts))
 
 
 def _files() -> dict[str, str]:
@@ -105,21 +120,25 @@ def _sources() -> dict[str, str]:
 
 
 @functools.cache
-def _compiled() -> tuple[bytes, bytes]:
-    """Return the modules until hello, and the others."""
+def _compiled() -> list[bytes]:
+    """Return the modules in the order in which they are needed; see `part_of`."""
     compiled = {name: compile("", name, "exec", dont_inherit=True) for name in _ABOVE}
     for name, path in _files().items():
         code = SourceFileLoader(name, path).get_code(name)  # from its cache
         assert code is not None
         compiled[name] = lean(code)
-    first = {name: compiled[name] for name in compiled if is_first(name)}
-    later = {name: compiled[name] for name in compiled if name not in first}
-    return marshal.dumps(first), marshal.dumps(later)
+    parts: list[dict[str, CodeType]] = [{}, {}, {}]
+    for name, code in compiled.items():
+        parts[part_of(name)][name] = code
+    return [marshal.dumps(part) for part in parts]
 
 
-def is_first(name: str) -> bool:
-    """Tell whether a module is imported before hello.
+def part_of(name: str) -> int:
+    """Return when a module is needed: 0 before hello, 1 for each container, 2 for some.
 
-    To decompress all takes 4 ms, which is done while the supervisor hears of it.
+    To decompress all takes 2 ms, for which a container would wait.
     """
-    return name.rpartition(".")[0] != PACKAGE or name.rpartition(".")[2] in _UNTIL_HELLO
+    package, _, stem = name.rpartition(".")
+    if package != PACKAGE or stem in _UNTIL_HELLO:
+        return 0
+    return 1 if stem in _UNTIL_CREATED else 2

@@ -1,5 +1,6 @@
 """The plugin stage/builtin: stages bundles by scrun's own policy."""
 
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -73,8 +74,8 @@ async def undo(left: Leftover) -> None:
             await _remove(directory, served.request, abandon=False)
 
 
-async def _remove(directory: str, request: JobRequest, *, abandon: bool) -> None:
-    """Remove a staged bundle, in a `finally`.
+async def _remove(directory: str, request: JobRequest, *, abandon: bool) -> bool:
+    """Remove a staged bundle, in a `finally`; return whether nothing of it is left.
 
     Raises:
         StagingError: It cannot be removed; only in the log if changes were not brought back:
@@ -82,11 +83,17 @@ async def _remove(directory: str, request: JobRequest, *, abandon: bool) -> None
     """
     lost = isinstance(sys.exception(), StagingError)
     try:
-        await in_thread(stage_out, directory, abandon=abandon)
+        return await in_thread(_is_removed, directory, abandon=abandon)
     except StagingError as error:
         if not lost:
             raise
         request.journal.write("error", str(error))
+        return False
+
+
+def _is_removed(directory: str) -> bool:
+    stage_out(directory)
+    return not os.path.lexists(directory)
 
 
 class BuiltIn:
@@ -99,6 +106,7 @@ class BuiltIn:
         self._engine = submission.engine
         self._request = submission.request
         self._skip_stage_out = submission.skip_stage_out
+        self._removed = submission.removed
 
     @asynccontextmanager
     async def staged(self, job: Job, environment: Mapping[str, str]) -> AsyncIterator[Staged]:
@@ -162,7 +170,8 @@ class BuiltIn:
             with trio.move_on_after(_CLEAN_UP, shield=True):
                 if isinstance(job, Mounts):
                     await job.unmount()
-                await _remove(directory, request, abandon=True)
+                if await _remove(directory, request, abandon=True):
+                    self._removed()
 
     def _mounter(self, job: Mounts) -> Mounter:
         shown = ""

@@ -49,7 +49,7 @@ class AdoptedShim(JobShim):
         request: JobRequest,
         held: Held,
         found: Found,
-        direct: Direct,
+        direct: Callable[[], Direct],
         confs: SiteConfs,
     ) -> None:
         """See `JobShim`.
@@ -59,7 +59,7 @@ class AdoptedShim(JobShim):
             request: The request of the first container that is adopted.
             held: The job.
             found: What the other has left for the job.
-            direct: How the shim may connect to us.
+            direct: See `ShimStep`.
             confs: See `JobShim`.
         """
         facts = found.facts
@@ -85,7 +85,7 @@ class AdoptedStep(ShimStep):
         self,
         step: SrunStep,
         journal: Journal,
-        direct: Direct,
+        direct: Callable[[], Direct],
         confs: SiteConfs,
         deposit: Deposit,
         found: Found,
@@ -95,7 +95,7 @@ class AdoptedStep(ShimStep):
         Args:
             step: The run of srun.
             journal: Where messages go.
-            direct: How the shim may connect to us.
+            direct: See `ShimStep`.
             confs: See `ShimStep`.
             deposit: Likewise.
             found: What the other has left for the job.
@@ -148,7 +148,7 @@ class AdoptedStep(ShimStep):
             self.site = self._confs.again(site, hello)
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                direct = self._direct
+                direct = await self._direct()
                 await shim.resume(hello, self._targets, self._written, direct.ports, direct.alone)
                 return
             except ShimLost:

@@ -34,7 +34,6 @@ from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.contracts.kept import Borrowed, WaitingJob
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.left import Found
-from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.slurm.adopted import (
     Adopted,
     AdoptedShim,
@@ -266,8 +265,8 @@ class SlurmEngine:
             held = await stack.enter_async_context(self._again(request, left))
             shims = None
             if left.facts.get("hello") is not None:
-                direct = await in_thread(self._direct)
-                shims = AdoptedShim(self._tools, request, held, left, direct, self._confs)
+                more = (left, self._direct, self._confs)
+                shims = AdoptedShim(self._tools, request, held, *more)
                 await stack.enter_async_context(shims.opened())
             parts = (self._tools, what_it_does, self._commands, held, shims)
             yield Adopted(*parts).job(request, found)
@@ -313,13 +312,12 @@ class SlurmEngine:
             ):
                 yield ShimJob(*parts, options, other.shims)
                 return
-            direct = await in_thread(self._direct)
-            shim = JobShim(self._tools, request, held, layout, options, direct, asked, self._confs)
+            more = (layout, options, self._direct, asked, self._confs)
+            shim = JobShim(self._tools, request, held, *more)
             async with loan.opened(shim) as shims:
                 yield ShimJob(*parts, options, shims)
             return
-        direct = await in_thread(self._direct)
-        async with RanksJob(*parts, options, direct, self._confs).opened() as ranks:
+        async with RanksJob(*parts, options, self._direct, self._confs).opened() as ranks:
             yield ranks
 
     def _direct(self) -> Direct:

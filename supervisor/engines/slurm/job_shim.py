@@ -4,7 +4,7 @@ The members of a pod come and go in any order, so it belongs to the job, and end
 container that comes after the shim has gone, as when an administrator killed it, gets a new one.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -47,7 +47,7 @@ class JobShim:
         held: Held,
         layout: Layout,
         options: Sequence[str],
-        direct: Direct,
+        direct: Callable[[], Direct],
         asked: Mapping[str, str],
         confs: SiteConfs,
     ) -> None:
@@ -59,7 +59,7 @@ class JobShim:
             held: The job.
             layout: One task on one node.
             options: Options of srun that the caller asked for.
-            direct: Whether and how it may connect to us.
+            direct: See `ShimStep`.
             asked: The requests for its step alone.
             confs: Where the oci.conf comes from whose commands it runs.
         """

@@ -61,7 +61,7 @@ class RanksJob(SlurmJob):
         held: Held,
         layout: Layout,
         options: list[str],
-        direct: Direct,
+        direct: Callable[[], Direct],
         confs: SiteConfs,
     ) -> None:
         """See `SlurmJob`.
@@ -74,7 +74,7 @@ class RanksJob(SlurmJob):
             held: The job.
             layout: How many nodes and tasks the container has.
             options: Options of srun that the caller asked for.
-            direct: Whether and how shims may connect to us.
+            direct: See `ShimStep`.
             confs: Where the oci.conf comes from whose commands they run.
         """
         super().__init__(tools, features, commands, request, held, layout, options)

@@ -1,5 +1,7 @@
 """The step of a container of several tasks: each task is a shim."""
 
+from collections.abc import Callable, Mapping, Sequence
+
 import trio
 
 from scrun.core.errors import EngineError, SettingsError
@@ -25,20 +27,26 @@ class RanksStep(ShimStep):
     """
 
     def __init__(
-        self, step: SrunStep, journal: Journal, direct: Direct, confs: SiteConfs, tasks: int
+        self,
+        step: SrunStep,
+        journal: Journal,
+        direct: Callable[[], Direct],
+        confs: SiteConfs,
+        tasks: int,
     ) -> None:
         """Create it; `run` runs it.
 
         Args:
             step: The run of srun.
             journal: Where messages go.
-            direct: Whether and how shims may connect to us.
+            direct: See `ShimStep`.
             confs: Where the oci.conf comes from whose commands they run.
             tasks: How many there are.
         """
         super().__init__(step, journal, direct, confs)
         self.sites: dict[int, NodeSite | None] = {}
         self._tasks = tasks
+        self._how = Direct(False, None)
         self._ranks: list[Rank] = []
         self._incomplete = trio.Event()
         step.on_message = self._look
@@ -78,16 +86,21 @@ class RanksStep(ShimStep):
         if not self._ranks and (state.missing < self._tasks or state.launch_failed):
             self._incomplete.set()
 
+    async def _run_once(self, options: Sequence[str], variables: Mapping[str, str]) -> None:
+        self._how = await self._direct()
+        await super()._run_once(options, variables)
+
     async def _connect(self, to_srun: int, from_srun: int, srun_ended: trio.Event) -> None:
         self._incomplete = trio.Event()
-        ports = self._direct.ports
         try:
             async with (
                 until(self._leaving.wait),
                 until(srun_ended.wait, _LAST_DATA),
-                gathered(to_srun, from_srun, self._tasks, ports, self._journal) as gathering,
+                gathered(
+                    to_srun, from_srun, self._tasks, self._how.ports, self._journal
+                ) as gathering,
             ):
-                if not self._direct.allowed:
+                if not self._how.allowed:
                     raise NotReached("Slurm encrypts its connections, and these would not be")
                 async with until(self._incomplete.wait):
                     await gathering.complete.wait()

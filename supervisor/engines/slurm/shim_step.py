@@ -1,7 +1,7 @@
 """The step in which a shim runs, and the connection to that."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from scrun.supervisor.engines.slurm.shim_site import NodeSite, SiteConfs
 from scrun.supervisor.engines.slurm.step import SrunStep, Streams
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.boot import NEEDS_SOURCES, boot_command
-from scrun.supervisor.nodes.code import Sources
+from scrun.supervisor.nodes.code import Sources, known_variables
 from scrun.supervisor.nodes.code import variables as code_variables
 from scrun.supervisor.nodes.connection import ALONE, Hello, Shim, ShimError, ShimLost, connected
 from scrun.supervisor.shim.frames import KNOWN_RUNTIME
@@ -62,7 +62,7 @@ class ShimStep:
         self,
         step: SrunStep,
         journal: Journal,
-        direct: Direct,
+        direct: Callable[[], Direct],
         confs: SiteConfs,
         place: str = "",
         deposit: Deposit | None = None,
@@ -72,7 +72,7 @@ class ShimStep:
         Args:
             step: The run of srun.
             journal: Where messages go.
-            direct: Whether and how the shim may connect to us.
+            direct: Finds out whether and how the shim may connect to us; reads files.
             confs: Where the oci.conf comes from whose commands it runs.
             place: The name of its node, if that is known.
             deposit: Keeps what its job needs to outlive us; None: nothing does.
@@ -84,7 +84,7 @@ class ShimStep:
         self.site: NodeSite | None = None
         self._confs = confs
         self._journal = journal
-        self._direct = direct
+        self._find_direct = direct
         self._shim: Shim | None = None
         self._known = trio.Event()  # that it is there, or never will be
         self._leaving = trio.Event()
@@ -214,7 +214,10 @@ class ShimStep:
             self._known.set()
 
     async def _run_once(self, options: Sequence[str], variables: Mapping[str, str]) -> None:
-        code = {**await in_thread(partial(code_variables, sources=_sources.needed))}
+        sources = _sources.needed
+        if (code := known_variables(sources=sources)) is None:
+            code = await in_thread(partial(code_variables, sources=sources))
+        code = {**code}
         if known := _runtimes.get(self._place):
             code[KNOWN_RUNTIME] = known
         options = [*options, "--export=" + ",".join(code)]
@@ -278,11 +281,12 @@ class ShimStep:
         return connected(to_srun, from_srun, self._journal)
 
     async def _get_ready(self, shim: Shim) -> None:
+        direct = await self._direct()  # the shim is on its way
         self.hello = await shim.hello()
         if self._place and self.hello.runtime:
             _runtimes[self._place] = self.hello.runtime
-        if self._direct.allowed:
-            if not await shim.dial(self._direct.ports, self._direct.alone):
+        if direct.allowed:
+            if not await shim.dial(direct.ports, direct.alone):
                 self.deposit.give_up("its streams go over srun")
         else:
             self.deposit.give_up("its streams go over srun")
@@ -294,6 +298,9 @@ class ShimStep:
         self.deposit.note(site=None if self.site is None else self.site.facts())
         needs_no_sources(self.hello)
         self._shim = shim
+
+    async def _direct(self) -> Direct:
+        return await in_thread(self._find_direct)
 
     async def _site_on(self, hello: Hello, shim: Shim) -> NodeSite | None:
         """Return the oci.conf that counts on a node.

@@ -98,7 +98,9 @@ EXIT += "StepId=1.0 (status=0x7f00)."
 async def running(*, allowed: bool = True) -> AsyncIterator[tuple[RanksStep, Srun]]:
     srun = Srun(2)
     confs = SiteConfs(None, None, RuntimeSettings())
-    step = RanksStep(cast("SrunStep", srun), Said().journal, Direct(allowed, None), confs, 2)
+    step = RanksStep(
+        cast("SrunStep", srun), Said().journal, lambda: Direct(allowed, None), confs, 2
+    )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(step.run, [], {})
         yield step, srun
