@@ -14,6 +14,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import msgspec
 import trio
@@ -179,14 +180,10 @@ class Lifecycle(Phases):
             ) as stack,
             stage.ready(
                 Submission(
-                    bundle,
-                    settings,
-                    engine,
-                    stack.request,
-                    self._skip_stage_out,
-                    self._staged_out,
-                    self._bundle_removed,
-                )
+                    bundle, settings, engine, stack.request, self._skip_stage_out,
+                    staged_out=partial(self._ledger.note, moved=None),
+                    removed=partial(self._ledger.note, staged=""),
+                )  # fmt: skip
             ) as stager,
             self._allocated(stack, bundle) as job,
         ):
@@ -227,12 +224,6 @@ class Lifecycle(Phases):
         elif self._create_request.in_foreground and config.process.terminal:
             self._stdio.mark_as_terminal()
         return bundle
-
-    def _staged_out(self) -> None:
-        self._ledger.note(moved=None)
-
-    def _bundle_removed(self) -> None:
-        self._ledger.note(staged="")
 
     def _request(self, bundle: Bundle) -> JobRequest:
         config, create_request = bundle.config, self._create_request
