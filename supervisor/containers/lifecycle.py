@@ -173,6 +173,7 @@ class Lifecycle(Phases):
             rootfs=bundle.rootfs,
             stager=stage.name,
         )
+        note = self._ledger.note
         async with (
             self._beside.open(),
             plugin_stack(
@@ -180,10 +181,10 @@ class Lifecycle(Phases):
             ) as stack,
             stage.ready(
                 Submission(
-                    bundle, settings, engine, stack.request, self._skip_stage_out,
-                    staged_out=partial(self._ledger.note, moved=None),
-                    removed=partial(self._ledger.note, staged=""),
-                )  # fmt: skip
+                    *(bundle, settings, engine, stack.request, self._skip_stage_out),
+                    staged_out=partial(note, moved=None),
+                    removed=partial(note, staged=""),
+                )
             ) as stager,
             self._allocated(stack, bundle) as job,
         ):
