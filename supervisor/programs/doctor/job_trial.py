@@ -21,6 +21,7 @@ from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.programs.doctor import node_images
 from scrun.supervisor.programs.doctor.call import Check, DoctorCall, Reporter, run_tool
 from scrun.supervisor.programs.doctor.cluster import (
     by_own_shim,
@@ -36,7 +37,10 @@ from scrun.supervisor.staging.id_maps import with_ids
 from scrun.supervisor.staging.staged_bundle import directory_for
 
 _USERS = "users of a container"
-NAMES = ("job", "step", "runtime on a node", "shared directory", _USERS, CONTAINER)
+NAMES = (
+    *("job", "step", "runtime on a node", "shared directory"),
+    *(node_images.NAME, _USERS, CONTAINER),
+)
 _PATIENCE = 60.0
 _STEP = 60.0
 _LEND = (
@@ -278,10 +282,11 @@ async def _in_job(call: DoctorCall, report: Reporter, job: Job, request: JobRequ
     with _token(call, request) as (directory, file, token):
         shim = await trio.to_thread.run_sync(by_own_shim, call, abandon_on_cancel=True)
         text = _RUNTIME + script(None, file) if shim else script(program, file)
-        _, lines = await _step(job, _PYTHON + text)
+        _, lines = await _step(job, _PYTHON + text + node_images.SCRIPT)
     seen, launch = read(lines), call.settings.slurm.launch
     report(judge_node_for_shim(seen) if shim else judge_runtime(program, seen, conf, launch))
     report(judge_directory(directory, seen, token, scripted=_scripted(call)))
+    report(node_images.judge(seen.node, lines))
     report(await _users(call, job, request))
     report(await try_container(call, job.environment))
 

@@ -21,7 +21,7 @@ everywhere = pytest.mark.parametrize(
 )
 on_slurm = pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
 
-ON_NODES = ("job", "step", "runtime on a node", "shared directory")
+ON_NODES = ("job", "step", "runtime on a node", "shared directory", "images on a node")
 
 
 class Doctor:
