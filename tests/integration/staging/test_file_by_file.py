@@ -20,11 +20,10 @@ import pytest
 
 from tests.harness.client import Client
 from tests.harness.docker import Docker
+from tests.harness.overlays import changes, hidden_store, on_overlay
 from tests.harness.podman import RUN, Podman, given, podman_of, rootless_podman
 from tests.harness.squashfs import fuse_for_all
 from tests.harness.users import root
-from tests.integration.staging.test_overlay import changes, hidden_store
-from tests.integration.staging.test_overlay_by_fuse import on_overlay
 
 IMAGE = """FROM busybox
 RUN mkdir -p /data/old/x /data/from /data/dir/sub /data/opaque/a/b /home/a /srv /media/sub

@@ -3,49 +3,21 @@
 Here because it is to write to an overlay; kernels before 5.11 refuse users everything.
 """
 
-import contextlib
 import os
 import re
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from tests.harness.overlays import begin, changes, on_overlay, said, way
 from tests.harness.podman import RUN, Podman, given
-from tests.harness.processes import processes, run
-from tests.harness.site import Site
-from tests.harness.squashfs import fuse_for_all
-from tests.harness.users import ordinary
+from tests.harness.processes import processes
 from tests.harness.wait import wait_while
-from tests.integration.staging.test_overlay import LOG, begin, changes, said, way
 
 pytestmark = pytest.mark.by_shim
 
 BY_FUSE = re.compile(r"root: the node mounts .* by fuse-overlayfs; changes come back at the end")
-
-
-@contextlib.contextmanager
-def on_overlay(settings: str = "") -> Iterator[Podman]:
-    """podman, whose containers write to an overlay."""
-    fuse_for_all()
-    site = Site("slurm", ordinary())
-    folders = {name: site.base / f"over-{name}" for name in ("lower", "upper", "work")}
-    scratch = Path(os.environ["SLURM_CLUSTER_DIR"]) / "disks" / site.base.name
-    for folder in (*folders.values(), scratch):
-        folder.mkdir()
-    options = ",".join(f"{name}dir={folder}" for name, folder in folders.items())
-    run("mount", "-t", "overlay", "overlay", "-o", options, str(scratch))
-    scratch.chmod(0o1777)
-    text = f'[staging]\nscratch = "{scratch}"\n[log]\nfile = "{site.base / LOG}"\n{settings}'
-    try:
-        with Podman(site, text, storage="overlay") as podman:
-            yield podman
-        assert not list(scratch.iterdir())
-    finally:
-        run("umount", "--lazy", str(scratch))
-        scratch.rmdir()
-        site.close()
 
 
 @pytest.fixture

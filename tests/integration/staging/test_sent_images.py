@@ -11,12 +11,7 @@ import pytest
 
 from tests.harness import cluster
 from tests.harness.docker import Docker
-from tests.harness.podman import RUN, Podman
-from tests.harness.squashfs import fuse_for_all, served
-from tests.harness.users import root
-from tests.harness.wait import wait_until, wait_while
-from tests.integration.engines.test_podman_adoption import kill_supervisors
-from tests.integration.staging.test_overlay import (
+from tests.harness.overlays import (
     COPIED,
     STAYS,
     as_with_runc,
@@ -26,6 +21,11 @@ from tests.integration.staging.test_overlay import (
     said,
     way,
 )
+from tests.harness.podman import RUN, Podman
+from tests.harness.squashfs import fuse_for_all, served
+from tests.harness.users import root
+from tests.harness.wait import wait_until, wait_while
+from tests.integration.engines.test_podman_adoption import kill_supervisors
 from tests.integration.staging.test_squashfs import CHANGED, ONE_USER, PACKED
 
 pytestmark = pytest.mark.by_shim

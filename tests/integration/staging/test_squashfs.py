@@ -11,11 +11,7 @@ import pytest
 
 from tests.harness import cluster
 from tests.harness.docker import Docker
-from tests.harness.podman import RUN, Podman
-from tests.harness.squashfs import fuse_for_all, served
-from tests.harness.wait import wait_until, wait_while
-from tests.integration.engines.test_podman_adoption import kill_supervisors
-from tests.integration.staging.test_overlay import (
+from tests.harness.overlays import (
     CHANGES,
     COPIED,
     EACH,
@@ -31,6 +27,10 @@ from tests.integration.staging.test_overlay import (
     way,
     with_store,
 )
+from tests.harness.podman import RUN, Podman
+from tests.harness.squashfs import fuse_for_all, served
+from tests.harness.wait import wait_until, wait_while
+from tests.integration.engines.test_podman_adoption import kill_supervisors
 
 pytestmark = pytest.mark.by_shim
 PACKED = "root: the node mounts squashfs images of the layers of "

@@ -8,10 +8,7 @@ import pytest
 from tests.harness.buildah import OCI, Buildah
 from tests.harness.containerd import IMAGE, Containerd
 from tests.harness.docker import Docker
-from tests.harness.podman import RUN, Podman, given, rootless_podman
-from tests.harness.squashfs import fuse_for_all
-from tests.harness.wait import wait_until
-from tests.integration.staging.test_overlay import (
+from tests.harness.overlays import (
     COPIED,
     STAYS,
     STORED,
@@ -20,6 +17,9 @@ from tests.integration.staging.test_overlay import (
     way,
     with_store,
 )
+from tests.harness.podman import RUN, Podman, given, rootless_podman
+from tests.harness.squashfs import fuse_for_all
+from tests.harness.wait import wait_until
 from tests.integration.staging.test_squashfs import PACKED
 
 CHANGE = "echo x >/etc/x; rm /bin/tac; mkdir -p /opt/a; echo y >/opt/a/y; chmod 600 /etc/passwd"
