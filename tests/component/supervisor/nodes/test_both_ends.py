@@ -322,14 +322,24 @@ async def test_many_at_once(rootfs: Path, tmp_path: Path) -> None:
             os.close(writable)
 
 
+def cgroups(name: str) -> list[Path]:
+    whole = Path("/sys/fs/cgroup")
+    return [*whole.glob(name), *whole.glob(f"*/{name}")]
+
+
 async def test_the_shim_is_killed(rootfs: Path, tmp_path: Path) -> None:
+    """The next one removes what it has left, the container's cgroup as well."""
     async with (
         node(rootfs, tmp_path) as there,
         there.running("sleep", "1000", stdio=(NULL, NULL, NULL)),
     ):
+        directory = Path((await there.shim.hello()).directory)
         there.process.signal(signal.SIGKILL)
         with trio.fail_after(5), pytest.raises(ShimLost):
             await there.shim.ended("c")
+    async with node(rootfs, tmp_path):
+        await soon(lambda: not directory.exists())
+    assert not cgroups(f"{directory.name}-*")
 
 
 async def test_the_direct_connection_breaks(rootfs: Path, tmp_path: Path) -> None:
