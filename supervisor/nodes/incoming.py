@@ -25,6 +25,7 @@ class Incoming:
         opened: Set when the caller's descriptor is not needed any more.
         over: Set when all of it has been written, or its reader has gone.
         first_errors: The first bytes of a standard error.
+        held: Whether what comes is not to be written yet; see `let_go`.
     """
 
     def __init__(self, link: Link, number: int, name: str, failed: Callable[[str], None]) -> None:
@@ -40,6 +41,7 @@ class Incoming:
         self.opened = trio.Event()
         self.over = trio.Event()
         self.first_errors = bytearray()
+        self.held = False
         self.link = link
         self._name = name
         self._failed = failed
@@ -69,7 +71,7 @@ class Incoming:
         self._window -= len(data)
         if self._window < 0:
             raise BrokenFrame(f"more than {WINDOW} bytes of a stream")
-        if self._sink is not None and not self._waiting:
+        if self._sink is not None and not (self._waiting or self.held):
             try:
                 count = self._sink.try_write(data)
             except Gone as error:
@@ -90,6 +92,11 @@ class Incoming:
             waiting.append(bytearray(data))
             if len(waiting) == 1:
                 self._tell()
+
+    def let_go(self) -> None:
+        """Write what has come while it was held."""
+        self.held = False
+        self._tell()
 
     def end(self) -> None:
         """Take the end of file."""
@@ -136,7 +143,9 @@ class Incoming:
     async def _write_all(self, found: Sink) -> None:
         try:
             while not self._gone:
-                if self._waiting:
+                if self.held:
+                    await self._changed.wait()
+                elif self._waiting:
                     await self._write_first(found)
                 elif found.pending:
                     await found.flush()

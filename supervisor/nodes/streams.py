@@ -82,6 +82,16 @@ class ContainerStreams:
         """What came first on standard error: a runtime in the foreground writes there, too."""
         return b"".join(bytes(incoming.first_errors) for incoming in self._incoming)
 
+    def hold(self) -> None:
+        """Write nothing that comes, until `let_go`."""
+        for incoming in self._incoming:
+            incoming.held = True
+
+    def let_go(self) -> None:
+        """Write what has come since `hold`, and what comes."""
+        for incoming in self._incoming:
+            incoming.let_go()
+
     def resized_fields(self) -> dict[str, int]:
         """Return the size of the caller's terminal, as fields of `resize`."""
         if self._terminal is None:

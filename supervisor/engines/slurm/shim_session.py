@@ -113,6 +113,7 @@ class ShimSession(_Running):
         program, shim, child_env = self._program, self._shim, self._child_env
         ends = LastingEnds(program.stdio, child_env, program.deposit)
         async with shim.streams(program.stdio, program.terminal, child_env, ends=ends) as streams:
+            streams.hold()  # what was seen of it is never lost: a successor has to know it before
             try:
                 await shim.call(
                     "exec", id=self._id, container=self._container, streams=streams.fields,
@@ -122,6 +123,7 @@ class ShimSession(_Running):
                 return not_started(words_of(error), what="program")
             program.deposit.note(target=self._id, streams=streams.fields)
             program.running()
+            streams.let_go()
             return await self._end_of(streams)
 
     def _ending(self, code: int, streams: ContainerStreams) -> Ending:
