@@ -39,6 +39,7 @@ from scrun.supervisor.engines.slurm.tools import Tools
 _FIRST_PAUSE, _SECOND_PAUSE, _LAST_PAUSE = 0.5, 2.0, 60.0
 _SCHEDULER_LOOKS = 2.0  # within that, whatever the first answer was
 _NEW = 4.0  # so long a job without a reason is asked about often: `create` waits for the answer
+_BUSY = 20.0  # and so long every two seconds: a busy scheduler's first pass may be late
 _ANSWER = 10.0
 _AT_ONCE = 1000  # jobs in a query: one argument has 128 KiB at most
 _TIMES_AS_SECONDS = {"SLURM_TIME_FORMAT": "%s"}
@@ -91,7 +92,7 @@ class Queue:
                     ):
                         return Waiting(FORGOTTEN)
                     lasts = _FIRST_PAUSE  # what comes now is the scheduler's word
-                    pauses.soon_if_new(trio.current_time())
+                    pauses.nothing_known(trio.current_time())
                     continue
                 if is_news(reported, waiting, time.time()):
                     reported = waiting
@@ -155,6 +156,7 @@ class _Pauses:
 
     def __init__(self, now: float) -> None:
         self._new_until = now + _NEW
+        self._unknown_until = now + _BUSY
         self.soon(now)
 
     def soon(self, now: float) -> None:
@@ -162,10 +164,13 @@ class _Pauses:
         self._pause = _FIRST_PAUSE
         self.due = now + self._pause
 
-    def soon_if_new(self, now: float) -> None:
-        """Schedule the next query so for a job that has just entered the queue."""
+    def nothing_known(self, now: float) -> None:
+        """Schedule the next query soon for a job that has not been in the queue for long."""
         if now < self._new_until:
             self.soon(now)
+        elif now < self._unknown_until:
+            self._pause = min(self._pause, _SECOND_PAUSE)
+            self.due = now + self._pause
 
     def asked(self, now: float) -> None:
         """Schedule the next query after the job's own."""
