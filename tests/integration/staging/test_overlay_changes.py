@@ -156,8 +156,12 @@ def test_what_several_tasks_write_is_on_their_nodes() -> None:
 
 
 def places(podman: Podman) -> list[Path]:
-    """What is left on the nodes, which have this machine's /tmp."""
-    found = Path("/tmp").glob("scrun-written-*")
+    """What is left on the nodes, which have this machine's /tmp; steps of srun have our TMPDIR."""
+    found = [
+        path
+        for folder in ("/tmp", podman.environment["TMPDIR"])
+        for path in Path(folder).glob("scrun-written-*")
+    ]
     return [path for path in found if path.stat().st_uid == podman.site.user.uid]
 
 
