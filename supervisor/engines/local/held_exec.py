@@ -3,7 +3,7 @@
 import os
 import select
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import trio
@@ -13,6 +13,7 @@ from scrun.supervisor.children.processes import Child
 
 _PATIENCE = 5.0
 _BEGINNING, _RETRY = 1.0, 0.01
+_AGAIN = 0.1
 _STATUS = 16
 _SHELL = """\
 exec {error}>&2 2>/dev/null
@@ -53,8 +54,7 @@ class HeldExec:
             await self._shell.wait()
         except trio.Cancelled:
             with trio.move_on_after(_PATIENCE, shield=True):
-                self._kill(and_end_it=True)
-                await self._shell.wait()
+                await end(self._shell, lambda: self._kill(and_end_it=True))
             raise
         if written := os.pread(self._status, _STATUS, 0):
             return exited(int(written))
@@ -89,6 +89,17 @@ class HeldExec:
                     for program in programs.values():
                         _signal(program, signal.SIGKILL)
             return bool(runtimes)
+
+
+async def end(shell: Child, kill: Callable[[], object]) -> None:
+    """Kill what a shell has started until it ends: it may have yet to start that.
+
+    No event tells when it does so; the caller has a deadline.
+    """
+    while not shell.ended:
+        kill()
+        with trio.move_on_after(_AGAIN):
+            await shell.wait()
 
 
 def _signal(pidfd: int, number: int) -> None:

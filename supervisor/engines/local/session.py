@@ -20,7 +20,12 @@ from scrun.supervisor.contracts.engine import Program
 from scrun.supervisor.core.deposits import OWN
 from scrun.supervisor.core.left import Found
 from scrun.supervisor.engines.failures import program_failure
-from scrun.supervisor.engines.local.held_exec import HeldExec, held_command, pids_of_children
+from scrun.supervisor.engines.local.held_exec import (
+    HeldExec,
+    end,
+    held_command,
+    pids_of_children,
+)
 from scrun.supervisor.engines.local.programs import Programs
 
 _PATIENCE = 5.0
@@ -122,8 +127,7 @@ class LocalSession:
                     # The program is the runtime's child, and would outlive it; or it does not
                     # exist yet, because the script still waits for the container.
                     with trio.move_on_after(_PATIENCE, shield=True):
-                        kill_started(runtime, and_end_it=True)
-                        await runtime.wait()
+                        await end(runtime, lambda: kill_started(runtime, and_end_it=True))
                     raise
 
     async def signal(self, number: int) -> None:

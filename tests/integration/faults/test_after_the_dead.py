@@ -139,7 +139,7 @@ def test_after_a_reboot_of_the_submit_host(make_site: MakeSite) -> None:
     record["supervisor"] |= {"pid": os.getpid(), "boot": "another boot"}
     path.write_text(json.dumps(record))
     assert life.state()["status"] == "stopped"
-    # for a moment it looks as if it were adopted: who cleans up has its lock, and has yet to say so
+    # for a moment it looks as if it were adopted: who cleans up has its lock before it says so
     wait_until("it is lost", lambda: "the supervisor was lost" in site.must("list"))
     wait_until("everything given back", lambda: is_clean(site), A_MINUTE)
     life.delete()
