@@ -83,7 +83,7 @@ async def _remove(directory: str, request: JobRequest, *, abandon: bool) -> bool
     """
     lost = isinstance(sys.exception(), StagingError)
     try:
-        return await in_thread(_is_removed, directory, abandon=abandon)
+        return await in_thread(_remove_whole, directory, abandon=abandon)
     except StagingError as error:
         if not lost:
             raise
@@ -91,7 +91,8 @@ async def _remove(directory: str, request: JobRequest, *, abandon: bool) -> bool
         return False
 
 
-def _is_removed(directory: str) -> bool:
+def _remove_whole(directory: str) -> bool:
+    """Remove a staged bundle; return whether nothing of it is left."""
     stage_out(directory)
     return not os.path.lexists(directory)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from scrun.supervisor.staging.marks import is_set
+from scrun.supervisor.staging.marks import ALL, REMOVED, is_set
 from scrun.supervisor.staging.overlay_options import Overlay, Unusable, is_plain, opaque, parse
 from scrun.supervisor.staging.plain import layers_of
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _MOST = 400  # the kernel's limit is 500
 _FUSE = "fuse.fuse-overlayfs"
 _FUSES_OWN = ("user.fuseoverlayfs.opaque", "user.overlay.opaque", "trusted.overlay.opaque")
-_FUSES_NAMES = ".wh."
 _KERNELS_OWN = "/sys/module/overlay/parameters/"
 
 
@@ -122,7 +121,7 @@ def _sources(name: str, overlay: Overlay) -> tuple[int, ...]:
     found = []
     for number, layer in enumerate(overlay.layers):
         path = os.path.join(layer, name)
-        if overlay.by_fuse and os.path.lexists(os.path.join(layer, _FUSES_NAMES + name)):
+        if overlay.by_fuse and os.path.lexists(os.path.join(layer, REMOVED + name)):
             break
         try:
             status = os.lstat(path)
@@ -133,7 +132,7 @@ def _sources(name: str, overlay: Overlay) -> tuple[int, ...]:
         found.append(number)
         if any(is_set(path, mark) for mark in marks):
             break
-        if overlay.by_fuse and os.path.lexists(os.path.join(path, f"{_FUSES_NAMES}.wh..opq")):
+        if overlay.by_fuse and os.path.lexists(os.path.join(path, ALL)):
             break
     if not found:
         raise Unusable(f"do not have /{name}")

@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _FUSES_OWN = "user.fuseoverlayfs.opaque"
-_REMOVED = ".wh."
-_ALL = ".wh..wh..opq"
+REMOVED = ".wh."
+"""Begins the name that says that what has the rest of it is removed."""
+
+ALL = ".wh..wh..opq"
+"""The name that says that all is."""
 
 
 class Marks(msgspec.Struct, frozen=True):
@@ -35,15 +38,15 @@ class Marks(msgspec.Struct, frozen=True):
         """Tell whether a directory hides all that was there."""
         if is_set(folder, self.opaque):
             return True
-        return self.by_fuse and (is_set(folder, _FUSES_OWN) or _ALL in os.listdir(folder))
+        return self.by_fuse and (is_set(folder, _FUSES_OWN) or ALL in os.listdir(folder))
 
     def parted(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
         """Part the names in a directory: those of files, and those that are removed."""
         if not self.by_fuse:
             return [*names], []
-        files = [name for name in names if not name.startswith(_REMOVED)]
-        removed = {name.removeprefix(_REMOVED) for name in names} - {*files}
-        return files, sorted(removed - {"", ".", "..", _ALL.removeprefix(_REMOVED)})
+        files = [name for name in names if not name.startswith(REMOVED)]
+        removed = {name.removeprefix(REMOVED) for name in names} - {*files}
+        return files, sorted(removed - {"", ".", "..", ALL.removeprefix(REMOVED)})
 
 
 def is_deletion(status: os.stat_result) -> bool:

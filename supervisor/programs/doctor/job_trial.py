@@ -92,11 +92,7 @@ done
 
 def read(lines: list[str]) -> NodeReport:
     """Parse the output of `script`; of several nodes, the first counts."""
-    found: dict[str, str] = {}
-    for line in lines:
-        word, _, rest = line.partition(" ")
-        if word in ("node", "runtime", "token", "python"):
-            found.setdefault(word, rest.strip())
+    found = node_images.told(lines, ("node", "runtime", "token", "python"))
     return NodeReport(
         found.get("node", "?"),
         found.get("runtime", ""),

@@ -1,6 +1,6 @@
 """How a node mounts root file systems of images: the part of the test job that asks it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from scrun.supervisor.programs.doctor.findings import Finding
 from scrun.supervisor.staging.on_node import ROOTLESS
@@ -40,6 +40,19 @@ _LACKING = "squashfuse, or /dev/fuse for users, is missing"
 _REMEDY = "install fuse-overlayfs there, and have udev make /dev/fuse for all"
 
 
+def told(lines: Sequence[str], words: Collection[str]) -> dict[str, str]:
+    """Return what follows the first of the lines that begin with each of some words.
+
+    A site's scripts may write lines, too.
+    """
+    found: dict[str, str] = {}
+    for line in lines:
+        word, _, rest = line.partition(" ")
+        if word in words:
+            found.setdefault(word, rest.strip())
+    return found
+
+
 def judge(node: str, lines: Sequence[str]) -> Finding:
     """Judge what the script has printed.
 
@@ -47,11 +60,7 @@ def judge(node: str, lines: Sequence[str]) -> Finding:
         node: The name of the node.
         lines: The lines; of several nodes, the first counts.
     """
-    found: dict[str, str] = {}
-    for line in lines:
-        word, _, rest = line.partition(" ")
-        if word in ("overlay", "refused", "squashfs"):
-            found.setdefault(word, rest.strip())
+    found = told(lines, ("overlay", "refused", "squashfs"))
     if (by := found.get("overlay")) is None:
         why = found.get("refused") or "it cannot be tried there"
         text = f"{node}: no overlay ({why}), so each container gets a copy of its image"
