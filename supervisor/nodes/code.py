@@ -1,18 +1,18 @@
-"""How the shim comes to the node: as text in a command, and modules in the step's environment.
+"""The shim's code, and how it comes to the node, on which nothing of ours is installed.
 
-Not by srun's standard input: what is longer than a KiB takes 43 ms more there, because srun waits
+What connects to us travels in the step's environment, and the rest over that connection. All in
+the environment would be there as soon, but srun has that in memory four times, for as long as the
+container lives. Over srun's standard input, what is longer than a KiB takes 43 ms more: srun waits
 for an acknowledgement.
 
-Nothing of ours is installed there. A bare interpreter takes 8 ms; to compile the modules would
-take twice as long, so they travel compiled as well, for an interpreter that writes the same
-bytecode as ours.
+A bare interpreter takes 8 ms; to compile the modules would take twice as long. So they travel
+compiled, to an interpreter that writes the same bytecode as ours, and else as sources.
 """
 
 import base64
 import functools
 import marshal
 import os
-import sys
 import zlib
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER
@@ -24,81 +24,61 @@ from scrun.core.paths import packages
 from scrun.supervisor.nodes.lean_code import lean
 
 PACKAGE = "scrun.supervisor.shim"
-_ABOVE = ("scrun", "scrun.supervisor")  # packages, which are empty there
+_ABOVE = ("scrun", "scrun.supervisor")  # packages, which are empty there, as the shim's is
+_BEST = 9
+_FIRST = ("arrival", "dial", "frames", "json_text")
 _UNTIL_HELLO = (
-    *("children", "files", "frames", "hello", "json_text", "link"),
-    *("loop", "main", "mpi", "processes", "runtime"),
+    *("children", "files", "hello", "link", "loop", "main", "mpi", "processes", "runtime"),
 )
 _UNTIL_CREATED = (
-    *("console", "containers", "dial", "libc", "looks", "making", "memory", "site"),
+    *("console", "containers", "libc", "looks", "making", "memory", "site"),
     *("site_containers", "streams", "targets", "words"),
 )
-_VARIABLE = 100_000  # characters; the kernel takes 128 KiB
 
 
-class Sources:
-    """Whether shims get their sources, too, half of the code: srun has it in memory four times.
+@functools.cache
+def variables() -> dict[str, str]:
+    """Return the variable for the step's environment; reads files.
 
-    They do until one did not need them. One that lacks them says so (`NEEDS_SOURCES` of
-    `supervisor.nodes.boot`), and then all get them.
-    """
-
-    def __init__(self) -> None:
-        """Begin without knowing any node."""
-        self._needed: bool | None = None
-
-    @property
-    def needed(self) -> bool:
-        """Whether the next one gets them."""
-        return self._needed is not False
-
-    def not_needed_by(self, python: str) -> None:
-        """Note that a shim runs, by this version of Python."""
-        if self._needed is None and python.split(".")[:2] == [*map(str, sys.version_info[:2])]:
-            self._needed = False
-
-    def missed(self) -> None:
-        """Note that a shim could not begin without them."""
-        self._needed = True
-
-
-_variables: dict[bool, dict[str, str]] = {}
-
-
-def known_variables(*, sources: bool) -> dict[str, str] | None:
-    """Return what `variables` has returned before."""
-    return _variables.get(sources)
-
-
-def variables(*, sources: bool) -> dict[str, str]:
-    """Return variables for the step's environment that carry the code; reads files.
-
-    Args:
-        sources: Whether it is for other interpreters than ours, too.
+    It is in base64: a line with the version of our bytecode in hexadecimal, and a length; modules
+    as `code` has them, compiled, of that length; the same as sources.
 
     Raises:
         OSError: Our own modules cannot be read.
     """
-    if (known := known_variables(sources=sources)) is None:
-        text = base64.b64encode(_code(with_sources=sources)).decode()
-        parts = [text[at : at + _VARIABLE] for at in range(0, len(text), _VARIABLE)]
-        known = {f"SCRUN_SHIM_{number}": part for number, part in enumerate(parts)}
-        _variables[sources] = known
-    return known
+    compiled, sources = _packed(_compiled()[:1]), _packed_sources(first=True)
+    line = f"{MAGIC_NUMBER.hex()} {len(compiled)}\n".encode()
+    return {"SCRUN_SHIM": base64.b64encode(line + compiled + sources).decode()}
 
 
-def _code(*, with_sources: bool) -> bytes:
-    """Return the code.
+def code(python: str) -> bytes:
+    """Return the code that is not in the environment; reads files.
 
-    That is a line of words: the length of the sources, the version of our bytecode in hexadecimal,
-    and lengths. Then, compressed by zlib, the sources by their modules' names as JSON (or
-    nothing), and the same compiled, by `marshal`: the modules until hello, those for a container,
-    and the others. All of these but the last have those lengths before they are compressed.
+    That is a line of numbers, and, compressed by zlib, dictionaries of modules by `marshal`: those
+    until hello, those for a container, and the others. The numbers are the lengths of these before
+    they are compressed, and 0 for the last. Or the line is empty, and sources follow, as JSON.
+
+    Args:
+        python: The version of the bytecode of the node's Python, in hexadecimal.
+
+    Raises:
+        OSError: Our own modules cannot be read.
     """
-    text = zlib.compress(msgspec.json.encode(_sources())) if with_sources else b""
-    parts = _compiled()
-    words = (len(text), MAGIC_NUMBER.hex(), *map(len, parts[:-1]))
-    return " ".join(map(str, words)).encode() + b"\n" + text + zlib.compress(b"".join(parts))
+    return _code(python == MAGIC_NUMBER.hex())
+
+
+@functools.cache
+def _code(compiled: bool) -> bytes:
+    return _packed(_compiled()[1:]) if compiled else _packed_sources(first=False)
+
+
+def _packed(parts: list[bytes]) -> bytes:
+    sizes = (*map(len, parts[:-1]), 0)
+    return " ".join(map(str, sizes)).encode() + b"\n" + zlib.compress(b"".join(parts), _BEST)
+
+
+def _packed_sources(*, first: bool) -> bytes:
+    return b"\n" + zlib.compress(msgspec.json.encode(_sources(first=first)), _BEST)
 
 
 def _files() -> dict[str, str]:
@@ -106,39 +86,41 @@ def _files() -> dict[str, str]:
     folder = os.path.join(packages(), *PACKAGE.split("."))
     stems = sorted(file.removesuffix(".py") for file in os.listdir(folder) if file.endswith(".py"))
     return {
-        PACKAGE if stem == "__init__" else f"{PACKAGE}.{stem}": os.path.join(folder, f"{stem}.py")
+        f"{PACKAGE}.{stem}": os.path.join(folder, f"{stem}.py")
         for stem in stems
+        if stem != "__init__"
     }
 
 
-def _sources() -> dict[str, str]:
-    sources = dict.fromkeys(_ABOVE, "")
+def _sources(*, first: bool) -> dict[str, str]:
+    sources = dict.fromkeys((*_ABOVE, PACKAGE), "") if first else {}
     for name, path in _files().items():
-        with open(path, encoding="utf-8") as source:
-            sources[name] = source.read()
+        if (part_of(name) == 0) is first:
+            with open(path, encoding="utf-8") as source:
+                sources[name] = source.read()
     return sources
 
 
 @functools.cache
 def _compiled() -> list[bytes]:
     """Return the modules in the order in which they are needed; see `part_of`."""
-    compiled = {name: compile("", name, "exec", dont_inherit=True) for name in _ABOVE}
+    parts: list[dict[str, CodeType]] = [{}, {}, {}, {}]
+    for name in (*_ABOVE, PACKAGE):
+        parts[0][name] = compile("", name, "exec", dont_inherit=True)
     for name, path in _files().items():
-        code = SourceFileLoader(name, path).get_code(name)  # from its cache
-        assert code is not None
-        compiled[name] = lean(code)
-    parts: list[dict[str, CodeType]] = [{}, {}, {}]
-    for name, code in compiled.items():
-        parts[part_of(name)][name] = code
+        found = SourceFileLoader(name, path).get_code(name)  # from its cache
+        assert found is not None
+        parts[part_of(name)][name] = lean(found)
     return [marshal.dumps(part) for part in parts]
 
 
 def part_of(name: str) -> int:
-    """Return when a module is needed: 0 before hello, 1 for each container, 2 for some.
+    """Return when a module is needed: 0 to connect, 1 before hello, 2 for a container, 3 for some.
 
     To decompress all takes 2 ms, for which a container would wait.
     """
-    package, _, stem = name.rpartition(".")
-    if package != PACKAGE or stem in _UNTIL_HELLO:
-        return 0
-    return 1 if stem in _UNTIL_CREATED else 2
+    stem = name.rpartition(".")[2]
+    return next((at for at, stems in enumerate(_WHEN) if stem in stems), len(_WHEN))
+
+
+_WHEN = (_FIRST, _UNTIL_HELLO, _UNTIL_CREATED)

@@ -3,20 +3,23 @@
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
 import trio
 
+from scrun.core.errors import described
 from scrun.core.text import printable_lines
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.journal import Journal
-from scrun.supervisor.nodes.dialing import Listener, Unreached
+from scrun.supervisor.nodes.code import code
+from scrun.supervisor.nodes.dialing import Listener
 from scrun.supervisor.nodes.ends import Source
 from scrun.supervisor.nodes.link import Broken, Link
-from scrun.supervisor.nodes.listening import NotReached, addresses
-from scrun.supervisor.nodes.messages import Ended, Event, Reply, Signal, decoded
+from scrun.supervisor.nodes.messages import Asked, Ended, Event, Reply, Signal, decoded
 from scrun.supervisor.nodes.messages import Hello as Hello
 from scrun.supervisor.nodes.messages import ShimError as ShimError
 from scrun.supervisor.nodes.messages import ShimLost as ShimLost
@@ -25,6 +28,7 @@ from scrun.supervisor.nodes.streams import ContainerStreams, Ends
 from scrun.supervisor.nodes.table import StreamTable
 from scrun.supervisor.shim.frames import (
     CALL,
+    DATA,
     EVENT,
     HEADER,
     LONGEST,
@@ -38,17 +42,8 @@ BEGINS_WITH = HEADER.pack(EVENT, 0, 0)[:5]
 """How the first frame of a shim begins, an event."""
 
 _LAST_DATA = 1.0
-ALONE = 600.0
-"""How long a shim waits for a successor, in seconds, if nobody says otherwise."""
-
-LONGEST_ALONE = 2e6
-"""The longest; a shim counts milliseconds, in 31 bits."""
-
-_DIAL_PATIENCE = 2.0
-_DIAL_ANSWERS = 30.0
-_WORDS_BEFORE = 500
-
-_unreached = Unreached()
+_LAST_DATA = 1.0
+_MOST_WORDS = 500
 
 
 class Awaited:
@@ -71,6 +66,7 @@ class Shim:
 
     Attributes:
         lost: Set when it has gone.
+        asked: How it has asked for its code, when it has.
         on_signal: Called with the number of a signal that Slurm sends to the step.
         short_of_memory: The containers that may have ended for want of memory.
         without_files: Those whose root file system went away.
@@ -79,6 +75,7 @@ class Shim:
     def __init__(self, control: Link, nursery: trio.Nursery, journal: Journal) -> None:
         """Use `connected`."""
         self.lost = trio.Event()
+        self.asked = Asked("")
         self.on_signal: Callable[[int], None] = _ignore
         self.short_of_memory: set[str] = set()
         self.without_files: set[str] = set()
@@ -86,7 +83,7 @@ class Shim:
         self._control = control
         self._nursery = nursery
         self._journal = journal
-        self._direct = False
+        self._come: Awaited = Awaited()
         self._hello: Awaited = Awaited()
         self._last_call = 0
         self._last_target = 0
@@ -247,51 +244,33 @@ class Shim:
         table = self._table
         return ContainerStreams(table, stdio, terminal, child_env, journal, self.tell, ends)
 
-    async def dial(
-        self, ports: str | None, alone: float = ALONE, patience: float = _DIAL_PATIENCE
-    ) -> bool:
-        """Have the shim connect to us directly, for streams; before the first of them.
+    @property
+    def is_direct(self) -> bool:
+        """Whether it has a direct connection; else all goes over srun."""
+        return self._table.link is not self._control
 
-        Where it cannot, they go over srun, which is slower.
+    async def begin(self, call: Mapping[str, object], listener: Listener | None) -> None:
+        """Have it come, and wait until it has asked for its code.
 
         Args:
-            ports: The range to listen in, as "60001-63000" (SrunPortRange); None for any.
-            alone: How long it waits for a successor when we have died, in seconds.
-            patience: How long the shim tries, in seconds.
-
-        Returns:
-            Whether there is a direct connection.
+            call: The call `begin`.
+            listener: Where it may connect; None: nowhere.
 
         Raises:
-            ShimLost: The shim has gone.
+            ShimLost: It never comes.
         """
-        hello = await self.hello()
-        if hello.node in _unreached:
-            self._journal.write("info", f"{hello.node}: streams go over srun, as before")
-            return False
-        begun = trio.current_time()
-        secret = os.urandom(32)
-        try:
-            async with Listener(ports, secret, self._journal).listening() as listener:
-                offered = await addresses(hello.environment, listener.port)
-                with trio.move_on_after(patience + _DIAL_ANSWERS):
-                    await self.call(
-                        "dial", addresses=offered, secret=secret.hex(), patience=patience,
-                        alone=min(alone, LONGEST_ALONE),
-                    )  # fmt: skip
-                    fd = await listener.connected()
-                    await self._use(Link(fd, fd))
-                    return True
-        except (NotReached, ShimError, OSError) as error:
-            self._journal.write("info", f"{hello.node}: streams go over srun: {error}")
-            if trio.current_time() - begun > patience / 2:
-                _unreached.add(hello.node)
-            return False
-        self._lose("it did not answer")
-        raise ShimLost(f"the shim has gone: {self._reason}")
+        self._control.put(frame(CALL, 0, msgspec.json.encode(call)))
+        async with unwrapped() as nursery:
+            if listener is not None:
+                nursery.start_soon(self._accept, listener)
+            await self._coming(self._come)
+            nursery.cancel_scope.cancel()
 
-    async def _use(self, link: Link) -> None:
-        self._direct = True
+    async def _accept(self, listener: Listener) -> None:
+        fd = await listener.connected()
+        self._nursery.start_soon(self._run_direct, Link(fd, fd))
+
+    def _use(self, link: Link) -> None:
         self._table.use(link)
         self._nursery.start_soon(self._run_direct, link)
 
@@ -299,19 +278,31 @@ class Shim:
         with trio.CancelScope() as scope:
             self._direct_scope = scope
             try:
-                await link.run(self._dispatch)
+                await link.run(partial(self._dispatch, link))
             except Broken as error:
+                if not self._hello.came:
+                    return  # it asks for its code once more, over srun, or ends
                 self._lose(f"its direct connection: {error}")
-        self._table.over()
+        if self._table.link is link:
+            self._table.over()
 
     async def run_control(self) -> None:
         """Carry frames over srun until that ends."""
         try:
-            await self._control.run(self._dispatch_control)
+            await self._control.run(partial(self._dispatch, self._control))
         except Broken as error:
             self._lose(f"srun's streams: {error}")
-        if not self._direct:
+        finally:
+            self._say_others()
+        if not self.is_direct:
             self._table.over()
+
+    def _say_others(self) -> None:
+        """Log what is no frame: sites have scripts that write to a step's output."""
+        words = printable_lines(bytes(self._control.before)).decode().strip()
+        self._control.before.clear()
+        if words:
+            self._journal.write("verbose", f"the step's output: {words[:_MOST_WORDS]}")
 
     _direct_scope: trio.CancelScope | None = None
 
@@ -324,18 +315,20 @@ class Shim:
             return
         self._reason = reason
         self.lost.set()
-        for awaited in (self._hello, *self._calls.values(), *self._targets.values()):
+        for awaited in (self._come, self._hello, *self._calls.values(), *self._targets.values()):
             awaited.known.set()
         if self._direct_scope is not None:  # what it sent last may be on its way
             self._direct_scope.deadline = trio.current_time() + _LAST_DATA
 
-    def _dispatch_control(self, kind: int, stream: int, payload: memoryview) -> None:
-        if self._direct:
+    def _dispatch(self, link: Link, kind: int, stream: int, payload: memoryview) -> None:
+        is_known = link is self._table.link
+        if kind == EVENT and decoded(payload, Event).event == "code":
+            if self._hello.came or (self._come.came and is_known):
+                raise BrokenFrame("it asks for its code again")
+            self._send_code(link, decoded(payload, Asked))
+        elif not is_known:
             raise BrokenFrame(f"a frame of kind {kind} is in the wrong place")
-        self._dispatch(kind, stream, payload)
-
-    def _dispatch(self, kind: int, stream: int, payload: memoryview) -> None:
-        if kind == REPLY:
+        elif kind == REPLY:
             call = decoded(payload, Reply).call
             if call in self._calls:
                 self._calls[call].set(decoded(payload, dict))
@@ -344,13 +337,25 @@ class Shim:
         else:
             self._table.dispatch(kind, stream, payload)
 
+    def _send_code(self, link: Link, asked: Asked) -> None:
+        """Use the connection over which it asks: it has found no other, or that one failed."""
+        if link is self._control and self._direct_scope is not None:
+            self._direct_scope.cancel()
+        self._table.use(link)
+        self.asked = asked
+        self._come.set(asked)
+
+        @self._nursery.start_soon
+        async def send() -> None:
+            try:
+                link.put(frame(DATA, 0, await in_thread(code, asked.python)))
+            except OSError as error:
+                self._lose(f"its code cannot be read: {described(error)}")
+
     def _take_event(self, event: str, payload: memoryview) -> None:
         if event == "hello":
             self._hello.set(decoded(payload, Hello))
-            before = printable_lines(bytes(self._control.before)).decode().strip()
-            self._control.before.clear()
-            if before:
-                self._journal.write("verbose", f"before the shim: {before[:_WORDS_BEFORE]}")
+            self._say_others()
         elif event == "signal":
             self.on_signal(decoded(payload, Signal).number)
         elif event == "ended":

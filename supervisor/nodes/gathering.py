@@ -1,7 +1,7 @@
 """The shims of a step of several tasks, each over a connection of its own.
 
 srun sends what it reads to all tasks, and mixes what they write. So all get the same call and the
-same secret, and each then says who it is over a direct connection (`supervisor.shim`, `gather`).
+same secret, and each then says who it is over a direct connection.
 """
 
 import os
@@ -13,6 +13,7 @@ import trio
 
 from scrun.supervisor.core.nurseries import until, unwrapped
 from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.nodes.beginning import Direct, begin_call
 from scrun.supervisor.nodes.connection import Hello, Shim, ShimLost, connected
 from scrun.supervisor.nodes.dialing import RANDOM, Listener
 from scrun.supervisor.shim.frames import CALL, frame
@@ -93,7 +94,7 @@ class Gathering:
         """Call all ranks, and take their connections until they are there.
 
         Args:
-            ports: The range to listen in.
+            ports: See `gathered`.
             nursery: For the connections.
 
         Raises:
@@ -103,8 +104,8 @@ class Gathering:
         secret = os.urandom(RANDOM)
         most = 2 * self._count  # one that was lost may come again
         async with Listener(ports, secret, self._journal, most).listening() as listener:
-            call = {"call": 0, "verb": "gather", "port": listener.port}
-            call |= {"secret": secret.hex(), "patience": _PATIENCE}
+            direct = Direct(True, ports, alone=0, patience=_PATIENCE)
+            call = begin_call(listener.port, secret, direct, needed=True)
             with suppress(BrokenPipeError):  # srun has ended, which others notice
                 os.write(self._to_srun, frame(CALL, 0, msgspec.json.encode(call)))
             async with until(self.complete.wait):

@@ -1,6 +1,6 @@
 """Makes compiled modules small: no columns in tracebacks, no docstrings of functions.
 
-The shim's code is in srun's environment, of which srun has several copies in memory.
+The shim's code goes to the node with each step, a part of it in srun's environment.
 """
 
 import inspect

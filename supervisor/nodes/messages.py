@@ -40,6 +40,14 @@ class ShimLost(EngineError):
     """The shim has gone, and with it what it made."""
 
 
+class Asked(msgspec.Struct, frozen=True):
+    """That a shim asks for its code, see `supervisor.shim`."""
+
+    python: str
+    error: str = ""
+    waited: float = 0.0
+
+
 class Hello(msgspec.Struct, frozen=True):
     """What a shim says of itself, see `supervisor.shim`."""
 

@@ -10,7 +10,8 @@ import trio
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.log.journal import Journal
-from scrun.supervisor.nodes.connection import ALONE, BEGINS_WITH, LONGEST_ALONE, Awaited, Shim
+from scrun.supervisor.nodes.beginning import ALONE, LONGEST_ALONE
+from scrun.supervisor.nodes.connection import BEGINS_WITH, Awaited, Shim
 from scrun.supervisor.nodes.dialing import Listener
 from scrun.supervisor.nodes.lasting import ResumedEnds
 from scrun.supervisor.nodes.link import Link
@@ -76,7 +77,7 @@ class ResumedShim(Shim):
             hello: What it said to the other.
             targets: Its containers and execs, and the container of each.
             written: How many bytes of each of their streams were written.
-            ports: See `dial`.
+            ports: See `beginning.Direct`.
             alone: Likewise.
 
         Raises:
@@ -99,7 +100,7 @@ class ResumedShim(Shim):
             @nursery.start_soon
             async def connect() -> None:
                 fd = await listener.connected()
-                await self._use(Link(fd, fd))
+                self._use(Link(fd, fd))
 
             call = {
                 "call": 0,
@@ -145,9 +146,9 @@ class ResumedShim(Shim):
                 self._table.resume(resumed.inputs)
             self._resumed.set(resumed)
 
-    def _dispatch_control(self, kind: int, stream: int, payload: memoryview) -> None:
-        if not self._direct:  # a late word for the other does not matter
-            self._dispatch(kind, stream, payload)
+    def _dispatch(self, link: Link, kind: int, stream: int, payload: memoryview) -> None:
+        if link is self._table.link:  # else a late word for the other, which does not matter
+            super()._dispatch(link, kind, stream, payload)
 
     def _lose(self, reason: str) -> None:
         super()._lose(reason)

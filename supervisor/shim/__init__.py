@@ -1,18 +1,20 @@
 """The shim: our process in a job's step, which makes and holds the container on the node.
 
 It RUNS ON THE NODE, with the standard library of Python 3.6 or newer and nothing of ours
-installed: it travels over the step's own srun. It imports nothing but its own folder, holds no
+installed: it comes with the step. It imports nothing but its own folder, holds no
 settings and decides nothing: it does what the supervisor asks, and reports.
 
 **Start.** The step's command is a Python with a few lines, BOOT (`supervisor.nodes.boot`), which
-takes the shim's modules from its environment. Both directions of srun carry frames (`frames`).
-What is on standard output before `hello` is no frame, for sites have scripts that write there.
-Standard error is for the text of an internal error only.
+takes the shim's first modules from its environment (`arrival`). Both directions of srun carry
+frames (`frames`). Over srun comes the call `begin`, which says where to connect. The shim asks for
+the rest of its code, the event `code`, over the direct connection, or over srun if there is none,
+or if that one fails before the code has come; it gets that in a frame DATA of stream 0, and says
+`hello`. What is on standard output and no frame is from scripts of the site's. Standard error is
+for the text of an internal error only.
 
 **Frames.** A header (`frames.HEADER`: kind, stream, length), then `length` bytes. CALL, REPLY and
-EVENT carry JSON; the others belong to a stream. They go over srun until `dial` has succeeded, and
-then, after the reply to that, over the direct connection only. srun holds back what is longer than
-1 KiB for some 40 ms.
+EVENT carry JSON; the others belong to a stream. After `begin` they go over the direct connection
+only, if there is one. srun holds back what is longer than 1 KiB for some 40 ms.
 
     CALL    supervisor   {"call": N, "verb": …, …}
     REPLY   shim         {"call": N, …}; a failure has "error": text
@@ -27,11 +29,13 @@ then, after the reply to that, over the direct connection only. srun holds back 
 Streams have numbers, which the supervisor chooses and never uses twice. Each of a container's or
 an exec's streams carries DATA in one direction, a terminal in both.
 
-**Events.** `hello` comes once, at first: `{"protocol": frames.PROTOCOL, "node": host name, "pid":
-its own, "python": "3.11.2", "runtime": path or "", "directory": its directory, "oci_conf": the
-path of the node's oci.conf(5) or "", "oci_conf_sum": the CRC-32 of its content, "environment":
-those of its variables that say where it is and where srun is}`; it has less than 1 KiB. Where
-there is an oci.conf, no runtime is looked for. `ended`:
+**Events.** `code` is the first: `{"python": the version of its bytecode in hexadecimal, "error":
+why there is no direct connection, "waited": for how many seconds it tried}`, the last two over
+srun only. `hello` comes once: `{"protocol": frames.PROTOCOL, "node": host name, "pid": its own,
+"python": "3.11.2", "runtime": path or "", "directory": its directory, "oci_conf": the path of the
+node's oci.conf(5) or "", "oci_conf_sum": the CRC-32 of its content, "rank": the number of its
+task, "environment": those of its variables that say where it is and where srun is}`; it has less
+than 1 KiB. Where there is an oci.conf, no runtime is looked for. `ended`:
 `{"target": ID, "status": wait status as of waitpid(2), "memory": whether the kernel killed a
 process here for want of memory and this may be why a container has ended, "lost": whether its
 images went away, and it was killed}`; it comes after the reply to the target's `create` or `exec`,
@@ -42,24 +46,23 @@ becomes of it is the supervisor's to decide. `resumed`: the answer to `resume`.
 **Calls.** A target is a container or an exec, by the `id` that the supervisor gave it, never used
 twice.
 
-    dial     addresses: list of [host, port]; secret: hex; patience: seconds for all; alone: for
-             how many seconds it waits for another supervisor when the connection breaks (600)
-             {}; error: no connection, streams go over srun
-    gather   port; secret; patience
-             For each of the shims of a step with several tasks: srun sends the same to all, and
-             mixes what they say. They connect to where Slurm's variables say that srun is, and go
-             on there with `hello`, which has their "rank", SLURM_PROCID. There is no reply; one
-             that cannot connect says why on standard error and exits with 1
-    resume   token; addresses, secret, patience, alone: as for `dial`; targets: the ids that the
-             caller knows, others are deleted; written: how many bytes of each stream it has
-             written onwards, by its number. This call comes over srun, after `dial`, from the
-             successor of a supervisor that has died. No REPLY, but an EVENT: over srun {"token",
-             "error"}; else as the first frame over the new direct connection, which takes the
-             place of the last, {"token", "times": how often it was, "targets": by id {"started":
-             bool, "ended": [wait status, memory, lost] or null}, "inputs": by number of each
-             stream to a container that has not ended, [how many of its bytes have come, how many
-             more may be sent]}. What was not written is sent again, and the END. Numbers of calls
-             begin anew
+    begin    port, 0 for none; host: what the supervisor's machine calls itself, for where Slurm's
+             variables do not say where srun is; secret: hex; patience: seconds to connect; alone:
+             for how many seconds it waits for another supervisor when the connection breaks;
+             runtime: one that another shim on the node has tried, or ""; needed: whether it cannot
+             do without the connection, and says so on standard error and exits with 1. So it is
+             for one of several tasks: srun sends the same to all, and mixes what they say.
+             The first call, and the only one without a number and a reply
+    resume   token; addresses: list of [host, port]; secret, patience, alone: as for `begin`;
+             targets: the ids that the caller knows, others are deleted; written: how many bytes of
+             each stream it has written onwards, by its number. This call comes over srun, to a
+             shim with a direct connection, from the successor of a supervisor that has died. No
+             REPLY, but an EVENT: over srun {"token", "error"}; else as the first frame over the
+             new direct connection, which takes the place of the last, {"token", "times": how often
+             it was, "targets": by id {"started": bool, "ended": [wait status, memory, lost] or
+             null}, "inputs": by number of each stream to a container that has not ended, [how many
+             of its bytes have come, how many more may be sent]}. What was not written is sent
+             again, and the END. Numbers of calls begin anew
     create   id; name: for the runtime; config: the whole config.json, with absolute paths;
              streams; images: the id of a `mount`, which goes with the container; joins: the ids
              of the containers whose namespaces it enters, by the type that `linux.namespaces` has
@@ -106,7 +109,7 @@ twice.
              {"addresses": list of [host, port]}: it listens there; before `receive`, if that is
              to come: peers get what has come already
     receive  id; stream, which brings it; or, from a peer, addresses, secret and patience, as for
-             `dial`
+             `resume`
              {"path": …}, when all of it is on the disk
     leave    id
              {}: it may be removed there; one that is not complete is
@@ -145,9 +148,9 @@ shim's bytes and the supervisor's. Frames follow.
 
 **Ends.** When its standard input ends or fails, the shim kills and deletes what it made, removes
 its directory and exits. When the direct connection breaks it waits for that, for SIGTERM or for
-`resume`, as long as `dial` says; after `gather` it does not wait. Otherwise signals do not end it:
-before a job ends, Slurm sends SIGTERM to all processes, and containers have until KillWait
-(slurm.conf(5)) is over. It exits with the status of its last container (128+n for a signal), for
-Slurm's accounting. Its directory is locked while it lives; a shim that starts removes directories
-of the user's that nobody has locked, and deletes the containers in them.
+`resume`, as long as `begin` says. Otherwise signals do not end it: before a job ends, Slurm sends
+SIGTERM to all processes, and containers have until KillWait (slurm.conf(5)) is over. It exits with
+the status of its last container (128+n for a signal), for Slurm's accounting. Its directory is
+locked while it lives; a shim that starts removes directories of the user's that nobody has locked,
+and deletes the containers in them.
 """

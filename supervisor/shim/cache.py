@@ -16,6 +16,7 @@ import os
 import signal
 
 from .courier import WHOLE, Courier
+from .dial import dial
 from .files import remove_file
 from .listen import listen
 from .locks import is_at, lock
@@ -216,8 +217,6 @@ class Image:
         listener = self._listener
 
         def work() -> int:
-            from .dial import dial
-
             courier = Courier(self._fd, self._size, there)
             if listener is not None:
                 courier.serve(listener, self._secret, self._peers)

@@ -9,9 +9,6 @@ if TYPE_CHECKING:
 
 PROTOCOL = 1
 
-KNOWN_RUNTIME = "SCRUN_KNOWN_RUNTIME"
-"""The variable of the step with the path of a runtime that another shim on its node has tried."""
-
 HEADER = struct.Struct(">BII")
 """Kind, stream, length of the payload in bytes."""
 
@@ -36,7 +33,7 @@ SCRIPT_OUTPUT = 1 << 23
 _BLOCK = 64  # bytes, of SHA-256
 
 UNREACHED = "no connection to the submit host"
-"""What a shim says that cannot do without one (`gather`), with the reasons."""
+"""What a shim says that cannot do without one, with the reasons."""
 
 
 class BrokenFrame(Exception):

@@ -4,6 +4,7 @@ import os
 import sys
 import zlib
 
+from .arrival import FROM_SRUN
 from .frames import PROTOCOL
 from .json_text import dumps
 
@@ -12,10 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 # srun and slurmstepd hold longer messages back for some 40 ms, until the first KiB is acknowledged
-_PLACE = (
-    *("SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST", "SLURMD_NODENAME"),
-    "SLURM_STEP_ID",
-)
+_PLACE = (*FROM_SRUN, "SLURMD_NODENAME", "SLURM_STEP_ID")
 _CONF = "/etc/slurm/slurm.conf"
 _LARGEST = 1 << 20
 
@@ -34,16 +32,13 @@ def oci_conf(env: "Mapping[str, str]") -> "tuple[str, int]":
         return "", 0
 
 
-def hello(
-    runtime: str, directory: str, conf: "tuple[str, int]", rank: "int | None" = None
-) -> bytes:
+def hello(runtime: str, directory: str, conf: "tuple[str, int]") -> bytes:
     """Return the event.
 
     Args:
         runtime: The path of the OCI runtime, or "".
         directory: The shim's directory.
         conf: What `oci_conf` returned.
-        rank: Which of several it is.
     """
     event: dict[str, object] = {
         "event": "hello",
@@ -55,16 +50,10 @@ def hello(
         "directory": directory,
         "oci_conf": conf[0],
         "oci_conf_sum": conf[1],
+        "rank": int(os.environ.get("SLURM_PROCID") or 0),
         "environment": {name: os.environ[name] for name in _PLACE if name in os.environ},
     }
-    if rank is not None:
-        event["rank"] = rank
     return dumps(_as_utf8(event)).encode()
-
-
-def hosts() -> "list[str]":
-    """Return where srun may be: slurmstepd connects there."""
-    return [os.environ[name] for name in _PLACE[:2] if os.environ.get(name)] + ["127.0.0.1"]
 
 
 def _as_utf8(value: object) -> object:

@@ -6,9 +6,10 @@ import os
 import sys
 
 from .children import TOLD, Children, become_subreaper
+from .dial import dial
 from .files import Directory, make_directory, others, remove_left
-from .frames import CALL, EVENT, KNOWN_RUNTIME, REPLY, UNREACHED
-from .hello import hello, hosts, oci_conf
+from .frames import CALL, EVENT, REPLY
+from .hello import hello, oci_conf
 from .json_text import dumps, loads
 from .link import Link
 from .loop import Loop
@@ -18,25 +19,30 @@ from .runtime import NAMES, Runtime, installed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from _socket import socket
     from typing import Any
 
     from .cache import Cache
     from .containers import Containers, Reply
     from .streams import Streams
 
-_AFTER_HELLO = ("_ctypes", "_socket")
+_AFTER_HELLO = ("_ctypes",)
 _HIGH = 10
 _TRYING = 5.0
-_ALONE = 600.0
 _KILLING = 2.0
 _DELETING = 5.0
 
 
-def main() -> None:
-    """Be the shim; never returns."""
+def main(call: "dict[str, Any]", sock: "socket | None") -> None:
+    """Be the shim; never returns.
+
+    Args:
+        call: The call `begin`.
+        sock: The direct connection; None: all goes over srun.
+    """
     status = 1
     try:
-        status = Shim().run()
+        status = Shim(call, sock).run()
     except BaseException:
         import traceback
 
@@ -49,26 +55,29 @@ def main() -> None:
 class Shim:
     """The whole."""
 
-    def __init__(self) -> None:
-        """Take the standard streams, the signals and a directory."""
-        self._mpi = Mpi(os.environ)  # before its descriptor's number could be one of ours
+    def __init__(self, call: "dict[str, Any]", sock: "socket | None") -> None:
+        """Take the standard streams, the signals and the connection; see `main`."""
+        ours = -1 if sock is None else sock.fileno()
+        # before the number of its descriptor could be another one of ours
+        self._mpi = Mpi(os.environ, ours)
         self._loop = Loop()
         source, sink = _standard_streams()
         self._children = Children()
         self._loop.take_signals((signal.SIGCHLD, *TOLD), self._signalled)
         self._over = ""
         self._link = Link(self._loop, source, sink, self._received, self._broken, lines=True)
-        self._direct: Link | None = None
+        self._address = ""  # as the supervisor reaches us
+        self._direct = None if sock is None else self._linked(sock)
         self._supervisors = 0  # after the first
         self._alone: object | None = None
-        self._patience = _ALONE
+        self._patience = float(call["alone"])
+        self._known_runtime = str(call["runtime"])
         self._directory: Directory | None = None
         self._runtime = Runtime("", "")
         self._conf = ("", 0)
         self._containers: Containers | None = None
         self._streams: Streams | None = None
         self._cache: Cache | None = None
-        self._address = ""  # as the supervisor reaches us
 
     def run(self) -> int:
         """Run to the end; return the exit status."""
@@ -83,18 +92,18 @@ class Shim:
             self._say_hello()
             self._prepare()
             self._link.listen()
+            if self._direct is not None:
+                self._direct.listen()
             self._loop.run(lambda: bool(self._over))
         finally:
             self._end()
-        if self._over == UNREACHED:
-            return 1
         return self._containers.last_status if self._containers is not None else 0
 
     def _find_runtime(self, directory: str) -> None:
         """Take the first runtime that can say its version, unless one is known to."""
-        known = os.environ.pop(KNOWN_RUNTIME, "")
         if self._conf[0]:
             return  # its commands are the runtime
+        known = self._known_runtime
         if known and os.access(known, os.X_OK):
             self._runtime = Runtime(known, directory)
             return
@@ -122,7 +131,8 @@ class Shim:
 
     def _say_hello(self) -> None:
         assert self._directory is not None
-        self._link.send(EVENT, 0, hello(self._runtime.path, self._directory.path, self._conf))
+        said = hello(self._runtime.path, self._directory.path, self._conf)
+        self._used().send(EVENT, 0, said)
 
     def _prepare(self) -> None:
         """Do what need not be done before the supervisor knows that this is here."""
@@ -131,7 +141,7 @@ class Shim:
 
         assert self._directory is not None
         become_subreaper()
-        self._streams = Streams(self._loop, self._link)
+        self._streams = Streams(self._loop, self._used())
         self._containers = Containers(
             self._loop,
             self._children,
@@ -187,13 +197,16 @@ class Shim:
         self._tell(EVENT, event="ended", **fields)
 
     def _tell(self, kind: int, **fields: object) -> None:
-        self._say(self._link if self._direct is None else self._direct, kind, fields)
+        self._say(self._used(), kind, fields)
+
+    def _used(self) -> Link:
+        return self._link if self._direct is None else self._direct
 
     def _say(self, link: Link, kind: int, fields: "dict[str, Any]") -> None:
         link.send(kind, 0, dumps(fields).encode())
 
     def _received(self, kind: int, stream: int, payload: bytes) -> None:
-        """Take a frame that came over srun; after `dial` only `resume` does."""
+        """Take a frame that came over srun; where there is a direct connection, `resume`."""
         if self._direct is not None:
             self._resume(kind, payload)
             return
@@ -220,13 +233,7 @@ class Shim:
 
         verb = call.get("verb")
         try:
-            if verb == "dial":
-                sock = self._dial(call)
-                reply({})  # the last frame over srun
-                self._use(sock)
-            elif verb == "gather":
-                self._gather(call)
-            elif verb == "script":
+            if verb == "script":
                 self._run_script(call, reply)
             elif verb == "mount":
                 self._mount(call, reply)
@@ -274,40 +281,10 @@ class Shim:
         enter = self._containers.images.of(name).space.enter if name else None
         Script(self._loop, self._children, call["script"], runtime, reply, enter)
 
-    def _gather(self, call: "dict[str, Any]") -> None:
-        """Connect as `dial` does, as one of several whom nobody could tell apart over srun."""
-        try:
-            fd = self._dial({**call, "addresses": [[host, call["port"]] for host in hosts()]})
-        except OSError as error:
-            sys.stderr.write(f"{UNREACHED}: {error}\n")
-            self._over = UNREACHED
-            return
-        self._use(fd, lasts=False)
-        assert self._direct is not None
-        assert self._directory is not None
-        rank = int(os.environ.get("SLURM_PROCID", "0"))
-        said = hello(self._runtime.path, self._directory.path, self._conf, rank)
-        self._direct.send(EVENT, 0, said)
-
-    def _dial(self, call: "dict[str, Any]") -> int:
-        if self._direct is not None:
-            raise ValueError("there is a direct connection already")
-        return self._dial_to(call)
-
-    def _dial_to(self, call: "dict[str, Any]") -> int:
-        from .dial import dial
-
-        self._patience = float(call.get("alone", _ALONE))
-        sock = dial(call["addresses"], bytes.fromhex(call["secret"]), call["patience"])
+    def _linked(self, sock: "socket") -> Link:
         self._address = sock.getsockname()[0]
-        return sock.detach()
-
-    def _use(self, fd: int, lasts: bool = True) -> None:
-        assert self._streams is not None
-        broken = self._direct_broken if lasts else self._broken
-        self._direct = Link(self._loop, fd, fd, self._carried, broken)
-        self._direct.listen()
-        self._streams.link = self._direct
+        fd = sock.detach()
+        return Link(self._loop, fd, fd, self._carried, self._direct_broken)
 
     def _resume(self, kind: int, payload: bytes) -> None:
         """Go on for the successor of a supervisor that has died."""
@@ -321,7 +298,7 @@ class Shim:
         self._direct.leave()
         answer = {"event": "resumed", "token": call["token"], "times": self._supervisors}
         try:
-            sock = self._dial_to(call)
+            sock = dial(call["addresses"], bytes.fromhex(call["secret"]), call["patience"])
         except Exception as error:
             # the last connection stays in its place, closed, so that the next try comes over srun
             self._say(self._link, EVENT, {**answer, "error": str(error)})
@@ -329,7 +306,9 @@ class Shim:
         if self._alone is not None:
             self._loop.cancel(self._alone)
             self._alone = None
-        self._use(sock)
+        self._patience = float(call["alone"])
+        self._direct = self._streams.link = self._linked(sock)
+        self._direct.listen()
         forget_others(self._containers, call["targets"])
         inputs = self._streams.inputs()
         self._tell(EVENT, **answer, targets=state_of(self._containers), inputs=inputs)

@@ -16,10 +16,15 @@ _IN_MEMORY = "/dev/pmix"
 class Mpi:
     """What the step's program gets, which is the first container of the shim."""
 
-    def __init__(self, environment: "MutableMapping[str, str]") -> None:
-        """Take it from our environment; what nobody can use is left out there."""
+    def __init__(self, environment: "MutableMapping[str, str]", ours: int = -1) -> None:
+        """Take it from our environment; what nobody can use is left out there.
+
+        Args:
+            environment: The environment.
+            ours: A descriptor that is none of PMI's.
+        """
         self._directory = environment.get(_DIRECTORY, "")
-        self._pmi = _socket(environment.pop("PMI_FD", ""))
+        self._pmi = _socket(environment.pop("PMI_FD", ""), ours)
 
     def show(self, config: "dict[str, Any]") -> None:
         """Change a config.json for the directory."""
@@ -42,11 +47,11 @@ class Mpi:
         self._pmi, self._directory = -1, ""
 
 
-def _socket(text: str) -> int:
+def _socket(text: str, ours: int) -> int:
     """Return the number of PMI's descriptor, which no other process gets; -1 for none."""
     try:
         fd = int(text)
-        if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+        if fd == ours or not stat.S_ISSOCK(os.fstat(fd).st_mode):
             return -1
         os.set_inheritable(fd, False)
     except (OSError, ValueError):

@@ -6,12 +6,15 @@ import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib.util import MAGIC_NUMBER
 from typing import Any, cast
 
 import trio
 
 from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.nodes.beginning import Direct, begun
 from scrun.supervisor.nodes.connection import Shim, connected
+from scrun.supervisor.nodes.messages import Hello
 from scrun.supervisor.shim.frames import (
     CALL,
     CREDIT,
@@ -71,11 +74,7 @@ class Peer:
         await self.send(EVENT, 0, json.dumps(fields).encode())
 
     async def reply(self, call: dict[str, Any], **fields: object) -> None:
-        payload = json.dumps({"call": call["call"], **fields}).encode()
-        if call["verb"] == "dial":  # the last one over srun
-            await self.control[1].send_all(frame(REPLY, 0, payload))
-        else:
-            await self.send(REPLY, 0, payload)
+        await self.send(REPLY, 0, json.dumps({"call": call["call"], **fields}).encode())
 
     async def call(self, verb: str = "") -> dict[str, Any]:
         kind, stream, payload = await self.frame()
@@ -115,8 +114,22 @@ class Peer:
                 await self.credit(stream, len(payload))
         return got
 
+    async def come(self, call: dict[str, Any], *, direct: bool = True, **other: object) -> None:
+        """Connect as `begin` says or do not, get the code and say hello."""
+        if direct:
+            assert await self.dial(call)
+        await self.ask(**({} if direct else {"error": "it was not wanted"}))
+        await self.hello(**other)
+
+    async def ask(self, **words: object) -> bytes:
+        """Ask for the code, over the direct connection if there is one; return it."""
+        await self.event(event="code", python=MAGIC_NUMBER.hex(), **words)
+        kind, stream, code = await self.frame()
+        assert (kind, stream) == (DATA, 0)
+        return code
+
     async def dial(self, call: dict[str, Any], secret: bytes | None = None) -> bool:
-        """Connect as asked; return whether both knew the secret."""
+        """Connect as `begin` says; return whether both knew the secret."""
         stream = await connection(call)
         proved = await prove(stream, secret or bytes.fromhex(call["secret"]))
         if proved:
@@ -132,9 +145,8 @@ class Peer:
 
 
 async def connection(call: dict[str, Any]) -> trio.SocketStream:
-    """Connect to the last address of a `dial`, which is the loopback's."""
-    host, port = call["addresses"][-1]
-    return await trio.open_tcp_stream(host, port)
+    """Connect where `begin` says."""
+    return await trio.open_tcp_stream("127.0.0.1", call["port"])
 
 
 async def prove(stream: trio.SocketStream, secret: bytes) -> bool:
@@ -178,26 +190,35 @@ async def talking(
 ) -> AsyncIterator[tuple[Shim, Peer]]:
     """The same after the greeting, and a direct connection or none."""
     async with played(said) as (shim, peer):
-        await peer.hello()
-        await shim.hello()
-
-        async def answer() -> None:
-            call = await peer.call("dial")
-            if direct:
-                assert await peer.dial(call)
-                await peer.reply(call)
-            else:
-                await peer.reply(call, error="it was not wanted")
-
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(answer)
-            assert await shim.dial(None) is direct
+            call, _ = await beginning(shim, peer, nursery, said=said)
+            await peer.come(call, direct=direct)
+        assert shim.is_direct is direct
         yield shim, peer
 
 
+async def beginning(
+    shim: Shim,
+    peer: Peer,
+    nursery: trio.Nursery,
+    *,
+    said: Said | None = None,
+    place: str = "",
+    **how: Any,
+) -> tuple[dict[str, Any], list[Hello]]:
+    """Have a shim come; return the call `begin`, and where its hello will be."""
+    hellos: list[Hello] = []
+
+    @nursery.start_soon
+    async def begin() -> None:
+        direct = Direct(**{"allowed": True, "ports": None, **how})
+        hellos.append(await begun(shim, direct, (said or Said()).journal, place, ""))
+
+    return await peer.call("begin"), hellos
+
+
 def silent_connection(call: dict[str, Any]) -> socket.socket:
-    host, port = call["addresses"][-1]
-    return socket.create_connection((host, port))
+    return socket.create_connection(("127.0.0.1", call["port"]))
 
 
 async def soon(what: object, *, within: float = 5.0) -> None:

@@ -1,8 +1,10 @@
 """A shim as a process, and its supervisor's end: blocking, in a few lines."""
 
+import hmac
 import json
 import os
 import select
+import socket
 import subprocess
 import sys
 import time
@@ -25,16 +27,30 @@ from scrun.supervisor.shim.frames import (
     WINDOW,
     Reader,
     frame,
+    proof,
 )
 from tests import CHECKOUT
 from tests.harness.bundle import make_config, map_user
 from tests.harness.users import User
 
-_BOOT = (
+COMMAND = (
+    *(sys.executable, "-I", "-S", "-c"),
     f"import sys; sys.path.insert(0, {str(CHECKOUT)!r});"
-    "from scrun.supervisor.shim.main import main; main()"
+    "from scrun.supervisor.shim.arrival import arrive; arrive(len, '')",
 )
+"""A shim that finds its code here."""
 
+SECRET = bytes(range(32))
+BEGIN = {
+    "verb": "begin",
+    "port": 0,
+    "secret": SECRET.hex(),
+    "host": "",
+    "patience": 1.5,
+    "alone": 600,
+    "runtime": "",
+    "needed": False,
+}
 
 PURE_V2 = (
     *("unshare", "--mount", "--propagation", "slave", "sh", "-c"),
@@ -51,7 +67,8 @@ class Shim:
 
     Attributes:
         process: Its process.
-        hello: What it said first.
+        asked: How it asked for its code.
+        hello: What it said then.
         output: The bytes of each stream.
         finished: The streams that have ended.
         closed: The streams whose reader has gone.
@@ -73,12 +90,25 @@ class Shim:
         env: Mapping[str, str],
         before: Sequence[str] = (),
         place: Sequence[str] = PURE_V2,
+        begin: Mapping[str, object] | None = None,
+        meet: Callable[["Shim"], None] = lambda shim: None,
     ) -> None:
+        """Start it, and wait until it is there.
+
+        Args:
+            rootfs: See above.
+            user: Likewise.
+            env: Likewise.
+            before: What runs its command.
+            place: What runs that.
+            begin: Other fields of the call `begin`.
+            meet: Called when that is sent.
+        """
         self.rootfs = rootfs
         self.user = user
         self.env = env
         self.process = subprocess.Popen(
-            [*place, *user.prefix, *before, sys.executable, "-I", "-S", "-c", _BOOT],
+            [*place, *user.prefix, *before, *COMMAND],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -105,6 +135,9 @@ class Shim:
         self.generous = True
         self._last_stream = 0
         self._hello: dict[str, Any] = {}
+        self.asked: dict[str, Any] = {}
+        self.send(CALL, 0, json.dumps({**BEGIN, **(begin or {})}).encode())
+        meet(self)
         self.hello = self.until("hello", lambda: self._hello)
 
     def use_direct(self, fd: int) -> None:
@@ -278,6 +311,9 @@ class Shim:
         event = message.pop("event")
         if event == "hello":
             self._hello = message
+        elif event == "code":
+            self.asked = message
+            self.send(DATA)
         elif event == "signal":
             self.signals.append(message["number"])
         elif event == "resumed":
@@ -326,3 +362,31 @@ class Shim:
         if self.direct >= 0:
             os.close(self.direct)
             self.direct = -1
+
+
+def listening() -> socket.socket:
+    """Listen where a shim may connect."""
+    sock = socket.socket()
+    sock.bind(("127.0.0.1", 0))
+    sock.listen()
+    sock.settimeout(10)
+    return sock
+
+
+def prove(sock: socket.socket, secret: bytes = SECRET) -> bool:
+    """Do the supervisor's part of the proof; return whether the shim's was right."""
+    own = os.urandom(32)
+    both = _exactly(sock, 32) + own
+    sock.sendall(own)
+    theirs = _exactly(sock, 32)
+    sock.sendall(proof(secret, b"supervisor", both))
+    return hmac.compare_digest(theirs, proof(secret, b"shim", both))
+
+
+def _exactly(sock: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        piece = sock.recv(count - len(data))
+        assert piece
+        data += piece
+    return data

@@ -26,11 +26,12 @@ from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.shim_job import ShimJob
 from scrun.supervisor.engines.slurm.shim_session import ResumedShimSession
 from scrun.supervisor.engines.slurm.shim_site import SiteConfs
-from scrun.supervisor.engines.slurm.shim_step import Direct, ShimStep
+from scrun.supervisor.engines.slurm.shim_step import ShimStep
 from scrun.supervisor.engines.slurm.step import SrunStep
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.engines.watched import ResumedProcess
 from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.nodes.beginning import Direct
 from scrun.supervisor.nodes.connection import Hello, Shim, ShimError, ShimLost
 from scrun.supervisor.nodes.lasting import ResumedEnds
 from scrun.supervisor.nodes.listening import NotReached

@@ -64,12 +64,11 @@ from scrun.supervisor.engines.slurm.pending import Queue
 from scrun.supervisor.engines.slurm.ranks_job import RanksJob
 from scrun.supervisor.engines.slurm.shim_job import ShimJob
 from scrun.supervisor.engines.slurm.shim_site import SiteConfs
-from scrun.supervisor.engines.slurm.shim_step import Direct
 from scrun.supervisor.engines.slurm.srun_job import SrunJob
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.engines.slurm.unknown import jobs_of_the_dead
 from scrun.supervisor.engines.slurm.warm import WarmJobs
-from scrun.supervisor.nodes.connection import ALONE
+from scrun.supervisor.nodes.beginning import ALONE, Direct
 
 _ANSWER = 10.0
 

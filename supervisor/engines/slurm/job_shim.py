@@ -20,9 +20,10 @@ from scrun.supervisor.engines.slurm.job_state import JobState
 from scrun.supervisor.engines.slurm.layout import Layout
 from scrun.supervisor.engines.slurm.neighbours import Neighbours
 from scrun.supervisor.engines.slurm.shim_site import SiteConfs
-from scrun.supervisor.engines.slurm.shim_step import Direct, ShimStep
+from scrun.supervisor.engines.slurm.shim_step import ShimStep
 from scrun.supervisor.engines.slurm.step import SrunStep
 from scrun.supervisor.engines.slurm.tools import Tools, of_a_container
+from scrun.supervisor.nodes.beginning import Direct
 
 _FOR_SRUN = ("SLURM", "SPANK_", "_SLURM_SPANK_", "PMI")
 

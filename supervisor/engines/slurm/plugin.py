@@ -11,7 +11,7 @@ from scrun.supervisor.contracts.target import HOST_ONLY
 from scrun.supervisor.engines.slurm.engine import SlurmEngine
 from scrun.supervisor.engines.slurm.launching import Launch
 from scrun.supervisor.engines.slurm.tools import Tools, find_tools
-from scrun.supervisor.nodes.connection import ALONE
+from scrun.supervisor.nodes.beginning import ALONE
 
 plugin_type = "engine/slurm"
 plugin_name = "Slurm"

@@ -36,9 +36,9 @@ from scrun.supervisor.engines.slurm.ranks_step import RanksStep
 from scrun.supervisor.engines.slurm.shim_config import check_pmi, container_config
 from scrun.supervisor.engines.slurm.shim_session import LAST_OUTPUT, ShimSession, words_of
 from scrun.supervisor.engines.slurm.shim_site import SiteConfs
-from scrun.supervisor.engines.slurm.shim_step import Direct
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.engines.watched import WatchedProcess
+from scrun.supervisor.nodes.beginning import Direct
 from scrun.supervisor.nodes.gathering import Rank
 from scrun.supervisor.nodes.messages import ShimError, ShimLost
 from scrun.supervisor.nodes.shared import SharedStreams

@@ -7,9 +7,10 @@ import trio
 from scrun.core.errors import EngineError, SettingsError
 from scrun.supervisor.core.nurseries import until
 from scrun.supervisor.engines.slurm.shim_site import NodeSite, SiteConfs
-from scrun.supervisor.engines.slurm.shim_step import Direct, ShimStep, means_of, needs_no_sources
+from scrun.supervisor.engines.slurm.shim_step import ShimStep, means_of
 from scrun.supervisor.engines.slurm.step import SrunStep
 from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.nodes.beginning import Direct
 from scrun.supervisor.nodes.gathering import Gathering, Rank, gathered
 from scrun.supervisor.nodes.listening import NotReached
 from scrun.supervisor.nodes.messages import ShimError, ShimLost
@@ -121,6 +122,5 @@ class RanksStep(ShimStep):
                 self.sites[rank.number] = await self._site_on(rank.hello, rank.shim)
             except (SettingsError, ShimError) as error:
                 raise self._refused(str(error)) from None
-            needs_no_sources(rank.hello)
         self._ranks = gathering.ranks
         self.hello = self._ranks[0].hello

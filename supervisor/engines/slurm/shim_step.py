@@ -3,8 +3,6 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from functools import partial
-from typing import NamedTuple
 
 import trio
 
@@ -19,33 +17,17 @@ from scrun.supervisor.engines.slurm.job_state import JobState
 from scrun.supervisor.engines.slurm.shim_site import NodeSite, SiteConfs
 from scrun.supervisor.engines.slurm.step import SrunStep, Streams
 from scrun.supervisor.log.journal import Journal
-from scrun.supervisor.nodes.boot import NEEDS_SOURCES, boot_command
-from scrun.supervisor.nodes.code import Sources, known_variables
+from scrun.supervisor.nodes.beginning import Direct, begun
+from scrun.supervisor.nodes.boot import boot_command
 from scrun.supervisor.nodes.code import variables as code_variables
-from scrun.supervisor.nodes.connection import ALONE, Hello, Shim, ShimError, ShimLost, connected
-from scrun.supervisor.shim.frames import KNOWN_RUNTIME
+from scrun.supervisor.nodes.connection import Hello, Shim, ShimError, ShimLost, connected
 
 _WAY_OUT = 10.0
 _RAN_OUT = 128 + 9
 _NO_CGROUP = "error: proctrack_g_add: "  # slurmstepd's
 
-_sources = Sources()
 _runtimes: dict[str, str] = {}
 """The runtimes that shims have tried, by the names of their nodes."""
-
-
-class Direct(NamedTuple):
-    """Whether and how a shim may connect to us, instead of using srun's streams.
-
-    Attributes:
-        allowed: Not where Slurm encrypts its own connections: these are in plain text.
-        ports: The range of our ports (SrunPortRange), or None for any.
-        alone: How long it waits for a successor when we have died, in seconds.
-    """
-
-    allowed: bool
-    ports: str | None
-    alone: float = ALONE
 
 
 class ShimStep:
@@ -214,12 +196,7 @@ class ShimStep:
             self._known.set()
 
     async def _run_once(self, options: Sequence[str], variables: Mapping[str, str]) -> None:
-        sources = _sources.needed
-        if (code := known_variables(sources=sources)) is None:
-            code = await in_thread(partial(code_variables, sources=sources))
-        code = {**code}
-        if known := _runtimes.get(self._place):
-            code[KNOWN_RUNTIME] = known
+        code = await in_thread(code_variables)
         options = [*options, "--export=" + ",".join(code)]
         ended = trio.Event()
         stdin, to_srun = os.pipe()
@@ -251,9 +228,6 @@ class ShimStep:
         said = "\n".join(self._words)
         if self.hello is None and self.step.state.launch_failed and _NO_CGROUP in said:
             return "the node lost the step's cgroup"  # slurmstepd did
-        if self.hello is None and NEEDS_SOURCES in said:
-            _sources.missed()
-            return said
         return ""
 
     async def _connect(self, to_srun: int, from_srun: int, srun_ended: trio.Event) -> None:
@@ -282,21 +256,17 @@ class ShimStep:
 
     async def _get_ready(self, shim: Shim) -> None:
         direct = await self._direct()  # the shim is on its way
-        self.hello = await shim.hello()
+        known = _runtimes.get(self._place, "")
+        self.hello = await begun(shim, direct, self._journal, self._place, known)
         if self._place and self.hello.runtime:
             _runtimes[self._place] = self.hello.runtime
-        if direct.allowed:
-            if not await shim.dial(direct.ports, direct.alone):
-                self.deposit.give_up("its streams go over srun")
-        else:
+        if not shim.is_direct:
             self.deposit.give_up("its streams go over srun")
-            self._journal.write("info", f"{self.node}: streams go over srun: Slurm encrypts them")
         try:
             self.site = await self._site_on(self.hello, shim)
         except (SettingsError, ShimError) as error:
             raise self._refused(str(error)) from None
         self.deposit.note(site=None if self.site is None else self.site.facts())
-        needs_no_sources(self.hello)
         self._shim = shim
 
     async def _direct(self) -> Direct:
@@ -332,11 +302,6 @@ class ShimStep:
     def _take_words(self, line: str) -> None:
         self._words.append(line)
         self._journal.write("error", line)
-
-
-def needs_no_sources(hello: Hello) -> None:
-    """Note that a shim has come up."""
-    _sources.not_needed_by(hello.python)
 
 
 def means_of(hello: Hello, site: NodeSite | None) -> str:

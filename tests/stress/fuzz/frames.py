@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Iterable
+from functools import partial
 from typing import NoReturn, cast
 
 import trio
@@ -184,12 +185,13 @@ def anchor(data: bytes) -> None:
 
 def shim(data: bytes) -> None:
     """What a shim sends, over srun: its first reply and event, and a stream, are waited for."""
-    found = Shim(cast("Link", _Sent()), cast("trio.Nursery", None), cast("Journal", _Sent()))
+    link = cast("Link", _Sent())
+    found = Shim(link, cast("trio.Nursery", _Sent()), cast("Journal", _Sent()))
     _, reply = found._send("script", {})
     ended = found._targets["c"] = Awaited()
     output = found._table.incoming[1] = Incoming(cast("Link", _Sent()), 1, "stdout", print)
     typed = found._table.outgoing[2] = Outgoing(cast("Link", _Sent()), 2)
-    frames = Frames(found._dispatch)
+    frames = Frames(partial(found._dispatch, link))
     try:
         for place in range(0, len(data), 7):
             frames.feed(memoryview(data)[place : place + 7])
@@ -202,13 +204,16 @@ def shim(data: bytes) -> None:
 
 
 class _Sent:
-    """A connection, or a journal, that keeps nothing."""
+    """A connection, a nursery or a journal that keeps nothing."""
 
     def __init__(self) -> None:
         self.before = bytearray(b"before")
 
     def put(self, frame: bytes) -> None:
         """Send it nowhere."""
+
+    def start_soon(self, call: object) -> None:
+        """Never begin it."""
 
     def write(self, level: str, text: str) -> None:
         """Write it nowhere."""

@@ -18,7 +18,8 @@ import pytest
 import trio
 
 from scrun.supervisor.children.processes import Child, ChildEnv, child
-from scrun.supervisor.nodes import connection
+from scrun.supervisor.nodes import beginning
+from scrun.supervisor.nodes.beginning import Direct, begin_call, begun
 from scrun.supervisor.nodes.boot import boot_command
 from scrun.supervisor.nodes.code import variables
 from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost, connected
@@ -83,21 +84,25 @@ class Node:
 
 @asynccontextmanager
 async def node(
-    rootfs: Path, tmp_path: Path, *, direct: bool = True, said: Said | None = None
+    rootfs: Path,
+    tmp_path: Path,
+    *,
+    direct: bool = True,
+    patience: float = 2,
+    said: Said | None = None,
 ) -> AsyncIterator[Node]:
     (tmp_path / "tmp").mkdir(exist_ok=True)
     stdin, to_shim = os.pipe()
     from_shim, stdout = os.pipe()
-    env = ENV.with_more({"TMPDIR": str(tmp_path / "tmp"), **variables(sources=True)})
+    env = ENV.with_more({"TMPDIR": str(tmp_path / "tmp"), **variables()})
     async with (
         child(boot_command(), env, stdin=stdin, stdout=stdout, stderr=2) as process,
         connected(to_shim, from_shim, (said or Said()).journal) as shim,
     ):
         os.close(stdin)
         os.close(stdout)
-        assert (await shim.hello()).runtime
-        if direct:
-            assert await shim.dial(None)
+        how = Direct(direct, None, patience=patience)
+        assert (await begun(shim, how, (said or Said()).journal, "", "")).runtime
         yield Node(shim, process, rootfs)
 
 
@@ -200,7 +205,7 @@ async def test_a_node_that_does_not_reach_us(
 ) -> None:
     """Nothing answers there, as behind a firewall."""
 
-    monkeypatch.setattr(connection, "_unreached", Unreached())
+    monkeypatch.setattr(beginning, "_unreached", Unreached())
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
@@ -210,15 +215,14 @@ async def test_a_node_that_does_not_reach_us(
             sock.setblocking(False)
             sock.connect_ex(("127.0.0.1", port))
 
-        async def unanswered(environment: object, port_of_ours: int) -> list[tuple[str, int]]:
-            return [("127.0.0.1", port)]
+        def unanswered(port_of_ours: int, *words: Any) -> dict[str, Any]:
+            return {**begin_call(port_of_ours, *words), "port": port}
 
-        monkeypatch.setattr(connection, "addresses", unanswered)
+        monkeypatch.setattr(beginning, "begin_call", unanswered)
         readable, writable = os.pipe()
-        async with node(rootfs, tmp_path, direct=False) as there:
-            began = time.monotonic()
-            assert not await there.shim.dial(None, patience=0.4)
-            assert 0.3 < time.monotonic() - began < 3
+        async with node(rootfs, tmp_path, patience=0.4) as there:
+            assert not there.shim.is_direct
+            assert 0.3 < there.shim.asked.waited < 3
             assert await there.run("echo", "hello", stdio=(NULL, writable, 2)) == 0
         assert os.read(readable, 100) == b"hello\n"
         for fd in (readable, writable):

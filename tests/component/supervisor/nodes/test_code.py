@@ -7,28 +7,41 @@ import shutil
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 
 import pytest
 
 from scrun.supervisor.nodes import code as module
-from scrun.supervisor.nodes.boot import BOOT, NEEDS_SOURCES, boot_command
-from scrun.supervisor.nodes.code import Sources, variables
+from scrun.supervisor.nodes.boot import BOOT, boot_command
+from scrun.supervisor.nodes.code import PACKAGE, code, variables
 from tests import CHECKOUT
+
+ARRIVAL = """
+import os
+
+def arrive(add, python):
+    length = int(os.read(0, 10))
+    add(os.read(0, length))
+    from .main import main
+    main(python)
+"""
 
 MAIN = """
 import os, sys
-from scrun.supervisor.shim import other, __doc__ as words
 from .other import value
 import scrun.supervisor.shim.other as again
 
-def main():
+def main(python):
+    from . import other
     assert other is again
-    assert not [name for name in os.environ if name.startswith("SCRUN_SHIM_")]
-    os.write(1, repr((words, value, os.read(0, 100), sys.path, sys.flags.isolated)).encode())
+    assert not [name for name in os.environ if name.startswith("SCRUN_SHIM")]
+    os.write(1, repr((python, value, os.read(0, 100), sys.path, sys.flags.isolated)).encode())
     os._exit(5)
 """
+
+OURS = MAGIC_NUMBER.hex()
 
 
 @pytest.fixture
@@ -36,90 +49,69 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A shim that says what it has."""
     folder = tmp_path / "scrun" / "supervisor" / "shim"
     folder.mkdir(parents=True)
-    (folder / "__init__.py").write_text('"""Wörds."""\n')
-    (folder / "other.py").write_text("value = 7\n")
+    (folder / "__init__.py").write_text('raise Exception("what is read there by people")')
+    (folder / "other.py").write_text("value = '\u00f6'\n")
+    (folder / "arrival.py").write_text(ARRIVAL)
     (folder / "main.py").write_text(MAIN)
     (folder / "notes.txt").write_text("not a module")
     monkeypatch.setattr(module, "packages", lambda: str(tmp_path))
-    module._variables.clear()
-    module._compiled.cache_clear()
+    forget()
     yield folder
-    module._variables.clear()
-    module._compiled.cache_clear()
+    forget()
 
 
-def booted(env: dict[str, str], content: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
+def forget() -> None:
+    for known in (module.variables, module._code, module._compiled):
+        known.cache_clear()
+
+
+def booted(
+    env: dict[str, str], content: bytes = b"", command: Sequence[str] = ()
+) -> "subprocess.CompletedProcess[bytes]":
+    """Run it; its code and more come over its standard input."""
     return subprocess.run(
-        boot_command(), input=content, capture_output=True, env=env, cwd="/", timeout=30
+        command or boot_command(), input=content, capture_output=True, env=env, cwd="/", timeout=30
     )
 
 
-def taken_apart(env: dict[str, str]) -> tuple[list[bytes], bytes]:
-    """The words of the first line, and what follows."""
-    line, _, rest = base64.b64decode("".join(env.values())).partition(b"\n")
-    return line.split(), rest
+def taken_apart() -> tuple[str, bytes, bytes]:
+    """The version of our bytecode, and the first modules: compiled, as sources."""
+    [text] = variables().values()
+    line, _, rest = base64.b64decode(text).partition(b"\n")
+    magic, length = line.decode().split()
+    return magic, rest[: int(length)], rest[int(length) :]
 
 
-def of_another_python(env: dict[str, str]) -> dict[str, str]:
-    """The same for an interpreter with other bytecode."""
-    words, rest = taken_apart(env)
-    content = words[0] + b" deadbeef 0\n" + rest
-    return {"SCRUN_SHIM_0": base64.b64encode(content).decode()}
+def of_another_python() -> dict[str, str]:
+    """The variable for an interpreter with other bytecode."""
+    _, _, sources = taken_apart()
+    return {"SCRUN_SHIM": base64.b64encode(b"deadbeef 0\n" + sources).decode()}
 
 
 @pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("first_compiled", [True, False])
 @pytest.mark.usefixtures("stand_in")
-def test_it_starts(*, compiled: bool) -> None:
-    code = variables(sources=True)
-    done = booted(code if compiled else of_another_python(code), b"frames follow")
+def test_it_starts(*, compiled: bool, first_compiled: bool) -> None:
+    rest = code(OURS if compiled else "deadbeef")
+    env = variables() if first_compiled else of_another_python()
+    done = booted(env, b"%10d" % len(rest) + rest + b"frames follow")
     assert done.stderr == b""
     assert done.returncode == 5
-    words, value, frames, path, isolated = ast.literal_eval(done.stdout.decode())
-    assert (words, value, frames, isolated) == ("Wörds.", 7, b"frames follow", 1)
+    magic, value, frames, path, isolated = ast.literal_eval(done.stdout.decode())
+    assert (magic, value, frames, isolated) == (OURS, "\u00f6", b"frames follow", 1)
     assert not any("site-packages" in entry or str(CHECKOUT) in entry for entry in path)
 
 
-@pytest.mark.usefixtures("stand_in")
-def test_several_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_VARIABLE", 500)
-    assert 2 < len(variables(sources=True)) < 10  # they are put in order by their names
-    done = booted(variables(sources=True))
-    assert (done.returncode, done.stderr) == (5, b"")
-
-
-@pytest.mark.usefixtures("stand_in")
-def test_without_the_sources() -> None:
-    code = variables(sources=False)
-    assert (booted(code).returncode, booted(code).stderr) == (5, b"")
-    done = booted(of_another_python(code))
-    assert done.returncode == 1
-    assert f"Python 3.{sys.version_info.minor} {NEEDS_SOURCES}" in done.stderr.decode()
-
-
-def test_they_go_along_until_one_did_not_need_them() -> None:
-    ours = "{}.{}.0".format(*sys.version_info)
-    for versions, needed in (
-        ((), True), (("3.6.8",), True), ((ours,), False), ((ours, "missed"), True),
-        (("missed", ours), True), (("3.6.8", ours), False), (("nonsense", ""), True),
-    ):  # fmt: skip
-        sources = Sources()
-        for version in versions:
-            if version == "missed":
-                sources.missed()
-            else:
-                sources.not_needed_by(version)
-        assert sources.needed is needed, versions
-
-
-def test_variables_are_short() -> None:
-    assert all(len(text) < 1 << 17 for text in variables(sources=True).values())
-    assert len(variables(sources=True)) < 10
+def test_what_is_in_memory_four_times_is_short() -> None:
+    """srun keeps its environment, and a user's has other things, too (100 KiB in all)."""
+    assert len(variables()["SCRUN_SHIM"]) < 18 << 10
+    assert len(code(OURS)) > 50_000
 
 
 def test_no_variables() -> None:
     done = booted({})
     assert done.returncode == 1
-    assert b"SCRUN_SHIM_0 did not come to the node" in done.stderr
+    assert b"SCRUN_SHIM did not come to the node" in done.stderr
 
 
 def test_no_python(tmp_path: Path) -> None:
@@ -137,33 +129,37 @@ def test_the_first_python_of_the_path(tmp_path: Path) -> None:
 
 
 def test_what_is_sent() -> None:
-    (length, magic, *_), rest = taken_apart(variables(sources=True))
-    assert bytes.fromhex(magic.decode())
-    found = json.loads(zlib.decompress(rest[: int(length)]))
+    magic, _, first = taken_apart()
+    assert magic == OURS
+    packed = (first, code("deadbeef"))
+    assert [content[:1] for content in packed] == [b"\n", b"\n"]
+    first_ones, others = (json.loads(zlib.decompress(content[1:])) for content in packed)
     folder = CHECKOUT / "supervisor" / "shim"
-    assert set(found) == {"scrun", "scrun.supervisor", "scrun.supervisor.shim"} | {
-        f"scrun.supervisor.shim.{path.stem}" for path in folder.glob("[!_]*.py")
-    }
-    assert found["scrun.supervisor.shim.frames"] == (folder / "frames.py").read_text()
-    assert variables(sources=True) is variables(sources=True)
+    names = {f"{PACKAGE}.{path.stem}" for path in folder.glob("[!_]*.py")}
+    assert set(first_ones) == {"scrun", "scrun.supervisor", PACKAGE} | names - set(others)
+    assert set(others) < names
+    assert {**first_ones, **others}[f"{PACKAGE}.frames"] == (folder / "frames.py").read_text()
+    assert variables() is variables()
+    assert code("deadbeef") is code("another")
 
 
 def test_what_is_sent_first_is_what_is_needed_first() -> None:
     """To decompress the others would make hello later, or a container."""
-    for_each = "from scrun.supervisor.shim import containers, dial, libc, looks, streams"
+    for_each = f"from {PACKAGE} import containers, libc, looks, streams"
     text = BOOT.replace(
-        "main()",
-        f"print(*sys.modules)\n{for_each}\nprint(*sys.modules)\n"
-        "from scrun.supervisor.shim import cache; print(cache.__name__)",
+        "arrive(modules.add, magic)",
+        f"print(*sys.modules)\nmodules.add({code(OURS)!r})\n"
+        f"import {PACKAGE}.main\nprint(*sys.modules)\n{for_each}\nprint(*sys.modules)\n"
+        f"from {PACKAGE} import cache; print(cache.__name__)",
     )
-    command = [sys.executable, "-I", "-S", "-c", text]
-    env = variables(sources=False)
-    done = subprocess.run(command, capture_output=True, env=env, timeout=30, check=True)
-    at_hello, created, also = done.stdout.decode().splitlines()
-    for last, there in enumerate((at_hello, created)):
-        ours = {name for name in there.split() if name.startswith("scrun.supervisor.shim")}
+    file = "import sys; exec(sys.stdin.read())"
+    done = booted(variables(), text.encode(), [sys.executable, "-I", "-S", "-c", file])
+    assert done.stderr == b""
+    *stages, also = done.stdout.decode().splitlines()
+    for last, there in enumerate(stages):
+        ours = {name for name in there.split() if name.startswith(f"{PACKAGE}.")}
         assert ours == {name for name in module._files() if module.part_of(name) <= last}
-    assert also == "scrun.supervisor.shim.cache"
+    assert also == f"{PACKAGE}.cache"
 
 
 def test_the_command_is_short() -> None:
@@ -199,8 +195,9 @@ def interpreters() -> list[str]:
 @pytest.mark.usefixtures("stand_in")
 def test_other_interpreters() -> None:
     for python in interpreters():
+        program = "from importlib.util import MAGIC_NUMBER as m; print(m.hex())"
+        magic = subprocess.run([python, "-c", program], capture_output=True, text=True, check=True)
+        rest = code(magic.stdout.strip())
         command = [python, "-I", "-S", "-X", "utf8", "-c", BOOT]
-        done = subprocess.run(
-            command, input=b"x", capture_output=True, env=variables(sources=True), timeout=30
-        )
+        done = booted(variables(), b"%10d" % len(rest) + rest, command)
         assert done.returncode == 5, (python, done.stderr)

@@ -1,37 +1,34 @@
 """The direct connection: who gets it, who does not, and what is done without one."""
 
+import json
 import socket
+from contextlib import suppress
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
+from scrun.supervisor.nodes import beginning as beginning_module
+from scrun.supervisor.nodes import connection as connection_module
 from scrun.supervisor.nodes import dialing
-from scrun.supervisor.nodes.connection import Shim, ShimLost
-from scrun.supervisor.nodes.dialing import Unreached
+from scrun.supervisor.nodes.beginning import LONGEST_ALONE, Direct, begin_call, begun
+from scrun.supervisor.nodes.connection import ShimLost
+from scrun.supervisor.nodes.dialing import RANDOM, Unreached
 from scrun.supervisor.nodes.listening import NotReached, addresses, listen
-from scrun.supervisor.shim.frames import CALL, frame
-from tests.harness.peer import Peer, Said, played, prove, silent_connection, soon, talking
+from scrun.supervisor.shim.frames import CALL, EVENT, frame
+from tests.harness.peer import (
+    Said,
+    beginning,
+    connection,
+    played,
+    prove,
+    silent_connection,
+    soon,
+    talking,
+)
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_stays")
-
-
-async def asked(
-    shim: Shim, peer: Peer, nursery: trio.Nursery, **how: Any
-) -> tuple[Any, list[bool]]:
-    """The call `dial`, and where its outcome will be."""
-    outcome: list[bool] = []
-
-    async def ask() -> None:
-        outcome.append(await shim.dial(how.get("ports"), patience=how.get("patience", 2)))
-
-    nursery.start_soon(ask)
-    return await peer.call("dial"), outcome
-
-
-async def greeted(shim: Shim, peer: Peer) -> None:
-    await peer.hello()
-    await shim.hello()
 
 
 async def test_it_is_used() -> None:
@@ -45,15 +42,22 @@ async def test_it_is_used() -> None:
 
 async def test_the_call() -> None:
     async with played() as (shim, peer), trio.open_nursery() as nursery:
-        await greeted(shim, peer)
-        call, outcome = await asked(shim, peer, nursery, patience=0.5)
+        call, hellos = await beginning(shim, peer, nursery, patience=0.5, alone=1e9)
         assert len(call["secret"]) == 64
         assert call["patience"] == 0.5
-        assert call["addresses"][-1][0] == "127.0.0.1"
-        assert socket.gethostname() in {host for host, _ in call["addresses"]}
-        await peer.reply(call, error="cannot")
-        await soon(lambda: outcome)
-        assert outcome == [False]
+        assert call["alone"] == LONGEST_ALONE
+        assert call["host"] == socket.gethostname()
+        assert not call["needed"]
+        await peer.come(call, direct=False)
+        await soon(lambda: hellos)
+        assert not shim.is_direct
+
+
+async def test_the_call_is_short() -> None:
+    """srun holds back what is longer."""
+    secret = b"x" * RANDOM
+    call = begin_call(65535, secret, Direct(True, None), "/usr/local/bin/" + "x" * 100)
+    assert len(json.dumps(call)) < 700
 
 
 async def test_a_failure_is_said_once() -> None:
@@ -63,33 +67,36 @@ async def test_a_failure_is_said_once() -> None:
     assert said.lines == [("info", "node1: streams go over srun: it was not wanted")]
 
 
-async def test_nobody_listens_afterwards() -> None:
-    for direct in (True, False):
-        async with played() as (shim, peer), trio.open_nursery() as nursery:
-            await greeted(shim, peer)
-            call, outcome = await asked(shim, peer, nursery)
-            if direct:
-                await peer.dial(call)
-                await peer.reply(call)
-            else:
-                await peer.reply(call, error="cannot")
-            await soon(lambda: outcome)  # noqa: B023 (it is called at once)
-            with pytest.raises(OSError, match="refused"):
-                silent_connection(call)
+async def test_where_slurm_encrypts_its_connections() -> None:
+    said = Said()
+    async with played(said) as (shim, peer), trio.open_nursery() as nursery:
+        call, hellos = await beginning(shim, peer, nursery, said=said, allowed=False)
+        assert call["port"] == 0
+        await peer.come(call, direct=False)
+        await soon(lambda: hellos)
+    assert said.lines == [("info", "node1: streams go over srun: Slurm encrypts them")]
+
+
+@pytest.mark.parametrize("direct", [True, False])
+async def test_nobody_listens_afterwards(*, direct: bool) -> None:
+    async with played() as (shim, peer), trio.open_nursery() as nursery:
+        call, hellos = await beginning(shim, peer, nursery)
+        await peer.come(call, direct=direct)
+        await soon(lambda: hellos)
+        with pytest.raises(OSError, match="refused"):
+            silent_connection(call)
 
 
 async def test_a_wrong_secret() -> None:
     said = Said()
     async with played(said) as (shim, peer), trio.open_nursery() as nursery:
-        await greeted(shim, peer)
-        call, outcome = await asked(shim, peer, nursery)
+        call, hellos = await beginning(shim, peer, nursery, said=said)
         for _ in range(3):
             assert not await peer.dial(call, secret=b"wrong" * 6)
-        assert not outcome
-        assert await peer.dial(call)
-        await peer.reply(call)
-        await soon(lambda: outcome)
-        assert outcome == [True]
+        assert not shim.is_direct
+        await peer.come(call)
+        await soon(lambda: hellos)
+        assert shim.is_direct
     assert len(said.lines) == 1
     assert "somebody who is not the shim" in said
 
@@ -97,92 +104,158 @@ async def test_a_wrong_secret() -> None:
 @pytest.mark.parametrize("parts", [[b""], [b"x"], [b"x" * 32, b"y"], [b"x" * 32, b"y" * 32]])
 async def test_others_who_connect(parts: list[bytes]) -> None:
     async with played() as (shim, peer), trio.open_nursery() as nursery:
-        await greeted(shim, peer)
-        call, outcome = await asked(shim, peer, nursery)
+        call, hellos = await beginning(shim, peer, nursery)
         with silent_connection(call) as other:
             for part in parts:
                 other.sendall(part)
             if len(parts) == 1:
                 other.shutdown(socket.SHUT_WR)
-            assert await peer.dial(call)
-            await peer.reply(call)
-            await soon(lambda: outcome)
+            await peer.come(call)
+            await soon(lambda: hellos)
 
 
 async def test_one_proof_is_no_use_to_another() -> None:
     """What was heard cannot be said again: the supervisor's random bytes differ."""
     async with played() as (shim, peer), trio.open_nursery() as nursery:
-        await greeted(shim, peer)
-        call, outcome = await asked(shim, peer, nursery)
-        heard = b""
-        stream = await trio.open_tcp_stream(*call["addresses"][-1])
+        call, _ = await beginning(shim, peer, nursery)
+        stream = await connection(call)
         await stream.send_all(b"r" * 32)
         heard = bytes(await stream.receive_some(32))
-        other = await trio.open_tcp_stream(*call["addresses"][-1])
+        other = await connection(call)
         await other.send_all(b"r" * 32)
         assert bytes(await other.receive_some(32)) != heard
         await stream.aclose()
         await other.aclose()
-        await peer.reply(call, error="enough")
-        await soon(lambda: outcome)
+        await peer.come(call)
 
 
 async def test_silent_ones_are_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dialing, "_TO_PROVE", 0.3)
     async with played() as (shim, peer), trio.open_nursery() as nursery:
-        await greeted(shim, peer)
-        call, outcome = await asked(shim, peer, nursery)
-        address = call["addresses"][-1]
-        others = [await trio.open_tcp_stream(*address) for _ in range(dialing.MOST_UNPROVED + 4)]
+        call, _ = await beginning(shim, peer, nursery)
+        others = [await connection(call) for _ in range(dialing.MOST_UNPROVED + 4)]
         with trio.fail_after(5):
-            assert await peer.dial(call)
-        await peer.reply(call)
-        await soon(lambda: outcome)
+            await peer.come(call)
         for other in others:
             await other.aclose()
 
 
 async def test_the_second_one_who_knows_is_not_taken() -> None:
     async with played() as (shim, peer), trio.open_nursery() as nursery:
-        await greeted(shim, peer)
-        call, outcome = await asked(shim, peer, nursery)
-        second = await trio.open_tcp_stream(*call["addresses"][-1])
+        call, _ = await beginning(shim, peer, nursery)
+        second = await connection(call)
         assert await peer.dial(call)
         await prove(second, bytes.fromhex(call["secret"]))
-        await peer.reply(call)
-        await soon(lambda: outcome)
+        await peer.ask()
+        await peer.hello()
         assert await second.receive_some(1) == b""
         await second.aclose()
 
 
-async def test_a_shim_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scrun.supervisor.nodes.connection._DIAL_ANSWERS", 0.1)
-    async with played() as (shim, peer):
-        await greeted(shim, peer)
-        with trio.fail_after(5), pytest.raises(ShimLost, match="did not answer"):
-            await shim.dial(None, patience=0.1)
-        assert shim.lost.is_set()
-
-
-async def test_a_node_that_does_not_reach_us() -> None:
-    """Only the first container waits for that."""
+async def test_it_breaks_before_the_code_has_come() -> None:
+    """Then the shim asks for that over srun, and is told nothing twice."""
     said = Said()
-    for first in (True, False):
-        async with played(said) as (shim, peer), trio.open_nursery() as nursery:
-            await peer.hello(node="behind-a-firewall")
-            if first:
-                call, outcome = await asked(shim, peer, nursery, patience=0.1)
-                await trio.sleep(0.1)
-                await peer.reply(call, error="no answer")
-                await soon(lambda: outcome)  # noqa: B023 (it is called at once)
-            else:
-                assert not await shim.dial(None)
-    assert "streams go over srun: no answer" in said
-    assert "streams go over srun, as before" in said
     async with played(said) as (shim, peer), trio.open_nursery() as nursery:
-        await peer.hello(node="another")
-        call, _ = await asked(shim, peer, nursery)
-        await peer.reply(call, error="refused")
+        call, hellos = await beginning(shim, peer, nursery, said=said)
+        assert await peer.dial(call)
+        code = await peer.ask()
+        assert peer.stream is not None
+        await peer.stream.aclose()
+        peer.stream = None
+        assert await peer.ask(error="reset") == code
+        await peer.hello()
+        await soon(lambda: hellos)
+        assert not shim.is_direct
+    assert said.lines == [("info", "node1: streams go over srun: reset")]
+
+
+async def test_it_does_not_answer_before_the_code_has_come() -> None:
+    """Nothing comes through: the first connection is closed as soon as srun is used."""
+    async with played() as (shim, peer), trio.open_nursery() as nursery:
+        call, hellos = await beginning(shim, peer, nursery)
+        assert await peer.dial(call)
+        await peer.ask()
+        first, peer.stream = peer.stream, None
+        assert first is not None
+        await peer.ask(error="the shim's code did not come")
+        with trio.fail_after(5):
+            assert await first.receive_some(1) == b""
+        await first.aclose()
+        await peer.hello()
+        await soon(lambda: hellos)
+        assert not shim.is_direct
+
+
+@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize("after_hello", [True, False])
+async def test_who_asks_twice(*, direct: bool, after_hello: bool) -> None:
+    """Over srun it is lost; over a connection it may still come over srun."""
+    async with played() as (shim, peer), trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def begin() -> None:
+            with suppress(ShimLost):
+                await begun(shim, Direct(True, None), Said().journal, "", "")
+
+        call = await peer.call("begin")
+        if direct:
+            assert await peer.dial(call)
+        await peer.ask()
+        if after_hello:
+            await peer.hello()
+        await peer.event(event="code", python="")
+        with trio.fail_after(5), suppress(EOFError):
+            while await peer.frame():
+                pass
+        assert shim.lost.is_set() is (after_hello or not direct)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_shim_that_never_comes() -> None:
+    async with played() as (shim, peer), trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def begin() -> None:
+            with pytest.raises(ShimLost, match="it ended"):
+                await begun(shim, Direct(True, None), Said().journal, "", "")
+
+        await peer.call("begin")
+        await peer.close()
+    assert shim.lost.is_set()
+
+
+async def test_code_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: str) -> bytes:
+        raise PermissionError(13, "Permission denied", "/opt/scrun/shim/main.py")
+
+    monkeypatch.setattr(connection_module, "code", fail)
+    async with played() as (shim, peer), trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def begin() -> None:
+            with pytest.raises(ShimLost, match=r"code cannot be read: .*Permission denied"):
+                await begun(shim, Direct(True, None), Said().journal, "", "")
+
+        await peer.call("begin")
+        await peer.event(event="code", python="")
+
+
+async def test_a_node_that_does_not_reach_us(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the first container waits for that."""
+    monkeypatch.setattr(beginning_module, "_unreached", Unreached())
+    said = Said()
+    for place, port in (("wall", True), ("wall", False), ("another", True), ("", True)):
+        async with played(said) as (shim, peer), trio.open_nursery() as nursery:
+            call, hellos = await beginning(
+                shim, peer, nursery, said=said, place=place, patience=0.1
+            )
+            assert bool(call["port"]) is port
+            waited = 0.1 if place == "wall" else 0.0
+            await peer.ask(error="no answer", waited=waited)
+            await peer.hello()
+            await soon(lambda: hellos)  # noqa: B023 (it is called at once)
+    assert "streams go over srun: no answer" in said
+    assert "streams go over srun: as before" in said
 
 
 async def test_nodes_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,11 +290,17 @@ async def test_nonsense(nonsense: bytes) -> None:
             await shim.lost.wait()
 
 
-async def test_streams_over_srun_though_there_is_a_connection() -> None:
-    async with talking(direct=True) as (shim, peer):
-        await peer.control[1].send_all(frame(4, 1, b"x"))
+async def test_what_comes_over_srun_though_there_is_a_connection() -> None:
+    """What a site's script writes there does no harm; an event in the wrong place is one."""
+    said = Said()
+    async with talking(direct=True, said=said) as (shim, peer):
+        await peer.control[1].send_all(b"epilog says\n")
+        await trio.testing.wait_all_tasks_blocked()
+        assert not shim.lost.is_set()
+        await peer.control[1].send_all(frame(EVENT, 0, b'{"event": "signal", "number": 1}'))
         with trio.fail_after(5):
             await shim.lost.wait()
+    assert said.lines == [("verbose", "the step's output: epilog says")]
 
 
 def free_port() -> int:
@@ -234,12 +313,10 @@ def free_port() -> int:
 async def test_ports_of_a_range() -> None:
     port = free_port()
     async with played() as (shim, peer), trio.open_nursery() as nursery:
-        await greeted(shim, peer)
-        call, outcome = await asked(shim, peer, nursery, ports=f"{port}-{port}")
-        assert {number for _, number in call["addresses"]} == {port}
-        assert await peer.dial(call)
-        await peer.reply(call)
-        await soon(lambda: outcome)
+        call, hellos = await beginning(shim, peer, nursery, ports=f"{port}-{port}")
+        assert call["port"] == port
+        await peer.come(call)
+        await soon(lambda: hellos)
 
 
 @pytest.mark.parametrize("ports", ["{port}-{port}", "{port}", "nonsense", "70000-70001", "9-1"])
@@ -249,9 +326,13 @@ async def test_no_port(ports: str) -> None:
     with socket.socket() as taken:
         taken.bind(("", port))
         taken.listen()
-        async with played(said) as (shim, peer):
-            await greeted(shim, peer)
-            assert not await shim.dial(ports.format(port=port))
+        async with played(said) as (shim, peer), trio.open_nursery() as nursery:
+            ports = ports.format(port=port)
+            call, hellos = await beginning(shim, peer, nursery, said=said, ports=ports)
+            assert call["port"] == 0
+            await peer.come(call, direct=False)
+            await soon(lambda: hellos)
+            assert not shim.is_direct
     assert "streams go over srun" in said
 
 

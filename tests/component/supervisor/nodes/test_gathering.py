@@ -10,10 +10,11 @@ import pytest
 import trio
 import trio.testing
 
+from scrun.supervisor.nodes.code import code
 from scrun.supervisor.nodes.gathering import Gathering, gathered
 from scrun.supervisor.nodes.listening import NotReached
-from scrun.supervisor.shim.frames import CALL, EVENT, Reader, frame
-from tests.harness.peer import HELLO, Said, prove, soon
+from scrun.supervisor.shim.frames import CALL, DATA, EVENT, HEADER, Reader, frame
+from tests.harness.peer import HELLO, Said, exactly, prove, soon
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_stays")
 
@@ -30,12 +31,19 @@ class Called:
         [(kind, stream, payload)] = Reader().feed(os.read(self.from_srun, 4096))
         assert (kind, stream) == (CALL, 0)
         self.call = json.loads(payload)
-        assert self.call["verb"] == "gather"
+        assert self.call["verb"] == "begin"
+        assert self.call["needed"]
+        assert self.call["alone"] == 0
 
     async def come(self, rank: int, secret: str = "") -> trio.SocketStream:
         """Be the shim of a task."""
         stream = await trio.open_tcp_stream("127.0.0.1", self.call["port"])
         if await prove(stream, bytes.fromhex(secret or self.call["secret"])):
+            asked = json.dumps({"event": "code", "python": ""}).encode()
+            await stream.send_all(frame(EVENT, 0, asked))
+            kind, _, size = HEADER.unpack(await exactly(stream, HEADER.size))
+            assert kind == DATA
+            assert await exactly(stream, size) == code("")
             hello = json.dumps({**HELLO, "rank": rank}).encode()
             await stream.send_all(frame(EVENT, 0, hello))
         return stream

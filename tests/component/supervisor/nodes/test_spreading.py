@@ -13,6 +13,7 @@ import trio
 from scrun.core.errors import EngineError
 from scrun.supervisor.children.processes import ChildEnv, child
 from scrun.supervisor.contracts.node import ImageFile
+from scrun.supervisor.nodes.beginning import Direct, begun
 from scrun.supervisor.nodes.boot import boot_command
 from scrun.supervisor.nodes.code import variables
 from scrun.supervisor.nodes.connection import connected
@@ -52,7 +53,7 @@ class Cluster:
         (self._base / name).mkdir(exist_ok=True)
         stdin, to_shim = os.pipe()
         from_shim, stdout = os.pipe()
-        more = {"TMPDIR": str(self._base / name), **variables(sources=True)}
+        more = {"TMPDIR": str(self._base / name), **variables()}
         env = ChildEnv({"PATH": users.PATH, **more})
         async with (
             child(boot_command(), env, stdin=stdin, stdout=stdout, stderr=2),
@@ -60,8 +61,9 @@ class Cluster:
         ):
             os.close(stdin)
             os.close(stdout)
-            self.pids[name] = (await shim.hello()).pid
-            assert await shim.dial(None)
+            hello = await begun(shim, Direct(True, None), Said().journal, "", "")
+            self.pids[name] = hello.pid
+            assert shim.is_direct
             yield Receiver(name, shim)
 
     @asynccontextmanager

@@ -11,7 +11,7 @@ import pytest
 from tests.harness import users
 from tests.harness.bundle import make_rootfs
 from tests.harness.processes import processes_of
-from tests.harness.shim import PURE_V2, Shim
+from tests.harness.shim import PURE_V2, Shim, listening, prove
 from tests.harness.users import User
 
 MakeShim = Callable[..., Shim]
@@ -47,9 +47,11 @@ def make_shim(folder: Path, rootfs: Path) -> Iterator[MakeShim]:
             user: User | None = None,
             before: Sequence[str] = (),
             place: Sequence[str] = PURE_V2,
+            begin: Mapping[str, object] | None = None,
+            meet: Callable[[Shim], None] = lambda shim: None,
         ) -> Shim:
             own = {"TMPDIR": str(folder), **(env or {})}
-            shim = Shim(rootfs, user or users.root(), own, before, place)
+            shim = Shim(rootfs, user or users.root(), own, before, place, begin, meet)
             stack.callback(shim.end)
             return shim
 
@@ -63,6 +65,24 @@ def without_crun(rootfs: Path) -> str:
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
     return f"{broken.parent}:{os.environ['PATH']}"
+
+
+@pytest.fixture
+def direct(make_shim: MakeShim) -> Shim:
+    """A shim with a direct connection."""
+    return connected(make_shim)
+
+
+def connected(make_shim: MakeShim, env: Mapping[str, str] | None = None, **begin: object) -> Shim:
+    """Make a shim with a direct connection; with other fields of `begin`."""
+    with listening() as sock:
+
+        def meet(shim: Shim) -> None:
+            connection = sock.accept()[0]
+            assert prove(connection)
+            shim.use_direct(connection.detach())
+
+        return make_shim(env, begin={**begin, "port": sock.getsockname()[1]}, meet=meet)
 
 
 @pytest.fixture(params=["root-crun", "root-runc", "user-crun", "user-runc"])

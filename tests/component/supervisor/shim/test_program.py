@@ -1,15 +1,17 @@
 """A shim's own life: its beginning, its connections, its end, and what it leaves."""
 
 import functools
-import hmac
+import json
 import os
 import random
 import re
 import signal
 import socket
 import stat
+import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +20,21 @@ import pytest
 from scrun.supervisor.shim.frames import (
     CALL,
     DATA,
+    EVENT,
     PIECE,
     PROTOCOL,
     SCRIPT_OUTPUT,
     UNREACHED,
     WINDOW,
+    Reader,
     frame,
-    proof,
 )
-from tests.component.supervisor.shim.conftest import MakeShim
+from tests.component.supervisor.shim.conftest import MakeShim, connected
 from tests.harness.processes import descendants, processes_of, voluntary_switches
-from tests.harness.shim import Shim
+from tests.harness.shim import BEGIN, COMMAND, SECRET, Shim, listening, prove
 from tests.harness.wait import wait_until, wait_while
 
 ENTRY = '{"level": "error", "msg": "from the log"}'
-SECRET = bytes(range(32))
 
 
 @pytest.fixture
@@ -128,8 +130,6 @@ def test_calls_that_are_wrong(plain: Shim) -> None:
         "start",
         "resize",
         "delete",
-        "dial",
-        "gather",
         "script",
     ):
         assert "error" in plain.call(verb)
@@ -301,69 +301,45 @@ def test_output_of_scripts_has_a_limit(plain: Shim) -> None:
     assert set(reply["text"]) == {"\0"}
 
 
-def listening() -> socket.socket:
-    sock = socket.socket()
-    sock.bind(("127.0.0.1", 0))
-    sock.listen()
-    sock.settimeout(10)
-    return sock
-
-
-def exactly(sock: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        piece = sock.recv(count - len(data))
-        assert piece
-        data += piece
-    return data
-
-
-def prove(sock: socket.socket, secret: bytes) -> bool:
-    """Do the supervisor's part of the proof; return whether the shim's was right."""
-    both = exactly(sock, 32)
-    own = os.urandom(32)
-    both += own
-    sock.sendall(own)
-    theirs = exactly(sock, 32)
-    sock.sendall(proof(secret, b"supervisor", both))
-    return hmac.compare_digest(theirs, proof(secret, b"shim", both))
-
-
-def dial(shim: Shim, *socks: socket.socket) -> int:
-    addresses = [["127.0.0.1", sock.getsockname()[1]] for sock in socks]
-    return shim.ask("dial", addresses=addresses, secret=SECRET.hex(), patience=1.5)
-
-
-def test_a_direct_connection(plain: Shim) -> None:
-    with listening() as mute, listening() as sock:
-        call = dial(plain, mute, sock)
-        connection, _ = sock.accept()
-        assert prove(connection, SECRET)
-        assert plain.answer(call) == {}
-    plain.use_direct(connection.detach())
-    streams = plain.streams()
-    plain.run("a", "cat", streams=streams)
+def test_a_direct_connection(make_shim: MakeShim) -> None:
+    """One of two who listen there says nothing, and delays nobody."""
+    shim = connected(make_shim, {"SLURM_LAUNCH_NODE_IPADDR": "127.0.0.9"})
+    assert shim.asked == {"python": ""}
+    streams = shim.streams()
+    shim.run("a", "cat", streams=streams)
     data = os.urandom(5 << 20)
-    plain.write(streams["stdin"], data)
-    assert plain.finish(streams["stdout"]) == data
-    assert plain.ended("a") == 0
-    assert "already" in plain.answer(dial(plain))["error"]
-    assert SECRET.hex().encode() not in Path(f"/proc/{plain.process.pid}/environ").read_bytes()
-    plain.run("b", "sleep", "1000")
-    plain.die()
+    shim.write(streams["stdin"], data)
+    assert shim.finish(streams["stdout"]) == data
+    assert shim.ended("a") == 0
+    assert SECRET.hex().encode() not in Path(f"/proc/{shim.process.pid}/environ").read_bytes()
+    shim.run("b", "sleep", "1000")
+    shim.die()
     time.sleep(0.5)
-    assert plain.process.poll() is None, "only srun's end is the supervisor's"
-    assert plain.close() == (137, "")
+    assert shim.process.poll() is None, "only srun's end is the supervisor's"
+    assert shim.close() == (137, "")
 
 
-def connect(shim: Shim) -> None:
-    """Have a shim use a direct connection."""
-    with listening() as sock:
-        call = dial(shim, sock)
-        connection, _ = sock.accept()
-        assert prove(connection, SECRET)
-        assert shim.answer(call) == {}
-    shim.use_direct(connection.detach())
+def test_the_runtime_is_known(make_shim: MakeShim, tmp_path: Path) -> None:
+    """Nobody tries it again; one that is not there is not used."""
+    (tmp_path / "crun").write_text(f"#!/bin/sh\ntouch {tmp_path}/tried\n")
+    (tmp_path / "crun").chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    known = make_shim(env, begin={"runtime": str(tmp_path / "crun")})
+    assert known.hello["runtime"] == str(tmp_path / "crun")
+    assert not (tmp_path / "tried").exists()
+    other = make_shim(env, begin={"runtime": "/nowhere/crun"})
+    assert other.hello["runtime"] == str(tmp_path / "crun")
+    assert (tmp_path / "tried").exists()
+
+
+def test_no_descriptor_of_pmi(make_shim: MakeShim) -> None:
+    """A number that is not slurmstepd's may be that of the direct connection."""
+    for number in range(3, 9):
+        shim = connected(make_shim, {"PMI_FD": str(number)})
+        streams = shim.streams("stdout")
+        shim.run("a", "sh", "-c", "echo $PMI_FD; ls /proc/self/fd", streams=streams)
+        assert shim.finish(streams["stdout"]).split() == [b"0", b"1", b"2", b"3"]
+        assert shim.close() == (0, "")
 
 
 def resume(shim: Shim, targets: list[str], written: dict[int, int]) -> dict[str, Any]:
@@ -373,157 +349,196 @@ def resume(shim: Shim, targets: list[str], written: dict[int, int]) -> dict[str,
         addresses = [["127.0.0.1", sock.getsockname()[1]]]
         shim.ask(
             "resume", token="t", addresses=addresses, secret=SECRET.hex(), patience=1.5,
-            targets=targets, written=written,
+            alone=600, targets=targets, written=written,
         )  # fmt: skip
         connection, _ = sock.accept()
-        assert prove(connection, SECRET)
+        assert prove(connection)
     shim.use_direct(connection.detach())
     shim.until("its answer", lambda: len(shim.resumed) > count)
     return shim.resumed[-1]
 
 
-def test_another_supervisor_gets_what_was_not_written(plain: Shim) -> None:
-    connect(plain)
-    plain.generous = False
-    streams = plain.streams("stdout")
-    plain.run("a", "sh", "-c", "echo hello; sleep 1; echo bye; exit 3", streams=streams)
-    plain.run("b", "sleep", "1000")
+def test_another_supervisor_gets_what_was_not_written(direct: Shim) -> None:
+    direct.generous = False
+    streams = direct.streams("stdout")
+    direct.run("a", "sh", "-c", "echo hello; sleep 1; echo bye; exit 3", streams=streams)
+    direct.run("b", "sleep", "1000")
     stdout = streams["stdout"]
-    plain.until("hello", lambda: plain.output[stdout] == b"hello\n")
-    plain.die()
+    direct.until("hello", lambda: direct.output[stdout] == b"hello\n")
+    direct.die()
     time.sleep(2)
     for times, written in enumerate((2, 0, 6), start=1):
-        plain.output[stdout].clear()
-        plain.finished.clear()
-        answer = resume(plain, ["a"], {stdout: max(2, written)})
+        direct.output[stdout].clear()
+        direct.finished.clear()
+        answer = resume(direct, ["a"], {stdout: max(2, written)})
         assert answer["times"] == times
         assert answer["targets"]["a"] == {"started": True, "ended": [3 << 8, False, False]}
-        assert plain.finish(stdout) == b"hello\nbye\n"[max(2, written) :]
-        plain.die()
+        assert direct.finish(stdout) == b"hello\nbye\n"[max(2, written) :]
+        direct.die()
 
     def knows_b() -> bool:
-        plain.finished.clear()
-        there = "b" in resume(plain, ["a"], {stdout: 10})["targets"]
-        plain.die()
+        direct.finished.clear()
+        there = "b" in resume(direct, ["a"], {stdout: 10})["targets"]
+        direct.die()
         return there
 
     wait_while("what nobody knows", knows_b)
-    plain.finished.clear()
-    resume(plain, ["a"], {stdout: 10})
-    assert plain.call("delete", id="a") == {}
-    assert plain.close() == (137, "")  # as the last container, which was deleted
+    direct.finished.clear()
+    resume(direct, ["a"], {stdout: 10})
+    assert direct.call("delete", id="a") == {}
+    assert direct.close() == (137, "")  # as the last container, which was deleted
 
 
-def test_another_supervisor_learns_what_has_come(plain: Shim) -> None:
+def test_another_supervisor_learns_what_has_come(direct: Shim) -> None:
     """Of an input that nobody reads: credit for it was lost, too."""
-    connect(plain)
-    streams = plain.streams("stdin")
+    streams = direct.streams("stdin")
     stdin = streams["stdin"]
-    plain.run("a", "sleep", "1000", streams=streams)
-    plain.write(stdin, bytes(600_000), end=False)
-    assert plain.call("resize", id="a", rows=1, columns=1) == {}  # it has read all before
-    plain.die()
-    [[taken, room]] = resume(plain, ["a"], {})["inputs"].values()
+    direct.run("a", "sleep", "1000", streams=streams)
+    direct.write(stdin, bytes(600_000), end=False)
+    assert direct.call("resize", id="a", rows=1, columns=1) == {}  # it has read all before
+    direct.die()
+    [[taken, room]] = resume(direct, ["a"], {})["inputs"].values()
     assert taken == 600_000
     assert WINDOW - 600_000 < room < WINDOW  # some is in the pipe
     for _ in range(2):
         while room:
             piece = min(room, PIECE)
-            plain.send(DATA, stdin, bytes(piece))
+            direct.send(DATA, stdin, bytes(piece))
             taken, room = taken + piece, room - piece
-        assert plain.call("resize", id="a", rows=1, columns=1) == {}  # it was not too much
-        plain.die()
-        assert resume(plain, ["a"], {})["inputs"] == {str(stdin): [taken, room]}
-    assert plain.call("signal", id="a", number=9, all=True) == {}
-    plain.ended("a")
-    plain.die()
-    assert resume(plain, ["a"], {})["inputs"] == {}
-    assert plain.close() == (137, "")
+        assert direct.call("resize", id="a", rows=1, columns=1) == {}  # it was not too much
+        direct.die()
+        assert resume(direct, ["a"], {})["inputs"] == {str(stdin): [taken, room]}
+    assert direct.call("signal", id="a", number=9, all=True) == {}
+    direct.ended("a")
+    direct.die()
+    assert resume(direct, ["a"], {})["inputs"] == {}
+    assert direct.close() == (137, "")
 
 
-def test_another_supervisor_that_cannot_be_reached(plain: Shim) -> None:
-    connect(plain)
-    plain.run("a", "sleep", "1000")
-    plain.die()
+def test_another_supervisor_that_cannot_be_reached(direct: Shim) -> None:
+    direct.run("a", "sleep", "1000")
+    direct.die()
     with listening() as sock:
         addresses = [["127.0.0.1", sock.getsockname()[1]]]
-    plain.ask(
-        "resume", token="t", addresses=addresses, secret=SECRET.hex(), patience=0.5,
+    direct.ask(
+        "resume", token="t", addresses=addresses, secret=SECRET.hex(), patience=0.5, alone=600,
         targets=["a"], written={},
     )  # fmt: skip
-    plain.until("its answer", lambda: plain.resumed)
-    assert "refused" in plain.resumed[0]["error"]
-    assert resume(plain, ["a"], {})["targets"]["a"] == {"started": True, "ended": None}
-    assert plain.close() == (137, "")
-
-
-def gather(shim: Shim, sock: socket.socket) -> int:
-    port = sock.getsockname()[1]
-    return shim.ask("gather", port=port, secret=SECRET.hex(), patience=1)
+    direct.until("its answer", lambda: direct.resumed)
+    assert "refused" in direct.resumed[0]["error"]
+    assert resume(direct, ["a"], {})["targets"]["a"] == {"started": True, "ended": None}
+    assert direct.close() == (137, "")
 
 
 def test_one_of_several(make_shim: MakeShim) -> None:
-    """It says hello once more, and who it is: over srun nobody could tell."""
-    shim = make_shim({"SLURM_PROCID": "3", "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.9"})
-    assert "rank" not in shim.hello
-    with listening() as sock:
-        gather(shim, sock)
-        connection, _ = sock.accept()
-        assert prove(connection, SECRET)
-    before, shim._hello = shim.hello, {}
-    shim.use_direct(connection.detach())
-    assert shim.until("hello", lambda: shim._hello) == {**before, "rank": 3}
+    """It says who it is, and ends with the connection: its supervisor is not coming back."""
+    env = {"SLURM_PROCID": "3", "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.9"}
+    shim = connected(make_shim, env, needed=True, alone=0)
+    assert shim.hello["rank"] == 3
     shim.run("a", "sh", "-c", "exit 7")
     assert shim.ended("a") == 7
-    os.close(shim.direct)
-    del shim._readers[shim.direct]
-    shim.direct = -1
+    shim.die()
     assert shim.wait() == (7, "")
 
 
-def test_one_of_several_cannot_connect(plain: Shim) -> None:
+def came(call: dict[str, object]) -> "subprocess.CompletedProcess[bytes]":
+    """What becomes of a shim that gets this call, and then the end of its input."""
+    content = frame(CALL, 0, json.dumps({**BEGIN, **call}).encode())
+    return subprocess.run(COMMAND, input=content, capture_output=True, timeout=20)
+
+
+def test_one_of_several_cannot_connect() -> None:
     with listening() as sock:
-        gather(plain, sock)
-        connection, _ = sock.accept()
-        assert len(connection.recv(32)) == 32  # what is left unread resets a connection
-        connection.close()
-        status, said = plain.wait()
-    assert status == 1
-    assert said.startswith(f"{UNREACHED}: 127.0.0.1:")
-    assert said.endswith("closed before it proved to know the secret\n")
+
+        def hang_up() -> None:
+            connection = sock.accept()[0]
+            assert len(connection.recv(32)) == 32  # what is left unread resets a connection
+            connection.close()
+
+        with ThreadPoolExecutor() as pool:
+            hung_up = pool.submit(hang_up)
+            port = sock.getsockname()[1]
+            done = came({"port": port, "host": "127.0.0.1", "needed": True})
+            hung_up.result()
+    assert done.returncode == 1
+    assert done.stdout == b""
+    assert done.stderr.startswith(f"{UNREACHED}: 127.0.0.1:".encode())
+    assert done.stderr.endswith(b"closed before it proved to know the secret\n")
 
 
-def test_somebody_without_the_secret(plain: Shim) -> None:
+def test_nobody_begins() -> None:
+    """The supervisor has gone: that is no failure of the node's."""
+    for content in (b"", frame(CALL, 0, b"x" * 10)[:-1]):
+        done = subprocess.run(COMMAND, input=content, capture_output=True, timeout=20)
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_the_supervisor_goes_before_the_code_has_come() -> None:
+    done = came({})
+    assert done.returncode == 1
+    assert b"closed before the shim's code came" in done.stderr
+
+
+def over_srun(make_shim: MakeShim, *socks: socket.socket, meet: Any = lambda shim: None) -> Shim:
+    """Make a shim that can connect to nobody but these; it works all the same."""
+    port = socks[0].getsockname()[1] if socks else 0
+    shim = make_shim(begin={"port": port}, meet=meet)
+    streams = shim.streams("stdout")
+    shim.run("a", "echo", "over srun", streams=streams)
+    assert shim.finish(streams["stdout"]) == b"over srun\n"
+    return shim
+
+
+def test_nowhere_to_connect(make_shim: MakeShim) -> None:
+    shim = over_srun(make_shim)
+    assert shim.asked["error"] == ""
+    assert shim.asked["waited"] < 0.5
+
+
+def test_somebody_without_the_secret(make_shim: MakeShim) -> None:
     with listening() as sock:
-        call = dial(plain, sock)
-        connection, _ = sock.accept()
-        with connection:
-            assert not prove(connection, b"another")
-            assert "secret" in plain.answer(call)["error"]
-            assert connection.recv(1) == b""
-    streams = plain.streams("stdout")
-    plain.run("a", "echo", "over srun", streams=streams)
-    assert plain.finish(streams["stdout"]) == b"over srun\n"
+
+        def meet(_: Shim) -> None:
+            connection = sock.accept()[0]
+            with connection:
+                assert not prove(connection, b"another")
+                assert connection.recv(1) == b""
+
+        shim = over_srun(make_shim, sock, meet=meet)
+    assert "secret" in shim.asked["error"]
 
 
-def test_nobody_answers(plain: Shim) -> None:
+def test_nobody_answers(make_shim: MakeShim) -> None:
     with listening() as mute:
-        began = time.monotonic()
-        assert "error" in plain.answer(dial(plain, mute))
-        assert 1.4 < time.monotonic() - began < 3
-    assert (
-        "refused"
-        in plain.answer(dial(plain, mute) if mute.fileno() >= 0 else closed(plain))["error"]
-    )
-    assert "error" in plain.call("dial", addresses=[], secret="00", patience=1)
-    assert "error" in plain.call("dial", addresses=[["", -1]], secret="00", patience=1)
+        shim = over_srun(make_shim, mute)
+    assert "no answer" in shim.asked["error"]
+    assert 1.4 < shim.asked["waited"] < 3
 
 
-def closed(shim: Shim) -> int:
-    """Dial where nobody listens."""
+def test_nobody_listens(make_shim: MakeShim) -> None:
     with listening() as sock:
         port = sock.getsockname()[1]
-    return shim.ask("dial", addresses=[["127.0.0.1", port]], secret=SECRET.hex(), patience=1)
+    shim = make_shim(begin={"port": port, "host": "no such host"})
+    assert "refused" in shim.asked["error"]
+    assert "no such host" in shim.asked["error"]
+
+
+@pytest.mark.parametrize("answer", [b"", b"nonsense, and more of it", frame(CALL, 0, b"{}")])
+def test_the_connection_fails_before_the_code_has_come(make_shim: MakeShim, answer: bytes) -> None:
+    """It asks once more, over srun."""
+    with listening() as sock:
+
+        def meet(_: Shim) -> None:
+            connection = sock.accept()[0]
+            with connection:
+                assert prove(connection)
+                [(kind, stream, words)] = Reader().feed(connection.recv(1000))
+                assert (kind, stream) == (EVENT, 0)
+                assert json.loads(words) == {"event": "code", "python": ""}
+                connection.sendall(answer)
+
+        shim = over_srun(make_shim, sock, meet=meet)
+    assert "kind" in shim.asked["error"] if answer else "closed" in shim.asked["error"]
 
 
 def test_it_may_not_be_traced(plain: Shim) -> None:
@@ -542,8 +557,8 @@ def test_no_call_ends_it(plain: Shim, dice: random.Random) -> None:
         "resize",
         "delete",
         "script",
-        "dial",
-        "gather",
+        "begin",
+        "resume",
         "x",
         None,
     ]

@@ -15,8 +15,8 @@ from scrun.supervisor.core.deposits import Deposit
 from scrun.supervisor.engines.slurm.job_state import StepState
 from scrun.supervisor.engines.slurm.ranks_step import RanksStep
 from scrun.supervisor.engines.slurm.shim_site import HAS_OCI_CONF, SiteConfs
-from scrun.supervisor.engines.slurm.shim_step import Direct
 from scrun.supervisor.engines.slurm.step import SrunStep, Streams
+from scrun.supervisor.nodes.beginning import Direct
 from scrun.supervisor.shim.frames import CALL, EVENT, REPLY, UNREACHED, Reader, frame
 from tests.harness.peer import HELLO, Said, prove, soon
 
@@ -172,19 +172,6 @@ async def test_one_without_a_runtime(unseen: bool) -> None:
         with pytest.raises(EngineError, match="node2: no OCI runtime"):
             await step.ranks()
         assert step.is_lacking is unseen
-        for stream in streams:
-            await stream.aclose()
-
-
-async def test_one_without_bytecode_of_ours() -> None:
-    async with running() as (step, srun):
-        await srun.called.wait()
-        srun.called = trio.Event()
-        srun.says("Python 3.6 needs the sources of scrun's shim")
-        srun.hears(EXIT)
-        streams = [await srun.come(0), await srun.come(1)]
-        assert len(await step.ranks()) == 2
-        assert srun.runs == 2
         for stream in streams:
             await stream.aclose()
 

@@ -16,8 +16,8 @@ from scrun.supervisor.engines.slurm.job import SlurmJob
 from scrun.supervisor.engines.slurm.launching import Launch, Launching
 from scrun.supervisor.engines.slurm.shim_job import ShimJob
 from scrun.supervisor.engines.slurm.shim_site import HAS_OCI_CONF, SiteConfs
-from scrun.supervisor.engines.slurm.shim_step import Direct
 from scrun.supervisor.engines.slurm.tools import Tools
+from scrun.supervisor.nodes.beginning import Direct
 from tests.harness.peer import Said
 
 OCI_CONF = (

@@ -1,0 +1,104 @@
+"""How a shim begins: it is told where we listen, comes there, and gets its code.
+
+Nodes can connect to the submit host in any case: slurmstepd does, for srun's streams. What cannot
+goes over srun, which is slower.
+"""
+
+import os
+import socket
+from contextlib import AsyncExitStack
+from typing import Any, NamedTuple
+
+from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.nodes.connection import Shim
+from scrun.supervisor.nodes.dialing import RANDOM, Listener, Unreached
+from scrun.supervisor.nodes.listening import NotReached
+from scrun.supervisor.nodes.messages import Hello
+
+ALONE = 600.0
+"""How long a shim waits for a successor, in seconds, if nobody says otherwise."""
+
+LONGEST_ALONE = 2e6
+"""The longest; a shim counts milliseconds, in 31 bits."""
+
+_PATIENCE = 2.0
+
+_unreached = Unreached()
+
+
+class Direct(NamedTuple):
+    """Whether and how a shim may connect to us, instead of using srun's streams.
+
+    Attributes:
+        allowed: Not where Slurm encrypts its own connections: these are in plain text.
+        ports: The range of our ports, as "60001-63000" (SrunPortRange), or None for any.
+        alone: How long it waits for a successor when we have died, in seconds.
+        patience: How long it tries to connect, in seconds.
+    """
+
+    allowed: bool
+    ports: str | None
+    alone: float = ALONE
+    patience: float = _PATIENCE
+
+
+def begin_call(
+    port: int, secret: bytes, direct: Direct, runtime: str = "", *, needed: bool = False
+) -> dict[str, Any]:
+    """Return the call `begin` (see `supervisor.shim`), which has less than 1 KiB.
+
+    Args:
+        port: Where we listen; 0: nowhere.
+        secret: What proves who it is.
+        direct: See there.
+        runtime: The runtime that another shim on its node has tried, or "".
+        needed: Whether it cannot do without the connection.
+    """
+    return {
+        "verb": "begin",
+        "port": port,
+        "secret": secret.hex(),
+        "host": socket.gethostname(),
+        "patience": direct.patience,
+        "alone": min(direct.alone, LONGEST_ALONE),
+        "runtime": runtime,
+        "needed": needed,
+    }
+
+
+async def begun(shim: Shim, direct: Direct, journal: Journal, place: str, runtime: str) -> Hello:
+    """Have a shim come; where it cannot connect, over srun.
+
+    Args:
+        shim: The shim, on its way.
+        direct: See there.
+        journal: Where messages go.
+        place: The name of its node, or "" for an unknown one.
+        runtime: See `begin_call`.
+
+    Returns:
+        What it says first.
+
+    Raises:
+        ShimLost: It never comes.
+    """
+    why = "" if direct.allowed else "Slurm encrypts them"
+    if not why and place in _unreached:
+        why = "as before"
+    secret = os.urandom(RANDOM)
+    async with AsyncExitStack() as stack:
+        listener, port = None, 0
+        if not why:
+            try:
+                listening = Listener(direct.ports, secret, journal).listening()
+                listener = await stack.enter_async_context(listening)
+                port = listener.port
+            except (NotReached, OSError) as error:
+                why = str(error)
+        await shim.begin(begin_call(port, secret, direct, runtime), listener)
+    hello = await shim.hello()
+    if not shim.is_direct:
+        journal.write("info", f"{hello.node}: streams go over srun: {why or shim.asked.error}")
+        if shim.asked.waited > direct.patience / 2:
+            _unreached.add(place)
+    return hello

@@ -1,0 +1,109 @@
+"""The first of the shim that runs: it is told where to connect, and gets the rest of the code.
+
+Blocks, for there is nothing else to do yet.
+"""
+
+import os
+import select
+import sys
+import time
+
+from .dial import dial
+from .frames import CALL, DATA, EVENT, HEADER, LONGEST, NEWLINE, UNREACHED, BrokenFrame, frame
+from .json_text import dumps, loads
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from _socket import socket
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+FROM_SRUN = ("SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST")
+_LOOPBACK = "127.0.0.1"
+_SENDING = 10.0  # seconds for the code, from who has proved to know the secret
+
+
+def arrive(add: "Callable[[bytes], None]", python: str) -> None:
+    """Ask for the code, and be the shim. Returns if nobody is there any more.
+
+    Args:
+        add: Takes the code.
+        python: The version of our bytecode, in hexadecimal.
+
+    Raises:
+        BrokenFrame: What came over srun is no call.
+        OSError: The code did not come.
+    """
+    try:
+        call = loads(_payload(0, CALL).decode())
+    except ConnectionResetError:
+        return
+    began = time.monotonic()
+    sock, code, error = None, b"", ""
+    if call["port"]:
+        try:
+            sock = _connected(call)
+            code = _asked(sock.fileno(), sock.fileno(), {"python": python}, _SENDING)
+        except (OSError, BrokenFrame) as failure:
+            sock, error = None, str(failure)
+    if sock is None:
+        if call["needed"]:
+            sys.exit(f"{UNREACHED}: {error}")
+        words = {"python": python, "error": error, "waited": time.monotonic() - began}
+        code = _asked(0, 1, words, None)
+    add(code)
+    from .main import main
+
+    main(call, sock)
+
+
+def hosts(environment: "Mapping[str, str]", host: str) -> "list[str]":
+    """Return where the supervisor may be: beside srun, to which slurmstepd connects.
+
+    Args:
+        environment: The step's, in which Slurm says where that is.
+        host: The name that the supervisor's machine has for itself, if Slurm does not say it: a
+            name service that hangs would hold us up.
+    """
+    found = [environment[name] for name in FROM_SRUN if environment.get(name)]
+    return list(dict.fromkeys([*(found or [host]), _LOOPBACK]))
+
+
+def _connected(call: "dict[str, Any]") -> "socket":
+    addresses = [(host, call["port"]) for host in hosts(os.environ, call["host"])]
+    return dial(addresses, bytes.fromhex(call["secret"]), call["patience"])
+
+
+def _asked(source: int, sink: int, words: "dict[str, Any]", patience: "float | None") -> bytes:
+    """Ask for the code; return it."""
+    said = frame(EVENT, 0, dumps({"event": "code", **words}).encode())
+    os.write(sink, said if source == sink else said + NEWLINE)
+    return _payload(source, DATA, patience)
+
+
+def _payload(fd: int, kind: int, patience: "float | None" = None) -> bytes:
+    """Return the payload of the next frame.
+
+    Raises:
+        BrokenFrame: It is of another kind.
+        ConnectionResetError: There is none.
+        OSError: It did not come in time.
+    """
+    deadline = time.monotonic() + (patience or 0)
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    data, size = b"", HEADER.size
+    while len(data) < size:
+        left = None if patience is None else max(0, int((deadline - time.monotonic()) * 1000))
+        if not poll.poll(left):
+            raise OSError("the shim's code did not come")
+        piece = os.read(fd, size - len(data))
+        if not piece:
+            raise ConnectionResetError("closed before the shim's code came")
+        data += piece
+        if len(data) == HEADER.size == size:
+            found, _, length = HEADER.unpack(data)
+            if found != kind or length > LONGEST:
+                raise BrokenFrame(f"kind {found}, {length} bytes")
+            size += length
+    return data[HEADER.size :]
