@@ -24,6 +24,7 @@ from scrun.core.paths import packages
 from scrun.supervisor.nodes.lean_code import lean
 
 PACKAGE = "scrun.supervisor.shim"
+OURS = MAGIC_NUMBER.hex()
 _ABOVE = ("scrun", "scrun.supervisor")  # packages, which are empty there, as the shim's is
 _BEST = 9
 _FIRST = ("arrival", "dial", "frames", "json_text")
@@ -38,7 +39,7 @@ _UNTIL_CREATED = (
 
 @functools.cache
 def variables() -> dict[str, str]:
-    """Return the variable for the step's environment; reads files.
+    """Return the variable for the step's environment; reads files, also for what `code` returns.
 
     It is in base64: a line with the version of our bytecode in hexadecimal, and a length; modules
     as `code` has them, compiled, of that length; the same as sources.
@@ -47,7 +48,8 @@ def variables() -> dict[str, str]:
         OSError: Our own modules cannot be read.
     """
     compiled, sources = _packed(_compiled()[:1]), _packed_sources(first=True)
-    line = f"{MAGIC_NUMBER.hex()} {len(compiled)}\n".encode()
+    line = f"{OURS} {len(compiled)}\n".encode()
+    code(OURS)
     return {"SCRUN_SHIM": base64.b64encode(line + compiled + sources).decode()}
 
 
@@ -64,12 +66,19 @@ def code(python: str) -> bytes:
     Raises:
         OSError: Our own modules cannot be read.
     """
-    return _code(python == MAGIC_NUMBER.hex())
+    if (found := known_code(python)) is None:
+        compiled = python == OURS
+        found = _packed(_compiled()[1:]) if compiled else _packed_sources(first=False)
+        _codes[compiled] = found
+    return found
 
 
-@functools.cache
-def _code(compiled: bool) -> bytes:
-    return _packed(_compiled()[1:]) if compiled else _packed_sources(first=False)
+_codes: dict[bool, bytes] = {}
+
+
+def known_code(python: str) -> bytes | None:
+    """Return what `code` has returned before."""
+    return _codes.get(python == OURS)
 
 
 def _packed(parts: list[bytes]) -> bytes:

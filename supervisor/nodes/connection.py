@@ -15,7 +15,7 @@ from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.journal import Journal
-from scrun.supervisor.nodes.code import code
+from scrun.supervisor.nodes.code import code, known_code
 from scrun.supervisor.nodes.dialing import Listener
 from scrun.supervisor.nodes.ends import Source
 from scrun.supervisor.nodes.link import Broken, Link
@@ -348,7 +348,9 @@ class Shim:
         @self._nursery.start_soon
         async def send() -> None:
             try:
-                link.put(frame(DATA, 0, await in_thread(code, asked.python)))
+                if (found := known_code(asked.python)) is None:
+                    found = await in_thread(code, asked.python)
+                link.put(frame(DATA, 0, found))
             except OSError as error:
                 self._lose(f"its code cannot be read: {described(error)}")
 

@@ -7,7 +7,7 @@ dead one: see `supervisor.staging.leftovers`.
 """
 
 import os
-from hashlib import blake2s
+from _blake2 import blake2s  # hashlib brings OpenSSL
 
 import msgspec
 

@@ -6,7 +6,7 @@ container's id. So a link beside the staged bundle leads to the links to the lay
 
 import contextlib
 import os
-from hashlib import blake2s
+from _blake2 import blake2s  # hashlib brings OpenSSL
 
 _MANY = 16
 

@@ -4,9 +4,9 @@ These are the commands of crun or runc; a site's own are in `site_commands`. Pur
 `prepare` and `made_by`.
 """
 
-import hashlib
 import os
 import shlex
+from _blake2 import blake2s  # hashlib brings OpenSSL
 from typing import Protocol
 
 import msgspec
@@ -72,7 +72,7 @@ class RuntimeContainer(msgspec.Struct, frozen=True):
     @property
     def digest(self) -> bytes:
         """A hash of the record: containers of other root directories may have the same id."""
-        return hashlib.blake2s(os.fsencode(self.record), digest_size=4).digest()
+        return blake2s(os.fsencode(self.record), digest_size=4).digest()
 
 
 class Commands(Protocol):

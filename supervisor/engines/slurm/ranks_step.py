@@ -50,7 +50,6 @@ class RanksStep(ShimStep):
         self._how = Direct(False, None)
         self._ranks: list[Rank] = []
         self._incomplete = trio.Event()
-        step.on_message = self._look
 
     async def ranks(self) -> list[Rank]:
         """Wait for all shims.
@@ -82,7 +81,8 @@ class RanksStep(ShimStep):
         return f"launched by {self._tasks} shims on {nodes}, with {means}"
 
     def _look(self) -> None:
-        """Notice a task that ends, or never begins, before all shims are there."""
+        """Notice a task that ends, or never begins, before all shims are there, too."""
+        super()._look()
         state = self.step.state
         if not self._ranks and (state.missing < self._tasks or state.launch_failed):
             self._incomplete.set()

@@ -22,6 +22,7 @@ from scrun.supervisor.nodes.boot import boot_command
 from scrun.supervisor.nodes.code import variables as code_variables
 from scrun.supervisor.nodes.connection import Hello, Shim, ShimError, ShimLost, connected
 
+_OWN_PORTS = 1.0
 _WAY_OUT = 10.0
 _RAN_OUT = 128 + 9
 _NO_CGROUP = "error: proctrack_g_add: "  # slurmstepd's
@@ -68,6 +69,8 @@ class ShimStep:
         self._journal = journal
         self._find_direct = direct
         self._shim: Shim | None = None
+        self._launched = trio.Event()
+        step.on_message = self._look
         self._known = trio.Event()  # that it is there, or never will be
         self._leaving = trio.Event()
         self._over = trio.Event()
@@ -198,7 +201,7 @@ class ShimStep:
     async def _run_once(self, options: Sequence[str], variables: Mapping[str, str]) -> None:
         code = await in_thread(code_variables)
         options = [*options, "--export=" + ",".join(code)]
-        ended = trio.Event()
+        ended, self._launched = trio.Event(), trio.Event()
         stdin, to_srun = os.pipe()
         from_srun, stdout = os.pipe()  # `connected` owns our ends
         # else srun may die of what the shim says last, and slurmstepd kills it before it is done
@@ -222,6 +225,11 @@ class ShimStep:
                 os.close(stdin)
                 os.close(stdout)  # now what srun wrote has an end
                 os.close(kept)
+
+    def _look(self) -> None:
+        """Notice what srun says."""
+        if self.step.state.step_id:
+            self._launched.set()
 
     def _why_again(self) -> str:
         """Return why a second step may have the shim that the first has not, or ""."""
@@ -256,6 +264,9 @@ class ShimStep:
 
     async def _get_ready(self, shim: Shim) -> None:
         direct = await self._direct()  # the shim is on its way
+        with trio.move_on_after(_OWN_PORTS):  # of a narrow range srun is to have its own first
+            async with until(shim.lost.wait):
+                await self._launched.wait()
         known = _runtimes.get(self._place, "")
         self.hello = await begun(shim, direct, self._journal, self._place, known)
         if self._place and self.hello.runtime:

@@ -23,7 +23,7 @@ from scrun.supervisor.core.left import Found
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.engines.slurm.cancel import signal_step
 from scrun.supervisor.engines.slurm.job_state import StepState
-from scrun.supervisor.engines.slurm.tools import Tools, lean
+from scrun.supervisor.engines.slurm.tools import Tools, lean_srun
 from scrun.supervisor.log.journal import Journal
 
 _STEP_ENDS = 5.0
@@ -134,7 +134,7 @@ class SrunStep:
                 words.append(f"--error=/proc/self/fd/{error}")
             words += ["--", *program]
             # --export decides which of them the program gets
-            child_env = lean(self._child_env.with_more(variables or {}))
+            child_env = lean_srun(self._child_env.with_more(variables or {}))
             async with lasting_child(
                 words,
                 child_env,

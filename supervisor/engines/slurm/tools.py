@@ -112,6 +112,10 @@ def of_the_job(environment: Mapping[str, str]) -> dict[str, str]:
 # back to the system: 3.6 MiB, not 3.8, for 20 more calls of mmap and none for each byte.
 _LEAN = {"MALLOC_TOP_PAD_": "4096", "MALLOC_MMAP_THRESHOLD_": "8192"}
 
+# Without a cache for each thread, srun of 26.05 takes 3.5 MiB, not 3.6, with the same throughput.
+# Not for salloc, whose threads would wait for the lock more often, too.
+_NO_CACHES = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
+
 
 def lean(child_env: ChildEnv) -> ChildEnv:
     """Return the environment for a tool that runs as long as the container, to save memory.
@@ -119,6 +123,12 @@ def lean(child_env: ChildEnv) -> ChildEnv:
     Each container has one salloc and one srun, which take most of its memory.
     """
     return msgspec.structs.replace(child_env, environment={**_LEAN, **child_env.environment})
+
+
+def lean_srun(child_env: ChildEnv) -> ChildEnv:
+    """Return the environment for srun as `lean` does, with less of what only srun may lack."""
+    environment = {**_NO_CACHES, **child_env.environment}
+    return lean(msgspec.structs.replace(child_env, environment=environment))
 
 
 def find_tools(directory: str | None, conf: str | None, environment: Mapping[str, str]) -> Tools:

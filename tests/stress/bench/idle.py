@@ -1,5 +1,6 @@
 """What idle containers weigh on the submit side, beside bare `salloc` + `srun`."""
 
+import contextlib
 import os
 import time
 from collections import defaultdict
@@ -25,6 +26,7 @@ class Idle:
         self._owns = own.bundle("sleep", "3600") if own else stand.sleep
         self._sizes = tuple(sizes)
         self._found: dict[tuple[str, int], dict[str, Weight]] = {}
+        self._own_ones: dict[int, int] = {}
 
     def round(self) -> None:
         """Weigh each number once."""
@@ -74,8 +76,13 @@ class Idle:
             each.wait()
 
     def _weigh_own(self, own: Own, size: int) -> None:
+        """Weigh those of Slurm's own scrun that go on: some anchors end by themselves."""
         made = [own.create(self._owns) for _ in range(size)]
-        self._found["own", size] = _with_children(anchor for _, anchor in made)
+        there: list[int] | None = None
+        while there != (there := [anchor for _, anchor in made if own.is_there(anchor)]):
+            with contextlib.suppress(ProcessLookupError):
+                self._found["own", size] = _with_children(there)
+        self._own_ones[size] = len(there)
         for each in made:
             own.remove(*each)
 
@@ -106,7 +113,8 @@ class Idle:
                 cells = [f"{getattr(weight, column):g}" for column in columns]
                 rows.append([f"{size}, {kind}", name, *cells])
             cells = [f"{self._sum(kind, size, column):g}" for column in columns]
-            rows.append([f"{size}, {kind}", "**all**", *cells])
+            number = self._own_ones[size] if kind == "own" else size
+            rows.append([f"{number}, {kind}", "**all**", *cells])
         units = ["RSS KiB", "PSS KiB", "private KiB", "wake-ups/min", "CPU ms/min"]
         return table(["containers", "process", "processes", "threads", *units], rows)
 
@@ -124,7 +132,8 @@ class Idle:
             ratio = self._sum("scrun", largest, "pss") / self._sum("bare", largest, "pss")
             found.append(Goal(f"PSS of {largest} idle", "`salloc` + `srun`", ratio, 1.15))
         if self._own:
-            ratio = self._sum("scrun", largest, "pss") / self._sum("own", largest, "pss")
+            own = self._sum("own", largest, "pss") * largest / self._own_ones[largest]
+            ratio = self._sum("scrun", largest, "pss") / own
             found.append(Goal(f"PSS of {largest} idle", "Slurm's own scrun", ratio, 1))
         return found
 

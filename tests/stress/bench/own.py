@@ -52,9 +52,15 @@ class Own:
         self._call("create", "--bundle", str(bundle), "--pid-file", str(pid_file), name)
         return name, int(pid_file.read_text())
 
+    def is_there(self, anchor: int) -> bool:
+        """Tell whether an anchor has not ended."""
+        with open(f"/proc/{anchor}/stat") as file:  # it is the stand's child, at least a zombie
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+
     def remove(self, name: str, anchor: int) -> None:
-        """End a container."""
-        self._call("kill", name, "KILL")
+        """End a container, if it has not ended."""
+        if self.is_there(anchor):
+            self._call("kill", name, "KILL")
         self._await(anchor)
         self._call("delete", "--force", name)
 

@@ -8,14 +8,13 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
-from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 
 import pytest
 
 from scrun.supervisor.nodes import code as module
 from scrun.supervisor.nodes.boot import BOOT, boot_command
-from scrun.supervisor.nodes.code import PACKAGE, code, variables
+from scrun.supervisor.nodes.code import OURS, PACKAGE, code, variables
 from tests import CHECKOUT
 
 ARRIVAL = """
@@ -41,8 +40,6 @@ def main(python):
     os._exit(5)
 """
 
-OURS = MAGIC_NUMBER.hex()
-
 
 @pytest.fixture
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -61,8 +58,9 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def forget() -> None:
-    for known in (module.variables, module._code, module._compiled):
-        known.cache_clear()
+    module.variables.cache_clear()
+    module._compiled.cache_clear()
+    module._codes.clear()
 
 
 def booted(

@@ -229,6 +229,7 @@ async def test_code_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None
         raise PermissionError(13, "Permission denied", "/opt/scrun/shim/main.py")
 
     monkeypatch.setattr(connection_module, "code", fail)
+    monkeypatch.setattr(connection_module, "known_code", lambda _: None)
     async with played() as (shim, peer), trio.open_nursery() as nursery:
 
         @nursery.start_soon
