@@ -20,13 +20,18 @@ from .runtime import NAMES, Runtime, installed
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
+    from collections.abc import Sequence
     from typing import Any
 
     from .cache import Cache
     from .containers import Containers, Reply
     from .streams import Streams
 
-_AFTER_HELLO = ("_ctypes",)
+_BY_THE_WAY = ("_ctypes",)
+_AFTER_HELLO = tuple(
+    f"{__package__}.{name}"
+    for name in ("looks", "words", "streams", "targets", "making", "console", "site", "containers")
+)
 _HIGH = 10
 _TRYING = 5.0
 _KILLING = 2.0
@@ -90,10 +95,11 @@ class Shim:
             self._conf = oci_conf(os.environ)
             self._find_runtime(self._directory.path)
             self._say_hello()
-            self._prepare()
             self._link.listen()
             if self._direct is not None:
                 self._direct.listen()
+            self._import_meanwhile(_AFTER_HELLO, [])
+            self._ready()
             self._loop.run(lambda: bool(self._over))
         finally:
             self._end()
@@ -110,15 +116,15 @@ class Shim:
         for path in installed(os.environ.get("PATH", "")):
             answers: list[int] = []
             pid = self._children.spawn([path, "--version"], answers.append)
-            self._import_meanwhile(answers)
+            self._import_meanwhile(_BY_THE_WAY, answers)
             self._wait_for(pid, answers)
             if answers == [0]:
                 self._runtime = Runtime(path, directory)
                 return
 
-    def _import_meanwhile(self, answers: "list[int]") -> None:
-        """Import what is needed after hello, for as long as a runtime takes to answer."""
-        for name in _AFTER_HELLO:
+    def _import_meanwhile(self, names: "Sequence[str]", answers: "list[int]") -> None:
+        """Import what is needed later, as long as there is no answer; take what comes between."""
+        for name in names:
             self._loop.turn()
             if answers:
                 return
@@ -134,8 +140,10 @@ class Shim:
         said = hello(self._runtime.path, self._directory.path, self._conf)
         self._used().send(EVENT, 0, said)
 
-    def _prepare(self) -> None:
+    def _ready(self) -> "Containers":
         """Do what need not be done before the supervisor knows that this is here."""
+        if self._containers is not None:
+            return self._containers
         from .containers import Containers
         from .streams import Streams
 
@@ -154,6 +162,7 @@ class Shim:
         left = others(os.environ, self._directory.path)
         if left:
             self._remove_left(left)
+        return self._containers
 
     def _remove_left(self, paths: "list[str]") -> None:
         """Remove what dead shims have left, in a child that nobody waits for."""
@@ -238,13 +247,12 @@ class Shim:
             elif verb == "mount":
                 self._mount(call, reply)
             elif verb == "unmount":
-                assert self._containers is not None
-                self._containers.images.unmount(call["id"])
+                self._ready().images.unmount(call["id"])
                 reply({})
             elif verb in ("fetch", "wait", "serve", "receive", "leave"):
                 getattr(self._images_here(), verb)(call, reply)
             elif verb in ("create", "start", "signal", "exec", "resize", "delete"):
-                getattr(self._containers, verb)(call, reply)
+                getattr(self._ready(), verb)(call, reply)
             else:
                 reply({"error": f"there is no {verb}"})
         except Exception as error:
@@ -262,13 +270,13 @@ class Shim:
         elif looks and not (call["files"] or call.get("root")):
             reply({"way": ""})
         else:
-            assert self._containers is not None
-            self._containers.images.mount(call, reply)
+            self._ready().images.mount(call, reply)
 
     def _images_here(self) -> "Cache":
         if self._cache is None:
             from .cache import Cache
 
+            self._ready()
             assert self._streams is not None
             self._cache = Cache(self._loop, self._children, self._streams, self._address)
         return self._cache
@@ -276,9 +284,9 @@ class Shim:
     def _run_script(self, call: "dict[str, Any]", reply: "Reply") -> None:
         from .scripts import Script
 
-        assert self._containers is not None
+        containers = self._ready()
         name, runtime = call.get("images"), self._runtime.options()
-        enter = self._containers.images.of(name).space.enter if name else None
+        enter = containers.images.of(name).space.enter if name else None
         Script(self._loop, self._children, call["script"], runtime, reply, enter)
 
     def _linked(self, sock: "socket") -> Link:

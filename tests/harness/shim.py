@@ -281,6 +281,8 @@ class Shim:
             data = os.read(fd, 1 << 20)
             if not data:
                 return False
+            if fd == self._from and not self.asked:
+                data = data.lstrip(b"\n")  # what is no frame comes first
             for kind, stream, payload in self._readers[fd].feed(data):
                 self._take(kind, stream, payload)
         return True

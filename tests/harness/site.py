@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from scrun.core.paths import OWN_LOG
 from tests.harness import cluster
 from tests.harness.bundle import make_config, make_rootfs, map_user, write_bundle
 from tests.harness.life import TIMEOUT, Life
@@ -270,6 +271,8 @@ class Site:
 
     def clear(self) -> None:
         """After a test: end what it has left, then hold that nothing is left."""
+        with contextlib.suppress(FileNotFoundError):  # pytest shows it if the test has failed
+            print((self.root / OWN_LOG).read_text(errors="replace"))
         with contextlib.ExitStack() as stack:
             stack.callback(self._sweep)
             stack.callback(self.settle, 10)
