@@ -280,8 +280,8 @@ class Shim:
             try:
                 await link.run(partial(self._dispatch, link))
             except Broken as error:
-                if not self._hello.came:
-                    return  # it asks for its code once more, over srun, or ends
+                if self._table.link is not link or not self._hello.came:
+                    return  # it asks for its code once more, over srun, or has done so, or ends
                 self._lose(f"its direct connection: {error}")
         if self._table.link is link:
             self._table.over()

@@ -128,13 +128,14 @@ TARGETS: dict[str, Target] = {
         "the frames of a shim",
         frames.shim,
         (
-            shim.frame(shim.EVENT, 0, json.dumps(HELLO).encode()),
+            shim.frame(shim.EVENT, 0, b'{"event": "code", "python": "a70d0d0a", "waited": 0.5}')
+            + shim.frame(shim.EVENT, 0, json.dumps(HELLO).encode()),
             shim.frame(shim.REPLY, 0, b'{"call": 1, "status": 0, "text": "x"}')
             + shim.frame(shim.EVENT, 0, b'{"event": "ended", "target": "c", "status": 256}'),
             shim.frame(shim.DATA, 1, b"shown") + shim.frame(shim.END, 1),
             shim.frame(shim.CREDIT, 2, b"\0\0\1\0") + shim.frame(shim.CLOSED, 2),
         ),
-        ("\1", "\2", "\3", "\4", "\5", "event", "status"),
+        ("\1", "\2", "\3", "\4", "\5", "event", "status", "code"),
     ),
     "worker": Target(
         "the frames of the process of a scrun.lua",

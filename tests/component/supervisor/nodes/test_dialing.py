@@ -186,6 +186,24 @@ async def test_it_does_not_answer_before_the_code_has_come() -> None:
         assert not shim.is_direct
 
 
+async def test_a_connection_that_is_not_used_ends() -> None:
+    """It was proved while the shim asked over srun, and nobody has read from it yet."""
+    async with played() as (shim, peer), trio.open_nursery() as nursery:
+        call, hellos = await beginning(shim, peer, nursery)
+        assert await peer.dial(call)
+        await soon(lambda: shim._direct_scope is not None)
+        shim._direct_scope = None
+        first, peer.stream = peer.stream, None
+        assert first is not None
+        await peer.ask(error="no answer")
+        await peer.hello()
+        await soon(lambda: hellos)
+        await first.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+        assert not shim.lost.is_set()
+        assert not shim.is_direct
+
+
 @pytest.mark.parametrize("direct", [True, False])
 @pytest.mark.parametrize("after_hello", [True, False])
 async def test_who_asks_twice(*, direct: bool, after_hello: bool) -> None:
