@@ -42,7 +42,6 @@ BEGINS_WITH = HEADER.pack(EVENT, 0, 0)[:5]
 """How the first frame of a shim begins, an event."""
 
 _LAST_DATA = 1.0
-_LAST_DATA = 1.0
 _MOST_WORDS = 500
 
 
@@ -83,8 +82,9 @@ class Shim:
         self._control = control
         self._nursery = nursery
         self._journal = journal
-        self._come: Awaited = Awaited()
-        self._hello: Awaited = Awaited()
+        self._come, self._hello = Awaited(), Awaited()
+        self._asked_over: Link | None = None
+        self._direct_scope: trio.CancelScope | None = None
         self._last_call = 0
         self._last_target = 0
         self._calls: dict[int, Awaited] = {}
@@ -280,8 +280,12 @@ class Shim:
             try:
                 await link.run(partial(self._dispatch, link))
             except Broken as error:
-                if self._table.link is not link or not self._hello.came:
-                    return  # it asks for its code once more, over srun, or has done so, or ends
+                if self._table.link is not link:
+                    return  # it has asked for its code over srun
+                if not self._hello.came:
+                    self._table.use(self._control)  # it goes on there, or ends
+                    self.asked = Asked("", f"its direct connection: {error}")
+                    return
                 self._lose(f"its direct connection: {error}")
         if self._table.link is link:
             self._table.over()
@@ -304,8 +308,6 @@ class Shim:
         if words:
             self._journal.write("verbose", f"the step's output: {words[:_MOST_WORDS]}")
 
-    _direct_scope: trio.CancelScope | None = None
-
     def left(self) -> None:
         """End the waits for replies and endings: the connection is about to be closed."""
         self._lose("the connection was closed")
@@ -321,12 +323,11 @@ class Shim:
             self._direct_scope.deadline = trio.current_time() + _LAST_DATA
 
     def _dispatch(self, link: Link, kind: int, stream: int, payload: memoryview) -> None:
-        is_known = link is self._table.link
         if kind == EVENT and decoded(payload, Event).event == "code":
-            if self._hello.came or (self._come.came and is_known):
+            if self._hello.came or link is self._asked_over:
                 raise BrokenFrame("it asks for its code again")
             self._send_code(link, decoded(payload, Asked))
-        elif not is_known:
+        elif link is not self._table.link:
             raise BrokenFrame(f"a frame of kind {kind} is in the wrong place")
         elif kind == REPLY:
             call = decoded(payload, Reply).call
@@ -342,7 +343,7 @@ class Shim:
         if link is self._control and self._direct_scope is not None:
             self._direct_scope.cancel()
         self._table.use(link)
-        self.asked = asked
+        self.asked, self._asked_over = asked, link
         self._come.set(asked)
 
         @self._nursery.start_soon

@@ -9,8 +9,9 @@ takes the shim's first modules from its environment (`arrival`). Both directions
 frames (`frames`). Over srun comes the call `begin`, which says where to connect. The shim asks for
 the rest of its code, the event `code`, over the direct connection, or over srun if there is none,
 or if that one fails before the code has come; it gets that in a frame DATA of stream 0, and says
-`hello`. What is on standard output and no frame is from scripts of the site's. Standard error is
-for the text of an internal error only.
+`hello`, once more over srun if the connection fails before the first call. What is on standard
+output and no frame is from scripts of the site's. Standard error is for the text of an internal
+error only.
 
 **Frames.** A header (`frames.HEADER`: kind, stream, length), then `length` bytes. CALL, REPLY and
 EVENT carry JSON; the others belong to a stream. After `begin` they go over the direct connection

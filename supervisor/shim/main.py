@@ -76,6 +76,7 @@ class Shim:
         self._supervisors = 0  # after the first
         self._alone: object | None = None
         self._patience = float(call["alone"])
+        self._is_heard = bool(call["needed"])  # else srun is a way, too, until the first call
         self._known_runtime = str(call["runtime"])
         self._directory: Directory | None = None
         self._runtime = Runtime("", "")
@@ -199,6 +200,14 @@ class Shim:
 
     def _direct_broken(self) -> None:
         """Wait for another supervisor (`resume`), or for the end of srun."""
+        if not self._is_heard and self._direct is not None:
+            self._direct.leave()
+            self._direct = None
+            self._ready()
+            assert self._streams is not None
+            self._streams.link = self._link
+            self._say_hello()
+            return
         self._alone = self._loop.after(self._patience, self._broken)
 
     def _tell_ended(self, target: str, status: int, memory: bool, lost: bool) -> None:
@@ -225,6 +234,7 @@ class Shim:
         """Take a frame."""
         if self._over:
             return
+        self._is_heard = True
         if kind == CALL:
             self._call(loads(payload.decode("utf-8", "surrogatepass")))
             return

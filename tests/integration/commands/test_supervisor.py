@@ -4,6 +4,7 @@ import json
 import os
 import time
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -55,6 +56,18 @@ def test_list(make_site: MakeSite) -> None:
     assert line[:3] == [str(pid), VERSION, "2"]
     for life in lives:
         told(life)
+
+
+@pytest.mark.parametrize("kind", ["local-user", "slurm-user"])
+def test_it_does_without_openssl(make_site: MakeSite, kind: str) -> None:
+    """trio would bring that: a seventh of its memory."""
+    site = make_site(kind)
+    life = running(site)
+    [pid] = site.supervisors()
+    maps = Path(f"/proc/{pid}/maps").read_text()
+    assert "python" in maps
+    assert "libcrypto" not in maps
+    told(life)
 
 
 def test_stop(make_site: MakeSite) -> None:

@@ -169,6 +169,23 @@ async def test_it_breaks_before_the_code_has_come() -> None:
     assert said.lines == [("info", "node1: streams go over srun: reset")]
 
 
+async def test_it_breaks_before_hello() -> None:
+    """The shim has its code by then, and says hello over srun."""
+    said = Said()
+    async with played(said) as (shim, peer), trio.open_nursery() as nursery:
+        call, hellos = await beginning(shim, peer, nursery, said=said)
+        assert await peer.dial(call)
+        await peer.ask()
+        assert peer.stream is not None
+        await peer.stream.aclose()
+        peer.stream = None
+        await soon(lambda: not shim.is_direct)
+        await peer.hello()
+        await soon(lambda: hellos)
+        assert not shim.lost.is_set()
+    assert said.lines == [("info", "node1: streams go over srun: its direct connection: it ended")]
+
+
 async def test_it_does_not_answer_before_the_code_has_come() -> None:
     """Nothing comes through: the first connection is closed as soon as srun is used."""
     async with played() as (shim, peer), trio.open_nursery() as nursery:

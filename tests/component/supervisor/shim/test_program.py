@@ -523,6 +523,34 @@ def test_nobody_listens(make_shim: MakeShim) -> None:
     assert "no such host" in shim.asked["error"]
 
 
+def sent_code(sock: socket.socket) -> None:
+    """Give a shim its code, which it has, and close the connection."""
+    connection = sock.accept()[0]
+    with connection:
+        assert prove(connection)
+        assert connection.recv(1000)
+        connection.sendall(frame(DATA))
+
+
+def test_the_connection_fails_before_the_first_call(make_shim: MakeShim) -> None:
+    """It says hello once more, over srun."""
+    with listening() as sock:
+        over_srun(make_shim, sock, meet=lambda _: sent_code(sock))
+
+
+def test_the_connection_of_one_of_several_fails_before_the_first_call() -> None:
+    with (
+        listening() as sock,
+        subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
+    ):
+        call = {**BEGIN, "port": sock.getsockname()[1], "host": "127.0.0.1", "needed": True}
+        assert process.stdin is not None
+        process.stdin.write(frame(CALL, 0, json.dumps({**call, "alone": 0}).encode()))
+        process.stdin.flush()
+        sent_code(sock)
+        assert process.wait(10) == 0
+
+
 @pytest.mark.parametrize("answer", [b"", b"nonsense, and more of it", frame(CALL, 0, b"{}")])
 def test_the_connection_fails_before_the_code_has_come(make_shim: MakeShim, answer: bytes) -> None:
     """It asks once more, over srun."""
