@@ -89,7 +89,8 @@ SHIMS: tuple[Fault, ...] = (
         "stream",
         "reset",
         _THERE,
-        "as shim-kill, with `its direct connection`; the shim removes all that is its own",
+        "as shim-kill, with `its direct connection`; the shim removes all that is its own. Before "
+        "its first call: nothing, streams go over srun",
         ends=frozenset({_FAILURE}),
         engines=("slurm",),
         launches=("shim",),
