@@ -270,10 +270,6 @@ class Shim:
         fd = await listener.connected()
         self._nursery.start_soon(self._run_direct, Link(fd, fd))
 
-    def _use(self, link: Link) -> None:
-        self._table.use(link)
-        self._nursery.start_soon(self._run_direct, link)
-
     async def _run_direct(self, link: Link) -> None:
         with trio.CancelScope() as scope:
             self._direct_scope = scope
@@ -323,7 +319,8 @@ class Shim:
             self._direct_scope.deadline = trio.current_time() + _LAST_DATA
 
     def _dispatch(self, link: Link, kind: int, stream: int, payload: memoryview) -> None:
-        if kind == EVENT and decoded(payload, Event).event == "code":
+        event = decoded(payload, Event).event if kind == EVENT else ""
+        if event == "code":
             if self._hello.came or link is self._asked_over:
                 raise BrokenFrame("it asks for its code again")
             self._send_code(link, decoded(payload, Asked))
@@ -334,7 +331,7 @@ class Shim:
             if call in self._calls:
                 self._calls[call].set(decoded(payload, dict))
         elif kind == EVENT:
-            self._take_event(decoded(payload, Event).event, payload)
+            self._take_event(event, payload)
         else:
             self._table.dispatch(kind, stream, payload)
 

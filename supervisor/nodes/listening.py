@@ -7,11 +7,10 @@ from collections.abc import Mapping
 
 from scrun.core.errors import ScrunError
 from scrun.supervisor.core.threads import look
+from scrun.supervisor.shim.frames import FROM_SRUN, LOOPBACK
 
 BACKLOG = 64
 _NAMES = 2.0
-_LOOPBACK = "127.0.0.1"
-_FROM_SLURM = ("SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST")
 
 
 class NotReached(ScrunError):
@@ -28,14 +27,14 @@ async def addresses(environment: Mapping[str, str], port: int) -> list[tuple[str
         environment: The step's variables.
         port: Where we listen.
     """
-    found = [environment[name] for name in _FROM_SLURM if environment.get(name)]
+    found = [environment[name] for name in FROM_SRUN if environment.get(name)]
     if not found:
         found = [socket.gethostname()]
         try:
             found += await look("the name service", _own_addresses, patience=_NAMES)
         except (ScrunError, OSError):
             pass
-    return [(host, port) for host in dict.fromkeys([*found, _LOOPBACK])]
+    return [(host, port) for host in dict.fromkeys([*found, LOOPBACK])]
 
 
 def _own_addresses() -> list[str]:

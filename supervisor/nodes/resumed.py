@@ -100,7 +100,9 @@ class ResumedShim(Shim):
             @nursery.start_soon
             async def connect() -> None:
                 fd = await listener.connected()
-                self._use(Link(fd, fd))
+                link = Link(fd, fd)
+                self._table.use(link)
+                self._nursery.start_soon(self._run_direct, link)
 
             call = {
                 "call": 0,

@@ -9,7 +9,19 @@ import sys
 import time
 
 from .dial import dial
-from .frames import CALL, DATA, EVENT, HEADER, LONGEST, NEWLINE, UNREACHED, BrokenFrame, frame
+from .frames import (
+    CALL,
+    DATA,
+    EVENT,
+    FROM_SRUN,
+    HEADER,
+    LONGEST,
+    LOOPBACK,
+    NEWLINE,
+    UNREACHED,
+    BrokenFrame,
+    frame,
+)
 from .json_text import dumps, loads
 
 TYPE_CHECKING = False
@@ -18,8 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-FROM_SRUN = ("SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST")
-_LOOPBACK = "127.0.0.1"
 _SENDING = 10.0  # seconds for the code, from who has proved to know the secret
 
 
@@ -70,7 +80,7 @@ def hosts(environment: "Mapping[str, str]", host: str) -> "list[str]":
             name service that hangs would hold us up.
     """
     found = [environment[name] for name in FROM_SRUN if environment.get(name)]
-    return list(dict.fromkeys([*(found or [host]), _LOOPBACK]))
+    return list(dict.fromkeys([*(found or [host]), LOOPBACK]))
 
 
 def _connected(call: "dict[str, Any]") -> "socket":

@@ -9,6 +9,11 @@ if TYPE_CHECKING:
 
 PROTOCOL = 1
 
+FROM_SRUN = ("SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST")
+"""The step's variables that say where srun is; slurmstepd connects there."""
+
+LOOPBACK = "127.0.0.1"
+
 HEADER = struct.Struct(">BII")
 """Kind, stream, length of the payload in bytes."""
 

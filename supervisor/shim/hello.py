@@ -4,8 +4,7 @@ import os
 import sys
 import zlib
 
-from .arrival import FROM_SRUN
-from .frames import PROTOCOL
+from .frames import FROM_SRUN, PROTOCOL
 from .json_text import dumps
 
 TYPE_CHECKING = False

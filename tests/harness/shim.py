@@ -366,10 +366,10 @@ class Shim:
             self.direct = -1
 
 
-def listening() -> socket.socket:
+def listening(host: str = "127.0.0.1", port: int = 0) -> socket.socket:
     """Listen where a shim may connect."""
     sock = socket.socket()
-    sock.bind(("127.0.0.1", 0))
+    sock.bind((host, port))
     sock.listen()
     sock.settimeout(10)
     return sock

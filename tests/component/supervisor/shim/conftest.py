@@ -73,16 +73,29 @@ def direct(make_shim: MakeShim) -> Shim:
     return connected(make_shim)
 
 
-def connected(make_shim: MakeShim, env: Mapping[str, str] | None = None, **begin: object) -> Shim:
-    """Make a shim with a direct connection; with other fields of `begin`."""
-    with listening() as sock:
+def connected(
+    make_shim: MakeShim, env: Mapping[str, str] | None = None, mute: str = "", **begin: object
+) -> Shim:
+    """Make a shim with a direct connection.
+
+    Args:
+        make_shim: Makes it.
+        env: What is added to its environment.
+        mute: Another address, where somebody listens at the same port and says nothing.
+        begin: Other fields of `begin`.
+    """
+    with contextlib.ExitStack() as stack:
+        sock = stack.enter_context(listening())
+        port = sock.getsockname()[1]
+        if mute:
+            stack.enter_context(listening(mute, port))
 
         def meet(shim: Shim) -> None:
-            connection = sock.accept()[0]
+            connection, _ = sock.accept()
             assert prove(connection)
             shim.use_direct(connection.detach())
 
-        return make_shim(env, begin={**begin, "port": sock.getsockname()[1]}, meet=meet)
+        return make_shim(env, begin={**begin, "port": port}, meet=meet)
 
 
 @pytest.fixture(params=["root-crun", "root-runc", "user-crun", "user-runc"])
