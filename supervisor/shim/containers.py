@@ -278,6 +278,9 @@ class Containers:
         words = os.open(os.path.join(target.place, "words"), os.O_RDWR | os.O_CREAT, 0o600)
 
         def done(status: int) -> None:
+        if target.ended and target.is_plain and self._runtime.forget(target.name):
+            self._gone(target, doomed)
+            return
             self._loop.cancel(late)
             said = os.pread(words, _WORDS, 0) if status and target.site is not None else b""
             os.close(words)

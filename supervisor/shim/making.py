@@ -7,7 +7,7 @@ from .children import exit_status
 from .console import Stdio
 from .files import remove_file, remove_tree, write_private
 from .json_text import dumps
-from .runtime import merged, pid_file_of, process_of
+from .runtime import is_plain, merged, pid_file_of, process_of
 from .site import Site
 from .site_containers import SiteContainers
 from .targets import Target
@@ -92,6 +92,7 @@ class Making:
             command = self._runtime.create(
                 target.place, target.name, target.stdio.terminal, len(passed)
             )
+            target.is_plain = is_plain(config)
             self._begin(target, before + command, reply, passed)
             self._mpi.given()
         except BaseException:

@@ -4,6 +4,8 @@ import binascii
 import fcntl
 import os
 
+from .files import remove_tree
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -72,6 +74,7 @@ class Runtime:
         """Keep its state below the shim's directory, in a folder of the program's name."""
         self.path = path
         self._copy = -1
+        self._is_crun = False  # and no script of a site's, which may do more
         self._root = os.path.join(directory, os.path.basename(path))
 
     def sealed(self) -> int:
@@ -105,11 +108,26 @@ class Runtime:
                 if os.sendfile(copy, file.fileno(), 0, size) < size:
                     raise OSError("it has become shorter")  # or it is huge
             fcntl.fcntl(copy, _ADD_SEALS, _ALL_SEALS)
+            self._is_crun = True
         except OSError:  # then it does that itself
             if copy >= 0:
                 os.close(copy)
             return -1
         return copy
+
+    def forget(self, name: str) -> bool:
+        """Forget a container that has ended, and `is_plain`, without a command; 5 ms sooner.
+
+        Where crun has made no cgroup, its `delete` does no more than to remove the container's
+        directory (`container_delete_internal` in its src/libcrun/container.c).
+
+        Returns:
+            Whether it is forgotten; if not, `delete` is to be run.
+        """
+        place = os.path.join(self._root, name)
+        if self._is_crun:
+            remove_tree(place)
+        return self._is_crun and not os.path.lexists(place)
 
     def options(self) -> "list[str]":
         """Return the program with the options that every command has."""
@@ -216,6 +234,16 @@ class Runtime:
         words = ["exec", "--detach", "--pid-file", pid_file_of(place)]
         words += ["--process", process_of(place)]
         return self.command(place, *(words + _console(terminal) + ["--", name]))
+
+
+def is_plain(config: "Mapping[str, Any]") -> bool:
+    """Return whether a container leaves nothing but what the runtime knows of it.
+
+    Args:
+        config: Its config.json.
+    """
+    hooks, linux = config.get("hooks") or {}, config.get("linux") or {}
+    return not (hooks.get("poststop") or linux.get("intelRdt"))
 
 
 def log_of(place: str) -> str:

@@ -188,6 +188,7 @@ class Shim:
         streams: Mapping[str, int] | None = None,
         joins: Mapping[str, str] | None = None,
         images: str = "",
+        name: str = "",
         **changes: Any,
     ) -> dict[str, Any]:
         """Create a container that runs a command; return the reply.
@@ -198,6 +199,7 @@ class Shim:
             streams: Its streams; none if missing.
             joins: Whose namespaces it enters.
             images: What was mounted for it.
+            name: Its name, for the runtime.
             changes: Members of config.json.
         """
         terminal = "terminal" in (streams or {})
@@ -206,8 +208,8 @@ class Shim:
             map_user(config, self.user)
         config = {**config, **changes}
         return self.call(
-            "create", id=target, name=f"name-{target}", config=config, streams=streams or {},
-            joins=joins or {}, images=images,
+            "create", id=target, name=name or f"name-{target}", config=config,
+            streams=streams or {}, joins=joins or {}, images=images,
         )  # fmt: skip
 
     def run(self, target: str, *args: str, **options: Any) -> None:

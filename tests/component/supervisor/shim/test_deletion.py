@@ -1,0 +1,90 @@
+"""How a shim has the runtime forget a container."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.component.supervisor.shim.conftest import MakeShim
+from tests.harness import users
+from tests.harness.shim import Shim
+from tests.harness.users import User
+
+CRUN = shutil.which("crun") or ""
+
+
+@pytest.fixture(params=["root", "user"])
+def user(request: pytest.FixtureRequest) -> User:
+    """Whose shim it is."""
+    return users.root() if request.param == "root" else users.ordinary()
+
+
+def make_crun(rootfs: Path, content: bytes) -> Path:
+    """Install another crun, and return its path."""
+    program = rootfs.parent / "own" / "crun"
+    program.parent.mkdir(exist_ok=True)
+    program.unlink(missing_ok=True)
+    program.write_bytes(content)
+    program.chmod(0o755)
+    return program
+
+
+def with_crun(make_shim: MakeShim, user: User, program: Path) -> Shim:
+    """Make a shim that finds that one."""
+    shim = make_shim({"PATH": f"{program.parent}:{os.environ['PATH']}"}, user)
+    assert shim.hello["runtime"] == str(program)
+    return shim
+
+
+def known_to(shim: Shim) -> list[str]:
+    """Return the containers that the runtime knows."""
+    known = Path(shim.hello["directory"]) / "crun"
+    return [name for name in os.listdir(known) if not name.startswith(".")]
+
+
+def test_crun_is_not_needed(make_shim: MakeShim, rootfs: Path, user: User) -> None:
+    """It could only remove its directory of the container, and a command takes 5 ms."""
+    program = make_crun(rootfs, Path(CRUN).read_bytes())
+    shim = with_crun(make_shim, user, program)
+    shim.run("a", "true")
+    assert shim.ended("a") == 0
+    assert known_to(shim) == ["name-a"]
+    program.unlink()
+    assert shim.call("delete", id="a") == {}
+    assert known_to(shim) == []
+
+
+def test_a_name_is_free_again(make_shim: MakeShim, user: User) -> None:
+    shim = make_shim(user=user)
+    for status in range(3):
+        shim.run(f"a{status}", "sh", "-c", f"exit {status}", name="again")
+        assert shim.ended(f"a{status}") == status
+        assert shim.call("delete", id=f"a{status}") == {}
+
+
+def test_hooks_are_run(make_shim: MakeShim, folder: Path, user: User) -> None:
+    """The specification has `delete` run them (runtime.md, Lifecycle, 12)."""
+    told = folder / "told"
+    hook = {"path": "/bin/sh", "args": ["sh", "-c", f"echo told >{told}"]}
+    shim = make_shim(user=user)
+    shim.run("a", "true", hooks={"poststop": [hook]})
+    assert shim.ended("a") == 0
+    assert not told.exists()
+    assert shim.call("delete", id="a") == {}
+    assert told.read_text() == "told\n"
+    assert known_to(shim) == []
+    told.unlink()
+
+
+def test_a_script_is_run(make_shim: MakeShim, rootfs: Path, folder: Path, user: User) -> None:
+    """A site's own may do more."""
+    words = folder / "words"
+    script = f'#!/bin/sh\necho " $* " >>{words}\nexec {CRUN} "$@"\n'
+    shim = with_crun(make_shim, user, make_crun(rootfs, script.encode()))
+    shim.run("a", "true")
+    assert shim.ended("a") == 0
+    assert " delete " not in words.read_text()
+    assert shim.call("delete", id="a") == {}
+    assert " delete " in words.read_text()
+    words.unlink()
