@@ -100,6 +100,11 @@ class OnNodes(Protocol):
     async def ask(self, script: Callable[[int], str]) -> list[str]:
         """Run a shell script for each of these tasks on its node, before the container runs.
 
+    @property
+    def mount_points(self) -> Sequence[str]:
+        """Where the nodes mount something in the container that config.json does not have."""
+        ...
+
         Args:
             script: Returns the script for a task. If all have the same mounts, the one for task 0
                 is run on each node.

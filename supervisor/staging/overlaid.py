@@ -65,6 +65,7 @@ class Overlays(msgspec.Struct, frozen=True):
         keeps: Whether it may have a directory for what is written.
         wanted: Whether nodes shall mount overlays at all.
         tasks: How many tasks the container has, with mounts of their own; 0: all have the same.
+        mount_points: Where the node mounts what config.json does not have.
         mounter: How the node mounts root file systems and squashfs images; None if it does not.
         apart: Whether the container has no namespaces of another one's that would see neither.
         mounted: What is known of the node: of what kinds it has mounted some before
@@ -76,6 +77,7 @@ class Overlays(msgspec.Struct, frozen=True):
     images: Images | None = None
     keeps: bool = True
     wanted: bool = True
+    mount_points: Sequence[str] = ()
     tasks: int = 1
     mounter: Mounter | None = None
     apart: bool = True
@@ -135,7 +137,8 @@ def lay_out(
             "cannot be mounted by several tasks of srun --container, which have the "
             "same mounts: two overlays cannot write to one directory"
         )
-    rootfs = msgspec.structs.replace(rootfs, tasks=max(1, overlays.tasks))
+    tasks = max(1, overlays.tasks)
+    rootfs = msgspec.structs.replace(rootfs, tasks=tasks, mount_points=overlays.mount_points)
     overlay = overlay_of(rootfs.mount, rootfs.path)
     if overlay.users != rootfs.rootless and not overlay.why_not:
         why_not = "have marks of deletions that the node does not read"

@@ -96,6 +96,7 @@ class Image:
         self.rootless = True
         self.tasks = 1
         self.known: set[Any] | None = None
+        self.mount_points: list[str] = []
         self.more_options = ""
         self._base = base
         self._monkeypatch = monkeypatch
@@ -174,6 +175,7 @@ class Image:
             str(self.cache),
             images,
             tasks=self.tasks,
+            mount_points=self.mount_points,
             mounter=self.mounter,
             mounted=set() if self.known is None else self.known,
         )

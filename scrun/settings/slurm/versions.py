@@ -66,6 +66,7 @@ class Features(msgspec.Struct, frozen=True):
         mounts_spool: slurmstepd mounts the step's directory in the container, on a directory that
             the runtime creates in the root file system, unless MountSpoolDir of oci.conf names
             another.
+        spool_mount: Where it does so, if that is the same for all steps; or "".
         env_exclude: oci.conf has EnvExclude; without it the job's environment is appended to
             that of config.json.
     """
@@ -77,6 +78,7 @@ class Features(msgspec.Struct, frozen=True):
     real_terminal: bool
     node_finds_program: bool
     mounts_spool: bool
+    spool_mount: str
     env_exclude: bool
 
 
@@ -104,8 +106,9 @@ def features(version: SlurmVersion) -> Features:
         real_terminal=reworked,
         # measured, 24.11: `sh` becomes the node's /usr/bin/sh
         node_finds_program=reworked,
-        # measured, 24.11: at /var/run/slurm; 26.05: at its path on the node
         mounts_spool=reworked,
+        # measured, 24.11; 26.05: at its path on the node
+        spool_mount="/var/run/slurm" if (23, 2) <= version.release < (26, 5) else "",
         # NEWS 23.02: "oci.conf - add RunTimeEnvExclude and EnvExclude"
         env_exclude=reworked,
     )

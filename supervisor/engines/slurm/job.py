@@ -270,6 +270,12 @@ class SlurmJob:
         return int(self._layout.tasks == 1 and self._nodes == "1")
 
     @property
+    def mount_points(self) -> Sequence[str]:
+        """See `supervisor.contracts.node.OnNodes`; slurmstepd has no part in what a shim makes."""
+        place = self._features.spool_mount if self.launch == "container" else ""
+        return [place] if place else []
+
+    @property
     def _nodes(self) -> str:
         variables = self.environment
         return variables.get("SLURM_JOB_NUM_NODES") or variables.get("SLURM_NNODES") or "1"

@@ -93,7 +93,9 @@ def test_a_task_that_fails_ends_the_others_if_the_site_says_so(make_site: MakeSi
     if oci_conf.exists():
         shutil.copy(oci_conf, folder)
     site.environment["SLURM_CONF"] = str(folder / "slurm.conf")
-    life = with_shared_directory(site, "mkdir /tmp/first && exit 3; exec sleep 600")
+    first = "until test -e /tmp/other; do sleep 0.01; done; exit 3"
+    script = f"if mkdir /tmp/first; then {first}; fi; touch /tmp/other; exec sleep 600"
+    life = with_shared_directory(site, script)
     assert life.created().start().wait() == 137
     life.delete()
 

@@ -328,13 +328,14 @@ def test_a_read_only_root(either: Image) -> None:
         {"destination": "/usr/share/a/b", "type": "tmpfs"},
         {"destination": "/new", "type": "tmpfs"},
     ]
+    image.mount_points = ["/etc/of/slurm"]
     image.mounted()
     staged = image.stage()
     assert staged.overlaid, staged.notes
     assert staged.copied_from == ""
     image.run(
         "if touch etc/x 2>/dev/null; then exit 1; fi; "
-        "test -f etc/file; test -f etc/there; test -d usr/share/a/b; "
+        "test -f etc/file; test -f etc/there; test -d usr/share/a/b; test -d etc/of/slurm; "
         "test -f usr/share/doc/one; test $(stat -c %a usr/share) = 755"
     )
 

@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from scrun.core.errors import SettingsError
@@ -40,6 +41,7 @@ def test_features() -> None:
         real_terminal=False,
         node_finds_program=False,
         mounts_spool=False,
+        spool_mount="",
         env_exclude=False,
     )
     new = Features(
@@ -50,9 +52,11 @@ def test_features() -> None:
         real_terminal=True,
         node_finds_program=True,
         mounts_spool=True,
+        spool_mount="/var/run/slurm",
         env_exclude=True,
     )
-    assert features(SlurmVersion(24, 11, 5)) == features(SlurmVersion(26, 5)) == new
+    assert features(SlurmVersion(24, 11, 5)) == new
+    assert features(SlurmVersion(26, 5)) == msgspec.structs.replace(new, spool_mount="")
 
 
 def test_the_container_of_a_pending_job() -> None:
