@@ -58,6 +58,8 @@ class Mounting(msgspec.Struct, frozen=True):
             directory to mount it on, the one that its options' paths begin in, and the options;
             empty: none.
         by_fuse: Whether fuse-overlayfs is to mount those, as the kernel refuses to.
+        beside: Where config.json has the namespaces of another container, in whose user namespace
+            they are to be mounted; "": in one of its own.
         looks: Directories that have to be the same on the nodes: the path, the inode, and the
             seconds of the time or None.
     """
@@ -68,6 +70,7 @@ class Mounting(msgspec.Struct, frozen=True):
     known: Sequence[tuple[int, int, int]] = ()
     roots: Sequence[tuple[str, str, str]] = ()
     by_fuse: bool = False
+    beside: str = ""
     looks: Sequence[tuple[str, int, int | None]] = ()
 
     @property
@@ -97,13 +100,13 @@ class OnNodes(Protocol):
         """How many tasks can have mounts of their own; 0: all have the same, on several nodes."""
         ...
 
-    async def ask(self, script: Callable[[int], str]) -> list[str]:
-        """Run a shell script for each of these tasks on its node, before the container runs.
-
     @property
     def mount_points(self) -> Sequence[str]:
         """Where the nodes mount something in the container that config.json does not have."""
         ...
+
+    async def ask(self, script: Callable[[int], str]) -> list[str]:
+        """Run a shell script for each of these tasks on its node, before the container runs.
 
         Args:
             script: Returns the script for a task. If all have the same mounts, the one for task 0

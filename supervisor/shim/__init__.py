@@ -91,7 +91,8 @@ twice.
              overlay on, directory that its options' paths begin in, options], which is the
              container's root file system, or null; by_fuse: whether fuse-overlayfs is to mount
              that, and not the kernel; looks: list of [directory, its inode, the seconds of its
-             time or null], which must be these
+             time or null], which must be these; beside: the id of a container in whose user
+             namespace it is to be mounted, as it has the same users; or ""
              {"way": by what}, when all are mounted, in namespaces of their own, with "root" true
              if that was asked for; without files and root: how images would be mounted, but ""
              if there is something in `looks`; error: it cannot be, with "unseen" true where a file

@@ -93,6 +93,10 @@ class Containers:
             words = ("kill", "--", target.name, "KILL")
             self.run(target, self._runtime.command(target.place, *words), _ignore)
 
+    def mount(self, call: "dict[str, Any]", reply: "Reply") -> None:
+        """Mount a root file system, or images, for a container; see `Images.mount`."""
+        self._making.mount(call, reply)
+
     def create(self, call: "dict[str, Any]", reply: "Reply") -> None:
         """Have the runtime create a container."""
         self._making.create(call, reply)
@@ -274,13 +278,13 @@ class Containers:
         if target.container is not None:
             self._gone(target, doomed)
             return
+        if target.ended and target.is_plain and self._runtime.forget(target.name):
+            self._gone(target, doomed)
+            return
 
         words = os.open(os.path.join(target.place, "words"), os.O_RDWR | os.O_CREAT, 0o600)
 
         def done(status: int) -> None:
-        if target.ended and target.is_plain and self._runtime.forget(target.name):
-            self._gone(target, doomed)
-            return
             self._loop.cancel(late)
             said = os.pread(words, _WORDS, 0) if status and target.site is not None else b""
             os.close(words)

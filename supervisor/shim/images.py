@@ -89,8 +89,14 @@ class Images:
         # newuidmap(1) and newgidmap(1) take longer than the mount
         self._users: dict[str, int] = {}
 
-    def mount(self, call: "dict[str, Any]", reply: "Reply") -> None:
-        """Mount a root file system, or images; without either, tell how images would be."""
+    def mount(self, call: "dict[str, Any]", reply: "Reply", beside: int = 0) -> None:
+        """Mount a root file system, or images; without either, tell how images would be.
+
+        Args:
+            call: The call.
+            reply: Answers it.
+            beside: A process in whose user namespace this is to be; 0: in one of its own.
+        """
         files, root = call["files"], call.get("root")
         mine = call.get("mine", False)
         way = _way(mine) if files or not root else _KERNEL
@@ -111,7 +117,14 @@ class Images:
         if mine and os.geteuid():
             command += _owned_by(call.get("maps"))
         key = dumps(call.get("maps"))
-        mounted = self._mounted[call["id"]] = Mounted(call, self._users.get(key, -1), reply)
+        users = self._users.get(key, -1)
+        if beside:
+            users = os.open(f"/proc/{beside}/ns/user", os.O_RDONLY)
+        try:
+            mounted = self._mounted[call["id"]] = Mounted(call, users, reply)
+        finally:
+            if beside:
+                os.close(users)
         mounted.by_fuse = by_fuse
         mounted.late = self._loop.after(
             _PATIENCE, lambda: self._fail(call["id"], f"not mounted after {_PATIENCE:g} s")
@@ -121,7 +134,7 @@ class Images:
             self._loop.forget(mounted.space.said)
             try:
                 mounted.space.take()
-                if key not in self._users:
+                if not beside and key not in self._users:
                     self._users[key] = mounted.space.users()
                 if files:
                     go_on = lambda: self._mount_root(call["id"], mounted, way)  # noqa: E731

@@ -280,7 +280,7 @@ class Shim:
         elif looks and not (call["files"] or call.get("root")):
             reply({"way": ""})
         else:
-            self._ready().images.mount(call, reply)
+            self._ready().mount(call, reply)
 
     def _images_here(self) -> "Cache":
         if self._cache is None:

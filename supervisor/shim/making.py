@@ -15,7 +15,7 @@ from .words import Refused, read_log, with_root
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from .children import Children
@@ -60,6 +60,13 @@ class Making:
         self._made = 0
         self._delayed: dict[str, object] = {}
 
+    def mount(self, call: "dict[str, Any]", reply: "Reply") -> None:
+        """Mount a root file system, or images, also for one that enters another's namespaces."""
+        beside = call.get("beside")
+        joins = {"user": self._process_of(beside)} if beside else {}
+        if not self._delay(call, reply, joins, self.mount):
+            self._containers.images.mount(call, reply, joins.get("user", 0))
+
     def create(self, call: "dict[str, Any]", reply: "Reply") -> None:
         """Have the runtime create a container."""
         config = call["config"]
@@ -68,13 +75,14 @@ class Making:
         if process is not None:
             self._adapt(process, call["streams"], variables)
         joins = {kind: self._process_of(other) for kind, other in call.get("joins", {}).items()}
-        if self._delay(call, reply, joins):
+        if self._delay(call, reply, joins, self.create):
             return
         target = self._make(call, call["name"], None)
         target.variables = variables
         if call.get("images"):
             target.images = self._containers.images.use(call["images"], target)
             target.images.space.fit(config)
+            joins.pop("user", None)  # all is done there
         try:
             if target.site is not None:
                 self._create_by_site(target, target.site, config, reply)
@@ -84,6 +92,7 @@ class Making:
             passed = self._mpi.give(config)
             if call.get("filter"):
                 self._runtime.give_filter(config, call["filter"])
+            target.is_plain = is_plain(config)
             target.tells_filter = call.get("filter") == ""
             if target.images is None:  # else it may be in their mount namespace only
                 path = config.get("root", {}).get("path", "")
@@ -92,7 +101,6 @@ class Making:
             command = self._runtime.create(
                 target.place, target.name, target.stdio.terminal, len(passed)
             )
-            target.is_plain = is_plain(config)
             self._begin(target, before + command, reply, passed)
             self._mpi.given()
         except BaseException:
@@ -143,8 +151,14 @@ class Making:
             size = {"height": streams["rows"], "width": streams["columns"]}
             process["consoleSize"] = size
 
-    def _delay(self, call: "dict[str, Any]", reply: "Reply", joins: "Mapping[str, int]") -> bool:
-        """Create a container later if the namespaces cannot be entered yet.
+    def _delay(
+        self,
+        call: "dict[str, Any]",
+        reply: "Reply",
+        joins: "Mapping[str, int]",
+        do: "Callable[[dict[str, Any], Reply], None]",
+    ) -> bool:
+        """Create or mount something later if the namespaces cannot be entered yet.
 
         An ordinary user cannot enter those of a process that is still crun, and nothing tells when
         the container's program has taken its place.
@@ -156,7 +170,7 @@ class Making:
         def again() -> None:
             del self._delayed[call["id"]]
             try:
-                self.create(call, reply)
+                do(call, reply)
             except (OSError, ValueError) as error:
                 reply({"error": str(error)})
 
@@ -165,7 +179,7 @@ class Making:
         return True
 
     def cancel(self, target: str) -> None:
-        """Create a container no more that is to be created later."""
+        """Create a container, or mount something, no more that is to be done later."""
         if target in self._delayed:
             self._loop.cancel(self._delayed.pop(target))
 

@@ -136,7 +136,6 @@ class BuiltIn:
                 tasks=job.separate_tasks,
                 mount_points=job.mount_points,
                 mounter=self._mounter(job) if isinstance(job, Mounts) else None,
-                apart=not (request.joins and real_id("uid")),
                 mounted=job.mounted if isinstance(job, RemembersMounts) else set(),
             )
         elif wanted and not target.elsewhere:

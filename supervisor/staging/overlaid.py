@@ -67,7 +67,6 @@ class Overlays(msgspec.Struct, frozen=True):
         tasks: How many tasks the container has, with mounts of their own; 0: all have the same.
         mount_points: Where the node mounts what config.json does not have.
         mounter: How the node mounts root file systems and squashfs images; None if it does not.
-        apart: Whether the container has no namespaces of another one's that would see neither.
         mounted: What is known of the node: of what kinds it has mounted some before
             (`Trial.kind`), NO_ROOT and BY_FUSE.
     """
@@ -77,10 +76,9 @@ class Overlays(msgspec.Struct, frozen=True):
     images: Images | None = None
     keeps: bool = True
     wanted: bool = True
-    mount_points: Sequence[str] = ()
     tasks: int = 1
+    mount_points: Sequence[str] = ()
     mounter: Mounter | None = None
-    apart: bool = True
     mounted: set[Any] = msgspec.field(default_factory=set)
 
 
@@ -201,7 +199,8 @@ def _laid_out(
     unseen: frozenset[int] = frozenset()
     if overlay.why_not:
         unseen = frozenset(range(len(overlay.layers)))
-    ways = _ways(rootfs, directory, overlays, owners=owners)
+    beside = _whose_users(rootfs.config)
+    ways = _ways(rootfs, directory, overlays, owners=owners, beside=beside)
     while True:
         one, by_fuse, on_node = ways[0]
         if unseen:
@@ -213,7 +212,7 @@ def _laid_out(
         places: list[str] = []
         try:
             layout.write(overlays.cache, unseen, on_node=on_node, by_fuse=by_fuse)
-            mounting = Mounting(maps=maps, by_fuse=by_fuse)
+            mounting = Mounting(maps=maps, by_fuse=by_fuse, beside=beside)
             _have_mounted(layout, overlays, packing, mounting, places, one=one, on_node=on_node)
         except NotMounted as error:
             _give_up(overlays, places, rootfs)
@@ -262,13 +261,17 @@ class _Way(NamedTuple):
     on_node: bool
 
 
-def _ways(rootfs: Rootfs, directory: str, overlays: Overlays, *, owners: bool) -> list[_Way]:
+def _ways(
+    rootfs: Rootfs, directory: str, overlays: Overlays, *, owners: bool, beside: str
+) -> list[_Way]:
     """Return those to try in turn; an overlay may be refused for where it is to write, too."""
     places = [False]
     if overlays.keeps and not (rootfs.rootless and owners) and not is_read_only(rootfs.config):
         places = [True] if remote(os.path.realpath(directory)) else [False, True]
     found = []
-    if overlays.mounter is not None and overlays.apart and NO_ROOT not in overlays.mounted:
+    # the only user of another container's namespace has another number there than outside
+    apart = owners or not beside
+    if overlays.mounter is not None and apart and NO_ROOT not in overlays.mounted:
         if BY_FUSE not in overlays.mounted:
             found += [_Way(True, False, on_node) for on_node in places]
         if rootfs.rootless:
@@ -324,6 +327,13 @@ def _give_up(overlays: Overlays, places: Sequence[str], rootfs: Rootfs) -> None:
     if made := [place for place in places if place]:
         with contextlib.suppress(Unusable):
             overlays.ask(removing(made, rootless=rootfs.rootless))
+
+
+def _whose_users(config: Mapping[str, Any]) -> str:
+    """Return where config.json has the namespaces of whose users the container is; or ""."""
+    namespaces = (config.get("linux") or {}).get("namespaces") or []
+    paths = [one.get("path") or "" for one in namespaces if one["type"] == "user"]
+    return os.path.dirname(paths[0]) if paths else ""
 
 
 def _has_users(config: Mapping[str, Any]) -> bool:

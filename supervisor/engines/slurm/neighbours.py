@@ -115,16 +115,33 @@ class Neighbours:
             container = joins.get(os.path.dirname(namespace.get("path") or ""))
             if container is None:
                 continue
-            other = self._places.get(container)
-            if other is not None and other.there:
-                await other.begun.wait()
-            if other is None or not other.there:
-                raise EngineError(
-                    f"the container could not be created: container {container}, whose "
-                    f"{namespace['type']} namespace it shares, has ended: start that first"
-                )
+            other = await self._begun(container, namespace["type"])
             del namespace["path"]
             place.joins[namespace["type"]] = other.id
+
+    async def entered(self, joins: Mapping[str, str], where: str) -> str:
+        """Return the shim's id of a container whose user namespace another one enters.
+
+        Args:
+            joins: The `JobRequest.joins` of that.
+            where: Where its config.json has it.
+
+        Raises:
+            EngineError: It has ended.
+        """
+        return (await self._begun(joins[where], "user")).id
+
+    async def _begun(self, container: str, kind: str) -> Place:
+        """Wait until a container is started whose namespace another one enters."""
+        other = self._places.get(container)
+        if other is not None and other.there:
+            await other.begun.wait()
+        if other is None or not other.there:
+            raise EngineError(
+                f"the container could not be created: container {container}, whose {kind} "
+                "namespace it shares, has ended: start that first"
+            )
+        return other
 
     def share_processes(self, place: Place) -> bool:
         """Tell whether a container's PID namespace is that of another, too."""

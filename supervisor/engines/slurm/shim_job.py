@@ -10,7 +10,6 @@ import msgspec
 import trio
 
 from scrun.core.errors import EngineError, StateError, shortened
-from scrun.core.paths import real_id
 from scrun.model.states import Ending, killed
 from scrun.settings.slurm.versions import Features
 from scrun.supervisor.children.node_scripts import BY_MOUNTS, signal_script
@@ -360,8 +359,11 @@ class ShimJob(SlurmJob):
         shim = await self._shim_step.shim()
         if self._shim_step.site is not None and not mounting.only_looks:
             raise EngineError("commands of an oci.conf make it")
-        if self._request.joins and real_id("uid") and not mounting.only_looks:
-            raise EngineError("it shares the namespaces of another container")
+        if mounting.beside and mounting.maps is None:
+            raise EngineError("it has one user, and shares the namespaces of another container")
+        if mounting.beside:
+            beside = await self.shims.neighbours.entered(self._request.joins, mounting.beside)
+            mounting = msgspec.structs.replace(mounting, beside=beside)
         self._images = shim.name("images") if mounting.mounts else ""
         try:
             return await mount(shim, self._images, mounting, 0)
