@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from .loop import Loop
     from .streams import Streams
 
+    Peer = tuple[list[tuple[str, int]], bytes, float]
+
 _WORDS = 4096
 
 
@@ -65,6 +67,8 @@ class Cache:
         name = call["name"]
         if "/" in name or name.startswith("."):
             raise Refused(f"{name}: is no name of an image")
+        if call["id"] in self._had:
+            raise Refused(f"there is an image {call['id']} already")
         path = os.path.join(folder_of_images(), name)
         image = self._had[call["id"]] = Image(self, path, call["size"], call["limit"])
         image.begin(reply)
@@ -115,47 +119,59 @@ class Image:
         self._comes = self._whole = self._over = False
         self._secret = b""
         self._peers = 0
+        self._asked: Reply | None = None  # whose call has no answer yet
         self._pid = 0  # of who waits for the lock, or carries it
 
     def begin(self, reply: "Reply", *, waits: bool = False) -> None:
         """Reply with its path if it is there; without, if it may come, or somebody has it come."""
+        self._is_asked(reply)
         try:
-            self._look(reply, waits)
+            self._look(waits)
         except (OSError, Refused) as error:
+            self._answer({"error": str(error)})
             self.leave()
-            reply({"error": str(error)})
 
-    def _look(self, reply: "Reply", waits: bool) -> None:
+    def _is_asked(self, reply: "Reply") -> None:
+        if self._asked is not None:
+            raise Refused(f"{self._path}: something else is being done with it")
+        self._asked = reply
+
+    def _answer(self, words: "dict[str, Any]") -> None:
+        reply, self._asked = self._asked, None
+        if reply is not None:
+            reply(words)
+
+    def _look(self, waits: bool) -> None:
         try:
             self._fd = os.open(self._path, os.O_RDONLY)
         except FileNotFoundError:
             pass
         else:
             if not lock(self._fd, fcntl.LOCK_SH):  # it is being published, or removed
-                self._is_busy(reply, waits)
+                self._is_busy(waits)
                 return
             if is_at(self._fd, self._path) and os.fstat(self._fd).st_size == self._size:
                 os.utime(self._path)
                 self._whole = True
-                reply({"path": self._path})
+                self._answer({"path": self._path})
                 return
             self._close()
         self._fd = os.open(self._part, os.O_RDWR | os.O_CREAT, 0o600)
         if not lock(self._fd, fcntl.LOCK_EX):
-            self._is_busy(reply, waits)
+            self._is_busy(waits)
         elif not is_at(self._fd, self._part):  # it is complete, or was given up
             self._close()
-            self._look(reply, waits)
+            self._look(waits)
         else:
             self._comes = True
             make_room(self._part, self._size, self._limit)
-            reply({})
+            self._answer({})
 
-    def _is_busy(self, reply: "Reply", waits: bool) -> None:
+    def _is_busy(self, waits: bool) -> None:
         """Say so, or look again when nobody changes it any more."""
         if not waits:
             self._close()
-            reply({"comes": True})
+            self._answer({"comes": True})
             return
         fd = self._fd
 
@@ -166,7 +182,8 @@ class Image:
         def ended(_: int) -> None:
             self._pid = 0
             self._close()
-            if not self._over:
+            reply, self._asked = self._asked, None
+            if reply is not None:  # it was not left
                 self.begin(reply, waits=True)
 
         self._pid = self._cache.children.fork(wait, ended, (fd,))
@@ -181,7 +198,7 @@ class Image:
         self._listener, self._secret, self._peers = listen(), secret, peers
         port: int = self._listener.getsockname()[1]
         if self._whole:
-            self._carry(-1, {}, lambda answer: None)
+            self._carry(-1)
         return port
 
     def receive(self, call: "dict[str, Any]", reply: "Reply") -> None:
@@ -193,10 +210,20 @@ class Image:
         """
         if not self._comes or self._pid:
             raise Refused(f"{self._path}: is not to be received")
+        self._is_asked(reply)
+        try:
+            self._receive(call)
+        except BaseException:
+            self._asked = None
+            raise
+
+    def _receive(self, call: "dict[str, Any]") -> None:
         os.lseek(self._fd, 0, os.SEEK_SET)  # another attempt may have failed
         os.ftruncate(self._fd, 0)
         if "stream" not in call:
-            self._carry(-1, call, reply)
+            addresses = [(str(host), int(port)) for host, port in call["addresses"]]
+            peer = (addresses, bytes.fromhex(call["secret"]), float(call["patience"]))
+            self._carry(-1, peer)
             return
         source, there = os.pipe()
         try:
@@ -206,11 +233,11 @@ class Image:
             os.close(there)
             raise
         try:
-            self._carry(source, {}, reply)
+            self._carry(source)
         finally:
             os.close(source)
 
-    def _carry(self, source: int, peer: "dict[str, Any]", reply: "Reply") -> None:
+    def _carry(self, source: int, peer: "Peer | None" = None) -> None:
         """Have a courier carry it: from a descriptor, from a peer, or to peers alone."""
         here, there = os.pipe()
         os.set_blocking(here, False)
@@ -221,11 +248,10 @@ class Image:
             if listener is not None:
                 courier.serve(listener, self._secret, self._peers)
             begins = source
-            if peer:
-                secret = bytes.fromhex(peer["secret"])
+            if peer is not None:
                 try:
-                    begins = dial(peer["addresses"], secret, peer["patience"]).detach()
-                except OSError as error:
+                    begins = dial(*peer).detach()
+                except (OSError, OverflowError) as error:
                     os.write(there, str(error).encode(errors="replace"))
                     return 1
             courier.take_from(begins)
@@ -238,7 +264,7 @@ class Image:
             self._cache.loop.forget(here)
             os.close(here)
             if words == [WHOLE] and self._comes and not self._over:
-                self._complete(reply)
+                self._complete()
 
         def ended(_: int) -> None:
             self._pid = 0
@@ -246,7 +272,7 @@ class Image:
                 told(0)
             if self._comes and not self._over:
                 why = words[0].decode(errors="replace") or "what carried it was killed"
-                reply({"error": f"{self._path}: {why}"})
+                self._answer({"error": f"{self._path}: {why}"})
 
         kept = [fd for fd in (self._fd, source, there) if fd >= 0]
         kept += [] if listener is None else [listener.fileno()]
@@ -260,16 +286,16 @@ class Image:
             self._stop_listening()
         self._cache.loop.watch(here, READ, told)
 
-    def _complete(self, reply: "Reply") -> None:
+    def _complete(self) -> None:
         """Publish it: its content is on the disk."""
         try:
             os.rename(self._part, self._path)
             fcntl.flock(self._fd, fcntl.LOCK_SH)
         except OSError as error:
-            reply({"error": str(error)})
+            self._answer({"error": str(error)})
             return
         self._comes, self._whole = False, True
-        reply({"path": self._path})
+        self._answer({"path": self._path})
 
     def _stop_listening(self) -> None:
         if self._listener is not None:
@@ -279,6 +305,7 @@ class Image:
     def leave(self) -> None:
         """Have nothing to do with it any more; if it is not complete, nothing is left of it."""
         self._over = True
+        self._answer({"error": f"{self._path}: is not wanted any more"})
         if self._pid:
             kill_quietly(self._pid, signal.SIGKILL)
         self._stop_listening()

@@ -178,9 +178,11 @@ class Stdio:
 
     def fail(self) -> None:
         """End the outputs without a byte: there will be no program."""
+        told = [source.number for source in self._sources if source.is_over]
         self.abandon()
         for number in self._outputs:
-            self._streams.link.send(END, number)
+            if number not in told:
+                self._streams.link.send(END, number)
 
     def abandon(self) -> None:
         """Close everything without a word: the program is not there, or nobody wants it."""

@@ -162,6 +162,8 @@ class Containers:
     def start(self, call: "dict[str, Any]", reply: "Reply") -> None:
         """Have the runtime start a container's program."""
         target = self.get(call["id"])
+        if target.container is not None:
+            raise Refused(f"{target.id} is started already")
         if target.started:  # its supervisor died before it knew
             reply({})
         elif target.site is None:

@@ -19,7 +19,7 @@ from .words import Refused, last_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from typing import Any
 
     from .children import Children
@@ -54,11 +54,12 @@ class Mounted:
 
     def __init__(self, call: "dict[str, Any]", users: int, reply: "Reply") -> None:
         """Begin to make the namespace for a `mount`; see `Space`."""
+        # what is wrong with the call is found before anything is begun
+        self.points = {os.path.realpath(point) for _, point in call["files"]}
+        self.root = _root_of(call)
         self.space = Space(call.get("maps"), users)
-        self.root: Sequence[str] = call.get("root") or ()
         self.by_fuse = ""
         self.user: Target | None = None
-        self.points = {os.path.realpath(point) for _, point in call["files"]}
         self.running: set[int] = set()
         self.reply: Reply | None = reply
         self.over = False
@@ -116,18 +117,20 @@ class Images:
         command = _command(way)
         if mine and os.geteuid():
             command += _owned_by(call.get("maps"))
-        key = dumps(call.get("maps"))
+        name, key = call["id"], dumps(call.get("maps"))
+        if name in self._mounted:
+            raise Refused(f"{name} is mounted already")
         users = self._users.get(key, -1)
         if beside:
             users = os.open(f"/proc/{beside}/ns/user", os.O_RDONLY)
         try:
-            mounted = self._mounted[call["id"]] = Mounted(call, users, reply)
+            mounted = self._mounted[name] = Mounted(call, users, reply)
         finally:
             if beside:
                 os.close(users)
         mounted.by_fuse = by_fuse
         mounted.late = self._loop.after(
-            _PATIENCE, lambda: self._fail(call["id"], f"not mounted after {_PATIENCE:g} s")
+            _PATIENCE, lambda: self._fail(name, f"not mounted after {_PATIENCE:g} s")
         )
 
         def is_there(_: int) -> None:
@@ -137,14 +140,14 @@ class Images:
                 if not beside and key not in self._users:
                     self._users[key] = mounted.space.users()
                 if files:
-                    go_on = lambda: self._mount_root(call["id"], mounted, way)  # noqa: E731
+                    go_on = lambda: self._mount_root(name, mounted, way)  # noqa: E731
                     self._when_there(mounted, go_on)
                 else:
-                    self._mount_root(call["id"], mounted, way)
+                    self._mount_root(name, mounted, way)
                 for file, point in files:
-                    self._begin(call["id"], mounted, [*command, file, point])
+                    self._begin(name, mounted, [*command, file, point])
             except (OSError, ValueError) as error:
-                self._fail(call["id"], str(error))
+                self._fail(name, str(error))
 
         self._loop.watch(mounted.space.said, READ, is_there)
 
@@ -273,6 +276,7 @@ class Images:
         if mounted is None:
             return
         mounted.over = True
+        self._tell(mounted, {"error": "it is not wanted any more"})
         for fd in (mounted.space.said, mounted.space.mounts):
             self._loop.forget(fd)
         self._loop.cancel(mounted.late)
@@ -282,6 +286,18 @@ class Images:
         for pid in mounted.running:
             kill_quietly(pid, signal.SIGTERM)  # it unmounts, and ends
         mounted.late = self._loop.after(_ENDING, lambda: _kill(mounted))
+
+
+def _root_of(call: "dict[str, Any]") -> "tuple[str, ...]":
+    """Return `root` of a call, three texts or none.
+
+    Raises:
+        Refused: It is something else.
+    """
+    root = tuple(call.get("root") or ())
+    if len(root) not in (0, 3) or not all(isinstance(text, str) for text in root):
+        raise Refused(f"{root!r}: is no root file system")
+    return root
 
 
 def _why_not(file: str, known: "list[int] | None") -> str:

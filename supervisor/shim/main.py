@@ -32,6 +32,7 @@ _AFTER_HELLO = tuple(
     f"{__package__}.{name}"
     for name in ("looks", "words", "streams", "targets", "making", "console", "site", "containers")
 )
+_TEXTS = ("id", "name", "container", "images", "beside", "script")  # of calls
 _HIGH = 10
 _TRYING = 5.0
 _KILLING = 2.0
@@ -238,6 +239,7 @@ class Shim:
         if kind == CALL:
             self._call(loads(payload.decode("utf-8", "surrogatepass")))
             return
+        self._ready()
         assert self._streams is not None
         self._streams.dispatch(kind, stream, payload)
 
@@ -252,6 +254,9 @@ class Shim:
 
         verb = call.get("verb")
         try:
+            for name in _TEXTS:
+                if not isinstance(call.get(name, ""), str):
+                    raise ValueError(f"{name}: {call[name]!r} is no text")
             if verb == "script":
                 self._run_script(call, reply)
             elif verb == "mount":
@@ -333,7 +338,16 @@ class Shim:
         self._streams.resume(call["written"])
 
     def _end(self) -> None:
-        """Kill and delete what was made, and remove the directory."""
+        """Kill and delete what was made, and remove the directory, whatever fails."""
+        try:
+            self._undo()
+        finally:
+            for pid in descendants(os.getpid()):
+                kill_quietly(pid, signal.SIGKILL)
+            if self._directory is not None:
+                self._directory.remove()
+
+    def _undo(self) -> None:
         if self._cache is not None:
             self._cache.leave_all()
         self._kill_all()
@@ -345,8 +359,6 @@ class Shim:
             self._wait_for_children(_DELETING)
             self._kill_all()
             self._containers.remove_all()
-        if self._directory is not None:
-            self._directory.remove()
 
     def _kill_all(self) -> None:
         """Kill all descendants; orphans come to us."""

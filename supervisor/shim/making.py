@@ -123,6 +123,8 @@ class Making:
     def exec(self, call: "dict[str, Any]", reply: "Reply") -> None:
         """Have the runtime run one more program in a container."""
         container = self._containers.get(call["container"])
+        if container.container is not None:
+            raise Refused(f"{container.id} is no container")
         target = self._make(call, container.name, container)
         try:
             if container.site is not None:

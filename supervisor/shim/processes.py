@@ -48,6 +48,15 @@ def is_ending(pid: int) -> bool:
     return state in (b"Z", b"X") or bool(int(fields[5]) & _EXITING)
 
 
+def is_called_with(pid: int, word: str) -> bool:
+    """Tell whether a process has a word among its arguments; it has those of who forked it."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return os.fsencode(word) in file.read().split(b"\0")
+    except OSError:
+        return False
+
+
 def kill_quietly(pid: int, number: int) -> None:
     """Send a signal to a process that may have gone, or may be another user's."""
     try:

@@ -102,11 +102,15 @@ class Streams:
 
 
 class Source:
-    """Output of a container."""
+    """Output of a container.
+
+    Attributes:
+        number: Its number.
+    """
 
     def __init__(self, streams: Streams, number: int, fd: int, terminal: bool) -> None:
         """Use `Streams.source`."""
-        self._streams, self._number, self._fd = streams, number, fd
+        self._streams, self.number, self._fd = streams, number, fd
         self._terminal = terminal
         self._window = WINDOW
         self._begun = self._deaf = self._over = False
@@ -114,6 +118,11 @@ class Source:
         self._kept: deque[bytes] = deque()  # sent, and not known to be written onwards
         self._acknowledged = 0
         os.set_blocking(fd, False)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its end was told."""
+        return self._over
 
     def begin(self) -> None:
         """Read from now on."""
@@ -143,9 +152,9 @@ class Source:
             self._forget(more)
         if not self._deaf:
             for piece in self._kept:
-                self._streams.link.send(DATA, self._number, piece)
+                self._streams.link.send(DATA, self.number, piece)
         if self._over:
-            self._streams.link.send(END, self._number)
+            self._streams.link.send(END, self.number)
         self._watch()
 
     def let_go(self) -> None:
@@ -153,10 +162,12 @@ class Source:
         self._kept.clear()
         self._wanted = False
         if self._over:
-            self._streams.forget_source(self._number)
+            self._streams.forget_source(self.number)
 
     def closed(self) -> None:
         """Send no more: nobody reads it. A terminal has to be read, or its programs stop."""
+        if self._over:
+            return
         self._kept.clear()
         if self._terminal:
             self._deaf = True
@@ -168,7 +179,7 @@ class Source:
     def close(self) -> None:
         """End without a word."""
         self._stop()
-        self._streams.forget_source(self._number)
+        self._streams.forget_source(self.number)
 
     def _stop(self) -> None:
         if self._fd >= 0:
@@ -176,7 +187,7 @@ class Source:
             os.close(self._fd)
             self._fd = -1
         if self._terminal:
-            self._streams.close_sink(self._number)
+            self._streams.close_sink(self.number)
 
     def _watch(self) -> None:
         if self._fd < 0 or not self._begun:
@@ -207,7 +218,7 @@ class Source:
         self._window -= len(data)
         if self._wanted:
             self._kept.append(data)
-        self._streams.link.send(DATA, self._number, data)
+        self._streams.link.send(DATA, self.number, data)
         if self._window <= 0 or self._streams.link.is_long:
             self._watch()
 
@@ -216,8 +227,8 @@ class Source:
         self._over = True
         self._stop()
         if not self._wanted:
-            self._streams.forget_source(self._number)
-        self._streams.link.send(END, self._number)
+            self._streams.forget_source(self.number)
+        self._streams.link.send(END, self.number)
 
 
 class Sink:

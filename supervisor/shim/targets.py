@@ -3,7 +3,8 @@
 import _signal as signal  # without enum, which takes longer than hello
 import os
 
-from .processes import descendants, kill_quietly
+from .processes import descendants, is_called_with, kill_quietly
+from .runtime import pid_file_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -127,6 +128,11 @@ class Target:
                 for pid in descendants(runtime):
                     kill_quietly(pid, signal.SIGKILL)
             kill_quietly(runtime, signal.SIGKILL)
+        if self.running:  # of crun's, the first process of a container is a child of ours already
+            for _ in range(2):
+                for pid in descendants(os.getpid()):
+                    if is_called_with(pid, pid_file_of(self.place)):
+                        kill_quietly(pid, signal.SIGKILL)
 
 
 def _namespace(pid: int, kind: str) -> str:

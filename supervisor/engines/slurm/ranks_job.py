@@ -278,12 +278,14 @@ class RanksJob(SlurmJob):
             return ending
         return step.ending(salloc, highest)
 
-    def _alive(self) -> list[Task]:
+    async def _alive(self) -> list[Task]:
         """Return the tasks that run.
 
         Raises:
             StateError: None does.
         """
+        if self._first is not None:
+            await self._first.started()
         found = [task for task in self._tasks if task.status is None]
         if self._first is None or not self._first.begun.is_set() or self._first.over or not found:
             raise StateError(f"container {self._request.container} is not running")
@@ -327,7 +329,7 @@ class RanksJob(SlurmJob):
         Raises:
             StateError: The container is not running.
         """
-        task = self._alive()[0]
+        task = (await self._alive())[0]
         task.is_kept = True
         return ShimSession(task.rank.shim, task.id, self._child_env, program, task.site)
 
@@ -356,7 +358,7 @@ class RanksJob(SlurmJob):
         return await self._ask_all(lambda task: script(task.state))
 
     async def _ask_all(self, script: Callable[[Task], str]) -> list[NodeAnswer]:
-        tasks = self._alive()
+        tasks = await self._alive()
         answers: dict[int, NodeAnswer] = {}
 
         async def ask(task: Task) -> None:

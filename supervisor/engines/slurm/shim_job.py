@@ -264,6 +264,8 @@ class ShimJob(SlurmJob):
         Raises:
             StateError: It does not.
         """
+        if self._first is not None:
+            await self._first.started()
         if self._first is None or not self._first.begun.is_set() or self._first.over:
             raise StateError(f"container {self._request.container} is not running")
         return await self._shim_step.shim()

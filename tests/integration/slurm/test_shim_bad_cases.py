@@ -138,6 +138,25 @@ def test_the_runtime_hangs_in_start(site: Site) -> None:
     nothing_is_left(site, life)
 
 
+def test_exec_before_start_has_its_answer(site: Site) -> None:
+    """The program runs, and may be seen, before the runtime's `start` has ended."""
+    slow = 'case " $* " in *" start "*) {0} "$@"; status=$?; sleep 2; exit $status;; esac'
+    programs = {
+        name: f'{slow.format(shutil.which(name))}\nexec {shutil.which(name)} "$@"'
+        for name in ("crun", "runc")
+    }
+    life = site.shell("echo up; sleep 600", environment=with_programs(site, **programs)).created()
+    command = [*site.user.prefix, *site.command, "start", life.id]
+    with subprocess.Popen(command, env=site.environment) as start:
+        life.says("up")
+        assert start.poll() is None
+        assert site.must("exec", life.id, "echo", "in") == "in\n"
+        assert start.wait(20) == 0
+    life.kill("KILL")
+    assert life.wait() == 137
+    life.delete()
+
+
 def test_the_runtime_hangs_in_delete(site: Site) -> None:
     life = site.shell("echo up", environment=hanging(site, "delete")).created().start()
     began = time.monotonic()

@@ -8,8 +8,11 @@ import pytest
 
 from tests.component.supervisor.shim.conftest import MakeShim
 from tests.harness import users
+from tests.harness.bundle import make_config, map_user
+from tests.harness.processes import descendants
 from tests.harness.shim import Shim
 from tests.harness.users import User
+from tests.harness.wait import wait_until, wait_while
 
 CRUN = shutil.which("crun") or ""
 
@@ -88,3 +91,20 @@ def test_a_script_is_run(make_shim: MakeShim, rootfs: Path, folder: Path, user: 
     assert shim.call("delete", id="a") == {}
     assert " delete " in words.read_text()
     words.unlink()
+
+
+def test_while_it_is_created(make_shim: MakeShim, rootfs: Path, folder: Path, user: User) -> None:
+    """The container's first process may be there, and no longer crun's, before crun knows it."""
+    made = folder / "made"
+    forgets = f'{CRUN} "$@"; rm "$3"/*/status; echo >{made}; exec sleep 1000'
+    script = f'#!/bin/sh\ncase " $* " in *" create "*) {forgets};; esac\nexec {CRUN} "$@"\n'
+    shim = with_crun(make_shim, user, make_crun(rootfs, script.encode()))
+    config = make_config(["true"], str(shim.rootfs))
+    if user.uid:
+        map_user(config, user)
+    created = shim.ask("create", id="a", name="a", config=config, streams={}, joins={})
+    wait_until("it is made", made.exists)
+    assert shim.call("delete", id="a") == {}
+    assert "deleted" in shim.answer(created)["error"]
+    wait_while("what was made", lambda: descendants(shim.process.pid), 5)
+    made.unlink()
