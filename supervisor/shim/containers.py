@@ -97,6 +97,11 @@ class Containers:
         """Mount a root file system, or images, for a container; see `Images.mount`."""
         self._making.mount(call, reply)
 
+    def unmount(self, name: str) -> None:
+        """Undo that, whether it is done or not; nothing if nobody asked for it."""
+        self._making.cancel(name)
+        self.images.unmount(name)
+
     def create(self, call: "dict[str, Any]", reply: "Reply") -> None:
         """Have the runtime create a container."""
         self._making.create(call, reply)

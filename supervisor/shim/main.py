@@ -262,7 +262,7 @@ class Shim:
             elif verb == "mount":
                 self._mount(call, reply)
             elif verb == "unmount":
-                self._ready().images.unmount(call["id"])
+                self._ready().unmount(call["id"])
                 reply({})
             elif verb in ("fetch", "wait", "serve", "receive", "leave"):
                 getattr(self._images_here(), verb)(call, reply)

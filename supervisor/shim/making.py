@@ -58,7 +58,7 @@ class Making:
         self._runtime, self._directory = runtime, directory
         self._containers, self._sites, self._mpi = containers, sites, mpi
         self._made = 0
-        self._delayed: dict[str, object] = {}
+        self._delayed: dict[str, tuple[object, Reply]] = {}
 
     def mount(self, call: "dict[str, Any]", reply: "Reply") -> None:
         """Mount a root file system, or images, also for one that enters another's namespaces."""
@@ -177,13 +177,15 @@ class Making:
                 reply({"error": str(error)})
 
         call["tries"] = tries - 1
-        self._delayed[call["id"]] = self._loop.after(_TRY, again)
+        self._delayed[call["id"]] = self._loop.after(_TRY, again), reply
         return True
 
     def cancel(self, target: str) -> None:
         """Create a container, or mount something, no more that is to be done later."""
         if target in self._delayed:
-            self._loop.cancel(self._delayed.pop(target))
+            key, reply = self._delayed.pop(target)
+            self._loop.cancel(key)
+            reply({"error": "it has been deleted"})
 
     def _process_of(self, container: str) -> int:
         pid = self._containers.get(container).pid

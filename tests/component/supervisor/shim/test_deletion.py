@@ -108,3 +108,22 @@ def test_while_it_is_created(make_shim: MakeShim, rootfs: Path, folder: Path, us
     assert "deleted" in shim.answer(created)["error"]
     wait_while("what was made", lambda: descendants(shim.process.pid), 5)
     made.unlink()
+
+
+def test_while_it_waits_for_another(make_shim: MakeShim) -> None:
+    """An ordinary user's enters namespaces of another one only when that is started."""
+    shim = make_shim(user=users.ordinary())
+    assert "pid" in shim.create("a", "sleep", "1000")
+    config = make_config(["true"], str(shim.rootfs))
+    map_user(config, shim.user)
+    words = {"config": config, "streams": {}, "joins": {"user": "a", "ipc": "a"}}
+    created = shim.ask("create", id="b", name="b", **words)
+    root = ["/no/such/place", "/", "lowerdir=/"]
+    mounted = shim.ask("mount", id="m", files=[], root=root, beside="a")
+    shim.pump(0.1)
+    assert shim.call("delete", id="b") == {}
+    assert shim.call("unmount", id="m") == {}
+    for call in (created, mounted):
+        assert "deleted" in shim.answer(call, 2)["error"]
+    assert shim.call("start", id="a") == {}
+    assert descendants(shim.process.pid)
