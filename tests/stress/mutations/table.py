@@ -2,25 +2,11 @@
 
 from collections.abc import Iterator
 
-from tests.stress.mutations.mutation import Mutation
+from tests.stress.mutations import shims
+from tests.stress.mutations.mutation import Faults, Mutation
 
 _SLURM = "supervisor/engines/slurm/"
 _HERE = "tests/integration/"
-
-
-def _in(file: str, *tests: str) -> "_File":
-    return _File(file, tests)
-
-
-class _File:
-    """Faults of one module that the same tests have to notice."""
-
-    def __init__(self, file: str, tests: tuple[str, ...]) -> None:
-        self._file = file
-        self._tests = tests
-
-    def __call__(self, name: str, old: str, new: str, *tests: str) -> Mutation:
-        return Mutation(name, self._file, old, new, tests or self._tests)
 
 
 def _all() -> Iterator[Mutation]:
@@ -31,11 +17,12 @@ def _all() -> Iterator[Mutation]:
     yield from _records()
     yield from _anchors()
     yield from _life()
+    yield from shims.faults()
 
 
 def _messages() -> Iterator[Mutation]:
     messages = "tests/unit/supervisor/engines/slurm/test_slurm_messages.py"
-    grammar = _in(_SLURM + "grammar.py", messages)
+    grammar = Faults(_SLURM + "grammar.py", messages)
     yield grammar("part-of-a-line-counts", "pattern.fullmatch(line)", "pattern.search(line)")
     yield grammar(
         "what-a-plugin-says-counts",
@@ -47,7 +34,7 @@ def _messages() -> Iterator[Mutation]:
         'OVER = ("Job/step already completing or completed", "Invalid job id specified")',
         'OVER = ("Job/step already completing or completed", "Invalid job")',
     )
-    state = _in(_SLURM + "job_state.py", messages)
+    state = Faults(_SLURM + "job_state.py", messages)
     yield state(
         "revoked-counts-more-than-refused",
         'return self.revoked and self.refusal in ("", *OVER)',
@@ -72,14 +59,14 @@ def _messages() -> Iterator[Mutation]:
 
 
 def _allocation() -> Iterator[Mutation]:
-    hold = _in(_SLURM + "allocation.py")
+    hold = Faults(_SLURM + "allocation.py")
     yield hold(
         "the-job-ends-with-0-whatever-the-container-did",
         "status = _NOT_KNOWN if ending is None else ending.status",
         "status = 0",
         _HERE + "slurm/test_job_status.py::test_the_job_ends_as_its_container",
     )
-    yield _in(_SLURM + "holding.py")(
+    yield Faults(_SLURM + "holding.py")(
         "a-killed-sallocs-job-is-forgotten",
         "await allocation.cancel_leftovers(salloc, began)",
         "pass",
@@ -97,7 +84,7 @@ def _allocation() -> Iterator[Mutation]:
         "pass",
         _HERE + "faults/test_after_the_dead.py::test_a_pending_job_goes_with_its_supervisor",
     )
-    pending = _in(
+    pending = Faults(
         _SLURM + "pending.py", "tests/component/supervisor/engines/slurm/test_slurm_queue.py"
     )
     yield pending(
@@ -116,11 +103,11 @@ def _allocation() -> Iterator[Mutation]:
         "return waiting\n",
     )
     yield pending("what-it-waited-for-stays", "request.on_waiting(None)", "pass")
-    signals = _in(
+    signals = Faults(
         _SLURM + "signals.py", "tests/unit/supervisor/engines/slurm/test_slurm_signals.py"
     )
     yield signals("a-signal-is-not-tried-again-on-the-node", "_TRIES = 30", "_TRIES = 1")
-    tools = _in(
+    tools = Faults(
         _SLURM + "tools.py",
         "tests/unit/supervisor/engines/slurm/test_slurm_tools.py",
         _HERE
@@ -135,7 +122,7 @@ def _allocation() -> Iterator[Mutation]:
 
 
 def _paths() -> Iterator[Mutation]:
-    paths = _in("scrun/core/paths.py", "tests/component/scrun/core/test_replaceable.py")
+    paths = Faults("scrun/core/paths.py", "tests/component/scrun/core/test_replaceable.py")
     yield paths(
         "owners-on-the-way-do-not-matter",
         "if uid not in owners and not _is_outer_root(status, above):",
@@ -166,8 +153,8 @@ def _paths() -> Iterator[Mutation]:
 
 
 def _server() -> Iterator[Mutation]:
-    server = _in("supervisor/daemon/server.py")
-    receiving = _in("supervisor/daemon/receiving.py")
+    server = Faults("supervisor/daemon/server.py")
+    receiving = Faults("supervisor/daemon/receiving.py")
     calls = "tests/component/supervisor/daemon/test_server.py::"
     yield server(
         "half-a-request-is-waited-for",
@@ -238,7 +225,7 @@ def _server() -> Iterator[Mutation]:
 
 
 def _records() -> Iterator[Mutation]:
-    records = _in(
+    records = Faults(
         "supervisor/containers/records.py",
         "tests/component/supervisor/daemon/test_server.py::test_removes_what_others_left_that_were_killed",
     )
@@ -258,14 +245,14 @@ def _records() -> Iterator[Mutation]:
         "wire.connect(root, name).close()\n        except wire.NOBODY:",
         "raise FileNotFoundError\n        except wire.NOBODY:",
     )
-    ownership = _in(
+    ownership = Faults(
         "supervisor/core/ownership.py",
         _HERE + "faults/test_stopping.py::test_nobody_undoes_what_another_one_is_undoing",
     )
     yield ownership(
         "two-own-a-record", "fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_SH | fcntl.LOCK_NB"
     )
-    orphans = _in("supervisor/containers/orphans.py")
+    orphans = Faults("supervisor/containers/orphans.py")
     yield orphans(
         "an-orphans-job-is-not-cancelled",
         "await engine.release(record.job_id, ChildEnv(environment), directory)",
@@ -295,7 +282,7 @@ def _records() -> Iterator[Mutation]:
 
 def _anchors() -> Iterator[Mutation]:
     scenario = _HERE + "commands/test_scenario.py::"
-    anchors = _in("supervisor/containers/anchors.py", "tests/unit/stress/test_fuzz_streams.py")
+    anchors = Faults("supervisor/containers/anchors.py", "tests/unit/stress/test_fuzz_streams.py")
     yield anchors(
         "an-anchors-death-ends-nothing",
         'container.end(killed(signal.SIGKILL, "the anchor was killed"))',
@@ -331,9 +318,9 @@ def _anchors() -> Iterator[Mutation]:
 def _life() -> Iterator[Mutation]:
     scenario = _HERE + "commands/test_scenario.py::"
     waiting = _HERE + "slurm/test_waiting.py::"
-    phases = _in("supervisor/containers/phases.py")
-    creation = _in("supervisor/containers/creation.py")
-    lifecycle = _in("supervisor/containers/lifecycle.py")
+    phases = Faults("supervisor/containers/phases.py")
+    creation = Faults("supervisor/containers/creation.py")
+    lifecycle = Faults("supervisor/containers/lifecycle.py")
     yield phases(
         "the-last-reason-counts",
         "if self._ending is None:\n            self._ending = ending\n            if ending.text:",
@@ -395,7 +382,7 @@ def _life() -> Iterator[Mutation]:
         "self._job_may_be_left = False",
         left + "test_a_job_that_no_process_could_give_back",
     )
-    ledger = _in(
+    ledger = Faults(
         "supervisor/containers/ledger.py",
         "tests/unit/supervisor/containers/test_ledger.py::test_what_may_be_left_is_kept",
     )
@@ -415,7 +402,7 @@ def _life() -> Iterator[Mutation]:
         'stager=record.stager if there or record.moved else ""',
         'stager=record.stager if there else ""',
     )
-    yield _in("supervisor/engines/local/engine.py")(
+    yield Faults("supervisor/engines/local/engine.py")(
         "what-the-runtime-knows-stays-when-its-keepalive-is-killed",
         "if lost.is_set() and (job is None or not job.stays):",
         "if False:",

@@ -28,7 +28,7 @@ CALLS = 120
 NO_ID: list[Any] = [None, -1, 1 << 40, 0.5, [], {}, [[]]]
 """What is neither an id nor the number of a stream: a supervisor uses none of these twice."""
 ODD: list[Any] = [
-    *(*NO_ID, True, 0, 7, "", "a", "x" * 300, "../../up", "a\0b", [1, 2], {"a": None}),
+    *(*NO_ID, True, 0, 7, "", "a", "x" * 300, "../../up", "a\0b", "\ud800", [1, 2], {"a": None}),
     *([["/bin", "/mnt"]], ["/", "/", "lowerdir=/"]),
 ]
 UNIQUE = ("id", "stdin", "stdout", "stderr", "terminal")

@@ -2,7 +2,6 @@
 
 import functools
 import os
-import random
 import re
 import signal
 import stat
@@ -294,41 +293,3 @@ def test_output_of_scripts_has_a_limit(plain: Shim) -> None:
 def test_it_may_not_be_traced(plain: Shim) -> None:
     """It knows a secret: its /proc files are root's."""
     assert os.stat(f"/proc/{plain.process.pid}/environ").st_uid == 0
-
-
-def test_no_call_ends_it(plain: Shim, dice: random.Random) -> None:
-    """Each has one answer, whatever its fields are."""
-    plain.run("a", "sleep", "1000")
-    verbs = [
-        "create",
-        "exec",
-        "signal",
-        "start",
-        "resize",
-        "delete",
-        "script",
-        "begin",
-        "resume",
-        "x",
-        None,
-    ]
-    values = [
-        None, True, -1, 0, 1, 1 << 40, 1.5, "", "a", "b", "\0", "\ud800", "x" * 5000, [], ["a"],
-        {}, {"env": ["A"]}, {"stdin": -1}, {"stdout": "1"}, {"terminal": 5, "rows": "x"},
-        {"stderr": 7},
-        {"process": {"env": 3}}, {"process": {"args": ["true"]}, "root": {"path": "/"}},
-    ]  # fmt: skip
-    names = [
-        "id", "name", "config", "streams", "number", "all", "container", "process", "rows",
-        "columns", "script", "addresses", "secret", "patience",
-    ]  # fmt: skip
-    for _ in range(150):
-        verb = dice.choice(verbs)
-        fields = {name: dice.choice(values) for name in dice.sample(names, dice.randrange(14))}
-        if verb == "create":
-            fields["streams"] = dice.choice([{}, {"stdin": 1 << 33}, {"terminal": -5}, None])
-        if fields.get("patience") == 1 << 40:
-            fields["patience"] = 0
-        plain.answer(plain.ask(verb, **fields))
-    assert plain.call("script", script="true")["status"] == 0
-    assert plain.close()[1] == ""
