@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import os
 import platform
 import tarfile
 from pathlib import Path
@@ -26,11 +27,20 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
     archive.addfile(member, io.BytesIO(content))
 
 
-def image_archive(site: Site) -> Path:
-    """Make an image busybox:latest of a site's root file system, and return its archive."""
+def image_archive(site: Site, name: str = "busybox", files: int = 0, size: int = 0) -> Path:
+    """Make an image of a site's root file system, and return its archive.
+
+    Args:
+        site: The site.
+        name: The image's name; it is the latest.
+        files: How many more files it has.
+        size: Their bytes, which are random.
+    """
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as tar:
         tar.add(site.rootfs, ".", filter=owned_by_root)
+        for number in range(files):
+            _add(tar, f"./opt/{number // 500}/{number}", os.urandom(size))
     machine = platform.machine()
     config: Config = {
         "architecture": _MACHINES.get(machine, machine),
@@ -41,7 +51,7 @@ def image_archive(site: Site) -> Path:
             "diff_ids": [f"sha256:{hashlib.sha256(layer.getvalue()).hexdigest()}"],
         },
     }
-    entry = {"Config": "config.json", "RepoTags": ["busybox:latest"], "Layers": ["layer.tar"]}
+    entry = {"Config": "config.json", "RepoTags": [f"{name}:latest"], "Layers": ["layer.tar"]}
     path = site.base / "image.tar"
     with tarfile.open(path, "w") as archive:
         _add(archive, "layer.tar", layer.getvalue())

@@ -175,10 +175,16 @@ def network_scratch(user: User, settings: str = "", *more: str) -> Iterator[Podm
         disk.rmdir()
 
 
-def with_store(daemon: Daemon, how: str = "files") -> None:
-    """Have the store of images in the site's directory, and the engine's files here only."""
+def with_store(daemon: Daemon, how: str = "files", *, seen: bool = False) -> None:
+    """Have the store of images in the site's directory, and the engine's files here only.
+
+    Args:
+        daemon: The engine.
+        how: `[images] format`.
+        seen: Whether its files are on the nodes, too.
+    """
     settings = daemon.base / "scrun.toml"
-    more = f'[staging]\nhost_only = ["{daemon.base}/d"]\n'
+    more = "" if seen else f'[staging]\nhost_only = ["{daemon.base}/d"]\n'
     more += f'[images]\nstore = "{daemon.base}/images"\nformat = "{how}"\n'
     settings.write_text(f"{settings.read_text()}\n{more}")
 

@@ -67,7 +67,7 @@ class Node:
 
     def send(self, images: Sequence[tuple[ImageFile, str]], mounting: Mounting) -> None:
         files = [
-            (self._send(f"image-{number}", image), point)
+            (self._send(f"image-{self.mounts}-{number}", image), point)
             for number, (image, point) in enumerate(images)
         ]
         self.mount(msgspec.structs.replace(mounting, files=(files,)))
@@ -209,7 +209,7 @@ def far(image: Image, tmp_path: Path) -> Iterator[Node]:
 def test_images_are_sent_where_the_store_is_not_seen(image: Image, far: Node) -> None:
     for again in (False, True):
         staged = image.stage()
-        assert staged.image == "squashfs"
+        assert staged.image == "squashfs", staged.notes
         way = "squashfs, after they were sent to the node"
         assert staged.notes[1] == f"root: the images are mounted by {way}"
         assert seen(image, far).split() == ["bin", "empty", "etc", "lib", "usr", "new", "755"]
