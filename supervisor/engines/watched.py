@@ -65,6 +65,11 @@ class WatchedProcess:
         if self._starting:
             await self.begun.wait()
 
+    async def runs(self) -> bool:
+        """Tell whether it is started, and has not ended; waits as `started`."""
+        await self.started()
+        return self.begun.is_set() and not self.over
+
     async def watch(self) -> None:
         """Learn how it ends."""
         try:

@@ -27,6 +27,12 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
     archive.addfile(member, io.BytesIO(content))
 
 
+def add_files(archive: tarfile.TarFile, count: int, size: int) -> None:
+    """Add files of so many random bytes."""
+    for number in range(count):
+        _add(archive, f"./opt/{number // 500}/{number}", os.urandom(size))
+
+
 def image_archive(site: Site, name: str = "busybox", files: int = 0, size: int = 0) -> Path:
     """Make an image of a site's root file system, and return its archive.
 
@@ -39,8 +45,7 @@ def image_archive(site: Site, name: str = "busybox", files: int = 0, size: int =
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as tar:
         tar.add(site.rootfs, ".", filter=owned_by_root)
-        for number in range(files):
-            _add(tar, f"./opt/{number // 500}/{number}", os.urandom(size))
+        add_files(tar, files, size)
     machine = platform.machine()
     config: Config = {
         "architecture": _MACHINES.get(machine, machine),

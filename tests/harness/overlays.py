@@ -22,6 +22,8 @@ MOUNTED = "root: the node mounts the layers of "
 
 STORED = "root: the node mounts copies of the layers of "
 
+PACKED = "root: the node mounts squashfs images of the layers of "
+
 COPIED = "root: copied "
 
 FILES = 'format = "files"\n'

@@ -284,10 +284,9 @@ class RanksJob(SlurmJob):
         Raises:
             StateError: None does.
         """
-        if self._first is not None:
-            await self._first.started()
+        runs = self._first is not None and await self._first.runs()
         found = [task for task in self._tasks if task.status is None]
-        if self._first is None or not self._first.begun.is_set() or self._first.over or not found:
+        if not (runs and found):
             raise StateError(f"container {self._request.container} is not running")
         return found
 

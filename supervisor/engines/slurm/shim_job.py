@@ -264,9 +264,7 @@ class ShimJob(SlurmJob):
         Raises:
             StateError: It does not.
         """
-        if self._first is not None:
-            await self._first.started()
-        if self._first is None or not self._first.begun.is_set() or self._first.over:
+        if self._first is None or not await self._first.runs():
             raise StateError(f"container {self._request.container} is not running")
         return await self._shim_step.shim()
 

@@ -8,15 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.harness import cluster, users
+from tests.harness.overlays import STAYS
 from tests.harness.podman import RUN, Podman, write_kube
+from tests.harness.pods import LIMITS, in_member, member
 from tests.harness.processes import processes, signal_quietly
 from tests.harness.site import CGROUP2, Site
 from tests.harness.wait import wait_until, wait_while
 
 pytestmark = pytest.mark.covers("promise pods")
-
-LIMITS = RUN[3:]  # of podman's `run`, without the network: that is the pod's
-STAYS = "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done"
 
 
 @pytest.fixture(scope="module")
@@ -42,19 +41,6 @@ def podman(podman: Podman) -> Iterator[Podman]:
 def pod(podman: Podman, *options: str) -> None:
     """Make a pod."""
     podman.must("pod", "create", "--name", "pod", "--hostname", "together", *options)
-
-
-def member(podman: Podman, name: str, script: str = STAYS, *options: str) -> str:
-    """Begin one of its containers, and wait until it has said something."""
-    run = ("run", *LIMITS, "--pod", "pod", "--detach", "--name", name, *options)
-    podman.must(*run, "busybox", "sh", "-c", script)
-    wait_until(f"{name} says something", lambda: podman.must("logs", name))
-    return name
-
-
-def in_member(podman: Podman, name: str, script: str) -> str:
-    """Run a script in a container; return what it said."""
-    return podman.must("exec", name, "/bin/sh", "-c", script).strip()
 
 
 def namespace(podman: Podman, name: str, kind: str) -> str:

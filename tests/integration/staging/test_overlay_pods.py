@@ -7,8 +7,18 @@ from collections.abc import Iterator
 import pytest
 
 from tests.harness import cluster
-from tests.harness.overlays import COPIED, LOG, MOUNTED, STORED, hidden_store, said
+from tests.harness.overlays import (
+    COPIED,
+    LOG,
+    MOUNTED,
+    PACKED,
+    STAYS,
+    STORED,
+    hidden_store,
+    said,
+)
 from tests.harness.podman import RUN, Podman
+from tests.harness.pods import LIMITS, in_member, member
 from tests.harness.site import CGROUP2, Site
 from tests.harness.squashfs import fuse_for_all
 from tests.harness.users import ordinary
@@ -16,9 +26,6 @@ from tests.harness.wait import wait_until, wait_while
 
 pytestmark = pytest.mark.by_shim
 
-LIMITS = RUN[3:]  # of podman's `run`, without the network: that is the pod's
-STAYS = "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done"
-PACKED = "root: the node mounts squashfs images of the layers of "
 KINDS = ("ipc", "uts", "net", "pid")
 
 
@@ -46,31 +53,20 @@ def pod(podman: Podman) -> Iterator[None]:
         wait_while("jobs", lambda: cluster.jobs(podman.site.user), 15)
 
 
-def member(podman: Podman, name: str, *options: str) -> str:
-    run = ("run", *LIMITS, "--pod", "pod", "--detach", "--name", name, *options)
-    podman.must(*run, "busybox", "sh", "-c", STAYS)
-    wait_until(f"{name} says something", lambda: podman.must("logs", name))
-    return name
-
-
-def inside(podman: Podman, name: str, script: str) -> str:
-    return podman.must("exec", name, "/bin/sh", "-c", script).strip()
-
-
 def check(podman: Podman, found: str) -> None:
     """See that both members have one mount for all, own files, and common namespaces."""
     with pod(podman):
-        names = [member(podman, "one"), member(podman, "two", "--user", "33:44")]
+        names = [member(podman, "one"), member(podman, "two", STAYS, "--user", "33:44")]
         for name in names:
-            mounted = inside(podman, name, "grep -c ' overlay \\|fuse-overlayfs' /proc/mounts")
-            assert mounted == "1", inside(podman, name, "cat /proc/mounts")
+            mounted = in_member(podman, name, "grep -c ' overlay \\|fuse-overlayfs' /proc/mounts")
+            assert mounted == "1", in_member(podman, name, "cat /proc/mounts")
         script = "; ".join(f"readlink /proc/self/ns/{kind}" for kind in KINDS)
-        assert inside(podman, "one", script) == inside(podman, "two", script)
-        assert inside(podman, "one", "mv /var /moved; ls -d /var /moved || :") == "/moved"
-        assert inside(podman, "two", "ls -d /var; id -u") == "/var\n33"
+        assert in_member(podman, "one", script) == in_member(podman, "two", script)
+        assert in_member(podman, "one", "mv /var /moved; ls -d /var /moved || :") == "/moved"
+        assert in_member(podman, "two", "ls -d /var; id -u") == "/var\n33"
         podman.must("restart", "--time", "0", "two")
         wait_until("it is up again", lambda: podman.must("logs", "two").count("up") == 2)
-        assert inside(podman, "two", "grep -c ' / ' /proc/mounts") == "1"
+        assert in_member(podman, "two", "grep -c ' / ' /proc/mounts") == "1"
         assert said(podman).count(found) >= 3
         assert COPIED not in said(podman)
         podman.must("stop", "--time", "0", "one")
@@ -104,9 +100,9 @@ def test_the_other_container_has_no_overlay() -> None:
         podman.must("run", *LIMITS, *joins, *second)
         wait_until("it says something", lambda: podman.must("logs", "second"))
         script = "readlink /proc/self/ns/net; readlink /proc/self/ns/ipc; id -u"
-        assert inside(podman, "first", script) == inside(podman, "second", script)
+        assert in_member(podman, "first", script) == in_member(podman, "second", script)
         assert MOUNTED in said(podman)
-        assert inside(podman, "second", "grep -c ' overlay ' /proc/mounts") == "1"
+        assert in_member(podman, "second", "grep -c ' overlay ' /proc/mounts") == "1"
         for name in ("second", "first"):
             podman.must("rm", "--force", "--time", "0", name)
         wait_while("jobs", lambda: cluster.jobs(podman.site.user), 15)
@@ -117,5 +113,5 @@ def test_a_single_user_has_mounts_of_the_runtime() -> None:
     with seen('[staging]\nid_map = "single"\n') as podman, pod(podman):
         member(podman, "one")
         member(podman, "two")
-        assert inside(podman, "two", "grep -c ' overlay ' /proc/mounts") > "1"
+        assert in_member(podman, "two", "grep -c ' overlay ' /proc/mounts") > "1"
         assert COPIED not in said(podman)

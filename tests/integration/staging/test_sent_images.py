@@ -13,6 +13,7 @@ from tests.harness import cluster
 from tests.harness.docker import Docker
 from tests.harness.overlays import (
     COPIED,
+    PACKED,
     STAYS,
     as_with_runc,
     begin,
@@ -26,7 +27,7 @@ from tests.harness.squashfs import fuse_for_all, served
 from tests.harness.users import root
 from tests.harness.wait import wait_until, wait_while
 from tests.integration.engines.test_podman_adoption import kill_supervisors
-from tests.integration.staging.test_squashfs import CHANGED, ONE_USER, PACKED
+from tests.integration.staging.test_squashfs import CHANGED, ONE_USER
 
 pytestmark = pytest.mark.by_shim
 SENT = "after they were sent to the node"

@@ -15,6 +15,7 @@ from tests.harness.overlays import (
     CHANGES,
     COPIED,
     EACH,
+    PACKED,
     STAYS,
     STORED,
     TASKS,
@@ -33,7 +34,6 @@ from tests.harness.wait import wait_until, wait_while
 from tests.integration.engines.test_podman_adoption import kill_supervisors
 
 pytestmark = pytest.mark.by_shim
-PACKED = "root: the node mounts squashfs images of the layers of "
 CHANGED = CHANGES.replace("; chown 33:44 /data/mine", "")  # there is one user
 ONE_USER = '[staging]\nid_map = "single"\n'
 

@@ -10,6 +10,7 @@ from tests.harness.containerd import IMAGE, Containerd
 from tests.harness.docker import Docker
 from tests.harness.overlays import (
     COPIED,
+    PACKED,
     STAYS,
     STORED,
     hidden_store,
@@ -20,7 +21,6 @@ from tests.harness.overlays import (
 from tests.harness.podman import RUN, Podman, given, rootless_podman
 from tests.harness.squashfs import fuse_for_all
 from tests.harness.wait import wait_until
-from tests.integration.staging.test_squashfs import PACKED
 
 CHANGE = "echo x >/etc/x; rm /bin/tac; mkdir -p /opt/a; echo y >/opt/a/y; chmod 600 /etc/passwd"
 CHANGED = {"A /etc/x", "D /bin/tac", "A /opt/a/y", "C /etc/passwd"}

@@ -19,19 +19,20 @@ from tests.harness.image import image_archive
 from tests.harness.overlays import with_store
 from tests.stress.bench.figures import Goal, Times
 from tests.stress.bench.images import (
+    COMPRESSION,
+    FILES,
     FIRST,
     IMAGE,
     PLACES,
+    SIZE,
     SMALL,
     SQUASHFS,
     UNSEEN,
     VISIBLE,
 )
 
-_FILES, _SIZE = 10_000, 23_000
 _LARGE = "large"
 _LONG = 600
-_LEVEL = ("-comp", "zstd", "-Xcompression-level", "3")
 _MAKE: dict[str, Callable[[bool], Daemon]] = {
     "docker": lambda hidden: Docker(storage="overlay2", hidden=hidden),
     "containerd": lambda hidden: Containerd(snapshotter="overlayfs", hidden=hidden),
@@ -55,7 +56,7 @@ class DaemonImages:
         self._pack()
 
     def _measure(self, daemon: Daemon, where: str, rounds: int) -> None:
-        archive = str(image_archive(daemon.site, _LARGE, _FILES, _SIZE))
+        archive = str(image_archive(daemon.site, _LARGE, FILES, SIZE))
         if isinstance(daemon, Containerd):
             daemon.must("image", "import", "--snapshotter", "overlayfs", archive, timeout=_LONG)
         else:
@@ -82,11 +83,11 @@ class DaemonImages:
         """Make an image of as many files by mksquashfs alone."""
         folder = Path("/var/tmp") / f"scrun-bench-{os.getpid()}"
         try:
-            for number in range(_FILES):
+            for number in range(FILES):
                 path = folder / str(number // 500) / str(number)
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(os.urandom(_SIZE))
-            words = ["mksquashfs", str(folder), f"{folder}.sqfs", *_LEVEL, "-quiet"]
+                path.write_bytes(os.urandom(SIZE))
+            words = ["mksquashfs", str(folder), f"{folder}.sqfs", *COMPRESSION, "-quiet"]
             began = time.perf_counter()
             subprocess.run([*words, "-no-progress"], check=True, stdout=subprocess.DEVNULL)
             self.times.add(SQUASHFS, time.perf_counter() - began)

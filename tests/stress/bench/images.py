@@ -6,8 +6,6 @@ as root, which makes that mount, and calls podman as the user.
 """
 
 import contextlib
-import io
-import os
 import resource
 import tarfile
 import time
@@ -15,7 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.harness.image import owned_by_root
+from tests.harness.image import add_files, owned_by_root
 from tests.harness.podman import RUN, Podman
 from tests.harness.processes import processes
 from tests.harness.site import Site
@@ -30,10 +28,10 @@ SQUASHFS = "mksquashfs of that image"
 VISIBLE, UNSEEN = PLACES = ("visible", "not visible")
 BUILD = "`podman build` of {} steps on {}"
 _STEPS = 20
-_FILES, _SIZE = 10_000, 23_000
+FILES, SIZE = 10_000, 23_000
 _MEGABYTE = 1 << 20
 _LONG = 3600
-_LEVEL = ("-Xcompression-level", "3")
+COMPRESSION = ("-comp", "zstd", "-Xcompression-level", "3")
 
 
 class Images:
@@ -61,7 +59,7 @@ class Images:
         """Take all measurements, the places one after the other."""
         for place in PLACES:
             with _podman(self._user, place) as podman:
-                self._image(podman, "large", _FILES, _SIZE)
+                self._image(podman, "large", FILES, SIZE)
                 self._start(podman, SMALL, "")
                 self._start(podman, "large", f"{FIRST}, {IMAGE}, {place}")
                 for _ in range(rounds):
@@ -80,7 +78,7 @@ class Images:
         """Make an image of the same files by mksquashfs alone."""
         image = podman.site.base / "bare.sqfs"
         folder = podman.must("unshare", "podman", *podman.command[1:5], "image", "mount", "large")
-        words = ("mksquashfs", folder.strip(), str(image), "-comp", "zstd", *_LEVEL, "-noappend")
+        words = ("mksquashfs", folder.strip(), str(image), *COMPRESSION, "-noappend")
         began = time.perf_counter()
         podman.must("unshare", *words, "-quiet", "-no-progress", timeout=600)
         self.times.add(SQUASHFS, time.perf_counter() - began)
@@ -89,7 +87,7 @@ class Images:
 
     def _begin_at_once(self, podman: Podman) -> None:
         """Begin many containers of an image that the store does not have."""
-        self._image(podman, "new", _FILES, 100)
+        self._image(podman, "new", FILES, 100)
         with ThreadPoolExecutor(self._crowd) as pool:
             words = (*RUN, "--rm", "new", "true")
             done = list(pool.map(lambda _: podman.run(*words, timeout=1800), range(self._crowd)))
@@ -127,11 +125,7 @@ class Images:
         path = podman.site.base / f"{name}.tar"
         with tarfile.open(path, "w") as tar:
             tar.add(podman.site.rootfs, ".", filter=owned_by_root)
-            for number in range(files):
-                member = tarfile.TarInfo(f"./opt/{number // 500}/{number}")
-                member.size = size
-                member.mode = 0o644
-                tar.addfile(member, io.BytesIO(os.urandom(size)))
+            add_files(tar, files, size)
         self._user.give(path)
         podman.must("import", str(path), name, timeout=_LONG)
         path.unlink()
