@@ -114,6 +114,8 @@ class InheritedContainer(Container):
     async def run(self) -> None:
         """See `Lifecycle`."""
         own_threads()
+        # if we died before that, the next one would begin with what we have begun with
+        await self._deposit.be_safe()
         try:
             await super().run()
         finally:

@@ -5,7 +5,7 @@ import math
 import os
 import stat
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from signal import SIGKILL, SIGTERM
 
@@ -35,6 +35,7 @@ from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread, look
 from scrun.supervisor.daemon.retirement import Retirement
 from scrun.supervisor.daemon.succession import Succession
+from scrun.supervisor.keeper.main import END
 from scrun.supervisor.log.supervisor_log import fault
 from scrun.supervisor.sessions.inspection import processes, statistics
 from scrun.supervisor.sessions.operations import execute, pause
@@ -212,6 +213,9 @@ class ClientRequest:
             raise UsageError("adopt: the request lacks a descriptor")
         with Line(self._fds) as line:
             await self._containers.adopt(line)
+            with suppress(OSError):
+                # what it has grows old: it may not call another successor, should we die now
+                line.send(END)
         return DONE
 
     async def _aside(self) -> bytes:

@@ -247,8 +247,6 @@ class Allocation:
                     return
             held = self.granted(environment)
             request.job_deposit.note(job=held.job_id, environment=environment)
-            with suppress(BlockingIOError):
-                os.read(line.fileno(), _PID)
             async with unwrapped() as watching:
                 watching.start_soon(self.watch, salloc)
                 try:
@@ -363,6 +361,8 @@ def _send_status(line: trio.socket.SocketType, ending: Ending | None) -> None:
     """Send the keepalive its exit status."""
     status = _NOT_KNOWN if ending is None else ending.status
     with suppress(OSError):  # the keepalive may have ended with the job
+        os.read(line.fileno(), _PID)  # else the end would be ECONNRESET for it
+    with suppress(OSError):
         # a few bytes into an empty socket: this does not block
         os.write(line.fileno(), b"%d\n" % status)
 
@@ -370,7 +370,8 @@ def _send_status(line: trio.socket.SocketType, ending: Ending | None) -> None:
 async def _keepalive_pid(line: trio.socket.SocketType) -> str:
     """Wait until the job is granted and the keepalive runs.
 
-    What it has said stays in the socket until its variables are kept for a successor.
+    What it has said stays in the socket as long as the job is held: a successor may have to read
+    it again, as what we know of it may not have got to a keeper.
 
     Returns:
         The keepalive's pid, or "" when salloc ended before it ran one.

@@ -26,7 +26,7 @@ from scrun.supervisor.engines.slurm.tools import Tools, lean
 
 # The socket is its standard input: dash can name one-digit descriptors only, and salloc keeps
 # open whatever else it inherits.
-_KEEPALIVE = 'echo $$ >&0; read -r status 2>/dev/null; exit "${status:-1}"'
+KEEPALIVE = 'echo $$ >&0; read -r status 2>/dev/null; exit "${status:-1}"'
 # salloc's own directory becomes WorkDir and SLURM_SUBMIT_DIR of the job. It is a user's directory
 # and may hang, so a separate process enters it. salloc reports errors, for its --chdir.
 _IN_DIRECTORY = 'cd -- "$0" 2>/dev/null; exec "$@"'
@@ -54,7 +54,7 @@ async def allocated(
     ours, theirs = socket.socketpair()
     command = ["/bin/sh", "-c", _IN_DIRECTORY, salloc_request.directory, tools.salloc]
     # with -v it reports that the job is suspended
-    command += ["-v", *salloc_request.options, "--", "/bin/sh", "-c", _KEEPALIVE]
+    command += ["-v", *salloc_request.options, "--", "/bin/sh", "-c", KEEPALIVE]
     line = trio.socket.from_stdlib_socket(ours)
     began = time.time()
     salloc: Child | None = None

@@ -31,6 +31,8 @@ from tests.harness.site import Site
 from tests.harness.slow_staging import stage_slowly
 from tests.harness.wait import wait_until, wait_while
 
+NODES = "org.scrun.nodes"
+
 
 @pytest.fixture
 def site(make_site: MakeSite) -> Site:
@@ -92,7 +94,7 @@ def test_its_job_comes_before_start(site: Site) -> None:
         life = pending(site, UNTIL_TOLD, started=False)
         kill_supervisor(site)
         adopted(life)
-    wait_until("nodes", lambda: "org.scrun.nodes" in life.state()["annotations"], 30)
+    wait_until("nodes", lambda: NODES in life.state()["annotations"], 30)
     kill_supervisor(site)
     assert life.state()["status"] == "created"
     life.start(60).says("up", 30)
@@ -161,6 +163,27 @@ def test_its_job_comes_while_nobody_looks(site: Site) -> None:
     end(life)
 
 
+def test_its_successor_dies_at_once_too(site: Site) -> None:
+    """It has read that the job came, and the next one has to learn that, too.
+
+    It dies before its own keeper has what it knows.
+    """
+    with cluster.full(site.user):
+        life = pending(site)
+        [supervisor] = site.supervisors()
+        os.kill(supervisor, signal.SIGSTOP)
+    wait_until("its job runs", lambda: any("RUNNING" in job for job in site.jobs()), 30)
+    record = site.root / life.id / "state.json"
+    os.kill(supervisor, signal.SIGKILL)
+    deadline = time.monotonic() + 20
+    while NODES not in record.read_text():
+        assert time.monotonic() < deadline
+    kill_all_supervisors(site)
+    assert life.wait(60) == 7
+    assert output(life) == b"ran\n"
+    end(life)
+
+
 def test_its_job_comes_and_ends_while_nobody_looks(site: Site) -> None:
     with cluster.full(site.user):
         life = pending(site)
@@ -224,7 +247,7 @@ def test_one_that_is_killed_while_it_is_staged(site: Site, dice: random.Random, 
     """What was staged is undone, and staged again; its program runs once."""
     with cluster.full(site.user):
         life = pending(site)
-    wait_until("nodes", lambda: "org.scrun.nodes" in life.state()["annotations"], 30)
+    wait_until("nodes", lambda: NODES in life.state()["annotations"], 30)
     time.sleep(dice.uniform(0, 0.05) * part)
     kill_all_supervisors(site)
     assert life.wait(60) == 7

@@ -22,6 +22,7 @@ import pytest
 
 from scrun.core.paths import OWN_LOG
 from scrun.protocol import wire
+from scrun.supervisor.keeper.main import ALL, END
 from tests import CHECKOUT
 from tests.harness import users
 from tests.harness.bundle import make_config, make_rootfs, write_bundle
@@ -488,6 +489,19 @@ def test_descriptors_in_half_a_request(supervisor: Supervisor) -> None:
         wait_until("received", lambda: supervisor.descriptors == before + 5)
     wait_until("descriptors closed", lambda: supervisor.descriptors == before)
     supervisor.serves()
+
+
+def test_a_keeper_that_has_given_all_is_told_to_end(undisturbed: Supervisor) -> None:
+    """What it has grows old: it may not call another successor when this one dies."""
+    keeper, line = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with keeper, undisturbed.connect() as sock:
+        with line:
+            socket.send_fds(sock, [wire.frame([b"adopt"])], [line.fileno()])
+        keeper.settimeout(20)
+        assert keeper.recv(100) == ALL
+        keeper.send(b"\0\0")  # that was all
+        assert keeper.recv(100) == END
+        assert everything(sock) == b"\0"
 
 
 def test_no_descriptors_left(base: Path) -> None:

@@ -1,0 +1,66 @@
+"""What the keepalive of a job has said, and is told; a real shell, without a salloc around it."""
+
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from scrun.model.states import exited
+from scrun.settings.file.load import Log
+from scrun.supervisor.children.processes import ChildEnv, child
+from scrun.supervisor.contracts.engine import JobRequest
+from scrun.supervisor.engines.slurm.allocation import Allocation, AllocationRequest
+from scrun.supervisor.engines.slurm.holding import KEEPALIVE
+from scrun.supervisor.engines.slurm.pending import Queue
+from scrun.supervisor.engines.slurm.tools import Tools
+from scrun.supervisor.log.journal import Journal
+
+TOOLS = Tools("salloc", ("srun",), "scancel", None, (), "/bin/squeue")
+GRANTED = ChildEnv({"SLURM_JOB_ID": "5"})
+TERMS = AllocationRequest((), "/", "", 10)
+
+
+@pytest.fixture
+def request_of_seven(tmp_path: Path) -> Iterator[JobRequest]:
+    """That of a container which ends with 7."""
+    journal = Journal(str(tmp_path / "log"), Log(), "one")
+    yield JobRequest(
+        container="one", child_env=ChildEnv({}), directory="/", record="/", journal=journal,
+        on_job_id=lambda *_: None, on_lost=lambda _: None, ending=lambda: exited(7),
+    )  # fmt: skip
+    journal.close()
+
+
+async def test_a_successor_reads_it_again(request_of_seven: JobRequest) -> None:
+    """Whoever has read it may die before any keeper knows."""
+    ours, theirs = socket.socketpair()
+    with theirs, trio.fail_after(20):
+        async with (
+            child(["/bin/sh", "-c", KEEPALIVE], GRANTED, stdin=theirs.fileno()) as salloc,
+            trio.open_nursery() as nursery,
+        ):
+            theirs.close()
+
+            @asynccontextmanager
+            async def held(sock: socket.socket) -> AsyncIterator[None]:
+                line = trio.socket.from_stdlib_socket(sock)
+                allocation = Allocation(TOOLS, request_of_seven)
+                async with allocation.held(salloc, line, Queue(TOOLS, ()), TERMS) as granted:
+                    assert granted is not None
+                    assert granted.environment["SLURM_JOB_ID"] == "5"
+                    yield
+
+            async def hold(sock: socket.socket, task_status: trio.TaskStatus[None]) -> None:
+                async with held(sock):
+                    task_status.started()
+                    await trio.sleep_forever()
+
+            last = ours.dup()
+            await nursery.start(lambda task_status: hold(ours, task_status))
+            async with held(last):
+                pass
+            assert await salloc.wait() == 7
+            nursery.cancel_scope.cancel()
