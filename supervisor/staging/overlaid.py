@@ -220,7 +220,8 @@ def _laid_out(
                 unseen |= stored.unpack(str(error))
             else:
                 ways = [way for way in ways if not way.one]
-                overlays.mounted.add(NO_ROOT)
+                if not beside:  # else the container may be gone which that was to be beside
+                    overlays.mounted.add(NO_ROOT)
         except Unseen as error:
             _give_up(overlays, places, rootfs)
             if stored is None or (unseen and (error.store or not stored.is_seen)):

@@ -12,7 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from scrun.supervisor.staging import overlaid
 from scrun.supervisor.staging.node_trial import Refused
+from scrun.supervisor.staging.overlaid import NO_ROOT
+from scrun.supervisor.staging.overlay_options import Unusable
 from scrun.supervisor.staging.stage_out import clean, stage_out
 from tests.harness.bundle import snapshot
 from tests.harness.layers import AS_ROOT, Image, ask, in_shell, listing
@@ -107,6 +110,28 @@ def test_a_kernel_that_refuses_one_overlay(image: Image) -> None:
     image.run("echo new >etc/new")
     image.end(staged)
     assert (image.rootfs / "etc/new").read_text() == "new\n"
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_only_a_shim_that_mounts_nothing_is_not_asked_again(
+    image: Image, monkeypatch: pytest.MonkeyPatch, *, beside: bool
+) -> None:
+    """One that was to do so beside another container may have come too late for that."""
+    image.rootless = False
+    image.by_shim()
+    image.mounted()
+    image.known = set()
+    mounter = image.mounter
+
+    def cannot(_: object) -> str:
+        raise Unusable("it is gone")
+
+    assert mounter is not None
+    image.mounter = msgspec.structs.replace(mounter, mount=cannot)
+    if beside:
+        monkeypatch.setattr(overlaid, "_whose_users", lambda _: "/proc/1/ns")
+    assert image.stage().image == "layers"
+    assert (NO_ROOT in image.known) is not beside
 
 
 CHANGES = {
