@@ -300,10 +300,18 @@ class Site:
     def close(self) -> None:
         """End its supervisors, and remove everything."""
         self._sweep()
-        for pid in self.supervisors():
-            signal_quietly(pid, signal.SIGINT)
+        told: set[int] = set()
+
+        def told_to_end() -> list[int]:
+            """Tell each supervisor once: a keeper may call another one after the first look."""
+            found = self.supervisors()
+            for pid in {*found} - told:
+                signal_quietly(pid, signal.SIGINT)
+            told.update(found)
+            return found
+
         try:
-            wait_while("supervisors after SIGINT", self.supervisors)
+            wait_while("supervisors after SIGINT", told_to_end)
         finally:
             self._stack.close()
             for pid in self.supervisors():
