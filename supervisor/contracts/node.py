@@ -102,7 +102,7 @@ class OnNodes(Protocol):
 
     @property
     def mount_points(self) -> Sequence[str]:
-        """Where the nodes mount something in the container that config.json does not have."""
+        """Where, or below which, nodes mount something that config.json does not have."""
         ...
 
     async def ask(self, script: Callable[[int], str]) -> list[str]:

@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 NO_ROOT = "no root"
 """Its shim can mount no root file system."""
 
+_OF_THE_NODE = ["nosuid", "nodev", "noexec", "mode=755"]
+
 BY_FUSE = "by fuse"
 """Its kernel refuses to, and fuse-overlayfs does it."""
 
@@ -65,7 +67,7 @@ class Overlays(msgspec.Struct, frozen=True):
         keeps: Whether it may have a directory for what is written.
         wanted: Whether nodes shall mount overlays at all.
         tasks: How many tasks the container has, with mounts of their own; 0: all have the same.
-        mount_points: Where the node mounts what config.json does not have.
+        mount_points: Where, or below which, the node mounts what config.json does not have.
         mounter: How the node mounts root file systems and squashfs images; None if it does not.
         mounted: What is known of the node: of what kinds it has mounted some before
             (`Trial.kind`), NO_ROOT and BY_FUSE.
@@ -151,6 +153,11 @@ def lay_out(
         for name, words in layout.options.items()
         if name
     ]
+    if read_only:  # in which the runtime can make no directory below these
+        mounts += [
+            {"destination": place, "type": "tmpfs", "source": "tmpfs", "options": _OF_THE_NODE}
+            for place in overlays.mount_points
+        ]
     rootfs.config["mounts"] = mounts + (rootfs.config.get("mounts") or [])
     return laid_out
 

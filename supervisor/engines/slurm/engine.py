@@ -34,6 +34,7 @@ from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.contracts.kept import Borrowed, WaitingJob
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.left import Found
+from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.slurm.adopted import (
     Adopted,
     AdoptedShim,
@@ -64,6 +65,7 @@ from scrun.supervisor.engines.slurm.pending import Queue
 from scrun.supervisor.engines.slurm.ranks_job import RanksJob
 from scrun.supervisor.engines.slurm.shim_job import ShimJob
 from scrun.supervisor.engines.slurm.shim_site import SiteConfs
+from scrun.supervisor.engines.slurm.spool import spool_mount
 from scrun.supervisor.engines.slurm.srun_job import SrunJob
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.engines.slurm.unknown import jobs_of_the_dead
@@ -128,6 +130,7 @@ class SlurmEngine:
         self._allowed = allowed
         self._confs = SiteConfs(content, conf, runtime)
         self._launching = Launching(launch, self._confs)
+        self._mount_spool_dir = None if conf is None else conf.mount_spool_dir
         self._without_config = conf is not None and conf.ignore_file_config_json
         self._alone = restore_timeout
         self._commands = NodeCommands(node_runtime(conf, runtime))
@@ -222,6 +225,7 @@ class SlurmEngine:
                         yield by_shims
                         return
             by_slurm = SrunJob(*parts, step_options)
+            by_slurm.spool_mount = await in_thread(self._spool_mount, what_it_does, held)
             if reason:
                 layout_for(by_srun)
                 await self._launching.fall_back(
@@ -321,12 +325,20 @@ class SlurmEngine:
 
     def _direct(self) -> Direct:
         """Return how shims may connect to us, by slurm.conf(5): SrunPortRange and TLSType."""
-        conf: dict[str, str] = {}
-        with suppress(SettingsError):
-            if self._tools.conf is not None:
-                conf = read_slurm_conf(self._tools.conf)
+        conf = self._slurm_conf()
         encrypted = conf.get("tlstype", "tls/none") not in ("", "none", "tls/none")
         return Direct(not encrypted, conf.get("srunportrange"), self._alone)
+
+    def _spool_mount(self, what_it_does: Features, held: Held) -> str:
+        nodes = held.environment.get("SLURM_JOB_NODELIST", "[")
+        return spool_mount(what_it_does, self._mount_spool_dir, self._slurm_conf(), nodes)
+
+    def _slurm_conf(self) -> dict[str, str]:
+        """Return the settings of slurm.conf that can be read; this reads files."""
+        with suppress(SettingsError):
+            if self._tools.conf is not None:
+                return read_slurm_conf(self._tools.conf)
+        return {}
 
     def _wanted(self, request: JobRequest) -> tuple[dict[str, str], str]:
         """Merge the requests of all sources; log those that are ignored.

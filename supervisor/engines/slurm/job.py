@@ -272,8 +272,7 @@ class SlurmJob:
     @property
     def mount_points(self) -> Sequence[str]:
         """See `supervisor.contracts.node.OnNodes`; slurmstepd has no part in what a shim makes."""
-        place = self._features.spool_mount if self.launch == "container" else ""
-        return [place] if place else []
+        return []
 
     @property
     def _nodes(self) -> str:

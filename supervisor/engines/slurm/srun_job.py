@@ -1,5 +1,7 @@
 """A container that srun launches, which can outlive its supervisor."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from scrun.supervisor.contracts.engine import Step
@@ -9,7 +11,18 @@ from scrun.supervisor.engines.slurm.job import SlurmJob
 
 
 class SrunJob(SlurmJob):
-    """See `supervisor.contracts.adoption.KeepsStep`."""
+    """See `supervisor.contracts.adoption.KeepsStep`.
+
+    Attributes:
+        spool_mount: Where slurmstepd mounts something in the container (`spool.spool_mount`).
+    """
+
+    spool_mount = ""
+
+    @property
+    def mount_points(self) -> Sequence[str]:
+        """See `supervisor.contracts.node.OnNodes`."""
+        return [self.spool_mount] if self.spool_mount else []
 
     def keep(self, step: Step) -> None:
         """Keep what the step needs: before the start its streams, and srun's after that."""

@@ -162,6 +162,18 @@ def test_several_tasks_read_the_same(mounted: Podman) -> None:
     assert COPIED not in said(mounted)
 
 
+def test_one_to_which_nothing_can_be_written(mounted: Podman) -> None:
+    """Slurm mounts a directory of its own in what it launches itself, for which there is room."""
+    made = "mkdir -p /run/there /var/spool/there /var/run/there"
+    mounted.must(*RUN, "--name", "one", "busybox", "sh", "-c", made)
+    mounted.must("commit", "one", "fuller")
+    script = "touch /etc/x 2>/dev/null || ls /run"
+    options = ("--rm", "--read-only", "--read-only-tmpfs=false", "fuller", "sh", "-c", script)
+    assert "there" in mounted.must(*RUN, *options).split()
+    assert MOUNTED in said(mounted)
+    assert COPIED not in said(mounted)
+
+
 def test_podman_of_root() -> None:
     with podman_of(root(), storage="overlay") as podman:
         podman.must(*RUN, "--name", "one", "busybox", "sh", "-c", "echo x >/etc/x")
