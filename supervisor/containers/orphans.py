@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+from functools import partial
 
 import msgspec
 
@@ -43,11 +44,10 @@ async def delete(directory: str, engines: Engines, stagers: Stagers, socket: str
         return False
     _check(directory)
     try:
-        lock = await take_over(directory)
+        lock = await take_over(directory, before=partial(_note_owner, directory))
     except FileNotFoundError:  # another supervisor has removed it
         return True
     try:
-        _note_owner(directory)
         await undo(directory, engines, stagers, deleting=True)
         await in_thread(remove_record, directory, socket)
     finally:
@@ -113,14 +113,11 @@ def own_orphan(directory: str) -> int | None:
     Raises:
         OSError: The record is gone, or cannot be locked.
     """
-    lock = own(directory)
-    if lock is not None:
-        _note_owner(directory)
-    return lock
+    return own(directory, before=partial(_note_owner, directory))
 
 
 def _note_owner(directory: str) -> None:
-    """Note at once that we clean up, and that it has stopped.
+    """Note that we clean up, and that it has stopped, before its lock is held.
 
     Else it would look like one that is about to be adopted, whose lock is held, too.
     """

@@ -8,8 +8,8 @@ The lock is on a file, not on the directory: NFS locks only what is open for wri
 
 import fcntl
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 
 import trio
 
@@ -25,12 +25,14 @@ _PATIENCE = 20.0
 _PAUSE = 0.2  # a blocking flock(2) cannot be cancelled, and might take the lock afterwards
 
 
-def own(directory: str, name: str = LOCK) -> int | None:
+def own(directory: str, name: str = LOCK, before: Callable[[], None] | None = None) -> int | None:
     """Take the lock of a record, if it is free.
 
     Args:
         directory: The record.
         name: The name of the lock file in it.
+        before: Called when it is free, and still so for those who look. Somebody else may call
+            the same at that moment, and become the owner.
 
     Returns:
         A descriptor that holds it, close-on-exec; None if somebody else does.
@@ -41,9 +43,15 @@ def own(directory: str, name: str = LOCK) -> int | None:
     path = os.path.join(directory, name)
     lock = os.open(path, _FLAGS, 0o600)
     try:
+        if before is not None:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            if _is_at(lock, path):
+                before()
+            # of several that do the same, the last one gets it: a failure releases a shared lock
+            with suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # its last holder may have removed the record, and another one may have its name
-        if os.path.samestat(os.fstat(lock), os.stat(path)):
+        if _is_at(lock, path):
             return lock
     except BlockingIOError:
         pass
@@ -52,6 +60,17 @@ def own(directory: str, name: str = LOCK) -> int | None:
         raise
     os.close(lock)
     return None
+
+
+def _is_at(lock: int, path: str) -> bool:
+    """Tell whether it is there still: its last holder may have removed the record.
+
+    Another one may have its name then.
+
+    Raises:
+        OSError: There is none.
+    """
+    return os.path.samestat(os.fstat(lock), os.stat(path))
 
 
 def release(lock: int) -> None:
@@ -65,7 +84,9 @@ def is_owned(directory: str) -> bool:
     return is_held(directory)
 
 
-async def take_over(directory: str, patience: float = _PATIENCE) -> int:
+async def take_over(
+    directory: str, patience: float = _PATIENCE, before: Callable[[], None] | None = None
+) -> int:
     """Become the owner of a record whose supervisor does not answer.
 
     That one may be alive without its socket, or another one may be cleaning up. Two supervisors
@@ -74,6 +95,7 @@ async def take_over(directory: str, patience: float = _PATIENCE) -> int:
     Args:
         directory: The record.
         patience: Seconds to wait for the current owner.
+        before: See `own`.
 
     Returns:
         A descriptor that holds the lock.
@@ -83,7 +105,7 @@ async def take_over(directory: str, patience: float = _PATIENCE) -> int:
         OSError: The record is gone, or cannot be locked.
     """
     with trio.move_on_after(patience):
-        return await _wait_for_lock(directory, LOCK)
+        return await _wait_for_lock(directory, LOCK, before)
     raise StateError(await in_thread(_describe_owner, directory))
 
 
@@ -113,9 +135,11 @@ async def staging_out(directory: str) -> AsyncIterator[tuple[int, ...]]:
         os.close(lock)
 
 
-async def _wait_for_lock(directory: str, name: str) -> int:
+async def _wait_for_lock(
+    directory: str, name: str, before: Callable[[], None] | None = None
+) -> int:
     while True:
-        lock = await in_thread(own, directory, name)
+        lock = await in_thread(own, directory, name, before)
         if lock is not None:
             return lock
         await trio.sleep(_PAUSE)

@@ -250,7 +250,9 @@ def _records() -> Iterator[Mutation]:
         _HERE + "faults/test_stopping.py::test_nobody_undoes_what_another_one_is_undoing",
     )
     yield ownership(
-        "two-own-a-record", "fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_SH | fcntl.LOCK_NB"
+        "two-own-a-record",
+        "fcntl.LOCK_EX | fcntl.LOCK_NB)\n        if _is_at",
+        "fcntl.LOCK_SH | fcntl.LOCK_NB)\n        if _is_at",
     )
     orphans = Faults("supervisor/containers/orphans.py")
     yield orphans(
