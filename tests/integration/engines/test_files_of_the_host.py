@@ -151,7 +151,13 @@ def test_cp_into_a_read_only_container(engine: Podman) -> None:
 
 @pytest.mark.covers("podman top")
 def test_top_shows_no_process_of_the_host(engine: Podman, running: str) -> None:
-    header, *rows = engine.must("top", running, "pid", "hpid", "args").splitlines()
+    def top() -> str:
+        done = engine.run("top", running, "pid", "hpid", "args")
+        # podman reads of every process of the machine, and one may end meanwhile
+        assert done.returncode == 0 or "cmdline: no such process" in done.stderr, done.stderr
+        return done.stdout
+
+    header, *rows = wait_until("rows", top).splitlines()
     assert header.split() == ["PID", "HPID", "COMMAND"]
     [row] = rows
     pid = engine.must("inspect", "--format", "{{.State.Pid}}", running).strip()
