@@ -247,12 +247,13 @@ def _records() -> Iterator[Mutation]:
     )
     ownership = Faults(
         "supervisor/core/ownership.py",
+        "tests/component/supervisor/containers/test_ownership.py",
         _HERE + "faults/test_stopping.py::test_nobody_undoes_what_another_one_is_undoing",
     )
     yield ownership(
         "two-own-a-record",
-        "fcntl.LOCK_EX | fcntl.LOCK_NB)\n        if _is_at",
-        "fcntl.LOCK_SH | fcntl.LOCK_NB)\n        if _is_at",
+        "fcntl.LOCK_EX | fcntl.LOCK_NB)\n        fcntl.flock(lock, fcntl.LOCK_EX",
+        "fcntl.LOCK_SH | fcntl.LOCK_NB)\n        fcntl.flock(lock, fcntl.LOCK_SH",
     )
     orphans = Faults("supervisor/containers/orphans.py")
     yield orphans(
