@@ -114,9 +114,9 @@ class InheritedContainer(Container):
     async def run(self) -> None:
         """See `Lifecycle`."""
         own_threads()
-        # if we died before that, the next one would begin with what we have begun with
-        await self._deposit.be_safe()
         try:
+            # if we died before that, the next one would begin with what we have begun with
+            await self._deposit.be_safe()
             await super().run()
         finally:
             self.there.set()
