@@ -74,7 +74,6 @@ class Rootfs(msgspec.Struct, frozen=True):
         config: The config.json that will run.
         rootless: Whether the container has rights in a user namespace only.
         tasks: How many tasks have one of their own.
-        mount_points: Where something is mounted that the config.json does not have.
     """
 
     path: str
@@ -82,7 +81,6 @@ class Rootfs(msgspec.Struct, frozen=True):
     config: dict[str, Any]
     rootless: bool
     tasks: int = 1
-    mount_points: Sequence[str] = ()
 
 
 def is_read_only(config: Mapping[str, Any]) -> bool:
@@ -211,8 +209,7 @@ class Layout:
             )
 
     def _make_mount_points(self) -> None:
-        mounts = [*(self._rootfs.config.get("mounts") or [])]
-        mounts += [{"destination": place} for place in self._rootfs.mount_points]
+        mounts = self._rootfs.config.get("mounts") or []
         find = in_directory(self._rootfs.path)
         if isinstance(self._stored, OwnFile):
             folder = self._path("look")

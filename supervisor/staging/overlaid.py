@@ -137,8 +137,16 @@ def lay_out(
             "cannot be mounted by several tasks of srun --container, which have the "
             "same mounts: two overlays cannot write to one directory"
         )
+    config = rootfs.config
+    mounts = [*(config.get("mounts") or [])]
+    read_only = is_read_only(config)
+    if read_only:  # the runtime can make no directory in it, below these
+        mounts[:0] = [
+            {"destination": place, "type": "tmpfs", "source": "tmpfs", "options": _OF_THE_NODE}
+            for place in overlays.mount_points
+        ]
     tasks = max(1, overlays.tasks)
-    rootfs = msgspec.structs.replace(rootfs, tasks=tasks, mount_points=overlays.mount_points)
+    rootfs = msgspec.structs.replace(rootfs, tasks=tasks, config={**config, "mounts": mounts})
     overlay = overlay_of(rootfs.mount, rootfs.path)
     if overlay.users != rootfs.rootless and not overlay.why_not:
         why_not = "have marks of deletions that the node does not read"
@@ -147,18 +155,12 @@ def lay_out(
         layout, laid_out = _laid_out(rootfs, directory, overlay, overlays, own)
     except OSError as error:
         raise Unusable(f"cannot be laid out: {described(error)}") from error
-    read_only = ["ro"] if is_read_only(rootfs.config) else []
-    mounts = [
-        mount_of_layers(name, [*read_only, *words])
+    of_layers = [
+        mount_of_layers(name, [*["ro"] * read_only, *words])
         for name, words in layout.options.items()
         if name
     ]
-    if read_only:  # in which the runtime can make no directory below these
-        mounts += [
-            {"destination": place, "type": "tmpfs", "source": "tmpfs", "options": _OF_THE_NODE}
-            for place in overlays.mount_points
-        ]
-    rootfs.config["mounts"] = mounts + (rootfs.config.get("mounts") or [])
+    config["mounts"] = of_layers + mounts
     return laid_out
 
 
