@@ -17,7 +17,6 @@ from tests.stress.chaos.faults import (
     ENGINES,
     NONE,
     RUNNING,
-    STARTING,
     WAITING,
     WATCHED,
     Fault,
@@ -394,14 +393,6 @@ def test_nothing_shows_of_a_supervisor_that_is_killed(
             assert kinds(of, seen(hit=True, create=REFUSED, start=None, anchor=None)) == []
         else:
             assert kinds(of, seen(hit=True, **what)) == problems
-
-
-@pytest.mark.parametrize("name", ["shim-kill", "stream-reset"])
-def test_one_that_is_killed_when_its_shim_is_lost_may_not_have_said_its_line(name: str) -> None:
-    [fault] = find(name)
-    what = seen(hit=True, out=b"")
-    assert kinds(plan(fault, STARTING, "kill"), what) == []
-    assert kinds(plan(fault, STARTING), what) == [Kind.LINES]
 
 
 def test_a_program_of_srun_ends_with_the_supervisor() -> None:
