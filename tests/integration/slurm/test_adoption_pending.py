@@ -166,7 +166,7 @@ def test_its_job_comes_while_nobody_looks(site: Site) -> None:
 def test_its_successor_dies_at_once_too(site: Site) -> None:
     """It has read that the job came, and the next one has to learn that, too.
 
-    It dies before its own keeper has what it knows.
+    Its own keeper may have nothing of that yet (`test_slurm_keepalive` holds that it has not).
     """
     with cluster.full(site.user):
         life = pending(site)
