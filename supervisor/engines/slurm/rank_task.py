@@ -67,6 +67,11 @@ class Task:
         return f"task {self.rank.number} on {self.rank.node}"
 
     @property
+    def is_lost(self) -> bool:
+        """Whether its shim has gone before it ended."""
+        return self.status is None and self.rank.shim.lost.is_set()
+
+    @property
     def is_short_of_memory(self) -> bool:
         """Whether it may have ended for want of memory."""
         return self.id in self.rank.shim.short_of_memory

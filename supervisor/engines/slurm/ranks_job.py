@@ -92,10 +92,8 @@ class RanksJob(SlurmJob):
         if self._layout.nodes != 1:
             words.append("--no-kill")
         words += [word for word in self._options if word not in ("--label", "--unbuffered")]
-        variables = {
-            **variables_of_job(self.environment, self._layout),
-            **self._request.plugin_variables,
-        }
+        variables = variables_of_job(self.environment, self._layout)
+        variables |= self._request.plugin_variables
         async with unwrapped() as nursery:
             nursery.start_soon(self._ranks_step.run, words, variables)
             try:
@@ -307,17 +305,20 @@ class RanksJob(SlurmJob):
             await self._signal_all(number)
 
     async def _signal_all(self, number: int) -> None:
-        await for_all(
-            [task for task in self._tasks if task.status is None], lambda task: task.signal(number)
-        )
+        left = [task for task in self._tasks if task.status is None]
+        await for_all(left, lambda task: task.signal(number))
 
     async def _kill(self, first: WatchedProcess) -> None:
         """End all processes, whatever hangs: a runtime's `start`, or a shim."""
-        if first.over:
+        if first.over or self._ranks_step.is_over:
             return
-        self._killed.set()
+        if not any(task.is_lost for task in self._tasks):
+            self._killed.set()  # else it is lost, perhaps with output, and not killed
         with trio.move_on_after(_PATIENCE):
-            await self._signal_all(signal.SIGKILL)
+            try:
+                await self._signal_all(signal.SIGKILL)
+            except ShimLost:
+                await first.ended()  # its processes end with the shim
             return
         self._request.journal.write("info", f"job {self.id}: a shim does not answer")
         await self._step.kill()

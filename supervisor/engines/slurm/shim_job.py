@@ -290,12 +290,16 @@ class ShimJob(SlurmJob):
 
     async def _kill(self, first: WatchedProcess) -> None:
         """End all of its processes, whatever hangs: the runtime's `start`, or the shim."""
-        if first.over:
+        if first.over or self._shim_step.is_over:
             return
         shim = await self._shim_step.shim()
-        self._killed.set()
+        if not shim.lost.is_set():  # else it is lost, perhaps with output, and not killed
+            self._killed.set()
         with trio.move_on_after(_PATIENCE):
-            await shim.call("signal", id=self._place.id, number=int(signal.SIGKILL), all=True)
+            try:
+                await shim.call("signal", id=self._place.id, number=int(signal.SIGKILL), all=True)
+            except ShimLost:
+                await first.ended()  # its processes end with the shim
             return
         if not self.shims.neighbours.are_none(self._place):
             raise EngineError(f"{self._node}: the shim does not answer")

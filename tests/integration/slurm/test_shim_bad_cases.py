@@ -213,6 +213,25 @@ def test_killed_and_nothing_is_left(site: Site) -> None:
     several_lives(site)
 
 
+def test_it_is_no_kill_when_the_shim_was_lost_before(site: Site) -> None:
+    """What was printed may be lost with the shim, and a status of 137 would not say so."""
+    life = site.shell("echo up; sleep 600").created().start()
+    life.says("up")
+    srun = srun_of(life)
+    os.kill(srun, signal.SIGSTOP)  # so that its end takes a while
+    signal_quietly(shim_of(life), signal.SIGKILL)
+    assert life.output() == "up\n"
+    command = [*site.user.prefix, *site.command, "kill", life.id, "KILL"]
+    with subprocess.Popen(command, env=site.environment) as kill:
+        time.sleep(1)
+        os.kill(srun, signal.SIGCONT)
+        assert kill.wait(20) == 0
+    assert life.wait(20) == 125
+    assert "the step of the container's shim ended" in life.errors()
+    life.delete()
+    several_lives(site)
+
+
 def test_killed_during_an_exec(site: Site) -> None:
     life = site.shell("echo up; sleep 600").created().start()
     life.says("up")

@@ -292,9 +292,7 @@ def _of_output(plan: Plan, seen: Seen) -> list[Problem]:
         return [Problem(Kind.LINES, f"not what the container wrote: {_around(out, wanted)}")]
     adopted = _is_adopted(plan, seen)
     by_fault = plan.fault.ends if seen.hit and not adopted else frozenset()
-    # what it had not printed yet is lost with it; of a shim's end srun may tell a second later,
-    # when the container has been killed
-    if plan.fault.target == "srun" or (plan.fault.target == "shim" and plan.kind == "kill"):
+    if plan.fault.target == "srun":  # what it had not printed yet is lost with it
         by_fault = seen.own if by_fault else by_fault
     never_began = seen.hit and seen.start is not None and seen.start.status not in (0, *KILLED)
     regular = seen.anchor is not None and seen.anchor in seen.own - by_fault and not never_began
