@@ -135,8 +135,7 @@ class Containers:
             target.running.discard(pid)
             ended(status)
             target.changed()
-            if all(one.started or one.container for one in self.targets.values()):
-                self._runtime.unseal()  # its next command may be a day away
+            self._unseal()
 
         site = target.site
         # a console socket's path is relative to the directory
@@ -149,6 +148,11 @@ class Containers:
         )
         target.running.add(pid)
         return pid
+
+    def _unseal(self) -> None:
+        """Free the runtime's copy, if its next command may be a day away."""
+        if all(one.started or one.container for one in self.targets.values()):
+            self._runtime.unseal()
 
     def ended(self, target: "Target", status: int) -> None:
         """Tell that the first process of a target has ended."""
@@ -171,6 +175,9 @@ class Containers:
             raise Refused(f"{target.id} is started already")
         if target.started:  # its supervisor died before it knew
             reply({})
+        elif target.is_plain and self._runtime.start(target.name):
+            _started(target, {}, reply)
+            self._unseal()
         elif target.site is None:
             words = ("start", "--", target.name)
             command = self._runtime.command(target.place, *words)

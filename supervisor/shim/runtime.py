@@ -115,6 +115,29 @@ class Runtime:
             return -1
         return copy
 
+    def start(self, name: str) -> bool:
+        """Start a container that is created, and `is_plain`, without a command; 5 ms sooner.
+
+        crun's `start` removes the fifo that the container reads from, and writes a byte there
+        (`libcrun_status_write_exec_fifo` in its src/libcrun/status.c).
+
+        Returns:
+            Whether it is started; if not, `start` is to be run, which can say why.
+        """
+        if not self._is_crun:
+            return False
+        fifo = os.path.join(self._root, name, "exec.fifo")
+        try:
+            fd = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                os.unlink(fifo)
+                os.write(fd, b"\0")
+            finally:
+                os.close(fd)
+        except OSError:  # nobody reads any more
+            return False
+        return True
+
     def forget(self, name: str) -> bool:
         """Forget a container that has ended, and `is_plain`, without a command; 5 ms sooner.
 
@@ -237,13 +260,13 @@ class Runtime:
 
 
 def is_plain(config: "Mapping[str, Any]") -> bool:
-    """Return whether a container leaves nothing but what the runtime knows of it.
+    """Return whether a container's start and end change nothing but what the runtime knows of it.
 
     Args:
         config: Its config.json.
     """
     hooks, linux = config.get("hooks") or {}, config.get("linux") or {}
-    return not (hooks.get("poststop") or linux.get("intelRdt"))
+    return not (hooks.get("poststart") or hooks.get("poststop") or linux.get("intelRdt"))
 
 
 def log_of(place: str) -> str:

@@ -26,7 +26,7 @@ class Target:
         stdio: Its standard streams.
         variables: Those that it has from its own request, not from the step's.
         root: The root directory of a container that the runtime makes, if we see it; or "".
-        is_plain: Whether it leaves nothing but what the runtime knows of it.
+        is_plain: Whether its start and end change nothing but what the runtime knows of it.
         tells_filter: Whether the supervisor wants to know its seccomp filter.
         site: What an oci.conf has run for the container; None without one, and for an exec.
         pid: Its first process; 0 before it is there and after it has been reaped.

@@ -15,7 +15,7 @@ from tests.harness.program import run_program
 from tests.stress.mutations.mutation import Mutation, broken
 
 _OWN = {"scrun": "scrun", "supervisor": "scrun/supervisor"}
-_COPIED = ("tests", "tools", "docs", "pyproject.toml", "README.md", "CHANGELOG.md")
+_COPIED = ("bin", "tests", "tools", "docs", "pyproject.toml", "README.md", "CHANGELOG.md")
 _TIMEOUT = 900
 _FAILED = 1  # pytest's exit statuses: 0 all passed, 1 some failed, else it did not run properly
 

@@ -80,33 +80,46 @@ def _streams() -> Iterator[Mutation]:
 
 
 def _containers() -> Iterator[Mutation]:
-    deletion = _PARTS + "shim/test_deletion.py::"
+    without = _PARTS + "shim/test_without_crun.py::"
     containers = _PARTS + "shim/test_containers.py::"
     runtime = Faults(_SHIM + "runtime.py")
     yield runtime(
         "hooks-of-poststop-are-forgotten",
         'hooks.get("poststop") or ',
         "",
-        deletion + "test_hooks_are_run",
+        without + "test_hooks_are_run",
+    )
+    yield runtime(
+        "hooks-of-poststart-are-forgotten",
+        'hooks.get("poststart") or ',
+        "",
+        without + "test_hooks_are_run_at_its_start",
+    )
+    yield runtime(
+        "a-started-container-is-created-still",
+        "os.unlink(fifo)",
+        "pass",
+        without + "test_it_starts_without",
     )
     yield runtime(
         "a-script-is-crun",
         "self._is_crun = False",
         "self._is_crun = True",
-        deletion + "test_a_script_is_run",
+        without + "test_a_script_is_run",
     )
     yield runtime(
         "crun-is-run-for-nothing",
         "self._is_crun = True",
         "pass",
-        deletion + "test_crun_is_not_needed",
+        without + "test_it_forgets_without",
+        without + "test_it_starts_without",
     )
     targets = Faults(_SHIM + "targets.py")
     yield targets(
         "what-crun-has-just-made-stays",
         "if is_called_with(pid, pid_file_of(self.place)):",
         "if False:",
-        deletion + "test_while_it_is_created",
+        without + "test_while_it_is_created",
     )
     yield targets(
         "processes-of-others-are-killed",
@@ -114,7 +127,7 @@ def _containers() -> Iterator[Mutation]:
         "if True)",
         containers + "test_daemons_without_a_pid_namespace",
     )
-    yield Faults(_SHIM + "making.py", deletion + "test_while_it_waits_for_another")(
+    yield Faults(_SHIM + "making.py", without + "test_while_it_waits_for_another")(
         "what-waits-is-not-answered", 'reply({"error": "it has been deleted"})', "pass"
     )
     images = _PARTS + "shim/test_images.py::"

@@ -1,7 +1,10 @@
-"""How a shim has the runtime forget a container."""
+"""What a shim does without crun: it starts containers, and forgets them."""
 
+import json
 import os
 import shutil
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ from tests.component.supervisor.shim.conftest import MakeShim
 from tests.harness import users
 from tests.harness.bundle import make_config, map_user
 from tests.harness.processes import descendants
-from tests.harness.shim import Shim
+from tests.harness.shim import PURE_V2, Shim
 from tests.harness.users import User
 from tests.harness.wait import wait_until, wait_while
 
@@ -46,7 +49,47 @@ def known_to(shim: Shim) -> list[str]:
     return [name for name in os.listdir(known) if not name.startswith(".")]
 
 
-def test_crun_is_not_needed(make_shim: MakeShim, rootfs: Path, user: User) -> None:
+def test_it_starts_without(make_shim: MakeShim, rootfs: Path, user: User) -> None:
+    """crun would write a byte to its fifo, and a command takes 5 ms."""
+    program = make_crun(rootfs, Path(CRUN).read_bytes())
+    shim = with_crun(make_shim, user, program)
+    streams = shim.streams("stdout")
+    assert "pid" in shim.create("a", "sh", "-c", "echo up; exec sleep 1000", streams=streams)
+    program.unlink()
+    assert shim.call("start", id="a") == {}
+    shim.until("its word", lambda: shim.output[streams["stdout"]] == b"up\n")
+    assert status_of(shim, "a") == "running"
+
+
+def status_of(shim: Shim, container: str) -> str:
+    """Return what crun says of a container."""
+    known = os.path.join(shim.hello["directory"], "crun")
+    command = [CRUN, "--root", known, "state", f"name-{container}"]
+    said = subprocess.run([*PURE_V2, *command], capture_output=True, check=True)
+    return str(json.loads(said.stdout)["status"])
+
+
+def test_hooks_are_run_at_its_start(make_shim: MakeShim, folder: Path, user: User) -> None:
+    """The specification has `start` run them (runtime.md, Lifecycle, 9)."""
+    told = folder / "told"
+    hook = {"path": "/bin/sh", "args": ["sh", "-c", f"echo told >{told}"]}
+    shim = make_shim(user=user)
+    assert "pid" in shim.create("a", "sleep", "1000", hooks={"poststart": [hook]})
+    assert not told.exists()
+    assert shim.call("start", id="a") == {}
+    assert told.read_text() == "told\n"
+    told.unlink()
+
+
+def test_it_ends_before_its_start(make_shim: MakeShim, user: User) -> None:
+    """The error is crun's."""
+    shim = make_shim(user=user)
+    os.kill(shim.create("a", "true")["pid"], signal.SIGKILL)
+    assert shim.ended("a") == -signal.SIGKILL
+    assert "is not running" in shim.call("start", id="a")["error"]
+
+
+def test_it_forgets_without(make_shim: MakeShim, rootfs: Path, user: User) -> None:
     """It could only remove its directory of the container, and a command takes 5 ms."""
     program = make_crun(rootfs, Path(CRUN).read_bytes())
     shim = with_crun(make_shim, user, program)
@@ -85,7 +128,10 @@ def test_a_script_is_run(make_shim: MakeShim, rootfs: Path, folder: Path, user: 
     words = folder / "words"
     script = f'#!/bin/sh\necho " $* " >>{words}\nexec {CRUN} "$@"\n'
     shim = with_crun(make_shim, user, make_crun(rootfs, script.encode()))
-    shim.run("a", "true")
+    assert "pid" in shim.create("a", "true")
+    assert " start " not in words.read_text()
+    assert shim.call("start", id="a") == {}
+    assert " start " in words.read_text()
     assert shim.ended("a") == 0
     assert " delete " not in words.read_text()
     assert shim.call("delete", id="a") == {}
