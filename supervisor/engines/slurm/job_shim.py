@@ -76,10 +76,8 @@ class JobShim:
         self._node = "" if set(nodes) & set(",[") else nodes
         self._direct = direct
         self._confs = confs
-        self._variables = {
-            **variables_of_job(held.environment, layout),
-            **request.plugin_variables,
-        }
+        self._variables = variables_of_job(held.environment, layout)
+        self._variables |= request.plugin_variables
         self._words = ["--jobid", held.job_id, "--job-name", "scrun", *layout.arguments]
         # with a pseudo-terminal, frames would not arrive as they were sent
         self._words += ["--overlap", *(word for word in options if word != "--unbuffered")]

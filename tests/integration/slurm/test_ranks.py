@@ -25,7 +25,11 @@ from tests.harness.processes import processes, signal_quietly
 from tests.harness.site import Site, several_lives
 from tests.harness.wait import wait_until, wait_while
 from tests.integration.slurm.test_shim import SHIM, directories, srun_of
-from tests.integration.slurm.test_shim_bad_cases import on_its_node, with_programs
+from tests.integration.slurm.test_shim_bad_cases import (
+    kill_and_continue,
+    on_its_node,
+    with_programs,
+)
 
 pytestmark = pytest.mark.covers("guide bundles are not transferred")
 
@@ -250,12 +254,7 @@ def test_it_is_no_kill_when_a_shim_was_lost_before(site: Site) -> None:
     os.kill(srun, signal.SIGSTOP)  # so that its end takes a while
     signal_quietly(shims_of(life)[1], signal.SIGKILL)
     time.sleep(1)  # until that is known: nothing tells
-    command = [*site.user.prefix, *site.command, "kill", life.id, "KILL"]
-    with subprocess.Popen(command, env=site.environment) as kill:
-        time.sleep(1)
-        os.kill(srun, signal.SIGCONT)
-        assert kill.wait(20) == 0
-    assert life.wait(20) == 125
+    kill_and_continue(site, life, srun)
     assert "the step of the container's shim ended: task 1 on node2: " in life.errors()
     life.delete()
     several_lives(site)

@@ -213,6 +213,16 @@ def test_killed_and_nothing_is_left(site: Site) -> None:
     several_lives(site)
 
 
+def kill_and_continue(site: Site, life: Life, srun: int) -> None:
+    """Kill a container whose shim is lost and whose srun is stopped, and let that go on."""
+    command = [*site.user.prefix, *site.command, "kill", life.id, "KILL"]
+    with subprocess.Popen(command, env=site.environment) as kill:
+        time.sleep(1)
+        os.kill(srun, signal.SIGCONT)
+        assert kill.wait(20) == 0
+    assert life.wait(20) == 125
+
+
 def test_it_is_no_kill_when_the_shim_was_lost_before(site: Site) -> None:
     """What was printed may be lost with the shim, and a status of 137 would not say so."""
     life = site.shell("echo up; sleep 600").created().start()
@@ -221,12 +231,7 @@ def test_it_is_no_kill_when_the_shim_was_lost_before(site: Site) -> None:
     os.kill(srun, signal.SIGSTOP)  # so that its end takes a while
     signal_quietly(shim_of(life), signal.SIGKILL)
     assert life.output() == "up\n"
-    command = [*site.user.prefix, *site.command, "kill", life.id, "KILL"]
-    with subprocess.Popen(command, env=site.environment) as kill:
-        time.sleep(1)
-        os.kill(srun, signal.SIGCONT)
-        assert kill.wait(20) == 0
-    assert life.wait(20) == 125
+    kill_and_continue(site, life, srun)
     assert "the step of the container's shim ended" in life.errors()
     life.delete()
     several_lives(site)
