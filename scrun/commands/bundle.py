@@ -17,13 +17,14 @@ import os
 import shutil
 import stat
 import tempfile
+from collections.abc import Collection
 
 from scrun.cli.parse import Parsed
 from scrun.core.errors import BundleError, StateError
 from scrun.oci.document import read_file
 from scrun.oci.image import Image, find_image
 from scrun.pull.interrupts import Interrupted, interruptible
-from scrun.pull.layout import unpack
+from scrun.pull.layout import unpack, volumes_of
 from scrun.pull.programs import find
 
 
@@ -67,7 +68,7 @@ def make(image: Image, target: str, *, terminal: bool) -> None:
         raise BundleError(f"{target}: cannot be made: {error.strerror}") from error
     try:
         made = unpack(image, workshop)
-        _set_terminal(os.path.join(made, "config.json"), terminal=terminal)
+        _adapt(os.path.join(made, "config.json"), volumes_of(image), terminal=terminal)
         os.rename(made, target)
     except OSError as error:
         raise BundleError(f"{target}: cannot be made: {error.strerror}") from error
@@ -75,10 +76,21 @@ def make(image: Image, target: str, *, terminal: bool) -> None:
         _remove(workshop)
 
 
-def _set_terminal(name: str, *, terminal: bool) -> None:
-    """Rewrite config.json, with or without a terminal for its program."""
+def _adapt(name: str, volumes: Collection[str], *, terminal: bool) -> None:
+    """Rewrite config.json.
+
+    Args:
+        name: Its path.
+        volumes: The image's volumes: umoci mounts an empty tmpfs over what is there.
+        terminal: Whether the program gets a terminal.
+    """
     config = json.loads(read_file(name))
     config["process"]["terminal"] = terminal
+    config["mounts"] = [
+        mount
+        for mount in config.get("mounts") or []
+        if not (mount.get("type") == "tmpfs" and mount["destination"] in volumes)
+    ]
     with open(name, "w", encoding="utf-8") as file:
         json.dump(config, file, indent=2)
 

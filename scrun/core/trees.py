@@ -12,6 +12,7 @@ from scrun.core.errors import StagingError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+_BLOCK = 512  # stat(2)
 OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
@@ -25,6 +26,33 @@ def everything_below(directory: str) -> Iterator[os.stat_result]:
                 if stat.S_ISDIR(status.st_mode):
                     todo.append(entry.path)
                 yield status
+
+
+def size_of(directory: str, limit: int) -> int:
+    """Add up what the files on a directory's file system have, without their holes.
+
+    Args:
+        directory: The directory.
+        limit: Where to stop: the result may be slightly more.
+
+    Returns:
+        The bytes.
+    """
+    total = 0
+    todo = [directory]
+    with contextlib.suppress(OSError):
+        device = os.stat(directory).st_dev
+        while todo and total <= limit:
+            with contextlib.suppress(OSError), os.scandir(todo.pop()) as found:
+                for entry in found:
+                    status = entry.stat(follow_symlinks=False)
+                    if status.st_dev != device:
+                        continue
+                    if stat.S_ISDIR(status.st_mode):
+                        todo.append(entry.path)
+                    elif stat.S_ISREG(status.st_mode):
+                        total += min(status.st_size, status.st_blocks * _BLOCK)
+    return total
 
 
 class _Level(NamedTuple):

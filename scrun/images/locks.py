@@ -29,6 +29,13 @@ class Lock:
             os.pwrite(self._fd, content, 0)
             os.ftruncate(self._fd, len(content))
 
+    def is_at(self, path: str) -> bool:
+        """Tell whether the lock's file is still there, for a file that its holder may remove."""
+        try:
+            return os.path.samestat(os.fstat(self._fd), os.stat(path, follow_symlinks=False))
+        except FileNotFoundError:
+            return False
+
 
 @contextlib.contextmanager
 def locked(

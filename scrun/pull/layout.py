@@ -14,6 +14,7 @@ from scrun.oci.document import decode, read_file
 from scrun.oci.image import NAME_OF_TAG, Image
 from scrun.pull.programs import run
 
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}  # as Go calls them
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -36,9 +37,7 @@ def defaults_of(image: Image, bundle: str) -> Defaults:
     Raises:
         ImageError: The layout is damaged.
     """
-    manifest = _blob(image, manifest_digest(image))
-    config = _blob(image, _digest(manifest.get("config"), image)).get("config")
-    config = config if isinstance(config, dict) else {}
+    config = _configuration(image)
     made = decode(read_file(name := os.path.join(bundle, "config.json")), name)
     process = made.get("process", {}) if isinstance(made, dict) else {}
     user = process.get("user", {})
@@ -51,6 +50,16 @@ def defaults_of(image: Image, bundle: str) -> Defaults:
         gid=int(user.get("gid", 0)),
         groups=tuple(map(int, user.get("additionalGids") or ())),
     )
+
+
+def volumes_of(image: Image) -> tuple[str, ...]:
+    """Return the paths of an image's volumes.
+
+    Raises:
+        ImageError: The layout is damaged.
+    """
+    volumes = _configuration(image).get("Volumes")
+    return tuple(volumes) if isinstance(volumes, dict) else ()
 
 
 def unpack(image: Image, workshop: str) -> str:
@@ -84,6 +93,27 @@ def _descriptor(image: Image) -> dict[str, Any]:
         if isinstance(notes, dict) and notes.get(NAME_OF_TAG) == image.tag:
             return dict(manifest)
     raise ImageError(f"{image.layout}: there is no tag {image.tag!r}")
+
+
+def _configuration(image: Image) -> dict[str, Any]:
+    """Return how an image's program runs (config.md, `config`).
+
+    The tag may name an index (image-index.md): then the image of this platform, else the first.
+    """
+    manifest = _blob(image, manifest_digest(image))
+    if isinstance(listed := manifest.get("manifests"), list) and listed:
+        here = [one for one in listed if isinstance(one, dict) and _is_of_here(one)]
+        manifest = _blob(image, _digest((here or listed)[0], image))
+    config = _blob(image, _digest(manifest.get("config"), image)).get("config")
+    return config if isinstance(config, dict) else {}
+
+
+def _is_of_here(descriptor: dict[str, Any]) -> bool:
+    platform = descriptor.get("platform")
+    platform = platform if isinstance(platform, dict) else {}
+    machine = os.uname().machine
+    architecture = _ARCHITECTURES.get(machine, machine)
+    return (platform.get("os"), platform.get("architecture")) == ("linux", architecture)
 
 
 def _blob(image: Image, digest: str) -> dict[str, Any]:

@@ -115,9 +115,7 @@ class Successor:
             # if nothing indicates a dead supervisor, one more look is enough
             pauses = _PAUSES if dead or thorough else _PAUSES[:2]
             await self._release_jobs(engine, ChildEnv(environment), pauses)
-        if settings.staging.scratch is not None:
-            scratch = settings.staging.scratch
-            await in_thread(remove_leftovers, scratch, self._root)
+        await in_thread(remove_leftovers, settings.staging.scratch, self._root)
         await in_thread(remove_of_the_dead, self._root, self._name)
         await in_thread(_mark_as_looked, self._root)
 

@@ -1,22 +1,25 @@
-"""Brings a container's changes back to the root file system that its engine knows.
+"""Brings a container's changes back to where its engine or its user knows the files.
 
-Where the nodes cannot see that, the container has a copy, or an overlay of the engine's layers
-with a directory for the difference. Without this, the files that `RUN` of a build writes would be
-lost.
+Where the nodes cannot see a root file system, the container has a copy, or an overlay of the
+engine's layers with a directory for the difference. Without this, the files that `RUN` of a build
+writes would be lost. A volume that the nodes cannot see is a copy as well, and other programs may
+change the original meanwhile: what both have changed stays, and is named.
 
 A container, which may be hostile, wrote the copy or the difference, and the original belongs to
 the container engine. So this follows no links of either, enters no other file system, and creates
 only files, directories, links and FIFOs. Everything here blocks: call it in a worker thread.
 """
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from scrun.core.errors import StagingError
-from scrun.core.trees import remove
+from scrun.core.trees import everything_below, remove
 from scrun.supervisor.staging.copies import (
     OPEN,
     READ,
@@ -29,7 +32,17 @@ from scrun.supervisor.staging.hard_links import HardLinks
 from scrun.supervisor.staging.levels import Level
 from scrun.supervisor.staging.marks import Marks, is_deletion
 
-_TEMPORARY = ".scrun-%d"
+TEMPORARY = ".scrun-writing"
+"""The name of a file while it is written; who repeats what was interrupted removes it first."""
+
+NEVER = 1 << 63
+"""A time after which nothing changes (nanoseconds)."""
+
+_NOT_CARRIED = (stat.S_IFSOCK, stat.S_IFCHR, stat.S_IFBLK)
+
+
+def _no_count(size: int) -> None:
+    """Count nothing."""
 
 
 class _Work(msgspec.Struct, frozen=True):
@@ -42,6 +55,10 @@ class _Work(msgspec.Struct, frozen=True):
         go_on: Returns whether there is time left.
         links: The files with several names.
         marks: What says in a difference that something is removed; None for a whole copy.
+        others_since: What has changed in the original after this time, others have changed.
+        merged: Receives what was not carried over.
+        source_device: The copy's file system; None: it may have mounts.
+        count: Called with the bytes of each file.
     """
 
     since: int
@@ -50,6 +67,22 @@ class _Work(msgspec.Struct, frozen=True):
     go_on: Callable[[], bool]
     links: HardLinks
     marks: Marks | None = None
+    others_since: int = NEVER
+    merged: "Merged" = msgspec.field(default_factory=lambda: Merged([], []))
+    source_device: int | None = None
+    count: Callable[[int], None] = _no_count
+
+
+class Merged(NamedTuple):
+    """What was not carried over, by its relative path.
+
+    Attributes:
+        conflicts: Both have changed it, and not to the same.
+        left_out: A socket, a device, or something that is mounted there.
+    """
+
+    conflicts: list[str]
+    left_out: list[str]
 
 
 def bring_back(
@@ -79,6 +112,67 @@ def bring_back(
         raise StagingError(
             f"not all of the container's changes are in {original}: {error}"
         ) from error
+
+
+def merge(
+    copied: str,
+    original: str,
+    names: Sequence[str],
+    *,
+    since: int,
+    others_since: int,
+    owners: bool,
+    go_on: Callable[[], bool],
+    count: Callable[[int], None],
+) -> Merged:
+    """Carry over what has changed in a directory to another one, in which others change files.
+
+    Sockets, devices and what is mounted below are not carried over, nor removed.
+
+    Args:
+        copied: The directory.
+        original: The other one.
+        names: The entries that count; empty: all, and the directories' own owner, mode and times.
+        since: See `bring_back`; -1: everything is new.
+        others_since: Whatever has changed in the other directory after this time is others'
+            (nanoseconds).
+        owners: See `bring_back`.
+        go_on: See `bring_back`.
+        count: Called with the bytes of each file; may raise.
+
+    Raises:
+        OSError: Not all of it was carried over; what was is whole.
+        StagingError: Likewise.
+        RecursionError: Likewise.
+    """
+    level = Level(copied, original)
+    try:
+        work = _Work(
+            since,
+            owners,
+            os.fstat(level.target).st_dev,
+            go_on,
+            HardLinks(),
+            others_since=others_since,
+            source_device=os.fstat(level.source).st_dev,
+            count=count,
+        )
+        if names:
+            for name in names:
+                there = _status(name, level.target)  # it may be a mount itself
+                of_it = (
+                    work if there is None else msgspec.structs.replace(work, device=there.st_dev)
+                )
+                _entry(name, level, of_it)
+            return work.merged
+        _directory(level, work)
+        new, old = os.fstat(level.source), os.fstat(level.target)
+        if new.st_ctime_ns > since and _differs(new, old, work):
+            copy_attributes(level.source, level.target)
+            _dress(level.target, new, old, work)
+        return work.merged
+    finally:
+        level.close()
 
 
 def bring_difference_back(
@@ -167,10 +261,33 @@ def _directory(level: Level, work: _Work) -> None:
         removed = [*set(os.listdir(level.target)).difference(names)]
     for name in removed:
         if not _is_mount(name, level.target, work):
-            remove(level.target, name, work.device)
+            _remove(name, level, work)
     for name in names:
         if not _is_mount(name, level.target, work):
             _entry(name, level, work)
+
+
+def _remove(name: str, level: Level, work: _Work) -> None:
+    """Remove what the container has removed, unless others have made or changed it meanwhile."""
+    if work.others_since != NEVER:
+        status = _status(name, level.target)
+        if status is None or stat.S_IFMT(status.st_mode) in _NOT_CARRIED:
+            return
+        if status.st_ctime_ns > work.others_since and not stat.S_ISDIR(status.st_mode):
+            return
+        if stat.S_ISDIR(status.st_mode) and not _may_go(name, level.target, work):
+            if status.st_ctime_ns <= work.others_since:
+                work.merged.conflicts.append("/".join((*level.names, name)))
+            return
+    remove(level.target, name, work.device)
+
+
+def _may_go(name: str, parent: int, work: _Work) -> bool:
+    """Return whether nobody has changed anything in a directory that the container removed."""
+    return all(
+        each.st_ctime_ns <= work.others_since and stat.S_IFMT(each.st_mode) not in _NOT_CARRIED
+        for each in everything_below(f"/proc/self/fd/{parent}/{name}")
+    )
 
 
 def _is_anew(name: str, source: int, new: os.stat_result, work: _Work) -> bool:
@@ -197,6 +314,17 @@ def _entry(name: str, level: Level, work: _Work) -> None:
     if work.marks is not None and is_deletion(new):
         remove(target, name, work.device)
         return
+    if work.others_since != NEVER:
+        if name == TEMPORARY:
+            return
+        if stat.S_IFMT(new.st_mode) in _NOT_CARRIED or new.st_dev != work.source_device:
+            work.merged.left_out.append("/".join((*level.names, name)))
+            return
+        if old is None and not _is_new(name, new, source, work):
+            return  # others have removed it
+        if old is not None and _is_in_conflict(name, level, new, old, work):
+            work.merged.conflicts.append("/".join((*level.names, name)))
+            return
     if old is not None and (
         stat.S_IFMT(old.st_mode) != stat.S_IFMT(new.st_mode) or _is_anew(name, source, new, work)
     ):
@@ -225,30 +353,99 @@ def _entry(name: str, level: Level, work: _Work) -> None:
         _fifo(name, target, new, old, work)
 
 
+def _is_new(name: str, new: os.stat_result, source: int, work: _Work) -> bool:
+    """Return whether the container has changed something, or anything in a directory."""
+    return new.st_ctime_ns > work.since or (
+        stat.S_ISDIR(new.st_mode)
+        and any(
+            each.st_ctime_ns > work.since
+            for each in everything_below(f"/proc/self/fd/{source}/{name}")
+        )
+    )
+
+
+def _is_in_conflict(
+    name: str, level: Level, new: os.stat_result, old: os.stat_result, work: _Work
+) -> bool:
+    """Return whether both have changed something, and not to the same."""
+    if stat.S_ISDIR(new.st_mode) and stat.S_ISDIR(old.st_mode):
+        return False  # what is in them is looked at
+    if not _is_new(name, new, level.source, work):
+        return False
+    if stat.S_ISDIR(old.st_mode):
+        return not _may_go(name, level.target, work)
+    if old.st_ctime_ns <= work.others_since:
+        return False
+    if stat.S_IFMT(new.st_mode) != stat.S_IFMT(old.st_mode):
+        return True
+    if stat.S_ISLNK(new.st_mode):
+        links = (os.readlink(name, dir_fd=folder) for folder in (level.source, level.target))
+        return next(links) != next(links)
+    return (new.st_size, new.st_mtime_ns) != (old.st_size, old.st_mtime_ns)
+
+
 def _file(
     name: str, level: Level, new: os.stat_result, old: os.stat_result | None, work: _Work
 ) -> None:
     """Replace a file as a whole, or by another name of one that was."""
-    source, target = level.source, level.target
-    temporary = _TEMPORARY % os.getpid()
-    if work.links.link(level, name, new, temporary):
+    if work.links.link(level, name, new, TEMPORARY):
         return
-    reading = os.open(name, READ, dir_fd=source)
+    work.count(min(new.st_size, new.st_blocks * 512))
+    reading = os.open(name, READ, dir_fd=level.source)
     try:
-        remove(target, temporary, work.device)
-        writing = os.open(temporary, WRITE, 0o600, dir_fd=target)
-        try:
-            copy_content(reading, writing, new.st_size)
-            _dress(writing, new, old, work)
-        except BaseException:
-            remove(target, temporary, work.device)  # it may be what fills the disk
-            raise
-        finally:
-            os.close(writing)
-        os.rename(temporary, name, src_dir_fd=target, dst_dir_fd=target)
+        if not _replaced(name, level.target, reading, new, old, work):
+            _rewrite(name, level.target, reading, new)
         work.links.remember(level, name, new)
     finally:
         os.close(reading)
+
+
+def _replaced(
+    name: str,
+    target: int,
+    reading: int,
+    new: os.stat_result,
+    old: os.stat_result | None,
+    work: _Work,
+) -> bool:
+    """Replace a file by rename; return False if only its content can be replaced.
+
+    That is so where it is a mount itself, in a directory to which the user cannot write, or
+    somebody else's.
+    """
+    try:
+        remove(target, TEMPORARY, os.fstat(target).st_dev)
+        writing = os.open(TEMPORARY, WRITE, 0o600, dir_fd=target)
+    except OSError as error:
+        if old is not None and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            return False
+        raise
+    try:
+        copy_content(reading, writing, new.st_size)
+        _dress(writing, new, old, work)
+        os.rename(TEMPORARY, name, src_dir_fd=target, dst_dir_fd=target)
+    except BaseException as error:
+        remove(target, TEMPORARY, os.fstat(target).st_dev)  # it may be what fills the disk
+        in_place = (errno.EBUSY,) if work.owners else (errno.EBUSY, errno.EPERM)
+        if old is not None and isinstance(error, OSError) and error.errno in in_place:
+            return False
+        raise
+    finally:
+        os.close(writing)
+    return True
+
+
+def _rewrite(name: str, target: int, reading: int, new: os.stat_result) -> None:
+    writing = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=target)
+    try:
+        if new.st_size:
+            os.posix_fallocate(writing, 0, new.st_size)  # before anything is overwritten
+        os.lseek(reading, 0, os.SEEK_SET)
+        copy_content(reading, writing, new.st_size)
+        os.ftruncate(writing, new.st_size)
+        os.utime(writing, ns=(new.st_atime_ns, new.st_mtime_ns))
+    finally:
+        os.close(writing)
 
 
 def _link(

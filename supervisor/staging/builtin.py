@@ -12,6 +12,7 @@ import trio
 
 from scrun.core.errors import EngineError, StagingError
 from scrun.core.paths import real_id
+from scrun.images.leases import lease_of
 from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.contracts.mounted import RemembersMounts
 from scrun.supervisor.contracts.neighbours import SharesNamespaces
@@ -39,6 +40,7 @@ from scrun.supervisor.staging.packing import Mounter, NotSeen
 from scrun.supervisor.staging.stage_out import clean, stage_out
 from scrun.supervisor.staging.staged_bundle import directory_for, stage_in
 from scrun.supervisor.staging.stored import progress
+from scrun.supervisor.staging.volumes import Transfer
 
 plugin_type = "stage/builtin"
 plugin_name = "Built-in policy"
@@ -141,6 +143,9 @@ class BuiltIn:
         elif wanted and not target.elsewhere:
             overlays = Overlays(_ask_here, cache, await images(), keeps=False)
 
+        limit = settings.copy_size << 20
+        lease = lease_of(os.path.dirname(request.record), request.container)
+        transfer = Transfer(lease, limit, self._tell, trio.from_thread.check_cancelled)
         with trio.move_on_after(settings.timeout) as patience:
             # the thread always ends, and leaves nothing behind if it fails
             done = await in_thread(
@@ -150,6 +155,7 @@ class BuiltIn:
                     directory,
                     target,
                     owner=owner,
+                    transfer=transfer,
                     execute=execute,
                     overlays=overlays,
                 )
@@ -173,6 +179,9 @@ class BuiltIn:
                     await job.unmount()
                 if await _remove(directory, request, abandon=True):
                     self._removed()
+
+    def _tell(self, text: str) -> None:
+        trio.from_thread.run_sync(self._request.journal.live, text)
 
     def _mounter(self, job: Mounts) -> Mounter:
         shown = ""

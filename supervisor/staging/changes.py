@@ -1,12 +1,14 @@
-"""Brings a container's changes back to the engine's root file system.
+"""Brings a container's changes back to the engine's root file system, and to its volumes.
 
-They are in the staged bundle, or on the nodes (`supervisor.staging.on_node`).
+Those of the root file system are in the staged bundle, or on the nodes
+(`supervisor.staging.on_node`).
 """
 
 import contextlib
 import os
 import tempfile
 import threading
+import time
 from collections.abc import Sequence
 from functools import partial
 
@@ -24,7 +26,9 @@ from scrun.supervisor.staging.kept_changes import keep_changes
 from scrun.supervisor.staging.layout import UPPER
 from scrun.supervisor.staging.mapped import remove_whoever_owns_it
 from scrun.supervisor.staging.on_node import SENT, archive_of, removing, sending, unpacking
+from scrun.supervisor.staging.owner import beside
 from scrun.supervisor.staging.stage_out import return_changes
+from scrun.supervisor.staging.volumes import Transfer, bring_back
 
 _ANSWER = 60.0
 
@@ -58,20 +62,40 @@ class Changes:
         Raises:
             StagingError: They were not brought back; it says where they are.
         """
+        failures = []
         try:
             await self._bring_back(job, privileged=privileged)
         except StagingError as error:
-            if self._skip.is_set():
-                raise
-            raise await self._kept(error) from error
+            if not self._skip.is_set():
+                error = await self._kept(error)
+            failures.append(str(error))
+        try:
+            with trio.CancelScope(shield=True):
+                await self._bring_volumes_back()
+        except StagingError as error:
+            failures.append(str(error))
+        if failures:
+            raise StagingError("; ".join(failures))
+
+    async def _bring_volumes_back(self) -> None:
+        """Bring volumes back, in no more time than staging may take; nobody may skip that."""
+        deadline = time.monotonic() + self._settings.staging.timeout
+
+        def wait() -> None:
+            if time.monotonic() > deadline:
+                raise StagingError("it took longer than the setting [staging] timeout")
+
+        def tell(text: str) -> None:
+            trio.from_thread.run_sync(self._request.journal.live, text)
+
+        await in_thread(bring_back, self._done.bundle, Transfer(tell=tell, wait=wait))
 
     async def _kept(self, error: StagingError) -> StagingError:
         """Keep what could not be brought back, and return the error that says where it is."""
         bundle, request = self._done.bundle, self._request
-        beside = request.record if self._settings.staging.scratch is None else bundle
         try:
             with trio.CancelScope(shield=True):
-                place = await in_thread(keep_changes, bundle, request.container, beside)
+                place = await in_thread(keep_changes, bundle, request.container, beside(bundle))
         except OSError as why:
             return StagingError(f"{error}; they could not be kept: {why.strerror}")
         if not place:

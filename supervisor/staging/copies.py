@@ -4,6 +4,7 @@ Links are not followed. Everything here blocks: call it in a worker thread.
 """
 
 import contextlib
+import errno
 import os
 import stat
 
@@ -153,15 +154,37 @@ def dress(fd: int, status: os.stat_result, *, owners: bool) -> None:
 
 def copy_content(reading: int, writing: int, size: int) -> None:
     """Copy at most so many bytes, and the extended attributes, as far as permitted."""
-    left = size
-    while left > 0 and (sent := os.sendfile(writing, reading, None, min(left, _PIECE))):
-        left -= sent
+    if os.fstat(reading).st_blocks * 512 < size:
+        _copy_data(reading, writing, size)
+    else:
+        left = size
+        while left > 0 and (sent := os.sendfile(writing, reading, None, min(left, _PIECE))):
+            left -= sent
     with contextlib.suppress(OSError):
         for name in os.listxattr(reading):
             if name.startswith(_MARKS):
                 continue
             with contextlib.suppress(OSError):
                 os.setxattr(writing, name, os.getxattr(reading, name))
+
+
+def _copy_data(reading: int, writing: int, size: int) -> None:
+    """Copy a file with holes, which may claim to be larger than any disk, without the holes."""
+    end = 0
+    while end < size:
+        try:
+            begin = os.lseek(reading, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            break
+        end = min(size, os.lseek(reading, begin, os.SEEK_HOLE))
+        os.lseek(writing, begin, os.SEEK_SET)
+        while begin < end and (
+            sent := os.sendfile(writing, reading, begin, min(end - begin, _PIECE))
+        ):
+            begin += sent
+    os.ftruncate(writing, size)
 
 
 def copy_attributes(source: int, target: int) -> None:

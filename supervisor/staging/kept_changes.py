@@ -14,13 +14,21 @@ _LONGEST = 200
 """Characters of an id in a name, which has at most 255."""
 
 
+def kept_prefix(container: str) -> str:
+    """Return how the name of what is kept of a container begins.
+
+    No container's id begins so, nor the names that a supervisor looks for.
+    """
+    return f"~kept-{container[:_LONGEST]}-"
+
+
 def keep_changes(directory: str, container: str, beside: str) -> str:
     """Move changes out of a staged bundle, which is about to be removed.
 
     Args:
         directory: The staged bundle.
         container: The container's id.
-        beside: What stays on its file system: the staged bundle, or the record that it is in.
+        beside: A directory on its file system that stays.
 
     Returns:
         The directory that has them now: copied directories, the upper ones of overlays,
@@ -37,9 +45,7 @@ def keep_changes(directory: str, container: str, beside: str) -> str:
             found = [copied]
     if not found:
         return ""
-    # no container's id begins so, nor the names that a supervisor looks for
-    prefix = f"~kept-{container[:_LONGEST]}-"
-    place = tempfile.mkdtemp(prefix=prefix, dir=os.path.dirname(beside))
+    place = tempfile.mkdtemp(prefix=kept_prefix(container), dir=beside)
     for number, path in enumerate(found):
         os.rename(path, os.path.join(place, f"{number}-{os.path.basename(path)}"))
     return place

@@ -32,6 +32,13 @@ def remove_mapped(path: str) -> None:
         _run(("rm", "-rf", "--one-file-system", "--", path), ids, _REMOVING)
 
 
+def run_mapped(
+    command: Sequence[str], timeout: float
+) -> subprocess.CompletedProcess[bytes] | None:
+    """Run a command; return None without subordinate ids or newuidmap(1), or after the timeout."""
+    return None if (ids := _lent()) is None else _run(command, ids, timeout)
+
+
 def remove_whoever_owns_it(path: str) -> None:
     """See `scrun.core.trees.remove_whoever_owns_it`."""
     trees.remove_whoever_owns_it(path, remove_mapped)

@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import os
-import re
+from _blake2 import blake2s  # hashlib brings OpenSSL
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from scrun.core.errors import StagingError
 from scrun.supervisor.contracts.target import Target
-from scrun.supervisor.core.files import DIRECTORY_LIMIT, FILE_LIMIT
-from scrun.supervisor.staging.plan import Copy, Notes, Source
+from scrun.supervisor.staging.plan import Notes, Source, Volume
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 FILES = "files"
+_LARGEST_INIT = 4 << 20
 
 _BIND = frozenset(("bind", "rbind"))
 # where container engines mount an init program, which the nodes may lack
 _INITS = frozenset(("/dev/init", "/run/podman-init", "/sbin/docker-init"))
 # what every machine has, so that a bind of it means the node's own
 _EVERYWHERE = frozenset(("/", "/dev/shm", "/run", "/tmp", "/var/run", "/var/tmp"))
-_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where copies of what only this machine has are.
+
+    Attributes:
+        shared: The directory of those that containers share.
+        limit: The most bytes of one.
+    """
+
+    shared: str
+    limit: int
 
 
 def fit_mounts(
@@ -29,26 +42,31 @@ def fit_mounts(
     *,
     bundle: str,
     staged: str,
+    place: Place,
     target: Target,
     namespaces: frozenset[str],
     one_user: bool,
     sources: Mapping[str, Source],
     notes: Notes,
-) -> tuple[list[dict[str, Any]], list[Copy]]:
-    """Return the mounts that work at the target, changed where needed, and the files to copy.
+) -> tuple[list[dict[str, Any]], list[Volume]]:
+    """Return the mounts that work at the target, changed where needed, and what to copy.
 
     Args:
         mounts: The mounts of config.json; they are changed in place.
         bundle: The directory that relative sources of bind mounts start from.
-        staged: The directory for the copies.
+        staged: The staged bundle.
+        place: Where shared copies are.
         target: The target.
         namespaces: The types of namespaces that the container creates.
         one_user: Whether it will have only one user and one group.
         sources: The properties of the sources.
         notes: Receives a line for each loss.
+
+    Raises:
+        StagingError: A mount cannot be had there.
     """
     kept = []
-    copies: list[Copy] = []
+    volumes: list[Volume] = []
     for index, mount in enumerate(mounts):
         if target.rootless:
             _without_maps(mount, notes)
@@ -67,22 +85,79 @@ def fit_mounts(
             notes.add(f"mount {mount['destination']} dropped: {path} does not exist")
         elif not (only_here(path, source, target, staged) or _is_init(mount, source, target)):
             kept.append(mount)
-        elif source.kind == "directory" and mount["destination"].rstrip("/") == "/dev/shm":
+        elif source.capacity and mount["destination"].rstrip("/") == "/dev/shm":
             kept.append(_shared_memory(mount, source))
-        elif why_not := _not_copied(source):
-            notes.add(
-                f"mount {mount['destination']} dropped: {path} is only on this machine, {why_not}"
-            )
+        elif source.kind not in ("file", "directory"):
+            if source.kind == "unreadable":
+                raise StagingError(f"mounts[{index}].source: {path} cannot be read")
+            why = f"{path} is only on this machine, and a {source.kind} cannot be copied"
+            notes.add(f"mount {mount['destination']} dropped: {why}")
+            notes.miss(f"the mount {mount['destination']} ({path} is a {source.kind} here)")
         else:
-            copies.append(Copy(path, _name(index, path)))
-            mount["source"] = os.path.join(staged, FILES, copies[-1].name)
-            if source.kind == "directory":
+            volumes.append(_volume(mount, index, source, staged, place))
+            mount["source"] = volumes[-1].data
+            kept.append(mount)
+            if volumes[-1].shared:
+                back = "" if volumes[-1].read_only else "; changes to it come back at the end"
                 notes.add(
                     f"mount {mount['destination']}: {path} is only on this machine, so the "
-                    "container has a copy; changes to it are lost"
+                    f"container has a copy{back}"
                 )
-            kept.append(mount)
-    return kept, copies
+    return kept, _merged(volumes, kept, nested=target.rootless)
+
+
+def _merged(volumes: list[Volume], mounts: list[dict[str, Any]], *, nested: bool) -> list[Volume]:
+    """Have one copy for all mounts of a volume, and for those below its source.
+
+    Args:
+        volumes: One for each mount.
+        mounts: The mounts; changed in place.
+        nested: Whether those below it use its copy. Not for root: another container may put a link
+            in the place of a directory, which would lead a mount to the node's own files.
+    """
+    found: dict[str, Volume] = {}
+    for volume in volumes:
+        whole = volume
+        if nested and volume.shared:
+            outer = [one for one in volumes if one.shared and not one.is_file]
+            above = [one for one in outer if below(volume.source, one.source)]
+            whole = min(above, key=lambda one: len(one.source), default=volume)
+        if whole.source != volume.source:
+            inside = os.path.relpath(volume.source, whole.source)
+            for mount in mounts:
+                if mount.get("source") == volume.data:
+                    mount["source"] = os.path.join(whole.data, inside)
+        known = found.get(whole.place, whole)
+        read_only = known.read_only and whole.read_only and volume.read_only
+        found[whole.place] = msgspec.structs.replace(known, read_only=read_only)
+    return [*found.values()]
+
+
+def _volume(
+    mount: Mapping[str, Any], index: int, source: Source, staged: str, place: Place
+) -> Volume:
+    """Return where the copy of a mount's source is.
+
+    Raises:
+        StagingError: It is too large for one.
+    """
+    destination, path = mount["destination"], source.real or mount["source"]
+    if source.size > place.limit:
+        raise StagingError(
+            f"mount {destination}: {path} is only on this machine, and has more than "
+            f"{place.limit >> 20} MiB: move it to a directory that the nodes share, or raise "
+            "`copy_size` in the section [staging] of scrun.toml"
+        )
+    shared = not (source.own or destination in _INITS)
+    key = blake2s(os.fsencode(path), digest_size=12).hexdigest()
+    return Volume(
+        destination=destination,
+        source=path,
+        place=os.path.join(place.shared, key) if shared else f"{staged}/{FILES}/{index}",
+        is_file=source.kind == "file",
+        read_only=_is_read_only(mount) or destination in _INITS,
+        shared=shared,
+    )
 
 
 def binds(mounts: Sequence[Mapping[str, Any]], bundle: str) -> Iterator[str]:
@@ -129,10 +204,15 @@ def of_every_machine(path: str) -> bool:
     return below(path, "/dev") and not below(path, "/dev/shm")
 
 
+def _is_read_only(mount: Mapping[str, Any]) -> bool:
+    """Return whether a mount is read-only; as with mount(8), the last option counts."""
+    return [option for option in options(mount) if option in ("ro", "rw")][-1:] == ["ro"]
+
+
 def _is_init(mount: Mapping[str, Any], source: Source, target: Target) -> bool:
     """Return whether a mount is the program of `--init`, and can be copied."""
     ours = target.elsewhere and mount["destination"] in _INITS and source.kind == "file"
-    return ours and _not_copied(source) is None
+    return ours and source.size <= _LARGEST_INIT
 
 
 def below(path: str, directory: str) -> bool:
@@ -184,22 +264,3 @@ def _shared_memory(mount: dict[str, Any], source: Source) -> dict[str, Any]:
     if source.capacity:
         kept.append(f"size={source.capacity}")
     return {**mount, "type": "tmpfs", "source": "shm", "options": kept}
-
-
-def _not_copied(source: Source) -> str | None:
-    """Return why a source cannot be copied, or None."""
-    if source.kind == "file":
-        limit = FILE_LIMIT
-    elif source.kind == "directory":
-        limit = DIRECTORY_LIMIT
-    elif source.kind == "unreadable":
-        return "and cannot be read"
-    else:
-        return f"and a {source.kind} cannot be copied"
-    return f"and larger than {limit >> 20} MiB" if source.size > limit else None
-
-
-def _name(index: int, path: str) -> str:
-    """Return a safe file name for the copy of a source."""
-    base = _NAME.sub("_", os.path.basename(path))[:64].lstrip(".")
-    return f"{index}-{base or 'file'}"

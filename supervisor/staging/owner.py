@@ -19,6 +19,9 @@ from scrun.settings.oci_conf.patterns import substitute
 from scrun.supervisor.core.names import user_of
 
 OWNER = "owner.json"
+IN_RECORD = "bundle"
+"""The name of a staged bundle in its container's record."""
+
 _LONGEST = 65536
 _NAME_MAX = 255
 
@@ -89,3 +92,19 @@ def name_in_scratch(root: str, container: str) -> str:
         return name
     digest = blake2s(container.encode(), digest_size=8).hexdigest()
     return f"{name[: _NAME_MAX - len(digest) - 1]}.{digest}"
+
+
+def volumes_in(base: str, root: str) -> str:
+    """Return the directory of the volumes that containers of a root directory share.
+
+    Args:
+        base: See `beside`.
+        root: The root directory.
+    """
+    return os.path.join(base, f"~volumes-{root_name(root)}")
+
+
+def beside(directory: str) -> str:
+    """Return the directory of what outlives a staged bundle: of all of a user's, or the root."""
+    folder, name = os.path.split(directory)
+    return os.path.dirname(folder) if name == IN_RECORD else folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os.path
 from typing import Any, Literal
 
 import msgspec
@@ -24,7 +25,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
             overlay.
         size: The bytes in a file, or in the regular files of a directory; a directory is
             measured only if it may be copied, and only slightly beyond the limit.
-        capacity: The size in bytes of the tmpfs it is on, else 0.
+        capacity: The size in bytes of the tmpfs that is mounted there, else 0.
+        own: Whether the container's engine made it for this container alone.
     """
 
     kind: Literal["file", "directory", "fifo", "socket", "device", "missing", "unreadable"]
@@ -33,13 +35,46 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     private: bool = False
     size: int = 0
     capacity: int = 0
+    own: bool = False
 
 
-class Copy(msgspec.Struct, frozen=True):
-    """A file or small directory to be copied to `files/NAME` of the staged bundle."""
+DATA = "data"
+"""The directory of a volume with its copy."""
 
+
+class Volume(msgspec.Struct, frozen=True, kw_only=True):
+    """A mount whose source only this machine has, so that the container has a copy.
+
+    Attributes:
+        destination: Where the container mounts it.
+        source: Its path here.
+        place: The directory that has the copy.
+        is_file: Whether it is a file.
+        read_only: Whether the container cannot write to it.
+        shared: Whether all containers have the same copy.
+    """
+
+    destination: str
     source: str
-    name: str
+    place: str
+    is_file: bool
+    read_only: bool
+    shared: bool
+
+    @property
+    def comes_back(self) -> bool:
+        """Whether its user looks for changes here, and not only the engine."""
+        return self.shared and not self.read_only
+
+    @property
+    def data(self) -> str:
+        """The path of the copy."""
+        return data_in(self.place, self.source, is_file=self.is_file)
+
+
+def data_in(place: str, source: str, *, is_file: bool) -> str:
+    """Return the path of a copy."""
+    return os.path.join(place, DATA, *[os.path.basename(source)] * is_file)
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -47,13 +82,13 @@ class Plan(msgspec.Struct, frozen=True):
 
     Attributes:
         config: The config.json to write.
-        copies: The files to copy.
+        volumes: The mounts that are copied.
         notes: A line for the log about each loss.
         missed: Options of the container engine that have no effect.
     """
 
     config: dict[str, Any]
-    copies: tuple[Copy, ...]
+    volumes: tuple[Volume, ...]
     notes: tuple[str, ...]
     missed: tuple[str, ...] = ()
 

@@ -16,13 +16,11 @@ from scrun.oci.userns import Maps, Range, is_mapped, mappings, maps_for
 from scrun.settings.slurm.engine_flags import processes_asked
 from scrun.settings.slurm.request_sources import names_of_requests
 from scrun.supervisor.contracts.target import Target
-from scrun.supervisor.staging.mounts import fit_mounts
-from scrun.supervisor.staging.plan import Copy, Notes, Plan, Source
+from scrun.supervisor.staging.mounts import Place, fit_mounts
+from scrun.supervisor.staging.plan import Notes, Plan, Source
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-__all__ = ["Copy", "Plan", "Source", "Target", "fit"]
 
 _OTHER_MACHINE = "it belongs to this machine"
 _ROOT_ONLY = "only root may set it"
@@ -56,6 +54,7 @@ def fit(
     bundle: str,
     staged: str,
     rootfs: str,
+    place: Place,
     target: Target,
     sources: Mapping[str, Source],
 ) -> Plan:
@@ -66,12 +65,13 @@ def fit(
         bundle: The absolute path of the submitted bundle.
         staged: The absolute path of the staged bundle.
         rootfs: The absolute path of the root file system.
+        place: Where copies are that containers share.
         target: The target.
         sources: The properties of the sources of bind mounts and of the devices, by absolute
             path. A missing path counts as existing and shared.
 
     Raises:
-        StagingError: A bind mount has no source.
+        StagingError: A bind mount has no source, or one that the nodes cannot have.
     """
     # copy.deepcopy takes ten times as long
     fitted: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(config))
@@ -85,10 +85,11 @@ def fit(
     _fit_linux(linux, process.get("user") or {}, target, maps, sources, notes)
     if target.elsewhere:
         notes.drop(fitted, "", "hooks", _OTHER_MACHINE)
-    mounts, copies = fit_mounts(
+    mounts, volumes = fit_mounts(
         fitted.get("mounts") or [],
         bundle=bundle,
         staged=staged,
+        place=place,
         target=target,
         namespaces=_own_namespaces(linux),
         one_user=target.rootless and maps is None,
@@ -97,7 +98,7 @@ def fit(
     )
     if "mounts" in fitted:
         fitted["mounts"] = mounts
-    return Plan(fitted, tuple(copies), tuple(notes.lines), tuple(notes.missed))
+    return Plan(fitted, tuple(volumes), tuple(notes.lines), tuple(notes.missed))
 
 
 def _fit_process(process: dict[str, Any], target: Target, maps: Maps | None, notes: Notes) -> None:

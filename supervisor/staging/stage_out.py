@@ -32,6 +32,8 @@ from scrun.supervisor.staging.on_node import archives_in, unpacking
 from scrun.supervisor.staging.overlay_options import opaque
 from scrun.supervisor.staging.owner import OWNER
 from scrun.supervisor.staging.short_link import remove_link
+from scrun.supervisor.staging.volumes import USED, Transfer
+from scrun.supervisor.staging.volumes import bring_back as bring_back_volumes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -102,6 +104,11 @@ def clean(directory: str, submitted: str) -> None:
             return
     except FileNotFoundError:
         return
+    failure = ""
+    try:
+        bring_back_volumes(directory, Transfer())
+    except StagingError as error:  # what did not come back is kept
+        failure = str(error)
     copied = os.path.join(directory, ROOTFS)
     there = os.listdir(directory)
     goes_back = submitted and CONFIG in there and FINAL not in there
@@ -115,6 +122,8 @@ def clean(directory: str, submitted: str) -> None:
             original = os.path.realpath(submitted)
             return_changes(directory, original, privileged=privileged, uppers=uppers)
     stage_out(directory)
+    if failure:
+        log.warning("%s", failure)
 
 
 def _places(overlay: str) -> list[str]:
@@ -179,7 +188,7 @@ def _remove(parent: int, name: str, device: int, directory: str) -> None:
 
 def _stage_out(directory: str) -> None:
     remove_link(directory)
-    remove_all(directory, (CONFIG, FINAL, ROOTFS, FILES, OVERLAY, OWNER), whole=True)
+    remove_all(directory, (CONFIG, FINAL, ROOTFS, FILES, USED, OVERLAY, OWNER), whole=True)
 
 
 def remove_all(directory: str, names: Sequence[str], *, whole: bool = False) -> None:

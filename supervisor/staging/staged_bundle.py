@@ -6,32 +6,44 @@ of mount sources in `files`. Everything here blocks: call it in a worker thread.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from scrun.core.errors import StagingError, described
+from scrun.core.trees import size_of
 from scrun.images.place import image_of
 from scrun.images.squashfs import linked_in
 from scrun.model.identity import is_dead
 from scrun.oci.userns import has_several
 from scrun.supervisor.contracts.staged import MOUNTED, OVERLAY, Image, Staged
-from scrun.supervisor.core.files import copy, mebibytes, write
+from scrun.supervisor.core.files import mebibytes, write
 from scrun.supervisor.core.private import make_private
 from scrun.supervisor.staging.commands import run
 from scrun.supervisor.staging.image_root import copy_command, lay_out_image
 from scrun.supervisor.staging.layout import ROOTFS, Rootfs
-from scrun.supervisor.staging.mounts import FILES
+from scrun.supervisor.staging.mounts import FILES, Place
 from scrun.supervisor.staging.overlaid import LaidOut, lay_out, written_at
 from scrun.supervisor.staging.overlay_options import Unusable
-from scrun.supervisor.staging.owner import OWNER, Owner, name_in_scratch, read_owner, scratch_of
+from scrun.supervisor.staging.owner import (
+    IN_RECORD,
+    OWNER,
+    Owner,
+    beside,
+    name_in_scratch,
+    read_owner,
+    scratch_of,
+    volumes_in,
+)
 from scrun.supervisor.staging.plain import why_unseen
 from scrun.supervisor.staging.policy import fit
 from scrun.supervisor.staging.root import REMEDY, owners_are_lost, rootfs_for_nodes
 from scrun.supervisor.staging.stage_out import CONFIG, FINAL, clean, remove_all, stage_out
 from scrun.supervisor.staging.survey import MountPoint, mount_of, read_mounts, survey
 from scrun.supervisor.staging.view import view_of
+from scrun.supervisor.staging.volumes import Transfer, bring_back, bring_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -56,7 +68,7 @@ def directory_for(settings: Staging, request: JobRequest) -> str:
         StagingError: The setting uses the user's name, and the user has none.
     """
     if settings.scratch is None:
-        return os.path.join(request.record, "bundle")
+        return os.path.join(request.record, IN_RECORD)
     root = os.path.dirname(request.record)
     return os.path.join(scratch_of(settings.scratch), name_in_scratch(root, request.container))
 
@@ -68,6 +80,7 @@ def stage_in(
     target: Target,
     *,
     owner: Owner | None = None,
+    transfer: Transfer | None = None,
     execute: Callable[[Sequence[str]], None] = run,
     overlays: Overlays | None = None,
 ) -> Staged:
@@ -80,6 +93,7 @@ def stage_in(
             nodes.
         target: The target.
         owner: The owner, for a directory that several share.
+        transfer: How its volumes are copied; None: the target is here.
         execute: Runs the command that copies a root file system.
         overlays: How nodes are asked, and mount overlays; None: the container gets a copy.
 
@@ -90,8 +104,10 @@ def stage_in(
     directory = os.path.abspath(directory)
     make_directory(directory, owner=owner)
     try:
-        return _fill(config, bundle, directory, target, execute, overlays)
+        return _fill(config, bundle, directory, target, transfer or Transfer(), execute, overlays)
     except BaseException as error:
+        with contextlib.suppress(StagingError):  # nothing was changed yet
+            bring_back(directory, Transfer())
         stage_out(directory)
         if isinstance(error, OSError):
             raise StagingError(f"staging in {directory}: {described(error)}") from error
@@ -127,6 +143,7 @@ def _fill(
     bundle: str,
     directory: str,
     target: Target,
+    transfer: Transfer,
     execute: Callable[[Sequence[str]], None],
     overlays: Overlays | None,
 ) -> Staged:
@@ -150,21 +167,32 @@ def _fill(
         why_copied = why_copied or "is an image, which containers do not change"
     elif why_copied and target.ids and (why_one_user := owners_are_lost(directory, target.ids)):
         target = msgspec.structs.replace(target, ids=None)
+    container, records = transfer.whose
     plan = fit(
         config,
         bundle=bundle,
         staged=directory,
+        place=Place(volumes_in(beside(directory), records), transfer.limit),
         rootfs=staged_rootfs if why_copied else rootfs,
         target=target,
-        sources=survey(config, bundle, mounted, target, directory, mounts),
+        sources=survey(
+            config,
+            bundle,
+            mounted,
+            target,
+            directory,
+            mounts,
+            container=container,
+            limit=transfer.limit,
+        ),
     )
     notes = [*filter(None, [why_one_user]), *plan.notes]
     mode = 0o700 if target.rootless or not _maps_users(plan.config) else 0o711
     os.chmod(directory, mode)
-    if plan.copies:
+    if plan.volumes:
         os.mkdir(os.path.join(directory, FILES), mode)
-    for file in plan.copies:
-        copy(file.source, os.path.join(directory, FILES, file.name))
+    several = not target.rootless or has_several(plan.config)
+    missed = bring_in(directory, plan.volumes, transfer, owners=several, mode=mode)
     image: Image = "copy" if why_copied else ""
     if why_copied and overlays is not None and overlays.wanted:
         of_image = bundle if own else ""
@@ -173,9 +201,15 @@ def _fill(
         if laid is not None:
             image, copied_from = laid.image, rootfs
     if image == "copy":
-        owners = not target.rootless or has_several(plan.config)
         packed = linked_in(bundle) if own else ""
-        execute(copy_command(rootfs, packed, staged_rootfs, owners=owners))
+        if transfer.limit and size_of(rootfs, transfer.limit) > transfer.limit:
+            raise StagingError(
+                f"root: {rootfs} {why_copied}, and has more than {transfer.limit >> 20} MiB to "
+                "copy: move it to a file system that the nodes share, or raise `copy_size` in the "
+                "section [staging] of scrun.toml"
+            )
+        transfer.tell(f"copying {rootfs}, which {why_copied}")
+        execute(copy_command(rootfs, packed, staged_rootfs, owners=several))
         size = mebibytes(staged_rootfs)
         back = "" if own else "; changes to it are copied back at the end"
         notes.append(f"root: copied {size} MiB, because {rootfs} {why_copied}{back}")
@@ -198,8 +232,8 @@ def _fill(
         place=place,
         tasks=tasks,
         view=None if image in MOUNTED else view,
-        missed=plan.missed,
-        final=not copied_from,
+        missed=(*plan.missed, *missed),
+        final=not copied_from and not any(one.comes_back for one in plan.volumes),
     )
 
 

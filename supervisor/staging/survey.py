@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from scrun.core.trees import everything_below
+from scrun.core.trees import size_of
 from scrun.supervisor.contracts.target import Target
-from scrun.supervisor.core.files import DIRECTORY_LIMIT
 from scrun.supervisor.staging.mounts import below, binds, only_here
 from scrun.supervisor.staging.plan import Source
 
@@ -113,7 +112,9 @@ def on_the_nodes(path: str, bundle: str, rootfs: str, mounts: list[MountPoint]) 
         The path itself if it is on no such mount; None if there is no other path.
     """
     mount = mount_of(path, mounts)
-    made_for_it = mount.point != bundle and any(below(mount.point, p) for p in (bundle, rootfs))
+    made_for_it = mount.point not in (bundle, "/") and any(
+        below(mount.point, path) for path in (bundle, rootfs)
+    )
     # a server's file system that is mounted as a whole belongs to the site, not to an engine
     whole = mount.root == "/" and not mount.source.startswith("/dev/")
     if not made_for_it or (whole and not mount.private):
@@ -143,15 +144,31 @@ def survey(
     target: Target,
     staged: str,
     mounts: list[MountPoint],
+    *,
+    container: str,
+    limit: int,
 ) -> dict[str, Source]:
-    """Return the properties of every path that the policy decides about."""
+    """Return the properties of every path that the policy decides about.
+
+    Args:
+        config: The submitted config.json.
+        bundle: The submitted bundle.
+        rootfs: Its root file system, without links.
+        target: The target.
+        staged: The staged bundle.
+        mounts: The mounts of this mount namespace.
+        container: The container's id: engines put it into the paths of what they make for it.
+        limit: The bytes up to which directories are measured.
+    """
     found: dict[str, Source] = {}
     for path in binds(config.get("mounts") or [], bundle):
         source = look(path, mounts)
         if target.elsewhere and source.real:
             source = _look_behind(source, os.path.realpath(bundle), rootfs, mounts)
-        if source.kind == "directory" and only_here(path, source, target, staged):
-            source = msgspec.structs.replace(source, size=_size(path))
+        if only_here(path, source, target, staged):
+            own = container in source.real.split("/")
+            size = size_of(path, limit) if source.kind == "directory" else source.size
+            source = msgspec.structs.replace(source, size=size, own=own)
         found[path] = source
     for device in (config.get("linux") or {}).get("devices") or []:
         found[device["path"]] = look(device["path"], mounts)
@@ -179,7 +196,7 @@ def look(path: str, mounts: list[MountPoint]) -> Source:
     real = os.path.realpath(path)
     mount = mount_of(real, mounts)
     capacity = 0
-    if mount.kind == "tmpfs":
+    if mount.kind == "tmpfs" and mount.point == real:
         space = os.statvfs(path)
         capacity = space.f_blocks * space.f_frsize
     kind: Any = next((name for test, name in _KINDS if test(status.st_mode)), "device")
@@ -190,14 +207,3 @@ def look(path: str, mounts: list[MountPoint]) -> Source:
         size=status.st_size if kind == "file" else 0,
         capacity=capacity,
     )
-
-
-def _size(directory: str) -> int:
-    """Add up the sizes of a directory's files, until the limit is exceeded."""
-    total = 0
-    for status in everything_below(directory):
-        # every entry counts, so a million empty ones are too large as well
-        total += 4096 + (status.st_size if stat.S_ISREG(status.st_mode) else 0)
-        if total > DIRECTORY_LIMIT:
-            break
-    return total

@@ -180,6 +180,8 @@ class Staging(msgspec.Struct, frozen=True):
             container's record directory.
         host_only: Directories that exist only on the submit host, besides those where engines
             keep files for one container; mounts with a source below one of them are staged.
+        copy_size: The most MiB that are copied of one root file system or mount because the nodes
+            do not see it; what has more is refused.
         timeout: Seconds that staging in or out may take.
         id_map: The users in the containers of an ordinary user: `single`: only the own one;
             `full`: also those that subuid(5) lends; `auto`: `full` if the nodes can map them.
@@ -190,6 +192,7 @@ class Staging(msgspec.Struct, frozen=True):
 
     scratch: Path | None = None
     host_only: tuple[Path, ...] = ()
+    copy_size: Annotated[int, msgspec.Meta(ge=0, le=1 << 30)] = 16384
     timeout: Seconds = 3600
     id_map: Literal["auto", "single", "full"] = "auto"
     overlay: Literal["mount", "copy"] = "mount"

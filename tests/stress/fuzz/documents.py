@@ -30,6 +30,7 @@ from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.sessions.inspection import statistics
 from scrun.supervisor.staging.policy import fit
 from scrun.supervisor.staging.survey import read_mounts, survey
+from tests.harness.bundle import VOLUMES
 from tests.stress.fuzz.base import RELEASES, check_error, scratch, written
 
 TARGETS = (
@@ -76,10 +77,23 @@ def config(data: bytes) -> None:
 def _staged(raw: dict[str, Any], target: Target) -> None:
     try:
         sources = survey(
-            raw, "/nowhere", "/nowhere/rootfs", target, "/nowhere/staged", read_mounts()
+            raw,
+            "/nowhere",
+            "/nowhere/rootfs",
+            target,
+            "/nowhere/staged",
+            read_mounts(),
+            container="c",
+            limit=VOLUMES.limit,
         )
         plan = fit(
-            raw, bundle="/b", staged="/s", rootfs="/s/rootfs", target=target, sources=sources
+            raw,
+            bundle="/b",
+            staged="/s",
+            rootfs="/s/rootfs",
+            place=VOLUMES,
+            target=target,
+            sources=sources,
         )
     except StagingError as error:
         check_error(error)

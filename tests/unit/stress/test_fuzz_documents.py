@@ -16,6 +16,7 @@ from scrun.oci.document import VALUES, decode
 from scrun.oci.process import process_from_file
 from scrun.oci.resources import read_resources
 from scrun.supervisor.staging.policy import fit
+from tests.harness.bundle import VOLUMES
 from tests.harness.limits import limited
 from tests.harness.strategies import JSON, Mutated, mutate, mutated, named, paths
 from tests.stress.fuzz.base import written
@@ -132,7 +133,15 @@ def test_of_members_with_one_name_the_last_counts(found: Mutated, place: object)
         raw, _ = parse(found.text)
     except BundleError:
         return
-    plan = fit(raw, bundle="/b", staged="/s", rootfs="/r", target=ALL_TARGETS[2], sources={})
+    plan = fit(
+        raw,
+        bundle="/b",
+        staged="/s",
+        rootfs="/r",
+        place=VOLUMES,
+        target=ALL_TARGETS[2],
+        sources={},
+    )
     pairs: list[list[str]] = []
 
     def note(members: list[tuple[str, object]]) -> dict[str, object]:

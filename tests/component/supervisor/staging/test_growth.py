@@ -101,7 +101,7 @@ def test_what_is_kept(tmp_path: Path, what: str) -> None:
         (overlay / "place").write_text("/tmp/place")
         name = "written-0.tar" if what == "archive" else "written-0.tar.part"
         (overlay / name).write_text("kept")
-    place = keep_changes(str(bundle), "one", str(record))
+    place = keep_changes(str(bundle), "one", str(record.parent))
     if expected is None:
         assert place == ""
         return

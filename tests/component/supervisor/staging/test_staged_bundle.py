@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from scrun.core.errors import StagingError
+from scrun.images.leases import lease_of
 from scrun.supervisor.contracts.staged import Staged, View
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.engines.local.target import local_target
@@ -19,6 +20,7 @@ from scrun.supervisor.staging import staged_bundle, survey
 from scrun.supervisor.staging.commands import run
 from scrun.supervisor.staging.stage_out import stage_out
 from scrun.supervisor.staging.staged_bundle import stage_in
+from scrun.supervisor.staging.volumes import Transfer, bring_back
 from tests.harness.bundle import snapshot
 
 TARGET = Target(
@@ -37,8 +39,10 @@ def bundle(tmp_path: Path) -> Path:
 def staged(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "staged"
     yield path
+    bring_back(str(path), Transfer())
     stage_out(str(path))
     assert not path.exists()
+    assert not [*tmp_path.glob("~*")]
 
 
 def bind(source: Path | str) -> dict[str, Any]:
@@ -63,7 +67,20 @@ def stage(bundle: Path, staged: Path, *mounts: dict[str, Any], **here: Any) -> S
         link_rootfs=True,
         host_only=(str(bundle.parent / "only"),),
     )
-    return stage_in(config_of(*mounts), str(bundle), str(staged), target, **here)
+    lease = lease_of(str(bundle.parent), "c")
+    transfer = Transfer(lease, 1 << 20)
+    return stage_in(
+        config_of(*mounts), str(bundle), str(staged), target, transfer=transfer, **here
+    )
+
+
+def tmp_volumes(bundle: Path) -> list[Path]:
+    return [*bundle.parent.glob("~volumes-*/*")]
+
+
+def tmp_volume(bundle: Path) -> Path:
+    [place] = tmp_volumes(bundle)
+    return place
 
 
 def permissions(path: Path) -> int:
@@ -101,9 +118,9 @@ def test_files_are_copied_with_their_permissions(bundle: Path, staged: Path) -> 
     source.write_text("hosts")
     source.chmod(0o4755)
     stage(bundle, staged, bind(source))
-    copied = staged / "files" / "0-a_b"
+    copied = tmp_volume(bundle) / "data" / "a b"
     assert copied.read_text() == "hosts"
-    assert permissions(copied) == 0o755
+    assert permissions(copied) == 0o4755
     config = json.loads((staged / "config.json").read_bytes())
     assert config["mounts"][0]["source"] == str(copied)
 
@@ -118,25 +135,28 @@ def test_directories_are_copied_without_following_links(bundle: Path, staged: Pa
         listener.bind(str(source / "socket"))
         (source / "below").chmod(0o500)
         result = stage(bundle, staged, bind(source))
-    copied = staged / "files" / "0-d"
-    assert sorted(os.listdir(copied)) == ["below", "up"]
+    copied = tmp_volume(bundle) / "data"
+    assert sorted(os.listdir(copied)) == ["below", "fifo", "up"]
     assert os.readlink(copied / "up") == "../../.."
     assert (copied / "below" / "file").read_text() == "text"
     assert permissions(copied / "below") == 0o500
     assert len(result.notes) == 1
+    assert result.missed == ("sockets, devices and mounts in /x (socket)",)
 
 
-def test_large_directories_are_not_copied(bundle: Path, staged: Path) -> None:
+def test_large_directories_are_refused(bundle: Path, staged: Path) -> None:
     source = bundle.parent / "only" / "large"
     source.mkdir(parents=True)
     with open(source / "sparse", "wb") as file:
-        file.truncate(1 << 30)
-    result = stage(bundle, staged, bind(source))
-    assert "larger than 16 MiB" in result.notes[0]
-    assert not (staged / "files").exists()
+        file.truncate(1 << 40)
+        file.write(b"x" * (2 << 20))
+    with pytest.raises(StagingError, match="more than 1 MiB"):
+        stage(bundle, staged, bind(source))
+    assert not staged.exists()
+    assert not tmp_volumes(bundle)
 
 
-def test_a_file_that_becomes_a_fifo_fails(
+def test_a_file_that_becomes_a_fifo_is_never_read(
     bundle: Path, staged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = bundle.parent / "only" / "file"
@@ -144,16 +164,15 @@ def test_a_file_that_becomes_a_fifo_fails(
     source.write_text("x")
     surveyed = survey.survey
 
-    def exchange(*arguments: Any) -> Any:
-        found = surveyed(*arguments)
+    def exchange(*arguments: Any, **more: Any) -> Any:
+        found = surveyed(*arguments, **more)
         source.unlink()
         os.mkfifo(source)
         return found
 
     monkeypatch.setattr(staged_bundle, "survey", exchange)
-    with pytest.raises(StagingError, match="changed while it was copied"):
-        stage(bundle, staged, bind(source))
-    assert not staged.exists()
+    stage(bundle, staged, bind(source))
+    assert stat.S_ISFIFO((tmp_volume(bundle) / "data" / "file").lstat().st_mode)
 
 
 def test_a_failure_leaves_nothing(bundle: Path, staged: Path) -> None:

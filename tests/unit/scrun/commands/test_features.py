@@ -16,6 +16,7 @@ from scrun.settings.slurm.requests import TABLE
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.staging.policy import fit
 from tests import CHECKOUT
+from tests.harness.bundle import VOLUMES
 from tests.harness.site import scrun_binary
 
 SCHEMA = json.loads((CHECKOUT / "tests" / "data" / "schemas" / "features.json").read_text())
@@ -72,7 +73,9 @@ def test_staging_does_what_is_said(engine: Any, privileged: bool) -> None:
         rootless=not privileged,
         cgroups=engine == "local" and privileged,
     )
-    plan = fit(asked, bundle="/b", staged="/s", rootfs="/r", target=target, sources={})
+    plan = fit(
+        asked, bundle="/b", staged="/s", rootfs="/r", place=VOLUMES, target=target, sources={}
+    )
     left, told = plan.config, document(engine, privileged)
     assert ("hooks" in left) is bool(told["hooks"])
     linux = told["linux"]

@@ -13,6 +13,7 @@ from scrun.oci.config import ANNOTATIONS_LIMIT, LONGEST_WORD, load_bundle, parse
 from scrun.oci.document import LEVELS, VALUES, decode
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.staging.policy import fit
+from tests.harness.bundle import VOLUMES
 from tests.harness.limits import limited
 
 
@@ -83,7 +84,9 @@ def test_config_that_did_harm_later(content: bytes, reason: str) -> None:
 def test_null_is_absent_to_staging_too(members: dict[str, object]) -> None:
     raw, _ = parse(minimal(**members))
     target = Target(elsewhere=False, uid=1000, gid=100, rootless=True)
-    plan = fit(raw, bundle="/b", staged="/s", rootfs="/r", target=target, sources={})
+    plan = fit(
+        raw, bundle="/b", staged="/s", rootfs="/r", place=VOLUMES, target=target, sources={}
+    )
     user = plan.config["process"].get("user", {})
     [mapping] = plan.config["linux"]["uidMappings"]
     assert mapping == {"containerID": user.get("uid", 0), "hostID": 1000, "size": 1}
@@ -129,7 +132,9 @@ def test_capabilities_of_an_unknown_kind() -> None:
     sets = {"bounding": ["CAP_KILL"], "newer": [{}, ["CAP_KILL"]]}
     raw, _ = parse(minimal(process={"args": ["sh"], "cwd": "/", "capabilities": sets}))
     target = Target(elsewhere=False, uid=0, gid=0, rootless=False, capabilities=frozenset())
-    plan = fit(raw, bundle="/b", staged="/s", rootfs="/r", target=target, sources={})
+    plan = fit(
+        raw, bundle="/b", staged="/s", rootfs="/r", place=VOLUMES, target=target, sources={}
+    )
     assert plan.config["process"]["capabilities"] == {**sets, "bounding": []}
 
 
@@ -138,6 +143,8 @@ def test_what_is_lost_is_not_all_listed() -> None:
     raw, _ = parse(minimal(mounts=mounts))
     target = Target(elsewhere=True, uid=1000, gid=100, rootless=True)
     with limited():
-        plan = fit(raw, bundle="/b", staged="/s", rootfs="/r", target=target, sources={})
+        plan = fit(
+            raw, bundle="/b", staged="/s", rootfs="/r", place=VOLUMES, target=target, sources={}
+        )
     assert len(plan.notes) == 1001
     assert max(map(len, plan.notes)) <= LONGEST

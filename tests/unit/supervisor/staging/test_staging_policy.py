@@ -10,9 +10,11 @@ import pytest
 
 from scrun.core.errors import StagingError
 from scrun.oci.userns import BothIds, Ids, Range, mappings
-from scrun.supervisor.core.files import DIRECTORY_LIMIT, FILE_LIMIT
-from scrun.supervisor.staging.policy import Plan, Source, Target, fit
+from scrun.supervisor.contracts.target import Target
+from scrun.supervisor.staging.plan import Plan, Source
+from scrun.supervisor.staging.policy import fit
 from tests import CHECKOUT
+from tests.harness.bundle import VOLUMES
 
 BUNDLES = sorted((CHECKOUT / "tests" / "data" / "bundles").glob("*.json"))
 SLURM_USER = Target(elsewhere=True, uid=1000, gid=100, rootless=True)
@@ -42,6 +44,7 @@ def fitted(
         bundle="/bundle",
         staged="/shared/staged",
         rootfs="/bundle/rootfs",
+        place=VOLUMES,
         target=target,
         sources=sources or {},
     )
@@ -86,7 +89,7 @@ def test_fitting_what_fits_changes_nothing(path: Path, target: Target) -> None:
     once = fitted(json.loads(path.read_bytes()), target, sources)
     twice = fitted(once.config, target, sources)
     assert twice.config == once.config
-    assert twice.copies == ()
+    assert twice.volumes == ()
 
 
 @each_bundle
@@ -363,12 +366,14 @@ def test_relative_sources_begin_at_the_bundle(target: Target) -> None:
     assert [m["source"] for m in plan.config["mounts"]] == ["/bundle/data", "/other", "x"]
 
 
-def test_a_small_file_that_is_only_here_is_copied() -> None:
+def test_an_engines_file_for_one_container_is_copied_for_it_alone() -> None:
     path = "/run/user/1000/containers/x/hosts"
-    plan = fitted({"mounts": [bind(path)]}, SLURM_USER, {path: Source(kind="file", size=10)})
-    assert [(copy.source, copy.name) for copy in plan.copies] == [(path, "0-hosts")]
-    assert plan.config["mounts"][0]["source"] == "/shared/staged/files/0-hosts"
-    assert plan.notes == ()
+    source = Source(kind="file", size=10, own=True)
+    plan = fitted({"mounts": [bind(path)]}, SLURM_USER, {path: source})
+    [volume] = plan.volumes
+    assert (volume.source, volume.place) == (path, "/shared/staged/files/0")
+    assert plan.config["mounts"][0]["source"] == "/shared/staged/files/0/data/hosts"
+    assert (volume.comes_back, plan.notes) == (False, ())
 
 
 @pytest.mark.parametrize("destination", ["/dev/init", "/run/podman-init", "/sbin/docker-init"])
@@ -376,8 +381,9 @@ def test_the_init_of_an_engine_is_copied(destination: str) -> None:
     path = "/usr/bin/some-init"
     mount = bind(path, destination)
     plan = fitted({"mounts": [mount]}, SLURM_ROOT, {path: Source(kind="file", size=700_000)})
-    assert [(copy.source, copy.name) for copy in plan.copies] == [(path, "0-some-init")]
-    large = fitted({"mounts": [mount]}, SLURM_ROOT, {path: Source(kind="file", size=2 << 20)})
+    [volume] = plan.volumes
+    assert (volume.place, volume.read_only) == ("/shared/staged/files/0", True)
+    large = fitted({"mounts": [mount]}, SLURM_ROOT, {path: Source(kind="file", size=5 << 20)})
     assert large.config["mounts"] == [mount]
     assert fitted({"mounts": [mount]}, LOCAL_ROOT).config["mounts"] == [mount]
 
@@ -390,30 +396,75 @@ def test_a_mount_that_was_made_for_the_container_is_passed_by() -> None:
     assert plan.notes == ()
 
 
-def test_a_small_directory_that_is_only_here_is_copied_and_noted() -> None:
-    source = Source(kind="directory", size=DIRECTORY_LIMIT, private=True)
-    plan = fitted({"mounts": [bind("/scratch/d")]}, SLURM_USER, {"/scratch/d": source})
-    assert plan.copies[0].name == "0-d"
-    assert "changes to it are lost" in plan.notes[0]
-
-
 @pytest.mark.parametrize(
-    ("source", "why"),
+    ("options", "read_only"),
     [
-        (Source(kind="file", size=FILE_LIMIT + 1), "larger than 1 MiB"),
-        (Source(kind="directory", size=DIRECTORY_LIMIT + 1), "larger than 16 MiB"),
-        (Source(kind="socket"), "a socket cannot be copied"),
-        (Source(kind="fifo"), "a fifo cannot be copied"),
-        (Source(kind="device"), "a device cannot be copied"),
-        (Source(kind="unreadable"), "cannot be read"),
+        (["rbind"], False),
+        (["rbind", "ro"], True),
+        (["rbind", "ro", "rw"], False),
+        (["rw", "bind", "ro"], True),
     ],
 )
-def test_what_cannot_be_copied_is_dropped(source: Source, why: str) -> None:
+def test_a_volume_that_is_only_here_is_copied_for_all(options: list[str], read_only: bool) -> None:
+    source = Source(kind="directory", size=VOLUMES.limit, private=True, real="/scratch/d")
+    mounts = [bind("/scratch/d", options=options), bind("/scratch/link", "/y", options=["ro"])]
+    sources = dict.fromkeys(("/scratch/d", "/scratch/link"), source)
+    plan = fitted({"mounts": mounts}, SLURM_USER, sources)
+    [one] = plan.volumes
+    assert one.place.startswith("/shared/volumes/")
+    assert {mount["source"] for mount in plan.config["mounts"]} == {f"{one.place}/data"}
+    assert (one.read_only, one.comes_back) == (read_only, not read_only)
+    assert ("come back" in plan.notes[0]) is not read_only
+
+
+@pytest.mark.parametrize("target", [SLURM_USER, SLURM_ROOT], ids=["user", "root"])
+def test_a_volume_in_another(target: Target) -> None:
+    """Root's are apart: another container may put a link in the place of a directory."""
+    directory = Source(kind="directory", private=True, real="/dev/shm/d")
+    file = Source(kind="file", private=True, real="/dev/shm/d/a/file")
+    mounts = [bind(file.real, "/f"), bind(directory.real, "/d", options=["ro"])]
+    sources = {each.real: each for each in (directory, file)}
+    plan = fitted({"mounts": mounts}, target, sources)
+    whole = next(one for one in plan.volumes if not one.is_file)
+    assert len(plan.volumes) == (1 if target.rootless else 2)
+    assert whole.read_only is not target.rootless
+    inside = plan.config["mounts"][0]["source"]
+    assert (inside == f"{whole.data}/a/file") is target.rootless
+
+
+@pytest.mark.parametrize("kind", ["file", "directory"])
+def test_a_volume_that_is_too_large_is_refused(kind: Any) -> None:
+    """Without it the container would run, and what it writes would be lost."""
+    source = Source(kind=kind, size=VOLUMES.limit + 1, private=True)
+    with pytest.raises(StagingError, match=r"mount /x: .* more than 4 MiB: move it .*copy_size"):
+        fitted({"mounts": [bind("/scratch/d")]}, SLURM_USER, {"/scratch/d": source})
+
+
+@pytest.mark.parametrize("kind", ["socket", "fifo", "device"])
+def test_what_cannot_be_copied_is_dropped_and_said(kind: Any) -> None:
     path = "/run/user/1000/it"
-    plan = fitted({"mounts": [bind(path)]}, SLURM_USER, {path: source})
-    assert plan.config["mounts"] == []
-    assert plan.copies == ()
-    assert plan.notes == (f"mount /x dropped: {path} is only on this machine, and {why}",)
+    plan = fitted({"mounts": [bind(path)]}, SLURM_USER, {path: Source(kind=kind)})
+    assert (plan.config["mounts"], plan.volumes) == ([], ())
+    why = f"{path} is only on this machine, and a {kind} cannot be copied"
+    assert plan.notes == (f"mount /x dropped: {why}",)
+    assert plan.missed == (f"the mount /x ({path} is a {kind} here)",)
+
+
+def test_what_cannot_be_read_is_refused() -> None:
+    with pytest.raises(StagingError, match=r"mounts\[0\].source: /run/user/1/it cannot be read"):
+        fitted(
+            {"mounts": [bind("/run/user/1/it")]},
+            SLURM_USER,
+            {"/run/user/1/it": Source(kind="unreadable")},
+        )
+
+
+def test_a_directory_in_the_place_of_shared_memory_is_a_volume() -> None:
+    source = Source(kind="directory", private=True)
+    plan = fitted(
+        {"mounts": [bind("/dev/shm/mine", "/dev/shm")]}, SLURM_USER, {"/dev/shm/mine": source}
+    )
+    assert len(plan.volumes) == 1
 
 
 @pytest.mark.parametrize(
@@ -429,7 +480,7 @@ def test_what_every_node_has_is_bound_there(path: str) -> None:
 def test_what_is_only_here_by_its_real_path_is_copied() -> None:
     source = Source(kind="file", real="/run/user/1000/x")
     plan = fitted({"mounts": [bind("/home/user/x")]}, SLURM_USER, {"/home/user/x": source})
-    assert len(plan.copies) == 1
+    assert len(plan.volumes) == 1
 
 
 def test_nothing_is_only_here_when_it_runs_here() -> None:
@@ -453,20 +504,14 @@ def test_shared_memory_of_podman_becomes_a_tmpfs() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "copied"),
-    [
-        ("a b;$(c)", "0-a_b_c_"),
-        (".bashrc", "0-bashrc"),
-        ("...", "0-file"),
-        ("äöü", "0-_"),
-        ("x" * 300, "0-" + "x" * 64),
-    ],
-)
-def test_names_of_copies_are_plain(name: str, copied: str) -> None:
+@pytest.mark.parametrize("name", ["a b;$(c)", ".bashrc", "...", "äöü", "x" * 255, "data"])
+def test_only_the_file_itself_has_its_name(name: str) -> None:
+    """What is beside it has names of scrun's own, whatever a user calls a file."""
     path = f"/run/user/1000/{name}"
     plan = fitted({"mounts": [bind(path)]}, SLURM_USER, {path: Source(kind="file")})
-    assert plan.copies[0].name == copied
+    [volume] = plan.volumes
+    assert volume.data == f"{volume.place}/data/{name}"
+    assert name not in volume.place
 
 
 def in_a_pod(target: Target, uid: int = 0, **linux: Any) -> tuple[Target, dict[str, Any]]:

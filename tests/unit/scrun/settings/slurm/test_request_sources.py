@@ -13,6 +13,7 @@ from scrun.settings.slurm.requests import TABLE, salloc_arguments, srun_argument
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.staging.plan import Plan
 from scrun.supervisor.staging.policy import fit
+from tests.harness.bundle import VOLUMES
 
 SAFE = [variable for variable, request in TABLE.items() if request.safe]
 UNSAFE = [variable for variable, request in TABLE.items() if not request.safe]
@@ -215,7 +216,15 @@ def test_whatever_an_image_says(asked: dict[str, str]) -> None:
 
 def fitted(process: dict[str, Any], target: Target) -> Plan:
     config = {"ociVersion": "1.0.2", "process": process}
-    return fit(config, bundle="/b", staged="/s", rootfs="/b/rootfs", target=target, sources={})
+    return fit(
+        config,
+        bundle="/b",
+        staged="/s",
+        rootfs="/b/rootfs",
+        place=VOLUMES,
+        target=target,
+        sources={},
+    )
 
 
 @pytest.mark.parametrize("engine", ["slurm", "local"])

@@ -1,0 +1,540 @@
+"""Volumes: directories and files that a container mounts, and only the submit host has.
+
+Container and node see a copy, on the file system that they share. All containers that use a volume
+at the same time have the same copy; when one ends, what has changed in it comes back, and the last
+one removes it. The engine's files for one container (/etc/hosts) have a copy in its staged bundle.
+
+::
+
+    ~volumes-ROOT/KEY/      beside the staged bundles; KEY is a digest of the source
+        lock                held by whoever copies, brings back or removes
+        volume.json         is there while the copy is complete, and counts
+        data                the copy; of a file, the directory that has it
+        leases/             a file for each container (`scrun.images.leases`)
+    BUNDLE/files/N/         the same, without `lock` and `leases`, for one container
+    BUNDLE/volumes.json     which volumes a container uses; written before the first is copied
+
+Everything here blocks: call it in a worker thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from scrun.core.errors import StagingError, described
+from scrun.core.paths import packages, read_regular
+from scrun.core.trees import everything_below
+from scrun.images.leases import Lease, give_back, take, those_that_hold
+from scrun.images.locks import locked, locked_if_free
+from scrun.supervisor.core.files import write
+from scrun.supervisor.core.private import not_ours
+from scrun.supervisor.staging.bring_back import Merged, merge
+from scrun.supervisor.staging.kept_changes import kept_prefix
+from scrun.supervisor.staging.mapped import remove_whoever_owns_it, run_mapped
+from scrun.supervisor.staging.owner import beside
+from scrun.supervisor.staging.plan import DATA, Volume, data_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+USED = "volumes.json"
+"""The file in a staged bundle that names the volumes of its container."""
+
+_STATE = "volume.json"
+_LEASES = "leases"
+_LOCK = "lock"
+_LARGEST = 1 << 20
+_TICK = 0.02  # seconds; the grain of file times is up to 10 ms
+_MOST_NAMED = 5
+_PAUSE = 0.5  # seconds between two lines of progress
+_MERGING = 3600.0
+_PROGRAM = """\
+import sys; sys.path.insert(0, sys.argv.pop(1))
+from scrun.supervisor.staging.volumes import main; sys.exit(main(sys.argv[1]))"""
+
+
+class _Used(msgspec.Struct, frozen=True):
+    """What a container uses.
+
+    Attributes:
+        lease: The container's.
+        volumes: Its volumes.
+        owners: Whether it has several users, so that the owners of files count.
+    """
+
+    lease: Lease
+    volumes: tuple[Volume, ...]
+    owners: bool
+
+
+class _State(msgspec.Struct, frozen=True):
+    """A copy.
+
+    Attributes:
+        source: What it is a copy of.
+        is_file: Whether that is a file.
+        since: What has changed in the copy after this time has to come back (nanoseconds; a time
+            of the copy's file system).
+        others_since: What has changed in the source after this time, others have changed.
+        owners: See `_Used`; of any container that has used it.
+        written: Whether any container could write to it.
+        conflicts: What both have changed; of what came back before.
+    """
+
+    source: str
+    is_file: bool
+    since: int
+    others_since: int
+    owners: bool
+    written: bool
+    conflicts: tuple[str, ...] = ()
+
+
+class Transfer(msgspec.Struct, frozen=True):
+    """How volumes are copied.
+
+    Attributes:
+        lease: The container's, where it is made.
+        limit: The most bytes of one; 0: any number.
+        tell: Called now and then with a line about the progress.
+        wait: Called now and then; raises when it is to be given up.
+    """
+
+    lease: Lease | None = None
+    limit: int = 0
+    tell: Callable[[str], None] = lambda text: None
+    wait: Callable[[], None] = lambda: None
+
+    @property
+    def whose(self) -> tuple[str, str]:
+        """The container's id, and the root directory of its record."""
+        return (self.lease.id, self.lease.root) if self.lease else ("", "")
+
+
+def bring_in(
+    directory: str,
+    volumes: Sequence[Volume],
+    transfer: Transfer,
+    *,
+    owners: bool,
+    mode: int,
+) -> list[str]:
+    """Copy the volumes of a container to where its nodes see them.
+
+    Args:
+        directory: Its staged bundle.
+        volumes: The volumes.
+        transfer: How to copy.
+        owners: Whether the container has several users.
+        mode: The mode of the directories above the copies.
+
+    Returns:
+        What could not be copied, for the container's user.
+
+    Raises:
+        StagingError: One cannot be copied. `bring_back` undoes the others.
+        OSError: Likewise.
+    """
+    if not volumes:
+        return []
+    assert transfer.lease is not None
+    used = _Used(transfer.lease, tuple(volumes), owners)
+    write(os.path.join(directory, USED), msgspec.json.encode(used))
+    missing = []
+    for volume in used.volumes:
+        try:
+            left_out = _bring_in(volume, used, transfer, mode)
+        except (OSError, RecursionError, StagingError) as error:
+            raise StagingError(
+                f"mount {volume.destination}: {volume.source} is only on this machine, and cannot "
+                f"be copied: {_why(error)}"
+            ) from error
+        if left_out:
+            missing.append(
+                f"sockets, devices and mounts in {volume.destination} ({_named(left_out)})"
+            )
+    return missing
+
+
+def _bring_in(volume: Volume, used: _Used, transfer: Transfer, mode: int) -> Sequence[str]:
+    if not volume.shared:
+        os.mkdir(volume.place, mode)
+        return _fill(volume, used, transfer)
+    folder = os.path.dirname(volume.place)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    if why := not_ours(folder):
+        raise StagingError(f"{folder}: {why}")
+    if mode & 0o11:
+        os.chmod(folder, mode)
+    leases = os.path.join(volume.place, _LEASES)
+    with _held(volume.place, transfer, mode) as state:
+        if state is not None and not those_that_hold(leases):  # its last user never ended
+            _settle(state, volume.place, "that used it before", os.path.dirname(folder), transfer)
+            os.unlink(os.path.join(volume.place, _STATE))
+            state = None
+        take(leases, used.lease)
+        if state is None:
+            return _fill(volume, used, transfer)
+        # what has changed here since it was copied; of what containers have changed, theirs counts
+        parts = (volume.source, volume.data)
+        _merge(parts, state, state.others_since, state.since, transfer)
+        owners, written = state.owners or used.owners, state.written or not volume.read_only
+        _write_state(volume.place, msgspec.structs.replace(state, owners=owners, written=written))
+        return ()
+
+
+def _fill(volume: Volume, used: _Used, transfer: Transfer) -> Sequence[str]:
+    """Make a copy; what is there of an earlier one was never complete."""
+    folder = os.path.join(volume.place, DATA)
+    if os.path.lexists(folder):
+        remove_whoever_owns_it(folder)
+    os.mkdir(folder, 0o700)
+    state = _State(
+        source=volume.source,
+        is_file=volume.is_file,
+        since=0,
+        others_since=time.time_ns(),
+        owners=used.owners,
+        written=not volume.read_only,
+    )
+    left_out = _merge((volume.source, volume.data), state, -1, 0, transfer).left_out
+    _write_state(volume.place, msgspec.structs.replace(state, since=_mark(volume.place)))
+    return left_out
+
+
+def bring_back(directory: str, transfer: Transfer) -> None:
+    """Bring back what a container has changed in its volumes, and stop using them.
+
+    What cannot be brought back is kept.
+
+    Args:
+        directory: Its staged bundle.
+        transfer: How to copy; its limit does not count.
+
+    Raises:
+        StagingError: Something was not brought back; it says what, why, and where it is.
+    """
+    path = os.path.join(directory, USED)
+    if not os.path.lexists(path):
+        return
+    transfer = msgspec.structs.replace(transfer, limit=0)
+    try:
+        used = msgspec.json.decode(read_regular(path, _LARGEST), type=_Used)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise StagingError(f"{path}: {error}") from error
+    failures = []
+    for volume in used.volumes:
+        try:
+            _bring_back(volume, used.lease, beside(directory), transfer)
+        except StagingError as error:
+            failures.append(str(error))
+        except OSError as error:
+            failures.append(f"{volume.source}: {described(error)}")
+    if failures:
+        raise StagingError("; ".join(failures))
+
+
+def _bring_back(volume: Volume, lease: Lease, base: str, transfer: Transfer) -> None:
+    place = volume.place
+    if not volume.shared:
+        if (state := _read_state(place)) is not None:
+            _settle(state, place, lease.id, base, transfer)
+        return
+    if not os.path.isdir(place):  # it was never copied, or was brought back before
+        return
+    leases = os.path.join(place, _LEASES)
+    with _held(place, transfer) as state:
+        others = any(
+            (one.root, one.id) != (lease.root, lease.id) for one in those_that_hold(leases)
+        )
+        kept: StagingError | None = None
+        try:
+            if state is not None and others:
+                _catch_up(state, place, lease.id, transfer)
+            elif state is not None:
+                _settle(state, place, lease.id, base, transfer)
+        except StagingError as error:
+            kept = error
+        finally:
+            give_back(leases, lease)
+        if not others:  # an OSError leaves it to whoever tidies up
+            _remove(place)
+        if kept is not None:
+            raise kept
+
+
+def _catch_up(state: _State, place: str, container: str, transfer: Transfer) -> None:
+    """Bring back what has changed until now in a copy that others go on using.
+
+    Raises:
+        StagingError: Not all of it came back; whoever ends next tries again.
+    """
+    if not state.written:
+        return
+    since = _mark(place)
+    time.sleep(_TICK)  # whatever changes after the mark has a later time
+    conflicts = _return(state, place, container, transfer)
+    state = msgspec.structs.replace(
+        state,
+        since=since,
+        others_since=time.time_ns(),
+        conflicts=tuple(dict.fromkeys((*state.conflicts, *conflicts))),
+    )
+    _write_state(place, state)
+    if conflicts:
+        where = f"{place}/{DATA}, until the last container that uses it has ended"
+        raise StagingError(_both(state.source, container, conflicts, where))
+
+
+def _settle(state: _State, place: str, container: str, base: str, transfer: Transfer) -> None:
+    """Bring back what has changed in a copy, or keep the copy.
+
+    Raises:
+        StagingError: It is kept; says where.
+        OSError: It could not be kept, and is where it was.
+    """
+    if not state.written:
+        return
+    try:
+        conflicts = dict.fromkeys((*state.conflicts, *_return(state, place, container, transfer)))
+    except StagingError as error:
+        kept = _keep(place, container, base)
+        remedy = f"the container's files are kept in {kept}: remove it if you need none of them"
+        raise StagingError(f"{error}; {remedy}") from error
+    if conflicts:
+        kept = _keep(place, container, base)
+        raise StagingError(_both(state.source, container, tuple(conflicts), kept))
+
+
+def _return(state: _State, place: str, container: str, transfer: Transfer) -> Sequence[str]:
+    """Bring back what has changed in a copy; return what others have changed as well.
+
+    Raises:
+        StagingError: Not all of it came back.
+    """
+    parts = (data_in(place, state.source, is_file=state.is_file), state.source)
+    gone = not (state.is_file or os.path.lexists(state.source))
+    if gone and all(one.st_ctime_ns <= state.since for one in everything_below(parts[0])):
+        return ()
+    try:
+        return _merge(parts, state, state.since, state.others_since, transfer).conflicts
+    except (OSError, RecursionError, StagingError) as error:
+        raise StagingError(
+            f"not all that container {container} has changed is in {state.source}: {_why(error)}"
+        ) from error
+
+
+def _both(source: str, container: str, conflicts: Sequence[str], where: str) -> str:
+    return (
+        f"{source}: {_named(conflicts)} changed here while container {container} changed it, too, "
+        f"and stays as it is here; the container's is in {where}"
+    )
+
+
+def _named(paths: Sequence[str]) -> str:
+    more = len(paths) - _MOST_NAMED
+    shown = ", ".join(ascii(path)[1:-1] for path in paths[:_MOST_NAMED])
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _why(error: Exception) -> str:
+    return described(error) if isinstance(error, OSError) else str(error)
+
+
+def _keep(place: str, container: str, base: str) -> str:
+    """Move a copy to where nobody removes it; return its directory."""
+    kept = tempfile.mkdtemp(prefix=kept_prefix(container), dir=base)
+    os.rename(os.path.join(place, DATA), os.path.join(kept, DATA))
+    return kept
+
+
+@contextlib.contextmanager
+def _held(place: str, transfer: Transfer, mode: int = 0) -> Iterator[_State | None]:
+    """Hold the lock of a shared volume; yields what is known of its copy, if that is complete.
+
+    Args:
+        place: Its directory.
+        transfer: Is told what is waited for.
+        mode: The directory's mode if it is missing; 0: it is there.
+    """
+    path = os.path.join(place, _LOCK)
+
+    def waiting(said: str) -> None:
+        transfer.wait()
+        transfer.tell(f"{place} is being copied for another container")
+
+    while True:
+        if mode:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(place, mode)
+        with contextlib.ExitStack() as stack:
+            lock = stack.enter_context(locked(path, waiting=waiting))
+            if lock.is_at(path):  # else whoever held it has removed it
+                yield _read_state(place)
+                return
+
+
+def _mark(place: str) -> int:
+    """Return the time of now, as the file system of a copy has it (nanoseconds)."""
+    os.utime(place)
+    return os.stat(place).st_ctime_ns
+
+
+def _read_state(place: str) -> _State | None:
+    try:
+        return msgspec.json.decode(
+            read_regular(os.path.join(place, _STATE), _LARGEST), type=_State
+        )
+    except FileNotFoundError:
+        return None
+    except msgspec.MsgspecError as error:
+        raise StagingError(f"{place}/{_STATE}: {error}") from error
+
+
+def _write_state(place: str, state: _State) -> None:
+    path = os.path.join(place, _STATE)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(f"{path}.new")
+    write(f"{path}.new", msgspec.json.encode(state))
+    os.rename(f"{path}.new", path)
+
+
+def _remove(place: str) -> None:
+    """Remove a shared volume whose lock is held; first what says that its copy counts."""
+    for name in (_STATE, f"{_STATE}.new", DATA, _LEASES, _LOCK):
+        if os.path.lexists(path := os.path.join(place, name)):
+            remove_whoever_owns_it(path)
+    os.rmdir(place)
+    with contextlib.suppress(OSError):  # others are there
+        os.rmdir(os.path.dirname(place))
+
+
+def tidy(folder: str) -> Iterator[str]:
+    """Bring back the shared volumes that no container uses any more, and remove them.
+
+    Their users have ended with the machine, or have lost their records.
+
+    Args:
+        folder: The directory of the shared volumes.
+
+    Yields:
+        A line about each.
+    """
+    try:
+        places = [os.path.join(folder, name) for name in os.listdir(folder)]
+    except OSError:
+        return
+    base = os.path.dirname(folder)
+    for place in places:
+        path = os.path.join(place, _LOCK)
+        with contextlib.suppress(FileNotFoundError), locked_if_free(path) as free:
+            if not free or those_that_hold(os.path.join(place, _LEASES)):
+                continue
+            try:
+                if (state := _read_state(place)) is not None:
+                    _settle(state, place, "that used it", base, Transfer())
+                    yield f"{state.source}: what containers had changed is back"
+                _remove(place)
+            except (StagingError, OSError) as error:
+                yield _why(error)
+
+
+def _merge(
+    parts: tuple[str, str], state: _State, since: int, others_since: int, transfer: Transfer
+) -> Merged:
+    """Carry over changes as this user, or as one with the subordinate ids as well.
+
+    Args:
+        parts: From where, and to where.
+        state: The copy.
+        since: See `bring_back.merge`; so is the next.
+        others_since: Likewise.
+        transfer: How.
+    """
+    order = _Order(parts, state.is_file, since, others_since, state.owners, transfer.limit)
+    try:
+        return _carry_over(order, transfer)
+    except PermissionError:
+        if os.geteuid() == 0 or not state.owners:
+            raise
+        text = msgspec.json.encode(order).decode()
+        done = run_mapped((sys.executable, "-I", "-c", _PROGRAM, packages(), text), _MERGING)
+        if done is None:  # there are no subordinate ids
+            raise
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise StagingError(said or f"status {done.returncode}")
+    return msgspec.json.decode(done.stdout, type=Merged)
+
+
+class _Order(msgspec.Struct, frozen=True):
+    """What to carry over; see `bring_back.merge`.
+
+    Attributes:
+        parts: From where, and to where.
+        is_file: Whether both are files.
+        since: See there; so are the others.
+        others_since: Likewise.
+        owners: Likewise.
+        limit: The most bytes; 0: no limit.
+    """
+
+    parts: tuple[str, str]
+    is_file: bool
+    since: int
+    others_since: int
+    owners: bool
+    limit: int
+
+
+def _carry_over(order: _Order, transfer: Transfer) -> Merged:
+    copied, original = order.parts
+    names: list[str] = []
+    if order.is_file:
+        names = [os.path.basename(original)]
+        copied, original = os.path.dirname(copied), os.path.dirname(original)
+    shown = time.monotonic()
+    total = 0
+
+    def count(size: int) -> None:
+        nonlocal total, shown
+        total += size
+        if order.limit and total > order.limit:
+            raise StagingError(f"it has more than {order.limit >> 20} MiB")
+        if (now := time.monotonic()) > shown + _PAUSE:
+            shown = now
+            transfer.tell(f"volume {order.parts[0]}: {total >> 20} MiB copied")
+
+    def go_on() -> bool:
+        transfer.wait()
+        return True
+
+    return merge(
+        copied,
+        original,
+        names,
+        since=order.since,
+        others_since=order.others_since,
+        owners=order.owners,
+        go_on=go_on,
+        count=count,
+    )
+
+
+def main(text: str) -> int:
+    """Carry out an order, in a process with other rights; print what was not carried over."""
+    try:
+        merged = _carry_over(msgspec.json.decode(text, type=_Order), Transfer())
+    except (OSError, RecursionError, StagingError) as error:
+        sys.stderr.write(f"{_why(error)}\n")
+        return 1
+    sys.stdout.buffer.write(msgspec.json.encode(merged))
+    return 0
