@@ -75,6 +75,7 @@ class Container:
         self._waited = False
         self._began = time.monotonic()
         self._hit_at = 0.0
+        self._is_up = False
         before, after = (b"".join(b"%d\n" % n for n in range(1, m + 1)) for m in plan.lines)
         text = {"lines": before + after, "terminal": b"down\n", "stdin": before}
         text |= {"logs": text["lines"], "attach": answers(plan).encode()}
@@ -212,6 +213,8 @@ class Container:
         if self.plan.kind not in DETACHED:
             self.seen.out = bytes(held.stdout.data) if held.stdout else b""
         self.note(f"standard error: {held.stderr.text!r}")
+        if self._is_up and self.plan.has_volume:
+            self.seen.missing = self.testbed.what_is_missing(self.plan)
         if os.path.lexists(f"{self.testbed.root_of(self.plan)}/{self.id}"):
             self.seen.left.append("its record")
         if self.plan.kind == "script":
@@ -259,6 +262,7 @@ class Container:
             stdout, plain = watchers.output or held.stdout, self._first
             assert stdout is not None
             await in_time(CALL, "first output", lambda: stdout.until(plain))
+            self._is_up = True
             await watchers.begin()
             await self._enter(RUNNING)
             if self.plan.kind == "exec":

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tests.stress.chaos.faults import (
+    ANCHORED,
     DELETING,
     ENDING,
     ENGINES,
@@ -74,6 +75,11 @@ class Plan(msgspec.Struct, frozen=True):
     def is_beside(self) -> bool:
         """Whether its fault hits another member of its pod."""
         return self.pod is not None and self.moment is None and self.fault != NONE
+
+    @property
+    def has_volume(self) -> bool:
+        """Whether it writes to a volume that the nodes do not see."""
+        return self.engine == "slurm" and self.kind not in ANCHORED and not self.fault.disk
 
     @property
     def has_own_process(self) -> bool:

@@ -32,6 +32,10 @@ POINTS = {
     "granted": ("scrun.supervisor.engines.slurm.allocation:_environment", "before"),
     "staged": ("scrun.supervisor.staging.staged_bundle:stage_in", "after"),
     "unstaged": ("scrun.supervisor.staging.staged_bundle:stage_out", "before"),
+    "volume-copied": ("scrun.supervisor.staging.volumes:_fill", "before"),
+    "volume-back": ("scrun.supervisor.staging.volumes:_settle", "before"),
+    "file-back": ("scrun.supervisor.staging.bring_back:_replaced", "before"),
+    "files-back": ("scrun.supervisor.staging.volumes:_remove", "before"),
     "anchor-ended": ("scrun.supervisor.containers.anchors:Anchor.end", "after"),
     "name-left": ("scrun.supervisor.daemon.server:Server._withdraw", "after"),
     "listening": ("scrun.supervisor.nodes.dialing:listen", "after"),
@@ -44,7 +48,10 @@ POINTS = {
 OF_SHIMS = ("listening", "shim-ready", "created-there")
 """Those that only containers of a shim come to."""
 
-REPEATED = ("noted", "child-started")
+OF_VOLUMES = ("volume-copied", "volume-back", "file-back", "files-back")
+"""Those that only containers on a cluster come to, and not those that a script stages."""
+
+REPEATED = ("noted", "child-started", "file-back")
 """Those whose functions are called several times for a container."""
 
 

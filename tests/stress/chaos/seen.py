@@ -70,6 +70,7 @@ class Seen(msgspec.Struct):
         executed: How `exec` ended.
         exec_lasts: Whether a program of `exec` outlives the supervisor.
         watched: How commands ended that were open beside it, and how they would undisturbed.
+        missing: What its volume lacks of what it has written, or has besides.
         staged_out: How often the script's stage_out was called.
         bad_client: What a client that does not behave has brought about.
         seconds: How long it took from the fault until all was undone.
@@ -92,6 +93,7 @@ class Seen(msgspec.Struct):
     executed: Answer | None = None
     exec_lasts: bool = True
     watched: list[tuple[str, Answer, Answer]] = []
+    missing: list[str] = []
     staged_out: int = 0
     bad_client: str = ""
     seconds: float = 0.0
@@ -101,6 +103,8 @@ def judge(plan: Plan, seen: Seen) -> list[Problem]:
     """Return what is wrong with a container."""
     found = [Problem(Kind.HANG, text) for text in seen.hangs]
     found += [Problem(Kind.LEAK, text) for text in seen.left]
+    if seen.missing:
+        found.append(Problem(Kind.LINES, f"its volume: {', '.join(seen.missing)}"))
     if seen.bad_client:
         found.append(Problem(Kind.WORDS, seen.bad_client))
     if seen.hangs:  # the rest follows from it

@@ -22,7 +22,7 @@ from tests.stress.chaos.faults import (
     Fault,
     Moment,
 )
-from tests.stress.chaos.points import OF_SHIMS, POINTS
+from tests.stress.chaos.points import OF_SHIMS, OF_VOLUMES, POINTS
 from tests.stress.chaos.processes import PROCESSES
 from tests.stress.chaos.shims import SHIMS
 
@@ -45,7 +45,8 @@ FAULTS: tuple[Fault, ...] = (
             own=True,
             weight=1,
             point=point,
-            engines=("slurm",) if point in OF_SHIMS else ENGINES,
+            engines=("slurm",) if point in (*OF_SHIMS, *OF_VOLUMES) else ENGINES,
+            kinds=OF_IMAGES if point in OF_VOLUMES else KINDS,
             launches=("shim",) if point in OF_SHIMS else LAUNCHES,
         )
         for point in POINTS

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import shutil
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -45,8 +46,12 @@ end
 ANSWERS = "while read -r n && [ $n != end ]; do echo got $n; done"
 """Answers to each line."""
 
-_DEAF = "trap '' TERM INT HUP QUIT USR1; echo up; "
-_UP = f"trap 'exit {TRAPPED}' TERM INT; echo up; "
+FILES = 3
+"""How many files each container writes to its volume before it says that it is up."""
+
+_WRITE = f"for n in $(seq {FILES}); do echo $n >/tmp/$n; done; "
+_DEAF = f"trap '' TERM INT HUP QUIT USR1; {_WRITE}echo up; "
+_UP = f"trap 'exit {TRAPPED}' TERM INT; {_WRITE}echo up; "
 
 
 def launch_of(conf: str) -> str:
@@ -215,6 +220,20 @@ class Testbed:
         command, environment = self.command(plan, *arguments), self.environment(plan)
         return Call(self.children, command, environment, stdin=stdin)
 
+    def volume(self, plan: Plan) -> Path:
+        """Return a container's volume, which the nodes do not see."""
+        return Path("/dev/shm", self.site.base.name, str(plan.number))
+
+    def what_is_missing(self, plan: Plan) -> list[str]:
+        """Return what is not in a container's volume as it has written it; remove the volume."""
+        volume = self.volume(plan)
+        names = {str(number) for number in range(1, FILES + 1)}
+        wrong = {path.name for path in volume.iterdir()}.symmetric_difference(names)
+        found = names.difference(wrong)
+        wrong |= {name for name in found if (volume / name).read_text() != f"{name}\n"}
+        shutil.rmtree(volume)
+        return sorted(wrong)
+
     def bundle(self, plan: Plan) -> Path:
         """Make a container's bundle."""
         before, after = plan.lines
@@ -235,6 +254,12 @@ class Testbed:
             "sh", "-c", scripts[plan.kind], terminal=plan.kind in ("terminal", "attach")
         )
         config["process"]["env"].append(f"{TAG}={self.tag(plan)}")
+        if plan.has_volume:
+            volume = self.volume(plan)
+            volume.mkdir(parents=True, mode=0o700)
+            self.site.user.give(volume)
+            mount = {"destination": "/tmp", "type": "bind", "source": str(volume)}
+            config["mounts"].append({**mount, "options": ["rbind"]})
         if plan.pod is not None:
             config["annotations"]["org.scrun.pod"] = f"{self.site.base.name}.{plan.pod}"
         if plan.fault.disk == "store":
@@ -273,6 +298,7 @@ class Testbed:
     def close(self) -> None:
         """Remove what is not below the site's directory."""
         self.unmount()
+        shutil.rmtree(Path("/dev/shm", self.site.base.name), ignore_errors=True)
         if "_pointed" in self.__dict__:
             self._pointed.close()
         for path in self._confs:
