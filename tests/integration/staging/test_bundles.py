@@ -246,6 +246,17 @@ def test_skopeo_and_scrun_bundle(site: Site, image: Path) -> None:
     assert not [name for name in listing(site) if name.startswith(".")]
 
 
+@pytest.mark.covers("scrun bundle")
+@BOTH
+def test_what_an_image_has_at_a_volume_is_there(site: Site, image: Path) -> None:
+    """umoci's config.json mounts an empty tmpfs there, from which nothing can be run."""
+    volume = ("--config.volume", "/etc", "--config.volume", "/bin")
+    call(site, "umoci", "config", "--image", f"{image}:latest", *volume)
+    made = site.base / "b" / "made"
+    site.must("bundle", str(image), str(made))
+    assert site.must("run", "--bundle", str(made), "c1") == MARK
+
+
 @pytest.mark.covers("guide Bundles: skopeo and umoci")
 @BOTH
 def test_skopeo_and_umoci_by_hand(site: Site, image: Path) -> None:

@@ -145,6 +145,19 @@ def test_sockets_are_left_out_with_a_word(site: Site, volume: Path) -> None:
 
 
 @USER
+def test_owners_that_are_subordinate_ids(site: Site, volume: Path) -> None:
+    """They come back as they went, though only a container's user may read the file."""
+    script = "echo 1 >/x/theirs; chmod 600 /x/theirs; chown 7:8 /x/theirs; chown 9:9 /x"
+    of_image(site, "--mount", f"{volume}:/x", script=script)
+    status = (volume / "theirs").stat()
+    assert len({status.st_uid, status.st_gid, volume.stat().st_uid, site.user.uid}) == 4
+    again = "cat /x/theirs; stat -c %u:%g /x /x/theirs; rm /x/theirs; chown 0:0 /x"
+    assert of_image(site, "--mount", f"{volume}:/x", script=again) == "1\n9:9\n7:8\n"
+    assert os.listdir(volume) == ["file"]
+    assert left(site) == []
+
+
+@USER
 @pytest.mark.parametrize("whom", ["one", "all"])
 def test_a_supervisor_that_is_killed(site: Site, volume: Path, whom: str) -> None:
     """Its successor brings the volume back; without one, whoever deletes the container does."""

@@ -357,6 +357,24 @@ def test_what_was_mounted_for_a_container_is_looked_for_elsewhere(
     assert survey.on_the_nodes(path, "/bundle", "/images/one", MOUNTS) == there
 
 
+@pytest.mark.parametrize("path", ["/", "/usr", "/bundle/config"])
+def test_the_machines_own_root_was_made_for_no_container(path: str) -> None:
+    """`"root": {"path": "/"}` had the whole machine copied."""
+    assert survey.on_the_nodes(path, "/bundle", "/", MOUNTS) == path
+
+
+def test_a_root_file_system_that_is_too_large_is_not_copied(
+    bundle: Path, staged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        staged_bundle, "rootfs_for_nodes", lambda *_: (str(bundle / "rootfs"), "is far")
+    )
+    (bundle / "rootfs" / "large").write_bytes(b"x" * (2 << 20))
+    with pytest.raises(StagingError, match=r"is far, and has more than 1 MiB to copy.*copy_size"):
+        stage(bundle, staged)
+    assert not staged.exists()
+
+
 def test_this_machine_is_described_as_it_is() -> None:
     target = local_target(uid=os.geteuid(), gid=os.getegid())
     status = Path("/proc/self/status").read_text()
