@@ -252,9 +252,7 @@ def _bring_back(volume: Volume, lease: Lease, base: str, transfer: Transfer) -> 
         return
     leases = os.path.join(place, _LEASES)
     with _held(place, transfer) as state:
-        others = any(
-            (one.root, one.id) != (lease.root, lease.id) for one in those_that_hold(leases)
-        )
+        others = any(one != lease for one in those_that_hold(leases))
         kept: StagingError | None = None
         try:
             if state is not None and others:
