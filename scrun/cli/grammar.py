@@ -147,6 +147,7 @@ COMMANDS: dict[str, Command] = {
         (
             ("detach", "d", None, USED, ONCE, "Return as soon as it is started"),
             ("keep", "", None, USED, ONCE, "Keep its record when it has ended"),
+            ("replace", "", None, USED, ONCE, "First delete a container that has its id"),
             *_CREATE,
             *OF_IMAGES,
         ),

@@ -99,10 +99,14 @@ class Anchored:
         Raises:
             OSError: The anchor could not be made, or the pid file's file system is full.
         """
-        pid = self.anchor.pid if self.anchor else posix.getpid()
         if self.pid_file:
-            self.pid_file.name_anchor(pid, self.anchor)
-        return pid
+            self.pid_file.name_anchor(self.pid, self.anchor)
+        return self.pid
+
+    @property
+    def pid(self) -> int:
+        """The anchor's pid."""
+        return self.anchor.pid if self.anchor else posix.getpid()
 
     def sent(self) -> None:
         """Close the descriptor that the supervisor has received."""

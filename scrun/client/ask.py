@@ -76,7 +76,7 @@ def build_request(parsed: Parsed, container: str) -> "list[bytes]":
 
 def asked_again(fields: "list[bytes]") -> "list[bytes]":
     """Return a request for the successor of a supervisor that may have carried it out."""
-    return [*fields[:2], b"1"] if fields[0] in _NOT_TWICE else fields
+    return [*fields[:2], b"1", *fields[3:]] if fields[0] in _NOT_TWICE else fields
 
 
 def _load_output() -> None:

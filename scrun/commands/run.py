@@ -1,11 +1,14 @@
 """scrun run: create a container, start it, and wait for its end.
 
 In the foreground this process is the container's anchor: it forwards signals, exits with the
-container's status, and deletes the container at the end unless `--keep` is given. With `--detach`
-it is `create` and `start` in one call; output for a terminal, pipe or socket is then captured in
-the container's record, for `scrun logs` and `scrun attach`.
+container's status, and deletes the container at the end unless `--keep` is given. With `--replace`
+it deletes another container that has the id before it begins: of two calls at the same time one
+replaces the other one's container, or finds the id taken. With `--detach` it is `create` and
+`start` in one call; output for a terminal, pipe or socket is then captured in the container's
+record, for `scrun logs` and `scrun attach`.
 
-Wire: as `create`, `start` and `delete`.
+Wire: as `create`, `start` and `delete`; the last two name the pid, because another `run --replace`
+may have replaced the container meanwhile.
 
 Errors: as those; a container that cannot be started is deleted again.
 """
@@ -13,11 +16,11 @@ Errors: as those; a container that cannot be started is deleted again.
 import os
 
 from scrun.anchor.foreground import CarriedTerminal, KeptTerminal, pass_signals_on, stay
-from scrun.cli.grammar import OF_IMAGES
+from scrun.cli.grammar import GLOBAL, OF_IMAGES
 from scrun.cli.parse import Parsed
 from scrun.client.anchored import Anchored
 from scrun.client.answer import fetch_answer
-from scrun.client.ask import ask, record_root
+from scrun.client.ask import ask, forward, record_root
 from scrun.client.submit import submit
 from scrun.core.errors import UsageError
 from scrun.core.pods import wants_terminal
@@ -45,6 +48,8 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     if parsed.text("console-socket") and not detach:
         raise UsageError("run: --console-socket needs --detach: else it uses this terminal")
     directory = record_root(parsed) + "/" + container
+    if parsed.count("replace") and (status := delete_other(parsed, container)):
+        return status
     with Anchored(parsed) as anchored:
         own = None if detach else _terminal(parsed)
         carried = own if isinstance(own, CarriedTerminal) else None
@@ -55,9 +60,10 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
             reason_shown = False
             if not detach:
                 pass_signals_on(anchored.socket, carried)
-            status, answer = fetch_answer(directory, [b"start", os.fsencode(container)])
+            pid = answer or b"%d" % anchored.pid
+            status, answer = fetch_answer(directory, [b"start", os.fsencode(container), b"", pid])
             if status:
-                _delete(directory)
+                _delete(directory, pid)
     if status:
         from scrun.cli.failure import report_failure
 
@@ -73,7 +79,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         if own:
             own.restore()
         if not parsed.count("keep"):
-            _delete(directory)
+            _delete(directory, pid)
 
 
 def _refuse_options_of_images(parsed: Parsed) -> None:
@@ -85,10 +91,26 @@ def _refuse_options_of_images(parsed: Parsed) -> None:
         )
 
 
-def _delete(directory: str) -> None:
-    """Delete a container; after a failure the next `list` shows it."""
+def delete_other(parsed: Parsed, container: str) -> int:
+    """Delete the container that has an id, whoever serves it; return the exit status.
+
+    Raises:
+        ScrunError: It cannot be deleted.
+        OSError: Likewise.
+    """
+    delete = Parsed()
+    delete.command, delete.id = "delete", container
+    known = {option[0] for option in GLOBAL}
+    delete.options = {name: value for name, value in parsed.options.items() if name in known}
+    delete.options["force"] = True
+    return forward(delete)
+
+
+def _delete(directory: str, pid: bytes) -> None:
+    """Delete the container with this pid; after a failure the next `list` shows it."""
+    container = os.fsencode(os.path.basename(directory))
     try:
-        ask(directory, "supervisor", [b"delete", os.fsencode(os.path.basename(directory)), b"1"])
+        ask(directory, "supervisor", [b"delete", container, b"1", pid])
     except OSError:
         pass
 

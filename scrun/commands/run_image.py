@@ -62,12 +62,16 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     if not (container := parsed.text("name")):
         container = f"{reference.short}-{os.urandom(4).hex()}"
     lease = lease_of(root := record_root(parsed), check_id(container))
-    if has_record(f"{root}/{container}"):
+    replaces = bool(parsed.count("replace"))
+    if not replaces and has_record(f"{root}/{container}"):
         raise ContainerExists.named(container)
     try:
         with interruptible():
             request = open_store(parsed)
             store, entry = _rootfs(reference, request, parsed, lease)
+        if replaces and (status := _replace(parsed, container, request.store)):
+            store.give_back(entry.key, lease)
+            return status
     except Interrupted as signal:
         return signal.status
     try:
@@ -86,15 +90,29 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
                 store.remove(entry.key)
 
 
+def _replace(parsed: Parsed, container: str, store: Store) -> int:
+    """Delete the container that has the id, and its leases; return the exit status."""
+    from scrun.commands.run import delete_other
+
+    if status := delete_other(parsed, container):
+        return status
+    for one in (store, store.names()):
+        for entry in one.entries():
+            one.users(entry.key)  # else a lease of the old container would hold for the new one
+    return 0
+
+
 def _check(parsed: Parsed) -> None:
     """Refuse options that have no meaning together."""
     pairs = (
         ("entrypoint", "no-entrypoint"), ("home", "no-home"), ("writable", "read-only"),
-        ("save", "detach"), ("save", "keep"), ("save", "read-only"),
+        ("save", "detach"), ("save", "keep"), ("save", "read-only"), ("save", "replace"),
     )  # fmt: skip
     for one, other in pairs:
         if parsed.options.get(one) and parsed.options.get(other):
             raise UsageError(f"run: --{one} does not go with --{other}")
+    if parsed.count("replace") and not parsed.text("name"):
+        raise UsageError("run: --replace needs --name: else each container has an id of its own")
     for name in ("bundle", "config"):
         if parsed.options.get(name):
             raise UsageError(f"run: --{name} does not go with an image: see 'scrun run --help'")

@@ -100,5 +100,7 @@ def those_that_hold(folder: str) -> list[Lease]:
 
 
 def _name(lease: Lease) -> str:
-    whose = f"{lease.taker.host}\0{lease.root}\0{lease.id}".encode(errors="surrogateescape")
+    # each taker has one of its own: that of a container that was replaced gives back no other
+    taker = f"{lease.taker.host}\0{lease.taker.pid}\0{lease.taker.started}"
+    whose = f"{taker}\0{lease.root}\0{lease.id}".encode(errors="surrogateescape")
     return blake2s(whose, digest_size=12).hexdigest()

@@ -13,10 +13,12 @@ precede the reply to `create`; they begin with 251 to 255 (`scrun.protocol.progr
 Requests, with their fields::
 
     state  [ID]
-    start  [ID, AGAIN]                 AGAIN: "1" if a supervisor was asked before, and has not
+    start  [ID, AGAIN, PID]            AGAIN: "1" if a supervisor was asked before, and has not
                                        answered: what it has done already is no error
+                                       PID: of the container that is meant, if it is known:
+                                       another one may have the id by now
     kill   [ID, SIGNAL, ALL]           ALL: "1" or absent
-    delete [ID, FORCE]                 FORCE: "1" or ""
+    delete [ID, FORCE, PID]            FORCE: "1" or ""
     pause  [ID, AGAIN]
     resume [ID, AGAIN]
     ps     [ID, FORMAT, OPTION...]     FORMAT: "table" or "json"; options of ps(1)

@@ -167,7 +167,17 @@ class ClientRequest:
     @property
     def _is_asked_again(self) -> bool:
         """Whether a supervisor that has died before it answered may have carried it out."""
-        return self._arguments[1:] == [b"1"]
+        return self._arguments[1:2] == [b"1"]
+
+    @property
+    def _was_replaced(self) -> bool:
+        """Whether another container has the id of the one whose pid the caller has named."""
+        if not (named := self._arguments[2:3]):
+            return False
+        try:
+            return named != [b"%d" % self._containers.find(self._id).pid]
+        except ScrunError:  # there is none, or its record is damaged
+            return False
 
     def _live(self, purpose: str) -> Container:
         return self._containers.live(self._id, purpose)
@@ -180,6 +190,8 @@ class ClientRequest:
 
     async def _start(self) -> bytes:
         container = self._live("start")
+        if self._was_replaced:
+            raise StateError(f"container {self._id} was replaced before it was started")
         await container.files.shown.wait()
         self._afterwards = await container.start(again=self._is_asked_again)
         return DONE
@@ -201,7 +213,8 @@ class ClientRequest:
         return DONE
 
     async def _delete(self) -> bytes:
-        await self._containers.delete(self._id, force=bool(self._arguments[1]))
+        if not self._was_replaced:
+            await self._containers.delete(self._id, force=bool(self._arguments[1]))
         return DONE
 
     async def _tidy(self) -> bytes:

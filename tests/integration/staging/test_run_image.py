@@ -301,6 +301,7 @@ def test_a_terminal(registry: Registry) -> None:
         (("--bundle", ".", "/"), "run: --bundle does not go with an image"),
         (("--home", "--no-home", "/"), "run: --home does not go with --no-home"),
         (("--save=x", "-d", "/"), "run: --save does not go with --detach"),
+        (("--replace", "/"), "run: --replace needs --name"),
         (("--mount", "x", "/"), "--mount x: there is no "),
         (("--mount", "/etc:etc", "/"), "--mount /etc:etc: write SRC:DST, where DST is absolute"),
         (("--mount", "/etc:/x:rot", "/"), "--mount /etc:/x:rot: cannot be 'rot', only ro, rw"),
@@ -361,6 +362,20 @@ def test_an_id_that_is_taken(registry: Registry) -> None:
     told = registry.site.fails("run", "--name", "one", box(registry))
     assert "container with id one already exists" in told
     registry.site.must("delete", "--force", "one")
+
+
+@HERE
+def test_an_id_that_is_taken_is_replaced(registry: Registry) -> None:
+    """What the old container used may be removed then."""
+    words, sleep = ("--detach", "--replace", "--name", "one"), ("sleep", "60")
+    run(registry, *words, box(registry), *sleep)
+    [old] = images(registry)
+    run(registry, *words, registry.push("next:1", "--config.env", "A=of the next"), *sleep)
+    [new] = {*images(registry)} - {old}
+    assert registry.site.must("exec", "one", "sh", "-c", "echo $A") == "of the next\n"
+    registry.site.must("image", "prune")
+    assert images(registry) == [new]
+    registry.site.must("delete", "one")
 
 
 @HERE

@@ -165,6 +165,17 @@ def test_what_is_used_stays(store: Store, tmp_path: Path) -> None:
     assert os.listdir(f"{store.path}/leases") == []
 
 
+def test_a_lease_is_given_back_by_its_taker(store: Store, tmp_path: Path) -> None:
+    """A container may have been replaced by one with its id and its image."""
+    store.make(KEY, filled)
+    mine = lease_of(str(tmp_path), "c1")
+    theirs = replace(mine, taker=replace(myself(), pid=1, started=0))
+    store.lease(KEY, mine)
+    store.lease(KEY, theirs)
+    store.give_back(KEY, mine)
+    assert store.users(KEY) == [theirs]
+
+
 def test_leases_of_another_machine_hold_for_a_month(store: Store) -> None:
     store.make(KEY, filled)
     there = Lease("c1", "/run/scrun", replace(myself(), host="elsewhere"))
