@@ -24,13 +24,20 @@ def steps(page: Path) -> list[Step]:
     found: list[Step] = []
     blocks = re.findall(r"^```console\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     for block in sorted(blocks, key=lambda block: "tools/setup" not in block):
-        for line in block.splitlines():
-            if line.startswith("$ "):
-                found.append(Step(line[2:]))
-            elif found[-1].command.endswith("\\"):
-                found[-1].command += "\n" + line
-            else:
-                found[-1].output.append(line)
+        found += steps_of(block)
+    return found
+
+
+def steps_of(block: str, prompt: str = "$ ") -> list[Step]:
+    """The commands of one session, in order."""
+    found: list[Step] = []
+    for line in block.splitlines():
+        if line.startswith(prompt):
+            found.append(Step(line.removeprefix(prompt)))
+        elif found[-1].command.endswith("\\"):
+            found[-1].command += "\n" + line
+        else:
+            found[-1].output.append(line)
     return found
 
 
