@@ -12,7 +12,7 @@ from hypothesis import settings
 
 pytest.register_assert_rewrite("tests.harness")
 
-from tests.harness import users  # noqa: E402  (rewritten only when imported after that line)
+from tests.harness import apart, users  # noqa: E402  (rewritten when imported after that line)
 from tests.harness.processes import descriptors  # noqa: E402
 from tests.harness.site import Site  # noqa: E402
 
@@ -30,6 +30,12 @@ _examples = os.environ.get("SCRUN_FUZZ_EXAMPLES")
 settings.register_profile("same", derandomize=True, database=None, deadline=None)
 settings.register_profile("long", max_examples=int(_examples or 20_000), deadline=None)
 settings.load_profile("long" if _examples else "same")
+
+
+def pytest_configure() -> None:
+    """Have none of this machine's own settings count, and change none."""
+    apart.enter()
+
 
 PLACES = ("local-root", "local-user", "slurm-root", "slurm-user")
 MakeSite = Callable[..., Site]

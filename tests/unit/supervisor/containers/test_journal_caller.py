@@ -230,7 +230,9 @@ def requested(
     """What a `create` asks for."""
     file = tmp_path / "scrun.toml"
     file.write_text(settings)
-    environment = {**variables, "SCRUN_CONFIG": str(file)}
+    # an oci.conf of this machine's cluster would have levels, too
+    own = {"SCRUN_CONFIG": str(file), "SLURM_CONF": str(tmp_path / "slurm.conf")}
+    environment = {**variables, **own}
     command = [*words, "create", "c1"]
     fields = [b"1", b"22", b"/", b"%d" % len(command), *map(str.encode, command)]
     fields += [f"{name}={value}".encode() for name, value in environment.items()]

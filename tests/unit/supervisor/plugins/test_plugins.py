@@ -15,7 +15,7 @@ from scrun_none import stager as no_stager
 
 from scrun.core.errors import PluginUnavailable
 from scrun.model.record import Record
-from scrun.settings.file.load import Settings
+from scrun.settings.file.load import Lua, Settings
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts import plugin as api
 from scrun.supervisor.contracts.engine import JobRequest, NodeAnswer, Program, Step
@@ -356,8 +356,9 @@ async def test_the_stager_that_is_named(made: Made) -> None:
     assert (await stagers.choose(Settings(), {}, "local")).name == "builtin"
     for name in ("builtin", "none"):
         assert (await stagers.choose(Settings(stager=name), {}, "slurm")).name == name
+    settings = Settings(stager="lua", lua=Lua(script="none"))
     with pytest.raises(PluginUnavailable, match=r"there is no scrun\.lua"):
-        await stagers.choose(Settings(stager="lua"), {}, "local")
+        await stagers.choose(settings, {}, "local")
 
 
 # What stands in the place of structures with counters

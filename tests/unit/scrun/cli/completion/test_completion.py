@@ -56,7 +56,7 @@ class Place:
             "PATH": f"{base}/bin:{os.environ['PATH']}",
             "HOME": str(base),
             "XDG_CONFIG_HOME": str(base / "config"),
-            "XDG_RUNTIME_DIR": str(base / "run"),
+            "SCRUN_ROOT": str(base / "usual"),
             "ZDOTDIR": str(base),
             "LC_ALL": "C.UTF-8",
             "TERM": "dumb",

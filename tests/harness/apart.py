@@ -1,0 +1,123 @@
+"""This machine without what its users and its cluster have set up.
+
+scrun, Slurm and the engines read files at fixed places and have their state at others, and users
+are added. In a mount namespace of the tests' own they find a copy of /etc without such settings,
+empty homes, and nothing in /run and /dev/shm; what they write there ends with the namespace.
+
+`python3 -m tests.harness.apart COMMAND…` runs a command so.
+"""
+
+import ctypes
+import os
+import pwd
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+_MARK = "SCRUN_TEST_APART"
+_NEWNS = 0x00020000  # sched.h
+_SETTINGS = (
+    *("cdi", "cni", "containerd", "containers", "crio", "docker"),
+    *("scrun", "slurm", "slurm-llnl"),
+)
+_STATE = ("/var/lib/cni", "/var/lib/containers")
+_SERVICES = ("dbus", "lock", "systemd")
+"""What is kept of /run. In `lock` runs of the tests tell each other which users they have."""
+_ANY_IMAGE = '{"default": [{"type": "insecureAcceptAnything"}]}\n'
+_VARIABLES = re.compile(r"(BUILDAH|CONTAINERS?|DOCKER|REGISTRY|STORAGE|XDG)_|SCRUN_(CONFIG|ROOT)$")
+_TEST_USERS = re.compile(r"scrun-(test\d*|other)")
+
+
+def _run(*command: str | Path) -> str:
+    done = subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    return done.stdout.decode()
+
+
+def new_namespace(*covered: str | Path) -> bool:
+    """Enter a mount namespace of one's own, in which mounts at `covered` are nobody else's.
+
+    Returns:
+        False if the kernel refuses it.
+    """
+    if ctypes.CDLL(None).unshare(_NEWNS):
+        return False
+    for path in covered:
+        # no other mount: test clusters share some
+        mount = _run("findmnt", "--noheadings", "--first-only", "--output", "TARGET", "-T", path)
+        _run("mount", "--make-private", mount.rstrip("\n"))
+    return True
+
+
+def enter() -> None:
+    """Have this process see such a machine from now on, unless it does already.
+
+    Without the privilege to mount it sees this one; but then it cannot change it either.
+    """
+    if os.geteuid() or os.environ.get(_MARK) == os.readlink("/proc/self/ns/mnt"):
+        return
+    conf = os.environ.get("SLURM_CONF")  # of a cluster that somebody has brought up already
+    place = Path(tempfile.mkdtemp(prefix="scrun-apart-"))
+    try:
+        covered = ["/etc", "/run", *filter(os.path.isdir, _STATE)]
+        if not conf:  # else its nodes have shims' directories there
+            covered.append("/dev/shm")
+        if not new_namespace(place, *covered):
+            return
+        umask = os.umask(0o022)
+        _run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", place)
+        for path in covered:
+            (place / path[1:]).mkdir(parents=True)
+        _run("cp", "--archive", "/etc", place)
+        if not conf:  # where a test may fill it
+            _run("mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", place / "dev" / "shm")
+        _keep(place / "run", conf)
+        _reset(place / "etc", place / "run")
+        for path in covered:
+            _run("mount", "--rbind", place / path[1:], path)
+        _run("umount", "--lazy", place)
+        os.umask(umask)
+    finally:
+        place.rmdir()
+    for name in filter(_VARIABLES.match, [*os.environ]):
+        del os.environ[name]
+    mark = os.readlink("/proc/self/ns/mnt")
+    os.environ |= {"HOME": pwd.getpwuid(0).pw_dir, _MARK: mark}
+
+
+def _keep(run: Path, conf: str | None) -> None:
+    kept = [Path("/run", name) for name in _SERVICES]
+    if conf:
+        kept += [Path("/run/user"), *(path for path in Path(conf).parents if len(path.parts) == 3)]
+    for path in kept:
+        if path.is_dir() and path.is_relative_to("/run"):
+            (run / path.name).mkdir()
+            _run("mount", "--rbind", path, run / path.name)
+
+
+def _reset(etc: Path, run: Path) -> None:
+    """Make of a copy of /etc what is described above."""
+    for name in _SETTINGS:
+        shutil.rmtree(etc / name, ignore_errors=True)
+    (etc / "containers").mkdir()
+    (etc / "containers" / "policy.json").write_text(_ANY_IMAGE)
+    (run / "home").mkdir()
+    with (etc / "default" / "useradd").open("a") as file:
+        file.write("HOME=/run/home\n")
+    lines = []
+    for line in (etc / "passwd").read_text().splitlines():
+        name, _, uid, gid, _, home, _ = line.split(":")
+        if uid == "0" or _TEST_USERS.fullmatch(name):
+            own = run / "home" / name
+            own.mkdir(mode=0o700)
+            os.chown(own, int(uid), int(gid))
+            line = line.replace(f":{home}:", f":/run/home/{name}:")
+        lines.append(line)
+    (etc / "passwd").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    enter()
+    os.execvp(sys.argv[1], sys.argv[1:])
