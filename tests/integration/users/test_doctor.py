@@ -177,9 +177,11 @@ def test_settings_and_directories_that_are_wrong(site: Site) -> None:
     assert doctor.failed == {"settings", "container"}
     assert doctor.text("settings").endswith("engin: unknown key (is it engine?)")
 
-    doctor = Doctor(site, status=1, XDG_RUNTIME_DIR="/nonexistent")
+    own = str(site.base)  # without XDG_RUNTIME_DIR podman, which is asked, makes a directory
+    doctor = Doctor(site, status=1, XDG_RUNTIME_DIR="/nonexistent", TMPDIR=own)
     assert doctor.failed == {"XDG_RUNTIME_DIR"}  # --root is given
-    done = site.run("--root", "/proc/scrun", "doctor", environment={"XDG_RUNTIME_DIR": ""})
+    unset = {"XDG_RUNTIME_DIR": "", "TMPDIR": own}
+    done = site.run("--root", "/proc/scrun", "doctor", environment=unset)
     assert done.returncode == 1
     failed = [line for line in done.stdout.splitlines() if line.startswith("fail")]
     assert [line.split()[1:3] for line in failed] == [
