@@ -16,6 +16,12 @@ from tests.harness import apart, users  # noqa: E402  (rewritten when imported a
 from tests.harness.processes import descriptors  # noqa: E402
 from tests.harness.site import Site  # noqa: E402
 
+
+def pytest_configure() -> None:
+    """Have none of this machine's own settings count, and change none."""
+    apart.enter()
+
+
 # A shell that runs the tests in the background has these ignored; what we start inherits that.
 for _number, _handler in (
     (signal.SIGINT, signal.default_int_handler),
@@ -30,11 +36,6 @@ _examples = os.environ.get("SCRUN_FUZZ_EXAMPLES")
 settings.register_profile("same", derandomize=True, database=None, deadline=None)
 settings.register_profile("long", max_examples=int(_examples or 20_000), deadline=None)
 settings.load_profile("long" if _examples else "same")
-
-
-def pytest_configure() -> None:
-    """Have none of this machine's own settings count, and change none."""
-    apart.enter()
 
 
 PLACES = ("local-root", "local-user", "slurm-root", "slurm-user")

@@ -28,7 +28,6 @@ _SERVICES = ("dbus", "lock", "systemd")
 """What is kept of /run. In `lock` runs of the tests tell each other which users they have."""
 _ANY_IMAGE = '{"default": [{"type": "insecureAcceptAnything"}]}\n'
 _VARIABLES = re.compile(r"(BUILDAH|CONTAINERS?|DOCKER|REGISTRY|STORAGE|XDG)_|SCRUN_(CONFIG|ROOT)$")
-_TEST_USERS = re.compile(r"scrun-(test\d*|other)")
 
 
 def _run(*command: str | Path) -> str:
@@ -45,10 +44,18 @@ def new_namespace(*covered: str | Path) -> bool:
     if ctypes.CDLL(None).unshare(_NEWNS):
         return False
     for path in covered:
-        # no other mount: test clusters share some
-        mount = _run("findmnt", "--noheadings", "--first-only", "--output", "TARGET", "-T", path)
-        _run("mount", "--make-private", mount.rstrip("\n"))
+        _run("mount", "--make-private", _mount_of(path))  # no other: test clusters share some
     return True
+
+
+def _mount_of(path: str | Path) -> str:
+    """Where the mount is that a path leads to; findmnt may name one that is covered."""
+    descriptor = os.open(path, os.O_PATH)
+    [number] = re.findall(r"mnt_id:\s*(\d+)", Path(f"/proc/self/fdinfo/{descriptor}").read_text())
+    os.close(descriptor)
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    [found] = (line.split()[4] for line in mounts if line.split()[0] == number)
+    return re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), found)
 
 
 def enter() -> None:
@@ -103,17 +110,18 @@ def _reset(etc: Path, run: Path) -> None:
         shutil.rmtree(etc / name, ignore_errors=True)
     (etc / "containers").mkdir()
     (etc / "containers" / "policy.json").write_text(_ANY_IMAGE)
-    (run / "home").mkdir()
     with (etc / "default" / "useradd").open("a") as file:
         file.write("HOME=/run/home\n")
     lines = []
     for line in (etc / "passwd").read_text().splitlines():
         name, _, uid, gid, _, home, _ = line.split(":")
-        if uid == "0" or _TEST_USERS.fullmatch(name):
-            own = run / "home" / name
-            own.mkdir(mode=0o700)
-            os.chown(own, int(uid), int(gid))
+        by_cluster = name.startswith("scrun-test") or name == os.environ.get("SLURM_CLUSTER_USER")
+        if by_cluster or uid == "0" or name == "scrun-other":
             line = line.replace(f":{home}:", f":/run/home/{name}:")
+            for own in (run / "home" / name, run / "user" / uid)[: 1 + by_cluster]:
+                if not own.exists():
+                    own.mkdir(mode=0o700, parents=True)
+                    os.chown(own, int(uid), int(gid))
         lines.append(line)
     (etc / "passwd").write_text("\n".join(lines) + "\n")
 
