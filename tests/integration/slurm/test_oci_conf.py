@@ -195,6 +195,10 @@ def test_srun_of_the_site(clustered: MakeExample, shared: Path) -> None:
     calls = program(shared, "srun", f'{tell}exec {shutil.which("srun")} "$@"\n')
     more = "SrunArgs=--mpi=none\nSrunArgs=--wait=60\nDebugFlags=Steps\n"
     site = clustered(f"SrunPath={shared}/bin/srun\n{more}")
+    first = site.life("true").created().start()
+    assert first.wait() == 0
+    first.delete()
+    calls.write_text("")  # the node was asked which ids it maps: that is remembered
     life = site.shell("trap 'exit 9' USR1; echo up; while :; do sleep 0.1; done")
     life.created().start().says("up")
     assert site.must("exec", life.id, "echo", "inside") == "inside\n"
