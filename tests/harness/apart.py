@@ -23,7 +23,7 @@ _SETTINGS = (
     *("cdi", "cni", "containerd", "containers", "crio", "docker"),
     *("scrun", "slurm", "slurm-llnl"),
 )
-_STATE = ("/var/lib/cni", "/var/lib/containers")
+_STATE = "/var/lib/containers"
 _SERVICES = ("dbus", "lock", "systemd")
 """What is kept of /run. In `lock` runs of the tests tell each other which users they have."""
 _ANY_IMAGE = '{"default": [{"type": "insecureAcceptAnything"}]}\n'
@@ -68,7 +68,8 @@ def enter() -> None:
     conf = os.environ.get("SLURM_CONF")  # of a cluster that somebody has brought up already
     place = Path(tempfile.mkdtemp(prefix="scrun-apart-"))
     try:
-        covered = ["/etc", "/run", *filter(os.path.isdir, _STATE)]
+        os.makedirs(_STATE, exist_ok=True)
+        covered = ["/etc", "/run", _STATE]
         if not conf:  # else its nodes have shims' directories there
             covered.append("/dev/shm")
         if not new_namespace(place, *covered):
@@ -108,6 +109,7 @@ def _reset(etc: Path, run: Path) -> None:
     """Make of a copy of /etc what is described above."""
     for name in _SETTINGS:
         shutil.rmtree(etc / name, ignore_errors=True)
+    (etc / "slurm").mkdir()  # examples of oci.conf bind it, as it is on each node
     (etc / "containers").mkdir()
     (etc / "containers" / "policy.json").write_text(_ANY_IMAGE)
     with (etc / "default" / "useradd").open("a") as file:

@@ -44,7 +44,7 @@ def test_nothing_of_it_is_seen() -> None:
 
 
 def test_nothing_of_it_is_changed() -> None:
-    change = "useradd -m somebody; touch /etc/new; mkdir /etc/slurm /run/scrun ~/.config ~/.local"
+    change = "useradd -m somebody; touch /etc/new; mkdir /etc/scrun /run/scrun ~/.config ~/.local"
     assert on_a_used_machine(*APART, "sh", "-ec", change) == (0, "", "")
     with pytest.raises(KeyError):
         User.of("somebody")
