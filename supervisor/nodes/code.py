@@ -29,7 +29,18 @@ _ABOVE = ("scrun", "scrun.supervisor")  # packages, which are empty there, as th
 _BEST = 9
 _FIRST = ("arrival", "dial", "frames", "json_text")
 _UNTIL_HELLO = (
-    *("children", "files", "hello", "link", "loop", "main", "mpi", "processes", "runtime"),
+    *(
+        "children",
+        "devices",
+        "files",
+        "hello",
+        "link",
+        "loop",
+        "main",
+        "mpi",
+        "processes",
+        "runtime",
+    ),
 )
 _UNTIL_CREATED = (
     *("console", "containers", "libc", "looks", "making", "memory", "site"),

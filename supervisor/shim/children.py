@@ -3,6 +3,8 @@
 import _signal as signal  # without enum, which takes longer than hello
 import os
 
+from .devices import own_device
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -41,6 +43,16 @@ class Children:
         self._unclaimed: dict[int, int] = {}
         self._expected = 0
         self._null = os.open("/dev/null", os.O_RDWR)
+
+    def use_own_null(self, directory: str) -> None:
+        """Have a /dev/null of our own from now on, made in a directory (see `devices`).
+
+        Raises:
+            OSError: No descriptor is left.
+        """
+        null = own_device("/dev/null", directory)
+        os.close(self._null)
+        self._null = null
 
     def spawn(
         self,

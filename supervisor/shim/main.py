@@ -90,6 +90,7 @@ class Shim:
         """Run to the end; return the exit status."""
         try:
             self._directory = make_directory(os.environ)
+            self._children.use_own_null(self._directory.path)
         except OSError as error:
             sys.stderr.write(f"no directory for temporary files: {error}\n")
             return 1

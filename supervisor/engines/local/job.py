@@ -125,7 +125,9 @@ class LocalJob:
         self._check_running()
         command = self._commands.exec(self._container)
         state = self._commands.state(self._container)
-        return LocalSession(command, state, self._child_env, program, self._programs)
+        return LocalSession(
+            command, state, self._child_env, program, self._programs, self._container.record
+        )
 
     async def pause(self, *, resume: bool) -> None:
         """Pause or resume all processes of the container.

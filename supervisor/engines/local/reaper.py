@@ -13,6 +13,7 @@ from scrun.supervisor.contracts.engine import Step
 from scrun.supervisor.core.deposits import JOB, Deposit
 from scrun.supervisor.core.places import program
 from scrun.supervisor.engines.local.exits import ForeignChild
+from scrun.supervisor.engines.local.own_devices import spared
 from scrun.supervisor.reapers.runtime import CONSOLE
 
 _PROGRAM = program("reapers", "runtime")
@@ -47,7 +48,7 @@ class Reaper:
         self.status = os.memfd_create("scrun-status", os.MFD_CLOEXEC)
         self._stack = stack
         self._stack.callback(os.close, self.status)
-        self._stdio = step.stdio
+        self._stdio = spared(step.stdio, record)
         self._record = record
         self._pid_file = pid_file
         self._child_env = child_env

@@ -26,6 +26,7 @@ from scrun.supervisor.engines.local.held_exec import (
     held_command,
     pids_of_children,
 )
+from scrun.supervisor.engines.local.own_devices import spared
 from scrun.supervisor.engines.local.programs import Programs
 
 _PATIENCE = 5.0
@@ -42,6 +43,7 @@ class LocalSession:
         child_env: ChildEnv,
         program: Program,
         programs: Programs,
+        record: str,
     ) -> None:
         """Create it; nothing runs yet.
 
@@ -51,6 +53,7 @@ class LocalSession:
             child_env: The environment of the command.
             program: What to run.
             programs: The others beside it.
+            record: The container's record.
 
         Raises:
             BundleError: The program's description is too long.
@@ -61,13 +64,14 @@ class LocalSession:
         self._variables = variables
         self._program = program
         self._programs = programs
+        self._stdio = spared(program.stdio, record)
         self._runtime: Child | None = None
         self._held: HeldExec | None = None
 
     async def run(self) -> Ending:
         """Run it to its end."""
         program = self._program
-        stdin, stdout, stderr = program.stdio
+        stdin, stdout, stderr = self._stdio
         if program.terminal or program.program_is_known:
             if not program.deposit.why_not:
                 return await self._run_held()
@@ -87,7 +91,7 @@ class LocalSession:
     async def _run_held(self) -> Ending:
         """Run it so that it can outlive us."""
         program, deposit = self._program, self._program.deposit
-        stdin, stdout, stderr = program.stdio
+        stdin, stdout, stderr = self._stdio
         status = os.memfd_create("scrun-status", os.MFD_CLOEXEC)
         try:
             async with child(

@@ -18,6 +18,7 @@ from scrun.supervisor.engines.late import hold_step
 from scrun.supervisor.engines.local.commands import RuntimeContainer
 from scrun.supervisor.engines.local.environment import changed_environment
 from scrun.supervisor.engines.local.job import LocalJob, read_tail
+from scrun.supervisor.engines.local.own_devices import spared
 from scrun.supervisor.engines.local.session import kill_started
 from scrun.supervisor.engines.local.site_commands import OciConfCommands
 
@@ -92,7 +93,7 @@ class SiteJob(LocalJob):
             self._child_env,
             deposit if deposit.is_kept else None,
             RUNTIME,
-            stdio=step.stdio,
+            stdio=spared(step.stdio, self._request.record),
             grace=GRACE,
             whole_group=not commands.is_container,
             directory=commands.working_directory(container),
