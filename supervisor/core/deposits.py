@@ -6,15 +6,14 @@ the supervisor is killed: nothing sees an end of file, and the successor gets al
 has it until then: if the successor is killed as well, the next one gets the same.
 
 What is sent is there for a successor at once: the message waits in the keeper's socket, also when
-the supervisor has died. We have duplicates of all of it, for another keeper if this one dies.
+the supervisor has died. What a slow keeper has no room for waits in our memory, and whoever has to
+know that it is safe waits for that (`be_safe`): nobody else does. We have duplicates of all of it,
+for another keeper if this one dies.
 """
 
-import errno
 import os
-import select
-import socket
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -23,7 +22,8 @@ import trio
 from scrun.core.rights import MOST
 from scrun.supervisor.core.left import IN, OF, OF_JOB, Content, Found, close_all
 from scrun.supervisor.core.line import Line
-from scrun.supervisor.keeper.main import BEGIN, COMPLETE, END
+from scrun.supervisor.core.outbox import Outbox
+from scrun.supervisor.keeper.main import BEGIN, COMPLETE
 
 JOB = "job."
 """Begins the names of what holds a job: it goes when that is given back."""
@@ -242,23 +242,23 @@ class Deposits:
 
     Attributes:
         needed: Set when there is one.
-        lost: Set when the keeper does not receive what we say: there has to be another one.
     """
 
     def __init__(self) -> None:
         """Begin with none."""
         self.needed = trio.Event()
-        self.lost = trio.Event()
-        self._line: Line | None = None
+        self._outbox: Outbox | None = None
+        self._safe: Callable[[], None] = _nothing
         self._begun = 0
         self._has_all = trio.Event()
+        self._is_told = False  # the keeper, all that there was when it began
         self._kept: dict[str, Deposit] = {}
         self._awaits_room = trio.Lock()
 
     @property
     def line(self) -> Line | None:
         """That to the keeper; None without one."""
-        return self._line
+        return None if self._outbox is None else self._outbox.line
 
     @property
     def are_safe(self) -> bool:
@@ -298,38 +298,53 @@ class Deposits:
         self._kept.pop(name, None)
         self.say([name.encode(), b"", b"", b""])
 
-    async def connect(self, line: Line) -> None:
-        """Tell a new keeper everything, and from now on what changes.
+    async def connect(self, line: Line, safe: Callable[[], None]) -> None:
+        """Tell a new keeper everything, and from now on what changes; then call `deliver`.
 
         Args:
             line: That to it. It is the caller's, who has to call `disconnect` before it is closed.
+            safe: Called whenever it has all there is.
         """
-        self._line, self.lost = line, trio.Event()
+        self._safe = safe
+        outbox = self._outbox = Outbox(line, self._look_whether_safe)
         with self._together():
             for deposit in [*self._kept.values()]:
                 await self.room()
                 deposit.say_all()
-        if self._line is line:
+        if self._outbox is outbox:
+            self._is_told = True
+            self._look_whether_safe()
+
+    async def deliver(self) -> None:
+        """Tell the keeper what it had no room for, until it takes nothing more."""
+        if self._outbox is not None:
+            await self._outbox.deliver(_SLOW)
+
+    def _look_whether_safe(self) -> None:
+        if self._is_told and self._outbox is not None and self._outbox.is_empty:
             self._has_all.set()
+            self._safe()
+        elif self._has_all.is_set():
+            self._has_all = trio.Event()
 
     def disconnect(self) -> None:
         """Have no keeper for a while."""
-        if self._line is not None:
-            trio.lowlevel.notify_closing(self._line.sock)
-            self._line = None
-            if self._has_all.is_set():
-                self._has_all = trio.Event()
+        if self._outbox is not None:
+            self._outbox.close()
+            self._outbox, self._is_told = None, False
+            self._look_whether_safe()
 
     def dismiss(self) -> None:
         """Have the keeper end without a successor: we exit at once."""
-        self._send(END, [])
+        if self._outbox is not None:
+            self._outbox.dismiss(_SLOW)
 
     async def room(self) -> None:
         """Wait until the keeper has taken most of what it was told, before it is told much."""
         async with self._awaits_room:
-            if self._line is not None:
-                with suppress(trio.ClosedResourceError), trio.move_on_after(_SLOW):
-                    await trio.lowlevel.wait_writable(self._line.sock)
+            if self._outbox is not None:
+                with trio.move_on_after(_SLOW):
+                    await self._outbox.room()
 
     def say(self, fields: Sequence[bytes], fds: Sequence[int] = ()) -> None:
         """Tell the keeper.
@@ -351,26 +366,17 @@ class Deposits:
                 self._send(COMPLETE, [])
 
     def _send(self, message: bytes, fds: list[int]) -> None:
-        """Send a message to the keeper; if it takes none, another keeper will be told all.
+        """Tell the keeper; if it is lost, another one will be told all.
 
         Raises:
-            OSError: It is too long.
+            OSError: The message is too long.
         """
-        if self._line is None:
-            return
-        try:
-            try:
-                self._line.send(message, fds, socket.MSG_DONTWAIT)
-            except BlockingIOError:  # it is slow, but must have it before we go on
-                ready = select.poll()
-                ready.register(self._line.sock, select.POLLOUT)
-                ready.poll(_SLOW * 1000)
-                self._line.send(message, fds, socket.MSG_DONTWAIT)
-        except OSError as error:
-            if error.errno == errno.EMSGSIZE:
-                raise
-            self.disconnect()
-            self.lost.set()
+        if self._outbox is not None:
+            self._outbox.put(message, fds)
+
+
+def _nothing() -> None:
+    """Tell nobody."""
 
 
 _NONE = Deposits()

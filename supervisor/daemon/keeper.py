@@ -103,9 +103,8 @@ class Keeper:
 
                 @nursery.start_soon
                 async def tell() -> None:
-                    await self._deposits.connect(line)
-                    self._changed()
-                    await self._deposits.lost.wait()
+                    await self._deposits.connect(line, self._changed)
+                    await self._deposits.deliver()
                     nursery.cancel_scope.cancel()
 
                 await keeper.wait()

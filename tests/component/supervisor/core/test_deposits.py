@@ -2,24 +2,28 @@
 
 import itertools
 import os
+import re
 import resource
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import pytest
 import trio
 
 from scrun.core.errors import StateError
+from scrun.core.rights import receive_fds
 from scrun.supervisor.containers.adoption import by_jobs, in_turn
-from scrun.supervisor.core.deposits import Deposits, PassedOn, no_deposit
-from scrun.supervisor.core.left import MADE, Found, Together, find
+from scrun.supervisor.core.deposits import Deposit, Deposits, PassedOn, no_deposit
+from scrun.supervisor.core.left import MADE, Found, Together, close_all, find
 from scrun.supervisor.core.line import Line
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.daemon.keeper import Keeper
+from scrun.supervisor.keeper.main import LONGEST
 from tests.harness.processes import descriptors
 from tests.harness.users import other
 
@@ -65,6 +69,37 @@ def found_in(line: Line) -> list[str]:
     for one in found:
         one.close()
     return sorted(one.container for one in found)
+
+
+_NUMBER = re.compile(rb'"number":(\d+)')
+
+
+def nothing() -> None:
+    """Do nothing."""
+
+
+@contextmanager
+def socketpair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        yield ours, theirs
+
+
+@contextmanager
+def unread() -> Iterator[Line]:
+    """A line that nobody reads."""
+    with socketpair() as (ours, _), Line([ours.fileno()]) as line:
+        yield line
+
+
+def fill(deposits: Deposits, deposit: Deposit) -> None:
+    """Tell more than the keeper's socket takes, and some more."""
+    for number in itertools.count(1):
+        deposit.note(number=number)
+        if not deposits.are_safe:
+            break
+    for more in range(1, 100):
+        deposit.note(number=number + more)
 
 
 def in_a_child(work: Callable[[], None]) -> None:
@@ -294,16 +329,62 @@ async def test_another_keeper_is_told_all(pipe: tuple[int, int]) -> None:
 async def test_a_keeper_that_does_not_read_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scrun.supervisor.core.deposits._SLOW", 0.1)
     deposits = Deposits()
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     deposit = deposits.new("c1")
     deposit.begin()
-    with ours, theirs, Line([ours.fileno()]) as line:
-        await deposits.connect(line)
-        while not deposits.lost.is_set():
-            deposit.note(number=deposit.facts.get("number", 0) + 1)
+    with unread() as line, trio.fail_after(5):
+        await deposits.connect(line, nothing)
+        fill(deposits, deposit)
+        await deposits.deliver()
+        deposits.disconnect()
     async with kept(deposits) as line:
         found = only(find(line))
         assert found.facts == deposit.facts
+
+
+async def test_a_slow_keeper_stops_nobody_else(
+    pipe: tuple[int, int], nursery: trio.Nursery
+) -> None:
+    """The event loop serves all containers of the user: 165 notes stopped it for three seconds."""
+    readable, writable = pipe
+    deposits, safe = Deposits(), []
+    deposit = deposits.new("c1")
+    deposit.begin()
+    with socketpair() as (ours, theirs), Line([ours.fileno()]) as line, trio.fail_after(5):
+        await deposits.connect(line, lambda: safe.append(deposits.are_safe))
+        nursery.start_soon(deposits.deliver)
+        begun = time.monotonic()
+        fill(deposits, deposit)
+        deposit.hold({"own.one": writable})
+        os.close(writable)
+        deposit.drop("own.one")  # a number that another file may have by now
+        deposit.note(last=True)
+        assert time.monotonic() - begun < 1
+        assert safe == [True]
+        with trio.move_on_after(0.05):
+            await deposits.be_safe()
+            raise AssertionError("it was safe in a socket that nobody reads")
+        received: list[tuple[bytes, int]] = []
+        theirs.setblocking(False)
+
+        def receive() -> None:
+            with suppress(BlockingIOError):
+                while True:
+                    message, fds, _ = receive_fds(theirs, LONGEST)
+                    received.append((message, len(fds)))
+                    close_all(fds)
+
+        while not deposits.are_safe:
+            await trio.lowlevel.wait_readable(theirs)
+            receive()
+        assert safe == [True, True]
+        receive()
+        numbers = [int(found[1]) for one, _ in received if (found := _NUMBER.search(one))]
+        changes = [one for one, _ in itertools.groupby(numbers)]
+        assert changes == [*range(1, changes[-1] + 1)]
+        assert sum(count for _, count in received) == 1
+        assert b'"last":true' in received[-1][0]
+        assert at_end(readable)
+        deposits.disconnect()
 
 
 # As an ordinary user: root may pass any number
@@ -313,6 +394,7 @@ from scrun.core.rights import send_fds
 from scrun.supervisor.core.deposits import Deposits
 from scrun.supervisor.core.left import find
 from scrun.supervisor.daemon.keeper import Keeper
+from scrun.supervisor.keeper.main import LONGEST
 containers, each = map(int, sys.argv[1:])
 
 async def main():
