@@ -13,6 +13,10 @@ from scrun.protocol.anchor import LOST, PASSED_ON
 _LAST_OUTPUT = 0.5
 """Seconds to wait for more output of a terminal that is still open after the program's end."""
 
+_ENDING = (_signal.SIGHUP, _signal.SIGINT, _signal.SIGQUIT, _signal.SIGTERM)
+_AGAIN, _UNTAKEN = 1.0, 10.0
+"""Seconds that the supervisor has to take a signal before the next one, and without one."""
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
@@ -25,19 +29,61 @@ def pass_signals_on(sock: _socket.socket, carried: "CarriedTerminal | None" = No
         sock: The connection to the supervisor.
         carried: The program's terminal, if this process relays it.
     """
-    names = {int(getattr(_signal, "SIG" + name)): name for name in PASSED_ON}
+    passing = _Passing(sock.fileno(), carried)
+    for number in passing.names:
+        _signal.signal(number, passing.forward)
 
-    def forward(number: int, frame: "FrameType | None") -> None:
-        if carried and number == _signal.SIGWINCH:
-            carried.resize()
+
+class _Passing:
+    """Passes signals on, as long as somebody takes them.
+
+    The supervisor may hang, or have been stopped. A signal that ends programs is not lost then:
+    the second one ends this command, unless the first was taken, and so does the first one after
+    a while.
+    """
+
+    def __init__(self, fd: int, carried: "CarriedTerminal | None") -> None:
+        self.names = {int(getattr(_signal, "SIG" + name)): name for name in PASSED_ON}
+        self._fd, self._carried = fd, carried
+        self._sent = self._ends_at = 0.0
+        self._first, self._has_reader = 0, True
+
+    def forward(self, number: int, frame: "FrameType | None") -> None:
+        """Handle a signal.
+
+        Raises:
+            NotTaken: Nobody takes it.
+        """
+        from time import monotonic
+
+        del frame
+        now = monotonic()
+        if number == _signal.SIGALRM and self._first and now >= self._ends_at:
+            self._end_unless_taken(self._first)
+            return
+        if self._carried and number == _signal.SIGWINCH:
+            self._carried.resize()
+        ends = number in _ENDING
+        if ends and self._first and now - self._sent >= _AGAIN:
+            self._end_unless_taken(number)
         try:
-            posix.write(fd, names[number].encode() + b"\n")
+            posix.write(self._fd, self.names[number].encode() + b"\n")
         except OSError:
-            pass
+            self._has_reader = False  # what ran has ended
+        if ends and not self._first:
+            self._first, self._sent, self._ends_at = number, now, now + _UNTAKEN
+            _signal.setitimer(_signal.ITIMER_REAL, _UNTAKEN)
 
-    fd = sock.fileno()
-    for number in names:
-        _signal.signal(number, forward)
+    def _end_unless_taken(self, number: int) -> None:
+        import fcntl
+        import termios
+
+        # how much the other end has not read: SIOCOUTQ of unix(7)
+        if not self._has_reader or any(fcntl.ioctl(self._fd, termios.TIOCOUTQ, bytes(4))):
+            from scrun.core.errors import NotTaken
+
+            raise NotTaken(number)
+        self._first = 0
 
 
 def stay(sock: _socket.socket, carried: "CarriedTerminal | None" = None) -> int:
@@ -49,6 +95,7 @@ def stay(sock: _socket.socket, carried: "CarriedTerminal | None" = None) -> int:
 
     Raises:
         OSError: Output of the terminal cannot be written.
+        NotTaken: Nobody takes the signals.
     """
     pass_signals_on(sock, carried)
     fd = sock.fileno()

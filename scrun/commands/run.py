@@ -22,7 +22,7 @@ from scrun.client.anchored import Anchored
 from scrun.client.answer import fetch_answer
 from scrun.client.ask import ask, forward, record_root
 from scrun.client.submit import submit
-from scrun.core.errors import UsageError
+from scrun.core.errors import NotTaken, UsageError
 from scrun.core.pods import wants_terminal
 from scrun.oci.ids import check_id
 
@@ -71,14 +71,18 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         return report_failure(answer, status, parsed, reason_shown=reason_shown and not carried)
     if detach:
         return 0
+    keep = bool(parsed.count("keep"))
     try:
         if carried:
             carried.begin()
         return stay(anchored.socket, carried)
+    except NotTaken:
+        keep = True  # nobody would delete it, either
+        raise
     finally:
         if own:
             own.restore()
-        if not parsed.count("keep"):
+        if not keep:
             _delete(directory, pid)
 
 

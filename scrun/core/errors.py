@@ -18,7 +18,8 @@
     ├── PluginUnavailable       no such engine or stager, or it cannot be used here
     ├── SpankError              a script of plugstack.conf, or one of its options
     ├── RuntimeMissing          no OCI runtime on this machine
-    └── SupervisorLost          the process behind the socket is gone
+    ├── SupervisorLost          the process behind the socket is gone
+    └── NotTaken                or takes no signals
 
 The message is one line that names the thing, the reason and the remedy. podman and
 docker show it alone, so it must make sense without earlier output. podman maps
@@ -221,6 +222,21 @@ class SupervisorLost(ScrunError):
     Raised by the client. ``state`` answers from the record instead, ``delete`` has another
     supervisor clean up; others report it.
     """
+
+
+class NotTaken(ScrunError):
+    """Nobody takes the signals that a command in the foreground passes on: it ends by itself.
+
+    The container, or the program of ``exec``, ends as soon as the supervisor looks.
+    """
+
+    def __init__(self, number: int) -> None:
+        name = {1: "HUP", 2: "INT", 3: "QUIT", 15: "TERM"}.get(number, str(number))
+        super().__init__(
+            f"SIG{name} was not passed on: the supervisor does not answer; what runs ends when it "
+            "answers again, and 'scrun delete' removes what is left"
+        )
+        self.exit_code = 128 + number
 
 
 def shortened(message: str) -> str:

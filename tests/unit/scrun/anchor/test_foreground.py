@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import termios
+import time
 import tty
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,8 +22,14 @@ from tests.harness.wait import wait_until
 STAYS = """
 import _socket, os, sys
 sys.path.insert(0, sys.argv[1])
-from scrun.anchor.foreground import stay
-os._exit(stay(_socket.socket(fileno=int(sys.argv[2]))))
+from scrun.anchor import foreground
+foreground._AGAIN, foreground._UNTAKEN = 0.3, 3.0
+from scrun.core.errors import NotTaken
+try:
+    status = foreground.stay(_socket.socket(fileno=int(sys.argv[2])))
+except NotTaken as error:
+    status = error.exit_code
+os._exit(status)
 """
 
 
@@ -105,6 +112,39 @@ def test_a_supervisor_that_is_lost_before_it_reads_a_signal(staying: Staying) ->
     assert staying.line.recv(64, socket.MSG_PEEK) == b"TERM\n"
     staying.line.close()  # the other end gets ECONNRESET (unix(7))
     assert staying.status() == LOST
+
+
+@pytest.mark.parametrize("name", ["HUP", "INT", "QUIT", "TERM"])
+def test_the_second_signal_that_nobody_takes_ends_it(staying: Staying, name: str) -> None:
+    """The supervisor hangs, or was stopped."""
+    staying.signal("WINCH")
+    staying.signal("TERM")
+    time.sleep(0.4)
+    staying.signal(name)
+    assert staying.status() == 128 + signal.Signals["SIG" + name]
+
+
+def test_the_first_signal_that_nobody_takes_ends_it_later(staying: Staying) -> None:
+    began = time.monotonic()
+    staying.signal("TERM")
+    staying.signal("TERM")  # at once: the supervisor may just be busy
+    assert staying.status() == 128 + signal.SIGTERM
+    assert time.monotonic() - began > 2.9
+
+
+def test_a_program_that_does_not_heed_signals(staying: Staying) -> None:
+    """They are taken: as many as somebody sends."""
+    for _ in range(3):
+        staying.signal("TERM")
+        assert staying.line.recv(64) == b"TERM\n"
+        time.sleep(0.4)
+    staying.signal("ALRM")
+    assert staying.line.recv(64) == b"ALRM\n"
+    time.sleep(3)  # the first one's time is over
+    staying.signal("ALRM")
+    assert staying.line.recv(64) == b"ALRM\n"
+    staying.line.sendall(b"9\n")
+    assert staying.status() == 9
 
 
 @pytest.fixture
