@@ -13,6 +13,7 @@ import trio
 
 from scrun.core.errors import EngineError
 from scrun.supervisor.children.processes import Child, ChildEnv, child, own_program
+from scrun.supervisor.core.descriptors import may_hang
 from scrun.supervisor.core.nurseries import unwrapped
 
 LINE_LIMIT = 64 * 1024
@@ -160,6 +161,8 @@ def can_be_opened_again(fd: int) -> bool:
     another user (su), and a reopened regular file has an offset of its own, so that output and
     error would overwrite each other.
     """
+    if may_hang(fd):
+        return False
     mode = os.fstat(fd).st_mode
     if not (stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)):
         return False

@@ -17,8 +17,9 @@ from contextlib import ExitStack, aclosing, suppress
 import trio
 
 from scrun.model.record import TIMES
-from scrun.supervisor.containers.stdio import Stdio
+from scrun.supervisor.containers.stdio import Stdio, is_terminal
 from scrun.supervisor.log.limited import LimitedFile
+from scrun.supervisor.nodes.ends import kind_of
 from scrun.supervisor.nodes.exact import Hold
 from scrun.supervisor.nodes.exact_source import PIPE, RING, ExactSource, Ring
 from scrun.supervisor.nodes.link import buffer
@@ -133,16 +134,17 @@ class Followed:
         return newest, os.open(self.path, flags)
 
 
-def _is_awaited(fd: int) -> bool:
+async def _is_awaited(fd: int) -> bool:
     """Tell whether somebody may read a descriptor to its end: a terminal, a pipe or a socket.
 
     `id=$(scrun run --detach …)` would last as long as the container, and so would an ssh.
     """
-    return os.isatty(fd) or _is_socket(fd) or stat.S_ISFIFO(os.fstat(fd).st_mode)
+    return await _is_others(fd) or stat.S_ISFIFO(await kind_of(fd))
 
 
-def _is_socket(fd: int) -> bool:
-    return stat.S_ISSOCK(os.fstat(fd).st_mode)
+async def _is_others(fd: int) -> bool:
+    """Tell whether others need a descriptor: programs of its terminal, or who is at its socket."""
+    return await is_terminal(fd) or stat.S_ISSOCK(await kind_of(fd))
 
 
 class CapturedOutput:
@@ -173,7 +175,7 @@ class CapturedOutput:
         self._times: LimitedFile | None = None
         self._second = 0
 
-    def connect(self, stdio: Stdio, *, terminal: bool) -> bool:
+    async def connect(self, stdio: Stdio, *, terminal: bool) -> bool:
         """Replace a container's descriptors that are not files.
 
         Args:
@@ -186,7 +188,10 @@ class CapturedOutput:
         Raises:
             OSError: A terminal, pipe or file cannot be opened.
         """
-        captured = (0, 1, 2) if terminal else [fd for fd in (1, 2) if _is_awaited(stdio.fds[fd])]
+        captured = (
+            (0, 1, 2) if terminal else [n for n in (1, 2) if await _is_awaited(stdio.fds[n])]
+        )
+        is_null = not terminal and await _is_others(stdio.fds[0])
         with ExitStack() as undo:  # a failure half-way closes what was opened
 
             def ours(fd: int) -> int:
@@ -201,9 +206,7 @@ class CapturedOutput:
                 undo.callback(times.close)
                 source, end = map(ours, os.openpty() if terminal else os.pipe())
                 replaced = {number: ours(os.dup(end)) for number in captured}
-            if not terminal and (os.isatty(stdio.fds[0]) or _is_socket(stdio.fds[0])):
-                # the terminal's other programs would compete for the input; and somebody may wait
-                # for the end of the socket
+            if is_null:
                 replaced[0] = ours(os.open("/dev/null", os.O_RDONLY))
             undo.pop_all()
         stdio.replace(replaced, terminal=terminal)

@@ -55,7 +55,7 @@ class Creation:
         """
         container = self._container
         if self._create_request.in_foreground:
-            if self._create_request.shown.live and not self._stdio.error_is_terminal:
+            if self._create_request.shown.live and not await self._stdio.error_is_terminal():
                 self._notices.begin()
             return
         with trio.move_on_after(_UNANSWERED) as unanswered:

@@ -140,7 +140,8 @@ class Lifecycle(Phases):
             self._fail(error)
         try:
             await self._mark_out_of_memory()
-            self._finish(self._ending or taken("scrun-failure", "it ended for an unknown reason"))
+            unknown = taken("scrun-failure", "it ended for an unknown reason")
+            await self._explain_and_finish(self._ending or unknown)
             with trio.CancelScope(shield=True):
                 await self._anchor.close()
         except Exception as error:  # an internal error, which must not end other containers
@@ -212,7 +213,7 @@ class Lifecycle(Phases):
         """Check what can be checked before a job is requested."""
         try:
             bundle, self._program = await admit(
-                self._create_request, at_terminal=self._stdio.at_terminal
+                self._create_request, at_terminal=await self._stdio.at_terminal()
             )
         except ProgramNotFound as error:
             self._ending = Ending(error.status, "not-found", str(error))
@@ -220,7 +221,7 @@ class Lifecycle(Phases):
         config = bundle.config
         if self._create_request.keeps_output and self._create_request.console is None:
             captured = self._captured_output()
-            if captured.connect(self._stdio, terminal=config.process.terminal):
+            if await captured.connect(self._stdio, terminal=config.process.terminal):
                 self._capture(captured)
         elif self._create_request.in_foreground and config.process.terminal:
             self._stdio.mark_as_terminal()
@@ -262,6 +263,7 @@ class Lifecycle(Phases):
                     self._journal.write("info", note)
                 if staged.missed:
                     self._stdio.say(f"no effect in a job: {', '.join(staged.missed)}")
+                    await self._stdio.said()
                 step = Step(
                     bundle=staged.bundle,
                     arguments=staged.arguments,

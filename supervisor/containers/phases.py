@@ -120,6 +120,7 @@ class Phases:
         self._create_request = create_request
         self._anchor = anchor
         self._stdio = stdio
+        self._is_explained = False
         self._caller = caller
         self._keeping = Keeping(create_request, ledger, anchor, stdio, caller)
         self._notices = Notices(stdio.say)
@@ -359,19 +360,28 @@ class Phases:
         """Report its end to all, if it has one and was created."""
         if self._ending is not None and self.settled.is_set():
             await self._mark_out_of_memory()
-            self._finish(self._ending)
+            await self._explain_and_finish(self._ending)
+
+    async def _explain_and_finish(self, ending: Ending) -> None:
+        self._explain(ending)  # before its status
+        await self._stdio.said()
+        self._finish(ending)
+
+    def _explain(self, ending: Ending) -> None:
+        """Say once on its standard error why it ended, if its program did not end by itself."""
+        is_news = self.settled.is_set() and not (self._is_explained or ending.shown)
+        if is_news and ending.text and ending.reason in _EXPLAINED:
+            self._is_explained = True
+            self._stdio.say(ending.text)
 
     def _finish(self, ending: Ending) -> None:
         """Report to all, once, that the container has ended."""
-        self.become(Phase.STOPPING)
-        if self.phase is not Phase.STOPPING:
+        if not self.become(Phase.STOPPING) and self.phase is not Phase.STOPPING:
             return
         if self._notices.pending:
             self._job_waits(None)
         self._notices.close()
-        explained = ending.reason in _EXPLAINED and ending.text and not ending.shown
-        if explained and self.settled.is_set():
-            self._stdio.say(ending.text)
+        self._explain(ending)
         self._stdio.close()
         if self._process is not None and self._process.ending is not None:
             ending = as_it_ended(ending, self._process.ending)

@@ -2,8 +2,15 @@
 
 import os
 import select
+from contextlib import suppress
+
+import trio
 
 from scrun.core.text import printable
+from scrun.supervisor.core.descriptors import apart, close, may_hang
+from scrun.supervisor.core.threads import in_thread
+
+_PATIENCE = 1.0
 
 
 class Stdio:
@@ -23,21 +30,20 @@ class Stdio:
         self._fds = fds
         self._line_end = "\r\n" if terminal else "\n"
         self.error_is_captured = False
+        self._said: trio.Event | None = None
 
     @property
     def terminal(self) -> int | None:
         """A descriptor of the terminal, if the container has one."""
         return self._fds[0] if self._line_end == "\r\n" else None
 
-    @property
-    def at_terminal(self) -> bool:
-        """Whether standard input and output are a terminal, whosever it is."""
-        return os.isatty(self._fds[0]) and os.isatty(self._fds[1])
+    async def at_terminal(self) -> bool:
+        """Tell whether standard input and output are a terminal, whosever it is."""
+        return await is_terminal(self._fds[0]) and await is_terminal(self._fds[1])
 
-    @property
-    def error_is_terminal(self) -> bool:
-        """Whether standard error is a terminal, whosever it is."""
-        return os.isatty(self._fds[2])
+    async def error_is_terminal(self) -> bool:
+        """Tell whether standard error is a terminal, whosever it is."""
+        return await is_terminal(self._fds[2])
 
     @property
     def fds(self) -> tuple[int, int, int]:
@@ -49,7 +55,7 @@ class Stdio:
         """Replace some of the descriptors, by number; closes the old ones."""
         self.error_is_captured = 2 in fds
         for number, fd in fds.items():
-            os.close(self._fds[number])
+            close(self._fds[number])
             self._fds[number] = fd
         if terminal:
             self.mark_as_terminal()
@@ -64,18 +70,27 @@ class Stdio:
         self._fds[:2] = [-1, -1]  # the kernel reuses the numbers
 
     def say(self, text: str) -> None:
-        """Write a line to standard error, if that does not block."""
+        """Write a line to standard error, if that does not block; to a file, in a thread."""
         error = self._fds[2]
         if error < 0:
+            return
+        said = f"scrun: {printable(text)}{self._line_end}".encode(errors="replace")
+        line = said[: select.PIPE_BUF]
+        if may_hang(error):
+            with suppress(OSError, RuntimeError):  # no descriptor or thread is left
+                own = os.dup(error)  # the thread may need it for longer than we have it
+                self._said = apart(_write_and_close, own, line)
             return
         poller = select.poll()
         poller.register(error, select.POLLOUT)
         if poller.poll(0):
-            try:
-                line = f"scrun: {printable(text)}{self._line_end}".encode(errors="replace")
-                os.write(error, line[: select.PIPE_BUF])
-            except OSError:
-                pass  # its reader is gone
+            _write(error, line)
+
+    async def said(self) -> None:
+        """Wait until the last line is there, but not for long."""
+        if self._said is not None:
+            with trio.move_on_after(_PATIENCE, shield=True):
+                await self._said.wait()
 
     def close(self) -> None:
         """Close all that is still open."""
@@ -85,4 +100,21 @@ class Stdio:
     def _close(self, fds: list[int]) -> None:
         for fd in fds:
             if fd >= 0:
-                os.close(fd)
+                close(fd)
+
+
+async def is_terminal(fd: int) -> bool:
+    """Tell whether a caller's descriptor is a terminal."""
+    return await in_thread(os.isatty, fd, abandon=True) if may_hang(fd) else os.isatty(fd)
+
+
+def _write(fd: int, line: bytes) -> None:
+    try:
+        os.write(fd, line)
+    except OSError:
+        pass  # its reader is gone, or its disk is full
+
+
+def _write_and_close(fd: int, line: bytes) -> None:
+    _write(fd, line)
+    os.close(fd)

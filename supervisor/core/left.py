@@ -13,6 +13,7 @@ from scrun.core.errors import StateError
 from scrun.core.rights import receive_fds
 from scrun.core.supervisors import is_newer
 from scrun.core.version import VERSION
+from scrun.supervisor.core.descriptors import close
 from scrun.supervisor.core.limits import raise_open_files
 from scrun.supervisor.core.line import Line
 from scrun.supervisor.keeper.main import ALL, LONGEST, NEXT
@@ -209,4 +210,4 @@ def _without_programs(found: Mapping[str, Found]) -> list[Found]:
 def close_all(fds: Iterable[int]) -> None:
     """Close some descriptors."""
     for fd in fds:
-        os.close(fd)
+        close(fd)

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import stat
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -28,6 +27,7 @@ from scrun.supervisor.contracts.create_request import (
     read_command_line,
     read_create_request,
 )
+from scrun.supervisor.core.descriptors import is_a_pipe
 from scrun.supervisor.core.line import Line
 from scrun.supervisor.core.mounts import OURS, Mounts
 from scrun.supervisor.core.names import learn
@@ -366,7 +366,7 @@ class ClientRequest:
 
     def _pipe(self) -> int | None:
         """Return the pipe beside the request; it stays the request's."""
-        is_pipe = len(self._fds) == 1 and stat.S_ISFIFO(os.fstat(self._fds[0]).st_mode)
+        is_pipe = len(self._fds) == 1 and is_a_pipe(self._fds[0])
         return self._fds[0] if is_pipe else None
 
     def _position(self, at: int) -> int | None:

@@ -19,6 +19,7 @@ import trio
 
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.children.pumps import cat_from, cat_to
+from scrun.supervisor.core.descriptors import may_hang
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.nodes.files import Gone, RegularFile, gone
 from scrun.supervisor.shim.frames import WINDOW
@@ -82,10 +83,9 @@ def is_null(fd: int) -> bool:
 
 async def kind_of(fd: int) -> int:
     """Return the type of a file (inode(7)); that of a regular one may be asked from a server."""
-    name = os.readlink(f"/proc/self/fd/{fd}")
-    if name.startswith(("pipe:", "socket:", "/dev/")):
-        return os.fstat(fd).st_mode
-    return (await in_thread(os.fstat, fd)).st_mode
+    if may_hang(fd):
+        return (await in_thread(os.fstat, fd, abandon=True)).st_mode
+    return os.fstat(fd).st_mode
 
 
 def source(fd: int, child_env: ChildEnv) -> AbstractAsyncContextManager[Source]:

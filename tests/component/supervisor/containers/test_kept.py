@@ -194,7 +194,7 @@ async def test_what_would_go_to_a_terminal_is_kept(
     called = Called(kinds)
     before = called.stdio.fds
     kept = CapturedOutput(str(tmp_path / "output"), 16 << 20, print)
-    assert kept.connect(called.stdio, terminal=False)
+    assert await kept.connect(called.stdio, terminal=False)
     assert (tmp_path / "output").stat().st_mode & 0o777 == 0o600
     for number, (old, new) in enumerate(zip(before, called.stdio.fds, strict=True)):
         if replaced[number] in "pf" and replaced[number] == kinds[number]:
@@ -218,11 +218,11 @@ async def test_what_would_go_to_a_terminal_is_kept(
 
 
 @pytest.mark.parametrize("kinds", ["pff", "tff"])
-def test_what_goes_elsewhere_is_not_kept(tmp_path: Path, kinds: str) -> None:
+async def test_what_goes_elsewhere_is_not_kept(tmp_path: Path, kinds: str) -> None:
     called = Called(kinds)
     kept = CapturedOutput(str(tmp_path / "output"), 16 << 20, print)
     before = called.stdio.fds
-    assert not kept.connect(called.stdio, terminal=False)
+    assert not await kept.connect(called.stdio, terminal=False)
     assert called.stdio.fds[1:] == before[1:]
     assert not os.isatty(called.stdio.fds[0])
     assert os.listdir(tmp_path) == []
@@ -236,7 +236,7 @@ async def test_what_was_written_since(
     (tmp_path / "c1").mkdir()
     called, now = Called("ppp"), 0.0
     kept = CapturedOutput(str(tmp_path / "c1" / "output"), 1, lambda _: None)  # 64 KiB twice
-    kept.connect(called.stdio, terminal=False)
+    await kept.connect(called.stdio, terminal=False)
     monkeypatch.setattr("time.time", lambda: now)
     pieces = {second: b"%d\n" % second * 6000 for second in (1000, 2000, 3000, 4000, 5000)}
     with trio.fail_after(20):
@@ -263,7 +263,7 @@ async def test_what_was_written_since(
 async def test_a_terminal_of_ours(tmp_path: Path) -> None:
     called = Called("ptp")
     kept = CapturedOutput(str(tmp_path / "output"), 16 << 20, print)
-    assert kept.connect(called.stdio, terminal=True)
+    assert await kept.connect(called.stdio, terminal=True)
     assert kept.terminal
     fds = called.stdio.fds
     assert len({os.ttyname(fd) for fd in fds}) == 1
@@ -288,7 +288,7 @@ async def test_a_terminal_of_ours(tmp_path: Path) -> None:
 async def test_after_its_end_nobody_else_s_terminal_is_touched(tmp_path: Path) -> None:
     called = Called("ppp")
     kept = CapturedOutput(str(tmp_path / "output"), 16 << 20, print)
-    kept.connect(called.stdio, terminal=True)
+    await kept.connect(called.stdio, terminal=True)
     called.close()
     await kept.capture()
     others = [terminal() for _ in range(4)]  # one of them has the number now
@@ -308,7 +308,7 @@ async def test_after_its_end_nobody_else_s_terminal_is_touched(tmp_path: Path) -
 async def test_several_type_at_the_same_time(tmp_path: Path) -> None:
     called = Called("ppp")
     kept = CapturedOutput(str(tmp_path / "output"), 16 << 20, print)
-    kept.connect(called.stdio, terminal=True)
+    await kept.connect(called.stdio, terminal=True)
     end = called.stdio.fds[0]
     tty.setraw(end)
     os.set_blocking(end, False)
@@ -328,7 +328,7 @@ async def test_several_type_at_the_same_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
-def test_without_descriptors_nothing_is_left_of_half_a_connection(
+async def test_without_descriptors_nothing_is_left_of_half_a_connection(
     tmp_path: Path, is_terminal: bool
 ) -> None:
     called = Called("ttt")
@@ -342,7 +342,7 @@ def test_without_descriptors_nothing_is_left_of_half_a_connection(
     for more in range(1, 9):
         resource.setrlimit(resource.RLIMIT_NOFILE, (fillers[-1] + more, hard))
         try:
-            kept.connect(called.stdio, terminal=is_terminal)
+            await kept.connect(called.stdio, terminal=is_terminal)
             break
         except OSError:
             failures += 1
@@ -351,7 +351,7 @@ def test_without_descriptors_nothing_is_left_of_half_a_connection(
         assert descriptors() == before
     assert failures == 7
     called.close()
-    trio.run(kept.capture)
+    await kept.capture()
     for filler in fillers:
         os.close(filler)
 
@@ -361,7 +361,7 @@ async def test_another_supervisor_goes_on(tmp_path: Path) -> None:
     path = str(tmp_path / "output")
     called = Called("ppp")
     first = CapturedOutput(path, 16 << 20, print)
-    first.connect(called.stdio, terminal=False)
+    await first.connect(called.stdio, terminal=False)
     held: dict[str, int] = {}
 
     def hold(fds: dict[str, int]) -> None:

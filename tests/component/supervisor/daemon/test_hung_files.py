@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from scrun.oci.config import load_bundle
 from scrun.settings.file.load import Log, Settings, Staging
 from scrun.supervisor.children.processes import ChildEnv, child
 from scrun.supervisor.containers.ledger import Ledger
+from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.contracts.stager import Submission
 from scrun.supervisor.engines.local.engine import LocalEngine
@@ -28,38 +28,12 @@ from scrun.supervisor.staging import builtin
 from scrun.supervisor.staging.staged_bundle import directory_for
 from tests.component.supervisor.daemon.test_server import NOBODY, Supervisor, base, running
 from tests.harness import users
+from tests.harness.disk import Disk
 from tests.harness.hung import hung
 from tests.harness.processes import descendants
 from tests.harness.wait import wait_until, wait_while
 
 __all__ = ["base"]  # a fixture
-
-
-class Disk:
-    """A file system of its own, which can be frozen (ioctl_fsfreeze): who writes there waits."""
-
-    def __init__(self, directory: Path) -> None:
-        self.place = directory / "disk"
-        self.place.mkdir()
-        image = directory / "image"
-        with image.open("wb") as file:
-            file.truncate(8 << 20)
-        subprocess.run(["mkfs.ext4", "-q", image], check=True, timeout=30)
-        subprocess.run(["mount", "-o", "loop", image, self.place], check=True, timeout=30)
-        self.is_frozen = False
-
-    def freeze(self) -> None:
-        subprocess.run(["fsfreeze", "-f", self.place], check=True, timeout=30)
-        self.is_frozen = True
-
-    def thaw(self) -> None:
-        if self.is_frozen:
-            subprocess.run(["fsfreeze", "-u", self.place], check=True, timeout=30)
-            self.is_frozen = False
-
-    def close(self) -> None:
-        self.thaw()
-        subprocess.run(["umount", "-l", self.place], check=True, timeout=30)
 
 
 @pytest.fixture
@@ -248,3 +222,27 @@ async def test_what_a_hung_log_file_does_not_take_is_counted(
     *lines, last = path.read_text().splitlines()
     assert [int(line) for line in lines] == list(range(11))  # that one, and room for ten
     assert "89 messages were lost: " in last
+
+
+async def test_a_last_word_to_a_file_that_hangs(disk: Disk) -> None:
+    """poll(2) calls a file ready, and who writes there waits: the thread, not the event loop."""
+    file = disk.place / "errors"
+    fds = [os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600) for _ in range(3)]
+    stdio = Stdio(fds, terminal=False)
+    stdio.say("before")
+    await stdio.said()
+    assert file.read_text() == "scrun: before\n"
+    disk.freeze()
+    began = time.monotonic()
+    assert not await stdio.at_terminal()
+    assert not await stdio.error_is_terminal()
+    stdio.say("meanwhile")
+    assert time.monotonic() - began < 0.2
+    await stdio.said()
+    assert 0.9 < time.monotonic() - began < 2
+    stdio.close()
+    other = os.open("/dev/null", os.O_RDWR)  # perhaps with the same number
+    assert file.read_text() == "scrun: before\n"
+    disk.thaw()
+    wait_until("the word", lambda: file.read_text() == "scrun: before\nscrun: meanwhile\n")
+    os.close(other)

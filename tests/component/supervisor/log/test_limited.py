@@ -158,7 +158,7 @@ async def test_output_that_is_too_long_is_told_once(tmp_path: Path) -> None:
     output = CapturedOutput(str(tmp_path / "output"), LIMIT, said.append)
     master, slave = os.openpty()
     stdio = Stdio([os.dup(slave) for _ in range(3)], terminal=False)
-    assert output.connect(stdio, terminal=False)
+    assert await output.connect(stdio, terminal=False)
     writer = stdio.fds[1]
 
     def write_all() -> None:

@@ -25,9 +25,7 @@ class Attached:
     def __init__(self, path: Path, unkillable: Exception | None = None) -> None:
         self.stdio = Stdio([os.open("/dev/null", os.O_RDWR) for _ in range(3)], terminal=False)
         self.captured = CapturedOutput(str(path), 16 << 20, print)
-        self.captured.connect(self.stdio, terminal=True)
-        self.end = self.stdio.fds[0]
-        tty.setraw(self.end)
+        self.end = -1
         self.ended = trio.Event()
         self.got: list[int] = []
         self.resizes = 0
@@ -50,6 +48,13 @@ class Attached:
         )
         self.container = cast(Container, container)
 
+    async def connect(self) -> "Attached":
+        """Have the terminal."""
+        await self.captured.connect(self.stdio, terminal=True)
+        self.end = self.stdio.fds[0]
+        tty.setraw(self.end)
+        return self
+
 
 async def serve(box: Attached, connection: trio.SocketStream) -> None:
     async with connection:
@@ -58,7 +63,7 @@ async def serve(box: Attached, connection: trio.SocketStream) -> None:
 
 @pytest.mark.parametrize("unkillable", [None, PermissionError(1, "Operation not permitted")])
 async def test_frames_of_somebody_attached(tmp_path: Path, unkillable: Exception | None) -> None:
-    box = Attached(tmp_path / "output", unkillable)
+    box = await Attached(tmp_path / "output", unkillable).connect()
     theirs, ours = (trio.SocketStream(end) for end in trio.socket.socketpair())
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery, theirs:
@@ -83,7 +88,7 @@ async def test_frames_of_somebody_attached(tmp_path: Path, unkillable: Exception
 
 
 async def test_who_can_go_on_knows_the_position_and_what_was_taken(tmp_path: Path) -> None:
-    box = Attached(tmp_path / "output")
+    box = await Attached(tmp_path / "output").connect()
     theirs, ours = (trio.SocketStream(end) for end in trio.socket.socketpair())
 
     async def serve_again() -> None:
@@ -114,7 +119,7 @@ async def test_who_can_go_on_knows_the_position_and_what_was_taken(tmp_path: Pat
 
 async def test_what_is_typed_arrives_once_whoever_is_killed(tmp_path: Path) -> None:
     """Each byte is in the peer's pipe or has arrived, so the next one goes on with the rest."""
-    box = Attached(tmp_path / "output")
+    box = await Attached(tmp_path / "output").connect()
     written = bytes(range(256)) * 200  # more than there is room for in a terminal
     typed, typing = os.pipe()
     os.write(typing, written)
@@ -138,7 +143,7 @@ async def test_what_is_typed_arrives_once_whoever_is_killed(tmp_path: Path) -> N
 
 
 async def test_what_was_typed_by_somebody_who_has_gone_arrives(tmp_path: Path) -> None:
-    box = Attached(tmp_path / "output")
+    box = await Attached(tmp_path / "output").connect()
     theirs, ours = (trio.SocketStream(end) for end in trio.socket.socketpair())
     typed, typing = os.pipe()
     with trio.fail_after(20):
@@ -160,7 +165,7 @@ async def test_what_was_typed_by_somebody_who_has_gone_arrives(tmp_path: Path) -
 
 @pytest.mark.parametrize("length", [0xFFFFFFFF, 1 << 21])
 async def test_a_frame_is_bounded(tmp_path: Path, length: int) -> None:
-    box = Attached(tmp_path / "output")
+    box = await Attached(tmp_path / "output").connect()
     theirs, ours = (trio.SocketStream(end) for end in trio.socket.socketpair())
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery, theirs:
