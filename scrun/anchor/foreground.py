@@ -13,6 +13,10 @@ from scrun.protocol.anchor import LOST, PASSED_ON
 _LAST_OUTPUT = 0.5
 """Seconds to wait for more output of a terminal that is still open after the program's end."""
 
+_END_OF_FILE = b"\x04"  # termios(3), VEOF
+_QUIET, _FIRST_PAUSE = 2.0, 0.25
+"""Seconds until it is typed to a program that shows nothing, and until it is typed again."""
+
 _ENDING = (_signal.SIGHUP, _signal.SIGINT, _signal.SIGQUIT, _signal.SIGTERM)
 _AGAIN, _UNTAKEN = 1.0, 10.0
 """Seconds that the supervisor has to take a signal before the next one, and without one."""
@@ -131,7 +135,11 @@ def own_terminal() -> "KeptTerminal | CarriedTerminal":
 class Carried:
     """A program's terminal that this process relays: standard input to it, its output to ours.
 
-    At the end of standard input nothing is typed any more.
+    At the end of standard input, end of file is typed, as script(1) and `ssh -tt` do: else a shell
+    without a terminal, below cron for example, would wait for ever. This waits for the program's
+    first output: runtimes change the mode of terminals, which spoils what was typed before. A
+    program may still discard it (tcflush(3)), or another one read it in a shell's place, so it is
+    typed again and again, after longer and longer pauses.
     """
 
     def __init__(self, master: int) -> None:
@@ -143,7 +151,10 @@ class Carried:
         self.master = master
         posix.set_blocking(self.master, False)
         self._typed = b""
-        self._reads = True
+        self._line_end = b"\n"  # or what was read last, if that is none
+        self._pause = 0.0  # until end of file is typed again; 0 as long as there is input
+        self._ends_at = 0.0
+        self._has_shown = False
         self._kept = KeptTerminal(0) if posix.isatty(0) else None
         self.resize()
 
@@ -177,9 +188,10 @@ class Carried:
         import select
 
         while True:
-            inputs = [fd, self.master, *([0] if self._reads and not self._typed else [])]
+            pause = self._type_end()
+            inputs = [fd, self.master, *([0] if not (self._pause or self._typed) else [])]
             outputs = [self.master] if self._typed else []
-            ready, writable, _ = select.select(inputs, outputs, [])
+            ready, writable, _ = select.select(inputs, outputs, [], pause)
             if writable:
                 self._type()
             if 0 in ready:
@@ -187,7 +199,7 @@ class Carried:
                     self._typed = posix.read(0, 4096)
                 except OSError:
                     self._typed = b""
-                self._reads = bool(self._typed)
+                self._note_input()
             if self.master in ready and not self._show():
                 select.select([fd], [], [])  # nobody has it open any more: the program ends
                 return
@@ -204,6 +216,31 @@ class Carried:
 
         while select.select([self.master], [], [], _LAST_OUTPUT)[0] and self._show():
             pass
+
+    def _note_input(self) -> None:
+        """Note what was read, if it is not the end; then begin to type that."""
+        if self._typed:
+            self._line_end = self._typed[-1:]
+            return
+        from time import monotonic
+
+        if self._line_end not in b"\r\n":
+            self._typed = b"\n"  # in the middle of a line, end of file is none (termios(3))
+        self._pause = _FIRST_PAUSE
+        self._ends_at = monotonic() + (0 if self._has_shown else _QUIET)
+
+    def _type_end(self) -> "float | None":
+        """Type end of file if it is time; return how long it is not."""
+        if not self._pause or self._typed:
+            return None
+        from time import monotonic
+
+        if self._ends_at <= (now := monotonic()):
+            self._typed = _END_OF_FILE
+            self._ends_at = now + self._pause
+            self._pause *= 2
+            return None
+        return self._ends_at - now
 
     def _type(self) -> None:
         try:
@@ -224,6 +261,8 @@ class Carried:
         except OSError:  # EIO: nobody has it open
             return False
         write(shown)
+        if shown and not self._has_shown:
+            self._has_shown, self._ends_at = True, 0
         return bool(shown)
 
 

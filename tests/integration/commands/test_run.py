@@ -6,6 +6,7 @@ import select
 import shlex
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,24 @@ def test_a_terminal_that_the_caller_has_not_at_both_ends(at: At, command: str, e
         words = ("exec", "--tty", life.id, "sh", "-c", script)
         words = words if command == "exec" else ("shell", life.id, "sh", "-c", script)
     assert carried(at, words, ends) == 5
+
+
+@TWO
+@pytest.mark.parametrize("command", ["run", "exec", "shell"])
+@pytest.mark.parametrize(
+    ("typed", "status"), [("", 0), ("(exit 3)\n", 3), ("exit 4", 4), ("sh\nsh -c cat\n", 0)]
+)
+def test_who_has_no_terminal_ends(site: Site, command: str, typed: str, status: int) -> None:
+    """Below cron, or `ssh HOST scrun …`: a shell would wait for ever for somebody to type."""
+    words: tuple[str, ...] = ("run", "--bundle", site.bundle_of("sh", terminal=True), "one")
+    if command != "run":
+        life = site.shell("sleep 600").created().start()
+        wait_until("it runs", lambda: site.run("exec", life.id, "true").returncode == 0)
+        words = ("exec", "--tty", life.id, "sh") if command == "exec" else ("shell", life.id)
+    began = time.monotonic()
+    done = site.run(*words, input=typed, start_new_session=True)
+    assert (done.returncode, done.stderr) == (status, "")
+    assert time.monotonic() - began < 30
 
 
 @contextlib.contextmanager

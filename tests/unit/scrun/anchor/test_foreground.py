@@ -248,3 +248,60 @@ def test_what_a_program_shows_before_it_has_made_its_terminal_raw() -> None:
     finally:
         os.close(terminal.slave)
         os.close(terminal.master)
+
+
+DISCARDS = "python3 -c 'import termios, time; time.sleep(0.3); termios.tcflush(0, 0)'"
+CARRIES = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from scrun.anchor.foreground import Carried
+pid, master = os.forkpty()
+if pid == 0:
+    os.execvp("sh", ["sh", "-c", sys.argv[2]])
+carried = Carried(master)
+carried.carry_until(os.pidfd_open(pid))
+carried.carry_the_rest()
+os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "typed"),
+    [
+        ("cat; exit 7", b""),
+        ("cat; exit 7", b"a whole line\n"),
+        ("read x; exit 7", b"a part of one"),
+        (
+            f"{DISCARDS}; cat; exit 7",
+            b"",
+        ),
+        ("sh -c cat; cat; cat; exit 7", b""),
+    ],
+)
+def test_the_end_of_input_is_typed(program: str, typed: bytes) -> None:
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", CARRIES, str(CHECKOUT), program],
+        input=typed,
+        capture_output=True,
+        start_new_session=True,
+        timeout=20,
+        check=False,
+    )
+    assert (done.stderr, done.returncode) == (b"", 7)
+
+
+def test_a_program_that_needs_no_input_is_let_alone() -> None:
+    """End of file is typed less and less often."""
+    program = "stty raw -echo; echo up; (sleep 2.5; kill $$) & exec od -An -v -tx1 -w1"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", CARRIES, str(CHECKOUT), program],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        start_new_session=True,
+        timeout=20,
+        check=False,
+    )
+    up, *typed = done.stdout.split()
+    assert up == b"up"
+    assert set(typed) <= {b"04", b"00"}
+    assert 2 <= len(typed) <= 5
