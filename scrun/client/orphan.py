@@ -47,7 +47,12 @@ def run(parsed: Parsed, directory: str, *, asked: bool) -> int:
         sock.close()
         return forward(parsed, again=asked)
     if parsed.command == "delete":
-        return _delete(parsed, root, container)
+        status, answer = delete(parsed, directory, build_request(parsed, container))
+        if status:
+            from scrun.cli.failure import report_failure
+
+            return report_failure(answer, status, parsed)
+        return 0
     # takes 25 ms: not for unknown containers, which engines ask about when they clean up
     from scrun.model.record import read_record, stopped_state
 
@@ -88,20 +93,29 @@ def tidy_up(parsed: Parsed, root: str) -> None:
         pass
 
 
-def _delete(parsed: Parsed, root: str, container: str) -> int:
+def delete(parsed: Parsed, directory: str, fields: "list[bytes]") -> "tuple[int, bytes]":
+    """Have a supervisor delete a container that nobody serves; start it if necessary.
+
+    Args:
+        parsed: The command line, of any command.
+        directory: The container's record.
+        fields: The request.
+
+    Returns:
+        The exit status, and the reason if it is not 0.
+
+    Raises:
+        ScrunError: The supervisor does not start.
+        OSError: It dies each time.
+    """
     from scrun.client.launch import is_waited_for, launch
     from scrun.client.supervisor_name import supervisor_name
 
+    root = directory.rpartition("/")[0]
     name = supervisor_name(setting(parsed, "group") or "user", parsed)
     file = parsed.text("config-file") or ""
-    fields = build_request(parsed, container)
 
     def served() -> "socket":
         return launch(root, name, settings_file=file, lingers=not is_waited_for())
 
-    status, answer = converse(served, fields)
-    if status:
-        from scrun.cli.failure import report_failure
-
-        return report_failure(answer, status, parsed)
-    return 0
+    return converse(served, fields)

@@ -120,7 +120,8 @@ def _ask(
     A supervisor that closes the connection without an answer was about to exit: it checks for
     requests first, but cannot see one that arrives later. The next attempt starts another one.
     """
-    pid_file = anchored.pid_file
+    pid_file, record = anchored.pid_file, f"{root}/{parsed.id}"
+    is_ours = not _is_there(record)  # if it comes
     for attempt in range(3):
         sock, mounts = _reach(root, parsed, anywhere=not attempt)
         try:
@@ -145,11 +146,12 @@ def _ask(
                 wire.confirm(sock)
             return status, answer, reason_shown
         except (BrokenPipeError, ConnectionResetError):
-            if attempt == 2 or _is_there(f"{root}/{parsed.id}"):
+            if attempt == 2 or _is_there(record):
                 from scrun.client.successor import was_deleted
                 from scrun.core.errors import SupervisorLost
 
-                remedy = "" if was_deleted(f"{root}/{parsed.id}") else "delete it and "
+                is_gone = not is_ours or was_deleted(parsed, record)
+                remedy = "" if is_gone else "delete it and "
                 raise SupervisorLost(
                     f"the supervisor died while it created container {parsed.id}; "
                     f"{remedy}create it again"

@@ -2,11 +2,13 @@
 
 import _socket
 
+from scrun.cli.parse import Parsed
 from scrun.protocol import wire
 
 _PATIENCE = 60.0
 _DYING = 2.0
 _PAUSE = 0.05
+_TRIES = 5
 
 
 def wait_for_successor(directory: str) -> "_socket.socket | None":
@@ -72,22 +74,37 @@ def connect_served(directory: str) -> _socket.socket:
         return sock
 
 
-def was_deleted(directory: str) -> bool:
-    """Have a successor delete a container whose `create` got no answer; nobody would start it.
+def was_deleted(parsed: Parsed, directory: str, pid: bytes = b"") -> bool:
+    """Delete a container that its own command has created, even if its supervisor has died.
 
     Args:
+        parsed: The command line.
         directory: The container's record.
+        pid: The container's, if it is known: another one may have its id by now.
 
     Returns:
         Whether nothing is left of it.
     """
-    from scrun.client.ask import ask
+    import time
 
-    try:
-        if sock := wait_for_successor(directory):
-            sock.close()
-            container = directory.rpartition("/")[2]
-            return ask(directory, "supervisor", [b"delete", container.encode(), b"1"])[0] == 0
-    except OSError:
-        pass
-    return False
+    from scrun.client import orphan
+    from scrun.client.ask import ask
+    from scrun.core.errors import ScrunError
+    from scrun.core.paths import has_record
+
+    fields = [b"delete", wire.encoded(directory.rpartition("/")[2]), b"1", *[pid] * bool(pid)]
+    for number in range(_TRIES):
+        if not has_record(directory):
+            return True
+        time.sleep(_PAUSE * number)
+        try:
+            try:
+                return ask(directory, "supervisor", fields)[0] == 0
+            except wire.NOBODY:
+                if sock := wait_for_successor(directory):
+                    sock.close()
+                else:
+                    return orphan.delete(parsed, directory, fields)[0] == 0
+        except (ScrunError, OSError):
+            pass  # that one has died as well
+    return not has_record(directory)

@@ -22,7 +22,7 @@ from scrun.client.anchored import Anchored
 from scrun.client.answer import fetch_answer
 from scrun.client.ask import ask, forward, record_root
 from scrun.client.submit import submit
-from scrun.core.errors import NotTaken, UsageError
+from scrun.core.errors import NotTaken, ScrunError, UsageError
 from scrun.core.pods import wants_terminal
 from scrun.oci.ids import check_id
 
@@ -61,9 +61,15 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
             if not detach:
                 pass_signals_on(anchored.socket, carried)
             pid = answer or b"%d" % anchored.pid
-            status, answer = fetch_answer(directory, [b"start", os.fsencode(container), b"", pid])
+            asked = [b"start", os.fsencode(container), b"", pid]
+            try:
+                status, answer = fetch_answer(directory, asked)
+            except (ScrunError, OSError) as error:
+                if not isinstance(error, NotTaken):
+                    _delete(parsed, directory, pid)
+                raise
             if status:
-                _delete(directory, pid)
+                _delete(parsed, directory, pid)
     if status:
         from scrun.cli.failure import report_failure
 
@@ -83,7 +89,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         if own:
             own.restore()
         if not keep:
-            _delete(directory, pid)
+            _delete(parsed, directory, pid)
 
 
 def _refuse_options_of_images(parsed: Parsed) -> None:
@@ -110,13 +116,15 @@ def delete_other(parsed: Parsed, container: str) -> int:
     return forward(delete)
 
 
-def _delete(directory: str, pid: bytes) -> None:
+def _delete(parsed: Parsed, directory: str, pid: bytes) -> None:
     """Delete the container with this pid; after a failure the next `list` shows it."""
     container = os.fsencode(os.path.basename(directory))
     try:
         ask(directory, "supervisor", [b"delete", container, b"1", pid])
     except OSError:
-        pass
+        from scrun.client.successor import was_deleted
+
+        was_deleted(parsed, directory, pid)
 
 
 def _terminal(parsed: Parsed) -> "KeptTerminal | CarriedTerminal | None":

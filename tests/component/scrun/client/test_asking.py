@@ -13,8 +13,11 @@ from pathlib import Path
 import pytest
 
 from scrun import _fast
+from scrun.cli.parse import Parsed
+from scrun.client import orphan
 from scrun.client.ask import ask
 from scrun.client.successor import was_deleted
+from scrun.core.errors import SupervisorLost
 from scrun.model.record import Record, write_record
 from scrun.protocol import wire
 from tests import CHECKOUT
@@ -63,12 +66,28 @@ def record(root: Path) -> Path:
 def test_what_a_successor_has_of_a_create_without_answer(tmp_path: Path, status: int) -> None:
     directory = record(tmp_path)
     with listening(directory, [b"", bytes([status])]) as asked:
-        assert was_deleted(str(directory)) is (status == 0)
+        assert was_deleted(Parsed(), str(directory)) is (status == 0)
     assert [b"delete" in request for request in asked] == [True]
 
 
-def test_nobody_has_what_a_create_without_answer_has_left(tmp_path: Path) -> None:
-    assert not was_deleted(str(record(tmp_path)))
+@pytest.mark.parametrize("times", [1, 3, 100])
+def test_what_a_create_without_answer_has_left_is_deleted_by_another_supervisor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """That may be killed as well."""
+    directory = record(tmp_path)
+    started: list[list[bytes]] = []
+
+    def delete(parsed: Parsed, path: str, fields: list[bytes]) -> tuple[int, bytes]:
+        started.append(fields)
+        if len(started) < times:
+            raise SupervisorLost("the supervisor does not start")
+        shutil.rmtree(path)
+        return 0, b""
+
+    monkeypatch.setattr(orphan, "delete", delete)
+    assert was_deleted(Parsed(), str(directory)) is (times < 100)
+    assert started == [[b"delete", b"c1", b"1"]] * min(times, 5)
 
 
 def test_one_that_hangs_up_is_asked_again(tmp_path: Path) -> None:
