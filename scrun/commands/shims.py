@@ -16,6 +16,7 @@ from scrun.cli.parse import Parsed
 from scrun.core.errors import SettingsError, UsageError
 from scrun.core.output import say
 from scrun.core.paths import SHIMS, replaceable
+from scrun.core.whole_files import write_whole
 from scrun.pull.pyxis import (
     HELP,
     Call,
@@ -100,11 +101,7 @@ def _write(parsed: Parsed) -> str:
                     continue
         except FileNotFoundError:
             pass
-        temporary = f"{path}.{os.getpid()}"
-        with open(temporary, "wb") as file:
-            os.fchmod(file.fileno(), 0o755)
-            file.write(content)
-        os.rename(temporary, path)
+        write_whole(path, content, 0o755)
     return directory
 
 

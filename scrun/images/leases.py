@@ -12,6 +12,7 @@ from _blake2 import blake2s
 
 import msgspec
 
+from scrun.core.whole_files import write_whole
 from scrun.model.identity import is_dead, myself
 from scrun.model.record import ProcessIdentity
 
@@ -56,11 +57,7 @@ def take(folder: str, lease: Lease) -> None:
         OSError: It cannot be written.
     """
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    path = os.path.join(folder, _name(lease))
-    temporary = f"{path}.{os.getpid()}"
-    with open(temporary, "wb") as file:
-        file.write(msgspec.json.encode(lease))
-    os.rename(temporary, path)
+    write_whole(os.path.join(folder, _name(lease)), msgspec.json.encode(lease))
 
 
 def give_back(folder: str, lease: Lease) -> None:
@@ -72,7 +69,8 @@ def give_back(folder: str, lease: Lease) -> None:
 def those_that_hold(folder: str) -> list[Lease]:
     """Return the leases of an image that hold; removes those that do not.
 
-    One that cannot be read holds: nobody knows whose it is.
+    One that cannot be read holds for a month: nobody knows whose it is. What was being written
+    when its process was killed, or the disk was full, is none.
     """
     found = []
     try:
@@ -80,16 +78,17 @@ def those_that_hold(folder: str) -> list[Lease]:
     except FileNotFoundError:
         return []
     for name in sorted(names):
-        path = os.path.join(folder, name)
+        if "." in name:
+            continue
+        path, old = os.path.join(folder, name), False
         try:
+            old = time.time() - os.stat(path).st_mtime > _MONTH
             with open(path, "rb") as file:
                 lease = msgspec.json.decode(file.read(_LARGEST), type=Lease)
-            old = time.time() - os.stat(path).st_mtime > _MONTH
         except FileNotFoundError:
             continue
         except (OSError, msgspec.MsgspecError):
-            found.append(Lease(name, "", ProcessIdentity(0)))
-            continue
+            lease = Lease(name, "", ProcessIdentity(0))
         elsewhere = lease.taker.host != myself().host
         if (elsewhere and old) or not lease.holds():
             with contextlib.suppress(OSError):
@@ -97,6 +96,15 @@ def those_that_hold(folder: str) -> list[Lease]:
         else:
             found.append(lease)
     return found
+
+
+def remove_all(folder: str) -> None:
+    """Remove the directory of an image's leases, of which none holds, and nobody takes one."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            if "." in name:
+                os.unlink(os.path.join(folder, name))
+        os.rmdir(folder)
 
 
 def _name(lease: Lease) -> str:

@@ -288,8 +288,7 @@ class Store:
                 return held
             if os.path.lexists(trash):
                 self._discard(trash)
-            with contextlib.suppress(OSError):
-                os.rmdir(self._leases(key))
+            leases.remove_all(self._leases(key))
         return []
 
     def tidy(self) -> None:

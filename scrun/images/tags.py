@@ -1,15 +1,19 @@
 """What names of images meant when they were last looked up: `tags/` of a store."""
 
 import os
+import re
 import time
 from _blake2 import blake2s
 
 import msgspec
 
+from scrun.core.whole_files import write_whole
 from scrun.images.store import Store
 
 FOREVER = float("inf")
 _LARGEST = 65536
+_DAY = 86400.0
+_TAG = re.compile("[0-9a-f]{32}")
 
 
 class _Tag(msgspec.Struct, frozen=True):
@@ -52,19 +56,20 @@ def remember(store: Store, name: str, digest: str, key: str) -> None:
     Raises:
         OSError: It cannot be written.
     """
-    path = store.tag_file(digest_of_words(name))
-    temporary = f"{path}+{os.getpid()}"
-    with open(temporary, "wb") as file:
-        file.write(msgspec.json.encode(_Tag(name, digest, key, time.time())))
-    os.rename(temporary, path)
+    tag = _Tag(name, digest, key, time.time())
+    write_whole(store.tag_file(digest_of_words(name)), msgspec.json.encode(tag))
 
 
 def forget(store: Store, keys: "set[str]") -> None:
-    """Remove the names of images that are gone."""
+    """Remove the names of images that are gone, and what killed processes have left of names."""
     folder = os.path.join(store.path, "tags")
     for name in os.listdir(folder):
         path = os.path.join(folder, name)
         try:
+            if not _TAG.fullmatch(name):
+                if time.time() - os.stat(path).st_mtime > _DAY:
+                    os.unlink(path)
+                continue
             with open(path, "rb") as file:
                 tag = msgspec.json.decode(file.read(_LARGEST), type=_Tag)
             if tag.key in keys:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from scrun.core.whole_files import write_whole
 from scrun.supervisor.staging.copies import MOST, is_foreign
 from scrun.supervisor.staging.marks import is_deletion
 from scrun.supervisor.staging.overlay_options import Unusable
@@ -105,9 +106,7 @@ def _read(cache: str) -> dict[str, _Known]:
 
 def _write(cache: str, known: dict[str, _Known]) -> None:
     """Write the cache; a failure costs only another look next time."""
-    temporary = f"{cache}.{os.getpid()}"
     latest = dict(list(known.items())[-_KNOWN:])
     with contextlib.suppress(OSError, UnicodeEncodeError):
         os.makedirs(os.path.dirname(cache), mode=0o700, exist_ok=True)
-        Path(temporary).write_bytes(msgspec.json.encode(latest))
-        os.rename(temporary, cache)
+        write_whole(cache, msgspec.json.encode(latest))

@@ -19,6 +19,7 @@ import trio
 from scrun.core.errors import EngineError, StagingError
 from scrun.core.paths import real_id
 from scrun.core.users import user_name
+from scrun.core.whole_files import write_whole
 from scrun.oci.userns import (
     INITIAL,
     BothIds,
@@ -228,8 +229,6 @@ def _known_maps(environment: Mapping[str, str]) -> tuple[str, _File]:
 def _write(path: str, content: _File, now: float) -> None:
     """Write the cache; a failure costs only another step next time."""
     young = {name: known for name, known in content.items() if known.holds(known.ids, now)}
-    temporary = f"{path}.{os.getpid()}"
     with contextlib.suppress(OSError):
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        Path(temporary).write_bytes(msgspec.json.encode(young))
-        os.rename(temporary, path)
+        write_whole(path, msgspec.json.encode(young))
