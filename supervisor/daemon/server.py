@@ -130,7 +130,6 @@ class Server:
                 await self._changed.wait()
         # a job that is lent goes on, too: its borrower holds it then
         if self._containers.leaving.is_kept or (leave and self._containers.lending.any):
-            finish(_LAST_WORDS)
             self.exit_now(leave=True)
         if not self._withdraw():
             self._unlink()
@@ -151,6 +150,7 @@ class Server:
         if not leave:
             self._containers.deposits.dismiss()
             self._unlink()
+        finish(_LAST_WORDS)
         os._exit(0)
 
     @property

@@ -69,9 +69,13 @@ class LogFile:
         if not self.users:
             del _open[self.path]
             _closing[:] = [file for file in (*_closing, self) if file.lives]
-            with self._changed:
-                self._ends = True
-                self._changed.notify()
+            self.end()
+
+    def end(self) -> None:
+        """End the thread once all is written."""
+        with self._changed:
+            self._ends = True
+            self._changed.notify()
 
     @property
     def lives(self) -> bool:
@@ -157,5 +161,8 @@ async def open_file(settings: Log) -> LogFile | None:
 def finish(patience: float) -> None:
     """Wait until all messages are written, before the process ends; without an event loop."""
     until = time.monotonic() + patience
-    for file in (*_closing, *_open.values()):
+    files = (*_closing, *_open.values())
+    for file in files:
+        file.end()
+    for file in files:
         file.join(max(0, until - time.monotonic()))
