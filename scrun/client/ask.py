@@ -52,7 +52,7 @@ def forward(parsed: Parsed, *, again: bool = False) -> int:
         from scrun.cli.failure import report_failure
 
         return report_failure(answer, status, parsed)
-    if parsed.command == "start" and "/@pod-" in posix.readlink(directory + "/supervisor"):
+    if parsed.command == "start" and _is_of_a_pod(directory):
         from scrun.client.common_supervisor import common_supervisor
 
         common_supervisor(parsed)
@@ -61,6 +61,14 @@ def forward(parsed: Parsed, *, again: bool = False) -> int:
 
         say(answer)
     return 0
+
+
+def _is_of_a_pod(directory: str) -> bool:
+    """Tell whether a pod's supervisor serves a container, if that has not been deleted already."""
+    try:
+        return "/@pod-" in posix.readlink(directory + "/supervisor")
+    except OSError:
+        return False
 
 
 def build_request(parsed: Parsed, container: str) -> "list[bytes]":

@@ -127,6 +127,29 @@ def test_one_that_dies_before_it_says_that_the_container_is_deleted(
         thread.join(5)
 
 
+def test_one_that_has_started_a_container_which_is_deleted_at_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """An engine deletes a short one as soon as it has ended."""
+    directory = record(tmp_path)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(directory / "supervisor"))
+        listener.listen()
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(4096)
+                shutil.rmtree(directory)
+                connection.sendall(b"\0")
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        assert _fast.run(["--root", str(tmp_path), "start", "c1"]) == 0
+        thread.join(5)
+    assert capfd.readouterr() == ("", "")
+
+
 @pytest.mark.parametrize("command", ["state", "start", "kill", "delete", "pause", "resume"])
 def test_one_that_only_hangs_up_is_not_dead(
     tmp_path: Path, command: str, capfd: pytest.CaptureFixture[str]
