@@ -151,7 +151,11 @@ async def _again(
         return
     async with cat(fd, child_env) as pipe:
         os.set_blocking(pipe, False)
-        yield Pipe(pipe)
+        own = Pipe(pipe)
+        try:
+            yield own
+        finally:
+            own.let_go()
 
 
 def open_again(fd: int, mode: int) -> int:
@@ -244,7 +248,12 @@ class Pipe(_Ready):
     def close(self) -> None:
         """Close it."""
         os.close(self._fd)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Leave it to its owner, who closes it."""
         Pipe._large -= self._is_large
+        self._is_large = False
 
     def count(self, count: int) -> int:
         """Count bytes, and enlarge it if they are many."""

@@ -399,3 +399,25 @@ async def test_a_thread_that_hangs(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
             assert len(os.listdir("/proc/self/fd")) == before + 1
         release.set()
         await soon(lambda: len(os.listdir("/proc/self/fd")) == before)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "others"])
+async def test_large_pipes_are_counted_as_long_as_they_are_there(
+    kind: str, tmp_path: Path, theirs: Callable[[str], None]
+) -> None:
+    """After sixteen that nobody counted out again, no pipe was enlarged any more."""
+    before = ends.Pipe._large
+    for _ in range(2):
+        readable, writable = pair(kind, tmp_path)
+        theirs(kind)
+        content = bytes(6 << 20)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read_all, readable, len(content))
+            async with sink(writable, ENV) as found:
+                rest = memoryview(content)
+                while rest:
+                    rest = rest[await found.write(rest) :]
+                assert ends.Pipe._large == before + 1
+        assert ends.Pipe._large == before
+        os.close(readable)
+        os.close(writable)
