@@ -127,7 +127,7 @@ class Caller:
             self.anchor_known.set()
 
     async def _receive(self) -> bytes:
-        space = socket.CMSG_SPACE(4)
+        space = socket.CMSG_LEN(4)  # CMSG_SPACE has room for a second one, which nobody would own
         part, ancillary, *_ = await self._connection.recvmsg(64, space, socket.MSG_CMSG_CLOEXEC)
         for level, kind, content in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:

@@ -132,7 +132,7 @@ class Stdio:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fd)
         try:
             connection.setblocking(False)
-            space = socket.CMSG_SPACE(struct.calcsize("i"))
+            space = socket.CMSG_LEN(struct.calcsize("i"))  # CMSG_SPACE has room for a second one
             _, ancillary, _, _ = connection.recvmsg(4096, space, socket.MSG_CMSG_CLOEXEC)
         finally:
             connection.close()
