@@ -1,5 +1,6 @@
 """The engine that runs containers in Slurm jobs, with Slurm's command-line tools."""
 
+import math
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import (
@@ -138,22 +139,26 @@ class SlurmEngine:
         self._warm = WarmJobs(self._tools, linger, self._held_again)
         self._version: SlurmVersion | None = None
         self._asking = trio.Lock()
+        self._unanswered = -math.inf  # when salloc was last asked in vain
 
     def tidy(self) -> None:
         """Do nothing: Slurm's engine keeps no files."""
 
     async def version(self, child_env: ChildEnv) -> SlurmVersion:
-        """Return Slurm's version; the first call asks salloc.
+        """Return Slurm's version; the first call asks salloc, also for those that come meanwhile.
 
         Raises:
             EngineUnavailable: salloc does not answer.
         """
+        came = trio.current_time()
         async with self._asking:
-            if self._version is None:
+            if self._version is None and self._unanswered < came:
                 command = [self._tools.salloc, "--version"]
                 with trio.move_on_after(_ANSWER):
                     text = await output_of(command, self._tools.child_env(child_env))
                     self._version = parse_version(text)
+                if self._version is None:
+                    self._unanswered = trio.current_time()
             if self._version is None:
                 raise EngineUnavailable(f"{self._tools.salloc} --version does not answer")
         return self._version
