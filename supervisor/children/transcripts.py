@@ -80,8 +80,12 @@ async def recorded(
         receive: Called with each line.
         hold: Called with the descriptors that a successor needs for a `Transcript`.
     """
-    readable, writable = os.pipe()
     memory = os.memfd_create("scrun-messages", os.MFD_CLOEXEC)
+    try:
+        readable, writable = os.pipe()
+    except OSError:
+        os.close(memory)
+        raise
     hold({PIPE: readable, MEMORY: memory})
     async with Transcript(readable, memory).received(receive):
         try:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, ExitStack
 
 import trio
 
@@ -202,29 +202,37 @@ class ShimStep:
         code = await in_thread(code_variables)
         options = [*options, "--export=" + ",".join(code)]
         ended, self._launched = trio.Event(), trio.Event()
-        stdin, to_srun = os.pipe()
-        from_srun, stdout = os.pipe()  # `connected` owns our ends
-        # else srun may die of what the shim says last, and slurmstepd kills it before it is done
-        kept = os.dup(from_srun)
-        self.deposit.hold({f"{STEP}to_srun": to_srun, f"{STEP}from_srun": from_srun})
 
         def hold(words: int) -> None:
             self.deposit.hold({f"{STEP}words": words})
 
-        async with messages(self._take_words, hold) as error, unwrapped() as nursery:
-            nursery.start_soon(self._connect, to_srun, from_srun, ended)
-            streams = Streams((stdin, stdout, error), terminal=False, listen=False)
-            try:
-                with self._scope:
-                    self._status = await self.step.run(
-                        options, boot_command(), streams, _nothing, {**variables, **code},
-                        self.deposit,
-                    )  # fmt: skip
-            finally:
-                ended.set()
-                os.close(stdin)
-                os.close(stdout)  # now what srun wrote has an end
-                os.close(kept)
+        with ExitStack() as undo:  # as long as they have no other owners
+
+            def ours(fd: int) -> int:
+                undo.callback(os.close, fd)
+                return fd
+
+            stdin, to_srun = map(ours, os.pipe())
+            from_srun, stdout = map(ours, os.pipe())  # `connected` will own our ends
+            # else srun may die of what the shim says last, and slurmstepd kills it before it is
+            # done
+            kept = ours(os.dup(from_srun))
+            self.deposit.hold({f"{STEP}to_srun": to_srun, f"{STEP}from_srun": from_srun})
+            async with messages(self._take_words, hold) as error, unwrapped() as nursery:
+                undo.pop_all()
+                nursery.start_soon(self._connect, to_srun, from_srun, ended)
+                streams = Streams((stdin, stdout, error), terminal=False, listen=False)
+                try:
+                    with self._scope:
+                        self._status = await self.step.run(
+                            options, boot_command(), streams, _nothing, {**variables, **code},
+                            self.deposit,
+                        )  # fmt: skip
+                finally:
+                    ended.set()
+                    os.close(stdin)
+                    os.close(stdout)  # now what srun wrote has an end
+                    os.close(kept)
 
     def _look(self) -> None:
         """Notice what srun says."""
