@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
-from scrun.core.errors import EngineError, SettingsError
+from scrun.core.errors import EngineError, SettingsError, leaves
 from scrun.supervisor.core.nurseries import until
 from scrun.supervisor.engines.slurm.shim_site import NodeSite, SiteConfs
 from scrun.supervisor.engines.slurm.shim_step import ShimStep, means_of
@@ -110,10 +110,10 @@ class RanksStep(ShimStep):
                     await trio.sleep_forever()
                 gathering.end()  # and go on to listen: who is late is not to say that nobody does
                 await trio.sleep(_WAY_OUT)
-        except (NotReached, OSError) as error:
-            self._words.append(f"{UNREACHED}: {error}")
-        except ShimLost as error:
-            self._journal.write("verbose", str(error))
+        except* (NotReached, OSError) as group:  # of several, if a shim is lost meanwhile
+            self._words.append(f"{UNREACHED}: {next(leaves(group))}")
+        except* ShimLost as group:
+            self._journal.write("verbose", str(next(leaves(group))))
         await self._lose(srun_ended)
 
     async def _get_all_ready(self, gathering: Gathering) -> None:

@@ -12,11 +12,13 @@ import trio
 from scrun.core.errors import EngineError
 from scrun.settings.file.load import RuntimeSettings
 from scrun.supervisor.core.deposits import Deposit
+from scrun.supervisor.engines.slurm import ranks_step
 from scrun.supervisor.engines.slurm.job_state import StepState
 from scrun.supervisor.engines.slurm.ranks_step import RanksStep
 from scrun.supervisor.engines.slurm.shim_site import HAS_OCI_CONF, SiteConfs
 from scrun.supervisor.engines.slurm.step import SrunStep, Streams
 from scrun.supervisor.nodes.beginning import Direct
+from scrun.supervisor.nodes.connection import ShimLost
 from scrun.supervisor.shim.frames import CALL, EVENT, REPLY, UNREACHED, Reader, frame
 from tests.harness.peer import HELLO, Said, prove, soon
 
@@ -191,3 +193,24 @@ async def test_where_slurm_encrypts_its_connections() -> None:
         with pytest.raises(EngineError, match=f"{UNREACHED}: Slurm encrypts its connections"):
             await step.ranks()
         assert step.is_unreached
+
+
+async def test_a_listener_that_fails_while_a_shim_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are known, and no internal error of the container's."""
+
+    @asynccontextmanager
+    async def failing(to_srun: int, from_srun: int, *_: object) -> AsyncIterator[None]:
+        os.close(to_srun)
+        os.close(from_srun)
+        lost = ShimLost("it broke a frame")
+        raise ExceptionGroup("", [lost, OSError(24, "Too many open files")])
+        yield
+
+    monkeypatch.setattr(ranks_step, "gathered", failing)
+    said, ended = Said(), trio.Event()
+    confs = SiteConfs(None, None, RuntimeSettings())
+    step = RanksStep(cast("SrunStep", Srun(2)), said.journal, lambda: Direct(True, None), confs, 2)
+    step._how = Direct(True, None)
+    ended.set()
+    await step._connect(*os.pipe(), ended)
+    assert step._words == [f"{UNREACHED}: [Errno 24] Too many open files"]
