@@ -86,7 +86,7 @@ class _Passing:
         if not self._has_reader or any(fcntl.ioctl(self._fd, termios.TIOCOUTQ, bytes(4))):
             from scrun.core.errors import NotTaken
 
-            raise NotTaken(number)
+            raise NotTaken.of(number)
         self._first = 0
 
 

@@ -230,13 +230,16 @@ class NotTaken(ScrunError):
     The container, or the program of ``exec``, ends as soon as the supervisor looks.
     """
 
-    def __init__(self, number: int) -> None:
+    @classmethod
+    def of(cls, number: int) -> "NotTaken":
+        """Return the error for a signal; the exit status is that of a program which it ended."""
         name = {1: "HUP", 2: "INT", 3: "QUIT", 15: "TERM"}.get(number, str(number))
-        super().__init__(
+        error = cls(
             f"SIG{name} was not passed on: the supervisor does not answer; what runs ends when it "
             "answers again, and 'scrun delete' removes what is left"
         )
-        self.exit_code = 128 + number
+        error.exit_code = 128 + number
+        return error
 
 
 def shortened(message: str) -> str:
