@@ -38,6 +38,22 @@ settings.register_profile("long", max_examples=int(_examples or 20_000), deadlin
 settings.load_profile("long" if _examples else "same")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what this run is not for."""
+    marks = []
+    if os.geteuid() != 0:
+        marks.append("by_root")
+    if not os.environ.get("SCRUN_NIGHTLY"):
+        marks.append("nightly")
+    if os.environ.get("SCRUN_TEST_LAUNCH") != "shim":
+        marks.append("by_shim")
+    if os.environ.get("SLURM_CLUSTER_OCI_CONF") == "no":
+        marks.append("oci_conf")
+    left_out = [item for item in items if any(map(item.get_closest_marker, marks))]
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=left_out)
+
+
 PLACES = ("local-root", "local-user", "slurm-root", "slurm-user")
 MakeSite = Callable[..., Site]
 

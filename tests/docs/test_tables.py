@@ -2,17 +2,13 @@
 
 import ast
 import re
-import shutil
 import subprocess
 import sys
-
-import pytest
 
 from scrun.settings.oci_conf.parse import OciConf
 from scrun.settings.oci_conf.patterns import LETTERS
 from scrun.settings.spank.callbacks import CALLBACKS
 from tests import CHECKOUT
-from tests.harness.program import run_program
 
 HOWTO = CHECKOUT / "docs" / "howto"
 EXAMPLES = CHECKOUT / "docs" / "examples"
@@ -27,36 +23,6 @@ def rows(page: str) -> list[str]:
     """The first cell of every row of its tables."""
     lines = (HOWTO / page).read_text().splitlines()
     return [line.strip("| ").partition(" | ")[0] for line in lines if line.startswith("| ")]
-
-
-def commands(engine: str) -> set[str]:
-    """The commands that an engine's help lists."""
-    # Debian's own before one that somebody put in front of it: its version is the document's
-    program = shutil.which(engine, path="/usr/bin:/bin")
-    if program is None:
-        pytest.skip(f"{engine} is not installed")
-    done = run_program([program, "--help"], check=True)
-    listed: set[str] = set()
-    inside = False
-    for line in done.stdout.splitlines():
-        if line.endswith("ommands:"):
-            inside = True
-        elif line and not line.startswith(" "):
-            inside = False
-        elif inside and (match := re.match(r" +([a-z][a-z-]*)\*? ", line)):
-            listed.add(match[1])
-    assert len(listed) > 40
-    return listed
-
-
-@pytest.mark.parametrize("engine", ["podman", "docker"])
-def test_every_command_of_the_engine_has_a_row(engine: str) -> None:
-    described = {
-        command
-        for first in rows("engines.md")
-        for command in re.findall(rf"`{engine} ([a-z-]+)[^`]*`", first)
-    }
-    assert commands(engine) - described == set()
 
 
 def test_every_parameter_of_oci_conf_has_a_row() -> None:

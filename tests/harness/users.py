@@ -73,7 +73,9 @@ def root() -> User:
 
 
 def ordinary() -> User:
-    """Return the test user that `tools/slurm-cluster` made."""
+    """Return the test user that `tools/slurm-cluster` made; without root, who runs the tests."""
+    if uid := os.geteuid():
+        return User.of(pwd.getpwuid(uid).pw_name)
     return User.of(os.environ.get("SLURM_CLUSTER_USER", "scrun-test"))
 
 

@@ -11,17 +11,6 @@ from tests.harness.site import Site
 from tests.harness.wait import wait_while
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what needs the other launch (`tools/test --launch shim`)."""
-    by_shim = os.environ.get("SCRUN_TEST_LAUNCH") == "shim"
-    marks = [] if by_shim else ["by_shim"]
-    if os.environ.get("SLURM_CLUSTER_OCI_CONF") == "no":
-        marks.append("oci_conf")
-    left_out = [item for item in items if any(map(item.get_closest_marker, marks))]
-    items[:] = [item for item in items if item not in left_out]
-    config.hook.pytest_deselected(items=left_out)
-
-
 @pytest.fixture
 def queue(site: Site) -> Iterator[None]:
     """A cluster that is full for the user of the test's site."""

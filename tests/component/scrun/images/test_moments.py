@@ -142,7 +142,7 @@ def test_killed_at_any_moment(place: Path, layer: Path) -> None:
 
 
 @pytest.mark.parametrize("hosts", [False, True], ids=["locks", "no locks"])
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root has another host's name")
+@pytest.mark.by_root
 def test_two_hosts_at_once(place: Path, layer: Path, *, hosts: bool) -> None:
     """With locks one of them makes it; without, both, and one is faster. Some are killed."""
     whole = listing(layer)
@@ -179,7 +179,7 @@ def test_two_hosts_at_once(place: Path, layer: Path, *, hosts: bool) -> None:
             subprocess.run(["rm", "-rf", path / "tmp" / name], check=True)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+@pytest.mark.by_root
 def test_a_disk_that_is_full_at_any_moment(place: Path, layer: Path) -> None:
     whole = listing(layer)
     path = place / "store"

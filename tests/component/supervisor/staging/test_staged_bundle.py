@@ -237,7 +237,7 @@ def test_who_is_mapped_may_pass_through_the_directory(bundle: Path, staged: Path
     assert permissions(staged) == 0o711
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root has other users' directories")
+@pytest.mark.by_root
 def test_a_root_file_system_that_the_user_cannot_reach_is_copied(
     bundle: Path, staged: Path
 ) -> None:
@@ -255,7 +255,7 @@ def test_a_root_file_system_that_the_user_cannot_reach_is_copied(
 @pytest.mark.covers(
     "limitation the bundle is not transferred to the nodes: it must be there already"
 )
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+@pytest.mark.by_root
 def test_a_root_file_system_of_this_mount_namespace_is_copied(bundle: Path, staged: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "t", bundle / "rootfs"], check=True)
     try:
@@ -278,7 +278,7 @@ def test_a_root_file_system_of_this_mount_namespace_is_copied(bundle: Path, stag
         subprocess.run(["umount", bundle / "rootfs"], check=True)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+@pytest.mark.by_root
 def test_what_an_engine_bound_for_the_bundle_is_used_where_it_is(
     bundle: Path, staged: Path
 ) -> None:

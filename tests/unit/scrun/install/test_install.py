@@ -311,6 +311,7 @@ def test_launcher_that_is_none(program: Path) -> None:
         launcher.find(str(odd), None)
 
 
+@pytest.mark.by_root
 def test_launcher_for_all(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     launcher.check_for_all(str(program), os.__file__)
     for path, mode, complaint in (

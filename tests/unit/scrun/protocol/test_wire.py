@@ -180,6 +180,7 @@ def answer_to(caller: int, server: int, directory: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.by_root
 def test_another_users_socket_is_refused(public: Path) -> None:
     user = users.ordinary().uid
     answer = answer_to(user, user + 1, public)
@@ -188,6 +189,7 @@ def test_another_users_socket_is_refused(public: Path) -> None:
     assert str(public) in answer
 
 
+@pytest.mark.by_root
 @pytest.mark.parametrize(
     ("caller", "server", "answer"),
     [
@@ -201,6 +203,7 @@ def test_who_may_ask_whom(public: Path, caller: str, server: str, answer: str) -
     assert answer_to(uids[caller], uids[server], public).startswith(answer)
 
 
+@pytest.mark.by_root
 def test_a_refused_connection_is_closed(public: Path) -> None:
     """In this process: the caller's user is changed for the call only."""
     user = users.ordinary().uid
@@ -392,6 +395,7 @@ def test_drops_are_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         theirs.close()
 
 
+@pytest.mark.by_root
 def test_root_does_not_wait_for_ever_for_another_user(public: Path) -> None:
     """The directory tells, before anybody is at the other end; the listener takes nobody."""
     user = users.ordinary().uid

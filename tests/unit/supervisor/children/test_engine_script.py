@@ -194,7 +194,7 @@ NAMESPACES = [
     pytest.param(
         True,
         id="own-pid-namespace",
-        marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root may unshare"),
+        marks=pytest.mark.by_root,
     ),
 ]
 THREE = "(sleep 60 & wait) & exec sleep 61"
@@ -265,7 +265,7 @@ def test_those_that_end_meanwhile_are_no_failure(shell: list[str], tmp_path: Pat
         busy.close()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+@pytest.mark.by_root
 def test_one_that_may_not_be_signalled_is_a_failure() -> None:
     other = users.ordinary()
     state = f"echo '{json.dumps({'pid': os.getpid()})}'"

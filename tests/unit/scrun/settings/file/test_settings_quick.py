@@ -131,6 +131,7 @@ def test_the_loader_complains(home: Path, env: dict[str, str]) -> None:
         load(env)
 
 
+@pytest.mark.by_root
 def test_a_file_of_others_is_refused(home: Path) -> None:
     path = write(home, 'root = "/u"\n')
     for mode, group in (0o664, pwd.getpwnam("games").pw_gid), (0o646, 0):

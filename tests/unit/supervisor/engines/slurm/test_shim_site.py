@@ -206,8 +206,8 @@ class RealNode:
 @pytest.mark.parametrize(
     ("place", "said"),
     [
-        ("/", ""),
-        ("/dev", ""),
+        pytest.param("/", "", marks=pytest.mark.by_root),
+        pytest.param("/dev", "", marks=pytest.mark.by_root),
         ("{tmp}/new/%U/it's", ""),
         ("{tmp}/file/x", "{tmp}/file/x: {tmp}/file: Permission denied; set ContainerPath in the"),
         (None, ""),

@@ -1,5 +1,7 @@
 """The command by which the runtime on a node signals a container."""
 
+import os
+import pwd
 import signal
 import time
 from pathlib import Path
@@ -15,6 +17,8 @@ from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.signals import Running, kill_scripts
 from tests.harness.program import output_of
 
+ME = pwd.getpwuid(os.geteuid()).pw_name
+
 
 def killing(pattern: str) -> NodeCommands:
     return NodeCommands(NodeRuntime(kill=pattern))
@@ -24,7 +28,7 @@ def killing(pattern: str) -> NodeCommands:
     ("line", "command"),
     [
         ('RunTimeKill="crun kill %j.%s TERM"', "crun kill 7.0"),
-        ('RunTimeKill="runc --root=/x kill %u.%j SIGKILL"', "runc --root=/x kill root.7"),
+        ('RunTimeKill="runc --root=/x kill %u.%j SIGKILL"', f"runc --root=/x kill {ME}.7"),
         ('RunTimeKill="crun kill %j.%s 9"', "crun kill 7.0"),
         ('RunTimeKill="crun kill %j.%s"', "crun kill 7.0"),
     ],
