@@ -16,6 +16,7 @@ written before all is known to be possible.
 import difflib
 import os
 import pwd
+import shutil
 import sys
 from collections.abc import Mapping
 
@@ -24,10 +25,11 @@ from scrun.core.errors import SettingsError, UsageError
 from scrun.core.output import write
 from scrun.core.paths import packages
 from scrun.core.text import printable
-from scrun.install import docker, files, launcher, podman, settings
+from scrun.install import docker, files, launcher, needs, podman, settings
 from scrun.install.files import Change
+from scrun.oci.lookup import DEFAULT_PATH
 from scrun.settings.file import load, quick
-from scrun.settings.slurm_conf import PLACES
+from scrun.settings.slurm_conf import PLACES, find_slurm_conf
 
 ENGINES = ("podman", "docker")
 _DOCKER = "/etc/docker"
@@ -90,6 +92,7 @@ def run(parsed: Parsed, argv: list[str]) -> int:
         conf_change, notes = _slurm_conf(parsed, site)
         changes += conf_change
         notes += _storage(engine, site)
+        notes += _missing(engine, parsed)
     if parsed.options.get("dry-run"):
         _say(*(line for change in changes for line in _shown(change)))
     else:
@@ -112,6 +115,48 @@ def _storage(engine: str, site: InstallTarget) -> list[str]:
     if driver in podman.WITHOUT_COPIES:
         return []
     return [f"note: podman's storage driver is {driver}: {podman.STORAGE}"]
+
+
+def _missing(engine: str, parsed: Parsed) -> list[str]:
+    """Return notes on what the engine's containers need and this machine has not."""
+    try:
+        found = load.load(os.environ, parsed.text("config-file"))
+    except SettingsError:
+        return []  # doctor says why
+    chosen = parsed.text("engine") or found.engine
+    if chosen == "auto":
+        known = parsed.text("slurm-conf") or find_slurm_conf(found)
+        chosen = "slurm" if known and (found.slurm.bin or _which("salloc")) else "local"
+    uid = os.geteuid()
+    lacking = needs.missing(
+        [engine],
+        _which,
+        here=chosen == "local" and found.local.oci_conf is None,
+        slurm=chosen == "slurm" and not found.slurm.bin,
+        rootless=uid != 0,
+    )
+    notes = []
+    if lacking:
+        remedy = needs.remedy(lacking, _which, root=uid == 0)
+        notes.append(f"note: not installed: {needs.names(lacking)}; {remedy}")
+    user = pwd.getpwuid(uid).pw_name
+    ids = (needs.count_ids(_text(path), user, uid) for path in ("/etc/subuid", "/etc/subgid"))
+    few = min(ids) < needs.WANTED_IDS
+    if uid and few and not needs.ids_come_from_elsewhere(_text("/etc/nsswitch.conf")):
+        remedy = needs.ids_remedy(user)
+        notes.append(f"note: {user} has too few subordinate ids; as root: {remedy}")
+    return notes
+
+
+def _text(path: str) -> str | None:
+    try:
+        return files.read(path)
+    except SettingsError:
+        return None
+
+
+def _which(name: str) -> str | None:
+    return shutil.which(name, path=os.pathsep.join((os.environ.get("PATH", ""), DEFAULT_PATH)))
 
 
 def home_config(env: Mapping[str, str]) -> str:

@@ -4,9 +4,9 @@ import os
 
 import trio
 
-from scrun.commands.install import InstallTarget, home, home_config
+from scrun.commands.install import ENGINES, InstallTarget, home, home_config
 from scrun.core.errors import SettingsError
-from scrun.install import docker, files, podman
+from scrun.install import docker, files, needs, podman
 from scrun.supervisor.programs.doctor.call import Check, DoctorCall, Reporter
 from scrun.supervisor.programs.doctor.findings import Finding
 from scrun.supervisor.staging.mapped import why_no_owners
@@ -135,4 +135,41 @@ def launcher_works(program: str) -> bool:
     return os.path.isfile(program) and os.access(program, os.X_OK)
 
 
-CHECKS = (Check(("podman", "podman's storage"), _podman), Check(("docker",), _docker))
+async def _packages(call: DoctorCall, report: Reporter) -> None:
+    report(await trio.to_thread.run_sync(_look_at_packages, call, abandon_on_cancel=True))
+
+
+def _look_at_packages(call: DoctorCall) -> Finding:
+    """Check for the programs that containers need, and those of engines that are to know scrun."""
+    root = os.geteuid() == 0
+    own = None if root else home_config(call.child_env.environment)
+    engines = []
+    for name in ENGINES:
+        try:
+            if any(InstallTarget(place).has(name) for place in dict.fromkeys((own, None))):
+                engines.append(name)
+        except SettingsError:
+            pass  # the engine's own check says so
+    here = not call.by_slurm and call.settings.local.oci_conf is None
+    lacking = needs.missing(
+        engines,
+        call.which,
+        here=here and (call.engine is None or call.engine.name == "local"),
+        slurm=call.by_slurm and not call.settings.slurm.bin,
+        rootless=not root,
+    )
+    return judge_packages(lacking, needs.remedy(lacking, call.which, root=root))
+
+
+def judge_packages(lacking: list[needs.Need], remedy: str) -> Finding:
+    """Judge what is not installed."""
+    if not lacking:
+        return Finding("packages", "ok", "all that is needed here is installed")
+    return Finding("packages", "warn", f"not installed: {needs.names(lacking)}", remedy)
+
+
+CHECKS = (
+    Check(("podman", "podman's storage"), _podman),
+    Check(("docker",), _docker),
+    Check(("packages",), _packages),
+)

@@ -13,6 +13,7 @@ from scrun.core.errors import ScrunError
 from scrun.core.own_directory import own_directory
 from scrun.core.users import user_name
 from scrun.core.version import VERSION
+from scrun.install import needs
 from scrun.settings.file import quick
 from scrun.settings.slurm.versions import features
 from scrun.supervisor.children.processes import own_program
@@ -27,7 +28,6 @@ from scrun.supervisor.programs.doctor.call import (
 )
 from scrun.supervisor.programs.doctor.findings import Finding
 
-_WANTED_IDS = 65536
 _TOOLS = (
     ("podman", "podman", re.compile(r"version (\S+)")),
     ("docker", "docker", re.compile(r"version (\S+?),")),
@@ -94,32 +94,16 @@ def count_ranges(
     Returns:
         The user's name, and the number of subordinate uids and gids.
     """
-    return user, _count(subuid, user, uid), _count(subgid, user, uid)
-
-
-def _count(text: str | None, user: str, uid: int) -> int:
-    """Add up a user's ranges: lines `NAME:FIRST:COUNT`, subuid(5)."""
-    total = 0
-    for line in (text or "").splitlines():
-        fields = line.strip().split(":")
-        if len(fields) == 3 and fields[0] in (user, str(uid)) and fields[2].isdecimal():
-            total += int(fields[2])
-    return total
+    return user, needs.count_ids(subuid, user, uid), needs.count_ids(subgid, user, uid)
 
 
 def judge_ids(user: str, uids: int, gids: int) -> Finding:
     """Judge the number of ids that rootless podman can map."""
     name = "subordinate ids"
-    if min(uids, gids) >= _WANTED_IDS:
+    if min(uids, gids) >= needs.WANTED_IDS:
         return Finding(name, "ok", f"{uids} users, {gids} groups")
     found = f"{uids} users and {gids} groups in /etc/subuid and /etc/subgid for {user}"
-    return Finding(
-        name,
-        "warn",
-        found,
-        f"usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}, with ids that "
-        "are free (rootless podman needs them)",
-    )
+    return Finding(name, "warn", found, needs.ids_remedy(user))
 
 
 class Directory(msgspec.Struct, frozen=True):
@@ -360,7 +344,8 @@ def _newuidmap(call: DoctorCall) -> Finding:
         elif not _privileged(path):
             missing.append(f"{path} has neither the setuid bit nor a capability")
     if missing:
-        remedy = "apt install uidmap (rootless podman needs it)"
+        command = needs.remedy([needs.ID_MAPS], call.which, root=False)
+        remedy = f"{command} (rootless podman needs it)"
         return Finding("newuidmap", "warn", ", ".join(missing), remedy)
     return Finding("newuidmap", "ok", "installed, and newgidmap")
 

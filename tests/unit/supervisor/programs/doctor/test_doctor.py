@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from scrun.core.errors import SettingsError
-from scrun.install import podman
+from scrun.install import needs, podman
 from scrun.settings.oci_conf.parse import parse_oci_conf
 from scrun.settings.oci_conf.shell_commands import program_of
 from scrun.supervisor.children.processes import ChildEnv
@@ -160,6 +160,14 @@ def test_subordinate_ids(subuid: str | None, subgid: str | None, status: str) ->
     finding = machine.judge_ids(*machine.count_ranges("u", 7, subuid, subgid))
     assert finding.status == status
     assert ("usermod" in finding.remedy) is (status == "warn")
+
+
+def test_packages() -> None:
+    assert engines.judge_packages([], "").status == "ok"
+    finding = engines.judge_packages([needs.ID_MAPS], "as root: apt-get install uidmap")
+    assert text_line(finding, colour=False) == (
+        "warn  packages: not installed: newuidmap; as root: apt-get install uidmap"
+    )
 
 
 @pytest.mark.parametrize(
