@@ -5,9 +5,11 @@ from pathlib import Path
 
 from sphinx.application import Sphinx
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "man"))
 
 from facts import substitutions
+from sections import Builder
 from tables import register
 
 from scrun.core.version import VERSION
@@ -24,6 +26,7 @@ html_theme = "furo"
 html_title = "scrun"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_js_files = ["sections.js"]
 html_copy_source = False
 html_show_sourcelink = False
 html_show_copyright = False
@@ -32,6 +35,7 @@ html_show_copyright = False
 def setup(app: Sphinx) -> None:
     """Let the manual pages be read as tools/docs reads them."""
     register()
+    app.add_builder(Builder, override=True)
     app.connect("env-before-read-docs", _for_web)
 
 

@@ -45,11 +45,31 @@ def test_every_page_can_be_reached(site: Path) -> None:
     assert pages - reached - own == set()
 
 
-def test_the_search_knows_the_manual(site: Path) -> None:
+def found(site: Path, word: str) -> set[str]:
+    """The pages and sections that the search's index has for a word, with their titles."""
     text = (site / "searchindex.js").read_text()
     index = json.loads(text.removeprefix("Search.setIndex(").removesuffix(")"))
-    found = [index["docnames"][number] for number in index["terms"]["anchor"]]
-    assert "man/scrun.1" in found
+    numbers = index["terms"][word]
+    numbers = numbers if isinstance(numbers, list) else [numbers]
+    return {f"{index['docnames'][number]}: {index['titles'][number]}" for number in numbers}
+
+
+def test_the_search_knows_the_manual(site: Path) -> None:
+    assert any(place.startswith("man/scrun.1:") for place in found(site, "anchor"))
+
+
+def test_the_search_finds_sections(site: Path) -> None:
+    """Each leads to a place in its page."""
+    places = found(site, "infra")
+    section = "howto/pods#set-the-size-of-the-job: Run a pod in one job > Set the size of the job"
+    assert section in places
+    assert "howto/pods#what-makes-a-pod: Run a pod in one job > What makes a pod" not in places
+    for place in places:
+        page, _, anchor = place.partition(":")[0].partition("#")
+        html = (site / f"{page}.html").read_text()
+        assert not anchor or f'id="{anchor}"' in html, place
+    search = (site / "search.html").read_text()
+    assert search.index("_static/sections.js") < search.index("_static/searchtools.js")
 
 
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
