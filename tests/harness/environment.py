@@ -7,6 +7,7 @@ import sys
 from tests import CHECKOUT
 
 _SETUP = CHECKOUT / "tools" / "setup"
+_CLUSTER = CHECKOUT / "tools" / "slurm-cluster"
 
 
 def enter_environment(level: str = "") -> None:
@@ -24,3 +25,9 @@ def enter_environment(level: str = "") -> None:
     if os.path.realpath(sys.prefix) != os.path.realpath(place):
         python = f"{place}/bin/python3"
         os.execv(python, [python, *sys.argv])
+
+
+def enter_cluster() -> None:
+    """Make a program begin again with a cluster of its own, unless it has one (SLURM_CONF)."""
+    if "SLURM_CONF" not in os.environ:
+        os.execv(_CLUSTER, [str(_CLUSTER), "with", os.path.abspath(sys.argv[0]), *sys.argv[1:]])
