@@ -40,9 +40,10 @@ class Builder(StandaloneHTMLBuilder):
                 continue  # the page
             alone = new_document("")
             alone += _without_sections(section)
-            [heading] = (html.escape(child.astext(), quote=False) for child in section if _is_title(child))
+            [heading] = (child.astext() for child in section if _is_title(child))
             name = f"{pagename}#{section['ids'][0]}"
-            self.indexer.feed(name, filename, f"{title} > {heading}", alone)
+            shown = f"{title} > {html.escape(heading, quote=False)}"
+            self.indexer.feed(name, filename, shown, alone)
 
 
 def _is_title(node: nodes.Node) -> bool:

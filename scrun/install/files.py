@@ -1,5 +1,6 @@
 """Read and replace configuration files."""
 
+import contextlib
 import os
 import tempfile
 
@@ -76,7 +77,7 @@ def apply(change: Change, base: str) -> None:
 def _replace(real: str, text: str, like: os.stat_result | None) -> None:
     """Replace or make a file, with the owner and mode of another one."""
     directory = os.path.dirname(real)
-    os.makedirs(directory, exist_ok=True)
+    _make(directory)
     fd, temporary = tempfile.mkstemp(prefix=".scrun-", dir=directory)
     try:
         with open(fd, "w", encoding="utf-8", newline="") as file:
@@ -92,6 +93,17 @@ def _replace(real: str, text: str, like: os.stat_result | None) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def _make(directory: str) -> None:
+    """Make a directory; what root makes, all may enter, whatever the umask: engines read it."""
+    if os.path.isdir(directory):
+        return
+    _make(os.path.dirname(directory))
+    with contextlib.suppress(FileExistsError):  # by somebody else, just now
+        os.mkdir(directory)
+    if os.geteuid() == 0:
+        os.chmod(directory, 0o755)
 
 
 def _own(path: str) -> str:

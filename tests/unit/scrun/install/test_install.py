@@ -246,6 +246,18 @@ def test_files_replaced_as_they_were(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["link", "real"]
 
 
+@pytest.mark.by_root
+def test_what_root_installs_all_can_read(tmp_path: Path) -> None:
+    """Others' engines fail if they cannot enter a directory of their configuration."""
+    before = os.umask(0o077)
+    try:
+        files.apply(files.Change(f"{tmp_path}/a/b/c", None, "text"), str(tmp_path))
+    finally:
+        os.umask(before)
+    modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("a", "a/b", "a/b/c")]
+    assert modes == [0o755, 0o755, 0o644]
+
+
 def test_files_made_and_removed_with_their_directories(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "file"
     files.apply(files.Change(str(path), None, "text"), str(tmp_path))
