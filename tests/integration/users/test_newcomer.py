@@ -92,16 +92,16 @@ def try_out(machine: Machine, user: str, capsys: pytest.CaptureFixture[str]) -> 
     """Clone, and type tools/try: for the first time, again, and without a network."""
     machine.types("git clone -q /tmp/scrun scrun", user)
     taken = []
-    for network in (True, True, False):
+    for first, network in ((True, True), (False, True), (False, False)):
         begun = time.monotonic()
         said = machine.types("tools/try", user, network=network)
         taken.append(time.monotonic() - begun)
+        assert first or "installing" not in said
         assert "$ scrun exec demo ps\n" in said
         assert said.endswith("That was all; nothing is left of it.\n")
     with capsys.disabled():
         times = ", ".join(f"{seconds:.1f} s" for seconds in taken)
         print(f"\ntools/try on a bare {machine.release}, as {user}: {times}")
-    assert max(taken[1:]) < 10
 
 
 def test_as_root(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
