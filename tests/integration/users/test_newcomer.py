@@ -112,6 +112,9 @@ def test_as_root(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     assert "That was all" in machine.types("tools/try --podman")
     assert " passed" in machine.types("tools/test tests/integration/users/test_first_steps.py")
     assert "That was all" in machine.types("tools/try --slurm")
+    assert "nothing was left" in machine.types("tools/chaos --containers 2 --faults none")
+    caught = machine.types("tools/mutate --only part-of-a-line-counts")
+    assert caught.endswith("1 of 1 faults were caught.\n")
     machine.types("tools/docs --site ~/site && test -s ~/site/searchindex.js")
 
 
