@@ -30,7 +30,7 @@ from scrun.supervisor.containers.anchors import Anchor, forward_signals
 from scrun.supervisor.containers.caller import Caller
 from scrun.supervisor.containers.creation import Creation
 from scrun.supervisor.containers.ledger import Ledger
-from scrun.supervisor.containers.phases import Phases
+from scrun.supervisor.containers.losing import Losing
 from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.containers.programs import Programs
 from scrun.supervisor.containers.shown_files import ShownFiles
@@ -42,7 +42,7 @@ from scrun.supervisor.contracts.first_process import CreatesFirst, FirstProcess
 from scrun.supervisor.contracts.running import RunningContainer
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.stager import Stager, Submission
-from scrun.supervisor.core.nurseries import Tasks, unwrapped
+from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.engines.failures import NotMade, not_started
 from scrun.supervisor.plugins.choose_stager import Stagers
 from scrun.supervisor.scripts.spank.around import plugin_stack
@@ -53,7 +53,7 @@ from scrun.supervisor.staging.variables import script_variables
 _LAST_OUTPUT = 5.0
 
 
-class Lifecycle(Phases):
+class Lifecycle(Losing):
     """All that happens to a container from its `create` to the end of its job.
 
     Attributes:
@@ -98,7 +98,6 @@ class Lifecycle(Phases):
             text = f"container {create_request.id} cannot be started: it was ended"
             self._not_started = StateError(text)
         self._signal_scope = trio.CancelScope()
-        self._beside = Tasks(f"container {create_request.id}")
         self.files = ShownFiles(self._beside, self._journal, lambda: self._anchor.alive)
         self.programs = Programs(self._beside, self._deposit)
         self._removing = trio.Lock()
@@ -236,7 +235,7 @@ class Lifecycle(Phases):
             record=self._directory,
             journal=self._journal,
             on_job_id=self._job_is_known,
-            on_lost=self.end,
+            on_lost=self.lose,
             ending=lambda: self._ending,
             config_requests=read_requests(config.annotations, config.process.env),
             flags=read_flags(config, resources=create_request.settings.slurm.engine_flags),

@@ -278,6 +278,19 @@ class Job(Protocol):
         ...
 
 
+@runtime_checkable
+class LetsEnd(Protocol):
+    """A job whose programs are told to end before they are killed; optional."""
+
+    async def let_end(self) -> None:
+        """Wait for the container's end, as long as that may come, when the job is taken away.
+
+        Raises:
+            EngineError: It is not known.
+        """
+        ...
+
+
 class Engine(Protocol):
     """Runs containers."""
 

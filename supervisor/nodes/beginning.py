@@ -22,6 +22,7 @@ LONGEST_ALONE = 2e6
 """The longest; a shim counts milliseconds, in 31 bits."""
 
 _PATIENCE = 2.0
+_KILL_WAIT = 30.0  # slurm.conf(5) has it as default
 
 _unreached = Unreached()
 
@@ -34,12 +35,16 @@ class Direct(NamedTuple):
         ports: The range of our ports, as "60001-63000" (SrunPortRange), or None for any.
         alone: How long it waits for a successor when we have died, in seconds.
         patience: How long it tries to connect, in seconds.
+        kill_wait: KillWait of slurm.conf(5), in seconds.
+        reaches_all: Whether Slurm's signals for a step reach all its processes.
     """
 
     allowed: bool
     ports: str | None
     alone: float = ALONE
     patience: float = _PATIENCE
+    kill_wait: float = _KILL_WAIT
+    reaches_all: bool = False
 
 
 def begin_call(
@@ -63,6 +68,8 @@ def begin_call(
         "alone": min(direct.alone, LONGEST_ALONE),
         "runtime": runtime,
         "needed": needed,
+        "kill_wait": direct.kill_wait,
+        "reaches_all": direct.reaches_all,
     }
 
 

@@ -9,7 +9,11 @@ BOOT = r"""
 import sys
 if sys.version_info < (3, 6):
     sys.exit("scrun needs Python 3.6 or newer on the node, this is %d.%d" % sys.version_info[:2])
-import _frozen_importlib, _frozen_importlib_external, binascii, marshal, os, zlib
+import _frozen_importlib, _frozen_importlib_external, _signal, binascii, marshal, os, zlib
+
+told = []
+for name in "HUP", "INT", "QUIT", "USR1", "USR2":
+    _signal.signal(getattr(_signal, "SIG" + name), lambda number, _: told.append(number))
 
 class Modules:
     known = {}
@@ -51,7 +55,7 @@ modules = Modules()
 modules.add(given[:int(length)] if python == magic else given[int(length):])
 sys.meta_path.insert(0, modules)
 from scrun.supervisor.shim.arrival import arrive
-arrive(modules.add, magic)
+arrive(modules.add, magic, told)
 """
 
 _SHELL = f"""PATH=${{PATH:-{SYSTEM_PATH}}}

@@ -29,18 +29,8 @@ _ABOVE = ("scrun", "scrun.supervisor")  # packages, which are empty there, as th
 _BEST = 9
 _FIRST = ("arrival", "dial", "frames", "json_text")
 _UNTIL_HELLO = (
-    *(
-        "children",
-        "devices",
-        "files",
-        "hello",
-        "link",
-        "loop",
-        "main",
-        "mpi",
-        "processes",
-        "runtime",
-    ),
+    *("children", "devices", "files", "hello", "link", "loop", "main", "mpi", "processes"),
+    *("runtime", "slurm_signals"),
 )
 _UNTIL_CREATED = (
     *("console", "containers", "libc", "looks", "making", "memory", "site"),

@@ -1,8 +1,8 @@
 """A shim on a node, as engines see it (see `supervisor.shim` for what it can do)."""
 
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from scrun.supervisor.nodes.code import code, known_code
 from scrun.supervisor.nodes.dialing import Listener
 from scrun.supervisor.nodes.ends import Source
 from scrun.supervisor.nodes.link import Broken, Link
-from scrun.supervisor.nodes.messages import Asked, Ended, Event, Reply, Signal, decoded
+from scrun.supervisor.nodes.messages import Asked, Ended, Event, Reply, decoded
 from scrun.supervisor.nodes.messages import Hello as Hello
 from scrun.supervisor.nodes.messages import ShimError as ShimError
 from scrun.supervisor.nodes.messages import ShimLost as ShimLost
@@ -42,6 +42,7 @@ BEGINS_WITH = HEADER.pack(EVENT, 0, 0)[:5]
 """How the first frame of a shim begins, an event."""
 
 _LAST_DATA = 1.0
+_ANSWER = 5.0
 _MOST_WORDS = 500
 
 
@@ -66,7 +67,6 @@ class Shim:
     Attributes:
         lost: Set when it has gone.
         asked: How it has asked for its code, when it has.
-        on_signal: Called with the number of a signal that Slurm sends to the step.
         short_of_memory: The containers that may have ended for want of memory.
         without_files: Those whose root file system went away.
     """
@@ -75,7 +75,6 @@ class Shim:
         """Use `connected`."""
         self.lost = trio.Event()
         self.asked = Asked("")
-        self.on_signal: Callable[[int], None] = _ignore
         self.short_of_memory: set[str] = set()
         self.without_files: set[str] = set()
         self._reason = ""
@@ -168,6 +167,16 @@ class Shim:
         finally:
             self._table.forget(number)
         return reply
+
+    async def handles(self, container: str, number: int) -> bool:
+        """Ask whether a container's program handles a signal; False if that is not known.
+
+        Raises:
+            ShimLost: The shim has gone.
+        """
+        with trio.move_on_after(_ANSWER), suppress(ShimError):
+            return bool((await self.call("handles", id=container, number=number))["handles"])
+        return False
 
     def forget(self, target: str) -> None:
         """Have it forget an exec that has ended."""
@@ -356,8 +365,6 @@ class Shim:
         if event == "hello":
             self._hello.set(decoded(payload, Hello))
             self._say_others()
-        elif event == "signal":
-            self.on_signal(decoded(payload, Signal).number)
         elif event == "ended":
             ended = decoded(payload, Ended)
             if not os.WIFEXITED(ended.status) and not os.WIFSIGNALED(ended.status):
@@ -371,10 +378,6 @@ class Shim:
             self.without_files.add(target)
         if target in self._targets:
             self._targets[target].set(status)
-
-
-def _ignore(number: int) -> None:
-    """Ignore a signal."""
 
 
 @asynccontextmanager

@@ -90,11 +90,11 @@ class Gathering:
             os.close(self._to_srun)
             self._to_srun = -1
 
-    async def call(self, ports: str | None, nursery: trio.Nursery) -> None:
+    async def call(self, direct: Direct, nursery: trio.Nursery) -> None:
         """Call all ranks, and take their connections until they are there.
 
         Args:
-            ports: See `gathered`.
+            direct: See `gathered`.
             nursery: For the connections.
 
         Raises:
@@ -103,9 +103,9 @@ class Gathering:
         """
         secret = os.urandom(RANDOM)
         most = 2 * self._count  # one that was lost may come again
-        async with Listener(ports, secret, self._journal, most).listening() as listener:
-            direct = Direct(True, ports, alone=0, patience=_PATIENCE)
-            call = begin_call(listener.port, secret, direct, needed=True)
+        async with Listener(direct.ports, secret, self._journal, most).listening() as listener:
+            how = direct._replace(alone=0, patience=_PATIENCE)
+            call = begin_call(listener.port, secret, how, needed=True)
             with suppress(BrokenPipeError):  # srun has ended, which others notice
                 os.write(self._to_srun, frame(CALL, 0, msgspec.json.encode(call)))
             async with until(self.complete.wait):
@@ -129,7 +129,7 @@ class Gathering:
 
 @asynccontextmanager
 async def gathered(
-    to_srun: int, from_srun: int, count: int, ports: str | None, journal: Journal
+    to_srun: int, from_srun: int, count: int, direct: Direct, journal: Journal
 ) -> AsyncIterator[Gathering]:
     """Have all shims of a step connect to us; they end when the block is left.
 
@@ -137,7 +137,7 @@ async def gathered(
         to_srun: The pipe to srun's standard input; closed at the end, and so is the next.
         from_srun: The pipe from its standard output.
         count: How many there are.
-        ports: The range to listen in (SrunPortRange); None for any.
+        direct: What the shims are to know.
         journal: Where messages go.
 
     Raises:
@@ -148,7 +148,7 @@ async def gathered(
     try:
         async with unwrapped() as nursery:
             nursery.start_soon(_drain, from_srun)
-            nursery.start_soon(gathering.call, ports, nursery)
+            nursery.start_soon(gathering.call, direct, nursery)
             yield gathering
             nursery.cancel_scope.cancel()
     finally:

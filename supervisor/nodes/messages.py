@@ -100,12 +100,6 @@ class Reply(msgspec.Struct, frozen=True):
     root: bool = False
 
 
-class Signal(msgspec.Struct, frozen=True):
-    """That Slurm has sent the step a signal, see `supervisor.shim`."""
-
-    number: int
-
-
 class Event(msgspec.Struct, frozen=True):
     """The kind of an event, see `supervisor.shim`."""
 

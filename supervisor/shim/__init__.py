@@ -41,8 +41,7 @@ than 1 KiB. Where there is an oci.conf, no runtime is looked for. `ended`:
 process here for want of memory and this may be why a container has ended, "lost": whether its
 images went away, and it was killed}`; it comes after the reply to the target's `create` or `exec`,
 and all END frames of its output follow or precede it.
-`signal`: `{"number": n}`: Slurm sent the step SIGHUP, SIGINT, SIGQUIT, SIGUSR1 or SIGUSR2; what
-becomes of it is the supervisor's to decide. `resumed`: the answer to `resume`.
+`resumed`: the answer to `resume`.
 
 **Calls.** A target is a container or an exec, by the `id` that the supervisor gave it, never used
 twice.
@@ -52,8 +51,10 @@ twice.
              for how many seconds it waits for another supervisor when the connection breaks;
              runtime: one that another shim on the node has tried, or ""; needed: whether it cannot
              do without the connection, and says so on standard error and exits with 1. So it is
-             for one of several tasks: srun sends the same to all, and mixes what they say.
-             The first call, and the only one without a number and a reply
+             for one of several tasks: srun sends the same to all, and mixes what they say;
+             kill_wait: seconds from Slurm's SIGTERM to its SIGKILL; reaches_all: whether Slurm's
+             signals reach all processes of the step. The first call, and the only one without a
+             number and a reply
     resume   token; addresses: list of [host, port]; secret, patience, alone: as for `begin`;
              targets: the ids that the caller knows, others are deleted; written: how many bytes of
              each stream it has written onwards, by its number. This call comes over srun, to a
@@ -74,6 +75,8 @@ twice.
              error: the runtime's words, with "log": its log as JSON lines
     start    id
              {}; error and log
+    handles  id; number
+             {"handles": whether the container's program runs, and handles that signal}
     signal   id; number; all: bool, every process of the container; command: for one of an
              oci.conf, RunTimeKill with that signal
              {}, even if the target has ended; error
@@ -148,10 +151,17 @@ connection begins with the proof below, the peer as the shim; then come the imag
 `proof(secret, b"shim", both)`, the supervisor `proof(secret, b"supervisor", both)`; `both` is the
 shim's bytes and the supervisor's. Frames follow.
 
+**Signals** that Slurm sends the step (SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2) go to
+the first process of each container, whether there is a supervisor or not: slurmstepd sends them to
+the step's tasks only, so to the shim, unless ProctrackType is proctrack/linuxproc (`reaches_all`).
+Of what came before a container was started, it gets each once, in order, when its program handles
+it, or after two seconds.
+
 **Ends.** When its standard input ends or fails, the shim kills and deletes what it made, removes
 its directory and exits. When the direct connection breaks it waits for that, for SIGTERM or for
-`resume`, as long as `begin` says. Otherwise signals do not end it: before a job ends, Slurm sends
-SIGTERM to all processes, and containers have until KillWait (slurm.conf(5)) is over. It exits with
+`resume`, as long as `begin` says. Signals do not end it: before a job ends, Slurm sends SIGTERM,
+and containers that handle it have until KillWait (slurm.conf(5)) is over, even if srun and the
+supervisor got it as well, and are gone. It exits with
 the status of its last container (128+n for a signal), for Slurm's accounting. Its directory is
 locked while it lives; a shim that starts removes directories of the user's that nobody has locked,
 and deletes the containers in them.

@@ -27,18 +27,19 @@ from .json_text import dumps, loads
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
 _SENDING = 10.0  # seconds for the code, from who has proved to know the secret
 
 
-def arrive(add: "Callable[[bytes], None]", python: str) -> None:
+def arrive(add: "Callable[[bytes], None]", python: str, told: "Iterable[int]" = ()) -> None:
     """Ask for the code, and be the shim. Returns if nobody is there any more.
 
     Args:
         add: Takes the code.
         python: The version of our bytecode, in hexadecimal.
+        told: What Slurm tells by signals.
 
     Raises:
         BrokenFrame: What came over srun is no call.
@@ -68,7 +69,7 @@ def arrive(add: "Callable[[bytes], None]", python: str) -> None:
     add(code)
     from .main import main
 
-    main(call, sock)
+    main(call, sock, told)
 
 
 def hosts(environment: "Mapping[str, str]", host: str) -> "list[str]":

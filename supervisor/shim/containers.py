@@ -9,6 +9,7 @@ from .making import Making
 from .memory import Memory
 from .processes import kill_quietly
 from .site_containers import SiteContainers
+from .slurm_signals import SlurmSignals, is_busy
 from .words import Refused, last_line, read_log
 
 TYPE_CHECKING = False
@@ -40,6 +41,7 @@ class Containers:
     Attributes:
         targets: They, by their ids.
         last_status: The exit status of the container that ended last.
+        signals: What Slurm sends.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Containers:
         runtime: "Runtime",
         directory: str,
         mpi: "Mpi",
+        signals: SlurmSignals,
         ended: "Callable[[str, int, bool, bool], None]",
     ) -> None:
         """Have none.
@@ -61,11 +64,13 @@ class Containers:
             runtime: The runtime.
             directory: The shim's directory.
             mpi: What the first one gets for MPI.
+            signals: What Slurm sends.
             ended: Called with the id and the wait status of what has ended, whether memory may be
                 why, and whether that its root file system went away is.
         """
         self._loop, self._children = loop, children
         self._runtime, self._tell_ended = runtime, ended
+        self.signals = signals
         self._directory = directory
         self._images: Images | None = None
         self.targets: dict[str, Target] = {}
@@ -176,20 +181,30 @@ class Containers:
         if target.started:  # its supervisor died before it knew
             reply({})
         elif target.is_plain and self._runtime.start(target.name):
-            _started(target, {}, reply)
+            self._started(target, {}, reply)
             self._unseal()
         elif target.site is None:
             words = ("start", "--", target.name)
             command = self._runtime.command(target.place, *words)
-            self._simply(target, command, lambda answer: _started(target, answer, reply))
+            self._simply(target, command, lambda answer: self._started(target, answer, reply))
         elif not target.site.runs:
             command = target.site.command("start")
-            self._simply(target, command, lambda answer: _started(target, answer, reply))
+            self._simply(target, command, lambda answer: self._started(target, answer, reply))
         elif target.site.waits:
             self._sites.start(target, target.site)
-            _started(target, {}, reply)
+            self._started(target, {}, reply)
         else:
             raise Refused(f"{target.id} has ended")
+
+    def _started(self, target: "Target", answer: "dict[str, Any]", reply: "Reply") -> None:
+        target.started = "error" not in answer
+        reply(answer)
+        if target.started:
+            self.signals.started(target, self)
+
+    def handles(self, call: "dict[str, Any]", reply: "Reply") -> None:
+        """Tell whether a container's program does something about a signal."""
+        reply({"handles": is_busy(self.get(call["id"]), int(call["number"]))})
 
     def _simply(
         self, target: "Target", command: "list[str]", reply: "Reply", again: bool = False
@@ -353,8 +368,3 @@ def _ignore(_: object) -> None:
 
 def _nothing() -> None:
     """Do nothing."""
-
-
-def _started(target: "Target", answer: "dict[str, Any]", reply: "Reply") -> None:
-    target.started = "error" not in answer
-    reply(answer)

@@ -16,11 +16,12 @@ from .loop import Loop
 from .mpi import Mpi
 from .processes import descendants, kill_quietly
 from .runtime import NAMES, Runtime, installed
+from .slurm_signals import SlurmSignals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from typing import Any
 
     from .cache import Cache
@@ -39,16 +40,20 @@ _KILLING = 2.0
 _DELETING = 5.0
 
 
-def main(call: "dict[str, Any]", sock: "socket | None") -> None:
+def main(call: "dict[str, Any]", sock: "socket | None", told: "Iterable[int]" = ()) -> None:
     """Be the shim; never returns.
 
     Args:
         call: The call `begin`.
         sock: The direct connection; None: all goes over srun.
+        told: What Slurm has told by signals so far.
     """
     status = 1
     try:
-        status = Shim(call, sock).run()
+        shim = Shim(call, sock)
+        for number in told:
+            shim.signalled(number)
+        status = shim.run()
     except BaseException:
         import traceback
 
@@ -69,8 +74,10 @@ class Shim:
         self._loop = Loop()
         source, sink = _standard_streams()
         self._children = Children()
-        self._loop.take_signals((signal.SIGCHLD, *TOLD), self._signalled)
+        self._signals = SlurmSignals(self._loop, call)
+        self._loop.take_signals((signal.SIGCHLD, *TOLD), self.signalled)
         self._over = ""
+        self._is_left = False
         self._link = Link(self._loop, source, sink, self._received, self._broken, lines=True)
         self._address = ""  # as the supervisor reaches us
         self._direct = None if sock is None else self._linked(sock)
@@ -160,6 +167,7 @@ class Shim:
             self._runtime,
             self._directory.path,
             self._mpi,
+            self._signals,
             self._tell_ended,
         )
         left = others(os.environ, self._directory.path)
@@ -189,16 +197,23 @@ class Shim:
         finally:
             os._exit(0)
 
-    def _signalled(self, number: int) -> None:
+    def signalled(self, number: int) -> None:
+        """Take a signal; one of Slurm's is for the containers."""
         if number == signal.SIGCHLD:
             self._children.reap()
-        elif self._alone is not None and number == signal.SIGTERM:
+            return
+        self._signals.came(number, self._containers)
+        if self._alone is not None and number == signal.SIGTERM:
             self._broken()  # the job ends, and nobody is there to decide anything
-        else:
-            self._tell(EVENT, event="signal", number=number)
 
     def _broken(self) -> None:
-        self._over = self._over or "the supervisor has gone"
+        """End, as soon as no container makes use of the time that Slurm gives it."""
+        self._is_left = True
+        seconds = self._signals.time_left(self._containers)
+        if seconds:
+            self._loop.after(seconds, self._broken)
+        else:
+            self._over = "the supervisor has gone"
 
     def _direct_broken(self) -> None:
         """Wait for another supervisor (`resume`), or for the end of srun."""
@@ -215,6 +230,8 @@ class Shim:
     def _tell_ended(self, target: str, status: int, memory: bool, lost: bool) -> None:
         fields = {"target": target, "status": status, "memory": memory, "lost": lost}
         self._tell(EVENT, event="ended", **fields)
+        if self._is_left:
+            self._broken()
 
     def _tell(self, kind: int, **fields: object) -> None:
         self._say(self._used(), kind, fields)
@@ -267,7 +284,7 @@ class Shim:
                 reply({})
             elif verb in ("fetch", "wait", "serve", "receive", "leave"):
                 getattr(self._images_here(), verb)(call, reply)
-            elif verb in ("create", "start", "signal", "exec", "resize", "delete"):
+            elif verb in ("create", "start", "signal", "handles", "exec", "resize", "delete"):
                 getattr(self._ready(), verb)(call, reply)
             else:
                 reply({"error": f"there is no {verb}"})

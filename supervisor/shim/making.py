@@ -214,6 +214,8 @@ class Making:
         targets = self._containers.targets
         targets[target_id] = target = Target(target_id, place, name, container, stdio, targets)
         target.site = site
+        if container is None:
+            self._containers.signals.made(target)
         return target
 
     def _unmake(self, target: Target) -> None:

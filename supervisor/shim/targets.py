@@ -37,6 +37,8 @@ class Target:
         images: The images that its root file system is of, if they are mounted by us; for an exec
             those of its container.
         lost: Whether these went away.
+        signals: What Slurm sent it and its program has not got.
+        began: When its program began.
         changes: To be called when a process of it or of the runtime has ended.
     """
 
@@ -64,6 +66,8 @@ class Target:
         self.ended: tuple[int, bool, bool] | None = None
         self.images: Mounted | None = None if container is None else container.images
         self.lost = False
+        self.signals: list[int] = []
+        self.began = 0.0
         self.changes: list[Callable[[], None]] = []
         self._targets = targets
         self._mounts = ""

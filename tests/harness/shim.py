@@ -50,6 +50,8 @@ BEGIN = {
     "alone": 600,
     "runtime": "",
     "needed": False,
+    "kill_wait": 1,
+    "reaches_all": False,
 }
 
 PURE_V2 = (
@@ -73,7 +75,6 @@ class Shim:
         finished: The streams that have ended.
         closed: The streams whose reader has gone.
         allowed: How many bytes may be sent in each stream.
-        signals: The signals that it told.
         generous: Whether what comes is credited at once.
         rootfs: The root file system of `create`.
         user: Whose it is.
@@ -128,7 +129,6 @@ class Shim:
         self.finished: set[int] = set()
         self.closed: set[int] = set()
         self.allowed: dict[int, int] = defaultdict(lambda: WINDOW)
-        self.signals: list[int] = []
         self.resumed: list[dict[str, Any]] = []
         self.short_of_memory: set[str] = set()
         self.without_files: set[str] = set()
@@ -237,10 +237,6 @@ class Shim:
         self.pump(0)
         return target in self._ended
 
-    def has_signals(self, count: int) -> bool:
-        """Whether so many signals have been told."""
-        return len(self.signals) == count
-
     def finish(self, *streams: int) -> bytes:
         """Wait for the ends of streams; return what the first one had."""
         self.until(f"ends of {streams}", lambda: self.finished.issuperset(streams))
@@ -318,8 +314,6 @@ class Shim:
         elif event == "code":
             self.asked = message
             self.send(DATA)
-        elif event == "signal":
-            self.signals.append(message["number"])
         elif event == "resumed":
             self.resumed.append(message)
         else:

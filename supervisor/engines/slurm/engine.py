@@ -329,10 +329,17 @@ class SlurmEngine:
             yield ranks
 
     def _direct(self) -> Direct:
-        """Return how shims may connect to us, by slurm.conf(5): SrunPortRange and TLSType."""
+        """Return what shims are to know of slurm.conf(5), and whether they may connect to us."""
         conf = self._slurm_conf()
         encrypted = conf.get("tlstype", "tls/none") not in ("", "none", "tls/none")
-        return Direct(not encrypted, conf.get("srunportrange"), self._alone)
+        found = Direct(not encrypted, conf.get("srunportrange"), self._alone)
+        # proctrack/cgroup and pgid signal a step's tasks, this one their descendants, too
+        reaches_all = conf.get("proctracktype", "").endswith("linuxproc")
+        kill_wait = conf.get("killwait", "")
+        return found._replace(
+            reaches_all=reaches_all,
+            kill_wait=float(kill_wait) if kill_wait.isdecimal() else found.kill_wait,
+        )
 
     def _spool_mount(self, what_it_does: Features, held: Held) -> str:
         nodes = held.environment.get("SLURM_JOB_NODELIST", "[")

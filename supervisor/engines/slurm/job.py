@@ -175,6 +175,11 @@ class SlurmJob:
             self._tools, self._child_env, self._commands, state.step_id, state.running, number
         )
 
+    async def let_end(self) -> None:
+        """See `supervisor.contracts.engine.LetsEnd`; srun gives up soon after KillWait."""
+        if self._step.runs_now:
+            await trio.sleep_forever()
+
     async def session(self, program: Program) -> Session:
         """Prepare to run another program in the container, in its first task.
 

@@ -64,19 +64,7 @@ class RanksJob(SlurmJob):
         direct: Callable[[], Direct],
         confs: SiteConfs,
     ) -> None:
-        """See `SlurmJob`.
-
-        Args:
-            tools: Slurm's tools.
-            features: What this version of Slurm can do.
-            commands: The commands of the nodes' runtime.
-            request: The request for the job.
-            held: The job.
-            layout: How many nodes and tasks the container has.
-            options: Options of srun that the caller asked for.
-            direct: See `ShimStep`.
-            confs: Where the oci.conf comes from whose commands they run.
-        """
+        """See `SlurmJob`, and `ShimStep` for `direct` and `confs`."""
         super().__init__(tools, features, commands, request, held, layout, options)
         self._ranks_step = RanksStep(self._step, request.journal, direct, confs, layout.tasks)
         self._tasks: list[Task] = []
@@ -322,6 +310,12 @@ class RanksJob(SlurmJob):
             return
         self._request.journal.write("info", f"job {self.id}: a shim does not answer")
         await self._step.kill()
+
+    async def let_end(self) -> None:
+        """See `supervisor.contracts.engine.LetsEnd`."""
+        for task in [task for task in self._tasks if task.status is None]:
+            if self._first is not None and await task.rank.shim.handles(task.id, signal.SIGTERM):
+                await self._first.ended()
 
     async def session(self, program: Program) -> Session:
         """Prepare to run another program in the container, in its first task.

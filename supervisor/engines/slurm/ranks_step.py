@@ -97,9 +97,7 @@ class RanksStep(ShimStep):
             async with (
                 until(self._leaving.wait),
                 until(srun_ended.wait, _LAST_DATA),
-                gathered(
-                    to_srun, from_srun, self._tasks, self._how.ports, self._journal
-                ) as gathering,
+                gathered(to_srun, from_srun, self._tasks, self._how, self._journal) as gathering,
             ):
                 if not self._how.allowed:
                     raise NotReached("Slurm encrypts its connections, and these would not be")

@@ -61,15 +61,8 @@ class ShimJob(SlurmJob):
     ) -> None:
         """See `SlurmJob`.
 
-        Args:
-            tools: Slurm's tools.
-            features: What this version of Slurm can do.
-            commands: The commands of the nodes' runtime; only those of scrun.toml are used.
-            request: The request for the job.
-            held: The job.
-            layout: One task on one node.
-            options: Options of srun that the caller asked for.
-            shims: The job's shim.
+        Of the runtime's commands only those of scrun.toml are used; the layout is one task on one
+        node; `shims` is the job's shim.
         """
         super().__init__(tools, features, commands, request, held, layout, options)
         self.shims = shims
@@ -305,6 +298,12 @@ class ShimJob(SlurmJob):
             raise EngineError(f"{self._node}: the shim does not answer")
         self._request.journal.write("info", f"{self._node}: the shim does not answer")
         await self._step.kill()
+
+    async def let_end(self) -> None:
+        """See `supervisor.contracts.engine.LetsEnd`."""
+        shim, first = await self._shim_step.shim(), self._first
+        if first is not None and await shim.handles(self._place.id, signal.SIGTERM):
+            await first.ended()
 
     async def session(self, program: Program) -> Session:
         """Prepare to run another program in the container.

@@ -8,7 +8,7 @@ import trio
 
 from scrun.supervisor.nodes.connection import ShimError, ShimLost
 from scrun.supervisor.shim.frames import EVENT, LONGEST, REPLY, frame
-from tests.harness.peer import HELLO, Said, played, soon, talking
+from tests.harness.peer import HELLO, Said, played, talking
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_stays")
 
@@ -184,14 +184,23 @@ async def test_a_create_that_is_deleted_meanwhile() -> None:
         assert not shim._container_of
 
 
-async def test_a_signal_of_slurms() -> None:
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [({"handles": True}, True), ({"handles": False}, False), ({"error": "no"}, False)],
+)
+async def test_whether_a_signal_is_handled(reply: dict[str, object], *, expected: bool) -> None:
     async with talking() as (shim, peer):
-        await peer.event(event="signal", number=1)  # nobody listens yet
-        await made(shim, peer, "create", id="c")
-        heard: list[int] = []
-        shim.on_signal = heard.append
-        await peer.event(event="signal", number=10)
-        await soon(lambda: heard == [10])
+        answers: list[bool] = []
+
+        async def ask() -> None:
+            answers.append(await shim.handles("c", 15))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            call = await peer.call("handles")
+            assert (call["id"], call["number"]) == ("c", 15)
+            await peer.reply(call, **reply)
+        assert answers == [expected]
 
 
 async def test_events_that_nobody_knows_are_ignored() -> None:

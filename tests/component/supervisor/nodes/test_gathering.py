@@ -10,6 +10,7 @@ import pytest
 import trio
 import trio.testing
 
+from scrun.supervisor.nodes.beginning import Direct
 from scrun.supervisor.nodes.code import code
 from scrun.supervisor.nodes.gathering import Gathering, gathered
 from scrun.supervisor.nodes.listening import NotReached
@@ -67,7 +68,7 @@ async def called(
     os.write(stdout, b"what a script of the site's writes\n\0\xff")
     try:
         async with gathered(
-            to_srun, from_srun, count, ports, (said or Said()).journal
+            to_srun, from_srun, count, Direct(True, ports), (said or Said()).journal
         ) as gathering:
             whole = Called(gathering, stdin)
             await trio.testing.wait_all_tasks_blocked()

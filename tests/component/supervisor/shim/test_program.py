@@ -1,9 +1,7 @@
 """A shim's own life: hello, its runtime, its signals, its end, and what it leaves."""
 
-import functools
 import os
 import re
-import signal
 import stat
 import threading
 import time
@@ -129,16 +127,6 @@ def test_calls_that_are_wrong(plain: Shim) -> None:
     plain.send(DATA, 77, b"of no stream")
     assert plain.call("delete", id="a") == {}
     assert plain.close() == (0, "")
-
-
-def test_signals_are_told(plain: Shim) -> None:
-    plain.run("a", "sleep", "1000")
-    wanted = [signal.SIGUSR1, signal.SIGINT, signal.SIGHUP, signal.SIGTERM]
-    for count, number in enumerate(wanted, 1):
-        plain.process.send_signal(number)
-        plain.until("the signal", functools.partial(plain.has_signals, count))
-    assert plain.signals == wanted
-    assert not plain.has_ended("a")
 
 
 def test_what_a_dead_shim_left_is_removed(make_shim: MakeShim, rootfs: Path) -> None:

@@ -449,3 +449,19 @@ def test_the_nodes_oci_conf(make_shim: MakeShim, tmp_path: Path) -> None:
     assert shim.hello["oci_conf_sum"]
     assert shim.hello["runtime"] == ""
     assert len(json.dumps(shim.hello)) < 1000
+
+
+@ONE
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
+def test_what_slurm_signals(site: BySite, number: int) -> None:
+    """It is for RunTimeRun, which passes it on, as slurmstepd would have it."""
+    shim, streams = site.shim, site.shim.streams("stdout")
+    out = shim.output[streams["stdout"]]
+    script = "trap 'echo got' USR1 TERM; echo up; while :; do sleep 0.05; done"
+    fields = site.fields(site.commands(runs=True))
+    assert "error" not in site.create("sh", "-c", script, streams=streams, site=fields)
+    shim.process.send_signal(number)
+    assert shim.call("start", id="a") == {}
+    shim.until("the first", lambda: out.split() == [b"up", b"got"])
+    shim.process.send_signal(number)
+    shim.until("the second", lambda: out.split() == [b"up", b"got", b"got"])

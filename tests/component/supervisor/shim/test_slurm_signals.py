@@ -1,0 +1,136 @@
+"""What Slurm tells a step by signals reaches the programs of its containers."""
+
+import signal
+import time
+
+import pytest
+
+from scrun.supervisor.shim.processes import handles
+from tests.component.supervisor.shim.conftest import MakeShim, connected
+from tests.harness.processes import descendants
+from tests.harness.shim import Shim
+from tests.harness.wait import wait_until
+
+TOLD = (signal.SIGUSR1, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2, signal.SIGQUIT)
+SAYS = "".join(
+    f"trap 'echo {number.name}' {number.name[3:]};" for number in (*TOLD, 15 and signal.SIGTERM)
+)
+RUNS = f"{SAYS} echo up; while :; do sleep 0.01; done"
+SAVES = (
+    "trap 'echo saving; sleep 0.7; echo saved; exit 3' TERM; echo up; while :; do sleep 0.01; done"
+)
+
+
+def said(shim: Shim, stream: int, *words: str) -> None:
+    """Wait until a program has said exactly that."""
+    shim.until(" ".join(words), lambda: shim.output[stream].decode().split() == [*words])
+
+
+def begun(shim: Shim, target: str, script: str) -> int:
+    """Run a script, which says `up`; return the stream of its output."""
+    streams = shim.streams("stdout")
+    shim.run(target, "sh", "-c", script, streams=streams)
+    said(shim, streams["stdout"], "up")
+    return streams["stdout"]
+
+
+def test_each_container_gets_each_once(shim: Shim) -> None:
+    streams = [begun(shim, name, RUNS) for name in ("a", "b")]
+    names = ["up"]
+    for number in (*TOLD, signal.SIGTERM):
+        shim.process.send_signal(number)
+        names.append(number.name)
+        for stream in streams:
+            said(shim, stream, *names)
+    time.sleep(0.3)
+    for stream in streams:
+        said(shim, stream, *names)
+    assert not shim.has_ended("a")
+
+
+def test_before_it_is_started(shim: Shim) -> None:
+    """What comes while the first one is staged or created is for its program; once, in order."""
+    for number in (signal.SIGUSR2, signal.SIGUSR1):
+        shim.process.send_signal(number)
+        time.sleep(0.1)
+    streams = shim.streams("stdout")
+    assert "pid" in shim.create("a", "sh", "-c", RUNS, streams=streams)
+    for number in (signal.SIGUSR1, signal.SIGINT):
+        shim.process.send_signal(number)
+        time.sleep(0.1)
+    assert shim.call("start", id="a") == {}
+    said(shim, streams["stdout"], "up", "SIGUSR2", "SIGUSR1", "SIGINT")
+    later = begun(shim, "b", RUNS)
+    time.sleep(0.2)
+    said(shim, later, "up")
+
+
+def test_nothing_is_there_for_it(shim: Shim) -> None:
+    """Between two containers of a job that is kept, nobody wants it, and it harms nothing."""
+    shim.run("a", "true")
+    shim.ended("a")
+    shim.call("delete", id="a")
+    for number in (*TOLD, signal.SIGTERM):
+        shim.process.send_signal(number)
+    later = begun(shim, "b", RUNS)
+    time.sleep(0.2)
+    said(shim, later, "up")
+
+
+def test_where_slurm_signals_all_processes(make_shim: MakeShim) -> None:
+    shim = connected(make_shim, reaches_all=True)
+    stream = begun(shim, "a", RUNS)
+    shim.process.send_signal(signal.SIGUSR1)
+    time.sleep(0.3)
+    said(shim, stream, "up")
+
+
+@pytest.mark.parametrize("late", [0.0, 0.2])
+def test_it_may_save_its_state_without_srun(make_shim: MakeShim, late: float) -> None:
+    """srun and the supervisor in a batch script are ended by the same cancellation."""
+    shim = make_shim()
+    begun(shim, "a", SAVES)
+    begun(shim, "b", "echo up; while :; do sleep 0.01; done")
+    assert shim.process.stdin is not None
+    if not late:
+        shim.process.send_signal(signal.SIGTERM)
+    shim.process.stdin.close()
+    time.sleep(late)
+    if late:
+        shim.process.send_signal(signal.SIGTERM)
+    began = time.monotonic()
+    assert shim.process.wait(20) in (3, 137)
+    assert 0.4 < time.monotonic() - began < 10
+
+
+def test_no_longer_than_slurm_would_wait(make_shim: MakeShim) -> None:
+    shim = make_shim(begin={"kill_wait": 1})
+    begun(shim, "a", "trap '' TERM; echo up; while :; do sleep 0.01; done")
+    shim.process.send_signal(signal.SIGTERM)
+    began = time.monotonic()
+    assert shim.close()[0] in (1, 137)
+    assert 0.9 < time.monotonic() - began < 10
+
+
+def test_without_srun_it_ends(make_shim: MakeShim) -> None:
+    """Nothing is left of a container whose supervisor was killed, if the job goes on."""
+    shim = make_shim()
+    begun(shim, "a", SAVES)
+    began = time.monotonic()
+    assert shim.close()[0] in (1, 137)
+    assert time.monotonic() - began < 5
+
+
+def test_whether_a_signal_is_handled(shim: Shim) -> None:
+    assert "pid" in shim.create("a", "sh", "-c", SAVES)
+    assert shim.call("handles", id="a", number=15) == {"handles": False}
+    assert shim.call("start", id="a") == {}
+
+    def asked(number: int) -> bool:
+        return bool(shim.call("handles", id="a", number=number)["handles"])
+
+    wait_until("it handles SIGTERM", lambda: asked(15))
+    assert not asked(10)
+    assert "error" in shim.call("handles", id="b", number=15)
+    assert not handles(1 << 22, 15)
+    assert descendants(shim.process.pid)
