@@ -1,0 +1,171 @@
+"""What Slurm says by a signal reaches the programs: on request, before a limit, before the end."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import MakeSite
+from tests.harness import cluster
+from tests.harness.life import Life
+from tests.harness.site import Site, scrun_binary
+from tests.harness.wait import wait_until
+
+pytestmark = pytest.mark.covers("promise signals of Slurm's")
+
+NAMES = ("USR1", "USR2", "HUP", "INT", "TERM")
+_WAITS = "echo up; while :; do sleep 0.05; done"
+RUNS = "".join(f"trap 'echo {name}' {name}; " for name in NAMES) + _WAITS
+SAVES = f"trap 'echo saving; sleep 1; echo saved; exit 3' TERM; {_WAITS}"
+
+TWO = {"SCRUN_NTASKS": "2", "SCRUN_JOB_NUM_NODES": "2"}
+launches = pytest.mark.parametrize("launch", ["shim", "container"])
+
+
+def site_of(make_site: MakeSite, launch: str, more: str = "") -> Site:
+    settings = f'idle_timeout = 20\n[slurm]\nlaunch = "{launch}"\n{more}'
+    return make_site("slurm-user", settings=settings)
+
+
+def begun(site: Site, script: str, times: int = 1, **how: Any) -> Life:
+    """A container of a script that runs."""
+    args = () if "config" in how else ("sh", "-c", script)
+    return site.life(*args, **how).created(60).start(60).says("up", 30, times=times)
+
+
+def told(life: Life, *names: str, times: int = 1) -> None:
+    """Send signals as Slurm does; each comes once, in order."""
+    for name in names:
+        cluster.slurm(*life.site.user.prefix, "scancel", f"--signal={name}", life.job_id)
+        life.says(name, 20, times=times)
+
+
+def ended(life: Life, status: int, reason: str) -> str:
+    """Wait for its end, and check what is told of it; return its output."""
+    assert life.wait(60) == status
+    assert life.state()["annotations"]["org.scrun.reason"] == reason
+    output = life.output()
+    life.delete(60)
+    return output
+
+
+@launches
+def test_on_request(make_site: MakeSite, launch: str) -> None:
+    life = begun(site_of(make_site, launch), RUNS)
+    told(life, *NAMES[:4])
+    life.kill("KILL")
+    assert ended(life, 137, "exited").split() == ["up", *NAMES[:4]]
+
+
+@launches
+def test_several_tasks(make_site: MakeSite, launch: str) -> None:
+    site = site_of(make_site, launch)
+    life = begun(site, RUNS, 2, environment=TWO)
+    told(life, "USR1", "INT", times=2)
+    life.kill("KILL")
+    assert sorted(ended(life, 137, "exited").split()) == sorted(["up", "USR1", "INT"] * 2)
+
+
+def test_a_pod(make_site: MakeSite) -> None:
+    site = site_of(make_site, "shim")
+    config = site.config("sh", "-c", RUNS)
+    config["annotations"] = {"org.scrun.pod": "told"}
+    lives = [begun(site, RUNS, config=config) for _ in range(2)]
+    cluster.slurm("scancel", "--signal=USR2", lives[0].job_id)
+    for life in lives:
+        life.says("USR2", 20)
+        life.kill("KILL")
+        assert ended(life, 137, "exited").split() == ["up", "USR2"]
+
+
+def test_before_its_start(make_site: MakeSite) -> None:
+    life = site_of(make_site, "shim").shell(RUNS).created(60)
+    cluster.slurm("scancel", "--signal=USR1", life.job_id)
+    time.sleep(1)
+    life.start().says("USR1", 20)
+    life.kill("KILL")
+    assert ended(life, 137, "exited").split() == ["up", "USR1"]
+
+
+def test_a_job_that_waits_for_its_next_container(make_site: MakeSite) -> None:
+    site = site_of(make_site, "shim", "linger = 60\n")
+    first = site.life("true").created().start()
+    job = first.job_id
+    assert first.wait() == 0
+    first.delete()
+    for name in NAMES[:4]:
+        cluster.slurm("scancel", f"--signal={name}", job)
+    time.sleep(1)
+    life = begun(site, RUNS)
+    assert life.job_id == job
+    life.kill("KILL")
+    assert ended(life, 137, "exited").split() == ["up"]
+    cluster.slurm("scancel", job)
+
+
+def test_before_the_time_limit(make_site: MakeSite) -> None:
+    environment = {"SCRUN_TIMELIMIT": "1", "SCRUN_SIGNAL": "USR1@50"}
+    life = begun(site_of(make_site, "shim"), RUNS, environment=environment)
+    life.says("USR1", 60)
+    life.kill("KILL")
+    assert ended(life, 137, "exited").split() == ["up", "USR1"]
+
+
+@launches
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_cancelled(make_site: MakeSite, launch: str, tasks: int) -> None:
+    site = site_of(make_site, launch)
+    life = begun(site, SAVES, tasks, environment=TWO if tasks == 2 else {})
+    cluster.slurm("scancel", life.job_id)
+    output = ended(life, 122, "cancelled").split()
+    assert sorted(output) == sorted(["up", "saving", "saved"] * tasks)
+
+
+def test_at_the_time_limit(make_site: MakeSite) -> None:
+    life = begun(site_of(make_site, "shim"), SAVES)
+    cluster.slurm("scontrol", "update", f"JobId={life.job_id}", "EndTime=now+2seconds")
+    assert ended(life, 124, "time-limit").split() == ["up", "saving", "saved"]
+
+
+def test_what_does_not_care_is_ended_at_once(make_site: MakeSite) -> None:
+    life = begun(site_of(make_site, "shim"), _WAITS)
+    began = time.monotonic()
+    cluster.slurm("scancel", life.job_id)
+    ended(life, 122, "cancelled")
+    assert time.monotonic() - began < 4  # KillWait is at least 5 s for slurmd
+
+
+@pytest.mark.parametrize("way", ["scancel", "requeue"])
+def test_a_batch_script(make_site: MakeSite, way: str) -> None:
+    """slurmd ends the script as well, and all that it has started."""
+    site = site_of(make_site, "shim")
+    place = Path(site.base) / "saved"
+    place.mkdir()
+    place.chmod(0o777)
+    script = SAVES.replace("echo up", "echo >/saved/up").replace(
+        "echo saved", "echo >/saved/saved"
+    )
+    config = site.config("sh", "-c", script)
+    config["mounts"].append(
+        {"destination": "/saved", "type": "bind", "source": str(place), "options": ["rbind"]}
+    )
+    bundle = site.bundle(config)
+    job = place / "job"
+    job.write_text(
+        f"#!/bin/sh\nexport SCRUN_CONFIG={site.environment['SCRUN_CONFIG']}\n"
+        f"{scrun_binary()} --root {site.root} run --bundle {bundle} batch\n"
+    )
+    number = cluster.slurm(
+        *site.user.prefix, "sbatch", "--parsable", "--requeue", "--chdir=/", "--output=/dev/null",
+        str(job),
+    ).strip()  # fmt: skip
+    try:
+        wait_until("it runs", (place / "up").exists, 40)
+        words = ("scancel", number) if way == "scancel" else ("scontrol", "requeue", number)
+        cluster.slurm(*words)
+        wait_until("it has saved its state", (place / "saved").exists, 20)
+    finally:
+        cluster.slurm("scancel", number)
+        wait_until("the job", lambda: not cluster.slurm("squeue", "-h", "-j", number), 30)
+        site.must("delete", "--force", "batch", timeout=60)
