@@ -102,7 +102,8 @@ class Record(msgspec.Struct, frozen=True):
         created: When `create` was called, in UTC (RFC 3339); "" in older records.
         rootfs: The submitted root file system, absolute.
         pod: Its pod's name, or "".
-        engine_settings: What the engine needs to release the job later (slurm.conf and so on).
+        engine_settings: What the engine needs to release the job later (slurm.conf and so on), and
+            the job in which it was called, with how often that had been requeued.
         format: The record's format; from 2 on it names its supervisor.
         supervisor: The supervisor that serves the container or cleans up after it. The record's
             lock tells whether that one is still alive.

@@ -22,11 +22,11 @@ from scrun.supervisor.containers.lending import Lending, borrow
 from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.containers.records import (
     link,
-    make_record,
     remove_half_made,
     remove_of_the_dead,
     remove_record,
 )
+from scrun.supervisor.containers.reuse import make_again
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.containers.successor import Successor
 from scrun.supervisor.contracts.create_request import CreateRequest
@@ -260,8 +260,7 @@ class Containers:
 
         Args:
             create_request: The request.
-            fds: Standard input, output and error, and the anchor's socket; taken over, so that
-                the list is empty afterwards.
+            fds: Standard input, output and error, and the anchor's socket; the list gets empty.
             caller: The `create` that waits.
 
         Raises:
@@ -283,7 +282,8 @@ class Containers:
                 )
             directory = os.path.join(self._root, check_id(create_request.id))
             record = first_record(create_request, engine.name)
-            lock = make_record(directory, self._name, record)
+            delete = partial(self.delete, record.id, force=True)
+            lock = await make_again(directory, self._name, record, delete)
             try:
                 log = os.path.join(directory, "log")
                 journal = Journal(

@@ -26,6 +26,7 @@ NODES = "org.scrun.nodes"
 
 def first_record(create_request: CreateRequest, engine: str) -> Record:
     """Return the record of a container for which nothing was done yet."""
+    environment = create_request.child_env.environment
     return Record(
         id=create_request.id,
         bundle=create_request.bundle,
@@ -35,6 +36,8 @@ def first_record(create_request: CreateRequest, engine: str) -> Record:
         engine_settings={
             "slurm_conf": create_request.settings.slurm.conf or "",
             "config_file": create_request.settings_file,
+            "called_in": environment.get("SLURM_JOB_ID", ""),
+            "restarts": environment.get("SLURM_RESTART_COUNT", ""),
         },
         format=FORMAT,
         supervisor=myself(),
