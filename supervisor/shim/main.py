@@ -7,7 +7,7 @@ import sys
 
 from .children import TOLD, Children, become_subreaper
 from .dial import dial
-from .files import Directory, make_directory, others, remove_left
+from .files import Directory, make_directory, others
 from .frames import CALL, EVENT, REPLY
 from .hello import hello, oci_conf
 from .json_text import dumps, loads
@@ -15,7 +15,7 @@ from .link import Link
 from .loop import Loop
 from .mpi import Mpi
 from .processes import descendants, kill_quietly
-from .runtime import NAMES, Runtime, installed
+from .runtime import Runtime, installed
 from .slurm_signals import SlurmSignals
 
 TYPE_CHECKING = False
@@ -38,6 +38,7 @@ _HIGH = 10
 _TRYING = 5.0
 _KILLING = 2.0
 _DELETING = 5.0
+_LAST_CHANCE = 2.0
 
 
 def main(call: "dict[str, Any]", sock: "socket | None", told: "Iterable[int]" = ()) -> None:
@@ -172,30 +173,10 @@ class Shim:
         )
         left = others(os.environ, self._directory.path)
         if left:
-            self._remove_left(left)
-        return self._containers
+            from .leftovers import remove_in_a_child
 
-    def _remove_left(self, paths: "list[str]") -> None:
-        """Remove what dead shims have left, in a child that nobody waits for."""
-        programs = {os.path.basename(path): path for path in installed(os.environ.get("PATH", ""))}
-        runtimes = [
-            [name, *Runtime(programs[name], "").options()[:-1]]
-            for name in NAMES
-            if name in programs
-        ]
-        if os.fork():
-            return
-        try:
-            signal.set_wakeup_fd(-1)
-            for number in (signal.SIGCHLD, *TOLD):
-                signal.signal(number, signal.SIG_DFL)
-            os.setsid()
-            for fd in os.listdir("/proc/self/fd"):
-                if int(fd) > 2:
-                    _close(int(fd))
-            remove_left(paths, runtimes)
-        finally:
-            os._exit(0)
+            remove_in_a_child(left)
+        return self._containers
 
     def signalled(self, number: int) -> None:
         """Take a signal; one of Slurm's is for the containers."""
@@ -209,9 +190,14 @@ class Shim:
     def _broken(self) -> None:
         """End, as soon as no container makes use of the time that Slurm gives it."""
         self._is_left = True
+        self._end_if_left()
+
+    def _end_if_left(self) -> None:
+        if not self._is_left:
+            return
         seconds = self._signals.time_left(self._containers)
         if seconds:
-            self._loop.after(seconds, self._broken)
+            self._loop.after(seconds, self._end_if_left)
         else:
             self._over = "the supervisor has gone"
 
@@ -225,13 +211,15 @@ class Shim:
             self._streams.link = self._link
             self._say_hello()
             return
-        self._alone = self._loop.after(self._patience, self._broken)
+        patience = self._patience
+        if self._signals.job_ends:  # and srun, of whose end slurmstepd does not tell us
+            patience = min(patience, _LAST_CHANCE)
+        self._alone = self._loop.after(patience, self._broken)
 
     def _tell_ended(self, target: str, status: int, memory: bool, lost: bool) -> None:
         fields = {"target": target, "status": status, "memory": memory, "lost": lost}
         self._tell(EVENT, event="ended", **fields)
-        if self._is_left:
-            self._broken()
+        self._end_if_left()
 
     def _tell(self, kind: int, **fields: object) -> None:
         self._say(self._used(), kind, fields)
@@ -347,6 +335,7 @@ class Shim:
         if self._alone is not None:
             self._loop.cancel(self._alone)
             self._alone = None
+        self._is_left = False
         self._patience = float(call["alone"])
         self._direct = self._streams.link = self._linked(sock)
         self._direct.listen()
@@ -401,10 +390,3 @@ def _standard_streams() -> "tuple[int, int]":
     os.dup2(2, 1)
     os.close(null)
     return source, sink
-
-
-def _close(fd: int) -> None:
-    try:
-        os.close(fd)
-    except OSError:  # it was the one that listed them
-        pass

@@ -71,6 +71,11 @@ class SlurmSignals:
         if target.signals:
             self._loop.after(_TRY, lambda: self._give(target, containers))
 
+    @property
+    def job_ends(self) -> bool:
+        """Whether Slurm has sent SIGTERM, and SIGKILL may follow."""
+        return bool(self._told_to_end) and time.monotonic() < self._told_to_end + self._kill_wait
+
     def time_left(self, containers: "Containers | None") -> float:
         """Return for how many seconds programs may go on without a supervisor.
 

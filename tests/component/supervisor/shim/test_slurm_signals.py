@@ -134,3 +134,15 @@ def test_whether_a_signal_is_handled(shim: Shim) -> None:
     assert "error" in shim.call("handles", id="b", number=15)
     assert not handles(1 << 22, 15)
     assert descendants(shim.process.pid)
+
+
+def test_nobody_comes_back_when_the_job_ends(make_shim: MakeShim) -> None:
+    """slurmstepd does not tell of the end of srun, so only the direct connection breaks."""
+    shim = connected(make_shim, kill_wait=30)
+    begun(shim, "a", "echo up; while :; do sleep 0.01; done")
+    shim.process.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    shim.die()
+    began = time.monotonic()
+    assert shim.process.wait(20) in (1, 137)
+    assert time.monotonic() - began < 8
