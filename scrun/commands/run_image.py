@@ -22,6 +22,7 @@ from scrun.core.paths import has_record
 from scrun.images.leases import Lease, lease_of
 from scrun.images.store import Entry, Store
 from scrun.images.tags import digest_of_words
+from scrun.model.reuse import is_over
 from scrun.oci.ids import check_id
 from scrun.pull.container import Wishes, all_variables, config_of, mount_of, variables, words_of
 from scrun.pull.copy import copy_of
@@ -63,7 +64,8 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         container = f"{reference.short}-{os.urandom(4).hex()}"
     lease = lease_of(root := record_root(parsed), check_id(container))
     replaces = bool(parsed.count("replace"))
-    if not replaces and has_record(f"{root}/{container}"):
+    record = f"{root}/{container}"
+    if not replaces and has_record(record) and not is_over(record, os.environ):
         raise ContainerExists.named(container)
     try:
         with interruptible():

@@ -22,11 +22,11 @@ from scrun.supervisor.containers.lending import Lending, borrow
 from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.containers.records import (
     link,
+    make_again,
     remove_half_made,
     remove_of_the_dead,
     remove_record,
 )
-from scrun.supervisor.containers.reuse import make_again
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.containers.successor import Successor
 from scrun.supervisor.contracts.create_request import CreateRequest
@@ -270,9 +270,8 @@ class Containers:
             ContainerExists: The id is taken.
             SettingsError: The log cannot be written.
         """
-        engine = await self._engines.choose(
-            create_request.settings, create_request.child_env.environment
-        )
+        environment = create_request.child_env.environment
+        engine = await self._engines.choose(create_request.settings, environment)
         file = await open_file(create_request.settings.log)
         try:
             if not self._accepts:
@@ -283,7 +282,7 @@ class Containers:
             directory = os.path.join(self._root, check_id(create_request.id))
             record = first_record(create_request, engine.name)
             delete = partial(self.delete, record.id, force=True)
-            lock = await make_again(directory, self._name, record, delete)
+            lock = await make_again(directory, self._name, record, environment, delete)
             try:
                 log = os.path.join(directory, "log")
                 journal = Journal(

@@ -8,6 +8,7 @@ import msgspec
 
 from scrun.model.identity import myself
 from scrun.model.record import FORMAT, Record, write_record
+from scrun.model.reuse import called_in
 from scrun.model.waiting import OF_WAITING, Waiting, annotations_of, waiting_line
 from scrun.oci.state import render_state
 from scrun.supervisor.containers.records import make_record
@@ -26,7 +27,6 @@ NODES = "org.scrun.nodes"
 
 def first_record(create_request: CreateRequest, engine: str) -> Record:
     """Return the record of a container for which nothing was done yet."""
-    environment = create_request.child_env.environment
     return Record(
         id=create_request.id,
         bundle=create_request.bundle,
@@ -36,8 +36,7 @@ def first_record(create_request: CreateRequest, engine: str) -> Record:
         engine_settings={
             "slurm_conf": create_request.settings.slurm.conf or "",
             "config_file": create_request.settings_file,
-            "called_in": environment.get("SLURM_JOB_ID", ""),
-            "restarts": environment.get("SLURM_RESTART_COUNT", ""),
+            **called_in(create_request.child_env.environment),
         },
         format=FORMAT,
         supervisor=myself(),

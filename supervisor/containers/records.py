@@ -6,11 +6,13 @@ import fcntl
 import os
 import random
 import tempfile
+from collections.abc import Awaitable, Callable, Mapping
 
 from scrun.core.errors import ContainerExists, SettingsError, StagingError
 from scrun.core.paths import has_record
 from scrun.core.trees import remove
 from scrun.model.record import Record, write_record
+from scrun.model.reuse import is_over
 from scrun.protocol import wire
 from scrun.supervisor.core.ownership import own
 
@@ -44,6 +46,38 @@ def make_record(directory: str, socket: str, record: Record) -> int:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
             raise ContainerExists.named(container) from None
         raise SettingsError.of_root(root, error.strerror or str(error)) from error
+
+
+async def make_again(
+    directory: str,
+    socket: str,
+    record: Record,
+    environment: Mapping[str, str],
+    delete: Callable[[], Awaitable[None]],
+) -> int:
+    """Make a record as `make_record`, if need be in the place of one whose container is gone.
+
+    Args:
+        directory: Where.
+        socket: The name of this supervisor.
+        record: The record.
+        environment: The caller's.
+        delete: Deletes the container that has the id.
+
+    Returns:
+        The descriptor that holds its lock.
+
+    Raises:
+        ContainerExists: The id is taken.
+        ScrunError: The old one cannot be deleted, or the new one not be made.
+    """
+    try:
+        return make_record(directory, socket, record)
+    except ContainerExists:
+        if not is_over(directory, environment):
+            raise
+    await delete()
+    return make_record(directory, socket, record)
 
 
 def _make(root: str, socket: str, record: Record) -> int:

@@ -21,7 +21,8 @@ def submitted(site: Site, *words: str) -> tuple[str, Path]:
     output.chmod(0o666)
     command = " ".join([scrun_binary(), "--root", str(site.root), "run", *words])
     job.write_text(
-        f"#!/bin/sh\nexport SCRUN_CONFIG={site.environment['SCRUN_CONFIG']}\nexec 2>&1\n{command}\n"
+        f"#!/bin/sh\nexport SCRUN_CONFIG={site.environment['SCRUN_CONFIG']}\n"
+        f"exec 2>&1\n{command}\n"
     )
     number = cluster.slurm(
         *site.user.prefix, "sbatch", "--parsable", "--requeue", "--open-mode=append",

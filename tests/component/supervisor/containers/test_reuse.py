@@ -9,8 +9,7 @@ import pytest
 
 from scrun.core.errors import ContainerExists, EngineError
 from scrun.model.record import LOST, Record, read_record
-from scrun.supervisor.containers.records import make_record, remove_record
-from scrun.supervisor.containers.reuse import make_again
+from scrun.supervisor.containers.records import make_again, make_record, remove_record
 
 SOCKET = "@user-1"
 EXITED = {"org.scrun.reason": "exited"}
@@ -39,12 +38,13 @@ async def again(directory: Path, new: Record) -> int:
         remove_record(str(directory), SOCKET)
         deleted.append(directory)
 
-    os.close(await make_again(str(directory), SOCKET, new, delete))
+    os.close(await make_again(str(directory), SOCKET, new, AGAIN, delete))
     assert read_record(str(directory)) == new
     return len(deleted)
 
 
 NEW = record("creating", "1", "42")
+AGAIN = {"SLURM_JOB_ID": "42", "SLURM_RESTART_COUNT": "1"}
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ async def test_one_that_cannot_be_deleted(tmp_path: Path) -> None:
         raise EngineError("slurmctld does not answer")
 
     with pytest.raises(EngineError):
-        await make_again(str(directory), SOCKET, NEW, fail)
+        await make_again(str(directory), SOCKET, NEW, AGAIN, fail)
 
 
 async def test_a_new_one(tmp_path: Path) -> None:
