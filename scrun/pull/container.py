@@ -76,7 +76,7 @@ def mount_of(text: str) -> dict[str, Any]:
     """Read the value of `--mount`: `SRC`, `SRC:DST` or `SRC:DST:FLAGS`, joined by `+` or `,`.
 
     Raises:
-        UsageError: It has another form, or there is no such source.
+        UsageError: It has another form.
     """
     source, _, rest = text.partition(":")
     target, _, flags = rest.partition(":")
@@ -87,8 +87,6 @@ def mount_of(text: str) -> dict[str, Any]:
     target = target or path
     if not source or not target.startswith("/"):
         raise UsageError(f"--mount {text}: write SRC:DST, where DST is absolute")
-    if not os.path.lexists(path):
-        raise UsageError(f"--mount {text}: there is no {path} here")
     return _bind(path, target, *given)
 
 

@@ -11,7 +11,7 @@ from .runtime import is_plain, merged, pid_file_of, process_of
 from .site import Site
 from .site_containers import SiteContainers
 from .targets import Target
-from .words import Refused, read_log, with_root
+from .words import Refused, needs, read_log, with_missing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -95,8 +95,7 @@ class Making:
             target.is_plain = is_plain(config)
             target.tells_filter = call.get("filter") == ""
             if target.images is None:  # else it may be in their mount namespace only
-                path = config.get("root", {}).get("path", "")
-                target.root = os.path.join(target.place, path)
+                target.needs = needs(config, target.place)
             write_private(os.path.join(target.place, "config.json"), dumps(config))
             command = self._runtime.create(
                 target.place, target.name, target.stdio.terminal, len(passed)
@@ -249,7 +248,7 @@ class Making:
             pid = self._pid_of(target, status)
         except (OSError, ValueError) as error:
             text, log = read_log(target.place, target.stdio.words())
-            self._is_not_there(target, with_root(text or str(error), target.root), log, reply)
+            self._is_not_there(target, with_missing(text or str(error), target.needs), log, reply)
         else:
             self._is_there(target, pid, reply)
 

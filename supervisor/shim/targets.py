@@ -25,7 +25,7 @@ class Target:
         container: The container that an exec is in; None for a container.
         stdio: Its standard streams.
         variables: Those that it has from its own request, not from the step's.
-        root: The root directory of a container that the runtime makes, if we see it; or "".
+        needs: The paths that a container needs here which the runtime makes, if we see them.
         is_plain: Whether its start and end change nothing but what the runtime knows of it.
         tells_filter: Whether the supervisor wants to know its seccomp filter.
         site: What an oci.conf has run for the container; None without one, and for an exec.
@@ -55,7 +55,7 @@ class Target:
         self.id, self.place, self.name = id, place, name
         self.container, self.stdio = container, stdio
         self.variables: Mapping[str, str] = {}
-        self.root = ""
+        self.needs: list[str] = []
         self.is_plain = False
         self.tells_filter = False
         self.site: Site | None = None

@@ -4,6 +4,11 @@ import os
 
 from .runtime import log_of
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
 _LAST_WORDS = 1 << 16
 _LARGEST_LOG = 1 << 20
 
@@ -27,21 +32,39 @@ def read_log(place: str, words: bytes) -> "tuple[str, str]":
     return last_error(log) or last_line(words), log
 
 
-def with_root(text: str, root: str) -> str:
-    """Return what a runtime says, and which root directory is missing: crun 1.28 does not name it.
+def with_missing(text: str, paths: "Iterable[str]") -> str:
+    """Return what a runtime says, and what this node lacks: crun 1.28 does not name the root.
 
     Args:
         text: What it says.
-        root: The root directory, or "".
+        paths: What the container needs here.
     """
-    if root not in text:
+    for path in paths:
         try:
-            os.stat(root)
+            os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
-            return f"{text}: there is no {root}"
+            node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+            return f"{text}: there is no {path} on the node {node}"
         except (OSError, ValueError):  # the container's user may see it where we do not
             pass
     return text
+
+
+def needs(config: "dict[str, Any]", place: str) -> "list[str]":
+    """Return the paths that a container's root, bind mounts and devices need.
+
+    Args:
+        config: Its config.json.
+        place: Where relative paths begin.
+    """
+    mounts = [
+        one.get("source", "")
+        for one in config.get("mounts") or []
+        if {"bind", "rbind"} & {one.get("type"), *(one.get("options") or [])}
+    ]
+    devices = [one["path"] for one in (config.get("linux") or {}).get("devices") or []]
+    root = (config.get("root") or {}).get("path", "")
+    return [os.path.join(place, path) for path in (root, *mounts, *devices)]
 
 
 def last_line(words: bytes) -> str:

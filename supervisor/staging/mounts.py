@@ -79,7 +79,9 @@ def fit_mounts(
         path = mount["source"] = absolute(mount, bundle, index)
         source = sources.get(path, Source(kind="directory", real=path))
         path = mount["source"] = source.there or path
-        if source.kind == "missing":
+        if source.kind == "missing" and _may_be_there(mount, path, source, target, staged):
+            kept.append(mount)
+        elif source.kind == "missing":
             if "nofail" not in options(mount):
                 raise StagingError(f"mounts[{index}].source: {path} does not exist")
             notes.add(f"mount {mount['destination']} dropped: {path} does not exist")
@@ -195,6 +197,14 @@ def only_here(path: str, source: Source, target: Target, staged: str) -> bool:
         for prefix in target.host_only
         if candidate != prefix
     )
+
+
+def _may_be_there(
+    mount: Mapping[str, Any], path: str, source: Source, target: Target, staged: str
+) -> bool:
+    """Return whether the node decides about what is missing here; it cannot leave it out."""
+    alone = only_here(path, source, target, staged)
+    return target.elsewhere and not alone and "nofail" not in options(mount)
 
 
 def of_every_machine(path: str) -> bool:

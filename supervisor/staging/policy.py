@@ -211,7 +211,7 @@ def _fit_linux(
             notes.drop(linux, "linux.", key, _NO_CGROUPS)
     if target.rootless:
         linux.update(ids)
-        _devices_that_can_be_bound(linux, sources, notes)
+        _devices_that_can_be_bound(linux, sources, notes, elsewhere=target.elsewhere)
     if target.elsewhere or target.rootless:
         _sysctls_of_own_namespaces(linux, target, notes)
 
@@ -279,19 +279,20 @@ def _id_maps(user: Mapping[str, Any], target: Target, maps: Maps | None) -> dict
 
 
 def _devices_that_can_be_bound(
-    linux: dict[str, Any], sources: Mapping[str, Source], notes: Notes
+    linux: dict[str, Any], sources: Mapping[str, Source], notes: Notes, *, elsewhere: bool
 ) -> None:
-    """Keep devices whose path exists.
+    """Keep devices whose path exists, or may exist on the node.
 
     mknod(2) is not permitted in a user namespace, so runc and crun bind the device at that path
     instead, and fail if it does not exist.
     """
+    good = ("device", "missing") if elsewhere else ("device",)
     if not linux.get("devices"):
         return
     kept = []
     for device in linux["devices"]:
         path = device["path"]
-        if sources.get(path, Source(kind="device")).kind == "device":
+        if sources.get(path, Source(kind="device")).kind in good:
             kept.append(device)
         else:
             notes.add(f"linux.devices: {path} dropped: no such device to bind")

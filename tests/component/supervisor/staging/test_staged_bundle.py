@@ -177,7 +177,7 @@ def test_a_file_that_becomes_a_fifo_is_never_read(
 
 def test_a_failure_leaves_nothing(bundle: Path, staged: Path) -> None:
     with pytest.raises(StagingError, match=r"mounts\[0\]\.source: .*/gone does not exist"):
-        stage(bundle, staged, bind("gone"))
+        stage(bundle, staged, bind(bundle.parent / "only" / "gone"))
     assert not staged.exists()
 
 

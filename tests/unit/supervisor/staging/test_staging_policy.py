@@ -280,7 +280,9 @@ def test_devices_that_can_be_bound_stay() -> None:
     devices = [{"path": "/dev/fuse", "type": "c"}, {"path": "/dev/none", "type": "c"}]
     sources = {"/dev/fuse": Source(kind="device"), "/dev/none": Source(kind="missing")}
     config = {"linux": {"devices": devices}}
-    assert fitted(config, SLURM_USER, sources).config["linux"]["devices"] == devices[:1]
+    assert fitted(config, LOCAL_USER, sources).config["linux"]["devices"] == devices[:1]
+    # the node decides
+    assert fitted(config, SLURM_USER, sources).config["linux"]["devices"] == devices
     # root makes them
     assert fitted(config, SLURM_ROOT, sources).config["linux"]["devices"] == devices
 
@@ -346,9 +348,20 @@ def test_a_bind_mount_without_a_source_is_refused(target: Target, source: str | 
 
 
 @each_target
-def test_a_bind_mount_of_nothing_is_refused(target: Target) -> None:
+def test_a_bind_mount_of_nothing_is_for_the_node_to_refuse(target: Target) -> None:
+    config, sources = {"mounts": [bind("/gone")]}, {"/gone": Source(kind="missing")}
+    if target.elsewhere:
+        assert fitted(config, target, sources).config["mounts"] == config["mounts"]
+        return
     with pytest.raises(StagingError, match=r"mounts\[0\]\.source: /gone does not exist"):
-        fitted({"mounts": [bind("/gone")]}, target, {"/gone": Source(kind="missing")})
+        fitted(config, target, sources)
+
+
+def test_what_can_only_be_here_is_refused() -> None:
+    target = msgspec.structs.replace(SLURM_USER, host_only=("/run/user",))
+    sources = {"/run/user/1/gone": Source(kind="missing", real="/run/user/1/gone")}
+    with pytest.raises(StagingError, match="/run/user/1/gone does not exist"):
+        fitted({"mounts": [bind("/run/user/1/gone")]}, target, sources)
 
 
 def test_an_optional_mount_of_nothing_is_dropped() -> None:
