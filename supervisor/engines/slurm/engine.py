@@ -44,6 +44,7 @@ from scrun.supervisor.engines.slurm.adopted import (
 from scrun.supervisor.engines.slurm.adopted_srun import AdoptedSrunJob
 from scrun.supervisor.engines.slurm.allocation import AllocationRequest, Held
 from scrun.supervisor.engines.slurm.cancel import cancel_job
+from scrun.supervisor.engines.slurm.clusters import CLUSTERS, check_cluster, other_cluster
 from scrun.supervisor.engines.slurm.holding import allocated, held_again, held_anew
 from scrun.supervisor.engines.slurm.job import SlurmJob
 from scrun.supervisor.engines.slurm.job_shim import JobShim
@@ -196,6 +197,7 @@ class SlurmEngine:
         one = by_srun if self._launching.by_slurm else OneNode(None, release)
         environment = request.child_env.environment
         wanted, because = self._wanted(request)
+        await self._check_cluster(wanted, environment)
         check(wanted, one)
         directory = wanted.pop("SCRUN_WORKING_DIR", "") or request.directory
         own = [f"--comment={mark(os.path.dirname(request.record))}", f"--chdir={directory}"]
@@ -327,6 +329,12 @@ class SlurmEngine:
             return
         async with RanksJob(*parts, options, self._direct, self._confs).opened() as ranks:
             yield ranks
+
+    async def _check_cluster(self, wanted: dict[str, str], environment: Mapping[str, str]) -> None:
+        variable, name = other_cluster(wanted, environment)
+        if variable:
+            check_cluster(variable, name, await in_thread(self._slurm_conf))
+            wanted.pop(CLUSTERS, None)
 
     def _direct(self) -> Direct:
         """Return what shims are to know of slurm.conf(5), and whether they may connect to us."""

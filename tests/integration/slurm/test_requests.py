@@ -59,7 +59,7 @@ SENSIBLE: dict[str, str] = {
 # What Slurm says where the test cluster does not grant that: it has no GPUs, no features, no
 # reservations and no accounting.
 REFUSED: dict[str, str] = {
-    "--cluster": "CLUSTERS",
+    "scrun sends jobs only to": "CLUSTERS",
     "Invalid feature specification": "CONSTRAINT",
     "Invalid generic resource": (
         "CPUS_PER_GPU GPUS GPUS_PER_NODE GPUS_PER_SOCKET GPUS_PER_TASK MEM_PER_GPU NTASKS_PER_GPU "
