@@ -94,7 +94,8 @@ class Lifecycle(Losing):
         self._begun = trio.Event()
         # a `run` in the foreground gets the ending instead
         self._not_started: ScrunError | None = None
-        if not create_request.in_foreground:
+        self._is_foreground = create_request.in_foreground
+        if not self._is_foreground:
             text = f"container {create_request.id} cannot be started: it was ended"
             self._not_started = StateError(text)
         self._signal_scope = trio.CancelScope()
@@ -148,6 +149,8 @@ class Lifecycle(Losing):
         if not self.settled.is_set() and self.failure is None:
             text = self._ending.text if self._ending else ""
             self.failure = StateError(text or f"container {self.id} ended before it was created")
+            if self._ending and self._ending.reason == "killed" and self._is_foreground:
+                self.failure.exit_code = self._ending.status
 
     async def _answer_create(self) -> None:
         await self._creation.answer_in_time()
