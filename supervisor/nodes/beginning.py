@@ -37,6 +37,7 @@ class Direct(NamedTuple):
         patience: How long it tries to connect, in seconds.
         kill_wait: KillWait of slurm.conf(5), in seconds.
         reaches_all: Whether Slurm's signals for a step reach all its processes.
+        told: The signals that ended an earlier shim of the job as it began.
     """
 
     allowed: bool
@@ -45,6 +46,7 @@ class Direct(NamedTuple):
     patience: float = _PATIENCE
     kill_wait: float = _KILL_WAIT
     reaches_all: bool = False
+    told: tuple[int, ...] = ()
 
 
 def begin_call(
@@ -70,6 +72,7 @@ def begin_call(
         "needed": needed,
         "kill_wait": direct.kill_wait,
         "reaches_all": direct.reaches_all,
+        "told": direct.told,
     }
 
 

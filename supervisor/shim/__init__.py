@@ -53,8 +53,8 @@ twice.
              do without the connection, and says so on standard error and exits with 1. So it is
              for one of several tasks: srun sends the same to all, and mixes what they say;
              kill_wait: seconds from Slurm's SIGTERM to its SIGKILL; reaches_all: whether Slurm's
-             signals reach all processes of the step. The first call, and the only one without a
-             number and a reply
+             signals reach all processes of the step; told: the signals that came already. The
+             first call, and the only one without a number and a reply
     resume   token; addresses: list of [host, port]; secret, patience, alone: as for `begin`;
              targets: the ids that the caller knows, others are deleted; written: how many bytes of
              each stream it has written onwards, by its number. This call comes over srun, to a

@@ -52,7 +52,7 @@ def main(call: "dict[str, Any]", sock: "socket | None", told: "Iterable[int]" = 
     status = 1
     try:
         shim = Shim(call, sock)
-        for number in told:
+        for number in (*call["told"], *told):
             shim.signalled(number)
         status = shim.run()
     except BaseException:

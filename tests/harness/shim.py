@@ -52,6 +52,7 @@ BEGIN = {
     "needed": False,
     "kill_wait": 1,
     "reaches_all": False,
+    "told": [],
 }
 
 PURE_V2 = (

@@ -1,6 +1,7 @@
 """The step in which a shim runs, and the connection to that."""
 
 import os
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack
 
@@ -25,6 +26,10 @@ from scrun.supervisor.nodes.connection import Hello, Shim, ShimError, ShimLost, 
 _OWN_PORTS = 1.0
 _WAY_OUT = 10.0
 _RAN_OUT = 128 + 9
+_FOR_CONTAINERS = (
+    *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT),
+    *(signal.SIGUSR1, signal.SIGUSR2),
+)
 _NO_CGROUP = "error: proctrack_g_add: "  # slurmstepd's
 
 _runtimes: dict[str, str] = {}
@@ -79,6 +84,7 @@ class ShimStep:
         self._obeyed = False
         self._is_refused = False
         self._words: list[str] = []
+        self._told: tuple[int, ...] = ()
 
     @property
     def is_over(self) -> bool:
@@ -244,6 +250,10 @@ class ShimStep:
         said = "\n".join(self._words)
         if self.hello is None and self.step.state.launch_failed and _NO_CGROUP in said:
             return "the node lost the step's cgroup"  # slurmstepd did
+        ends = [os.WTERMSIG(end) for end in self.step.state.statuses if os.WIFSIGNALED(end)]
+        self._told = tuple(end for end in ends if end in _FOR_CONTAINERS)
+        if self.hello is None and self._told:  # an interpreter that starts has no handlers yet
+            return f"Slurm's signal {self._told[0]} came before the shim could take it"
         return ""
 
     async def _connect(self, to_srun: int, from_srun: int, srun_ended: trio.Event) -> None:
@@ -289,7 +299,7 @@ class ShimStep:
         self._shim = shim
 
     async def _direct(self) -> Direct:
-        return await in_thread(self._find_direct)
+        return (await in_thread(self._find_direct))._replace(told=self._told)
 
     async def _site_on(self, hello: Hello, shim: Shim) -> NodeSite | None:
         """Return the oci.conf that counts on a node.

@@ -1,5 +1,6 @@
 """What Slurm says by a signal reaches the programs: on request, before a limit, before the end."""
 
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -169,3 +170,34 @@ def test_a_batch_script(make_site: MakeSite, way: str) -> None:
         cluster.slurm("scancel", number)
         wait_until("the job", lambda: not cluster.slurm("squeue", "-h", "-j", number), 30)
         site.must("delete", "--force", "batch", timeout=60)
+
+
+def test_before_the_shim_can_take_it(make_site: MakeSite) -> None:
+    """It ends the interpreter that becomes the shim: a second step has both."""
+    site = make_site("slurm-user", settings='idle_timeout = 20\n[slurm]\nlaunch = "shim"\n')
+    tools = site.base / "b" / "bin"
+    tools.mkdir()
+    for name in ("salloc", "scancel", "squeue"):
+        (tools / name).symlink_to(str(shutil.which(name)))
+    once = site.base / "l" / "once"
+    once.touch()
+    once.chmod(0o666)
+    once.parent.chmod(0o777)
+    srun = shutil.which("srun")
+    (tools / "srun").write_text(
+        "#!/bin/bash\n"
+        f'[[ $1 != --version && ! -s {once} ]] || exec {srun} "$@"\n'
+        f"echo once >{once}\n"
+        "words=()\n"
+        'for word; do [[ $word != -- ]] || break; words+=("$word"); done\n'
+        f"exec {srun} \"${{words[@]}}\" -- /bin/sh -c 'kill -USR1 $$'\n"
+    )
+    (tools / "srun").chmod(0o755)
+    conf = Path(site.environment["SCRUN_CONFIG"])
+    conf.write_text(conf.read_text() + f'bin = "{tools}"\n')
+    life = begun(site, RUNS).says("USR1", 20)
+    assert "came before the shim could take it: a second step" in site.must(
+        "logs", "--messages", life.id
+    )
+    life.kill("KILL")
+    assert ended(life, 137, "exited").split() == ["up", "USR1"]

@@ -146,3 +146,10 @@ def test_nobody_comes_back_when_the_job_ends(make_shim: MakeShim) -> None:
     began = time.monotonic()
     assert shim.process.wait(20) in (1, 137)
     assert time.monotonic() - began < 8
+
+
+def test_what_ended_an_earlier_shim(make_shim: MakeShim) -> None:
+    shim = make_shim(begin={"told": [signal.SIGUSR2, signal.SIGUSR1]})
+    streams = shim.streams("stdout")
+    shim.run("a", "sh", "-c", RUNS, streams=streams)
+    said(shim, streams["stdout"], "up", "SIGUSR2", "SIGUSR1")
