@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _BEGINNING = 2.0  # in which a program may come to handle a signal
 _TRY = 0.04
+_TWICE = 1.0  # 24.11 sends SIGTERM, SIGCONT and SIGTERM again at a time limit
 _LATE = 0.5  # a SIGTERM for a job, behind the end of srun, which got one
 
 
@@ -34,7 +35,9 @@ class SlurmSignals:
     def came(self, number: int, containers: "Containers | None") -> None:
         """Pass one on; containers that do not run yet get it when they do."""
         if number == signal.SIGTERM:
-            self._told_to_end = time.monotonic()
+            before, self._told_to_end = self._told_to_end, time.monotonic()
+            if self._told_to_end < before + _TWICE:
+                return
         if not self._had_containers:
             _keep(self._early, number)
         for target in _living(containers):

@@ -153,3 +153,16 @@ def test_what_ended_an_earlier_shim(make_shim: MakeShim) -> None:
     streams = shim.streams("stdout")
     shim.run("a", "sh", "-c", RUNS, streams=streams)
     said(shim, streams["stdout"], "up", "SIGUSR2", "SIGUSR1")
+
+
+def test_one_end_of_the_job_is_told_once(shim: Shim) -> None:
+    """Slurm says it twice within a millisecond."""
+    stream = begun(shim, "a", RUNS)
+    for _ in range(3):
+        shim.process.send_signal(signal.SIGTERM)
+        time.sleep(0.1)
+    time.sleep(0.3)
+    said(shim, stream, "up", "SIGTERM")
+    time.sleep(1)
+    shim.process.send_signal(signal.SIGTERM)
+    said(shim, stream, "up", "SIGTERM", "SIGTERM")
