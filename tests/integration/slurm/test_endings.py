@@ -35,6 +35,9 @@ PreemptType=preempt/partition_prio
 PreemptMode=CANCEL
 PartitionName=urgent Nodes=ALL PriorityTier=10 MaxTime=INFINITE State=UP
 """
+_SAVES = (
+    "trap 'echo saving; sleep 1; echo saved; exit 3' TERM; echo up; while :; do sleep 0.1; done"
+)
 # 200 MiB that stay until somebody reads them
 _GREEDY = "head -c 200m /dev/zero | tail -c 200m | sleep 600"
 
@@ -130,24 +133,45 @@ def test_killed_within_its_memory(site: Site) -> None:
     assert not (life.bundle / "oom").exists()
 
 
+@contextmanager
+def urgent(site: Site) -> Iterator[None]:
+    """A job that needs all nodes, and counts more."""
+    job = cluster.slurm(
+        "sbatch", "--parsable", "--exclusive", "-N2", "--partition=urgent", "--output=/dev/null",
+        f"--uid={site.user.uid}", "--chdir=/", "--wrap", "exec sleep 600",
+    ).strip()  # fmt: skip
+    try:
+        yield
+    finally:
+        cluster.slurm("scancel", job)
+        wait_until("it is gone", lambda: not cluster.slurm("squeue", "-h", "-p", "urgent"))
+
+
 @pytest.mark.covers("scrun exit statuses: out of memory, preempted, cancelled and by whom")
 @as_user
 def test_preempted(site: Site) -> None:
     # its node cleans up for as long as it ignores the signal; the state is COMPLETING then
     running = site.shell("trap '' TERM; echo up; while :; do sleep 1; done").created().start()
     created = site.life("true").created()
+    saves = site.shell(_SAVES).created().start().says("up")
     running.says("up")
-    urgent = cluster.slurm(
-        "sbatch", "--parsable", "--exclusive", "-N2", "--partition=urgent", "--output=/dev/null",
-        f"--uid={site.user.uid}", "--chdir=/", "--wrap", "exec sleep 600",
-    ).strip()  # fmt: skip
-    try:
-        for life in (running, created):
+    with urgent(site):
+        for life in (running, created, saves):
             assert life.wait() == 121
             told(life, "preempted", "another job preempted it")
-    finally:
-        cluster.slurm("scancel", urgent)
-        wait_until("it is gone", lambda: not cluster.slurm("squeue", "-h", "-p", "urgent"))
+        assert saves.output().split() == ["up", "saving", "saved"]
+
+
+@pytest.mark.covers("scrun exit statuses: out of memory, preempted, cancelled and by whom")
+@as_user
+def test_preempted_with_grace(site: Site) -> None:
+    """It ends by itself before its job is taken away."""
+    with cluster.changed("PartitionName=test", "GraceTime=20", back="GraceTime=0"):
+        life = site.shell(_SAVES).created().start().says("up")
+        with urgent(site):
+            assert life.wait() == 3
+            assert life.state()["annotations"]["org.scrun.reason"] == "exited"
+            assert life.output().split() == ["up", "saving", "saved"]
 
 
 @pytest.mark.covers("scrun exit statuses: out of memory, preempted, cancelled and by whom")
