@@ -20,7 +20,11 @@ from tests import CHECKOUT
 ARRIVAL = """
 import os
 
-def arrive(add, python):
+def arrive(add, python, told):
+    if os.environ.get("SIGNALLED"):
+        for number in (10, 2, 12, 1, 3):
+            os.kill(os.getpid(), number)
+        os.write(1, repr(told).encode() + b"\\n")
     length = int(os.read(0, 10))
     add(os.read(0, length))
     from .main import main
@@ -100,6 +104,14 @@ def test_it_starts(*, compiled: bool, first_compiled: bool) -> None:
     assert not any("site-packages" in entry or str(CHECKOUT) in entry for entry in path)
 
 
+@pytest.mark.usefixtures("stand_in")
+def test_what_slurm_signals_before_it_is_there() -> None:
+    rest = code(OURS)
+    done = booted({**variables(), "SIGNALLED": "1"}, b"%10d" % len(rest) + rest)
+    assert done.returncode == 5
+    assert done.stdout.startswith(b"[10, 2, 12, 1, 3]\n")
+
+
 def test_what_is_in_memory_four_times_is_short() -> None:
     """srun keeps its environment, and a user's has other things, too (100 KiB in all)."""
     assert len(variables()["SCRUN_SHIM"]) < 18 << 10
@@ -145,7 +157,7 @@ def test_what_is_sent_first_is_what_is_needed_first() -> None:
     """To decompress the others would make hello later, or a container."""
     for_each = f"from {PACKAGE} import containers, libc, looks, streams"
     text = BOOT.replace(
-        "arrive(modules.add, magic)",
+        "arrive(modules.add, magic, told)",
         f"print(*sys.modules)\nmodules.add({code(OURS)!r})\n"
         f"import {PACKAGE}.main\nprint(*sys.modules)\n{for_each}\nprint(*sys.modules)\n"
         f"from {PACKAGE} import cache; print(cache.__name__)",
