@@ -463,5 +463,6 @@ def test_what_slurm_signals(site: BySite, number: int) -> None:
     shim.process.send_signal(number)
     assert shim.call("start", id="a") == {}
     shim.until("the first", lambda: out.split() == [b"up", b"got"])
+    time.sleep(1.2)  # Slurm says some twice
     shim.process.send_signal(number)
     shim.until("the second", lambda: out.split() == [b"up", b"got", b"got"])
