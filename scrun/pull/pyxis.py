@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from scrun.core.errors import UsageError
+from scrun.core.place import job_of, job_variables
 from scrun.pull.slurm_words import Word, read
 from scrun.settings.slurm.requests import TABLE
 
@@ -219,12 +220,13 @@ def requests_of(others: Sequence[Word], environment: Mapping[str, str]) -> dict[
         else:
             option = word.words[0].partition("=")[0]
             raise UsageError(f"srun {option}: does not go with --container-image: leave it out")
-    if "SLURM_JOB_ID" in environment and not {"SCRUN_JOB_NUM_NODES", "SCRUN_NTASKS"} & set(found):
+    if job_of(environment) and not {"SCRUN_JOB_NUM_NODES", "SCRUN_NTASKS"} & set(found):
+        job = job_variables(environment)
         for variable, of_job in (
             ("SCRUN_JOB_NUM_NODES", "SLURM_JOB_NUM_NODES"),
             ("SCRUN_NTASKS", "SLURM_NTASKS"),
         ):
-            if value := environment.get(of_job):
+            if value := job.get(of_job):
                 found[variable] = value
     return found
 

@@ -27,6 +27,7 @@ import msgspec
 import trio
 
 from scrun.core.errors import ScrunError, described
+from scrun.core.place import job_of
 from scrun.core.pods import named_pod
 from scrun.model.states import Ending, taken
 from scrun.oci.config import Config
@@ -98,7 +99,7 @@ class Pods:
             AllocationRefused: With the engine's reason.
             SettingsError: Its requests cannot be fulfilled.
         """
-        foreign = request.child_env.environment.get("SLURM_JOB_ID")  # not ours to share
+        foreign = job_of(request.child_env.environment)  # not ours to share
         if foreign or engine.name not in _SHARING:
             deposit = self._deposits.new_of_job(request.container)
             try:

@@ -15,6 +15,7 @@ import trio
 
 from scrun.core.errors import EngineUnavailable, ScrunError, SettingsError
 from scrun.core.paths import real_id
+from scrun.core.place import job_of, job_variables
 from scrun.model.identity import mark
 from scrun.model.states import Ending
 from scrun.settings.file.load import RuntimeSettings
@@ -242,8 +243,8 @@ class SlurmEngine:
                 await self._launching.need_oci_conf(by_slurm)
             yield by_slurm
 
-        if job_id := environment.get("SLURM_JOB_ID"):  # called within a job: use that one
-            theirs = {key: text for key, text in environment.items() if key.startswith("SLURM_")}
+        if job_id := job_of(environment):
+            theirs = job_variables(environment)
             within = partial(layout_within, wanted, theirs)
             if request.on_first_node and (node := first_node(theirs)):
                 # else srun takes any node: 1 of 4 steps went to another (22.05), and 24.11

@@ -150,7 +150,7 @@ class SlurmJob:
         return [name, *rest]
 
     def _container_options(self, step: Step) -> list[str]:
-        words = ["--jobid", self.id, "--job-name", "scrun"]
+        words = step_of(self._held)
         # with names, srun exports those and nothing else
         words += [*self._layout.arguments, "--overlap", f"--export={_names(step)}"]
         if self._layout.nodes != 1:
@@ -311,11 +311,20 @@ class SlurmJob:
         self._step.resized()
 
 
+def step_of(held: Held) -> list[str]:
+    """Return the options of srun for a container's step: the job, and a name.
+
+    srun gives its program the name of the step as that of the job.
+    """
+    return ["--jobid", held.job_id, "--job-name", held.environment.get("SLURM_JOB_NAME", "scrun")]
+
+
 def variables_of_job(environment: Mapping[str, str], layout: Layout) -> dict[str, str]:
     """Return the job's variables for an srun of a step of that layout."""
     found = of_the_job(environment)
     if layout.nodes is None:  # srun would read it as a requested number of nodes
-        found.pop("SLURM_JOB_NUM_NODES", None)
+        for name in ("SLURM_JOB_NUM_NODES", "SLURM_NNODES"):
+            found.pop(name, None)
     return found
 
 

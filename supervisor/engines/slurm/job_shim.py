@@ -15,7 +15,7 @@ from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.core.deposits import no_deposit
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.engines.slurm.allocation import Held
-from scrun.supervisor.engines.slurm.job import variables_of_job
+from scrun.supervisor.engines.slurm.job import step_of, variables_of_job
 from scrun.supervisor.engines.slurm.job_state import JobState
 from scrun.supervisor.engines.slurm.layout import Layout
 from scrun.supervisor.engines.slurm.neighbours import Neighbours
@@ -78,7 +78,7 @@ class JobShim:
         self._confs = confs
         self._variables = variables_of_job(held.environment, layout)
         self._variables |= request.plugin_variables
-        self._words = ["--jobid", held.job_id, "--job-name", "scrun", *layout.arguments]
+        self._words = [*step_of(held), *layout.arguments]
         # with a pseudo-terminal, frames would not arrive as they were sent
         self._words += ["--overlap", *(word for word in options if word != "--unbuffered")]
         shape = msgspec.to_builtins(layout)

@@ -26,7 +26,7 @@ from scrun.supervisor.core.nurseries import until, unwrapped
 from scrun.supervisor.engines.failures import NotMade, create_and_run
 from scrun.supervisor.engines.slurm.allocation import Held
 from scrun.supervisor.engines.slurm.exits import exit_code, out_of_memory, without_files
-from scrun.supervisor.engines.slurm.job import SlurmJob, variables_of_job
+from scrun.supervisor.engines.slurm.job import SlurmJob, step_of, variables_of_job
 from scrun.supervisor.engines.slurm.job_ending import ended_meanwhile
 from scrun.supervisor.engines.slurm.layout import Layout
 from scrun.supervisor.engines.slurm.node import NodeCommands
@@ -76,7 +76,7 @@ class RanksJob(SlurmJob):
     @asynccontextmanager
     async def opened(self) -> AsyncIterator["RanksJob"]:
         """Start the shims, and end them when the block is left, with all that they made."""
-        words = ["--jobid", self.id, "--job-name", "scrun", *self._layout.arguments, "--overlap"]
+        words = [*step_of(self._held), *self._layout.arguments, "--overlap"]
         if self._layout.nodes != 1:
             words.append("--no-kill")
         words += [word for word in self._options if word not in ("--label", "--unbuffered")]

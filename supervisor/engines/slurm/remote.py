@@ -6,7 +6,7 @@ from scrun.core.errors import EngineError
 from scrun.supervisor.children.processes import ChildEnv, child, shell_status
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.engines.slurm.grammar import Sentence, complaint, parse_line
-from scrun.supervisor.engines.slurm.tools import Tools, of_the_job
+from scrun.supervisor.engines.slurm.tools import Tools, for_a_command
 
 _GRACE = 0.5  # srun ends its step at once on SIGTERM
 # with --chdir to a missing directory every task writes a message to its standard error
@@ -50,7 +50,7 @@ async def run_on_nodes(
     argv += ["--nodes", nodes, "--ntasks", nodes, "--ntasks-per-node", "1", "--mem", "0"]
     argv += ["--chdir", "/", "--input", "none", f"--error=/proc/self/fd/{output}"]
     argv += ["--", *program]
-    whole = child_env.with_more(of_the_job(environment))
+    whole = child_env.with_more(for_a_command(environment))
     refused = ""
 
     def take_line(line: str) -> None:

@@ -72,10 +72,21 @@ class Tools(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(of_create, environment=environment, prefix=self.prefix)
 
 
-# Variables that salloc sets for a program and srun does not, when it gets the job by its id
-# (22.05; 24.11 except the processors). srun passes on those in its environment, whatever --export
-# says.
-_OF_THE_JOB = (
+# What a user's srun reads and ours must not: how it talks to its caller, what it does beside the
+# program, and what scrun has a request for that it checks first (SCRUN_MPI_TYPE).
+_OF_THEIR_SRUN = frozenset(
+    "SLURM_" + name
+    for name in (
+        "BCAST", "BCAST_EXCLUDE", "COMPRESS", "CONF", "DEBUG", "DEBUG_FLAGS", "DISABLE_STATUS",
+        "EXCLUSIVE", "EXIT_ERROR", "EXIT_IMMEDIATE", "IMMEDIATE", "KILL_BAD_EXIT", "LABELIO",
+        "MPI_TYPE", "NO_KILL", "OPEN_MODE", "QUIT_ON_INTERRUPT", "REMOTE_CWD", "SEND_LIBS",
+        "STDERRMODE", "STDINMODE", "STDOUTMODE", "TEST_EXEC", "THREADS", "UMASK", "UNBUFFEREDIO",
+        "WAIT", "WORKING_DIR",
+    )
+)  # fmt: skip
+
+# For a command of ours on the job's nodes, whose shape is not the job's
+_FOR_A_COMMAND = (
     "SLURM_CLUSTER_NAME",
     "SLURM_JOB_CPUS_PER_NODE",
     "SLURM_JOB_NUM_NODES",
@@ -97,12 +108,21 @@ def of_a_container(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def of_the_job(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a job that srun does not set for the programs of its steps.
+    """Return what an srun of a container's step gets of a job's variables.
+
+    srun passes on those in its environment, whatever --export says, and takes some as options: so
+    a step has the variables, the memory and the binding that one of the user's own srun has there.
+    Options that scrun gives it count more.
 
     Args:
-        environment: The job's variables, as salloc gives them.
+        environment: The variables, as salloc gives them, or as the caller has them in its job.
     """
-    return {name: environment[name] for name in _OF_THE_JOB if name in environment}
+    return {name: text for name, text in environment.items() if name not in _OF_THEIR_SRUN}
+
+
+def for_a_command(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what an srun of a command on all nodes gets of a job's variables."""
+    return {name: environment[name] for name in _FOR_A_COMMAND if name in environment}
 
 
 # Measured with 22.05: salloc takes 0.9 MiB and srun 3.9, and 0.7 and 3.5 with this (glibc,

@@ -124,6 +124,9 @@ def test_requests() -> None:
     job = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "3", "SLURM_NTASKS": "6"}
     assert requests_of([], job) == {"SCRUN_JOB_NUM_NODES": "3", "SCRUN_NTASKS": "6"}
     assert requests_of(read(["-n1"])[0], job) == {"SCRUN_NTASKS": "1"}
+    first = {"SLURM_NTASKS_HET_GROUP_0": "1", "SLURM_JOB_NUM_NODES_HET_GROUP_0": "1"}
+    several = {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "3", **first}
+    assert requests_of([], several) == {"SCRUN_JOB_NUM_NODES": "1", "SCRUN_NTASKS": "1"}
     with pytest.raises(UsageError, match=r"srun -x: does not go with --container-image"):
         requests_of(read(["-x", "n1"])[0], {})
 
