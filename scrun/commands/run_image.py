@@ -121,6 +121,7 @@ def _check(parsed: Parsed) -> None:
 
 
 def _wishes(parsed: Parsed, command: "tuple[str, ...]") -> Wishes:
+    os.umask(umask := os.umask(0o077))
     entrypoint = parsed.text("entrypoint")
     return Wishes(
         command=command,
@@ -134,6 +135,7 @@ def _wishes(parsed: Parsed, command: "tuple[str, ...]") -> Wishes:
         read_only=bool(parsed.count("read-only")),
         user=parsed.text("user") or "",
         terminal=not parsed.count("detach") and os.isatty(0) and os.isatty(1),
+        umask=umask,
     )  # fmt: skip
 
 

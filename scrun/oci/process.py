@@ -76,7 +76,10 @@ def process_from_options(options: ExecOptions, first: Mapping[str, Any]) -> dict
     if options.no_new_privileges:
         process["noNewPrivileges"] = True
     if options.user is not None:
+        umask = (process.get("user") or {}).get("umask")
         process["user"] = _user(options.user)
+        if umask is not None:
+            process["user"]["umask"] = umask
     if options.groups:
         user = process["user"] = process.get("user") or {}  # null is absent
         known = user.get("additionalGids") or []

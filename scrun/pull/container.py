@@ -44,6 +44,7 @@ class Wishes(msgspec.Struct, frozen=True):
         read_only: Whether the root file system cannot be written.
         user: `UID[:GID]`; "" for the image's.
         terminal: Whether the program has a terminal.
+        umask: The caller's.
     """
 
     command: tuple[str, ...] = ()
@@ -56,6 +57,7 @@ class Wishes(msgspec.Struct, frozen=True):
     read_only: bool = False
     user: str = ""
     terminal: bool = False
+    umask: int = 0o022
 
 
 def words_of(entrypoint: str) -> tuple[str, ...]:
@@ -145,7 +147,10 @@ def config_of(defaults: Defaults, wishes: Wishes, spec: dict[str, Any]) -> dict[
         process["env"], wishes.below, defaults.env, _added(wishes), wishes.env
     )
     process["cwd"] = wishes.cwd or defaults.cwd or "/"
-    process["user"] = _user(defaults, wishes.user)
+    process["user"] = {**_user(defaults, wishes.user), "umask": wishes.umask}
+    if not process["user"].get("additionalGids"):
+        # crun's, with which it leaves the groups as they are; runc never takes an ordinary user's
+        spec["annotations"] = {"run.oci.keep_original_groups": "1"}
     process["terminal"] = wishes.terminal
     process["noNewPrivileges"] = False
     process["capabilities"] = dict.fromkeys(("bounding", "effective", "permitted"), _CAPABILITIES)

@@ -38,6 +38,16 @@ def test_the_command_line(wishes: dict[str, Any], args: list[str]) -> None:
     assert made(**wishes)["process"]["args"] == args
 
 
+@pytest.mark.parametrize("image", [IMAGE, Defaults(("entry",))])
+@pytest.mark.parametrize("user", ["", "8:9"])
+def test_what_the_caller_passes_on(image: Defaults, user: str) -> None:
+    """As srun does: the umask, and the groups, unless the image's user has its own."""
+    config = made(image, user=user, umask=0o027)
+    assert config["process"]["user"]["umask"] == 0o027
+    kept = config.get("annotations", {}).get("run.oci.keep_original_groups")
+    assert kept == (None if image is IMAGE and not user else "1")
+
+
 def test_an_image_without_a_command() -> None:
     with pytest.raises(UsageError, match="the image names no command: write one after it"):
         made(Defaults())
@@ -45,7 +55,7 @@ def test_an_image_without_a_command() -> None:
 
 def test_what_the_image_says_counts() -> None:
     process = made()["process"]
-    assert process["user"] == {"uid": 5, "gid": 6, "additionalGids": [7]}
+    assert process["user"] == {"uid": 5, "gid": 6, "additionalGids": [7], "umask": 0o022}
     assert process["cwd"] == "/w"
     assert {"PATH=/bin", "A=1"} <= set(process["env"])
     assert not process["terminal"]
@@ -59,7 +69,7 @@ def test_what_the_user_says_counts_more(monkeypatch: pytest.MonkeyPatch) -> None
         mounts=mounts,
     )  # fmt: skip
     process = config["process"]
-    assert process["user"] == {"uid": 8, "gid": 0}
+    assert process["user"] == {"uid": 8, "gid": 0, "umask": 0o022}
     assert {"A=2", "B=", "HOME=/tmp", "TERM=vt100"} <= set(process["env"])
     assert len({entry.partition("=")[0] for entry in process["env"]}) == len(process["env"])
     assert (process["cwd"], process["terminal"]) == ("/x", True)
