@@ -14,6 +14,7 @@ Errors: as those; a container that cannot be started is deleted again.
 """
 
 import os
+from collections.abc import Callable
 
 from scrun.anchor.foreground import CarriedTerminal, KeptTerminal, pass_signals_on, stay
 from scrun.cli.grammar import GLOBAL, OF_IMAGES
@@ -27,12 +28,15 @@ from scrun.core.pods import wants_terminal
 from scrun.oci.ids import check_id
 
 
-def run(parsed: Parsed, argv: "list[str]") -> int:
+def run(
+    parsed: Parsed, argv: "list[str]", created: "Callable[[str], None]" = lambda _: None
+) -> int:
     """Run a container.
 
     Args:
         parsed: The parsed command line.
         argv: The command line; the supervisor parses it again, with the same grammar.
+        created: Called with its record when it has a job, before its program starts.
 
     Raises:
         ScrunError: The container could not be created, and does not exist.
@@ -41,7 +45,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     if parsed.operands:
         from scrun.commands.run_image import run as run_image
 
-        return run_image(parsed, argv)
+        return run_image(parsed, argv, created)
     container = check_id(parsed.id or "")
     _refuse_options_of_images(parsed)
     detach = bool(parsed.count("detach"))
@@ -63,6 +67,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
             pid = answer or b"%d" % anchored.pid
             asked = [b"start", os.fsencode(container), b"", pid]
             try:
+                created(directory)
                 status, answer = fetch_answer(directory, asked)
             except (ScrunError, OSError) as error:
                 if not isinstance(error, NotTaken):

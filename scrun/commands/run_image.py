@@ -11,6 +11,7 @@ Errors: whatever is wrong with the image, before a container exists; then as `ru
 
 import json
 import os
+from collections.abc import Callable
 
 from scrun.cli.grammar import COMMANDS, GLOBAL, Option
 from scrun.cli.parse import Parsed, parse
@@ -45,8 +46,15 @@ _PASSED_ON = (
 _SAVED = "save-"
 
 
-def run(parsed: Parsed, argv: "list[str]") -> int:
+def run(
+    parsed: Parsed, argv: "list[str]", created: "Callable[[str], None]" = lambda _: None
+) -> int:
     """Run a container of an image.
+
+    Args:
+        parsed: The parsed command line.
+        argv: The command line.
+        created: As for `run` of a bundle.
 
     Raises:
         ScrunError: The image cannot be got, or the container cannot be created.
@@ -77,7 +85,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     except Interrupted as signal:
         return signal.status
     try:
-        status = _run(parsed, container, entry, wishes)
+        status = _run(parsed, container, entry, wishes, created)
         if file:
             try:
                 with interruptible():
@@ -175,7 +183,13 @@ def _rootfs(
     return names, found
 
 
-def _run(parsed: Parsed, container: str, entry: Entry, wishes: Wishes) -> int:
+def _run(
+    parsed: Parsed,
+    container: str,
+    entry: Entry,
+    wishes: Wishes,
+    created: "Callable[[str], None]",
+) -> int:
     for name, variable in _VARIABLES.items():
         if value := parsed.text(name):
             os.environ[variable] = value
@@ -187,7 +201,7 @@ def _run(parsed: Parsed, container: str, entry: Entry, wishes: Wishes) -> int:
     words += ["--bundle", entry.directory, "--config", f"/proc/{os.getpid()}/fd/{fd}", container]
     from scrun.commands.run import run as run_bundle
 
-    return run_bundle(parse(words), words)
+    return run_bundle(parse(words), words, created)
 
 
 def _words(options: "tuple[Option, ...] | list[Option]", parsed: Parsed) -> "list[str]":

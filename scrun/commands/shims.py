@@ -12,14 +12,19 @@ import shlex
 import subprocess
 import sys
 
-from scrun.cli.parse import Parsed
+from scrun.cli.parse import Parsed, parse
+from scrun.client.redirect import Redirected
 from scrun.core.errors import SettingsError, UsageError
 from scrun.core.output import say
 from scrun.core.paths import SHIMS, replaceable
+from scrun.core.place import job_of
+from scrun.core.users import user_name
 from scrun.core.whole_files import write_whole
+from scrun.pull.file_names import facts_of, file_name, letters
 from scrun.pull.pyxis import (
     HELP,
     Call,
+    appends,
     batch_options,
     batch_script,
     container_options,
@@ -126,12 +131,9 @@ def _srun(call: Call, words: "list[str]", parsed: Parsed) -> int:
     if not call.container:
         os.execv(path := _real("srun"), [path, *words])
     os.environ.update(requests_of(call.others, os.environ))
+    if not (job_of(os.environ) or "SCRUN_JOB_NAME" in os.environ or not call.command):
+        os.environ["SCRUN_JOB_NAME"] = os.path.basename(call.command[0])  # as srun does
     options, image = _run_options(call)
-    for number, path in sorted(streams_of(call.others).items()):
-        flags = os.O_RDONLY if not number else os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        fd = os.open(path, flags | os.O_CLOEXEC, 0o666) if path else os.dup(1)
-        os.dup2(fd, number)
-        os.close(fd)
     name, _, how = call.container.get("container-name", "").partition(":")
     if name and how in ("", "auto", "exec") and (how == "exec" or _is_running(name, parsed)):
         line = ["exec", name, *call.command]
@@ -140,8 +142,61 @@ def _srun(call: Call, words: "list[str]", parsed: Parsed) -> int:
             _forget(name, parsed)
         line = ["run", *options, image, *call.command]
     line = [*_scrun(parsed), *line]
+    files = _redirected(call, runs="run" in line)
+    if files.any_late:
+        return _run_here(line, files)
     os.execv(line[0], line)
     raise AssertionError("unreachable")
+
+
+def _redirected(call: Call, *, runs: bool) -> Redirected:
+    """Open the files in the place of the standard streams.
+
+    Args:
+        call: The call.
+        runs: Whether it makes a container; else its job is not asked for.
+
+    Raises:
+        UsageError: A name has something that cannot be known.
+        OSError: One cannot be opened.
+    """
+    sizes = [os.environ.get(name) or "1" for name in ("SCRUN_NTASKS", "SCRUN_JOB_NUM_NODES")]
+    tasks = max((int(size) for size in sizes if size.isdecimal()), default=1)
+    files = Redirected(append=appends(call.others, os.environ))
+    known = {"u"}
+    if job := job_of(os.environ):
+        known |= set("Aabjx")
+    name = os.environ.get("SCRUN_JOB_NAME") or os.environ.get("SLURM_JOB_NAME", "")
+    facts = facts_of(os.environ, job, name, "", user_name(os.getuid()))
+    for number, pattern in sorted(streams_of(call.others, tasks).items()):
+        if not pattern:
+            os.dup2(1, number)
+        elif unknown := letters(pattern) - known:
+            if not (number and runs) or (job and unknown & set("Js")):
+                letter = min(unknown)
+                raise UsageError(f"{pattern}: %{letter} is not known before there is a container")
+            files.use_later(number, pattern)
+        else:
+            files.use(number, file_name(pattern, facts))
+    return files
+
+
+def _run_here(line: "list[str]", files: Redirected) -> int:
+    """Run a container whose files get their names from its job."""
+    from scrun.commands.run import run as run_container
+    from scrun.model.record import read_record
+
+    def created(directory: str) -> None:
+        found = read_record(directory).annotations
+        job, nodes = found.get("org.scrun.job_id", ""), found.get("org.scrun.nodes", "")
+        name = os.environ.get("SCRUN_JOB_NAME") or os.environ.get("SLURM_JOB_NAME", "")
+        facts = facts_of(os.environ, job, name, nodes, user_name(os.getuid()))
+        files.name(lambda pattern: file_name(pattern, facts))
+
+    try:
+        return run_container(parse(line[1:]), line[1:], created)
+    finally:
+        files.discard()
 
 
 def _run_options(call: Call) -> "tuple[list[str], str]":

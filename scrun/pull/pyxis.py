@@ -13,6 +13,7 @@ import msgspec
 
 from scrun.core.errors import UsageError
 from scrun.core.place import job_of, job_variables
+from scrun.pull.file_names import OF_A_TASK, letters
 from scrun.pull.slurm_words import Word, read
 from scrun.settings.slurm.requests import TABLE
 
@@ -234,24 +235,39 @@ def requests_of(others: Sequence[Word], environment: Mapping[str, str]) -> dict[
 _STREAMS = {"input": 0, "output": 1, "error": 2}
 
 
-def streams_of(others: Sequence[Word]) -> dict[int, str]:
-    """Return the files for standard input, output and error.
+def streams_of(others: Sequence[Word], tasks: int = 1) -> dict[int, str]:
+    """Return the files for standard input, output and error, as `file_names` has them.
+
+    Args:
+        others: The options.
+        tasks: How many tasks the container has, at least.
 
     Raises:
-        UsageError: A name has a pattern.
+        UsageError: A name is not srun's, or is one for each of several tasks.
     """
     found: dict[int, str] = {}
     for word in others:
-        if word.name in _STREAMS and word.value:
-            if "%" in word.value:
-                raise UsageError(
-                    f"srun --{word.name}={word.value}: patterns are not possible here"
-                )
-            number = _STREAMS[word.name]
-            found[number] = "/dev/null" if word.value == "none" else word.value
+        number, value = _STREAMS.get(word.name), word.value
+        if number is None or not value:
+            continue
+        found.pop(number, None)
+        which = letters(value)
+        if tasks > 1 and (which & OF_A_TASK or value.isdecimal()):
+            raise UsageError(
+                f"srun --{word.name}={value}: cannot be a file for each of {tasks} tasks with "
+                "--container-image: name one for all, and use --label"
+            )
+        if value != "all" and not (value.isdecimal() and int(value) < tasks):
+            found[number] = "/dev/null" if value == "none" else value
     if 1 in found and 2 not in found:
         found[2] = ""
     return found
+
+
+def appends(others: Sequence[Word], environment: Mapping[str, str]) -> bool:
+    """Tell whether the files for output keep what is in them, by `--open-mode`."""
+    given = next((word.value for word in reversed(others) if word.name == "open-mode"), None)
+    return (given or environment.get("SLURM_OPEN_MODE") or "").startswith("a")
 
 
 def exported(others: Sequence[Word]) -> "tuple[bool, list[str]]":

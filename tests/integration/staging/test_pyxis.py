@@ -203,7 +203,8 @@ def test_sbatch(registry: Registry, how: str) -> None:
         (("--container-image=a", "--container-image=b"), "--container-image is given twice"),
         (("--container-image=dockerd://a", "true"), "dockerd:// is not known: use docker://"),
         (("--container-image=a", "--multi-prog", "x"), "srun --multi-prog: does not go with"),
-        (("--container-image=a", "-o", "x.%j"), "--output=x.%j: patterns are not possible here"),
+        (("--container-image=a", "-n2", "-o", "x.%t"), "--output=x.%t: cannot be a file for each"),
+        (("--container-image=a", "-i", "x.%j"), "x.%j: %j is not known before there is a cont"),
         (("--container-name=a:b", "true"), "'b' is none of auto, create, exec, no_exec"),
     ],
 )  # fmt: skip
@@ -212,6 +213,19 @@ def test_what_cannot_be_meant(registry: Registry, words: tuple[str, ...], told: 
     assert done.returncode == 1
     assert told in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_files_whose_names_depend_on_the_job(registry: Registry) -> None:
+    """The line that people copy: --output=%x_%j.log."""
+    folder = registry.site.base / "b"
+    (folder / "in").write_text("words\n")
+    files = ("--job-name=nm", "--output=%x_%j.log", "--error=%t.err", "--input=in")
+    assert srun(registry, *files, "sh", "-c", "cat; echo $SLURM_JOB_ID; echo err >&2") == ""
+    [log] = folder.glob("nm_*.log")
+    job = log.stem.removeprefix("nm_")
+    assert log.read_text() == f"words\n{job}\n"
+    assert (folder / "0.err").read_text().endswith("err\n")
+    assert not list(folder.glob(".*"))
 
 
 def test_the_programs_are_the_users_own(registry: Registry) -> None:

@@ -5,6 +5,7 @@ import pytest
 from scrun.core.errors import UsageError
 from scrun.pull.pyxis import (
     HELP,
+    appends,
     batch_options,
     batch_script,
     exported,
@@ -136,8 +137,25 @@ def test_streams() -> None:
     assert streams_of(read(["-o", "a", "-e", "b", "-i", "none"])[0]) == {
         0: "/dev/null", 1: "a", 2: "b",
     }  # fmt: skip
-    with pytest.raises(UsageError, match="patterns are not possible here"):
-        streams_of(read(["-o", "%j"])[0])
+    assert streams_of(read(["-o", "%j", "-o", "%x_%t.log"])[0]) == {1: "%x_%t.log", 2: ""}
+    assert streams_of(read(["-o", "all", "-e", "0", "-i", "all"])[0]) == {}
+    assert streams_of(read(["-o", "%j", "-e", "a7"])[0], 3) == {1: "%j", 2: "a7"}
+    assert streams_of(read(["-o", "none"])[0], 3) == {1: "/dev/null", 2: ""}
+
+
+@pytest.mark.parametrize("name", ["%t", "a.%N", "%3n", "1"])
+def test_a_file_for_each_task(name: str) -> None:
+    words = read(["-o", name])[0]
+    streams_of(words)
+    with pytest.raises(UsageError, match=r"cannot be a file for each of 2 tasks"):
+        streams_of(words, 2)
+
+
+def test_files_that_are_kept() -> None:
+    assert appends(read(["--open-mode=append"])[0], {})
+    assert appends([], {"SLURM_OPEN_MODE": "a"})
+    assert not appends(read(["--open-mode=truncate"])[0], {"SLURM_OPEN_MODE": "a"})
+    assert not appends([], {})
 
 
 @pytest.mark.parametrize(
