@@ -10,7 +10,7 @@ import os
 from scrun.cli.parse import Parsed
 from scrun.client.ask import record_root, setting
 from scrun.client.launch import is_waited_for, launch_beside
-from scrun.client.supervisor_name import supervisor_name
+from scrun.client.supervisor_name import place, supervisor_name
 from scrun.core.errors import ScrunError
 
 
@@ -19,6 +19,8 @@ def common_supervisor(parsed: Parsed) -> None:
     try:
         root = record_root(parsed)
         if (setting(parsed, "group") or "user") != "user" or is_waited_for():
+            return
+        if place().task:  # it would end with that
             return
         name = supervisor_name("user", parsed)
         if not os.path.lexists(f"{root}/{name}"):

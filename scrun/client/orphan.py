@@ -109,13 +109,15 @@ def delete(parsed: Parsed, directory: str, fields: "list[bytes]") -> "tuple[int,
         OSError: It dies each time.
     """
     from scrun.client.launch import is_waited_for, launch
-    from scrun.client.supervisor_name import supervisor_name
+    from scrun.client.supervisor_name import place, supervisor_name
 
     root = directory.rpartition("/")[0]
     name = supervisor_name(setting(parsed, "group") or "user", parsed)
     file = parsed.text("config-file") or ""
 
     def served() -> "socket":
-        return launch(root, name, settings_file=file, lingers=not is_waited_for())
+        return launch(
+            root, name, settings_file=file, lingers=not (place().task or is_waited_for())
+        )
 
     return converse(served, fields)

@@ -6,7 +6,7 @@ import posix
 from scrun.cli.parse import Parsed
 from scrun.client.anchored import Anchored, build_call
 from scrun.client.ask import record_root, setting
-from scrun.client.supervisor_name import OWN, beside, supervisor_name
+from scrun.client.supervisor_name import OWN, beside, place, supervisor_name
 from scrun.protocol import wire
 from scrun.protocol.progress import CALL, REASON_SHOWN
 
@@ -56,7 +56,8 @@ def _reach(root: str, parsed: Parsed, *, anywhere: bool) -> "tuple[_socket.socke
         OSError: Likewise.
     """
     group = setting(parsed, "group") or "user"
-    name, lingers = supervisor_name(group, parsed), True
+    # what lingers at the end of a task is killed
+    name, lingers = supervisor_name(group, parsed), not place().task
     if group == "user" and not _is_there(f"{root}/{name}"):
         from scrun.client.launch import is_below_buildah, is_below_conmon
 

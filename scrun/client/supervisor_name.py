@@ -3,18 +3,29 @@
 import posix
 
 from scrun.cli.parse import Parsed
+from scrun.core.place import Place, here
 from scrun.core.version import VERSION
 
 OWN = "@pod-"
 """Begins the names of supervisors that serve one pod, or one container."""
+
+_WITHIN = {"user": "step", "build": "pod"}  # in a step of Slurm's: not for all, and not for long
+_places: "list[Place]" = []
+
+
+def place() -> Place:
+    """Return where this process is; it is asked for once."""
+    if not _places:
+        _places.append(here())
+    return _places[0]
 
 
 def supervisor_name(group: str, parsed: Parsed) -> str:
     """Return the name of the socket of the supervisor for a new container.
 
     A supervisor works in its own namespaces and speaks the protocol of its own version, so both
-    are part of the name; so is the pod or container that the setting `group` keeps apart. No
-    container id begins with `@`.
+    are part of the name; so is the pod or container that the setting `group` keeps apart, and the
+    step, or the task, that it ends with. No container id begins with `@`.
     """
     namespaces = "-".join(
         str(posix.stat(f"/proc/self/ns/{kind}").st_ino) for kind in ("user", "mnt", "pid")
@@ -26,6 +37,9 @@ def supervisor_name(group: str, parsed: Parsed) -> str:
         from scrun.core.pods import pod_of
 
         key = pod_of(parsed.text("bundle") or ".", parsed.text("config")) or parsed.id or ""
+    if within := place().name:
+        key = f"{within} {key}"
+        group = _WITHIN.get(group, group)
     return f"@{group}{_digest(key)}-{namespaces}-{VERSION}"
 
 

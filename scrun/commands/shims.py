@@ -17,7 +17,7 @@ from scrun.client.redirect import Redirected
 from scrun.core.errors import SettingsError, UsageError
 from scrun.core.output import say
 from scrun.core.paths import SHIMS, replaceable
-from scrun.core.place import job_of
+from scrun.core.place import here, job_of
 from scrun.core.users import user_name
 from scrun.core.whole_files import write_whole
 from scrun.pull.file_names import facts_of, file_name, letters
@@ -141,8 +141,10 @@ def _srun(call: Call, words: "list[str]", parsed: Parsed) -> int:
         if how == "create":
             _forget(name, parsed)
         line = ["run", *options, image, *call.command]
+    files = _redirected(call, runs=line[0] == "run")
+    if here().task and "engine" not in parsed.options:
+        line = ["--engine", "slurm", *line]  # srun makes a step there, too
     line = [*_scrun(parsed), *line]
-    files = _redirected(call, runs="run" in line)
     if files.any_late:
         return _run_here(line, files)
     os.execv(line[0], line)

@@ -32,7 +32,10 @@ def first_record(create_request: CreateRequest, engine: str) -> Record:
         bundle=create_request.bundle,
         created=now(),
         engine=engine,
-        annotations={"org.scrun.engine": engine},
+        annotations={
+            "org.scrun.engine": engine,
+            **({"org.scrun.task": create_request.task} if create_request.task else {}),
+        },
         engine_settings={
             "slurm_conf": create_request.settings.slurm.conf or "",
             "config_file": create_request.settings_file,

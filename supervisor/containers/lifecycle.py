@@ -247,6 +247,7 @@ class Lifecycle(Losing):
             on_deferred_release=self._job_stays,
             reusable=self._has_ended_by_itself,
             deposit=self._deposit,
+            task=create_request.task,
         )
 
     async def _stage_and_run(self, stager: Stager, bundle: Bundle, job: Job, stack: Stack) -> None:

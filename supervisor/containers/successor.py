@@ -106,6 +106,7 @@ class Successor:
         for directory in dead:
             await self._undo(directory)
         if not (dead or thorough) and await in_thread(looked, self._root):
+            await in_thread(remove_of_the_dead, self._root, self._name)
             return
         environment = dict(os.environ)
         settings = await in_thread(load, environment)

@@ -7,12 +7,14 @@ import msgspec
 
 from scrun.cli.parse import Parsed, parse
 from scrun.core.errors import UsageError
+from scrun.core.place import place_of
 from scrun.settings.file.load import LEVELS, Log, Settings, load, merge
 from scrun.settings.oci_conf.site import with_site_levels
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.core.limits import soft_limits
 from scrun.supervisor.log.journal import Shown
 
+_ENGINES_OF_JOBS = ("auto", "slurm")
 _OF_CRUN = {"warning": "info"}
 _LOUDER = ("info", "verbose", "debug", "debug2", "debug3", "debug4", "debug5")
 
@@ -33,6 +35,7 @@ class CreateRequest(msgspec.Struct, frozen=True):
         console: The engine's socket for the container's terminal, absolute, or None.
         in_foreground: Whether it is a `run` without `--detach`: the container uses its terminal.
         keeps_output: Whether it is a `run --detach`: output for a terminal is captured.
+        task: The task of Slurm's that the caller is in, `JOB.STEP.TASK`; "" for none.
     """
 
     id: str
@@ -47,6 +50,7 @@ class CreateRequest(msgspec.Struct, frozen=True):
     settings_file: str = ""
     in_foreground: bool = False
     keeps_output: bool = False
+    task: str = ""
 
     @property
     def is_create(self) -> bool:
@@ -129,7 +133,11 @@ def read_create_request(fields: Sequence[bytes], *commands: str) -> CreateReques
     parsed, here, environment = call.parsed, call.directory, call.child_env.environment
     config_file, pid_file = parsed.text("config"), parsed.text("pid-file")
     console = parsed.text("console-socket")
+    place = place_of(call.pid, environment)
     settings = settings_of(parsed, environment, here)
+    if place.task and settings.engine in _ENGINES_OF_JOBS and not parsed.text("engine"):
+        # it is on its node already, and has what Slurm has given it there
+        settings = msgspec.structs.replace(settings, engine="local")
     return CreateRequest(
         id=parsed.id or "",
         bundle=os.path.normpath(os.path.join(here, parsed.text("bundle") or ".")),
@@ -143,6 +151,7 @@ def read_create_request(fields: Sequence[bytes], *commands: str) -> CreateReques
         settings_file=_settings_file(parsed, environment, here),
         in_foreground=parsed.command == "run" and not parsed.count("detach"),
         keeps_output=parsed.command == "run" and bool(parsed.count("detach")),
+        task=place.name if place.task else "",
     )
 
 

@@ -72,6 +72,7 @@ class JobRequest(msgspec.Struct, frozen=True):
         deposit, job_deposit: Keep what the container, or the job, needs to outlive us.
         left: What a dead supervisor has left of the job, in which it made nothing; None: no job.
         joins: The containers whose namespaces config.json names, by the /proc/PID/ns named there.
+        task: The task of Slurm's that it belongs to, `JOB.STEP.TASK`; "" for none.
     """
 
     container: str
@@ -98,6 +99,7 @@ class JobRequest(msgspec.Struct, frozen=True):
     job_deposit: Deposit = msgspec.field(default_factory=no_deposit)
     left: Found | None = None
     joins: Mapping[str, str] = {}
+    task: str = ""
 
 
 class Step(msgspec.Struct, frozen=True):

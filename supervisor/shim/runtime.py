@@ -289,6 +289,15 @@ def _console(terminal: bool) -> "list[str]":
     return ["--console-socket", "console"] if terminal else []
 
 
+def of_slurm(environment: "Mapping[str, str]") -> "dict[str, str]":
+    """Return the variables that tell a task of Slurm's what it is and has."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(_OWN) or name in _DEVICES
+    }
+
+
 def merged(config: "Sequence[str]", own: "Mapping[str, str]") -> "list[str]":
     """Return a program's environment with what Slurm says of its task.
 
@@ -296,10 +305,6 @@ def merged(config: "Sequence[str]", own: "Mapping[str, str]") -> "list[str]":
         config: `env` of the specification's `process`.
         own: The shim's environment; its variables win, as slurmstepd's do.
     """
-    wins = {
-        name: f"{name}={value}"
-        for name, value in own.items()
-        if name.startswith(_OWN) or name in _DEVICES
-    }
+    wins = {name: f"{name}={value}" for name, value in of_slurm(own).items()}
     found = [wins.get(item.partition("=")[0], item) for item in config]
     return found + [item for item in wins.values() if item not in found]

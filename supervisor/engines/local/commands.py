@@ -25,6 +25,7 @@ from scrun.supervisor.engines.local.runtime_config import (
     with_told_hooks,
 )
 from scrun.supervisor.engines.local.runtimes import InstalledRuntime
+from scrun.supervisor.shim.mpi import Mpi
 
 RUNTIME = "runtime"
 """The state directory of crun or runc, in the record."""
@@ -170,12 +171,12 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
         self, container: RuntimeContainer, step: Step, variables: dict[str, str]
     ) -> RuntimeContainer:
         """Write config.json into the record, where `delete` leaves it (see `Commands`)."""
-        del variables
         bundle = step.submitted or step.bundle
         try:
             with open(os.path.join(step.bundle, _CONFIG), "rb") as file:
                 config = with_absolute_paths(msgspec.json.decode(file.read()), step.bundle)
             _look_for(config["root"]["path"], step.bundle)
+            Mpi(variables).show(config)
             if self.cgroups and real_id("uid") == 0:
                 # only for root: runc fails if it cannot create a cgroup that config.json names
                 name = f"{container.digest.hex()}-{container.id[:200]}"

@@ -11,6 +11,7 @@ import msgspec
 import trio
 
 from scrun.core.errors import EngineError
+from scrun.core.place import here
 from scrun.model.states import taken
 from scrun.settings.file.load import Local, RuntimeSettings
 from scrun.settings.oci_conf.node_runtime import node_runtime
@@ -89,7 +90,10 @@ class LocalEngine:
             user = user_name(uid)
             patterns = node_runtime(conf, self._runtime)
             return OciConfCommands(conf, os.uname().nodename, user, uid, patterns)
-        return RuntimeCommands(find_runtime(self._settings.runtime, env=environment))
+        # in a step they stay in its control group, with its limits
+        in_step = bool(here().step)
+        setting = self._settings.runtime
+        return RuntimeCommands(find_runtime(setting, env=environment, may_limit=not in_step))
 
     def tidy(self) -> None:
         """Remove the counter of jobs, unless a container is left.

@@ -17,8 +17,10 @@ from scrun.supervisor.contracts.engine import JobRequest, NodeAnswer, Program, S
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.failures import read_log
 from scrun.supervisor.engines.local.commands import Commands, RuntimeContainer
+from scrun.supervisor.engines.local.environment import with_variables
 from scrun.supervisor.engines.local.programs import Programs
 from scrun.supervisor.engines.local.session import LocalSession
+from scrun.supervisor.shim.runtime import of_slurm
 
 _PATIENCE = 5.0
 _RETRY = 0.05
@@ -57,6 +59,7 @@ class LocalJob:
         self._programs = Programs(request.deposit)
         self._fatal = 0
         self.stays = False
+        self._of_task = of_task(request)
 
     @property
     def id(self) -> str:
@@ -65,7 +68,9 @@ class LocalJob:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """The variables of a job with one node and one task."""
+        """The variables of the task that it is in; else of a job with one node and one task."""
+        if self._of_task:
+            return self._of_task
         node = os.uname().nodename
         processors = str(os.cpu_count() or 1)
         return {
@@ -123,6 +128,9 @@ class LocalJob:
             EngineError: The site has no command for it.
         """
         self._check_running()
+        if self._of_task:
+            env = with_variables(program.process.get("env") or (), self._of_task)
+            program = msgspec.structs.replace(program, process={**program.process, "env": env})
         command = self._commands.exec(self._container)
         state = self._commands.state(self._container)
         return LocalSession(
@@ -213,6 +221,18 @@ class LocalJob:
         """Make the runtime read the new size of the terminal."""
         if self._runtime is not None:
             self._runtime.signal(signal.SIGWINCH)
+
+
+def of_task(request: JobRequest) -> dict[str, str]:
+    """Return the variables of the task of Slurm's that a container belongs to, or none.
+
+    PMI's descriptor is with whoever called us.
+    """
+    if not request.task:
+        return {}
+    found = of_slurm(request.child_env.environment)
+    found.pop("PMI_FD", None)
+    return found
 
 
 async def read_tail(log: str) -> tuple[str, bytes]:

@@ -115,7 +115,7 @@ class RuntimeJob(LocalJob):
     ) -> None:
         log = os.path.join(self._request.record, "runtime.log")
         commands = self._runtime_commands
-        async with changed_environment(step.bundle, step.variables):
+        async with changed_environment(step.bundle, {**self._of_task, **step.variables}):
             self._container = await in_thread(
                 commands.prepare, self._container, step, dict(self.environment)
             )

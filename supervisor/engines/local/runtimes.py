@@ -62,7 +62,9 @@ class InstalledRuntime(msgspec.Struct, frozen=True):
         return "crun" in self.name
 
 
-def find_runtime(setting: str | None, *, env: Mapping[str, str]) -> InstalledRuntime:
+def find_runtime(
+    setting: str | None, *, env: Mapping[str, str], may_limit: bool = True
+) -> InstalledRuntime:
     """Find a runtime that works by trying the candidates.
 
     Blocks for as long as the trials take: call it in a worker thread.
@@ -70,6 +72,7 @@ def find_runtime(setting: str | None, *, env: Mapping[str, str]) -> InstalledRun
     Args:
         setting: The name or path of the only one to consider; None: crun, runc.
         env: The caller's environment, for PATH, TMPDIR and what the runtime itself reads.
+        may_limit: Whether it may make control groups.
 
     Raises:
         RuntimeMissing: No runtime is installed, or none works.
@@ -88,7 +91,7 @@ def find_runtime(setting: str | None, *, env: Mapping[str, str]) -> InstalledRun
         )
     refused: list[str] = []
     # first with cgroups: a runtime that can apply limits is better than one that cannot
-    for cgroups in (True, False):
+    for cgroups in (True, False) if may_limit else (False,):
         for name, program in installed:
             arguments = () if cgroups else _without_cgroups(name)
             candidate = InstalledRuntime(name, program, arguments, cgroups, tuple(refused))

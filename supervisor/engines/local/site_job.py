@@ -59,7 +59,7 @@ class SiteJob(LocalJob):
         """Run the container in the foreground of the site's command, to its end."""
         if step.terminal:
             await in_thread(write_size, step.bundle, step.stdio[0])
-        async with changed_environment(step.bundle, step.variables):
+        async with changed_environment(step.bundle, {**self._of_task, **step.variables}):
             status = await self._run(step)
         return await self._how_it_ended(status)
 

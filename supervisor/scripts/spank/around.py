@@ -40,6 +40,8 @@ async def plugin_stack(
         SpankError: A required script failed, or a script refused an option.
     """
     source, found = await look("plugstack.conf", find, settings)
+    if request.task and settings.spank.plugstack is None:
+        found = ()  # Slurm has called its plugins for the task
     if not found:
         given = read_given(
             (),

@@ -239,7 +239,8 @@ def test_fast_path_as_a_whole() -> None:
     along = {
         "scrun.cli.grammar", "scrun.client.anchored", "scrun.client.submit",
         "scrun.client.supervisor_name",
-        "scrun.core.rights", "scrun.protocol.anchor", "scrun.protocol.progress",
+        "scrun.core.place", "scrun.core.rights",
+        "scrun.protocol.anchor", "scrun.protocol.progress",
     }  # fmt: skip
     assert {name for name in ours if name not in GRAPH} == {*FAST, *along}
 

@@ -6,9 +6,11 @@ import pytest
 
 from scrun.cli.parse import parse
 from scrun.client import launch
+from scrun.core.place import Place
 from scrun.model.record import Record
 from scrun.supervisor.containers import orphans
 from scrun.supervisor.containers.ledger import first_record
+from scrun.supervisor.contracts import create_request
 from scrun.supervisor.contracts.create_request import read_create_request
 
 
@@ -38,6 +40,28 @@ def test_an_orphan_has_the_settings_of_its_create(files: tuple[Path, Path], way:
     )
     settings = orphans.settings_of(record, {"SCRUN_CONFIG": str(other)})
     assert settings.slurm.bin == "/of/create"
+
+
+@pytest.mark.parametrize(
+    ("words", "task", "engine"),
+    [
+        ([], "7.0.3", "local"),
+        (["--engine", "slurm"], "7.0.3", "slurm"),
+        ([], "", "slurm"),
+    ],
+)
+def test_a_container_of_a_task_is_here(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: list[str], task: str, engine: str
+) -> None:
+    """Whatever the settings say; only the command line asks for a step of its own."""
+    file = tmp_path / "scrun.toml"
+    file.write_text('engine = "slurm"\n')
+    step, _, number = task.rpartition(".")
+    monkeypatch.setattr(create_request, "place_of", lambda *_: Place("7", step, number))
+    command = [*words, "--config-file", str(file), "create", "c1"]
+    fields = [b"1", b"22", b"/", b"%d" % len(command), *map(str.encode, command)]
+    found = read_create_request(fields, "create")
+    assert (found.task, found.settings.engine) == (task, engine)
 
 
 def test_an_orphan_of_the_usual_settings_has_those(files: tuple[Path, Path]) -> None:

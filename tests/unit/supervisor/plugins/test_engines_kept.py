@@ -25,7 +25,8 @@ async def test_the_runtime_is_that_of_each_callers_path(
     """And not that of the first one's, for all who come later."""
     looked: list[str] = []
 
-    def find(setting: str | None, *, env: Mapping[str, str]) -> str:
+    def find(setting: str | None, *, env: Mapping[str, str], may_limit: bool) -> str:
+        assert may_limit
         looked.append(env["PATH"])
         return f"{env['PATH']}/crun"
 

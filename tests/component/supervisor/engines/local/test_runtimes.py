@@ -89,6 +89,15 @@ def test_one_without_cgroups_is_better_than_none(tmp_path: Path) -> None:
     assert len(found.passed_over) == 3
 
 
+def test_in_a_step_none_makes_control_groups(tmp_path: Path) -> None:
+    """It would take the container out of the limits of its task."""
+    calls = tmp_path / "calls"
+    fake(tmp_path, "crun", f"echo $1 >>{calls}")
+    found = find_runtime(None, env={"PATH": str(tmp_path)}, may_limit=False)
+    assert (found.arguments, found.cgroups) == (("--cgroup-manager=disabled",), False)
+    assert set(calls.read_text().split()) == {"--cgroup-manager=disabled"}
+
+
 def test_the_reason_comes_from_the_log(tmp_path: Path) -> None:
     line = '{"msg":"no such luck","level":"error"}'
     path = fake(tmp_path, "crun", f"[ $4 = --force ] || echo '{line}' >>\"$4\"; exit 1")
