@@ -1,0 +1,171 @@
+"""Containers in a job of the caller's are what programs of srun are there, and where.
+
+Each job runs a program by srun and in a container, in its script and in the tasks of a step, and
+what it has is compared. docs/reference/jobs.md says which differences stay, and why.
+"""
+
+import os
+import pprint
+import re
+import shlex
+from collections.abc import Mapping
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+from tests import CHECKOUT
+from tests.conftest import MakeSite
+from tests.harness import cluster
+from tests.harness.program import run_program
+from tests.harness.site import Site
+from tests.harness.wait import wait_while
+
+PAGE = CHECKOUT / "docs" / "reference" / "jobs.md"
+PLACES = ("script", "script-container", "task")
+
+# a file for each task: facts, and then the variables
+SHOW = """\
+PATH=/bin:{rootfs}/bin
+exec >{out}.$1.${{SLURM_PROCID:-0}}
+echo "umask=$(umask)"
+echo "limits=$(ulimit -a | tr '\\n' ';')"
+echo "processors=$(grep Cpus_allowed_list /proc/self/status | tr -s '\\t' ' ')"
+read -r _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ niceness _ </proc/self/stat
+echo "niceness=$niceness"
+echo "node=$(cat /proc/sys/kernel/hostname)"
+echo "group=$(cat {project}/f)"
+echo "step=$(sed -n 's,.*/job_[0-9]*/step_\\([^/]*\\).*,\\1,p' /proc/self/cgroup | head -n 1)"
+env | grep -e ^SLURM -e ^SRUN -e ^PMI -e ^CUDA
+"""
+
+# what sbatch and srun get, and the step's own srun if that is not in the script
+KINDS = {
+    "plain": ("-n1", "-n1", "{}"),
+    "array": ("--array=3 -n1", "-n1", "{}"),
+    "tasks": ("-N2 -n4", "-N2 -n4", "{}"),
+    "processors": ("-n2 -c2 --mem-per-cpu=10", "-n2 -c2", "{}"),
+    "heterogeneous": ("-n1 : -n2", "-n1", "{}"),
+    "exclusive": ("-n1 --exclusive --mem=100", "-n1", "{}"),
+    "no variables": ("-n1 --export=NONE", "-n1 --export=NONE", "{}"),
+    "a step in a step": ("-n2", "-n1 --overlap", "srun --overlap -n2 {}"),
+    "requeued": ("-n1 --requeue", "-n1", "{}"),
+}
+REQUEUE = 'if [ "${SLURM_RESTART_COUNT:-0}" = 0 ]; then scontrol requeue $SLURM_JOB_ID; exit; fi\n'
+
+
+def reasons() -> dict[str, set[str]]:
+    """Read the table of the page: where something may differ, by its name."""
+    found: dict[str, set[str]] = {}
+    for line in PAGE.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if len(cells) == 3 and set(where := cells[1].split(", ")) <= set(PLACES):
+            assert len(cells[2]) > 10, f"{line}: has no reason"
+            for name in re.findall("`([^`]+)`", cells[0]):
+                found.setdefault(name, set()).update(where)
+    return found
+
+
+def read(path: Path) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in path.read_text().splitlines() if "=" in line)
+
+
+def differing(one: Mapping[str, str], other: Mapping[str, str]) -> set[str]:
+    return {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)}
+
+
+@pytest.fixture
+def project(make_site: MakeSite) -> tuple[Site, Path]:
+    """A site, and a directory that only the members of the user's second group see."""
+    site = make_site("slurm-user", settings="idle_timeout = 2\n")
+    group = next(
+        gid for gid in os.getgrouplist(site.user.name, site.user.gid) if gid != site.user.gid
+    )
+    folder = site.base / "project"
+    folder.mkdir()
+    (folder / "f").write_text("read\n")
+    for path, mode in ((folder, 0o2750), (folder / "f", 0o640)):
+        os.chown(path, 0, group)
+        path.chmod(mode)
+    return site, folder
+
+
+def submit(site: Site, options: str, script: str) -> str:
+    """Run a batch script to its end; return what it said."""
+    file, out = site.base / "b" / "job", site.base / "b" / "said"
+    file.write_text(f"#!/bin/bash\n{script}\n")
+    own = [f"--job-name={site.base.name}", f"--output={out}", "--quiet"]
+    words = shlex.split(options)
+    at = words.index(":") if ":" in words else len(words)
+    argv = ["sbatch", *own, *words[:at], *words[at:], str(file)]
+    done = run_program(
+        [*site.user.prefix, *argv], env=site.environment, cwd=site.base / "b", timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+
+    hurried: set[str] = set()
+
+    def waits_or_runs() -> list[str]:
+        jobs = site.jobs()
+        for job in jobs:
+            number = re.split("[ _]", job)[0]  # of an array, the whole
+            if " PENDING " in job and cluster.job(number).get("Reason") == "BeginTime":
+                if number not in hurried:  # one that is requeued would wait for two minutes
+                    cluster.slurm("scontrol", "update", f"JobId={number}", "StartTime=now")
+                hurried.add(number)
+        return jobs
+
+    wait_while("the job runs", waits_or_runs, 60)
+    return out.read_text()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_as_a_program_of_srun(project: tuple[Site, Path], kind: str) -> None:
+    site, folder = project
+    base, out = site.base / "b", site.base / "b" / "o"
+    options, of_step, within = KINDS[kind]
+    show = base / "show"
+    show.write_text(SHOW.format(rootfs=site.rootfs, out=out, project=folder))
+    by_container = base / "container.toml"
+    settings = (site.base / "scrun.toml").read_text()
+    by_container.write_text(f'{settings}\n[slurm]\nlaunch = "container"\n')
+    site.user.give(base)
+    mounts = [f"--mount={base}:{base}", f"--mount={folder}:{folder}"]
+    busybox = site.rootfs / "bin" / "busybox"
+
+    def container(name: str, config: Path) -> str:
+        words = [site.command[0], f"--config-file={config}", *site.command[1:], "run", *mounts]
+        return shlex.join([*words, str(site.rootfs), "sh", str(show), name])
+
+    def plain(name: str) -> str:
+        return shlex.join([str(busybox), "sh", str(show), name])
+
+    lines = ["umask 027", "export CUDA_VISIBLE_DEVICES=3", "nofile=$(ulimit -n)"]
+    lines += ["ulimit -S -n $((nofile - 1))"]
+    lines.append(f"srun -N1 -n1 {plain('script')}")
+    lines.append(container("script-scrun", site.base / "scrun.toml"))
+    names = {"script": ("script", "script-scrun")}
+    if cluster.has_oci_conf():
+        lines.append(container("script-container-scrun", by_container))
+        names["script-container"] = ("script", "script-container-scrun")
+    for command in (plain("task"), container("task-scrun", site.base / "scrun.toml")):
+        inner = f"srun {of_step} {command}"
+        lines.append(inner if within == "{}" else f"srun --overlap -n1 sh -c {shlex.quote(inner)}")
+    names["task"] = ("task", "task-scrun")
+    said = submit(site, options, (REQUEUE if kind == "requeued" else "") + "\n".join(lines))
+    page = reasons()
+    shown: dict[str, tuple[str | None, str | None]] = {}
+    for place, (one, other) in names.items():
+        ranks = sorted(path.suffix for path in base.glob(f"o.{one}.*"))
+        assert ranks, said
+        assert ranks == sorted(path.suffix for path in base.glob(f"o.{other}.*")), said
+        for rank in ranks:
+            has, wants = read(base / f"o.{other}{rank}"), read(base / f"o.{one}{rank}")
+            assert wants["group"] == "read"
+            assert has.get("step", wants["step"]) in ("", has["SLURM_STEP_ID"])
+            for name in differing(wants, has):
+                if not any(place in page[known] for known in page if fnmatch(name, known)):
+                    shown[f"{place}{rank}: {name}"] = wants.get(name), has.get(name)
+    assert not shown, pprint.pformat(shown)
+    if kind == "tasks":
+        assert len(list(base.glob("o.task-scrun.*"))) == 4
