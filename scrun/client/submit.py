@@ -6,7 +6,7 @@ import posix
 from scrun.cli.parse import Parsed
 from scrun.client.anchored import Anchored, build_call
 from scrun.client.ask import record_root, setting
-from scrun.client.supervisor_name import OWN, beside, place, supervisor_name
+from scrun.client.supervisor_name import OWN, beside, place, supervisor_name, withheld
 from scrun.protocol import wire
 from scrun.protocol.progress import CALL, REASON_SHOWN
 
@@ -30,6 +30,7 @@ def submit(parsed: Parsed, argv: "list[str]", anchored: Anchored) -> "tuple[int,
     """
     root = record_root(parsed)
     fields = build_call("create", posix.getpid(), argv)
+    fields += [name + b"=" + value for name, value in withheld().items()]
     return _ask(root, parsed, fields, anchored)
 
 

@@ -11,13 +11,26 @@ OWN = "@pod-"
 
 _WITHIN = {"user": "step", "build": "pod"}  # in a step of Slurm's: not for all, and not for long
 _places: "list[Place]" = []
+_variables: "dict[bytes, bytes]" = {}
 
 
 def place() -> Place:
     """Return where this process is; it is asked for once."""
     if not _places:
-        _places.append(here())
+        found = here()
+        if found.step and not found.job and b"_OCI_SYNCPIPE" in posix.environ:
+            from scrun.client.engine_place import variables_of_engine
+
+            _variables.update(variables_of_engine())
+            found = here(_variables)
+        _places.append(found)
     return _places[0]
+
+
+def withheld() -> "dict[bytes, bytes]":
+    """Return Slurm's variables that the engine has, and has not passed on to us."""
+    place()
+    return _variables
 
 
 def supervisor_name(group: str, parsed: Parsed) -> str:

@@ -54,10 +54,14 @@ class Place:
         return f"{self.step}.{self.task}" if self.task else self.step
 
 
-def here() -> Place:
-    """Return where this process is."""
+def here(more: "Mapping[bytes, bytes] | None" = None) -> Place:
+    """Return where this process is.
+
+    Args:
+        more: More of its variables.
+    """
     environment = {}
-    for name, value in posix.environ.items():
+    for name, value in {**posix.environ, **(more or {})}.items():
         if name.startswith(b"SLURM_"):
             environment[name.decode(errors="replace")] = value.decode(errors="replace")
     return place_of("self", environment)
@@ -149,30 +153,34 @@ def step_of_title(title: str) -> str:
 
 
 def _step_by_cgroup(pid: "int | str") -> str:
-    return step_of_cgroups(_read(f"/proc/{pid}/cgroup").decode(errors="replace"))
+    return step_of_cgroups(contents(f"/proc/{pid}/cgroup").decode(errors="replace"))
 
 
 def _step_by_ancestor(pid: "int | str") -> str:
     for _ in range(_GENERATIONS):
-        head, _, rest = _read(f"/proc/{pid}/stat").rpartition(b")")
+        head, _, rest = contents(f"/proc/{pid}/stat").rpartition(b")")
         fields = rest.split(None, 2)
         if len(fields) < 3:
             return ""  # it is gone, or in another namespace
         if head.partition(b"(")[2].startswith(_STEPD):
-            words = _read(f"/proc/{pid}/cmdline").replace(b"\0", b" ")
+            words = contents(f"/proc/{pid}/cmdline").replace(b"\0", b" ")
             return step_of_title(words.decode(errors="replace"))
         pid = fields[1].decode()
     return ""
 
 
-def _read(path: str) -> bytes:
+def contents(path: str) -> bytes:
+    """Return the contents of a file of the kernel's; nothing if it cannot be read."""
+    found = b""
     try:
         fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
     except OSError:
-        return b""
+        return found
     try:
-        return posix.read(fd, 65536)
+        while part := posix.read(fd, 65536):
+            found += part
     except OSError:
-        return b""
+        pass  # the process is gone
     finally:
         posix.close(fd)
+    return found

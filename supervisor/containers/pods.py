@@ -356,7 +356,6 @@ def _step_request(request: JobRequest, shared: SharedJob) -> JobRequest:
         },
         flags=Flags(notes=request.flags.notes),
         on_job_id=lambda job_id, _: request.on_job_id(job_id, True),
-        on_first_node=True,
         beside=shared.job,
         job_deposit=shared.deposit,
     )

@@ -65,7 +65,6 @@ class JobRequest(msgspec.Struct, frozen=True):
         plugin_options: Options of Slurm's own plugins, for the tool that requests the job.
         plugin_variables: Variables by which they reach its steps. `Step.variables` has them, too,
             which is late for a step that begins before the container is ready.
-        on_first_node: Whether it runs on the first node of an existing job, as members of pods do.
         reusable: Returns, at the release, whether all that used the job has ended by itself.
         keep, borrow: See `supervisor.contracts.kept`; None where jobs serve one container.
         beside: What this engine gave to the first member of its pod; the environment has the job.
@@ -90,7 +89,6 @@ class JobRequest(msgspec.Struct, frozen=True):
     on_deferred_release: Callable[[], None] = _ignore
     plugin_options: Sequence[str] = ()
     plugin_variables: Mapping[str, str] = {}
-    on_first_node: bool = False
     reusable: Callable[[], bool] = _doubtful
     keep: Keep | None = None
     borrow: Borrow | None = None

@@ -246,10 +246,13 @@ class SlurmEngine:
         if job_id := job_of(environment):
             theirs = job_variables(environment)
             within = partial(layout_within, wanted, theirs)
-            if request.on_first_node and (node := first_node(theirs)):
+            nodes = wanted.get("SCRUN_JOB_NODELIST", "")
+            if not nodes and within(one).tasks == 1:
                 # else srun takes any node: 1 of 4 steps went to another (22.05), and 24.11
                 # ignores --relative=0
-                step_options.append(f"--nodelist={node}")
+                nodes = first_node(theirs)
+            if nodes:
+                step_options.append(f"--nodelist={nodes}")
             request.on_job_id(job_id, False)
             if request.beside is None:
                 request.job_deposit.note(job=job_id, environment=theirs)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ import pytest
 from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.podman import RUN, Podman
+from tests.harness.program import run_program
 from tests.harness.script import manual
 from tests.harness.terminal import open_terminal
 from tests.harness.wait import wait_until
@@ -36,6 +38,34 @@ def test_it_runs_on_the_cluster(podman: Podman) -> None:
     variables = podman.must(*RUN, "--rm", "busybox", "env")
     assert "SLURM_JOB_ID=" in variables
     assert "SCRUN_" not in variables
+
+
+def test_in_a_job(podman: Podman) -> None:
+    """podman passes no variables on: it is asked for those of its job, and of its task."""
+    script = "echo $SLURM_JOB_ID $SLURM_STEP_ID $SLURM_PROCID $SLURMD_NODENAME"
+    words = [*podman.command, *RUN, "--rm", "busybox", "sh", "-c"]
+    of_plain = shlex.join(["sh", "-c", f"sleep 1; {script}"])
+    of_task = shlex.join([*words, f"sleep 1; {script}"])  # side by side
+    inside = f"srun {of_plain}; srun {of_task}; {shlex.join([*words, script])}"
+    batch = podman.site.base / "b" / "batch"
+    batch.write_text(f"#!/bin/sh\n{inside}\n")
+    out = podman.site.base / "b" / "out"
+    argv = ["sbatch", "--quiet", "--wait", "-N2", "-n4", f"--output={out}"]
+    argv += [f"--job-name={podman.site.base.name}", str(batch)]
+    done = run_program(
+        [*podman.prefix, *argv],
+        env={**podman.environment, "SLURM_CONF": cluster.slurm_conf()},
+        cwd=podman.site.base / "b",
+        timeout=90,
+    )
+    assert done.returncode == 0, done.stderr + out.read_text()
+    said = out.read_text().splitlines()  # podman's pause process holds the step for a moment
+    lines = [line.split() for line in said if not line.startswith("srun:")]
+    plain, tasks, last = lines[:4], lines[4:8], lines[8:]
+    assert sorted(line[2:] for line in plain) == sorted(line[2:] for line in tasks), lines
+    assert {line[1] for line in tasks} == {"1"}
+    assert len({line[0] for line in lines}) == 1
+    assert last[0][1:] == ["2", "0", last[0][3]]
 
 
 def test_seccomp_rules_are_runcs_for_the_first_and_the_next(podman: Podman) -> None:

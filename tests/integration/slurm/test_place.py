@@ -19,7 +19,7 @@ from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.program import run_program
 from tests.harness.site import Site
-from tests.harness.wait import wait_while
+from tests.harness.wait import wait_until, wait_while
 
 PAGE = CHECKOUT / "docs" / "reference" / "jobs.md"
 PLACES = ("script", "script-container", "task")
@@ -92,30 +92,30 @@ def project(make_site: MakeSite) -> tuple[Site, Path]:
 
 def submit(site: Site, options: str, script: str) -> str:
     """Run a batch script to its end; return what it said."""
-    file, out = site.base / "b" / "job", site.base / "b" / "said"
-    file.write_text(f"#!/bin/bash\n{script}\n")
+    file, out, done = (site.base / "b" / name for name in ("job", "said", "done"))
+    file.write_text(f"#!/bin/bash\n{script}\ntouch {done}\n")
     own = [f"--job-name={site.base.name}", f"--output={out}", "--quiet"]
     words = shlex.split(options)
     at = words.index(":") if ":" in words else len(words)
     argv = ["sbatch", *own, *words[:at], *words[at:], str(file)]
-    done = run_program(
+    asked = run_program(
         [*site.user.prefix, *argv], env=site.environment, cwd=site.base / "b", timeout=60
     )
-    assert done.returncode == 0, done.stderr
+    assert asked.returncode == 0, asked.stderr
 
     hurried: set[str] = set()
 
-    def waits_or_runs() -> list[str]:
-        jobs = site.jobs()
-        for job in jobs:
+    def has_run() -> bool:
+        for job in site.jobs():
             number = re.split("[ _]", job)[0]  # of an array, the whole
             if " PENDING " in job and cluster.job(number).get("Reason") == "BeginTime":
                 if number not in hurried:  # one that is requeued would wait for two minutes
                     cluster.slurm("scontrol", "update", f"JobId={number}", "StartTime=now")
                 hurried.add(number)
-        return jobs
+        return done.exists()
 
-    wait_while("the job runs", waits_or_runs, 60)
+    wait_until("the job has run", has_run, 60)
+    wait_while("the job runs", site.jobs)
     return out.read_text()
 
 
