@@ -8,6 +8,7 @@ import os
 import pprint
 import re
 import shlex
+import time
 from collections.abc import Mapping
 from fnmatch import fnmatch
 from pathlib import Path
@@ -103,15 +104,16 @@ def submit(site: Site, options: str, script: str) -> str:
     )
     assert asked.returncode == 0, asked.stderr
 
-    hurried: set[str] = set()
+    hurried = 0.0
 
     def has_run() -> bool:
+        nonlocal hurried
         for job in site.jobs():
             number = re.split("[ _]", job)[0]  # of an array, the whole
-            if " PENDING " in job and cluster.job(number).get("Reason") == "BeginTime":
-                if number not in hurried:  # one that is requeued would wait for two minutes
-                    cluster.slurm("scontrol", "update", f"JobId={number}", "StartTime=now")
-                hurried.add(number)
+            waits = " PENDING " in job and cluster.job(number).get("Reason") == "BeginTime"
+            if waits and time.monotonic() > hurried + 2:  # one that is requeued: two minutes
+                cluster.slurm("scontrol", "update", f"JobId={number}", "StartTime=now")
+                hurried = time.monotonic()
         return done.exists()
 
     wait_until("the job has run", has_run, 60)
