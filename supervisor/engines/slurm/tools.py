@@ -72,16 +72,16 @@ class Tools(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(of_create, environment=environment, prefix=self.prefix)
 
 
-# What a user's srun reads and ours must not: how it talks to its caller, what it does beside the
-# program, and what scrun has a request for that it checks first (SCRUN_MPI_TYPE).
+# What a user's srun reads and ours must not: the job, which an option says, how it talks to its
+# caller, what it does beside the program, and what scrun checks first (SCRUN_MPI_TYPE).
 _OF_THEIR_SRUN = frozenset(
     "SLURM_" + name
     for name in (
         "BCAST", "BCAST_EXCLUDE", "COMPRESS", "CONF", "DEBUG", "DEBUG_FLAGS", "DISABLE_STATUS",
-        "EXCLUSIVE", "EXIT_ERROR", "EXIT_IMMEDIATE", "IMMEDIATE", "KILL_BAD_EXIT", "LABELIO",
-        "MPI_TYPE", "NO_KILL", "OPEN_MODE", "QUIT_ON_INTERRUPT", "REMOTE_CWD", "SEND_LIBS",
-        "STDERRMODE", "STDINMODE", "STDOUTMODE", "TEST_EXEC", "THREADS", "UMASK", "UNBUFFEREDIO",
-        "WAIT", "WORKING_DIR",
+        "EXCLUSIVE", "EXIT_ERROR", "EXIT_IMMEDIATE", "IMMEDIATE", "JOBID", "JOB_ID",
+        "KILL_BAD_EXIT", "LABELIO", "MPI_TYPE", "NO_KILL", "OPEN_MODE", "QUIT_ON_INTERRUPT",
+        "REMOTE_CWD", "SEND_LIBS", "STDERRMODE", "STDINMODE", "STDOUTMODE", "TEST_EXEC",
+        "THREADS", "UMASK", "UNBUFFEREDIO", "WAIT", "WORKING_DIR",
     )
 )  # fmt: skip
 
