@@ -46,7 +46,7 @@ def _connection() -> Iterator[Mutation]:
     )
     yield main(
         "it-waits-for-no-successor",
-        "self._alone = self._loop.after(self._patience, self._broken)",
+        "self._alone = self._loop.after(patience, self._broken)",
         "self._broken()",
         beginning + "test_another_supervisor_gets_what_was_not_written",
     )
