@@ -37,4 +37,4 @@ def test_another_cluster_is_refused(tmp_path: Path) -> None:
         env={**os.environ, "SLURM_CONF": str(conf)},
     )
     assert done.returncode == 2
-    assert "no cluster of tools/slurm-cluster" in done.stderr
+    assert "is not a cluster of tools/slurm-cluster" in done.stderr

@@ -262,7 +262,7 @@ class Container:
             stdout, plain = watchers.output or held.stdout, self._first
             assert stdout is not None
             await in_time(CALL, "first output", lambda: stdout.until(plain))
-            self._is_up = True
+            self._is_up = b"up" in stdout.data.split()  # else that was the end of it
             await watchers.begin()
             await self._enter(RUNNING)
             if self.plan.kind == "exec":
