@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -208,6 +209,38 @@ def without_oci_conf() -> Iterator[None]:
         yield
     finally:
         away.rename(conf)
+
+
+@contextmanager
+def with_gpus(number: int) -> Iterator[None]:
+    """A cluster whose nodes have GPUs: Slurm takes any device for one."""
+    conf = Path(slurm_conf())
+    before = conf.read_text()
+    files = [conf.parents[1] / f"gpu{index}" for index in range(number)]
+    gres = conf.with_name("gres.conf")
+    try:
+        for file in files:
+            os.mknod(file, stat.S_IFCHR | 0o666, os.makedev(1, 3))  # /dev/null
+        gres.write_text("".join(f"Name=gpu File={file}\n" for file in files))
+        with_them = re.sub("^NodeName=.*", rf"\g<0> Gres=gpu:{number}", before, flags=re.MULTILINE)
+        _begin_with(f"{with_them}GresTypes=gpu\n")
+        yield
+    finally:
+        gres.unlink(missing_ok=True)
+        _begin_with(before)
+        for file in files:
+            file.unlink(missing_ok=True)
+
+
+def _begin_with(text: str) -> None:
+    """Start the cluster's daemons again, with another slurm.conf."""
+    nodes = slurm("sinfo", "-h", "-N", "-o", "%N").split()
+    control("stop-controller")
+    for node in nodes:
+        control("fail", node)
+    Path(slurm_conf()).write_text(text)
+    slurm("slurmctld", "-f", slurm_conf())  # "start-controller" would wait for the nodes
+    control("up", str(len(nodes)))
 
 
 @contextmanager
