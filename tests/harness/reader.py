@@ -28,6 +28,7 @@ PROGRAMS = {
     "apt-get": 'echo "$@"',
     "python": "echo trained",
     "mpirun": 'echo "$@"',
+    "torchrun": 'echo "node $SLURM_NODEID: $*"',
 }
 """What the pages run in images that nobody gets from the internet in a test."""
 
