@@ -73,12 +73,14 @@ def locked(
 def locked_if_free(path: str) -> Iterator[bool]:
     """Hold a lock if nobody else does; yields whether it is held.
 
+    It is not if its holder has removed its file, and somebody else has made another.
+
     Raises:
         OSError: The file cannot be made.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        yield _take(fd, fcntl.LOCK_EX)
+        yield _take(fd, fcntl.LOCK_EX) and Lock(fd).is_at(path)
     finally:
         os.close(fd)
 

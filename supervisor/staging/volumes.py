@@ -167,17 +167,10 @@ def _bring_in(volume: Volume, used: _Used, transfer: Transfer, mode: int) -> Seq
     if not volume.shared:
         os.mkdir(volume.place, mode)
         return _fill(volume, used, transfer)
-    folder = os.path.dirname(volume.place)
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(folder, 0o700)
-    if why := not_ours(folder):
-        raise StagingError(f"{folder}: {why}")
-    if mode & 0o11:
-        os.chmod(folder, mode)
     leases = os.path.join(volume.place, _LEASES)
     with _held(volume.place, transfer, mode) as state:
         if state is not None and not those_that_hold(leases):  # its last user never ended
-            _settle(state, volume.place, "that used it before", os.path.dirname(folder), transfer)
+            _settle(state, volume.place, "that used it before", _base(volume.place), transfer)
             os.unlink(os.path.join(volume.place, _STATE))
             state = None
         take(leases, used.lease)
@@ -370,14 +363,42 @@ def _held(place: str, transfer: Transfer, mode: int = 0) -> Iterator[_State | No
         transfer.tell(f"{place} is being copied for another container")
 
     while True:
-        if mode:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(place, mode)
         with contextlib.ExitStack() as stack:
-            lock = stack.enter_context(locked(path, waiting=waiting))
-            if lock.is_at(path):  # else whoever held it has removed it
+            try:
+                if mode:
+                    _make(place, mode)
+                lock = stack.enter_context(locked(path, waiting=waiting))
+            except FileNotFoundError:
+                if not mode or not os.path.isdir(_base(place)):
+                    raise
+                transfer.wait()
+                continue  # whoever used it last has removed it
+            if lock.is_at(path):  # likewise
                 yield _read_state(place)
                 return
+
+
+def _base(place: str) -> str:
+    """Return what `beside` said for a shared volume."""
+    return os.path.dirname(os.path.dirname(place))
+
+
+def _make(place: str, mode: int) -> None:
+    """Make the directory of a shared volume, if it is missing.
+
+    Raises:
+        StagingError: Others may change it.
+        FileNotFoundError: Somebody removes it at this moment.
+    """
+    folder = os.path.dirname(place)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    if why := not_ours(folder):
+        raise StagingError(f"{folder}: {why}")
+    if mode & 0o11:
+        os.chmod(folder, mode)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(place, mode)
 
 
 def _mark(place: str) -> int:
@@ -410,8 +431,8 @@ def _remove(place: str) -> None:
     for name in (_STATE, f"{_STATE}.new", DATA, _LEASES, _LOCK):
         if os.path.lexists(path := os.path.join(place, name)):
             remove_whoever_owns_it(path)
-    os.rmdir(place)
-    with contextlib.suppress(OSError):  # others are there
+    with contextlib.suppress(OSError):  # others are there by now
+        os.rmdir(place)
         os.rmdir(os.path.dirname(place))
 
 
@@ -430,7 +451,6 @@ def tidy(folder: str) -> Iterator[str]:
         places = [os.path.join(folder, name) for name in os.listdir(folder)]
     except OSError:
         return
-    base = os.path.dirname(folder)
     for place in places:
         path = os.path.join(place, _LOCK)
         with contextlib.suppress(FileNotFoundError), locked_if_free(path) as free:
@@ -438,7 +458,7 @@ def tidy(folder: str) -> Iterator[str]:
                 continue
             try:
                 if (state := _read_state(place)) is not None:
-                    _settle(state, place, "that used it", base, Transfer())
+                    _settle(state, place, "that used it", _base(place), Transfer())
                     yield f"{state.source}: what containers had changed is back"
                 _remove(place)
             except (StagingError, OSError) as error:

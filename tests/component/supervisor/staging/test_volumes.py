@@ -1,5 +1,7 @@
 """Volumes that only the submit host has: what containers change there comes back."""
 
+import contextlib
+import fcntl
 import os
 import signal
 import socket
@@ -9,12 +11,14 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from scrun.core.errors import StagingError
 from scrun.images.leases import Lease, lease_of
+from scrun.images.locks import locked_if_free
 from scrun.model.identity import myself
 from scrun.model.record import ProcessIdentity
 from scrun.supervisor.staging.owner import volumes_in
@@ -398,3 +402,48 @@ def test_many_small_files(site: Site) -> None:
     site.end("one")
     assert (site.volume / "0").read_text() == "x"
     assert len(os.listdir(site.volume)) == 3002
+
+
+def test_who_begins_while_the_last_one_removes_it(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between any two steps of the one, the other one's directories come and go."""
+    plain = os.mkdir
+    gone = 0
+
+    def mkdir(path: Any, *args: Any, **more: Any) -> None:
+        nonlocal gone
+        with contextlib.suppress(FileExistsError):
+            plain(path, *args, **more)
+        if gone < 2 and site.shared in (Path(path), Path(path).parent):
+            gone += 1
+            os.rmdir(path)
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    site.begin("one")
+    assert gone == 2
+    plain_unlink = os.unlink
+
+    def unlink(path: Any, *args: Any, **more: Any) -> None:
+        plain_unlink(path, *args, **more)
+        if path == "lock":
+            (site.shared / "volume" / "lock").touch()
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    site.end("one")
+    assert os.listdir(site.shared / "volume") == ["lock"]
+
+
+def test_a_lock_that_was_made_anew_is_not_free(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    real = fcntl.flock
+
+    def flock(fd: int, kind: int) -> None:
+        real(fd, kind)
+        path.unlink()
+        path.touch()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fcntl, "flock", flock)
+        with locked_if_free(str(path)) as free:
+            assert not free
