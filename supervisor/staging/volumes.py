@@ -35,6 +35,7 @@ from scrun.images.leases import Lease, give_back, take, those_that_hold
 from scrun.images.locks import locked, locked_if_free
 from scrun.supervisor.core.files import write
 from scrun.supervisor.core.private import not_ours
+from scrun.supervisor.log.supervisor_log import log
 from scrun.supervisor.staging.bring_back import Merged, merge
 from scrun.supervisor.staging.kept_changes import kept_prefix
 from scrun.supervisor.staging.mapped import remove_whoever_owns_it, run_mapped
@@ -170,8 +171,11 @@ def _bring_in(volume: Volume, used: _Used, transfer: Transfer, mode: int) -> Seq
     leases = os.path.join(volume.place, _LEASES)
     with _held(volume.place, transfer, mode) as state:
         if state is not None and not those_that_hold(leases):  # its last user never ended
-            _settle(state, volume.place, "that used it before", _base(volume.place), transfer)
-            os.unlink(os.path.join(volume.place, _STATE))
+            try:
+                _settle(state, volume.place, "", _base(volume.place), transfer)
+            except StagingError as error:  # what did not come back is kept
+                transfer.tell(str(error))
+                log.warning("%s", error)
             state = None
         take(leases, used.lease)
         if state is None:
@@ -186,6 +190,8 @@ def _bring_in(volume: Volume, used: _Used, transfer: Transfer, mode: int) -> Seq
 
 def _fill(volume: Volume, used: _Used, transfer: Transfer) -> Sequence[str]:
     """Make a copy; what is there of an earlier one was never complete."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(volume.place, _STATE))
     folder = os.path.join(volume.place, DATA)
     if os.path.lexists(folder):
         remove_whoever_owns_it(folder)
@@ -319,15 +325,19 @@ def _return(state: _State, place: str, container: str, transfer: Transfer) -> Se
         return _merge(parts, state, state.since, state.others_since, transfer).conflicts
     except (OSError, RecursionError, StagingError) as error:
         raise StagingError(
-            f"not all that container {container} has changed is in {state.source}: {_why(error)}"
+            f"not all that {_who(container)} has changed is in {state.source}: {_why(error)}"
         ) from error
 
 
 def _both(source: str, container: str, conflicts: Sequence[str], where: str) -> str:
     return (
-        f"{source}: {_named(conflicts)} changed here while container {container} changed it, too, "
+        f"{source}: {_named(conflicts)} changed here while {_who(container)} changed it, too, "
         f"and stays as it is here; the container's is in {where}"
     )
+
+
+def _who(container: str) -> str:
+    return f"container {container}" if container else "a container that has gone"
 
 
 def _named(paths: Sequence[str]) -> str:
@@ -342,8 +352,12 @@ def _why(error: Exception) -> str:
 
 def _keep(place: str, container: str, base: str) -> str:
     """Move a copy to where nobody removes it; return its directory."""
-    kept = tempfile.mkdtemp(prefix=kept_prefix(container), dir=base)
-    os.rename(os.path.join(place, DATA), os.path.join(kept, DATA))
+    kept = tempfile.mkdtemp(prefix=kept_prefix(container or "volume"), dir=base)
+    try:
+        os.rename(os.path.join(place, DATA), os.path.join(kept, DATA))
+    except OSError:
+        os.rmdir(kept)
+        raise
     return kept
 
 
@@ -408,6 +422,8 @@ def _mark(place: str) -> int:
 
 
 def _read_state(place: str) -> _State | None:
+    if not os.path.isdir(os.path.join(place, DATA)):  # it was kept
+        return None
     try:
         return msgspec.json.decode(
             read_regular(os.path.join(place, _STATE), _LARGEST), type=_State
@@ -458,11 +474,18 @@ def tidy(folder: str) -> Iterator[str]:
                 continue
             try:
                 if (state := _read_state(place)) is not None:
-                    _settle(state, place, "that used it", _base(place), Transfer())
-                    yield f"{state.source}: what containers had changed is back"
+                    yield _settled(state, place)
                 _remove(place)
             except (StagingError, OSError) as error:
                 yield _why(error)
+
+
+def _settled(state: _State, place: str) -> str:
+    try:
+        _settle(state, place, "", _base(place), Transfer())
+    except StagingError as error:  # what did not come back is kept
+        return str(error)
+    return f"{state.source}: what containers had changed is back"
 
 
 def _merge(

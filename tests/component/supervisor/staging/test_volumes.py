@@ -447,3 +447,41 @@ def test_a_lock_that_was_made_anew_is_not_free(tmp_path: Path) -> None:
         patch.setattr(fcntl, "flock", flock)
         with locked_if_free(str(path)) as free:
             assert not free
+
+
+def test_what_is_kept_is_in_nobodys_way(site: Site) -> None:
+    """A supervisor may be killed after it has kept a copy; one that tidies up keeps one, too."""
+    copy = site.begin("one")
+    (copy / "old").write_text("by the container")
+    (site.volume / "old").write_text("here")
+    lost(site, "one")
+    [line] = tidy(str(site.shared))
+    assert "old changed here" in line
+    assert [*tidy(str(site.shared))] == []
+    assert len(os.listdir(site.scratch)) == 2  # one's staged bundle, and what is kept
+    assert (site.begin("two") / "old").read_text() == "here"
+    site.end("two")
+    assert not site.shared.exists()
+
+
+def test_a_conflict_of_a_dead_one_does_not_stop_the_next(site: Site) -> None:
+    copy = site.begin("one")
+    (copy / "old").write_text("by the container")
+    (site.volume / "old").write_text("here")
+    lost(site, "one")
+    assert (site.begin("two") / "old").read_text() == "here"
+    assert (site.kept()[0] / "old").read_text() == "by the container"
+    site.end("two")
+    assert not site.shared.exists()
+
+
+def test_what_was_known_of_a_kept_copy_says_nothing_of_the_next(site: Site) -> None:
+    """Else the next one, if it is interrupted, would look as if its container removed files."""
+    copy = site.begin("one")
+    copy.rename(site.scratch / "kept")  # and then its supervisor was killed
+    lost(site, "one")
+    with pytest.raises(StagingError, match="more than"):
+        site.begin("two", limit=1)
+    assert not (copy.parent / "volume.json").exists()
+    bring_back(str(site.scratch / "two"), Transfer())
+    assert (site.volume / "old").read_text() == "old"
