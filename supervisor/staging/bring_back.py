@@ -10,6 +10,7 @@ the container engine. So this follows no links of either, enters no other file s
 only files, directories, links and FIFOs. Everything here blocks: call it in a worker thread.
 """
 
+import contextlib
 import errno
 import os
 import stat
@@ -24,8 +25,11 @@ from scrun.supervisor.staging.copies import (
     OPEN,
     READ,
     WRITE,
+    Vanished,
     copy_attributes,
     copy_content,
+    from_the_living,
+    open_regular,
 )
 from scrun.supervisor.staging.growth import check_room
 from scrun.supervisor.staging.hard_links import HardLinks
@@ -37,6 +41,8 @@ TEMPORARY = ".scrun-writing"
 
 NEVER = 1 << 63
 """A time after which nothing changes (nanoseconds)."""
+
+_UNFINISHED = 0o1700  # the mode of a directory while it is filled; nobody else's has that
 
 _NOT_CARRIED = (stat.S_IFSOCK, stat.S_IFCHR, stat.S_IFBLK)
 
@@ -74,7 +80,7 @@ class _Work(msgspec.Struct, frozen=True):
 
 
 class Merged(NamedTuple):
-    """What was not carried over, by its relative path.
+    """What was not carried over, by its relative path in ASCII.
 
     Attributes:
         conflicts: Both have changed it, and not to the same.
@@ -165,9 +171,11 @@ def merge(
                 )
                 _entry(name, level, of_it)
             return work.merged
-        _directory(level, work)
         new, old = os.fstat(level.source), os.fstat(level.target)
-        if new.st_ctime_ns > since and _differs(new, old, work):
+        _directory(level, work)
+        if new.st_ctime_ns <= since or _is_dressed_by_others(".", level, new, old, work):
+            return work.merged
+        if _differs(new, old := os.fstat(level.target), work):
             copy_attributes(level.source, level.target)
             _dress(level.target, new, old, work)
         return work.merged
@@ -264,20 +272,22 @@ def _directory(level: Level, work: _Work) -> None:
             _remove(name, level, work)
     for name in names:
         if not _is_mount(name, level.target, work):
-            _entry(name, level, work)
+            # another container that goes on has removed it: there is nothing to carry over
+            with contextlib.suppress(Vanished):
+                _entry(name, level, work)
 
 
 def _remove(name: str, level: Level, work: _Work) -> None:
     """Remove what the container has removed, unless others have made or changed it meanwhile."""
     if work.others_since != NEVER:
         status = _status(name, level.target)
-        if status is None or stat.S_IFMT(status.st_mode) in _NOT_CARRIED:
+        if status is None or stat.S_IFMT(status.st_mode) in _NOT_CARRIED or name == TEMPORARY:
             return
         if status.st_ctime_ns > work.others_since and not stat.S_ISDIR(status.st_mode):
             return
         if stat.S_ISDIR(status.st_mode) and not _may_go(name, level.target, work):
             if status.st_ctime_ns <= work.others_since:
-                work.merged.conflicts.append("/".join((*level.names, name)))
+                work.merged.conflicts.append(_told(level, name))
             return
     remove(level.target, name, work.device)
 
@@ -309,7 +319,8 @@ def _is_mount(name: str, target: int, work: _Work) -> bool:
 
 def _entry(name: str, level: Level, work: _Work) -> None:
     source, target = level.source, level.target
-    new = os.stat(name, dir_fd=source, follow_symlinks=False)
+    with from_the_living(name):
+        new = os.stat(name, dir_fd=source, follow_symlinks=False)
     old = _status(name, target)
     if work.marks is not None and is_deletion(new):
         remove(target, name, work.device)
@@ -318,12 +329,12 @@ def _entry(name: str, level: Level, work: _Work) -> None:
         if name == TEMPORARY:
             return
         if stat.S_IFMT(new.st_mode) in _NOT_CARRIED or new.st_dev != work.source_device:
-            work.merged.left_out.append("/".join((*level.names, name)))
+            work.merged.left_out.append(_told(level, name))
             return
         if old is None and not _is_new(name, new, source, work):
             return  # others have removed it
         if old is not None and _is_in_conflict(name, level, new, old, work):
-            work.merged.conflicts.append("/".join((*level.names, name)))
+            work.merged.conflicts.append(_told(level, name))
             return
     if old is not None and (
         stat.S_IFMT(old.st_mode) != stat.S_IFMT(new.st_mode) or _is_anew(name, source, new, work)
@@ -333,7 +344,9 @@ def _entry(name: str, level: Level, work: _Work) -> None:
     changed = work.marks is not None or old is None or new.st_ctime_ns > work.since
     if stat.S_ISDIR(new.st_mode):
         if old is None:
-            os.mkdir(name, 0o700, dir_fd=target)
+            os.mkdir(name, _UNFINISHED, dir_fd=target)
+        else:
+            changed = changed and not _is_dressed_by_others(name, level, new, old, work)
 
         def finish(source: int, target: int) -> None:
             if changed:
@@ -374,13 +387,16 @@ def _is_in_conflict(
         return False
     if stat.S_ISDIR(old.st_mode):
         return not _may_go(name, level.target, work)
+    if stat.S_IFMT(old.st_mode) in _NOT_CARRIED:
+        return True
     if old.st_ctime_ns <= work.others_since:
         return False
     if stat.S_IFMT(new.st_mode) != stat.S_IFMT(old.st_mode):
         return True
     if stat.S_ISLNK(new.st_mode):
-        links = (os.readlink(name, dir_fd=folder) for folder in (level.source, level.target))
-        return next(links) != next(links)
+        with from_the_living(name):
+            leads_to = os.readlink(name, dir_fd=level.source)
+        return leads_to != os.readlink(name, dir_fd=level.target)
     return (new.st_size, new.st_mtime_ns) != (old.st_size, old.st_mtime_ns)
 
 
@@ -391,7 +407,7 @@ def _file(
     if work.links.link(level, name, new, TEMPORARY):
         return
     work.count(min(new.st_size, new.st_blocks * 512))
-    reading = os.open(name, READ, dir_fd=level.source)
+    reading = open_regular(name, level.source)
     try:
         if not _replaced(name, level.target, reading, new, old, work):
             _rewrite(name, level.target, reading, new)
@@ -436,7 +452,7 @@ def _replaced(
 
 
 def _rewrite(name: str, target: int, reading: int, new: os.stat_result) -> None:
-    writing = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=target)
+    writing = open_regular(name, target, os.O_WRONLY)
     try:
         if new.st_size:
             os.posix_fallocate(writing, 0, new.st_size)  # before anything is overwritten
@@ -456,7 +472,8 @@ def _link(
     old: os.stat_result | None,
     work: _Work,
 ) -> None:
-    leads_to = os.readlink(name, dir_fd=source)
+    with from_the_living(name):
+        leads_to = os.readlink(name, dir_fd=source)
     if old is not None and os.readlink(name, dir_fd=target) != leads_to:
         os.unlink(name, dir_fd=target)
         old = None
@@ -489,6 +506,25 @@ def _dress(fd: int, new: os.stat_result, old: os.stat_result | None, work: _Work
             mode &= ~(stat.S_ISUID | stat.S_ISGID)  # the container was not that user
     os.fchmod(fd, mode)
     os.utime(fd, ns=(new.st_atime_ns, new.st_mtime_ns))
+
+
+def _is_dressed_by_others(
+    name: str, level: Level, new: os.stat_result, old: os.stat_result, work: _Work
+) -> bool:
+    """Return whether others have changed a directory, so that its mode and owner may be theirs."""
+    if old.st_ctime_ns <= work.others_since or stat.S_IMODE(old.st_mode) == _UNFINISHED:
+        return False
+    if new.st_mode != old.st_mode or (
+        work.owners and (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid)
+    ):
+        work.merged.conflicts.append(_told(level, name))
+        return True
+    return False
+
+
+def _told(level: Level, name: str) -> str:
+    """Return how a path is told to people, and kept in a file: it may be any bytes."""
+    return ascii("/".join((*level.names, name)))[1:-1]
 
 
 def _differs(new: os.stat_result, old: os.stat_result, work: _Work) -> bool:

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import stat
+from collections.abc import Iterator
 
 from scrun.core.trees import OPEN_FOLDER
 from scrun.supervisor.staging.marks import is_deletion, is_set
@@ -21,6 +22,42 @@ _BYTES = 64 << 20
 _PIECE = 1 << 20
 _DEPTH = 50
 _MARKS = ("user.overlay.", "trusted.overlay.", "user.fuseoverlayfs.")
+
+
+class Vanished(OSError):
+    """What is to be copied is not there any more, or something else is."""
+
+
+@contextlib.contextmanager
+def from_the_living(name: str | bytes) -> Iterator[None]:
+    """Read something that others may remove or replace at any moment.
+
+    Raises:
+        Vanished: They have.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL):
+            raise
+        raise Vanished(errno.ESTALE, "somebody has replaced it meanwhile", name) from error
+
+
+def open_regular(name: str | bytes, folder: int, flags: int = os.O_RDONLY) -> int:
+    """Open a regular file, and nothing that a container has put in its place: to open acts.
+
+    Raises:
+        Vanished: It is something else by now.
+        OSError: It cannot be opened.
+    """
+    with from_the_living(name):
+        found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        if not stat.S_ISREG(os.fstat(found).st_mode):
+            raise Vanished(errno.ESTALE, "somebody has replaced it meanwhile", name)
+        return os.open(f"/proc/self/fd/{found}", flags | os.O_CLOEXEC)
+    finally:
+        os.close(found)
 
 
 def is_foreign(status: os.stat_result) -> bool:
@@ -125,7 +162,7 @@ def copy_entry(source: int, target: int, name: bytes, *, room: int, owners: bool
         return 0
     if not stat.S_ISREG(status.st_mode):
         raise Unusable(f"have a device, FIFO or socket of another user: {shown!a}")
-    reading = os.open(name, READ, dir_fd=source)
+    reading = open_regular(name, source)
     try:
         status = os.fstat(reading)
         if status.st_size > room:

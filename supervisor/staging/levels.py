@@ -5,7 +5,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 
-from scrun.supervisor.staging.copies import OPEN
+from scrun.supervisor.staging.copies import OPEN, from_the_living
 
 
 class Level:
@@ -50,6 +50,7 @@ class Level:
                 back.
 
         Raises:
+            Vanished: The copy has no such directory any more.
             OSError: It cannot be entered, or the way back leads elsewhere.
         """
         parent, grand = self._here, self._above
@@ -95,7 +96,8 @@ class Level:
 
 
 def _opened(name: str, pair: list[int]) -> list[int]:
-    source = os.open(name, OPEN, dir_fd=pair[0])
+    with from_the_living(name):
+        source = os.open(name, OPEN, dir_fd=pair[0])
     try:
         return [source, os.open(name, OPEN, dir_fd=pair[1])]
     except BaseException:

@@ -54,6 +54,7 @@ _LOCK = "lock"
 _LARGEST = 1 << 20
 _TICK = 0.02  # seconds; the grain of file times is up to 10 ms
 _MOST_NAMED = 5
+_MOST_KNOWN = 50  # paths, of up to 16 KiB each in ASCII: the file has to stay below _LARGEST
 _PAUSE = 0.5  # seconds between two lines of progress
 _MERGING = 3600.0
 _PROGRAM = """\
@@ -283,7 +284,7 @@ def _catch_up(state: _State, place: str, container: str, transfer: Transfer) -> 
         state,
         since=since,
         others_since=time.time_ns(),
-        conflicts=tuple(dict.fromkeys((*state.conflicts, *conflicts))),
+        conflicts=tuple(dict.fromkeys((*state.conflicts, *conflicts)))[:_MOST_KNOWN],
     )
     _write_state(place, state)
     if conflicts:
@@ -342,7 +343,7 @@ def _who(container: str) -> str:
 
 def _named(paths: Sequence[str]) -> str:
     more = len(paths) - _MOST_NAMED
-    shown = ", ".join(ascii(path)[1:-1] for path in paths[:_MOST_NAMED])
+    shown = ", ".join(paths[:_MOST_NAMED])
     return f"{shown} and {more} more" if more > 0 else shown
 
 

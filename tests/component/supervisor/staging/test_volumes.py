@@ -21,6 +21,7 @@ from scrun.images.leases import Lease, lease_of
 from scrun.images.locks import locked_if_free
 from scrun.model.identity import myself
 from scrun.model.record import ProcessIdentity
+from scrun.supervisor.staging.hard_links import HardLinks
 from scrun.supervisor.staging.owner import volumes_in
 from scrun.supervisor.staging.plan import Volume
 from scrun.supervisor.staging.volumes import Transfer, bring_back, bring_in, tidy
@@ -485,3 +486,94 @@ def test_what_was_known_of_a_kept_copy_says_nothing_of_the_next(site: Site) -> N
     assert not (copy.parent / "volume.json").exists()
     bring_back(str(site.scratch / "two"), Transfer())
     assert (site.volume / "old").read_text() == "old"
+
+
+def test_names_that_are_not_utf8(site: Site) -> None:
+    name = os.fsencode(site.volume) + b"/\xff\n"
+    with open(name, "wb"):
+        pass
+    time.sleep(GRAIN)
+    copy = site.begin("one")
+    site.begin("two")
+    for folder in (copy, site.volume):
+        with open(os.fsencode(folder) + b"/\xff\n", "wb") as file:
+            file.write(os.fsencode(folder))
+    time.sleep(GRAIN)
+    with pytest.raises(StagingError, match=r"\\udcff\\n changed here"):
+        site.end("one")
+    (site.root / "one").rmdir()
+    with pytest.raises(StagingError, match=r"\\udcff\\n changed here"):
+        site.end("two")
+
+
+def test_a_socket_that_a_container_makes_a_file_of(site: Site) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(site.volume / "socket"))
+        copy = site.begin("one")
+        (copy / "socket").write_text("a file")
+        with pytest.raises(StagingError, match="socket changed here"):
+            site.end("one")
+        assert (site.volume / "socket").is_socket()
+
+
+def test_a_file_named_as_temporaries_are(site: Site) -> None:
+    (site.volume / ".scrun-writing").write_text("somebody's")
+    time.sleep(GRAIN)
+    site.begin("one")
+    site.end("one")
+    assert (site.volume / ".scrun-writing").read_text() == "somebody's"
+
+
+def test_a_mode_that_was_changed_here(site: Site) -> None:
+    copy = site.begin("one")
+    (copy / "folder" / "made").touch()
+    (copy / "made").touch()
+    (site.volume / "folder").chmod(0o700)
+    site.volume.chmod(0o750)
+    with pytest.raises(StagingError, match=r"folder, \. changed here"):
+        site.end("one")
+    assert stat.S_IMODE((site.volume / "folder").stat().st_mode) == 0o700
+    assert stat.S_IMODE(site.volume.stat().st_mode) == 0o750
+    assert (site.volume / "folder" / "made").exists()
+
+
+def test_a_device_in_the_place_of_a_file(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container swaps them while another one's changes come back: it is never opened."""
+    copy = site.begin("one")
+    (copy / "old").write_text("new")
+
+    def swapped(*args: Any) -> bool:
+        (copy / "old").unlink()
+        os.mkfifo(copy / "old")
+        return False
+
+    monkeypatch.setattr(HardLinks, "link", swapped)
+    site.end("one")
+    assert (site.volume / "old").read_text() == "old"
+
+
+def test_what_goes_on_in_the_copy_meanwhile(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another container makes files and removes them, while one's changes come back."""
+    copy = site.begin("one")
+    site.begin("two")
+    for name in ("file", "folder/file"):
+        (copy / name).write_text("temporary")
+    (copy / "link").symlink_to("nowhere")
+    (copy / "made").mkdir()
+    (copy / "stays").write_text("stays")
+    plain = os.listdir
+
+    def listdir(path: Any) -> Any:
+        found = plain(path)
+        if "file" in found and "stays" in found:
+            subprocess.run("rm -r file folder/file link made; ln -s / made", shell=True, cwd=copy)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "listdir", listdir)
+        site.end("one")
+    assert (site.volume / "stays").read_text() == "stays"
+    site.end("two")
+    assert sorted(os.listdir(site.volume)) == ["folder", "made", "old", "stays"]
+    assert (site.volume / "made").is_symlink()
+    assert site.is_clean()
