@@ -62,6 +62,7 @@ class _Work(msgspec.Struct, frozen=True):
         links: The files with several names.
         marks: What says in a difference that something is removed; None for a whole copy.
         others_since: What has changed in the original after this time, others have changed.
+        by_time: See `merge`.
         merged: Receives what was not carried over.
         source_device: The copy's file system; None: it may have mounts.
         count: Called with the bytes of each file.
@@ -74,6 +75,7 @@ class _Work(msgspec.Struct, frozen=True):
     links: HardLinks
     marks: Marks | None = None
     others_since: int = NEVER
+    by_time: bool = False
     merged: "Merged" = msgspec.field(default_factory=lambda: Merged([], []))
     source_device: int | None = None
     count: Callable[[int], None] = _no_count
@@ -130,6 +132,7 @@ def merge(
     owners: bool,
     go_on: Callable[[], bool],
     count: Callable[[int], None],
+    by_time: bool = False,
 ) -> Merged:
     """Carry over what has changed in a directory to another one, in which others change files.
 
@@ -145,6 +148,8 @@ def merge(
         owners: See `bring_back`.
         go_on: See `bring_back`.
         count: Called with the bytes of each file; may raise.
+        by_time: Whether files of the same size, mode and time are the same, and not written again:
+            somebody may have them open.
 
     Raises:
         OSError: Not all of it was carried over; what was is whole.
@@ -160,6 +165,7 @@ def merge(
             go_on,
             HardLinks(),
             others_since=others_since,
+            by_time=by_time,
             source_device=os.fstat(level.source).st_dev,
             count=count,
         )
@@ -356,7 +362,7 @@ def _entry(name: str, level: Level, work: _Work) -> None:
 
         with level.inside(name, finish):
             _directory(level, work)
-    elif not changed:
+    elif not changed or (work.by_time and old is not None and _looks_same(new, old)):
         return
     elif stat.S_ISREG(new.st_mode):
         _file(name, level, new, old, work)
@@ -398,6 +404,14 @@ def _is_in_conflict(
             leads_to = os.readlink(name, dir_fd=level.source)
         return leads_to != os.readlink(name, dir_fd=level.target)
     return (new.st_size, new.st_mtime_ns) != (old.st_size, old.st_mtime_ns)
+
+
+def _looks_same(new: os.stat_result, old: os.stat_result) -> bool:
+    return (new.st_mode, new.st_size, new.st_mtime_ns) == (
+        old.st_mode,
+        old.st_size,
+        old.st_mtime_ns,
+    )
 
 
 def _file(

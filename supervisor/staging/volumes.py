@@ -37,6 +37,7 @@ from scrun.supervisor.core.files import write
 from scrun.supervisor.core.private import not_ours
 from scrun.supervisor.log.supervisor_log import log
 from scrun.supervisor.staging.bring_back import Merged, merge
+from scrun.supervisor.staging.file_times import time_at, time_here
 from scrun.supervisor.staging.kept_changes import kept_prefix
 from scrun.supervisor.staging.mapped import remove_whoever_owns_it, run_mapped
 from scrun.supervisor.staging.owner import beside
@@ -52,7 +53,6 @@ _STATE = "volume.json"
 _LEASES = "leases"
 _LOCK = "lock"
 _LARGEST = 1 << 20
-_TICK = 0.02  # seconds; the grain of file times is up to 10 ms
 _MOST_NAMED = 5
 _MOST_KNOWN = 50  # paths, of up to 16 KiB each in ASCII: the file has to stay below _LARGEST
 _PAUSE = 0.5  # seconds between two lines of progress
@@ -181,9 +181,7 @@ def _bring_in(volume: Volume, used: _Used, transfer: Transfer, mode: int) -> Seq
         take(leases, used.lease)
         if state is None:
             return _fill(volume, used, transfer)
-        # what has changed here since it was copied; of what containers have changed, theirs counts
-        parts = (volume.source, volume.data)
-        _merge(parts, state, state.others_since, state.since, transfer)
+        _refresh(state, volume.place, state.others_since, state.since, transfer)
         owners, written = state.owners or used.owners, state.written or not volume.read_only
         _write_state(volume.place, msgspec.structs.replace(state, owners=owners, written=written))
         return ()
@@ -201,12 +199,12 @@ def _fill(volume: Volume, used: _Used, transfer: Transfer) -> Sequence[str]:
         source=volume.source,
         is_file=volume.is_file,
         since=0,
-        others_since=time.time_ns(),
+        others_since=time_here(),
         owners=used.owners,
         written=not volume.read_only,
     )
     left_out = _merge((volume.source, volume.data), state, -1, 0, transfer).left_out
-    _write_state(volume.place, msgspec.structs.replace(state, since=_mark(volume.place)))
+    _write_state(volume.place, msgspec.structs.replace(state, since=time_at(volume.place)))
     return left_out
 
 
@@ -277,19 +275,36 @@ def _catch_up(state: _State, place: str, container: str, transfer: Transfer) -> 
     """
     if not state.written:
         return
-    since = _mark(place)
-    time.sleep(_TICK)  # whatever changes after the mark has a later time
+    since, began = time_at(place), time_here()
     conflicts = _return(state, place, container, transfer)
+    others_since = time_here()
+    # what others make here meanwhile would look as if containers had removed it
+    _refresh(state, place, began, since, transfer)
     state = msgspec.structs.replace(
         state,
         since=since,
-        others_since=time.time_ns(),
+        others_since=others_since,
         conflicts=tuple(dict.fromkeys((*state.conflicts, *conflicts)))[:_MOST_KNOWN],
     )
     _write_state(place, state)
     if conflicts:
         where = f"{place}/{DATA}, until the last container that uses it has ended"
         raise StagingError(_both(state.source, container, conflicts, where))
+
+
+def _refresh(state: _State, place: str, began: int, since: int, transfer: Transfer) -> None:
+    """Have in a copy what has changed in the source, unless containers have changed it, too.
+
+    Args:
+        state: The copy.
+        place: Where it is.
+        began: What has changed in the source after this time, counts (nanoseconds).
+        since: What has changed in the copy after this time, containers have changed.
+        transfer: How to copy.
+    """
+    if os.path.lexists(state.source):
+        parts = (state.source, data_in(place, state.source, is_file=state.is_file))
+        _merge(parts, state, began, since, transfer, by_time=True)
 
 
 def _settle(state: _State, place: str, container: str, base: str, transfer: Transfer) -> None:
@@ -416,12 +431,6 @@ def _make(place: str, mode: int) -> None:
         os.mkdir(place, mode)
 
 
-def _mark(place: str) -> int:
-    """Return the time of now, as the file system of a copy has it (nanoseconds)."""
-    os.utime(place)
-    return os.stat(place).st_ctime_ns
-
-
 def _read_state(place: str) -> _State | None:
     if not os.path.isdir(os.path.join(place, DATA)):  # it was kept
         return None
@@ -490,7 +499,13 @@ def _settled(state: _State, place: str) -> str:
 
 
 def _merge(
-    parts: tuple[str, str], state: _State, since: int, others_since: int, transfer: Transfer
+    parts: tuple[str, str],
+    state: _State,
+    since: int,
+    others_since: int,
+    transfer: Transfer,
+    *,
+    by_time: bool = False,
 ) -> Merged:
     """Carry over changes as this user, or as one with the subordinate ids as well.
 
@@ -500,8 +515,9 @@ def _merge(
         since: See `bring_back.merge`; so is the next.
         others_since: Likewise.
         transfer: How.
+        by_time: See `bring_back.merge`.
     """
-    order = _Order(parts, state.is_file, since, others_since, state.owners, transfer.limit)
+    order = _Order(parts, state, since, others_since, transfer.limit, by_time)
     try:
         return _carry_over(order, transfer)
     except PermissionError:
@@ -522,25 +538,25 @@ class _Order(msgspec.Struct, frozen=True):
 
     Attributes:
         parts: From where, and to where.
-        is_file: Whether both are files.
+        state: Their volume.
         since: See there; so are the others.
         others_since: Likewise.
-        owners: Likewise.
         limit: The most bytes; 0: no limit.
+        by_time: See there.
     """
 
     parts: tuple[str, str]
-    is_file: bool
+    state: _State
     since: int
     others_since: int
-    owners: bool
     limit: int
+    by_time: bool
 
 
 def _carry_over(order: _Order, transfer: Transfer) -> Merged:
     copied, original = order.parts
     names: list[str] = []
-    if order.is_file:
+    if order.state.is_file:
         names = [os.path.basename(original)]
         copied, original = os.path.dirname(copied), os.path.dirname(original)
     shown = time.monotonic()
@@ -565,7 +581,8 @@ def _carry_over(order: _Order, transfer: Transfer) -> Merged:
         names,
         since=order.since,
         others_since=order.others_since,
-        owners=order.owners,
+        owners=order.state.owners,
+        by_time=order.by_time,
         go_on=go_on,
         count=count,
     )

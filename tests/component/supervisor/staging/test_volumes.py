@@ -21,6 +21,8 @@ from scrun.images.leases import Lease, lease_of
 from scrun.images.locks import locked_if_free
 from scrun.model.identity import myself
 from scrun.model.record import ProcessIdentity
+from scrun.supervisor.staging import bring_back as bring_back_module
+from scrun.supervisor.staging import volumes as volumes_module
 from scrun.supervisor.staging.hard_links import HardLinks
 from scrun.supervisor.staging.owner import volumes_in
 from scrun.supervisor.staging.plan import Volume
@@ -577,3 +579,48 @@ def test_what_goes_on_in_the_copy_meanwhile(site: Site, monkeypatch: pytest.Monk
     assert sorted(os.listdir(site.volume)) == ["folder", "made", "old", "stays"]
     assert (site.volume / "made").is_symlink()
     assert site.is_clean()
+
+
+def test_what_is_made_here_while_changes_come_back(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is nothing that the container has removed."""
+    copy = site.begin("one")
+    site.begin("two")
+    (copy / "made").write_text("made")
+
+    def merged(*args: Any, **more: Any) -> Any:
+        result = bring_back_module.merge(*args, **more)
+        if (site.volume / "here").exists():  # it is the second time
+            return result
+        (site.volume / "here").write_text("here")
+        (site.volume / "old").write_text("changed here")
+        return result
+
+    inode = (copy / "made").stat().st_ino
+    with monkeypatch.context() as patch:
+        patch.setattr(volumes_module, "merge", merged)
+        site.end("one")
+    assert (copy / "made").stat().st_ino == inode  # the other one may have it open
+    assert (copy / "old").read_text() == "changed here"
+    site.end("two")
+    assert (site.volume / "here").read_text() == "here"
+    assert (site.volume / "old").read_text() == "changed here"
+    assert site.is_clean()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
+def test_a_file_system_whose_times_are_seconds(site: Site) -> None:
+    """As on Lustre: what a container writes in the second of the copying has to come back."""
+    disk = site.base / "disk"
+    with open(disk, "wb") as file:
+        file.truncate(4 << 20)
+    subprocess.run(["mkfs.ext2", "-q", "-I", "128", disk], check=True, stderr=subprocess.DEVNULL)
+    subprocess.run(["mount", disk, site.scratch], check=True)
+    try:
+        for number in range(2):
+            (site.begin(f"{number}") / "old").write_text(f"{number}")
+            site.end(f"{number}")
+            assert (site.volume / "old").read_text() == f"{number}"
+    finally:
+        subprocess.run(["umount", site.scratch], check=True)
