@@ -14,7 +14,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -62,7 +62,8 @@ class _Work(msgspec.Struct, frozen=True):
         links: The files with several names.
         marks: What says in a difference that something is removed; None for a whole copy.
         others_since: What has changed in the original after this time, others have changed.
-        by_time: See `merge`.
+        known: See `merge`.
+        inwards: See `merge`.
         merged: Receives what was not carried over.
         source_device: The copy's file system; None: it may have mounts.
         count: Called with the bytes of each file.
@@ -75,22 +76,25 @@ class _Work(msgspec.Struct, frozen=True):
     links: HardLinks
     marks: Marks | None = None
     others_since: int = NEVER
-    by_time: bool = False
-    merged: "Merged" = msgspec.field(default_factory=lambda: Merged([], []))
+    known: Mapping[str, tuple[int, int]] = msgspec.field(default_factory=dict)
+    inwards: bool = False
+    merged: "Merged" = msgspec.field(default_factory=lambda: Merged([], [], {}))
     source_device: int | None = None
     count: Callable[[int], None] = _no_count
 
 
 class Merged(NamedTuple):
-    """What was not carried over, by its relative path in ASCII.
+    """What was not carried over, and what was; by relative paths in ASCII.
 
     Attributes:
         conflicts: Both have changed it, and not to the same.
         left_out: A socket, a device, or something that is mounted there.
+        folders: The inodes of the directories, in the copy and in the original.
     """
 
     conflicts: list[str]
     left_out: list[str]
+    folders: dict[str, tuple[int, int]]
 
 
 def bring_back(
@@ -132,7 +136,8 @@ def merge(
     owners: bool,
     go_on: Callable[[], bool],
     count: Callable[[int], None],
-    by_time: bool = False,
+    known: Mapping[str, tuple[int, int]],
+    inwards: bool = False,
 ) -> Merged:
     """Carry over what has changed in a directory to another one, in which others change files.
 
@@ -148,8 +153,9 @@ def merge(
         owners: See `bring_back`.
         go_on: See `bring_back`.
         count: Called with the bytes of each file; may raise.
-        by_time: Whether files of the same size, mode and time are the same, and not written again:
-            somebody may have them open.
+        known: The directories when both were last alike; see `Merged`.
+        inwards: Whether the other one is the copy. Then what containers have renamed stays, and a
+            file of the same size, mode and time is not written again: they may have it open.
 
     Raises:
         OSError: Not all of it was carried over; what was is whole.
@@ -165,7 +171,8 @@ def merge(
             go_on,
             HardLinks(),
             others_since=others_since,
-            by_time=by_time,
+            known=known,
+            inwards=inwards,
             source_device=os.fstat(level.source).st_dev,
             count=count,
         )
@@ -178,6 +185,9 @@ def merge(
                 _entry(name, level, of_it)
             return work.merged
         new, old = os.fstat(level.source), os.fstat(level.target)
+        if _known("", work) not in ((0, 0), (new.st_ino, old.st_ino)):
+            raise StagingError("it is another directory by now")
+        _remember(level, work)
         _directory(level, work)
         if new.st_ctime_ns <= since or _is_dressed_by_others(".", level, new, old, work):
             return work.merged
@@ -289,11 +299,10 @@ def _remove(name: str, level: Level, work: _Work) -> None:
         status = _status(name, level.target)
         if status is None or stat.S_IFMT(status.st_mode) in _NOT_CARRIED or name == TEMPORARY:
             return
-        if status.st_ctime_ns > work.others_since and not stat.S_ISDIR(status.st_mode):
+        if status.st_ctime_ns > work.others_since:
             return
         if stat.S_ISDIR(status.st_mode) and not _may_go(name, level.target, work):
-            if status.st_ctime_ns <= work.others_since:
-                work.merged.conflicts.append(_told(level, name))
+            work.merged.conflicts.append(_told(level, name))
             return
     remove(level.target, name, work.device)
 
@@ -349,6 +358,11 @@ def _entry(name: str, level: Level, work: _Work) -> None:
         old = None
     changed = work.marks is not None or old is None or new.st_ctime_ns > work.since
     if stat.S_ISDIR(new.st_mode):
+        below = work if work.others_since == NEVER else _of_folder(name, level, new, old, work)
+        if below is None:
+            if not work.inwards and _is_new(name, new, source, work):
+                work.merged.conflicts.append(_told(level, name))
+            return
         if old is None:
             os.mkdir(name, _UNFINISHED, dir_fd=target)
         else:
@@ -361,8 +375,10 @@ def _entry(name: str, level: Level, work: _Work) -> None:
                 _dress(target, new, old, work)
 
         with level.inside(name, finish):
-            _directory(level, work)
-    elif not changed or (work.by_time and old is not None and _looks_same(new, old)):
+            if os.fstat(level.source).st_ino == new.st_ino:
+                _remember(level, work)
+                _directory(level, below)
+    elif not changed or (work.inwards and old is not None and _looks_same(new, old)):
         return
     elif stat.S_ISREG(new.st_mode):
         _file(name, level, new, old, work)
@@ -370,6 +386,33 @@ def _entry(name: str, level: Level, work: _Work) -> None:
         _link(name, source, target, new, old, work)
     elif stat.S_ISFIFO(new.st_mode):
         _fifo(name, target, new, old, work)
+
+
+def _of_folder(
+    name: str, level: Level, new: os.stat_result, old: os.stat_result | None, work: _Work
+) -> _Work | None:
+    """Return how a directory is carried over; None if others have put another one there.
+
+    What is in a directory that was renamed has kept its times.
+    """
+    source, target = _known(_told(level, name), work)
+    if old is not None and target and target != old.st_ino:
+        return None
+    since = work.since if source == new.st_ino else -1
+    others_since = work.others_since if old is None or target else -1
+    return msgspec.structs.replace(work, since=since, others_since=others_since)
+
+
+def _known(path: str, work: _Work) -> tuple[int, int]:
+    """Return the inodes that a directory had, in the source and in the target; or zeros."""
+    in_copy, in_original = work.known.get(path, (0, 0))
+    return (in_original, in_copy) if work.inwards else (in_copy, in_original)
+
+
+def _remember(level: Level, work: _Work) -> None:
+    source, target = os.fstat(level.source).st_ino, os.fstat(level.target).st_ino
+    pair = (target, source) if work.inwards else (source, target)
+    work.merged.folders[_in_ascii(level.names)] = pair
 
 
 def _is_new(name: str, new: os.stat_result, source: int, work: _Work) -> bool:
@@ -392,7 +435,7 @@ def _is_in_conflict(
     if not _is_new(name, new, level.source, work):
         return False
     if stat.S_ISDIR(old.st_mode):
-        return not _may_go(name, level.target, work)
+        return old.st_ctime_ns > work.others_since or not _may_go(name, level.target, work)
     if stat.S_IFMT(old.st_mode) in _NOT_CARRIED:
         return True
     if old.st_ctime_ns <= work.others_since:
@@ -407,11 +450,8 @@ def _is_in_conflict(
 
 
 def _looks_same(new: os.stat_result, old: os.stat_result) -> bool:
-    return (new.st_mode, new.st_size, new.st_mtime_ns) == (
-        old.st_mode,
-        old.st_size,
-        old.st_mtime_ns,
-    )
+    one, other = ((each.st_mode, each.st_size, each.st_mtime_ns) for each in (new, old))
+    return one == other
 
 
 def _file(
@@ -525,7 +565,7 @@ def _dress(fd: int, new: os.stat_result, old: os.stat_result | None, work: _Work
 def _is_dressed_by_others(
     name: str, level: Level, new: os.stat_result, old: os.stat_result, work: _Work
 ) -> bool:
-    """Return whether others have changed a directory, so that its mode and owner may be theirs."""
+    """Return whether a directory's mode and owner may be others'."""
     if old.st_ctime_ns <= work.others_since or stat.S_IMODE(old.st_mode) == _UNFINISHED:
         return False
     if new.st_mode != old.st_mode or (
@@ -538,7 +578,11 @@ def _is_dressed_by_others(
 
 def _told(level: Level, name: str) -> str:
     """Return how a path is told to people, and kept in a file: it may be any bytes."""
-    return ascii("/".join((*level.names, name)))[1:-1]
+    return _in_ascii((*level.names, name))
+
+
+def _in_ascii(names: Sequence[str]) -> str:
+    return "/".join(ascii(name)[1:-1] for name in names)
 
 
 def _differs(new: os.stat_result, old: os.stat_result, work: _Work) -> bool:

@@ -9,6 +9,7 @@ one removes it. The engine's files for one container (/etc/hosts) have a copy in
     ~volumes-ROOT/KEY/      beside the staged bundles; KEY is a digest of the source
         lock                held by whoever copies, brings back or removes
         volume.json         is there while the copy is complete, and counts
+        folders.json        the inodes of directories (`bring_back.Merged`)
         data                the copy; of a file, the directory that has it
         leases/             a file for each container (`scrun.images.leases`)
     BUNDLE/files/N/         the same, without `lock` and `leases`, for one container
@@ -42,6 +43,14 @@ from scrun.supervisor.staging.kept_changes import kept_prefix
 from scrun.supervisor.staging.mapped import remove_whoever_owns_it, run_mapped
 from scrun.supervisor.staging.owner import beside
 from scrun.supervisor.staging.plan import DATA, Volume, data_in
+from scrun.supervisor.staging.volume_state import (
+    RECORDS,
+    State,
+    read_folders,
+    read_state,
+    write_folders,
+    write_state,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -49,7 +58,6 @@ if TYPE_CHECKING:
 USED = "volumes.json"
 """The file in a staged bundle that names the volumes of its container."""
 
-_STATE = "volume.json"
 _LEASES = "leases"
 _LOCK = "lock"
 _LARGEST = 1 << 20
@@ -74,29 +82,6 @@ class _Used(msgspec.Struct, frozen=True):
     lease: Lease
     volumes: tuple[Volume, ...]
     owners: bool
-
-
-class _State(msgspec.Struct, frozen=True):
-    """A copy.
-
-    Attributes:
-        source: What it is a copy of.
-        is_file: Whether that is a file.
-        since: What has changed in the copy after this time has to come back (nanoseconds; a time
-            of the copy's file system).
-        others_since: What has changed in the source after this time, others have changed.
-        owners: See `_Used`; of any container that has used it.
-        written: Whether any container could write to it.
-        conflicts: What both have changed; of what came back before.
-    """
-
-    source: str
-    is_file: bool
-    since: int
-    others_since: int
-    owners: bool
-    written: bool
-    conflicts: tuple[str, ...] = ()
 
 
 class Transfer(msgspec.Struct, frozen=True):
@@ -183,19 +168,20 @@ def _bring_in(volume: Volume, used: _Used, transfer: Transfer, mode: int) -> Seq
             return _fill(volume, used, transfer)
         _refresh(state, volume.place, state.others_since, state.since, transfer)
         owners, written = state.owners or used.owners, state.written or not volume.read_only
-        _write_state(volume.place, msgspec.structs.replace(state, owners=owners, written=written))
+        write_state(volume.place, msgspec.structs.replace(state, owners=owners, written=written))
         return ()
 
 
 def _fill(volume: Volume, used: _Used, transfer: Transfer) -> Sequence[str]:
     """Make a copy; what is there of an earlier one was never complete."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(os.path.join(volume.place, _STATE))
+    for name in RECORDS:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(volume.place, name))
     folder = os.path.join(volume.place, DATA)
     if os.path.lexists(folder):
         remove_whoever_owns_it(folder)
     os.mkdir(folder, 0o700)
-    state = _State(
+    state = State(
         source=volume.source,
         is_file=volume.is_file,
         since=0,
@@ -203,8 +189,11 @@ def _fill(volume: Volume, used: _Used, transfer: Transfer) -> Sequence[str]:
         owners=used.owners,
         written=not volume.read_only,
     )
-    left_out = _merge((volume.source, volume.data), state, -1, 0, transfer).left_out
-    _write_state(volume.place, msgspec.structs.replace(state, since=time_at(volume.place)))
+    parts = (volume.source, volume.data)
+    merged = _merge(parts, state, volume.place, -1, 0, transfer, inwards=True)
+    left_out = merged.left_out
+    write_folders(volume.place, merged.folders)
+    write_state(volume.place, msgspec.structs.replace(state, since=time_at(volume.place)))
     return left_out
 
 
@@ -243,7 +232,7 @@ def bring_back(directory: str, transfer: Transfer) -> None:
 def _bring_back(volume: Volume, lease: Lease, base: str, transfer: Transfer) -> None:
     place = volume.place
     if not volume.shared:
-        if (state := _read_state(place)) is not None:
+        if (state := read_state(place)) is not None:
             _settle(state, place, lease.id, base, transfer)
         return
     if not os.path.isdir(place):  # it was never copied, or was brought back before
@@ -267,7 +256,7 @@ def _bring_back(volume: Volume, lease: Lease, base: str, transfer: Transfer) -> 
             raise kept
 
 
-def _catch_up(state: _State, place: str, container: str, transfer: Transfer) -> None:
+def _catch_up(state: State, place: str, container: str, transfer: Transfer) -> None:
     """Bring back what has changed until now in a copy that others go on using.
 
     Raises:
@@ -276,7 +265,8 @@ def _catch_up(state: _State, place: str, container: str, transfer: Transfer) -> 
     if not state.written:
         return
     since, began = time_at(place), time_here()
-    conflicts = _return(state, place, container, transfer)
+    conflicts, folders = _return(state, place, container, transfer)
+    write_folders(place, folders)
     others_since = time_here()
     # what others make here meanwhile would look as if containers had removed it
     _refresh(state, place, began, since, transfer)
@@ -286,13 +276,13 @@ def _catch_up(state: _State, place: str, container: str, transfer: Transfer) -> 
         others_since=others_since,
         conflicts=tuple(dict.fromkeys((*state.conflicts, *conflicts)))[:_MOST_KNOWN],
     )
-    _write_state(place, state)
+    write_state(place, state)
     if conflicts:
         where = f"{place}/{DATA}, until the last container that uses it has ended"
         raise StagingError(_both(state.source, container, conflicts, where))
 
 
-def _refresh(state: _State, place: str, began: int, since: int, transfer: Transfer) -> None:
+def _refresh(state: State, place: str, began: int, since: int, transfer: Transfer) -> None:
     """Have in a copy what has changed in the source, unless containers have changed it, too.
 
     Args:
@@ -304,10 +294,12 @@ def _refresh(state: _State, place: str, began: int, since: int, transfer: Transf
     """
     if os.path.lexists(state.source):
         parts = (state.source, data_in(place, state.source, is_file=state.is_file))
-        _merge(parts, state, began, since, transfer, by_time=True)
+        made = _merge(parts, state, place, began, since, transfer, inwards=True).folders
+        if made:
+            write_folders(place, {**read_folders(place), **made})
 
 
-def _settle(state: _State, place: str, container: str, base: str, transfer: Transfer) -> None:
+def _settle(state: State, place: str, container: str, base: str, transfer: Transfer) -> None:
     """Bring back what has changed in a copy, or keep the copy.
 
     Raises:
@@ -317,7 +309,8 @@ def _settle(state: _State, place: str, container: str, base: str, transfer: Tran
     if not state.written:
         return
     try:
-        conflicts = dict.fromkeys((*state.conflicts, *_return(state, place, container, transfer)))
+        both, _ = _return(state, place, container, transfer)
+        conflicts = dict.fromkeys((*state.conflicts, *both))
     except StagingError as error:
         kept = _keep(place, container, base)
         remedy = f"the container's files are kept in {kept}: remove it if you need none of them"
@@ -327,8 +320,13 @@ def _settle(state: _State, place: str, container: str, base: str, transfer: Tran
         raise StagingError(_both(state.source, container, tuple(conflicts), kept))
 
 
-def _return(state: _State, place: str, container: str, transfer: Transfer) -> Sequence[str]:
-    """Bring back what has changed in a copy; return what others have changed as well.
+def _return(
+    state: State, place: str, container: str, transfer: Transfer
+) -> tuple[Sequence[str], dict[str, tuple[int, int]]]:
+    """Bring back what has changed in a copy.
+
+    Returns:
+        What others have changed as well; and the directories.
 
     Raises:
         StagingError: Not all of it came back.
@@ -336,9 +334,10 @@ def _return(state: _State, place: str, container: str, transfer: Transfer) -> Se
     parts = (data_in(place, state.source, is_file=state.is_file), state.source)
     gone = not (state.is_file or os.path.lexists(state.source))
     if gone and all(one.st_ctime_ns <= state.since for one in everything_below(parts[0])):
-        return ()
+        return (), read_folders(place)
     try:
-        return _merge(parts, state, state.since, state.others_since, transfer).conflicts
+        merged = _merge(parts, state, place, state.since, state.others_since, transfer)
+        return merged.conflicts, merged.folders
     except (OSError, RecursionError, StagingError) as error:
         raise StagingError(
             f"not all that {_who(container)} has changed is in {state.source}: {_why(error)}"
@@ -378,7 +377,7 @@ def _keep(place: str, container: str, base: str) -> str:
 
 
 @contextlib.contextmanager
-def _held(place: str, transfer: Transfer, mode: int = 0) -> Iterator[_State | None]:
+def _held(place: str, transfer: Transfer, mode: int = 0) -> Iterator[State | None]:
     """Hold the lock of a shared volume; yields what is known of its copy, if that is complete.
 
     Args:
@@ -404,7 +403,7 @@ def _held(place: str, transfer: Transfer, mode: int = 0) -> Iterator[_State | No
                 transfer.wait()
                 continue  # whoever used it last has removed it
             if lock.is_at(path):  # likewise
-                yield _read_state(place)
+                yield read_state(place)
                 return
 
 
@@ -431,30 +430,9 @@ def _make(place: str, mode: int) -> None:
         os.mkdir(place, mode)
 
 
-def _read_state(place: str) -> _State | None:
-    if not os.path.isdir(os.path.join(place, DATA)):  # it was kept
-        return None
-    try:
-        return msgspec.json.decode(
-            read_regular(os.path.join(place, _STATE), _LARGEST), type=_State
-        )
-    except FileNotFoundError:
-        return None
-    except msgspec.MsgspecError as error:
-        raise StagingError(f"{place}/{_STATE}: {error}") from error
-
-
-def _write_state(place: str, state: _State) -> None:
-    path = os.path.join(place, _STATE)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(f"{path}.new")
-    write(f"{path}.new", msgspec.json.encode(state))
-    os.rename(f"{path}.new", path)
-
-
 def _remove(place: str) -> None:
     """Remove a shared volume whose lock is held; first what says that its copy counts."""
-    for name in (_STATE, f"{_STATE}.new", DATA, _LEASES, _LOCK):
+    for name in (*RECORDS, DATA, _LEASES, _LOCK):
         if os.path.lexists(path := os.path.join(place, name)):
             remove_whoever_owns_it(path)
     with contextlib.suppress(OSError):  # others are there by now
@@ -483,14 +461,14 @@ def tidy(folder: str) -> Iterator[str]:
             if not free or those_that_hold(os.path.join(place, _LEASES)):
                 continue
             try:
-                if (state := _read_state(place)) is not None:
+                if (state := read_state(place)) is not None:
                     yield _settled(state, place)
                 _remove(place)
             except (StagingError, OSError) as error:
                 yield _why(error)
 
 
-def _settled(state: _State, place: str) -> str:
+def _settled(state: State, place: str) -> str:
     try:
         _settle(state, place, "", _base(place), Transfer())
     except StagingError as error:  # what did not come back is kept
@@ -500,24 +478,26 @@ def _settled(state: _State, place: str) -> str:
 
 def _merge(
     parts: tuple[str, str],
-    state: _State,
+    state: State,
+    place: str,
     since: int,
     others_since: int,
     transfer: Transfer,
     *,
-    by_time: bool = False,
+    inwards: bool = False,
 ) -> Merged:
     """Carry over changes as this user, or as one with the subordinate ids as well.
 
     Args:
         parts: From where, and to where.
         state: The copy.
+        place: Where it is.
         since: See `bring_back.merge`; so is the next.
         others_since: Likewise.
         transfer: How.
-        by_time: See `bring_back.merge`.
+        inwards: See `bring_back.merge`.
     """
-    order = _Order(parts, state, since, others_since, transfer.limit, by_time)
+    order = _Order(parts, state, place, since, others_since, transfer.limit, inwards)
     try:
         return _carry_over(order, transfer)
     except PermissionError:
@@ -539,18 +519,20 @@ class _Order(msgspec.Struct, frozen=True):
     Attributes:
         parts: From where, and to where.
         state: Their volume.
+        place: Where the copy is.
         since: See there; so are the others.
         others_since: Likewise.
         limit: The most bytes; 0: no limit.
-        by_time: See there.
+        inwards: See there.
     """
 
     parts: tuple[str, str]
-    state: _State
+    state: State
+    place: str
     since: int
     others_since: int
     limit: int
-    by_time: bool
+    inwards: bool
 
 
 def _carry_over(order: _Order, transfer: Transfer) -> Merged:
@@ -582,7 +564,8 @@ def _carry_over(order: _Order, transfer: Transfer) -> Merged:
         since=order.since,
         others_since=order.others_since,
         owners=order.state.owners,
-        by_time=order.by_time,
+        known=read_folders(order.place),
+        inwards=order.inwards,
         go_on=go_on,
         count=count,
     )

@@ -154,6 +154,8 @@ def copy(volume: Path, copied: Path) -> None:
         owners=False,
         go_on=lambda: True,
         count=lambda size: None,
+        known={},
+        inwards=True,
     )
 
 
@@ -193,9 +195,9 @@ def test_no_link_that_takes_a_place_meanwhile_is_followed(
 
     monkeypatch.setattr(os, "stat", exchanged)
     (tmp_path / "copy").mkdir()
-    with pytest.raises(OSError, match=r"Too many levels of symbolic links|Not a directory"):
-        copy(volume, tmp_path / "copy")
+    copy(volume, tmp_path / "copy")
     monkeypatch.undo()
+    assert bait.is_symlink()
     assert not any(
         "secret" in p.read_text() for p in (tmp_path / "copy").rglob("*") if p.is_file()
     )
