@@ -37,7 +37,7 @@ from scrun.images.locks import locked, locked_if_free
 from scrun.supervisor.core.files import write
 from scrun.supervisor.core.private import not_ours
 from scrun.supervisor.log.supervisor_log import log
-from scrun.supervisor.staging.bring_back import Merged, merge
+from scrun.supervisor.staging.bring_back import NEVER, Merged, merge
 from scrun.supervisor.staging.file_times import time_at, time_here
 from scrun.supervisor.staging.kept_changes import kept_prefix
 from scrun.supervisor.staging.mapped import remove_whoever_owns_it, run_mapped
@@ -190,7 +190,7 @@ def _fill(volume: Volume, used: _Used, transfer: Transfer) -> Sequence[str]:
         written=not volume.read_only,
     )
     parts = (volume.source, volume.data)
-    merged = _merge(parts, state, volume.place, -1, 0, transfer, inwards=True)
+    merged = _merge(parts, state, volume.place, -1, NEVER - 1, transfer, inwards=True)
     left_out = merged.left_out
     write_folders(volume.place, merged.folders)
     write_state(volume.place, msgspec.structs.replace(state, since=time_at(volume.place)))

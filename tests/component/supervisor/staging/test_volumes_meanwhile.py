@@ -313,6 +313,24 @@ def test_another_volume_in_its_place(site: Site) -> None:
     assert os.listdir(site.volume) == ["mine"]
 
 
+@pytest.mark.parametrize("mode", [0o755, 0o1777, 0o500])
+def test_the_mode_of_a_directory_stays(site: Site, mode: int) -> None:
+    for folder in (site.volume, site.volume / "folder"):
+        folder.chmod(mode)
+    time.sleep(GRAIN)
+    copy = site.begin("one")
+    for folder in (copy, copy / "folder"):
+        assert stat.S_IMODE(folder.stat().st_mode) == mode
+        folder.chmod(0o700)
+        (folder / "made").touch()
+        folder.chmod(mode)
+    site.end("one")
+    for folder in (site.volume, site.volume / "folder"):
+        assert stat.S_IMODE(folder.stat().st_mode) == mode
+    site.volume.chmod(0o700)
+    assert site.is_clean()
+
+
 def test_a_directory_that_both_have_made(site: Site) -> None:
     copy = site.begin("one")
     for where, name in ((copy, "theirs"), (site.volume, "mine")):
