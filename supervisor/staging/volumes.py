@@ -223,6 +223,9 @@ def bring_back(directory: str, transfer: Transfer) -> None:
             _bring_back(volume, used.lease, beside(directory), transfer)
         except StagingError as error:
             failures.append(str(error))
+        except FileNotFoundError as error:
+            if os.path.isdir(volume.place):  # else somebody else has brought it back meanwhile
+                failures.append(f"{volume.source}: {described(error)}")
         except OSError as error:
             failures.append(f"{volume.source}: {described(error)}")
     if failures:

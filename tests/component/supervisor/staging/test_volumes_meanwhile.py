@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from scrun.core.errors import StagingError
+from scrun.images import locks
 from scrun.images.locks import locked_if_free
 from scrun.supervisor.staging import bring_back as bring_back_module
 from scrun.supervisor.staging import volumes as volumes_module
@@ -54,6 +55,24 @@ def test_who_begins_while_the_last_one_removes_it(
     monkeypatch.setattr(os, "unlink", unlink)
     site.end("one")
     assert os.listdir(site.shared / "volume") == ["lock"]
+
+
+def test_somebody_else_has_brought_it_back(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of a dead supervisor may be brought back by a successor, and by whoever tidies up."""
+    (site.begin("one") / "made").write_text("made")
+    real = locks.locked
+
+    def locked(path: str, **more: Any) -> Any:
+        monkeypatch.undo()
+        lost(site, "one")
+        assert len([*tidy(str(site.shared))]) == 1
+        (site.root / "one").mkdir()
+        return real(path, **more)
+
+    monkeypatch.setattr(volumes_module, "locked", locked)
+    site.end("one")
+    assert (site.volume / "made").read_text() == "made"
+    assert site.is_clean()
 
 
 def test_a_lock_that_was_made_anew_is_not_free(tmp_path: Path) -> None:
