@@ -40,7 +40,7 @@ from scrun.supervisor.staging.packing import Mounter, NotSeen
 from scrun.supervisor.staging.stage_out import clean, stage_out
 from scrun.supervisor.staging.staged_bundle import directory_for, stage_in
 from scrun.supervisor.staging.stored import progress
-from scrun.supervisor.staging.volumes import Transfer
+from scrun.supervisor.staging.transfer import Transfer
 
 plugin_type = "stage/builtin"
 plugin_name = "Built-in policy"

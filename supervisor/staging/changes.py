@@ -28,7 +28,8 @@ from scrun.supervisor.staging.mapped import remove_whoever_owns_it
 from scrun.supervisor.staging.on_node import SENT, archive_of, removing, sending, unpacking
 from scrun.supervisor.staging.owner import beside
 from scrun.supervisor.staging.stage_out import return_changes
-from scrun.supervisor.staging.volumes import Transfer, bring_back
+from scrun.supervisor.staging.transfer import Transfer
+from scrun.supervisor.staging.volumes import bring_back
 
 _ANSWER = 60.0
 

@@ -32,7 +32,8 @@ from scrun.supervisor.staging.on_node import archives_in, unpacking
 from scrun.supervisor.staging.overlay_options import opaque
 from scrun.supervisor.staging.owner import OWNER
 from scrun.supervisor.staging.short_link import remove_link
-from scrun.supervisor.staging.volumes import USED, Transfer
+from scrun.supervisor.staging.transfer import Transfer
+from scrun.supervisor.staging.volumes import USED
 from scrun.supervisor.staging.volumes import bring_back as bring_back_volumes
 
 if TYPE_CHECKING:

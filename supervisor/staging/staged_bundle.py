@@ -42,8 +42,9 @@ from scrun.supervisor.staging.policy import fit
 from scrun.supervisor.staging.root import REMEDY, owners_are_lost, rootfs_for_nodes
 from scrun.supervisor.staging.stage_out import CONFIG, FINAL, clean, remove_all, stage_out
 from scrun.supervisor.staging.survey import MountPoint, mount_of, read_mounts, survey
+from scrun.supervisor.staging.transfer import Transfer
 from scrun.supervisor.staging.view import view_of
-from scrun.supervisor.staging.volumes import Transfer, bring_back, bring_in
+from scrun.supervisor.staging.volumes import bring_back, bring_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -22,27 +22,26 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import tempfile
-import time
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from scrun.core.errors import StagingError, described
-from scrun.core.paths import packages, read_regular
+from scrun.core.paths import read_regular
 from scrun.core.trees import everything_below
 from scrun.images.leases import Lease, give_back, take, those_that_hold
 from scrun.images.locks import locked, locked_if_free
 from scrun.supervisor.core.files import write
 from scrun.supervisor.core.private import not_ours
 from scrun.supervisor.log.supervisor_log import log
-from scrun.supervisor.staging.bring_back import NEVER, Merged, merge
+from scrun.supervisor.staging.bring_back import NEVER
 from scrun.supervisor.staging.file_times import time_at, time_here
 from scrun.supervisor.staging.kept_changes import kept_prefix
-from scrun.supervisor.staging.mapped import remove_whoever_owns_it, run_mapped
+from scrun.supervisor.staging.mapped import remove_whoever_owns_it
 from scrun.supervisor.staging.owner import beside
 from scrun.supervisor.staging.plan import DATA, Volume, data_in
+from scrun.supervisor.staging.transfer import Transfer, carry_over, why
 from scrun.supervisor.staging.volume_state import (
     RECORDS,
     State,
@@ -53,7 +52,7 @@ from scrun.supervisor.staging.volume_state import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 USED = "volumes.json"
 """The file in a staged bundle that names the volumes of its container."""
@@ -63,11 +62,6 @@ _LOCK = "lock"
 _LARGEST = 1 << 20
 _MOST_NAMED = 5
 _MOST_KNOWN = 50  # paths, of up to 16 KiB each in ASCII: the file has to stay below _LARGEST
-_PAUSE = 0.5  # seconds between two lines of progress
-_MERGING = 3600.0
-_PROGRAM = """\
-import sys; sys.path.insert(0, sys.argv.pop(1))
-from scrun.supervisor.staging.volumes import main; sys.exit(main(sys.argv[1]))"""
 
 
 class _Used(msgspec.Struct, frozen=True):
@@ -82,27 +76,6 @@ class _Used(msgspec.Struct, frozen=True):
     lease: Lease
     volumes: tuple[Volume, ...]
     owners: bool
-
-
-class Transfer(msgspec.Struct, frozen=True):
-    """How volumes are copied.
-
-    Attributes:
-        lease: The container's, where it is made.
-        limit: The most bytes of one; 0: any number.
-        tell: Called now and then with a line about the progress.
-        wait: Called now and then; raises when it is to be given up.
-    """
-
-    lease: Lease | None = None
-    limit: int = 0
-    tell: Callable[[str], None] = lambda text: None
-    wait: Callable[[], None] = lambda: None
-
-    @property
-    def whose(self) -> tuple[str, str]:
-        """The container's id, and the root directory of its record."""
-        return (self.lease.id, self.lease.root) if self.lease else ("", "")
 
 
 def bring_in(
@@ -141,7 +114,7 @@ def bring_in(
         except (OSError, RecursionError, StagingError) as error:
             raise StagingError(
                 f"mount {volume.destination}: {volume.source} is only on this machine, and cannot "
-                f"be copied: {_why(error)}"
+                f"be copied: {why(error)}"
             ) from error
         if left_out:
             missing.append(
@@ -190,7 +163,7 @@ def _fill(volume: Volume, used: _Used, transfer: Transfer) -> Sequence[str]:
         written=not volume.read_only,
     )
     parts = (volume.source, volume.data)
-    merged = _merge(parts, state, volume.place, -1, NEVER - 1, transfer, inwards=True)
+    merged = carry_over(parts, state, volume.place, -1, NEVER - 1, transfer, inwards=True)
     left_out = merged.left_out
     write_folders(volume.place, merged.folders)
     write_state(volume.place, msgspec.structs.replace(state, since=time_at(volume.place)))
@@ -297,7 +270,7 @@ def _refresh(state: State, place: str, began: int, since: int, transfer: Transfe
     """
     if os.path.lexists(state.source):
         parts = (state.source, data_in(place, state.source, is_file=state.is_file))
-        made = _merge(parts, state, place, began, since, transfer, inwards=True).folders
+        made = carry_over(parts, state, place, began, since, transfer, inwards=True).folders
         if made:
             write_folders(place, {**read_folders(place), **made})
 
@@ -339,11 +312,11 @@ def _return(
     if gone and all(one.st_ctime_ns <= state.since for one in everything_below(parts[0])):
         return (), read_folders(place)
     try:
-        merged = _merge(parts, state, place, state.since, state.others_since, transfer)
+        merged = carry_over(parts, state, place, state.since, state.others_since, transfer)
         return merged.conflicts, merged.folders
     except (OSError, RecursionError, StagingError) as error:
         raise StagingError(
-            f"not all that {_who(container)} has changed is in {state.source}: {_why(error)}"
+            f"not all that {_who(container)} has changed is in {state.source}: {why(error)}"
         ) from error
 
 
@@ -362,10 +335,6 @@ def _named(paths: Sequence[str]) -> str:
     more = len(paths) - _MOST_NAMED
     shown = ", ".join(paths[:_MOST_NAMED])
     return f"{shown} and {more} more" if more > 0 else shown
-
-
-def _why(error: Exception) -> str:
-    return described(error) if isinstance(error, OSError) else str(error)
 
 
 def _keep(place: str, container: str, base: str) -> str:
@@ -468,7 +437,7 @@ def tidy(folder: str) -> Iterator[str]:
                     yield _settled(state, place)
                 _remove(place)
             except (StagingError, OSError) as error:
-                yield _why(error)
+                yield why(error)
 
 
 def _settled(state: State, place: str) -> str:
@@ -477,109 +446,3 @@ def _settled(state: State, place: str) -> str:
     except StagingError as error:  # what did not come back is kept
         return str(error)
     return f"{state.source}: what containers had changed is back"
-
-
-def _merge(
-    parts: tuple[str, str],
-    state: State,
-    place: str,
-    since: int,
-    others_since: int,
-    transfer: Transfer,
-    *,
-    inwards: bool = False,
-) -> Merged:
-    """Carry over changes as this user, or as one with the subordinate ids as well.
-
-    Args:
-        parts: From where, and to where.
-        state: The copy.
-        place: Where it is.
-        since: See `bring_back.merge`; so is the next.
-        others_since: Likewise.
-        transfer: How.
-        inwards: See `bring_back.merge`.
-    """
-    order = _Order(parts, state, place, since, others_since, transfer.limit, inwards)
-    try:
-        return _carry_over(order, transfer)
-    except PermissionError:
-        if os.geteuid() == 0 or not state.owners:
-            raise
-        text = msgspec.json.encode(order).decode()
-        done = run_mapped((sys.executable, "-I", "-c", _PROGRAM, packages(), text), _MERGING)
-        if done is None:  # there are no subordinate ids
-            raise
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise StagingError(said or f"status {done.returncode}")
-    return msgspec.json.decode(done.stdout, type=Merged)
-
-
-class _Order(msgspec.Struct, frozen=True):
-    """What to carry over; see `bring_back.merge`.
-
-    Attributes:
-        parts: From where, and to where.
-        state: Their volume.
-        place: Where the copy is.
-        since: See there; so are the others.
-        others_since: Likewise.
-        limit: The most bytes; 0: no limit.
-        inwards: See there.
-    """
-
-    parts: tuple[str, str]
-    state: State
-    place: str
-    since: int
-    others_since: int
-    limit: int
-    inwards: bool
-
-
-def _carry_over(order: _Order, transfer: Transfer) -> Merged:
-    copied, original = order.parts
-    names: list[str] = []
-    if order.state.is_file:
-        names = [os.path.basename(original)]
-        copied, original = os.path.dirname(copied), os.path.dirname(original)
-    shown = time.monotonic()
-    total = 0
-
-    def count(size: int) -> None:
-        nonlocal total, shown
-        total += size
-        if order.limit and total > order.limit:
-            raise StagingError(f"it has more than {order.limit >> 20} MiB")
-        if (now := time.monotonic()) > shown + _PAUSE:
-            shown = now
-            transfer.tell(f"volume {order.parts[0]}: {total >> 20} MiB copied")
-
-    def go_on() -> bool:
-        transfer.wait()
-        return True
-
-    return merge(
-        copied,
-        original,
-        names,
-        since=order.since,
-        others_since=order.others_since,
-        owners=order.state.owners,
-        known=read_folders(order.place),
-        inwards=order.inwards,
-        go_on=go_on,
-        count=count,
-    )
-
-
-def main(text: str) -> int:
-    """Carry out an order, in a process with other rights; print what was not carried over."""
-    try:
-        merged = _carry_over(msgspec.json.decode(text, type=_Order), Transfer())
-    except (OSError, RecursionError, StagingError) as error:
-        sys.stderr.write(f"{_why(error)}\n")
-        return 1
-    sys.stdout.buffer.write(msgspec.json.encode(merged))
-    return 0

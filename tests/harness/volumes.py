@@ -11,7 +11,8 @@ from scrun.model.identity import myself
 from scrun.model.record import ProcessIdentity
 from scrun.supervisor.staging.owner import volumes_in
 from scrun.supervisor.staging.plan import Volume
-from scrun.supervisor.staging.volumes import Transfer, bring_back, bring_in
+from scrun.supervisor.staging.transfer import Transfer
+from scrun.supervisor.staging.volumes import bring_back, bring_in
 
 GRAIN = 0.02  # seconds; that of the kernel's file times is some milliseconds
 

@@ -79,10 +79,12 @@ def test_one_whose_run_was_killed(site: Site) -> None:
 
 @pytest.mark.parametrize("place", ["local-user", "slurm-user"])
 def test_one_whose_supervisor_was_killed(make_site: MakeSite, place: str) -> None:
-    """As after a boot, if the records are on a disk."""
+    """As after a boot, if the records are on a disk: `run` is gone, too, and deletes nothing."""
     site = make_site(place)
     with begin(site) as first:
+        first.send_signal(signal.SIGSTOP)
         site.kill_supervisors()
+        first.kill()
         first.wait(30)
     assert ids(site) == ["one"]
     with begin(site, "--replace") as second:

@@ -20,7 +20,8 @@ from scrun.supervisor.staging import staged_bundle, survey
 from scrun.supervisor.staging.commands import run
 from scrun.supervisor.staging.stage_out import stage_out
 from scrun.supervisor.staging.staged_bundle import stage_in
-from scrun.supervisor.staging.volumes import Transfer, bring_back
+from scrun.supervisor.staging.transfer import Transfer
+from scrun.supervisor.staging.volumes import bring_back
 from tests.harness.bundle import snapshot
 
 TARGET = Target(

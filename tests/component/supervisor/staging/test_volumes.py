@@ -15,7 +15,8 @@ import pytest
 from scrun.core.errors import StagingError
 from scrun.images.leases import lease_of
 from scrun.supervisor.staging.plan import Volume
-from scrun.supervisor.staging.volumes import Transfer, bring_back, bring_in, tidy
+from scrun.supervisor.staging.transfer import Transfer
+from scrun.supervisor.staging.volumes import bring_back, bring_in, tidy
 from tests.harness.volumes import GRAIN, Site, lost
 
 

@@ -16,9 +16,11 @@ from scrun.core.errors import StagingError
 from scrun.images import locks
 from scrun.images.locks import locked_if_free
 from scrun.supervisor.staging import bring_back as bring_back_module
+from scrun.supervisor.staging import transfer as transfer_module
 from scrun.supervisor.staging import volumes as volumes_module
 from scrun.supervisor.staging.hard_links import HardLinks
-from scrun.supervisor.staging.volumes import Transfer, bring_back, tidy
+from scrun.supervisor.staging.transfer import Transfer
+from scrun.supervisor.staging.volumes import bring_back, tidy
 from tests.harness.volumes import GRAIN, Site, lost
 
 
@@ -237,7 +239,7 @@ def test_what_is_made_here_while_changes_come_back(
 
     inode = (copy / "made").stat().st_ino
     with monkeypatch.context() as patch:
-        patch.setattr(volumes_module, "merge", merged)
+        patch.setattr(transfer_module, "merge", merged)
         site.end("one")
     assert (copy / "made").stat().st_ino == inode  # the other one may have it open
     assert (copy / "old").read_text() == "changed here"

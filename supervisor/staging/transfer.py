@@ -1,0 +1,154 @@
+"""Carries changes of a volume from one side to the other; see `supervisor.staging.volumes`.
+
+Everything here blocks: call it in a worker thread.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from scrun.core.errors import StagingError, described
+from scrun.core.paths import packages
+from scrun.images.leases import Lease
+from scrun.supervisor.staging.bring_back import Merged, merge
+from scrun.supervisor.staging.mapped import run_mapped
+from scrun.supervisor.staging.volume_state import State, read_folders
+
+_PAUSE = 0.5  # seconds between two lines of progress
+_MERGING = 3600.0
+_PROGRAM = """\
+import sys; sys.path.insert(0, sys.argv.pop(1))
+from scrun.supervisor.programs.carry_over import main; sys.exit(main(sys.argv[1]))"""
+
+
+class Transfer(msgspec.Struct, frozen=True):
+    """How volumes are copied.
+
+    Attributes:
+        lease: The container's, where it is made.
+        limit: The most bytes of one; 0: any number.
+        tell: Called now and then with a line about the progress.
+        wait: Called now and then; raises when it is to be given up.
+    """
+
+    lease: Lease | None = None
+    limit: int = 0
+    tell: Callable[[str], None] = lambda text: None
+    wait: Callable[[], None] = lambda: None
+
+    @property
+    def whose(self) -> tuple[str, str]:
+        """The container's id, and the root directory of its record."""
+        return (self.lease.id, self.lease.root) if self.lease else ("", "")
+
+
+def why(error: Exception) -> str:
+    """Return what is wrong, for the end of a line."""
+    return described(error) if isinstance(error, OSError) else str(error)
+
+
+def carry_over(
+    parts: tuple[str, str],
+    state: State,
+    place: str,
+    since: int,
+    others_since: int,
+    transfer: Transfer,
+    *,
+    inwards: bool = False,
+) -> Merged:
+    """Carry over changes as this user, or as one with the subordinate ids as well.
+
+    Args:
+        parts: From where, and to where.
+        state: The copy.
+        place: Where it is.
+        since: See `bring_back.merge`; so is the next.
+        others_since: Likewise.
+        transfer: How.
+        inwards: See `bring_back.merge`.
+    """
+    order = Order(parts, state, place, since, others_since, transfer.limit, inwards)
+    try:
+        return carried_here(order, transfer)
+    except PermissionError:
+        if os.geteuid() == 0 or not state.owners:
+            raise
+        text = msgspec.json.encode(order).decode()
+        done = run_mapped((sys.executable, "-I", "-c", _PROGRAM, packages(), text), _MERGING)
+        if done is None:  # there are no subordinate ids
+            raise
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise StagingError(said or f"status {done.returncode}")
+    return msgspec.json.decode(done.stdout, type=Merged)
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What to carry over; see `bring_back.merge`.
+
+    Attributes:
+        parts: From where, and to where.
+        state: Their volume.
+        place: Where the copy is.
+        since: See there; so are the others.
+        others_since: Likewise.
+        limit: The most bytes; 0: no limit.
+        inwards: See there.
+    """
+
+    parts: tuple[str, str]
+    state: State
+    place: str
+    since: int
+    others_since: int
+    limit: int
+    inwards: bool
+
+
+def carried_here(order: Order, transfer: Transfer) -> Merged:
+    """Carry out an order with this process's rights.
+
+    Raises:
+        OSError: Not all of it was carried over; what was is whole.
+        StagingError: Likewise.
+        RecursionError: Likewise.
+    """
+    copied, original = order.parts
+    names: list[str] = []
+    if order.state.is_file:
+        names = [os.path.basename(original)]
+        copied, original = os.path.dirname(copied), os.path.dirname(original)
+    shown = time.monotonic()
+    total = 0
+
+    def count(size: int) -> None:
+        nonlocal total, shown
+        total += size
+        if order.limit and total > order.limit:
+            raise StagingError(f"it has more than {order.limit >> 20} MiB")
+        if (now := time.monotonic()) > shown + _PAUSE:
+            shown = now
+            transfer.tell(f"volume {order.parts[0]}: {total >> 20} MiB copied")
+
+    def go_on() -> bool:
+        transfer.wait()
+        return True
+
+    return merge(
+        copied,
+        original,
+        names,
+        since=order.since,
+        others_since=order.others_since,
+        owners=order.state.owners,
+        known=read_folders(order.place),
+        inwards=order.inwards,
+        go_on=go_on,
+        count=count,
+    )
