@@ -19,7 +19,7 @@ import pytest
 from tests import CHECKOUT
 from tests.harness import cluster, users
 from tests.harness.bundle import write_bundle
-from tests.harness.containerd import Containerd
+from tests.harness.containerd import IMAGE, Containerd
 from tests.harness.docker import Docker
 from tests.harness.installation import Installation
 from tests.harness.pages import HOWTO, blocks
@@ -35,10 +35,10 @@ ELSEWHERE = {
 
 TRAIN = "docker://registry.site/train:3 python train.py"
 LEFT_OUT = {
-    "# debootstrap stable ~user/bundles/debian/rootfs http://deb.debian.org/debian":
+    "# debootstrap stable ~user/bundles/debian/rootfs":
         "from the net",
     "# chown -R user: ~user/bundles/debian": "of what debootstrap would have made",
-    "# ctr image pull docker.io/library/alpine:latest": "from the net",
+    "# ctr image pull registry.site/alpine:latest": "from the net",
     f"$ scrun run -N 1 -c 8 --mem 16G --gpus 1 -t 60 {TRAIN}": "the cluster has no GPU",
     "scrun install podman|docker [--default] [--system] [--dry-run] [--undo]": "a synopsis",
 }  # fmt: skip
@@ -65,9 +65,7 @@ def engines(reader: Reader) -> None:
     names = ("DOCKER_HOST", "DOCKER_CONFIG")
     reader.wrap("docker", *docker.command, **{name: docker.environment[name] for name in names})
     containerd = reader.stack.enter_context(contextlib.closing(Containerd()))
-    containerd.must(
-        "image", "tag", *(f"docker.io/library/{n}:latest" for n in ("busybox", "alpine"))
-    )
+    containerd.must("image", "tag", IMAGE, "registry.site/alpine:latest")
     reader.wrap("ctr", *containerd.command)
     # else its records would be in the place of this machine's
     reader.paths["ctr run"] = f"ctr run --runc-root {containerd.records.parent}"
