@@ -70,7 +70,10 @@ def test_one_that_does_not_end_is_not_waited_for(make_site: MakeSite) -> None:
 
 @pytest.mark.parametrize("pending", [False, True])
 def test_a_job_of_which_only_the_record_is_left(make_site: MakeSite, pending: bool) -> None:
-    """The supervisor, salloc and what waits beside them are killed together; `delete` does it."""
+    """The supervisor, salloc and what waits beside them are killed together; `delete` does it.
+
+    So is `create`, which would do it otherwise.
+    """
     site = make_site("slurm-user")
     with cluster.full(site.user) if pending else contextlib.nullcontext():
         life = site.life("sleep", "600")
@@ -83,6 +86,8 @@ def test_a_job_of_which_only_the_record_is_left(make_site: MakeSite, pending: bo
         [job] = site.jobs()
         (supervisor,) = site.supervisors()
         victims = [supervisor, *descendants(supervisor)]
+        if pending:
+            victims += [one.pid for one in site.processes() if {"create", life.id} < {*one.argv}]
         for pid in victims:
             signal_quietly(pid, signal.SIGSTOP)
         for pid in victims:

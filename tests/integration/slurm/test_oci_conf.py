@@ -298,7 +298,7 @@ def test_parameters(example: MakeExample, shared: Path, keep: str) -> None:
         file, _, variables = life.output().partition("\n\n")
         for text in (file, variables):
             lines = text.splitlines()
-            assert {"OPEN=yes", f"SLURM_JOB_NAME={site.base.name}"} <= set(lines)
+            assert {"OPEN=yes", "SLURM_JOB_NAME=scrun"} <= set(lines)
             assert not any(line.startswith("SECRET=") for line in lines)
         life.delete()
         (site.base / "l" / "same" / "pid").unlink(missing_ok=True)

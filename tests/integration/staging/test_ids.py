@@ -1,6 +1,7 @@
 """Users and groups in the containers of an ordinary user: all that subuid(5) lends, or one."""
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,16 +104,18 @@ def test_what_belongs_to_lent_ids_is_removed(make_site: MakeSite, killed: bool) 
     config["mounts"].append(mount)
     try:
         life = site.life(config=config).created().start()
-        given = site.root / life.id / "bundle" / "files"
+        given = "~volumes-*/*/data/d/f"
         owner = "it is given away"
-        wait_until(owner, lambda: any(f.stat().st_uid > 65536 for f in given.glob("*/d/f")))
+        wait_until(owner, lambda: any(f.stat().st_uid > 65536 for f in site.root.glob(given)))
         if killed:
             for pid in site.supervisors():
                 os.kill(pid, signal.SIGKILL)
         life.must("delete", "--force")
         wait_while("the record", (site.root / life.id).exists)
+        assert [*site.root.glob("~*")] == []
+        assert (copied / "d" / "f").stat().st_uid > 65536  # it has come back as it went
     finally:
-        copied.rmdir()
+        shutil.rmtree(copied)
 
 
 LENT_HERE = """
