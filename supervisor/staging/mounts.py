@@ -30,7 +30,7 @@ class Place(msgspec.Struct, frozen=True):
 
     Attributes:
         shared: The directory of those that containers share.
-        limit: The most bytes of one.
+        limit: The most bytes of one; 0: any number.
     """
 
     shared: str
@@ -144,7 +144,7 @@ def _volume(
         StagingError: It is too large for one.
     """
     destination, path = mount["destination"], source.real or mount["source"]
-    if source.size > place.limit:
+    if place.limit and source.size > place.limit:
         raise StagingError(
             f"mount {destination}: {path} is only on this machine, and has more than "
             f"{place.limit >> 20} MiB: move it to a directory that the nodes share, or raise "

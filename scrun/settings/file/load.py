@@ -181,7 +181,7 @@ class Staging(msgspec.Struct, frozen=True):
         host_only: Directories that exist only on the submit host, besides those where engines
             keep files for one container; mounts with a source below one of them are staged.
         copy_size: The most MiB that are copied of one root file system or mount because the nodes
-            do not see it; what has more is refused.
+            do not see it; what has more is refused. 0: no limit.
         timeout: Seconds that staging in or out may take.
         id_map: The users in the containers of an ordinary user: `single`: only the own one;
             `full`: also those that subuid(5) lends; `auto`: `full` if the nodes can map them.

@@ -39,7 +39,9 @@ OWN_MAPS = ("podman-keep-id", "runc-spec-rootless", "umoci")
 STAGE = """
 import json, os, sys, msgspec
 from scrun.supervisor.engines.local.runtimes import find_runtime, run_command
+from scrun.images.leases import lease_of
 from scrun.supervisor.staging.staged_bundle import stage_in
+from scrun.supervisor.staging.transfer import Transfer
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.engines.local.target import local_target
 bundle, directory, engine, run = sys.argv[1:]
@@ -55,13 +57,18 @@ else:
                           bundle=directory, id="scrun-test-" + os.path.basename(directory),
                           log=directory + "-log")
 config = msgspec.json.decode(open(bundle + "/config.json", "rb").read())
-staged = stage_in(config, bundle, directory, target)
+root, container = os.path.split(directory)
+transfer = Transfer(lease_of(root, container))
+staged = stage_in(config, bundle, directory, target, transfer=transfer)
 user = msgspec.json.decode(open(staged.bundle + "/config.json", "rb").read())["process"]["user"]
 print(json.dumps({"command": command, "notes": staged.notes, "user": user}))
 """
 UNSTAGE = """
 import sys
 from scrun.supervisor.staging.stage_out import stage_out
+from scrun.supervisor.staging.transfer import Transfer
+from scrun.supervisor.staging.volumes import bring_back
+bring_back(sys.argv[1], Transfer())
 stage_out(sys.argv[1])
 """
 PURE_V2 = [
