@@ -302,7 +302,7 @@ def test_a_terminal(registry: Registry) -> None:
         (("--home", "--no-home", "/"), "run: --home does not go with --no-home"),
         (("--save=x", "-d", "/"), "run: --save does not go with --detach"),
         (("--replace", "/"), "run: --replace needs --name"),
-        (("--mount", "x", "/"), "--mount x: there is no "),
+        (("--mount", "x", "/"), "/x does not exist"),
         (("--mount", "/etc:etc", "/"), "--mount /etc:etc: write SRC:DST, where DST is absolute"),
         (("--mount", "/etc:/x:rot", "/"), "--mount /etc:/x:rot: cannot be 'rot', only ro, rw"),
         (("--workdir", "x", "/"), "--workdir x: has to be absolute"),
