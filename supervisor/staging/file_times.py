@@ -22,14 +22,15 @@ def time_here() -> int:
 
 def time_at(directory: str) -> int:
     """Return a time of a directory's file system (nanoseconds), when times there are past it."""
-
-    def touch() -> int:
-        os.utime(directory)
-        return os.stat(directory).st_ctime_ns
-
-    now = touch()
-    _pass(now, touch)
+    now = mark_at(directory)
+    _pass(now, lambda: mark_at(directory))
     return now
+
+
+def mark_at(directory: str) -> int:
+    """Return the same at once: what changes in the next milliseconds may have that time, too."""
+    os.utime(directory)
+    return os.stat(directory).st_ctime_ns
 
 
 def _pass(now: int, clock: Callable[[], int]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from typing import TYPE_CHECKING
 
@@ -10,17 +9,17 @@ import msgspec
 
 from scrun.core.errors import StagingError
 from scrun.core.paths import read_regular
-from scrun.supervisor.core.files import write
+from scrun.core.whole_files import PART, write_whole
 from scrun.supervisor.staging.plan import DATA
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 STATE = "volume.json"
-RECORDS = (STATE, f"{STATE}.new", "folders.json", "folders.json.new")
+_FOLDERS = "folders.json"
+RECORDS = (STATE, STATE + PART, _FOLDERS, _FOLDERS + PART)
 """The files; first the one that says that the copy counts."""
 
-_FOLDERS = "folders.json"
 _LARGEST = 1 << 20
 _LARGEST_FOLDERS = 1 << 28
 
@@ -92,8 +91,4 @@ def write_folders(place: str, folders: Mapping[str, tuple[int, int]]) -> None:
 
 
 def _write(place: str, name: str, content: object) -> None:
-    path = os.path.join(place, name)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(f"{path}.new")
-    write(f"{path}.new", msgspec.json.encode(content))
-    os.rename(f"{path}.new", path)
+    write_whole(os.path.join(place, name), msgspec.json.encode(content))

@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -36,7 +37,7 @@ from scrun.supervisor.core.files import write
 from scrun.supervisor.core.private import not_ours
 from scrun.supervisor.log.supervisor_log import log
 from scrun.supervisor.staging.bring_back import NEVER
-from scrun.supervisor.staging.file_times import time_at, time_here
+from scrun.supervisor.staging.file_times import mark_at, time_at, time_here
 from scrun.supervisor.staging.kept_changes import kept_prefix
 from scrun.supervisor.staging.mapped import remove_whoever_owns_it
 from scrun.supervisor.staging.owner import beside
@@ -146,7 +147,11 @@ def _bring_in(volume: Volume, used: _Used, transfer: Transfer, mode: int) -> Seq
 
 
 def _fill(volume: Volume, used: _Used, transfer: Transfer) -> Sequence[str]:
-    """Make a copy; what is there of an earlier one was never complete."""
+    """Make a copy; what is there of an earlier one was never complete.
+
+    To wait for the next tick of file times is for copies that containers use already. For the
+    engine's own files it would cost each container some 30 ms, and none begins in the same tick.
+    """
     for name in RECORDS:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(volume.place, name))
@@ -158,16 +163,17 @@ def _fill(volume: Volume, used: _Used, transfer: Transfer) -> Sequence[str]:
         source=volume.source,
         is_file=volume.is_file,
         since=0,
-        others_since=time_here(),
+        others_since=time_here() if volume.shared else time.time_ns(),
         owners=used.owners,
         written=not volume.read_only,
     )
     parts = (volume.source, volume.data)
     merged = carry_over(parts, state, volume.place, -1, NEVER - 1, transfer, inwards=True)
-    left_out = merged.left_out
-    write_folders(volume.place, merged.folders)
-    write_state(volume.place, msgspec.structs.replace(state, since=time_at(volume.place)))
-    return left_out
+    if merged.folders:
+        write_folders(volume.place, merged.folders)
+    since = (time_at if volume.shared else mark_at)(volume.place)
+    write_state(volume.place, msgspec.structs.replace(state, since=since))
+    return merged.left_out
 
 
 def bring_back(directory: str, transfer: Transfer) -> None:
