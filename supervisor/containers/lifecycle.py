@@ -12,7 +12,7 @@
 `supervisor.containers.creation` answers `create`; `supervisor.containers.phases` ends containers.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -30,19 +30,19 @@ from scrun.supervisor.containers.anchors import Anchor, forward_signals
 from scrun.supervisor.containers.caller import Caller
 from scrun.supervisor.containers.creation import Creation
 from scrun.supervisor.containers.ledger import Ledger
-from scrun.supervisor.containers.losing import Losing
+from scrun.supervisor.containers.phases import Phases
 from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.containers.programs import Programs
 from scrun.supervisor.containers.shown_files import ShownFiles
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.adoption import KeepsStep
 from scrun.supervisor.contracts.create_request import CreateRequest
-from scrun.supervisor.contracts.engine import Engine, Job, JobRequest, Step
+from scrun.supervisor.contracts.engine import Engine, Job, JobRequest, LetsEnd, Step
 from scrun.supervisor.contracts.first_process import CreatesFirst, FirstProcess
 from scrun.supervisor.contracts.running import RunningContainer
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.stager import Stager, Submission
-from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.core.nurseries import Tasks, unwrapped
 from scrun.supervisor.engines.failures import NotMade, not_started
 from scrun.supervisor.plugins.choose_stager import Stagers
 from scrun.supervisor.scripts.spank.around import plugin_stack
@@ -51,9 +51,11 @@ from scrun.supervisor.staging.staged_bundle import directory_for
 from scrun.supervisor.staging.variables import script_variables
 
 _LAST_OUTPUT = 5.0
+_TOLD = ("cancelled", "preempted", "time-limit")
+"""Why Slurm sends SIGTERM to what runs, and SIGKILL later."""
 
 
-class Lifecycle(Losing):
+class Lifecycle(Phases):
     """All that happens to a container from its `create` to the end of its job.
 
     Attributes:
@@ -99,6 +101,8 @@ class Lifecycle(Losing):
             text = f"container {create_request.id} cannot be started: it was ended"
             self._not_started = StateError(text)
         self._signal_scope = trio.CancelScope()
+        self._beside = Tasks(f"container {self.id}")
+        self._is_lost = False
         self.files = ShownFiles(self._beside, self._journal, lambda: self._anchor.alive)
         self.programs = Programs(self._beside, self._deposit)
         self._removing = trio.Lock()
@@ -393,6 +397,34 @@ class Lifecycle(Losing):
         """Pass on a new size of the terminal."""
         if self._job is not None:
             self._job.resized()
+
+    def lose(self, ending: Ending) -> None:
+        """End it when Slurm takes its job away, in the time between SIGTERM and SIGKILL.
+
+        The first reason counts, whatever the program's status is then.
+        """
+        runs = self.phase is Phase.RUNNING and self._ending is None
+        if not runs or ending.reason not in _TOLD or not isinstance(self._job, LetsEnd):
+            self.end(ending)
+            return
+        self._is_lost, self._ending = True, ending
+        self._journal.write("info", ending.text)
+        self._beside.begin(self._end_in_time)
+
+    async def _end_in_time(self) -> None:
+        assert self._ending is not None
+        assert isinstance(self._job, LetsEnd)
+        try:
+            await self._job.let_end()
+        except EngineError as error:
+            self._journal.write("verbose", str(error))
+        self.end(self._ending)
+
+    def become(self, phase: Phase, annotations: Mapping[str, str] | None = None) -> bool:
+        """See `Phases`; when a lost one has ended by itself, its job is of no more use."""
+        if phase is Phase.STOPPING and self._is_lost:
+            self._scope.cancel()
+        return super().become(phase, annotations)
 
     def skip_stage_out(self) -> None:
         """Stop waiting for a script that stages out."""
