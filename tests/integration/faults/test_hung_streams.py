@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -20,11 +20,8 @@ PLACES = pytest.mark.parametrize("site", ["slurm-user", "local-user"], indirect=
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    made = Disk(tmp_path)
-    try:
+    with closing(Disk(tmp_path)) as made:
         yield made
-    finally:
-        made.close()
 
 
 def seconds(*words: str) -> float:

@@ -106,11 +106,9 @@ def test_a_successor_is_told_that_another_one_was_asked_before(
     assert asked == [wire.frame([*fields, b"1"])]
 
 
-@pytest.mark.parametrize(("command", "status"), [("delete", 0), ("kill", 1), ("start", 1)])
-def test_one_that_dies_before_it_says_that_the_container_is_deleted(
-    tmp_path: Path, command: str, status: int
-) -> None:
-    directory = record(tmp_path)
+@contextmanager
+def deleting(directory: Path, answer: bytes) -> Iterator[None]:
+    """Listen for one request, remove the record, and answer."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(directory / "supervisor"))
         listener.listen()
@@ -120,33 +118,28 @@ def test_one_that_dies_before_it_says_that_the_container_is_deleted(
             with connection:
                 connection.recv(4096)
                 shutil.rmtree(directory)
+                connection.sendall(answer)
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        assert _fast.run(["--root", str(tmp_path), command, "c1"]) == status
+        yield
         thread.join(5)
+
+
+@pytest.mark.parametrize(("command", "status"), [("delete", 0), ("kill", 1), ("start", 1)])
+def test_one_that_dies_before_it_says_that_the_container_is_deleted(
+    tmp_path: Path, command: str, status: int
+) -> None:
+    with deleting(record(tmp_path), b""):
+        assert _fast.run(["--root", str(tmp_path), command, "c1"]) == status
 
 
 def test_one_that_has_started_a_container_which_is_deleted_at_once(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """An engine deletes a short one as soon as it has ended."""
-    directory = record(tmp_path)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(directory / "supervisor"))
-        listener.listen()
-
-        def serve() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(4096)
-                shutil.rmtree(directory)
-                connection.sendall(b"\0")
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
+    with deleting(record(tmp_path), b"\0"):
         assert _fast.run(["--root", str(tmp_path), "start", "c1"]) == 0
-        thread.join(5)
     assert capfd.readouterr() == ("", "")
 
 

@@ -38,11 +38,8 @@ __all__ = ["base"]  # a fixture
 
 @pytest.fixture
 def disk(base: Path) -> Iterator[Disk]:
-    made = Disk(base)
-    try:
+    with contextlib.closing(Disk(base)) as made:
         yield made
-    finally:
-        made.close()
 
 
 def logging_to(supervisor: Supervisor, disk: Disk) -> Path:
