@@ -21,6 +21,7 @@ Everything here blocks: call it in a worker thread.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import tempfile
 import time
@@ -314,16 +315,23 @@ def _return(
         StagingError: Not all of it came back.
     """
     parts = (data_in(place, state.source, is_file=state.is_file), state.source)
-    gone = not (state.is_file or os.path.lexists(state.source))
-    if gone and all(one.st_ctime_ns <= state.since for one in everything_below(parts[0])):
+    if not (state.is_file or os.path.lexists(state.source)) and _unchanged(state, parts[0]):
         return (), read_folders(place)
     try:
         merged = carry_over(parts, state, place, state.since, state.others_since, transfer)
         return merged.conflicts, merged.folders
     except (OSError, RecursionError, StagingError) as error:
+        if _unchanged(state, parts[0]):  # nothing is lost
+            return (), read_folders(place)
         raise StagingError(
             f"not all that {_who(container)} has changed is in {state.source}: {why(error)}"
         ) from error
+
+
+def _unchanged(state: State, copy: str) -> bool:
+    """Return whether no container has changed, made or removed anything in a copy."""
+    found = itertools.chain((os.lstat(copy),), everything_below(copy))
+    return all(one.st_ctime_ns <= state.since for one in found)
 
 
 def _both(source: str, container: str, conflicts: Sequence[str], where: str) -> str:

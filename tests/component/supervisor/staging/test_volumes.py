@@ -201,6 +201,24 @@ def test_a_source_that_is_gone(site: Site) -> None:
     assert (site.kept()[0] / "result").read_text() == "result"
 
 
+def test_a_source_that_is_something_else_now(site: Site) -> None:
+    """A copy is kept only if a container has changed it."""
+    site.begin("unchanged")
+    subprocess.run(["mv", site.volume, site.base / "moved"], check=True)
+    site.volume.write_text("a file now")
+    site.end("unchanged")
+    assert site.is_clean()
+    site.volume.unlink()
+    subprocess.run(["mv", site.base / "moved", site.volume], check=True)
+    copy = site.begin("one")
+    (copy / "old").unlink()
+    subprocess.run(["mv", site.volume, site.base / "moved"], check=True)
+    site.volume.write_text("a file now")
+    with pytest.raises(StagingError, match=r"are kept in .*~kept-one"):
+        site.end("one")
+    assert not (site.kept()[0] / "old").exists()
+
+
 def test_too_large_leaves_nothing(site: Site) -> None:
     (site.volume / "large").write_bytes(b"x" * (2 << 20))
     with pytest.raises(StagingError, match=r"mount /x: .* more than 1 MiB"):
