@@ -13,7 +13,7 @@ from tests.harness.life import Life
 from tests.harness.podman import RUN, Podman
 from tests.harness.processes import processes, signal_quietly
 from tests.harness.site import Site
-from tests.harness.wait import wait_while
+from tests.harness.wait import wait_until, wait_while
 
 LINGER = 4.0
 LAUNCHES = ["shim", pytest.param("container", marks=pytest.mark.oci_conf)]
@@ -48,6 +48,10 @@ def whole(
 
 def waiting(site: Site) -> list[str]:
     return site.must("list", "--jobs", "--quiet").split()
+
+
+def in_queue(site: Site) -> list[str]:
+    return [job.split()[0] for job in cluster.jobs(site.user, site.base.name)]
 
 
 def released(site: Site) -> None:
@@ -155,7 +159,8 @@ def test_release(site: Site, which: str) -> None:
     else:
         assert site.must("release", jobs[0]).split() == jobs[:1]
         assert waiting(site) == jobs[1:]
-        assert [job.split()[0] for job in cluster.jobs(site.user, site.base.name)] == jobs[1:]
+        # squeue lists a job that is ending, too
+        wait_until("the end of the job", lambda: in_queue(site) == jobs[1:])
     released(site)
 
 
