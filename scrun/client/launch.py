@@ -219,7 +219,10 @@ def _environment(settings_file: str) -> "dict[str, str]":
     to it; the settings of whoever starts the supervisor only say how long that stays.
     """
     # SLURM_CONF: to release the jobs of dead supervisors
-    kept = ("XDG_RUNTIME_DIR", "_CONTAINERS_ROOTLESS_UID", "SCRUN_CONFIG", "SLURM_CONF", "TMPDIR")
+    kept = (
+        *("XDG_RUNTIME_DIR", "_CONTAINERS_ROOTLESS_UID", "SCRUN_CONFIG", "SLURM_CONF", "TMPDIR"),
+        "SCRUN_WATCHDOG",
+    )
     environment = {key: os.environ[key] for key in kept if key in os.environ}
     if settings_file:
         environment["SCRUN_CONFIG"] = os.path.abspath(settings_file)

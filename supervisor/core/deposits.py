@@ -334,10 +334,15 @@ class Deposits:
             self._outbox, self._is_told = None, False
             self._look_whether_safe()
 
-    def dismiss(self) -> None:
-        """Have the keeper end without a successor: we exit at once."""
+    def dismiss(self, patience: float = 0) -> None:
+        """Have the keeper end without a successor.
+
+        Args:
+            patience: For how many seconds to wait until it has room for that. This blocks: only
+                for one who exits at once. A keeper that has no room is to be killed.
+        """
         if self._outbox is not None:
-            self._outbox.dismiss(_SLOW)
+            self._outbox.dismiss(patience)
 
     async def room(self) -> None:
         """Wait until the keeper has taken most of what it was told, before it is told much."""

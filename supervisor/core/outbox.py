@@ -131,7 +131,7 @@ class Outbox:
             await trio.lowlevel.wait_writable(self.line.sock)
 
     def dismiss(self, patience: float) -> None:
-        """Have the keeper end without a successor. Blocks: only for one who ends at once."""
+        """Have the keeper end without a successor; see `Deposits.dismiss`."""
         with suppress(OSError):
             self.line.sock.settimeout(patience)
             self.line.send(END)

@@ -12,6 +12,7 @@ from scrun.supervisor.core.limits import raise_limits
 from scrun.supervisor.daemon.listening import listen
 from scrun.supervisor.daemon.server import Server, own_settings
 from scrun.supervisor.daemon.starter import Starter
+from scrun.supervisor.daemon.watchdog import watchdogs
 from scrun.supervisor.log.files import finish
 
 _LAST_WORDS = 2.0
@@ -48,7 +49,7 @@ def serve(root: str, name: str, starter: Starter, idle: float | None = None) -> 
         settings.restore_timeout,
         lingers=lingers,
     )
-    trio.run(_serve, server, starter)
+    trio.run(_serve, server, starter, instruments=watchdogs())
     finish(_LAST_WORDS)
 
 

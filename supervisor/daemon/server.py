@@ -148,7 +148,7 @@ class Server:
         self._containers.abandon(kept=not leave)
         end_children()
         if not leave:
-            self._containers.deposits.dismiss()
+            self._containers.deposits.dismiss(_LAST_WORDS)
             self._unlink()
         finish(_LAST_WORDS)
         os._exit(0)

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import json
 import os
 import re
 import shlex
@@ -109,6 +110,8 @@ class Site:
         user.give(self.base)
         self.command = [binary, "--root", str(self.root)]
         self.environment = {**user.environment, "SCRUN_CONFIG": str(configuration)}
+        self.blocked = self.base / "l" / "blocked"
+        self.environment["SCRUN_WATCHDOG"] = str(self.blocked)
         if engine == "slurm":
             self.environment["SLURM_CONF"] = cluster.slurm_conf()
             self.environment["SCRUN_JOB_NAME"] = self.base.name  # to find what is left
@@ -298,7 +301,8 @@ class Site:
                     shutil.rmtree(entry, ignore_errors=True)
 
     def close(self) -> None:
-        """End its supervisors, and remove everything."""
+        """End its supervisors, remove everything, and hold that no event loop was blocked."""
+        blocked = self.blocked.read_text() if self.blocked.exists() else ""
         self._sweep()
         told: set[int] = set()
 
@@ -317,6 +321,8 @@ class Site:
             for pid in self.supervisors():
                 signal_quietly(pid)
             shutil.rmtree(self.base, ignore_errors=True)
+        stacks = ["".join(json.loads(line)["stack"]) for line in blocked.splitlines()]
+        assert not stacks, "event loops were blocked:\n" + "\n".join(stacks)
 
 
 def unit(site: Site, script: str, starts: int = 1) -> Service:

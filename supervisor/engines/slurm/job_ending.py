@@ -117,7 +117,7 @@ async def query_ending(tools: Tools, child_env: ChildEnv, job_id: str) -> Ending
             lost = "Slurm does not know it any more: slurmctld has lost its state"
             return taken("cancelled", f"job {job_id} was ended: {lost}")
         ending = parse_squeue(answer, job_id, time.time())
-        if ending is not None or not os.access(sacct, os.X_OK):
+        if ending is not None or not await in_thread(os.access, sacct, os.X_OK, abandon=True):
             return ending
         while True:
             answer = await output_of([*of_job, "--format=State%60"], child_env)

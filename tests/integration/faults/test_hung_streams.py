@@ -142,3 +142,19 @@ def test_a_command_is_ended_while_the_supervisor_does_not_answer(
     other.kill("USR1")
     assert other.wait(30) == 3
     other.delete(60)
+
+
+@pytest.mark.parametrize("site", ["slurm-root", "local-root"], indirect=True)
+def test_an_event_loop_that_is_blocked_is_noticed(site: Site, disk: Disk) -> None:
+    """By what all tests look at in the end; records are written in the event loop."""
+    site.root = disk.place / "r"
+    site.command[-1] = str(site.root)
+    site.shell("exit 3").created(60).delete()
+    assert not site.blocked.exists()
+    disk.freeze()
+    life = site.shell("exit 3")
+    wait_until("the stack", site.blocked.exists)
+    disk.thaw()
+    life.created(60).delete()
+    assert "containers/records.py" in site.blocked.read_text()
+    site.blocked.unlink()

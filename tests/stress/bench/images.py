@@ -177,6 +177,7 @@ class Images:
 @contextlib.contextmanager
 def _podman(user: User, place: str, storage: str = "overlay") -> Iterator[Podman]:
     site = Site("slurm", user)
+    del site.environment["SCRUN_WATCHDOG"]
     before: tuple[str, ...] = ()
     for name in ("hidden", "s"):
         (site.base / name).mkdir()

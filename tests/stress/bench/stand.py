@@ -82,6 +82,7 @@ class Stand:
         self.site.command[-1] = str(self.site.root)
         self.times = Times()
         self._numbers = 0
+        del self.site.environment["SCRUN_WATCHDOG"]
         self._environment = dict(self.site.environment)
         self._with_oci_conf = with_oci_conf or self._environment.get("SLURM_CONF", "")
         become(user)

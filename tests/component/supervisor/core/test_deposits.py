@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
 
 import pytest
 import trio
@@ -23,6 +24,7 @@ from scrun.supervisor.core.left import MADE, Found, Together, close_all, find
 from scrun.supervisor.core.line import Line
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.daemon.keeper import Keeper
+from scrun.supervisor.daemon.watchdog import Watchdog
 from scrun.supervisor.keeper.main import LONGEST
 from tests.harness.processes import descriptors
 from tests.harness.users import other
@@ -70,6 +72,11 @@ def found_in(line: Line) -> list[str]:
     for one in found:
         one.close()
     return sorted(one.container for one in found)
+
+
+def children() -> set[int]:
+    path = Path(f"/proc/self/task/{os.getpid()}/children")
+    return {int(pid) for pid in path.read_text().split()}
 
 
 _NUMBER = re.compile(rb'"number":(\d+)')
@@ -342,6 +349,26 @@ async def test_a_keeper_that_does_not_read_is_given_up(monkeypatch: pytest.Monke
         assert found.facts == deposit.facts
 
 
+async def test_a_keeper_that_is_stopped_stops_nobody_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """To tell it to end took three seconds of the event loop."""
+    monkeypatch.setattr("scrun.supervisor.core.deposits._SLOW", 0.3)
+    deposits, before = Deposits(), children()
+    deposit = deposits.new("c1")
+    deposit.begin()
+    async with kept(deposits):
+        [stopped] = children() - before
+        os.kill(stopped, signal.SIGSTOP)
+        trio.lowlevel.add_instrument(Watchdog(str(tmp_path / "blocked")))
+        fill(deposits, deposit)
+        assert not deposits.are_safe
+        with trio.fail_after(20):
+            await deposits.be_safe()  # with the next one
+        assert stopped not in children()
+    assert not (tmp_path / "blocked").exists()
+
+
 async def test_a_slow_keeper_stops_nobody_else(
     pipe: tuple[int, int], nursery: trio.Nursery
 ) -> None:
@@ -395,6 +422,7 @@ from scrun.core.rights import send_fds
 from scrun.supervisor.core.deposits import Deposits
 from scrun.supervisor.core.left import find
 from scrun.supervisor.daemon.keeper import Keeper
+from scrun.supervisor.daemon.watchdog import Watchdog
 from scrun.supervisor.keeper.main import LONGEST
 containers, each = map(int, sys.argv[1:])
 

@@ -21,7 +21,7 @@ def exit_with_a_word(path: Path) -> None:
     server._unlink = lambda: None  # type: ignore[method-assign]
     server._containers = SimpleNamespace(  # type: ignore[assignment]
         leaving=SimpleNamespace(is_kept=False),
-        deposits=SimpleNamespace(dismiss=lambda: None),
+        deposits=SimpleNamespace(dismiss=lambda patience: None),
         abandon=lambda *, kept: file.put(b"it goes before it has cleaned up\n"),
     )
     server.exit_now(leave=False)

@@ -1,0 +1,115 @@
+"""Tells what blocks the event loop: for tests, and for whoever looks for the cause of a delay.
+
+A supervisor that is started with `SCRUN_WATCHDOG=FILE` in its environment appends a line of JSON
+to FILE whenever one turn of its loop has waited for something for 50 ms: a file system, a program,
+a lock. A turn that computes, or that waits for a processor, is not told.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from types import FrameType
+
+import trio
+
+VARIABLE = "SCRUN_WATCHDOG"
+_PERIOD = 0.05  # seconds
+_LATE = 0.025
+_LOOKS = 5
+_MOST = 200  # lines
+_LOCKS = ("threading.py", "logging/__init__.py", "queue.py")
+
+
+def watchdogs() -> list[trio.abc.Instrument]:
+    """Return the instruments for the loop of the calling thread: none unless one is asked for."""
+    path = os.environ.get(VARIABLE)
+    return [Watchdog(path)] if path else []
+
+
+class Watchdog(trio.abc.Instrument):
+    """Watches the loop of the thread that made it.
+
+    Its own thread looks every 50 ms while the loop has something to do, and sleeps while it waits.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Begin to watch, and to append to a file."""
+        self._path = path
+        self._ident = threading.get_ident()
+        self._task = f"/proc/self/task/{threading.get_native_id()}"
+        self._turn: object = None
+        self._sleeps = False
+        self._work = threading.Event()
+        self._left = _MOST
+        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+
+    def after_io_wait(self, timeout: float) -> None:
+        """Begin a turn."""
+        self._turn = object()
+        if self._sleeps:
+            self._sleeps = False
+            self._work.set()
+
+    def before_io_wait(self, timeout: float) -> None:
+        """End a turn."""
+        self._turn = None
+
+    def _watch(self) -> None:
+        while self._left:
+            turn = self._turn
+            if turn is None:
+                self._work.clear()
+                self._sleeps = True
+                if self._turn is None:  # else it has begun in between
+                    self._work.wait()
+                self._sleeps = False
+                continue
+            began, before, locked = time.monotonic(), self._times(), False
+            for _ in range(_LOOKS):
+                time.sleep(_PERIOD / _LOOKS)
+                locked |= self._at_a_lock()
+            frame = sys._current_frames().get(self._ident)
+            if self._turn is not turn or frame is None:
+                continue
+            took = time.monotonic() - began
+            waited = took - (self._times() - before)
+            # a process that was stopped, or has no processor, has this thread late as well
+            late = took > _PERIOD + _LATE
+            # a thread that computes waits at a lock, too: the interpreter's, which another one has
+            computes = locked and not frame.f_code.co_filename.endswith(_LOCKS)
+            if waited > _PERIOD - _LATE and not (late or computes):
+                self._tell(waited, frame)
+                while self._turn is turn:
+                    time.sleep(_PERIOD)
+
+    def _times(self) -> float:
+        """Return for how long the loop's thread has run, or has waited for a processor."""
+        try:
+            with open(f"{self._task}/schedstat") as file:
+                ran, delayed, _ = file.read().split()
+        except (OSError, ValueError):  # a kernel without these
+            return 0.0
+        return (int(ran) + int(delayed)) / 1e9
+
+    def _at_a_lock(self) -> bool:
+        try:
+            with open(f"{self._task}/wchan") as file:
+                return "futex" in file.read()
+        except OSError:
+            return False
+
+    def _tell(self, waited: float, frame: FrameType) -> None:
+        self._left -= 1
+        stack = traceback.format_list(traceback.extract_stack(frame)[-12:])
+        line = json.dumps({"pid": os.getpid(), "waited": round(waited, 3), "stack": stack}) + "\n"
+        try:
+            fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                os.write(fd, line.encode())
+            finally:
+                os.close(fd)
+        except OSError:
+            pass
