@@ -31,6 +31,7 @@ ONCE, MANY = False, True
 
 CONTAINER = "<container-id>"
 PERHAPS_CONTAINER = "[container-id]"
+MORE_CONTAINERS = "[container-id]..."
 
 # accepted wherever options are, as argp does for crun
 ASKED: tuple[Option, ...] = (
@@ -134,8 +135,8 @@ COMMANDS: dict[str, Command] = {
         ),
     ),
     "delete": (
-        "Stop a container if it runs, and release all its resources",
-        (CONTAINER,),
+        "Stop containers that run, and release all their resources",
+        (CONTAINER, MORE_CONTAINERS),
         (
             ("force", "f", None, USED, ONCE, "Succeed even if there is no such container"),
             ("regex", "r", None, USED, ONCE, "All containers whose whole id matches"),

@@ -11,6 +11,7 @@ Every call of scrun pays for its imports, so it imports little.
 from scrun.cli.grammar import (
     COMMANDS,
     CONTAINER,
+    MORE_CONTAINERS,
     PERHAPS_CONTAINER,
     Option,
     is_image,
@@ -40,7 +41,8 @@ class Parsed:
             count for a flag that may be repeated, a list for another option that may be
             repeated, else its value. An option with an optional value may also be True.
         id: The container's id, checked; None for a command without one, and for `run IMAGE`.
-        operands: The operands after the id; those of `run IMAGE` begin with the image.
+        operands: The operands after the id, for `delete` more ids; those of `run IMAGE` begin
+            with the image.
     """
 
     __slots__ = ("command", "id", "operands", "options")
@@ -116,6 +118,8 @@ def _read(argv: list[str], parsed: Parsed) -> None:
     is_id = wanted[:1] in ((CONTAINER,), (PERHAPS_CONTAINER,)) and not parsed.options.get("regex")
     if operands and is_id:
         parsed.id = _checked(operands.pop(0))
+        if wanted[-1] == MORE_CONTAINERS:
+            operands = [*map(_checked, operands)]
     elif command == "help":
         operands = [_known(topic) for topic in operands]
     parsed.operands = operands

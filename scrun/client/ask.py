@@ -24,7 +24,7 @@ def forward(parsed: Parsed, *, again: bool = False) -> int:
         parsed: The command line.
         again: Whether a supervisor was asked before, which has died before it answered.
     """
-    if parsed.options.get("regex"):
+    if parsed.options.get("regex") or (parsed.command == "delete" and parsed.operands):
         from scrun.client.matching import forward_each
 
         return forward_each(parsed)
@@ -57,6 +57,11 @@ def forward(parsed: Parsed, *, again: bool = False) -> int:
 
         common_supervisor(parsed)
     if answer:
+        if parsed.command == "delete":
+            from scrun.cli.report import report
+
+            report(answer.decode(errors="replace"), log=None, log_format="text")
+            return 0
         from scrun.core.output import say
 
         say(answer)

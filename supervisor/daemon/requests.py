@@ -213,9 +213,26 @@ class ClientRequest:
         return DONE
 
     async def _delete(self) -> bytes:
-        if not self._was_replaced:
-            await self._containers.delete(self._id, force=bool(self._arguments[1]))
-        return DONE
+        if self._was_replaced:
+            return DONE
+        force = bool(self._arguments[1])
+        note = b"" if force else await self._runs_still()
+        await self._containers.delete(self._id, force=force)
+        return DONE + note
+
+    async def _runs_still(self) -> bytes:
+        """Say that a container runs, which crun and runc would not delete; else nothing."""
+        try:
+            found = self._containers.find(self._id)
+        except ScrunError:
+            return b""
+        if not isinstance(found, Container):
+            return b""
+        await found.notice()
+        if found.phase not in (Phase.WAITING, Phase.STARTING, Phase.RUNNING):
+            return b""
+        what = "its job was pending" if found.phase is Phase.WAITING else "it was running"
+        return f"container {self._id} was ended: {what}; --force says that you mean it".encode()
 
     async def _tidy(self) -> bytes:
         self._containers.look_for_leftovers()

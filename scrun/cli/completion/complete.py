@@ -6,7 +6,14 @@ this: it imports nothing but its like.
 
 import os
 
-from scrun.cli.grammar import COMMANDS, CONTAINER, PERHAPS_CONTAINER, Option, options_of
+from scrun.cli.grammar import (
+    COMMANDS,
+    CONTAINER,
+    MORE_CONTAINERS,
+    PERHAPS_CONTAINER,
+    Option,
+    options_of,
+)
 from scrun.cli.parse import Parsed, open_ended, resolve
 
 TYPE_CHECKING = False
@@ -72,6 +79,9 @@ def complete(words: list[str], ids: "Callable[[Parsed], Iterable[str]]") -> tupl
     elif command is None:
         return "words", _beginning(current, ((name, COMMANDS[name][0]) for name in COMMANDS))
     else:
+        written = COMMANDS[command][1]
+        if written[-1:] == (MORE_CONTAINERS,):
+            position = min(position, len(written) - 1)
         what = [*places(command)[position : position + 1], _NONE][0]
     kind, listed = what
     if kind == "ids":
@@ -116,7 +126,7 @@ def places(command: str) -> "list[Place]":
 
 def _place(command: str, written: str) -> "Place":
     name = written.strip("<[.]>")
-    if written in (CONTAINER, PERHAPS_CONTAINER):
+    if written in (CONTAINER, MORE_CONTAINERS, PERHAPS_CONTAINER):
         if command == "run":  # or an image
             return "file", ()
         return "none" if command in _NEW else "ids", ()

@@ -635,6 +635,30 @@ def test_all_that_match(site: Site) -> None:
     lives[2].delete()
 
 
+@pytest.mark.covers("scrun(1) delete of several, and of one that runs")
+@pytest.mark.parametrize("site", ["local-user", "slurm-user"], indirect=True)
+def test_several_are_deleted_and_a_line_says_which_ran(site: Site) -> None:
+    runs, created, third, gone = (
+        site.life("sleep", "600", container=name).created() for name in ("a", "b", "c", "d")
+    )
+    runs.start().wait_for("running")
+    third.start().wait_for("running")
+    gone.start().wait_for("running")
+    gone.kill("KILL")
+    assert gone.wait() == 137
+    done = site.run("delete", "nobody", "a", "b", "d")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.splitlines() == [
+        "scrun: container nobody does not exist",
+        "scrun: container a was ended: it was running; --force says that you mean it",
+    ]
+    assert site.must("list", "--quiet") == "c\n"
+    done = site.run("delete", "--force", "nobody", "c")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert [life.wait() for life in (runs, created, third)] == [137] * 3
+
+
 def test_signal_0_only_looks(site: Site) -> None:
     life = site.shell("trap 'echo got it' HUP TERM; echo up; while :; do sleep 0.1; done")
     life.created()

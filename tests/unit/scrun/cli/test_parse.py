@@ -93,6 +93,8 @@ from tests.harness.program import run_program
         ("kill c1 -a", "kill", {"all": True}, "c1", []),
         ("kill --all c1 15", "kill", {"all": True}, "c1", ["15"]),
         ("kill c1 15 -a", "kill", {"all": True}, "c1", ["15"]),
+        ("delete a b c", "delete", {}, "a", ["b", "c"]),
+        ("delete a -f b", "delete", {"force": True}, "a", ["b"]),
         # no container
         ("version", "version", {}, None, []),
         ("help", "help", {}, None, []),
@@ -169,6 +171,7 @@ def test_what_podman_and_docker_send() -> None:
         ("version x", "'x'", "scrun version --help"),
         ("help kill start", "'start'", "scrun help --help"),
         ("state a/b", "'a/b'", "letters"),
+        ("delete a ..", "'..'", "letters"),
         ("state ..", "'..'", "letters"),
     ],
 )

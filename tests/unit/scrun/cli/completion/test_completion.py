@@ -252,8 +252,9 @@ def offered(shell: Shell, place: Place, line: str) -> set[str]:
         ("scrun --root ROOT --debug delete ", {"alpha", "beta"}),
         ("scrun --root=ROOT delete a", {"alpha"}),
         ("scrun --root ROOT DELETE --force a", {"alpha"}),
+        ("scrun --root ROOT delete alpha gamma b", {"beta"}),
         ("scrun delete ", set()),  # under the usual root there are none
-        ("scrun --root ROOT delete alpha b", set()),
+        ("scrun --root ROOT state alpha b", set()),
         ("scrun --root ROOT kill alpha KIL", {"KILL"}),
         ("scrun --root ROOT run a", {"archive"}),  # a new id, or an image
         ("scrun --root ROOT exec --env A=1 a", {"alpha"}),
