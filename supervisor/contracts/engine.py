@@ -249,7 +249,8 @@ class Job(Protocol):
 
         Args:
             resources: `linux.resources`, as JSON.
-            wanted: The actual changes, for messages: `memory.limit=1024`.
+            wanted: What is not as in config.json, for messages: `memory.limit=1024`. It may be
+                nothing where an earlier call has changed what this one sets back.
             limit: The job's time limit, in the format of salloc's `--time`; "" keeps it.
 
         Raises:

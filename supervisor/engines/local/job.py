@@ -185,9 +185,9 @@ class LocalJob:
         """
         if limit:
             raise EngineError(f"time limit {limit}: containers on this machine have no time limit")
-        if not wanted:
-            return
         command = self._commands.update(self._container)
+        if not command and not wanted:
+            return
         if not command:
             raise EngineError(
                 f"container {self._request.container}: {', '.join(wanted)} cannot be changed: "
@@ -195,7 +195,8 @@ class LocalJob:
             )
         [answer] = await self.inspect(lambda _: f"printf %s {shlex.quote(resources)} | {command}")
         if answer.status:
-            raise EngineError(f"{', '.join(wanted)}: {answer.text.strip()}")
+            what = ", ".join(wanted) or f"container {self._request.container}: limits"
+            raise EngineError(f"{what}: {answer.text.strip()}")
 
     @property
     def _runs(self) -> bool:

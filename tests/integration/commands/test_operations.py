@@ -4,9 +4,11 @@ import json
 import os
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
+from tests.conftest import MakeSite
 from tests.harness.life import Life
 from tests.harness.site import Site
 from tests.harness.wait import wait_until
@@ -135,6 +137,19 @@ def test_update_on_slurm(site: Site, running: Life) -> None:
 def test_update_here_without_cgroups(site: Site, running: Life) -> None:
     assert "memory.limit" in site.fails("update", "--memory", "1g", running.id)
     assert "have no time limit" in site.fails("update", "--time-limit", "5", running.id)
+
+
+@pytest.mark.covers("scrun update")
+def test_update_back_to_what_config_json_says(make_site: MakeSite) -> None:
+    site = make_site("local-root", settings='[local]\nruntime = "runc"\n')
+    config = site.config("sleep", "600")
+    config["linux"]["resources"] = {"pids": {"limit": 100}}
+    site.must("run", "--detach", "--bundle", str(site.bundle(config)), "limited")
+    [file] = Path("/sys/fs/cgroup").rglob("*-limited/pids.max")
+    for limit in ("100", "50", "100"):
+        site.must("update", "--pids-limit", limit, "limited")
+        assert file.read_text() == f"{limit}\n"
+    site.must("delete", "--force", "limited")
 
 
 @pytest.mark.covers("scrun pause, resume")
