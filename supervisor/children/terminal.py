@@ -7,12 +7,18 @@ import termios
 
 import msgspec
 
+from scrun.oci.config import ConsoleSize
 
-def give_a_size(terminal: int) -> None:
+_USUAL = ConsoleSize(height=24, width=80)
+_LARGEST = 0xFFFF
+
+
+def give_a_size(terminal: int, size: ConsoleSize = _USUAL) -> None:
     """Set a terminal's size if it has none: otherwise srun (22.05) passes on no changes."""
     if os.get_terminal_size(terminal) == (0, 0):
-        size = struct.pack("HHHH", 24, 80, 0, 0)
-        fcntl.ioctl(terminal, termios.TIOCSWINSZ, size)  # ioctl_tty(2)
+        rows, columns = min(size.height, _LARGEST), min(size.width, _LARGEST)
+        packed = struct.pack("HHHH", rows, columns, 0, 0)
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, packed)  # ioctl_tty(2)
 
 
 def write_size(bundle: str, terminal: int) -> None:

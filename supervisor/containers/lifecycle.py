@@ -25,6 +25,7 @@ from scrun.oci.config import Bundle
 from scrun.oci.lookup import Found
 from scrun.settings.slurm.engine_flags import read_flags
 from scrun.settings.slurm.request_sources import read_requests
+from scrun.supervisor.children.terminal import give_a_size
 from scrun.supervisor.containers.admission import ProgramNotFound, admit, called_as
 from scrun.supervisor.containers.anchors import Anchor, forward_signals
 from scrun.supervisor.containers.caller import Caller
@@ -43,6 +44,7 @@ from scrun.supervisor.contracts.running import RunningContainer
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.stager import Stager, Submission
 from scrun.supervisor.core.nurseries import Tasks, unwrapped
+from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.failures import NotMade, not_started
 from scrun.supervisor.plugins.choose_stager import Stagers
 from scrun.supervisor.scripts.spank.around import plugin_stack
@@ -231,6 +233,8 @@ class Lifecycle(Phases):
                 self._capture(captured)
         elif self._create_request.in_foreground and config.process.terminal:
             self._stdio.mark_as_terminal()
+        if (size := config.process.console_size) and self._stdio.terminal is not None:
+            await in_thread(give_a_size, self._stdio.terminal, size)
         return bundle
 
     def _request(self, bundle: Bundle) -> JobRequest:

@@ -20,6 +20,7 @@ from scrun.oci.process import (
     process_from_file,
     process_from_options,
 )
+from scrun.supervisor.children.terminal import give_a_size
 from scrun.supervisor.containers.live_session import NotRunnableError, Prepared
 from scrun.supervisor.contracts.create_request import CommandLine
 from scrun.supervisor.contracts.staged import Staged
@@ -56,6 +57,8 @@ def prepare(call: CommandLine, bundle: Bundle, staged: Staged, terminal: int | N
             process.pop(unwanted, None)  # staging removed it: the node does not support it
     fitting_user(process, running)
     if terminal is not None:
+        if typed.console_size:
+            give_a_size(terminal, typed.console_size)
         columns, rows = os.get_terminal_size(terminal)
         process["consoleSize"] = {"height": rows, "width": columns}
     program = find_program(_looking_at(bundle, staged, typed))

@@ -20,7 +20,7 @@ from tests.harness.life import Life
 from tests.harness.processes import processes
 from tests.harness.program import run_program
 from tests.harness.site import Site
-from tests.harness.terminal import Terminal, open_terminal
+from tests.harness.terminal import ConsoleSocket, Terminal, open_terminal
 from tests.harness.versions import slurm_version
 from tests.harness.wait import wait_until, wait_while
 
@@ -244,6 +244,32 @@ def test_shell(site: Site, running: Life, terminal: tuple[Terminal, int]) -> Non
     here.write("echo it is $TERM; exit 6\n")
     here.read_until("it is vt220", 20)
     assert process.wait(20) == 6
+
+
+@pytest.mark.covers("scrun exec: --process", "scrun(1) --console-socket")
+@TWO
+def test_the_first_size_of_a_terminal(site: Site) -> None:
+    """docker gives it in `consoleSize`, for the container's terminal and that of an `exec`."""
+    # crun sets it just after the program has started
+    size = "until stty size 2>/dev/null; do sleep 0.05; done"
+    config = site.config("sh", "-c", f"{size}; read x", terminal=True)
+    config["process"]["consoleSize"] = {"height": 33, "width": 44}
+    life = site.life(config=config, terminal=True).created()
+    life.start()
+    assert life.terminal().read_until("44").split() == ["33", "44"]
+    process = site.base / "b" / "process.json"
+    sized = {"args": ["sh", "-c", size], "env": ["PATH=/bin"], "cwd": "/", "terminal": True}
+    process.write_text(json.dumps({**sized, "consoleSize": {"height": 55, "width": 66}}))
+    site.user.give(process)
+    console = ConsoleSocket(site.base / "b" / "console")
+    words = ["--detach", "--console-socket", str(console.path), "--process", str(process)]
+    with site.popen("exec", *words, life.id) as calling:
+        terminal = console.receive()
+        assert calling.wait(30) == 0
+    assert terminal.read_until("66").split() == ["55", "66"]
+    console.close()
+    life.kill("KILL")
+    assert life.wait() == 137
 
 
 @pytest.mark.covers("scrun exec: --tty", "scrun shell")
