@@ -73,6 +73,24 @@ def find_program(bundle: Bundle) -> Found | NotFound | Unknown:
         return Unknown(f"{name!r}: {error}")
 
 
+def find_directory(bundle: Bundle) -> str | NotFound | Unknown:
+    """Look for `process.cwd`: return its path with links resolved. As `find_program`, in a thread.
+
+    The runtime makes it for a container's first program, and not for another one.
+    """
+    cwd = bundle.config.process.cwd
+    try:
+        with _Tree(bundle) as tree:
+            mode, path = tree.look_up(cwd)
+    except _MissingError:
+        return NotFound(f"working directory `{cwd}`: no such file or directory", 127)
+    except (_UnclearError, OSError, ValueError) as unclear:
+        return Unknown(f"{cwd!r}: {unclear}")
+    if not stat.S_ISDIR(mode):
+        return NotFound(f"working directory `{cwd}`: not a directory", 126)
+    return path
+
+
 def _search(tree: "_Tree", bundle: Bundle, name: str) -> Found | NotFound | Unknown:
     process = bundle.config.process
     paths = [entry[5:] for entry in process.env if entry.startswith("PATH=")]

@@ -11,6 +11,9 @@ from scrun.supervisor.contracts.first_process import CreatesFirst
 # a terminal's last output may end without a newline (see `read_log`)
 _ENTRY = re.compile(r'^\{|\{(?=\s*"(?:level|msg|time)":)', re.MULTILINE)
 _DECODER = json.JSONDecoder()
+# crun: chdir `X`: No such file or directory; later ones: chdir to `X`: …
+# runc: chdir to cwd ("X") set in config.json failed: no such file or directory
+_DIRECTORY = re.compile(r"\bchdir (?:to )?(?:`|cwd \()")
 
 
 def read_log(content: bytes) -> tuple[str, bytes]:
@@ -42,7 +45,7 @@ def read_log(content: bytes) -> tuple[str, bytes]:
 
 
 def program_failure(text: str) -> int | None:
-    """Recognize a runtime's message that the program cannot be run.
+    """Recognize a runtime's message that the program cannot be run, or not where it should.
 
     Args:
         text: The message of crun or runc.
@@ -54,9 +57,12 @@ def program_failure(text: str) -> int | None:
     # crun: executable file `X` not found in $PATH: No such file or directory
     # runc: exec: "X": executable file not found in $PATH; exec: "X": stat X: no such file or …
     about_program = "executable file" in text or "exec: " in text or "open executable" in text
-    if about_program and ("not found" in text or "o such file or directory" in text):
+    about_directory = _DIRECTORY.search(text) is not None
+    if not (about_program or about_directory):
+        return None
+    if "o such file or directory" in text or (about_program and "not found" in text):
         return 127
-    if about_program and "ermission denied" in text:
+    if "ermission denied" in text or (about_directory and "ot a directory" in text):
         return 126
     return None
 

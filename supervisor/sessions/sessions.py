@@ -8,7 +8,7 @@ import msgspec
 
 from scrun.cli.parse import Parsed
 from scrun.core.errors import UsageError
-from scrun.images.lookup import find_program
+from scrun.images.lookup import find_directory, find_program
 from scrun.images.squashfs import file_of
 from scrun.oci.config import Bundle, Process, read_config
 from scrun.oci.document import read_file
@@ -61,12 +61,14 @@ def prepare(call: CommandLine, bundle: Bundle, staged: Staged, terminal: int | N
             give_a_size(terminal, typed.console_size)
         columns, rows = os.get_terminal_size(terminal)
         process["consoleSize"] = {"height": rows, "width": columns}
-    program = find_program(_looking_at(bundle, staged, typed))
-    if staged.overlaid:  # it may have been made or removed since
+    looking_at = _looking_at(bundle, staged, typed)
+    program, directory = find_program(looking_at), find_directory(looking_at)
+    if staged.overlaid:  # they may have been made or removed since
         return Prepared(process, False)
-    if isinstance(program, NotFound):
-        raise NotRunnableError(program.message, program.exit_status)
-    return Prepared(process, isinstance(program, Found))
+    for found in (directory, program):
+        if isinstance(found, NotFound):
+            raise NotRunnableError(found.message, found.exit_status)
+    return Prepared(process, isinstance(program, Found) and isinstance(directory, str))
 
 
 def _as_it_runs(bundle: Bundle, staged: Staged) -> Mapping[str, Any]:

@@ -127,6 +127,26 @@ def test_what_cannot_be_run(site: Site, running: Life, name: str, status: int, w
 
 
 @pytest.mark.covers("scrun exec: joins the container, its surroundings and status")
+@TWO
+@pytest.mark.parametrize(
+    ("cwd", "status", "words"),
+    [
+        ("/no-such-directory", 127, "no such file or directory"),
+        ("/dev/no-such-directory", 127, "no such file or directory"),  # only the runtime sees it
+        ("/bin/busybox", 126, "not a directory"),
+    ],
+)
+def test_where_it_cannot_be_run(
+    site: Site, running: Life, cwd: str, status: int, words: str
+) -> None:
+    done = site.run("exec", "--cwd", cwd, running.id, "true")
+    assert (done.returncode, done.stdout) == (status, "")
+    assert cwd in done.stderr
+    assert words in done.stderr.lower()
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.covers("scrun exec: joins the container, its surroundings and status")
 @pytest.mark.parametrize("site", ["local-user", "slurm-user"], indirect=True)
 def test_a_user_that_is_not_there(site: Site, running: Life) -> None:
     assert site.must("exec", "--user", "33", running.id, "id", "-u") == "33\n"

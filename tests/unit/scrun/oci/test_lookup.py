@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scrun.oci import lookup
 from scrun.oci.config import Bundle, Config, Mount, Process, Root
-from scrun.oci.lookup import Found, NotFound, Unknown, find_program
+from scrun.oci.lookup import Found, NotFound, Unknown, find_directory, find_program
 
 PATH = "PATH=/usr/bin:/bin"
 pytestmark = pytest.mark.usefixtures("no_descriptor_stays")
@@ -41,6 +41,26 @@ def find(
     process = Process(args=[name], cwd=cwd, env=list(env))
     config = Config("1.0.2", process, Root("rootfs"), mounts=list(mounts))
     return find_program(Bundle(str(rootfs.parent), "", config, {}, str(rootfs)))
+
+
+def find_cwd(rootfs: Path, cwd: str, *mounts: Mount) -> str | NotFound | Unknown:
+    config = Config("1.0.2", Process(args=["x"], cwd=cwd), Root("rootfs"), mounts=list(mounts))
+    return find_directory(Bundle(str(rootfs.parent), "", config, {}, str(rootfs)))
+
+
+def test_the_working_directory(rootfs: Path, tmp_path: Path) -> None:
+    (rootfs / "lib").symlink_to("usr/bin")
+    assert find_cwd(rootfs, "/lib/../") == "/usr"
+    assert find_cwd(rootfs, "/") == "/"
+    assert find_cwd(rootfs, "/bin/sh") == NotFound(
+        "working directory `/bin/sh`: not a directory", 126
+    )
+    for gone in ("/nope", "/bin/sh/x", "/nope/.."):
+        text = f"working directory `{gone}`: no such file or directory"
+        assert find_cwd(rootfs, gone) == NotFound(text, 127)
+    assert isinstance(find_cwd(rootfs, "/tmp/x", Mount("/tmp", type="tmpfs")), Unknown)
+    (tmp_path / "data").mkdir()
+    assert find_cwd(rootfs, "/data", bind(tmp_path / "data", "/data")) == "/data"
 
 
 def seen(path: str, called: str | None = None) -> Found:
