@@ -35,6 +35,11 @@ def read_file(name: str) -> bytes:
         raise BundleError(f"{name!r}: is not a file name: {error}") from error
 
 
+# an escaped backslash; a whole character; or a half of one
+_HIGH, _LOW = rb"\\u[Dd][89ABab][0-9A-Fa-f]{2}", rb"\\u[Dd][C-Fc-f][0-9A-Fa-f]{2}"
+_HALF = re.compile(rb"\\\\|%b%b|(%b|%b)" % (_HIGH, _LOW, _HIGH, _LOW))
+
+
 def decode(content: bytes, name: str) -> Any:  # noqa: ANN401
     """Parse JSON, without the members that are null: runc and crun treat those as absent.
 
@@ -59,6 +64,11 @@ def decode(content: bytes, name: str) -> Any:  # noqa: ANN401
         where = f" (byte {number.start()})" if number else ""
         raise BundleError(f"{name}: has an integer that is too large{where}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        if half := _half_of_a_character(content):
+            raise BundleError(
+                f"{name}: {half} is half of a character, which no text can have: write the "
+                "character itself"
+            ) from error
         raise BundleError(f"{name}: is not JSON: {error}") from error
     if _is_deeper(value, LEVELS):
         inner = value.items() if isinstance(value, dict) else ()
@@ -76,6 +86,20 @@ def member_path(parent: str, key: "str | int") -> str:
     if isinstance(key, int):
         return f"{parent}[{key}]"
     return f"{parent}.{key}" if parent else key
+
+
+def _half_of_a_character(content: bytes) -> str:
+    """Return the escape of a lone surrogate, if that is why it cannot be parsed; else "".
+
+    JSON's grammar has it; runc and crun each read another character in its place.
+    """
+    half = next((found[1] for found in _HALF.finditer(content) if found[1]), b"")
+    whole = _HALF.sub(lambda found: b"?" if found[1] else found[0], content)
+    try:
+        msgspec.json.decode(whole)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ""
+    return half.decode()
 
 
 def _is_deeper(value: object, levels: int) -> bool:

@@ -330,7 +330,9 @@ class Phases:
         self._journal.write("error", text, reported=not self.settled.is_set())
         shown = isinstance(self.failure, EngineError) and self.failure.shown
         self._ending = self._ending or taken(reason, text, shown=shown)
-        self.failure_shown = shown and not self._stdio.error_is_captured
+        # nobody has got the terminal of a console socket yet, nor captured output
+        is_seen = not self._stdio.error_is_captured and self._create_request.console is None
+        self.failure_shown = shown and is_seen
 
     def _has_lost_changes(self, error: StagingError) -> None:
         """Make it a failure that its changes may not have come back.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import CHECKOUT
-from tests.harness.program import output_of
+from tests.harness.program import output_of, run_program
 
 LAUNCHER = CHECKOUT / "bin" / "scrun"
 PYTHON = Path(sys.executable).resolve()
@@ -89,3 +89,15 @@ def test_an_editable_installation(tmp_path: Path) -> None:
     packages = prefix / "lib" / VERSION / "site-packages"
     (packages / "scrun.pth").write_text(f"{source}\n")
     assert call(program, "state") == [str(program), "state", "site"]
+
+
+def test_a_copy_elsewhere_says_why(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "scrun"
+    program.parent.mkdir()
+    program.write_bytes(LAUNCHER.read_bytes())
+    program.chmod(0o755)
+    done = run_program([program, "state", "x"], env={"PATH": os.defpath})
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"scrun: {program}: its packages are not in {tmp_path}" in done.stderr
+    assert "make a symbolic link" in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -18,7 +18,7 @@ from tests.harness.beside import RUNTIMES, Beside
 from tests.harness.processes import descendants
 from tests.harness.program import run_program
 from tests.harness.site import CGROUP2, Site
-from tests.harness.terminal import open_terminal
+from tests.harness.terminal import ConsoleSocket, open_terminal
 from tests.harness.wait import wait_until
 
 pytestmark = pytest.mark.covers("promise commands of crun and runc")
@@ -308,6 +308,22 @@ def test_one_that_cannot_be_made(
     assert "never_heard_of" in reason
     assert "never_heard_of" in ours.stderr
     assert ours.stderr.count("o such file") == 1, ours.stderr
+    assert ids(site) == []
+
+
+@pytest.mark.parametrize("command", ["run --detach", "create"])
+@pytest.mark.parametrize("site", ["local-root", "local-user"], indirect=True)
+def test_one_with_a_console_socket_that_cannot_be_made(site: Site, command: str) -> None:
+    """The terminal in which the runtime says why never gets to its reader."""
+    console = ConsoleSocket(site.base / "console")
+    config = site.config("true", terminal=True)
+    config["linux"]["sysctl"] = {"net.never_heard_of": "1"}
+    bundle = str(site.bundle(config))
+    words = (*command.split(), "--console-socket", str(console.path), "--bundle", bundle, "one")
+    said = site.fails(*words)
+    console.close()
+    assert "never_heard_of" in said
+    assert said.count("\n") == 1
     assert ids(site) == []
 
 

@@ -32,6 +32,31 @@ def test_bounds() -> None:
         decode(b'{"a":[1,{"b":"\\u0000"}]}', "x")
 
 
+@pytest.mark.parametrize(
+    ("text", "half"),
+    [
+        (rb"\ud800", rb"\ud800"),
+        (rb"\udc00x", rb"\udc00"),
+        (rb"\ude00\ud83d", rb"\ude00"),
+        (rb"\\ud83d \ud83d\ude00\uDBFF\u0041", rb"\uDBFF"),
+        (rb"\\ud800\q", b""),
+        (rb"\ud83d\ude00\q", b""),
+    ],
+)
+def test_half_of_a_character(text: bytes, half: bytes) -> None:
+    """JSON's grammar has it, and crun and runc read each something else."""
+    with pytest.raises(BundleError) as caught:
+        decode(b'{"a":"%b"}' % text, "x")
+    found = str(caught.value)
+    assert found.startswith(f"x: {half.decode()} is half of a character" if half else "x: is not")
+    assert "\n" not in found
+
+
+def test_half_of_a_character_behind_many_whole_ones() -> None:
+    with limited(), pytest.raises(BundleError, match="is half of a character"):
+        decode(b'{"a":"%b\\ud800"}' % (b"\\ud83d\\ude00" * 1_000_000), "x")
+
+
 def minimal(**members: object) -> bytes:
     base = {"ociVersion": "1.0.2", "process": {"args": ["sh"], "cwd": "/"}, "root": {"path": "r"}}
     return json.dumps({**base, **members}).encode()

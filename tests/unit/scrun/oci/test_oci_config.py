@@ -102,7 +102,7 @@ def test_null_is_absent(member: str) -> None:
     assert parse(with_member(member, None))[1] == parse(json.dumps(MINIMAL).encode())[1]
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"{'a': 1}", b'"\\ud800"', b"[" * 10**6])
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"{'a': 1}", b"[" * 10**6])
 def test_not_json(content: bytes) -> None:
     with pytest.raises(BundleError, match=r"config.json: (is not|has more than) "):
         parse(content)

@@ -86,7 +86,7 @@ def test_a_wrong_member_is_named(members: dict[str, object], reason: str) -> Non
         (b"\xff\xfe", "p.json: is not JSON: "),
         (b'{"args": ["\xff"], "cwd": "/"}', "p.json: is not JSON: "),
         # json.loads takes these two, and the runtime would get what it does not understand
-        (b'{"args": ["\\ud800"], "cwd": "/"}', "p.json: is not JSON: "),
+        (b'{"args": ["\\ud800"], "cwd": "/"}', "p.json: \\ud800 is half of a character"),
         (b'{"args": ["a"], "cwd": "/", "x": NaN}', "p.json: is not JSON: "),
         (b"[]", "p.json: is not the description of a process"),
         (b"null", "p.json: is not the description of a process"),
