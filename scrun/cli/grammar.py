@@ -64,7 +64,7 @@ _CONSOLE: Option = (
     "console-socket", "", "SOCKET", USED, ONCE, "Send the terminal's master to SOCKET",
 )  # fmt: skip
 _PID_FILE: Option = ("pid-file", "", "FILE", USED, ONCE, "Lock FILE and write the pid to it")
-_PRESERVE: Option = ("preserve-fds", "", "[N]", IGNORED, ONCE, "Pass N more file descriptors")
+_PRESERVE: Option = ("preserve-fds", "", "[N]", USED, ONCE, "Pass N more file descriptors")
 _PIDFD: Option = ("pidfd-socket", "", "SOCKET", IGNORED, ONCE, "Send a pidfd to SOCKET")
 
 _CREATE: tuple[Option, ...] = (

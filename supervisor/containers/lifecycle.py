@@ -272,9 +272,7 @@ class Lifecycle(Phases):
                 self._ledger.staged(staged)
                 for note in staged.notes:
                     self._journal.write("info", note)
-                if staged.missed:
-                    self._stdio.say(f"no effect in a job: {', '.join(staged.missed)}")
-                    await self._stdio.said()
+                await self._tell_missed(job, stack, staged)
                 step = Step(
                     bundle=staged.bundle,
                     arguments=staged.arguments,
@@ -285,6 +283,7 @@ class Lifecycle(Phases):
                     running=self._runs,
                     submitted=bundle.path,
                     tasks=staged.tasks,
+                    preserved=self._create_request.preserved,
                 )
                 if isinstance(job, CreatesFirst) and self._can_create_first(job, stack):
                     ending = await self._create_and_run(job, step, staged)
@@ -294,6 +293,29 @@ class Lifecycle(Phases):
                 self.become(Phase.STOPPING)
         except StagingError as error:
             self._has_lost_changes(error)
+
+    async def _tell_missed(self, job: Job, stack: Stack, staged: Staged) -> None:
+        """Say on standard error which options have no effect."""
+        missed = list(staged.missed)
+        if self._create_request.preserved and not (
+            isinstance(job, CreatesFirst)
+            and self._can_create_first(job, stack)
+            and self._engine_creates(job, staged)
+        ):
+            missed.append("--preserve-fds")
+        if missed:
+            where = "" if self._engine.name == "local" else " in a job"
+            self._stdio.say(f"no effect{where}: {', '.join(missed)}")
+            await self._stdio.said()
+
+    def _engine_creates(self, job: CreatesFirst, staged: Staged) -> bool:
+        """Tell whether an engine's `create` runs the runtime.
+
+        Its monitor becomes the container's parent and sees the end at once. So that is done only if
+        nothing must happen before, such as bringing back the container's changes.
+        """
+        unchanged = staged.moved is None and not staged.copied_from
+        return job.below_engine and self._create_request.is_create and unchanged
 
     def _can_create_first(self, job: CreatesFirst, stack: Stack) -> bool:
         """Tell whether the runtime can create the container before it is to start.
@@ -313,15 +335,9 @@ class Lifecycle(Phases):
             return not_started(error.words, shown=error.shown)
 
     async def _create_first(self, job: CreatesFirst, step: Step, staged: Staged) -> Ending:
-        """Have the runtime create the container, and run it to its end.
-
-        If an engine's `create` runs the runtime, its monitor becomes the container's parent and
-        sees the end at once. So that is done only if nothing must happen before, such as bringing
-        back the container's changes.
-        """
+        """Have the runtime create the container, and run it to its end."""
         self._creation.making = True
-        unchanged = staged.moved is None and not staged.copied_from
-        engines = job.below_engine and self._create_request.is_create and unchanged
+        engines = self._engine_creates(job, staged)
         call, console = self._caller.call, self._create_request.console
         async with job.created(step, call, console) if engines else job.created(step) as process:
             self._first_process = process

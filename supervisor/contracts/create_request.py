@@ -14,6 +14,7 @@ from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.core.limits import soft_limits
 from scrun.supervisor.log.journal import Shown
 
+_DIGITS_OF_FDS = 4
 _ENGINES_OF_JOBS = ("auto", "slurm")
 _OF_CRUN = {"warning": "info"}
 _LOUDER = ("info", "verbose", "debug", "debug2", "debug3", "debug4", "debug5")
@@ -36,6 +37,7 @@ class CreateRequest(msgspec.Struct, frozen=True):
         in_foreground: Whether it is a `run` without `--detach`: the container uses its terminal.
         keeps_output: Whether it is a `run --detach`: output for a terminal is captured.
         task: The task of Slurm's that the caller is in, `JOB.STEP.TASK`; "" for none.
+        preserved: How many descriptors after standard error are for the container.
     """
 
     id: str
@@ -51,6 +53,7 @@ class CreateRequest(msgspec.Struct, frozen=True):
     in_foreground: bool = False
     keeps_output: bool = False
     task: str = ""
+    preserved: int = 0
 
     @property
     def is_create(self) -> bool:
@@ -152,7 +155,22 @@ def read_create_request(fields: Sequence[bytes], *commands: str) -> CreateReques
         in_foreground=parsed.command == "run" and not parsed.count("detach"),
         keeps_output=parsed.command == "run" and bool(parsed.count("detach")),
         task=place.name if place.task else "",
+        preserved=preserved_fds(parsed),
     )
+
+
+def preserved_fds(parsed: Parsed) -> int:
+    """Return the value of `--preserve-fds`; without one the option means nothing, as in scrun(1).
+
+    Raises:
+        UsageError: It is not a number of descriptors.
+    """
+    text = parsed.text("preserve-fds")
+    if text is None:
+        return 0
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS_OF_FDS):
+        raise UsageError(f"--preserve-fds {text!r}: a number of descriptors expected")
+    return int(text)
 
 
 def own_create_request(argv: Sequence[str], command: str) -> CreateRequest:

@@ -116,6 +116,7 @@ class Step(msgspec.Struct, frozen=True):
         variables: Added to its environment, config.json's `process.env`; None removes one.
         submitted: The bundle as its caller knows it, which may be another directory.
         tasks: What is each task's own; empty: they have all the same.
+        preserved: How many more descriptors a runtime that `create` calls passes on to it.
     """
 
     bundle: str
@@ -128,6 +129,7 @@ class Step(msgspec.Struct, frozen=True):
     variables: Mapping[str, str | None] = {}
     submitted: str = ""
     tasks: Sequence[OfTask] = ()
+    preserved: int = 0
 
 
 class Program(msgspec.Struct, frozen=True):

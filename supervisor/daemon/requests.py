@@ -24,6 +24,7 @@ from scrun.supervisor.containers.containers import Containers
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.create_request import (
     CreateRequest,
+    preserved_fds,
     read_command_line,
     read_create_request,
 )
@@ -344,8 +345,12 @@ class ClientRequest:
         *stdio, anchor = self._fds
         options = ("tty", "console-socket")  # docker gives only the socket
         terminal = call.parsed.command == "shell" or any(map(call.parsed.options.get, options))
+        preserved = preserved_fds(call.parsed)
         self._fds.clear()  # they are the session's now
         streams = Stdio(stdio, terminal=terminal)
+        if preserved:
+            streams.say("no effect: --preserve-fds")
+            await streams.said()
         await execute(container, call, Anchor(anchor), streams)
         return DONE
 

@@ -190,7 +190,12 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(container, bundle=bundle)
 
     def create(
-        self, container: RuntimeContainer, log: str, pid_file: str, console: str | None
+        self,
+        container: RuntimeContainer,
+        log: str,
+        pid_file: str,
+        console: str | None,
+        preserved: int = 0,
     ) -> list[str]:
         """Return the command that creates a container without starting its program.
 
@@ -199,6 +204,7 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
             log: The runtime's error log, as JSON; errors go to standard error as well.
             pid_file: Where it writes the first process's pid.
             console: The socket that receives the terminal, if there is one.
+            preserved: How many descriptors after standard error the container gets.
         """
         bundle, config = self._bundle(container)
         return runtimes.create_command(
@@ -210,6 +216,7 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
             log=log,
             pid_file=pid_file,
             console=console,
+            preserved=preserved,
         )
 
     def start(self, container: RuntimeContainer) -> list[str]:

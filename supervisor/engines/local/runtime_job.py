@@ -76,7 +76,7 @@ class RuntimeJob(LocalJob):
             if call is None:
                 reaper = Reaper(stack, step, record, pid_file, self._child_env)
                 call, console = reaper.call, reaper.console
-            await self._make(step, call, pid_file, console, shown=reaper is not None)
+            await self._make(step, call, pid_file, console, ours=reaper is not None)
             await in_thread(os.chmod, pid_file, 0o600)  # runtimes apply the caller's umask
             pid = await in_thread(_read_pid, pid_file)
             try:
@@ -111,7 +111,7 @@ class RuntimeJob(LocalJob):
             first.close()
 
     async def _make(
-        self, step: Step, call: Call, pid_file: str, console: str | None, *, shown: bool
+        self, step: Step, call: Call, pid_file: str, console: str | None, *, ours: bool
     ) -> None:
         log = os.path.join(self._request.record, "runtime.log")
         commands = self._runtime_commands
@@ -121,10 +121,12 @@ class RuntimeJob(LocalJob):
             )
         # a runtime whose `scrun create` was killed must not create the container later
         before = [own_program("setpriv"), "--pdeathsig", "KILL", "--"]
-        status = await call([*before, *commands.create(self._container, log, pid_file, console)])
+        preserved = 0 if ours else step.preserved  # only the caller has them
+        create = commands.create(self._container, log, pid_file, console, preserved)
+        status = await call([*before, *create])
         if status:
             reason, _ = await read_tail(log)
-            raise NotMade(reason or f"status {status}", shown=shown and bool(reason))
+            raise NotMade(reason or f"status {status}", shown=ours and bool(reason))
 
     async def begin(self) -> None:
         """Call the runtime's `start`.

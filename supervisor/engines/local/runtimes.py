@@ -228,6 +228,7 @@ def create_command(
     pid_file: str,
     console: str | None,
     config: str | None = None,
+    preserved: int = 0,
 ) -> list[str]:
     """Return the command that creates a container without starting its program.
 
@@ -242,10 +243,12 @@ def create_command(
         pid_file: Where it writes the first process's pid.
         console: The socket that receives the terminal, if there is one.
         config: A file to read instead of the bundle's config.json, if the runtime can.
+        preserved: How many descriptors after standard error the container gets.
     """
     words = ["create", *_bundle(bundle, config), "--pid-file", pid_file]
     terminal = ["--console-socket", console] if console is not None else []
-    return [*_global_options(runtime, root, log), *words, *terminal, "--", id]
+    more = [f"--preserve-fds={preserved}"] if preserved else []
+    return [*_global_options(runtime, root, log), *words, *terminal, *more, "--", id]
 
 
 def _bundle(bundle: str, config: str | None) -> list[str]:

@@ -311,6 +311,59 @@ def test_one_that_cannot_be_made(
     assert ids(site) == []
 
 
+@pytest.mark.covers("scrun(1) --preserve-fds")
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("option", ["--preserve-fds 2", "LISTEN_FDS=2"])
+def test_more_descriptors(make_site: MakeSite, runtime: str, option: str) -> None:
+    """A container that is created here gets them, as with crun and runc."""
+    site = make_site("local-root", settings=f'[local]\nruntime = "{runtime}"\n')
+    before = CGROUP2 if runtime == "crun" else ()
+    script = (
+        'read a <&3; read b <&4; echo "$a $b ${LISTEN_FDS:-none}"; '
+        "(true <&5) 2>/dev/null || echo no more"
+    )
+    config = site.config("sh", "-c", script)
+    config["mounts"] = [mount for mount in config["mounts"] if mount["type"] != "cgroup"]
+    bundle = site.bundle(config)
+    listen, words = (option, "") if "=" in option else ("", option)
+    said = []
+    for command in (site.command, Beside(runtime, site.base / "beside").command):
+        own = [] if command is not site.command else before
+        called = shlex.join([*own, *command])
+        create = f"{listen} {called} create {words} --bundle {bundle} one"
+        text = (
+            f"exec 3< <(echo first) 4< <(echo second) 5</dev/null; {create} && exec 3<&- 4<&- 5<&-"
+        )
+        done = run_program(
+            ["bash", "-c", f"{{ {text}; }} >{site.base}/out 2>&1; {called} start one"],
+            env=site.environment,
+            cwd=site.base,
+        )
+        assert done.returncode == 0, (done, (site.base / "out").read_text())
+        wait_until("its words", lambda: "no more" in (site.base / "out").read_text())
+        said.append((site.base / "out").read_text())
+        run_program(["bash", "-c", f"{called} delete --force one"], env=site.environment)
+    assert said[0] == said[1]
+    if (runtime, option) != ("crun", "LISTEN_FDS=2"):  # crun's `create` heeds it not
+        assert said[0].startswith("first second ")
+
+
+@pytest.mark.covers("scrun(1) --preserve-fds")
+@pytest.mark.parametrize("site", ["local-root", "slurm-user"], indirect=True)
+def test_descriptors_that_it_does_not_get(site: Site) -> None:
+    where = " in a job" if site.engine == "slurm" else ""
+    done = site.run("run", "--preserve-fds", "1", "--bundle", site.bundle_of("true"), "one")
+    assert (done.returncode, done.stderr) == (0, f"scrun: no effect{where}: --preserve-fds\n")
+    life = site.life("sleep", "600").created().start()
+    life.wait_for("running")
+    done = site.run("exec", "--preserve-fds=1", life.id, "true")
+    assert (done.returncode, done.stderr) == (0, "scrun: no effect: --preserve-fds\n")
+    assert "a number" in site.fails("exec", "--preserve-fds=x", life.id, "true")
+    assert "a number" in site.fails("create", "--preserve-fds=-1", "--bundle", "b", "two")
+    life.kill("KILL")
+    assert life.wait() == 137
+
+
 @pytest.mark.parametrize("command", ["run --detach", "create"])
 @pytest.mark.parametrize("site", ["local-root", "local-user"], indirect=True)
 def test_one_with_a_console_socket_that_cannot_be_made(site: Site, command: str) -> None:
