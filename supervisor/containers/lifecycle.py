@@ -311,8 +311,8 @@ class Lifecycle(Phases):
     def _engine_creates(self, job: CreatesFirst, staged: Staged) -> bool:
         """Tell whether an engine's `create` runs the runtime.
 
-        Its monitor becomes the container's parent and sees the end at once. So that is done only if
-        nothing must happen before, such as bringing back the container's changes.
+        Its monitor becomes the container's parent and sees the end at once. So that is done only
+        if nothing must happen before, such as bringing back the container's changes.
         """
         unchanged = staged.moved is None and not staged.copied_from
         return job.below_engine and self._create_request.is_create and unchanged
