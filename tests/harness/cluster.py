@@ -223,16 +223,16 @@ def with_gpus(number: int) -> Iterator[None]:
             os.mknod(file, stat.S_IFCHR | 0o666, os.makedev(1, 3))  # /dev/null
         gres.write_text("".join(f"Name=gpu File={file}\n" for file in files))
         with_them = re.sub("^NodeName=.*", rf"\g<0> Gres=gpu:{number}", before, flags=re.MULTILINE)
-        _begin_with(f"{with_them}GresTypes=gpu\n")
+        begin_with(f"{with_them}GresTypes=gpu\n")
         yield
     finally:
         gres.unlink(missing_ok=True)
-        _begin_with(before)
+        begin_with(before)
         for file in files:
             file.unlink(missing_ok=True)
 
 
-def _begin_with(text: str) -> None:
+def begin_with(text: str) -> None:
     """Start the cluster's daemons again, with another slurm.conf."""
     nodes = slurm("sinfo", "-h", "-N", "-o", "%N").split()
     control("stop-controller")
