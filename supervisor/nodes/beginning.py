@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.connection import Shim
-from scrun.supervisor.nodes.dialing import RANDOM, Listener, Unreached
+from scrun.supervisor.nodes.dialing import Listener, Unreached
 from scrun.supervisor.nodes.listening import NotReached
 from scrun.supervisor.nodes.messages import Hello
+from scrun.supervisor.shim.frames import RANDOM
 
 ALONE = 600.0
 """How long a shim waits for a successor, in seconds, if nobody says otherwise."""
@@ -96,8 +97,9 @@ async def begun(shim: Shim, direct: Direct, journal: Journal, place: str, runtim
     if not why and place in _unreached:
         why = "as before"
     secret = os.urandom(RANDOM)
+    listener: Listener | None = None
     async with AsyncExitStack() as stack:
-        listener, port = None, 0
+        port = 0
         if not why:
             try:
                 listening = Listener(direct.ports, secret, journal).listening()
@@ -109,6 +111,8 @@ async def begun(shim: Shim, direct: Direct, journal: Journal, place: str, runtim
     hello = await shim.hello()
     if not shim.is_direct:
         journal.write("info", f"{hello.node}: streams go over srun: {why or shim.asked.error}")
-        if shim.asked.waited > direct.patience / 2:
+        # else somebody may have kept it from coming who is not there the next time
+        nobody_else = listener is None or not listener.strangers
+        if shim.asked.waited > direct.patience / 2 and nobody_else:
             _unreached.add(place)
     return hello

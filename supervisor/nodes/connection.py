@@ -10,7 +10,7 @@ import msgspec
 import trio
 
 from scrun.core.errors import described
-from scrun.core.text import printable_lines
+from scrun.core.text import one_line, printable, printable_lines
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
@@ -19,7 +19,7 @@ from scrun.supervisor.nodes.code import code, known_code
 from scrun.supervisor.nodes.dialing import Listener
 from scrun.supervisor.nodes.ends import Source
 from scrun.supervisor.nodes.link import Broken, Link
-from scrun.supervisor.nodes.messages import Asked, Ended, Event, Reply, decoded
+from scrun.supervisor.nodes.messages import Asked, Ended, Event, Reply, Strangers, decoded
 from scrun.supervisor.nodes.messages import Hello as Hello
 from scrun.supervisor.nodes.messages import ShimError as ShimError
 from scrun.supervisor.nodes.messages import ShimLost as ShimLost
@@ -44,6 +44,7 @@ BEGINS_WITH = HEADER.pack(EVENT, 0, 0)[:5]
 _LAST_DATA = 1.0
 _ANSWER = 5.0
 _MOST_WORDS = 500
+_SAID_AGAIN = 60.0  # seconds between lines about strangers
 
 
 class Awaited:
@@ -84,6 +85,7 @@ class Shim:
         self._come, self._hello = Awaited(), Awaited()
         self._asked_over: Link | None = None
         self._direct_scope: trio.CancelScope | None = None
+        self._say_from = 0.0
         self._last_call = 0
         self._last_target = 0
         self._calls: dict[int, Awaited] = {}
@@ -370,6 +372,15 @@ class Shim:
             if not os.WIFEXITED(ended.status) and not os.WIFSIGNALED(ended.status):
                 raise BrokenFrame(f"{ended.status} is no status of an end")
             self._take_ended(ended.target, ended.status, ended.memory, ended.lost)
+        elif event == "strangers":
+            self._say_strangers(decoded(payload, Strangers).who)
+
+    def _say_strangers(self, who: str) -> None:
+        if trio.current_time() >= self._say_from:  # whatever the shim does
+            self._say_from = trio.current_time() + _SAID_AGAIN
+            node = self._hello.value.node if self._hello.came else "a node"
+            text = f"{node}: connections for an image that are not of shims: {who}"
+            self._journal.write("info", printable(one_line(text)))
 
     def _take_ended(self, target: str, status: int, memory: bool, lost: bool) -> None:
         if memory:

@@ -15,8 +15,8 @@ from scrun.supervisor.core.nurseries import until, unwrapped
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.beginning import Direct, begin_call
 from scrun.supervisor.nodes.connection import Hello, Shim, ShimLost, connected
-from scrun.supervisor.nodes.dialing import RANDOM, Listener
-from scrun.supervisor.shim.frames import CALL, frame
+from scrun.supervisor.nodes.dialing import Listener
+from scrun.supervisor.shim.frames import CALL, RANDOM, frame
 
 _PATIENCE = 5.0
 _PIECE = 1 << 16

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from scrun.core.errors import ScrunError
 from scrun.supervisor.core.threads import look
+from scrun.supervisor.shim.door import BACKLOG
 from scrun.supervisor.shim.frames import FROM_SRUN, LOOPBACK
 
-BACKLOG = 64
 _NAMES = 2.0
 
 

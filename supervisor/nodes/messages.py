@@ -1,7 +1,7 @@
 """What a shim says: replies, events, errors."""
 
 from collections.abc import Collection, Mapping
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -70,6 +70,12 @@ class Ended(msgspec.Struct, frozen=True):
     status: int
     memory: bool = False
     lost: bool = False
+
+
+class Strangers(msgspec.Struct, frozen=True):
+    """That others have come to a port of a shim's, see `supervisor.shim`."""
+
+    who: Annotated[str, msgspec.Meta(max_length=1000)]
 
 
 class Target(msgspec.Struct, frozen=True):

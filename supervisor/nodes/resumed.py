@@ -18,7 +18,7 @@ from scrun.supervisor.nodes.link import Link
 from scrun.supervisor.nodes.listening import addresses
 from scrun.supervisor.nodes.messages import Hello, Resumed, ShimError, decoded
 from scrun.supervisor.nodes.streams import ContainerStreams
-from scrun.supervisor.shim.frames import CALL, frame
+from scrun.supervisor.shim.frames import CALL, RANDOM, frame
 
 _DIAL_PATIENCE = 2.0
 _NO_STDIO = (-1, -1, -1)
@@ -91,7 +91,7 @@ class ResumedShim(Shim):
         for target, container in targets.items():
             self._targets[target] = Awaited()
             self._container_of[target] = container
-        secret = os.urandom(32)
+        secret = os.urandom(RANDOM)
         async with (
             Listener(ports, secret, self._journal).listening() as listener,
             unwrapped() as nursery,

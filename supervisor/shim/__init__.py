@@ -41,7 +41,8 @@ than 1 KiB. Where there is an oci.conf, no runtime is looked for. `ended`:
 process here for want of memory and this may be why a container has ended, "lost": whether its
 images went away, and it was killed}`; it comes after the reply to the target's `create` or `exec`,
 and all END frames of its output follow or precede it.
-`resumed`: the answer to `resume`.
+`resumed`: the answer to `resume`. `strangers`: `{"who": how many of whom}`, those who came for an
+image and did not know its secret, whenever there are more of them.
 
 **Calls.** A target is a container or an exec, by the `id` that the supervisor gave it, never used
 twice.
@@ -146,10 +147,11 @@ has ended, if its first process is not left to the shim. A terminal is made by t
 **Images on the node** (`cache`) are for nodes that do not see the store of images. A peer's
 connection begins with the proof below, the peer as the shim; then come the image's bytes.
 
-**Connection.** The direct connection begins with a proof from both ends that they know the secret
-(`frames.proof`): the shim sends 32 random bytes, the supervisor 32 of its own, the shim
-`proof(secret, b"shim", both)`, the supervisor `proof(secret, b"supervisor", both)`; `both` is the
-shim's bytes and the supervisor's. Frames follow.
+**Connection.** Each connection begins with a proof from both ends that they know the secret. Who
+connects, the shim, sends what only who knows it can say (`frames.knock`, 32 bytes that were never
+said before), the supervisor 32 random bytes, the shim `frames.proof(secret, b"shim", both)`, the
+supervisor `proof(secret, b"supervisor", both)`; `both` is the shim's bytes and the supervisor's.
+Frames follow. Who connects and is no shim is kept out by a `door.Door`, at each port.
 
 **Signals** that Slurm sends the step (SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2) go to
 the first process of each container, whether there is a supervisor or not: slurmstepd sends them to

@@ -15,7 +15,7 @@ import fcntl
 import os
 import signal
 
-from .courier import WHOLE, Courier
+from .courier import FAILED, STRANGERS, WHOLE, Courier
 from .dial import dial
 from .files import remove_file
 from .listen import listen
@@ -27,6 +27,7 @@ from .words import Refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from .children import Children
@@ -43,7 +44,12 @@ class Cache:
     """What this shim has of them."""
 
     def __init__(
-        self, loop: "Loop", children: "Children", streams: "Streams", address: str
+        self,
+        loop: "Loop",
+        children: "Children",
+        streams: "Streams",
+        address: str,
+        tell_strangers: "Callable[[str], None]",
     ) -> None:
         """Have none.
 
@@ -52,7 +58,9 @@ class Cache:
             children: What starts and reaps.
             streams: What brings images from the supervisor.
             address: Ours, as others may reach it; "" if it is not known.
+            tell_strangers: Called with who came for an image and did not know its secret.
         """
+        self.tell_strangers = tell_strangers
         self._address = address
         self.loop, self.children, self.streams = loop, children, streams
         self._had: dict[str, Image] = {}
@@ -252,28 +260,34 @@ class Image:
                 try:
                     begins = dial(*peer).detach()
                 except (OSError, OverflowError) as error:
-                    os.write(there, str(error).encode(errors="replace"))
+                    courier.tell(FAILED, str(error))
                     return 1
             courier.take_from(begins)
             return courier.run()
 
-        words: list[bytes] = []
+        lines = _Lines(here)
 
         def told(_: int) -> None:
-            words.append(os.read(here, _WORDS))
-            self._cache.loop.forget(here)
-            os.close(here)
-            if words == [WHOLE] and self._comes and not self._over:
-                self._complete()
+            for line in lines.read():
+                if line == WHOLE and self._comes and not self._over:
+                    self._complete()
+                elif line[:1] == STRANGERS:
+                    self._cache.tell_strangers(line[1:].decode("utf-8", "replace").strip())
+                elif line[:1] == FAILED:
+                    words.append(line[1:].decode("utf-8", "replace").strip())
+            if lines.is_over:
+                self._cache.loop.forget(here)
 
         def ended(_: int) -> None:
             self._pid = 0
-            if not words:
-                told(0)
+            told(0)
+            self._cache.loop.forget(here)
+            os.close(here)
             if self._comes and not self._over:
-                why = words[0].decode(errors="replace") or "what carried it was killed"
+                why = "".join(words) or "what carried it was killed"
                 self._answer({"error": f"{self._path}: {why}"})
 
+        words: list[str] = []
         kept = [fd for fd in (self._fd, source, there) if fd >= 0]
         kept += [] if listener is None else [listener.fileno()]
         try:
@@ -318,3 +332,28 @@ class Image:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+class _Lines:
+    """Lines of a pipe, as they come.
+
+    Attributes:
+        is_over: Whether it has ended.
+    """
+
+    def __init__(self, fd: int) -> None:
+        """Read a non-blocking descriptor."""
+        self.is_over = False
+        self._fd, self._rest = fd, b""
+
+    def read(self) -> "list[bytes]":
+        """Return those that have come, with their ends."""
+        while not self.is_over:
+            try:
+                data = os.read(self._fd, _WORDS)
+            except BlockingIOError:
+                break
+            self.is_over = not data
+            self._rest += data
+        *lines, self._rest = self._rest.split(b"\n")
+        return [line + b"\n" for line in lines]

@@ -5,23 +5,23 @@ much later than the first.
 """
 
 import _socket as socket  # without its enums, which take some ms
-import hmac
 import os
 import select
 import time
 
-from .frames import proof
+from .door import Door
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-WHOLE = b"+"
+WHOLE = b"+\n"
 """What it tells when all has come."""
 
-_NONCE = _PROOF = 32
+FAILED, STRANGERS = b"!", b"?"
+"""What other lines begin with: why it will not come; who came and did not know the secret."""
+
 _PIECE = 1 << 18
-_MOST_UNPROVED = 16
 _STALLED = 60.0  # seconds without a byte
 _LATE = 30.0  # seconds for peers to come, once all is there
 _IN, _OUT = select.POLLIN, select.POLLOUT
@@ -36,14 +36,13 @@ class Courier:
         Args:
             image: Where it is written, and read; a descriptor.
             size: How many bytes it has.
-            told: Where WHOLE goes, or why it will not come.
+            told: Where lines go about what becomes of it.
         """
         self._image, self._size, self._told = image, size, told
         self._there = 0
         self._source = -1
-        self._listener: socket.socket | None = None
-        self._secret = b""
-        self._left = 0
+        self._door: Door | None = None
+        self._left = self._named = 0
         self._peers: dict[int, _Peer] = {}
         self._poll = select.poll()
 
@@ -55,8 +54,8 @@ class Courier:
             secret: What peers have to know.
             peers: How many will come.
         """
-        self._listener, self._secret, self._left = listener, secret, peers
-        self._poll.register(listener.fileno(), _IN)
+        self._door, self._left = Door(listener, secret, peers), peers
+        self._poll.register(self._door.fileno(), _IN)
 
     def take_from(self, source: int) -> None:
         """Take it from a descriptor; -1: it is there."""
@@ -72,12 +71,23 @@ class Courier:
             if self._source >= 0:
                 self._take_all()
         except OSError as error:
-            os.write(self._told, (error.strerror or str(error)).encode())
+            self.tell(FAILED, error.strerror or str(error))
             return 1
+        finally:
+            self._name_strangers()
         os.write(self._told, WHOLE)
-        os.close(self._told)
         self._until(lambda: not self._left and not self._peers, _LATE)
+        self._name_strangers()
         return 0
+
+    def tell(self, begins: bytes, words: str) -> None:
+        """Tell something about it."""
+        os.write(self._told, begins + words.replace("\n", " ").encode(errors="replace") + b"\n")
+
+    def _name_strangers(self) -> None:
+        if self._door is not None and self._door.strangers > self._named:
+            self._named = self._door.strangers
+            self.tell(STRANGERS, self._door.who())
 
     def _take_all(self) -> None:
         if not self._until(lambda: self._source < 0, _STALLED):
@@ -93,9 +103,12 @@ class Courier:
             left = late - time.monotonic()
             if left <= 0:
                 return False
+            if self._door is not None:
+                left = min(left, self._door.patience())
             moved = False
-            for fd, events in self._poll.poll(left * 1000):
+            for fd, events in self._poll.poll(left * 1000 + 1):
                 moved = self._happened(fd, events) or moved
+            self._let_in()  # or out, if somebody is late
             if moved:
                 late = time.monotonic() + patience
         return True
@@ -105,9 +118,6 @@ class Courier:
         if fd == self._source:
             self._read()
             return True
-        if self._listener is not None and fd == self._listener.fileno():
-            self._accept()
-            return False
         peer = self._peers.get(fd)
         if peer is None:  # forgotten a moment ago
             return False
@@ -135,24 +145,17 @@ class Courier:
         for peer in self._peers.values():
             self._watch(peer)
 
-    def _accept(self) -> None:
-        assert self._listener is not None
-        try:
-            fd = _accepted(self._listener)
-        except OSError:
+    def _let_in(self) -> None:
+        """Pass it on to who has proved to know the secret."""
+        if self._door is None:
             return
-        unproved = [peer for peer in self._peers.values() if not peer.is_proved]
-        if len(unproved) >= _MOST_UNPROVED:
-            self._forget(unproved[0])
-        self._peers[fd] = _Peer(fd)
-        self._poll.register(fd, _IN)
+        for fd, _ in self._door.turn():
+            peer = self._peers[fd] = _Peer(fd)
+            self._left -= 1
+            self._poll.register(fd, 0)
+            self._watch(peer)
 
     def _go_on(self, peer: "_Peer", events: int) -> bool:
-        if not peer.is_proved:
-            if peer.proves(self._secret):
-                self._left -= 1
-                self._watch(peer)
-            return False
         if not events & _OUT:
             raise OSError("it has gone")
         more = min(self._there - peer.sent, _PIECE)
@@ -164,19 +167,12 @@ class Courier:
         return True
 
     def _watch(self, peer: "_Peer") -> None:
-        if peer.is_proved:
-            self._poll.modify(peer.fd, _OUT if peer.sent < self._there else 0)
+        self._poll.modify(peer.fd, _OUT if peer.sent < self._there else 0)
 
     def _forget(self, peer: "_Peer") -> None:
         self._poll.unregister(peer.fd)
         del self._peers[peer.fd]
         os.close(peer.fd)
-
-
-def _accepted(listener: socket.socket) -> int:
-    fd: int = listener._accept()[0]  # type: ignore[attr-defined]
-    os.set_blocking(fd, False)
-    return fd
 
 
 class _Peer:
@@ -185,36 +181,8 @@ class _Peer:
     Attributes:
         fd: Its connection.
         sent: How many bytes it has got.
-        is_proved: Whether it has proved to know the secret.
     """
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.sent = 0
-        self.is_proved = False
-        self._both = b""
-        self._said = b""
-
-    def proves(self, secret: bytes) -> bool:
-        """Take what it says; return whether it has proved to know the secret now.
-
-        Raises:
-            OSError: It does not know it, or has gone.
-        """
-        data = os.read(self.fd, (_PROOF if self._both else _NONCE) - len(self._said))
-        if not data:
-            raise OSError("it has gone")
-        self._said += data
-        if len(self._said) < _NONCE:
-            return False
-        said, self._said = self._said, b""
-        if not self._both:
-            own = os.urandom(_NONCE)
-            self._both = said + own
-            os.write(self.fd, own)
-            return False
-        if not hmac.compare_digest(said, proof(secret, b"shim", self._both)):
-            raise OSError("it does not know the secret")
-        os.write(self.fd, proof(secret, b"supervisor", self._both))
-        self.is_proved = True
-        return True

@@ -7,16 +7,17 @@ import select
 import time
 from _operator import _compare_digest as compare_digest  # hmac brings OpenSSL
 
-from .frames import proof
+from .frames import RANDOM, knock, proof
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
-_NONCE = 32
-_PROOF = 32
 _KEEP_IDLE = 300  # seconds: some firewalls forget a connection without traffic
 _SLOW = 1.0  # seconds for one that has begun to prove it
+_AGAIN = 0.1  # seconds until the next try of an address that turned us away
+_TURNED_AWAY = (errno.ECONNRESET, errno.EPIPE, None)  # None: it says nothing more
 _BUSY = (errno.EINPROGRESS, errno.EWOULDBLOCK, 0)
 
 
@@ -39,42 +40,46 @@ def dial(addresses: "Sequence[Sequence[object]]", secret: bytes, patience: float
         NoConnection: There is none.
     """
     deadline = time.monotonic() + patience
-    reasons: list[str] = []
+    reasons: dict[str, str] = {}  # the first one of each
     waiting: dict[int, _Attempt] = {}
-    poll = select.poll()
+    again: list[tuple[float, Any]] = []
     for host, port in addresses:
         name = f"{host}:{port}"
         try:
-            for family, kind, protocol, _, address in socket.getaddrinfo(
-                str(host).encode(),
-                int(str(port)),
-                0,
-                socket.SOCK_STREAM,  # bytes need no IDNA
-            ):
-                sock = socket.socket(family, kind, protocol)
-                sock.setblocking(False)
-                code = sock.connect_ex(address)
-                if code in _BUSY:
-                    waiting[sock.fileno()] = _Attempt(sock, name)
-                    poll.register(sock, select.POLLOUT)
-                else:
-                    reasons.append(f"{name}: {os.strerror(code)}")
-                    sock.close()
+            # bytes need no IDNA
+            places = socket.getaddrinfo(str(host).encode(), int(str(port)), 0, socket.SOCK_STREAM)
+            again += [(0.0, (name, place)) for place in places]
         except (OSError, ValueError) as error:
-            reasons.append(f"{name}: {error}")
+            reasons[name] = str(error)
     found = None
-    while waiting and found is None and deadline > time.monotonic():
-        for fd, _ in poll.poll(max(0, int((deadline - time.monotonic()) * 1000) + 1)):
+    poll = select.poll()
+    while (waiting or again) and found is None:
+        now = time.monotonic()
+        if now >= deadline:
+            break
+        while again and again[0][0] <= now:
+            name, place = again.pop(0)[1]
+            try:
+                attempt = _Attempt(name, place)
+            except OSError as error:
+                reasons.setdefault(name, error.strerror or str(error))
+            else:
+                waiting[attempt.sock.fileno()] = attempt
+                poll.register(attempt.sock, select.POLLOUT)
+        until = min([deadline, *(when for when, _ in again)])
+        for fd, _ in poll.poll(max(0, int((until - now) * 1000) + 1)):
             attempt = waiting[fd]
             try:
                 if not attempt.ours:
-                    attempt.begin()
+                    attempt.knock(secret)
                     poll.modify(fd, select.POLLIN)  # who accepts and says nothing delays nobody
                     continue
                 _prove(attempt, secret, min(deadline, time.monotonic() + _SLOW))
             except OSError as error:
-                reasons.append(f"{attempt.name}: {error.strerror or error}")
+                reasons.setdefault(attempt.name, error.strerror or str(error))
                 attempt.sock.close()
+                if attempt.ours and error.errno in _TURNED_AWAY:  # there may be a crowd
+                    again.append((time.monotonic() + _AGAIN, (attempt.name, attempt.place)))
             else:
                 found = attempt.sock
             poll.unregister(fd)
@@ -82,10 +87,10 @@ def dial(addresses: "Sequence[Sequence[object]]", secret: bytes, patience: float
             if found is not None:
                 break
     for attempt in waiting.values():
-        reasons.append(f"{attempt.name}: no answer")
+        reasons.setdefault(attempt.name, "no answer")
         attempt.sock.close()
     if found is None:
-        raise NoConnection("; ".join(reasons) or "no address")
+        raise NoConnection("; ".join(map(": ".join, reasons.items())) or "no address")
     found.setblocking(False)
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -94,14 +99,33 @@ def dial(addresses: "Sequence[Sequence[object]]", secret: bytes, patience: float
 
 
 class _Attempt:
-    """A connection to one address."""
+    """A connection to one address.
 
-    def __init__(self, sock: socket.socket, name: str) -> None:
-        self.sock, self.name = sock, name
+    Attributes:
+        ours: What we have said first.
+    """
+
+    def __init__(self, name: str, place: "tuple[Any, ...]") -> None:
+        """Begin to connect.
+
+        Args:
+            name: The address' name.
+            place: It, as getaddrinfo(3) gives it.
+
+        Raises:
+            OSError: It cannot be.
+        """
+        self.name, self.place = name, place
         self.ours = b""
+        self.sock = socket.socket(*place[:3])
+        self.sock.setblocking(False)
+        code = self.sock.connect_ex(place[4])
+        if code not in _BUSY:
+            self.sock.close()
+            raise OSError(code, os.strerror(code))
 
-    def begin(self) -> None:
-        """Send our random bytes: it is connected.
+    def knock(self, secret: bytes) -> None:
+        """Say that we know the secret: it is connected.
 
         Raises:
             OSError: It is not.
@@ -109,15 +133,15 @@ class _Attempt:
         code = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             raise OSError(code, os.strerror(code))
-        self.ours = os.urandom(_NONCE)
+        self.ours = knock(secret, os.urandom(RANDOM // 2))
         self.sock.sendall(self.ours)
 
 
 def _prove(attempt: _Attempt, secret: bytes, deadline: float) -> None:
     sock = attempt.sock
-    both = attempt.ours + _exactly(sock, _NONCE, deadline)
+    both = attempt.ours + _exactly(sock, RANDOM, deadline)
     sock.sendall(proof(secret, b"shim", both))
-    if not compare_digest(_exactly(sock, _PROOF, deadline), proof(secret, b"supervisor", both)):
+    if not compare_digest(_exactly(sock, RANDOM, deadline), proof(secret, b"supervisor", both)):
         raise OSError(errno.EACCES, "the other end does not know the secret")
 
 

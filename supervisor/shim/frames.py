@@ -35,7 +35,11 @@ WINDOW = 1 << 20
 
 SCRIPT_OUTPUT = 1 << 23
 
+RANDOM = 32
+"""Bytes of each of the four parts of the proof with which a direct connection begins."""
+
 _BLOCK = 64  # bytes, of SHA-256
+_KNOCK = RANDOM // 2
 
 UNREACHED = "no connection to the submit host"
 """What a shim says that cannot do without one, with the reasons."""
@@ -84,12 +88,22 @@ class Reader:
         return found
 
 
+def knock(secret: bytes, random: bytes) -> bytes:
+    """Return what who connects says first: random bytes, and that it knows the secret.
+
+    Args:
+        secret: The secret.
+        random: Half of `RANDOM` bytes, never used before.
+    """
+    return random + proof(secret, b"knock", random)[:_KNOCK]
+
+
 def proof(secret: bytes, who: bytes, both: bytes) -> bytes:
     """Return what proves that an end knows the secret: an HMAC with SHA-256 (RFC 2104).
 
     Args:
         secret: The secret, which went over srun; at most 64 bytes.
-        who: b"shim" or b"supervisor".
+        who: b"shim" or b"supervisor", or b"knock".
         both: The random bytes of the shim, then those of the supervisor.
     """
     sha256 = _sha256()

@@ -2,7 +2,7 @@
 
 import _socket as socket  # without its enums, which take some ms
 
-_BACKLOG = 64
+from .door import BACKLOG
 
 
 def listen() -> socket.socket:
@@ -17,7 +17,7 @@ def listen() -> socket.socket:
             if family == socket.AF_INET6:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             listener.bind((host, 0))
-            listener.listen(_BACKLOG)
+            listener.listen(BACKLOG)
             listener.setblocking(False)
         except OSError:  # this machine has no IPv6
             if family == socket.AF_INET:

@@ -299,8 +299,13 @@ class Shim:
 
             self._ready()
             assert self._streams is not None
-            self._cache = Cache(self._loop, self._children, self._streams, self._address)
+            self._cache = Cache(
+                self._loop, self._children, self._streams, self._address, self._tell_strangers
+            )
         return self._cache
+
+    def _tell_strangers(self, who: str) -> None:
+        self._tell(EVENT, event="strangers", who=who)
 
     def _run_script(self, call: "dict[str, Any]", reply: "Reply") -> None:
         from .scripts import Script

@@ -25,6 +25,7 @@ from scrun.supervisor.shim.frames import (
     REPLY,
     Reader,
     frame,
+    knock,
     proof,
 )
 
@@ -150,7 +151,7 @@ async def connection(call: dict[str, Any]) -> trio.SocketStream:
 
 
 async def prove(stream: trio.SocketStream, secret: bytes) -> bool:
-    mine = os.urandom(32)
+    mine = knock(secret, os.urandom(16))
     try:
         await stream.send_all(mine)
         both = mine + await exactly(stream, 32)

@@ -81,6 +81,7 @@ class Shim:
         user: Whose it is.
         env: What was added to its environment.
         resumed: The answers to `resume`.
+        strangers: Those of whom it told.
         short_of_memory: The targets that may have ended for want of memory.
         without_files: The targets whose root file system went away.
     """
@@ -131,6 +132,7 @@ class Shim:
         self.closed: set[int] = set()
         self.allowed: dict[int, int] = defaultdict(lambda: WINDOW)
         self.resumed: list[dict[str, Any]] = []
+        self.strangers: list[str] = []
         self.short_of_memory: set[str] = set()
         self.without_files: set[str] = set()
         self.generous = True
@@ -315,6 +317,8 @@ class Shim:
         elif event == "code":
             self.asked = message
             self.send(DATA)
+        elif event == "strangers":
+            self.strangers.append(message["who"])
         elif event == "resumed":
             self.resumed.append(message)
         else:

@@ -26,11 +26,7 @@ def _connection() -> Iterator[Mutation]:
         "if not compare_digest(",
         "if False and not compare_digest(",
     )
-    yield Faults(_NODES + "dialing.py", _PARTS + "nodes/test_dialing.py::test_a_wrong_secret")(
-        "a-shim-need-not-know-the-secret",
-        "if not compare_digest(",
-        "if False and not compare_digest(",
-    )
+    yield from _door()
     main = Faults(_SHIM + "main.py")
     yield main(
         "a-connection-that-breaks-at-first-ends-it",
@@ -49,6 +45,39 @@ def _connection() -> Iterator[Mutation]:
         "self._alone = self._loop.after(patience, self._broken)",
         "self._broken()",
         beginning + "test_another_supervisor_gets_what_was_not_written",
+    )
+
+
+def _door() -> Iterator[Mutation]:
+    door = Faults(_SHIM + "door.py", _PARTS + "shim/test_door.py")
+    yield door(
+        "a-proof-is-not-compared", "if not compare_digest(", "if False and not compare_digest("
+    )
+    yield door("anything-is-a-knock", "if not self._is_knock(said) or", "if")
+    yield door("a-knock-may-be-copied", " or said in self._seen:", ":")
+    yield door("500-s-to-knock", "TO_KNOCK = 1.0", "TO_KNOCK = 500.0")
+    yield door("500-s-to-prove", "TO_PROVE = 5.0", "TO_PROVE = 500.0")
+    yield door("who-is-late-stays", "if one.until <= now]", "if False]")
+    yield door(
+        "any-number-is-unproved",
+        "if len(self._unknown()) > self._most:",
+        "if False:",
+    )
+    yield door("who-has-knocked-makes-room", "if not visitor.both]", "]")
+    yield door("the-newest-goes", "self._send_away(unknown[:1])", "self._send_away(unknown[-1:])")
+    yield door(
+        "out-of-descriptors-is-told-all-the-time",
+        "self._epoll.modify(self._listener.fileno(), 0)",
+        "pass",
+    )
+    yield door("strangers-have-no-name", 'else f"user {user}"', "else host")
+    yield door("names-without-end", "and len(self._names) >= _MOST_NAMES", "and False")
+    yield door("a-shims-own-attempts-are-strangers", "_FORGIVEN = 4", "_FORGIVEN = 0")
+    yield Faults(_SHIM + "dial.py", _PARTS + "shim/test_door.py")(
+        "who-is-turned-away-gives-up", "again.append((", "list(("
+    )
+    yield Faults(_NODES + "beginning.py", _PARTS + "nodes/test_dialing.py")(
+        "strangers-keep-a-node-away", " and nobody_else:", ":"
     )
 
 
@@ -150,5 +179,7 @@ def _files() -> Iterator[Mutation]:
         "",
     )
     yield Faults(_SHIM + "cache.py", cache + "test_nothing_is_left_of_one_that_does_not_come")(
-        "half-an-image-is-published", "if words == [WHOLE] and", "if words and"
+        "half-an-image-is-published",
+        'why = "".join(words) or',
+        'self._complete()\n                why = "".join(words) or',
     )

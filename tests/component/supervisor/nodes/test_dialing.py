@@ -1,6 +1,8 @@
 """The direct connection: who gets it, who does not, and what is done without one."""
 
 import json
+import os
+import re
 import socket
 from contextlib import suppress
 from typing import Any
@@ -14,13 +16,15 @@ from scrun.supervisor.nodes import connection as connection_module
 from scrun.supervisor.nodes import dialing
 from scrun.supervisor.nodes.beginning import LONGEST_ALONE, Direct, begin_call, begun
 from scrun.supervisor.nodes.connection import ShimLost
-from scrun.supervisor.nodes.dialing import RANDOM, Unreached
+from scrun.supervisor.nodes.dialing import Unreached
 from scrun.supervisor.nodes.listening import NotReached, addresses, listen
-from scrun.supervisor.shim.frames import CALL, EVENT, frame
+from scrun.supervisor.shim import door
+from scrun.supervisor.shim.frames import CALL, EVENT, RANDOM, frame, knock, proof
 from tests.harness.peer import (
     Said,
     beginning,
     connection,
+    exactly,
     played,
     prove,
     silent_connection,
@@ -97,8 +101,9 @@ async def test_a_wrong_secret() -> None:
         await peer.come(call)
         await soon(lambda: hellos)
         assert shim.is_direct
-    assert len(said.lines) == 1
-    assert "somebody who is not the shim" in said
+    first, last = (text for _, text in said.lines)
+    assert first.endswith(f"connections that are not the shim's: 1 of user {os.getuid()}")
+    assert sum(map(int, re.findall(r"(\d+) of ", last))) == 3
 
 
 @pytest.mark.parametrize("parts", [[b""], [b"x"], [b"x" * 32, b"y"], [b"x" * 32, b"y" * 32]])
@@ -114,26 +119,27 @@ async def test_others_who_connect(parts: list[bytes]) -> None:
             await soon(lambda: hellos)
 
 
-async def test_one_proof_is_no_use_to_another() -> None:
-    """What was heard cannot be said again: the supervisor's random bytes differ."""
+async def test_a_copied_proof_is_no_use() -> None:
+    """What was heard cannot be said again: it is known, and our random bytes differ."""
     async with played() as (shim, peer), trio.open_nursery() as nursery:
         call, _ = await beginning(shim, peer, nursery)
-        stream = await connection(call)
-        await stream.send_all(b"r" * 32)
-        heard = bytes(await stream.receive_some(32))
-        other = await connection(call)
-        await other.send_all(b"r" * 32)
-        assert bytes(await other.receive_some(32)) != heard
-        await stream.aclose()
-        await other.aclose()
+        secret = bytes.fromhex(call["secret"])
+        heard = knock(secret, os.urandom(RANDOM // 2))
+        streams = [await connection(call) for _ in range(2)]
+        await streams[0].send_all(heard)
+        both = heard + await exactly(streams[0], RANDOM)
+        await streams[1].send_all(heard + proof(secret, b"shim", both))
+        with trio.fail_after(10), suppress(trio.BrokenResourceError):
+            assert await streams[1].receive_some(1) == b""
         await peer.come(call)
+        for stream in streams:
+            await stream.aclose()
 
 
-async def test_silent_ones_are_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dialing, "_TO_PROVE", 0.3)
+async def test_silent_ones_delay_nobody() -> None:
     async with played() as (shim, peer), trio.open_nursery() as nursery:
         call, _ = await beginning(shim, peer, nursery)
-        others = [await connection(call) for _ in range(dialing.MOST_UNPROVED + 4)]
+        others = [await connection(call) for _ in range(2 * door.MOST_UNKNOWN)]
         with trio.fail_after(5):
             await peer.come(call)
         for other in others:
@@ -292,6 +298,20 @@ async def test_a_node_that_does_not_reach_us(monkeypatch: pytest.MonkeyPatch) ->
             await soon(lambda: hellos)  # noqa: B023 (it is called at once)
     assert "streams go over srun: no answer" in said
     assert "streams go over srun: as before" in said
+
+
+async def test_a_node_that_strangers_kept_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next container tries again: nobody may be in its way then."""
+    unreached = Unreached()
+    monkeypatch.setattr(beginning_module, "_unreached", unreached)
+    async with played() as (shim, peer), trio.open_nursery() as nursery:
+        call, hellos = await beginning(shim, peer, nursery, place="wall", patience=0.1)
+        with silent_connection(call):
+            await trio.testing.wait_all_tasks_blocked()
+            await peer.ask(error="no answer", waited=0.1)
+            await peer.hello()
+            await soon(lambda: hellos)
+    assert "wall" not in unreached
 
 
 async def test_nodes_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import hashlib
 import os
 import random
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -14,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from scrun.supervisor.shim.frames import END
+from scrun.supervisor.shim.door import MOST_UNKNOWN
+from scrun.supervisor.shim.frames import END, knock
 from tests.component.supervisor.shim.conftest import MakeShim
 from tests.harness import users
 from tests.harness.processes import descendants
@@ -322,3 +324,28 @@ def test_its_stream_is_closed_when_it_cannot_be_written(shim: Shim) -> None:
     assert "was killed" in shim.answer(number)["error"]
     shim.write(stream, CONTENT)
     assert stream in shim.closed
+
+
+@pytest.mark.parametrize("how", ["nothing", "noise", "half a proof"])
+def test_strangers_get_nothing_and_delay_nobody(nodes: list[Shim], how: str) -> None:
+    """They stay, as long as they are let: a node that is to have it comes all the same."""
+    first, second, _ = nodes
+    assert fetch(first) == {}
+    send(first)
+    assert fetch(second) == {}
+    secret = os.urandom(32).hex()
+    addresses = first.call("serve", id="1", secret=secret, peers=1)["addresses"]
+    said = {"nothing": b"", "noise": bytes(64), "half a proof": knock(bytes(32), bytes(16))}[how]
+    with contextlib.ExitStack() as stack:
+        strangers = []
+        for _ in range(MOST_UNKNOWN + 8):
+            sock = stack.enter_context(socket.create_connection(tuple(addresses[-1]), 10))
+            sock.sendall(said)
+            strangers.append(sock)
+        reply = second.answer(peer(second, secret, addresses))
+        assert Path(reply["path"]).read_bytes() == CONTENT
+        for sock in strangers:
+            with contextlib.suppress(ConnectionResetError):
+                assert sock.recv(1) == b""
+        first.until("who they were", lambda: first.strangers)
+    assert f" of user {os.getuid()}" in first.strangers[-1]
