@@ -54,6 +54,8 @@ class ChildEnv(msgspec.Struct, frozen=True):
         umask: The umask of the container's `create`.
         prefix: Words before the command, such as those that enter a user namespace.
         limits: Soft limits, by name; if empty, those with which the supervisor started.
+        processors: Those that the container may use, as its `create`; if empty, any. Its children
+            use the supervisor's.
         descriptors: Our descriptors that all children inherit, under the same numbers.
     """
 
@@ -61,6 +63,7 @@ class ChildEnv(msgspec.Struct, frozen=True):
     umask: int = 0o022
     prefix: tuple[str, ...] = ()
     limits: Limits = ()
+    processors: frozenset[int] = frozenset()
     descriptors: tuple[int, ...] = ()
 
     def with_more(self, variables: Mapping[str, str]) -> "ChildEnv":

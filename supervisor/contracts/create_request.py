@@ -11,7 +11,7 @@ from scrun.core.place import place_of
 from scrun.settings.file.load import LEVELS, Log, Settings, load, merge
 from scrun.settings.oci_conf.site import with_site_levels
 from scrun.supervisor.children.processes import ChildEnv
-from scrun.supervisor.core.limits import soft_limits
+from scrun.supervisor.core.limits import processors_of, soft_limits
 from scrun.supervisor.log.journal import Shown
 
 _DIGITS_OF_FDS = 4
@@ -95,7 +95,12 @@ def read_command_line(fields: Sequence[bytes], *commands: str) -> CommandLine:
         environment = {name: value for name, _, value in pairs if name}
         caller = read_pid(pid)
         umask_of_caller = _within(int(umask, 8), 0, 0o777)
-        child_env = ChildEnv(environment, umask_of_caller, limits=soft_limits(caller))
+        child_env = ChildEnv(
+            environment,
+            umask_of_caller,
+            limits=soft_limits(caller),
+            processors=processors_of(caller),
+        )
         parsed = parse(words)
         if parsed.command not in commands or not directory.startswith(b"/"):
             raise ValueError(parsed.command)

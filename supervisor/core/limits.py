@@ -5,6 +5,7 @@ or hinder all containers as far as permitted. Child processes get the soft limit
 container's `create`: Slurm propagates those of `srun` to the job.
 """
 
+import os
 import resource
 
 from scrun.supervisor.log.supervisor_log import log
@@ -41,6 +42,14 @@ def soft_limits(pid: int = 0) -> Limits:
         return tuple((name, resource.prlimit(pid, kind)[0]) for name, kind in _PROPAGATED.items())
     except OSError:
         return ()
+
+
+def processors_of(pid: int) -> frozenset[int]:
+    """Return the processors that a process may use; none if we may not know."""
+    try:
+        return frozenset(os.sched_getaffinity(pid))
+    except OSError:
+        return frozenset()
 
 
 AT_START = soft_limits()

@@ -33,7 +33,8 @@ _UNTIL_HELLO = (
     *("runtime", "slurm_signals"),
 )
 _UNTIL_CREATED = (
-    *("console", "containers", "libc", "looks", "making", "memory", "site"),
+    *("console", "containers", "libc", "looks", "making", "memory"),
+    *("processors", "site"),
     *("site_containers", "streams", "targets", "words"),
 )
 

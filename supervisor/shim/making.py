@@ -7,6 +7,7 @@ from .children import exit_status
 from .console import Stdio
 from .files import remove_file, remove_tree, write_private
 from .json_text import dumps
+from .processors import bind, bind_exec
 from .runtime import is_plain, merged, pid_file_of, process_of
 from .site import Site
 from .site_containers import SiteContainers
@@ -133,6 +134,7 @@ class Making:
                 return
             process = call["process"]
             self._adapt(process, call["streams"], container.variables)
+            bind_exec(process, os.sched_getaffinity(0))
             write_private(process_of(target.place), dumps(process))
             command = self._runtime.exec(target.place, target.name, target.stdio.terminal)
             self._begin(target, command, reply)
@@ -262,6 +264,8 @@ class Making:
 
     def _is_there(self, target: Target, pid: int, reply: "Reply") -> None:
         target.begin(pid)
+        if target.container is None:
+            bind(pid, os.sched_getaffinity(0))
         more = {"filter": self._runtime.filter_of(target.name)} if target.tells_filter else {}
         reply({"pid": pid, **more})
         target.stdio.begin()

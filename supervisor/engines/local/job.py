@@ -20,6 +20,7 @@ from scrun.supervisor.engines.local.commands import Commands, RuntimeContainer
 from scrun.supervisor.engines.local.environment import with_variables
 from scrun.supervisor.engines.local.programs import Programs
 from scrun.supervisor.engines.local.session import LocalSession
+from scrun.supervisor.shim.processors import bind_exec
 from scrun.supervisor.shim.runtime import of_slurm
 
 _PATIENCE = 5.0
@@ -130,7 +131,9 @@ class LocalJob:
         self._check_running()
         if self._of_task:
             env = with_variables(program.process.get("env") or (), self._of_task)
-            program = msgspec.structs.replace(program, process={**program.process, "env": env})
+            process = {**program.process, "env": env}
+            bind_exec(process, self._child_env.processors or os.sched_getaffinity(0))
+            program = msgspec.structs.replace(program, process=process)
         command = self._commands.exec(self._container)
         state = self._commands.state(self._container)
         return LocalSession(

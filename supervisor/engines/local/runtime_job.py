@@ -26,6 +26,7 @@ from scrun.supervisor.engines.local.environment import changed_environment
 from scrun.supervisor.engines.local.exits import ForeignChild
 from scrun.supervisor.engines.local.job import LocalJob, read_tail
 from scrun.supervisor.engines.local.reaper import Reaper
+from scrun.supervisor.shim.processors import bind
 
 _PATIENCE = 5.0
 _LOCAL = ("/bin/sh", "-c", 'exec "$@"', "sh")  # the runtime may be on a file system that hangs
@@ -79,6 +80,8 @@ class RuntimeJob(LocalJob):
             await self._make(step, call, pid_file, console, ours=reaper is not None)
             await in_thread(os.chmod, pid_file, 0o600)  # runtimes apply the caller's umask
             pid = await in_thread(_read_pid, pid_file)
+            if self._of_task:
+                bind(pid, self._child_env.processors)
             try:
                 first = ForeignChild(pid) if reaper is None else reaper.child(pid)
             except ProcessLookupError:

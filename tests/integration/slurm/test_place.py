@@ -23,7 +23,7 @@ from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while
 
 PAGE = CHECKOUT / "docs" / "reference" / "jobs.md"
-PLACES = ("program", "script", "script-container", "task")
+PLACES = ("program", "script", "script-container", "tasks", "task")
 
 # a file for each task: facts, and then the variables
 SHOW = """\
@@ -66,6 +66,8 @@ KINDS = {
     "a step in a step": ("-n2", "-n1 --overlap", "srun --overlap -n2 {}"),
     "requeued": ("-n1 --requeue", "-n1", "{}"),
 }
+# the same of srun and of scrun, for a container of several tasks
+TASKS = {"tasks": "-n3", "processors": "-N2 -n2 -c2", "GPUs": "-n2"}
 REQUEUE = 'if [ "${SLURM_RESTART_COUNT:-0}" = 0 ]; then scontrol requeue $SLURM_JOB_ID; exit; fi\n'
 
 
@@ -165,9 +167,9 @@ def test_as_a_program_of_srun(nodes: bound.Bound, project: tuple[Site, Path], ki
     mounts = [f"--mount={path}:{path}" for path in shown_there]
     busybox = site.rootfs / "bin" / "busybox"
 
-    def container(name: str, config: Path) -> str:
-        words = [site.command[0], f"--config-file={config}", *site.command[1:], "run", *mounts]
-        return shlex.join([*words, str(site.rootfs), "sh", str(show), name])
+    def container(name: str, config: Path, *options: str) -> str:
+        words = [site.command[0], f"--config-file={config}", *site.command[1:], "run", *options]
+        return shlex.join([*words, *mounts, str(site.rootfs), "sh", str(show), name])
 
     def plain(name: str) -> str:
         return shlex.join([str(busybox), "sh", str(show), name])
@@ -180,6 +182,10 @@ def test_as_a_program_of_srun(nodes: bound.Bound, project: tuple[Site, Path], ki
     if cluster.has_oci_conf():
         lines.append(container("script-container-scrun", by_container))
         names["script-container"] = ("script", "script-container-scrun")
+    if tasks := TASKS.get(kind):
+        lines.append(f"srun {tasks} {plain('tasks')}")
+        lines.append(container("tasks-scrun", site.base / "scrun.toml", *tasks.split()))
+        names["tasks"] = ("tasks", "tasks-scrun")
     for command in (plain("task"), container("task-scrun", site.base / "scrun.toml")):
         inner = f"srun {of_step} {command}"
         lines.append(inner if within == "{}" else f"srun --overlap -n1 sh -c {shlex.quote(inner)}")
@@ -200,3 +206,19 @@ def test_as_a_program_of_srun(nodes: bound.Bound, project: tuple[Site, Path], ki
     assert not shown, pprint.pformat(shown)
     if kind == "tasks":
         assert len(list(base.glob("o.task-scrun.*"))) == 4
+
+
+def test_those_of_one_task_have_their_callers_processors(
+    nodes: bound.Bound, project: tuple[Site, Path]
+) -> None:
+    """As launchers of MPI bind their ranks; they have one supervisor."""
+    site, _ = project
+    scrun, image = shlex.join(site.command), site.rootfs
+    lines = [
+        f"taskset -c 0 {scrun} run --detach --name=first {image} sleep 1000",
+        f"taskset -c 1 {scrun} run {image} grep Cpus_allowed_list /proc/self/status",
+        f"{scrun} exec first grep Cpus_allowed_list /proc/self/status",
+        f"{scrun} delete --force first",
+    ]
+    said = submit(site, "-n1 -c2", f"srun -n1 -c2 sh -c {shlex.quote('; '.join(lines))}")
+    assert [line.split()[-1] for line in said.splitlines()] == ["1", "0"]

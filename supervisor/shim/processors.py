@@ -1,0 +1,38 @@
+"""The processors of a container: those of whoever has it made, as with a program of srun's.
+
+crun from 1.25 on, and runc from 1.2.7 and 1.3.1 on, give it all processors of its control group,
+whatever they may use themselves. What Slurm or a launcher of MPI has bound, it has bound by that.
+"""
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from typing import Any
+
+
+def bind(pid: int, processors: "Collection[int]") -> None:
+    """Have a process whose program is still to be started use these processors only.
+
+    Args:
+        pid: The process.
+        processors: The processors; none: leave it as it is.
+    """
+    try:
+        if processors and os.sched_getaffinity(pid) != set(processors):
+            os.sched_setaffinity(pid, processors)
+    except OSError:
+        pass  # it has ended, is somebody else's, or its control group has none of them
+
+
+def bind_exec(process: "dict[str, Any]", processors: "Collection[int]") -> None:
+    """Have one more program in a container use these processors only.
+
+    Older runtimes do not read it, and pass on their own.
+
+    Args:
+        process: The specification's `process`.
+        processors: The processors.
+    """
+    process["execCPUAffinity"] = {"final": ",".join(map(str, sorted(processors)))}
