@@ -104,7 +104,7 @@ class SlurmJob:
         elif step.terminal:
             self._request.journal.write("info", _HALF_A_TERMINAL)
         variables = {
-            **variables_of_job(self.environment, self._layout),
+            **of_the_job(self.environment),
             **_handed_over(step),
         }
         status = await self._step.run(
@@ -317,15 +317,6 @@ def step_of(held: Held) -> list[str]:
     srun gives its program the name of the step as that of the job.
     """
     return ["--jobid", held.job_id, "--job-name", held.environment.get("SLURM_JOB_NAME", "scrun")]
-
-
-def variables_of_job(environment: Mapping[str, str], layout: Layout) -> dict[str, str]:
-    """Return the job's variables for an srun of a step of that layout."""
-    found = of_the_job(environment)
-    if layout.nodes is None:  # srun would read it as a requested number of nodes
-        for name in ("SLURM_JOB_NUM_NODES", "SLURM_NNODES"):
-            found.pop(name, None)
-    return found
 
 
 def _handed_over(step: Step) -> dict[str, str]:

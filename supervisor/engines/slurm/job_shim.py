@@ -15,14 +15,14 @@ from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.core.deposits import no_deposit
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.engines.slurm.allocation import Held
-from scrun.supervisor.engines.slurm.job import step_of, variables_of_job
+from scrun.supervisor.engines.slurm.job import step_of
 from scrun.supervisor.engines.slurm.job_state import JobState
 from scrun.supervisor.engines.slurm.layout import Layout
 from scrun.supervisor.engines.slurm.neighbours import Neighbours
 from scrun.supervisor.engines.slurm.shim_site import SiteConfs
 from scrun.supervisor.engines.slurm.shim_step import ShimStep
 from scrun.supervisor.engines.slurm.step import SrunStep
-from scrun.supervisor.engines.slurm.tools import Tools, of_a_container
+from scrun.supervisor.engines.slurm.tools import Tools, of_a_container, of_the_job
 from scrun.supervisor.nodes.beginning import Direct
 
 _FOR_SRUN = ("SLURM", "SPANK_", "_SLURM_SPANK_", "PMI")
@@ -76,7 +76,7 @@ class JobShim:
         self._node = "" if set(nodes) & set(",[") else nodes
         self._direct = direct
         self._confs = confs
-        self._variables = variables_of_job(held.environment, layout)
+        self._variables = of_the_job(held.environment)
         self._variables |= request.plugin_variables
         self._words = [*step_of(held), *layout.arguments]
         # with a pseudo-terminal, frames would not arrive as they were sent

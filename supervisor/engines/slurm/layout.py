@@ -132,7 +132,10 @@ def layout_within(wanted: Mapping[str, str], job: Mapping[str, str], one: OneNod
     else:
         tasks = tasks or _number(wanted, PER_NODE) or 1
         if one.limit is None:
-            return Layout(tasks, 1 if tasks == 1 or not wanted.get(TASKS) else None)
+            if not wanted.get(TASKS):
+                return Layout(tasks, 1)
+            # on all of them, as by srun, which takes SLURM_JOB_NUM_NODES for a request
+            return Layout(tasks, 1 if tasks == 1 else there and min(there, tasks))
         nodes = _needed(tasks, one.limit)
     most_tasks = None if one.limit is None else (there or nodes) * one.limit
     if most_tasks is not None and tasks > most_tasks:

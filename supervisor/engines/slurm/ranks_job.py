@@ -26,7 +26,7 @@ from scrun.supervisor.core.nurseries import until, unwrapped
 from scrun.supervisor.engines.failures import NotMade, create_and_run
 from scrun.supervisor.engines.slurm.allocation import Held
 from scrun.supervisor.engines.slurm.exits import exit_code, out_of_memory, without_files
-from scrun.supervisor.engines.slurm.job import SlurmJob, step_of, variables_of_job
+from scrun.supervisor.engines.slurm.job import SlurmJob, step_of
 from scrun.supervisor.engines.slurm.job_ending import ended_meanwhile
 from scrun.supervisor.engines.slurm.layout import Layout
 from scrun.supervisor.engines.slurm.node import NodeCommands
@@ -36,7 +36,7 @@ from scrun.supervisor.engines.slurm.ranks_step import RanksStep
 from scrun.supervisor.engines.slurm.shim_config import check_pmi, container_config
 from scrun.supervisor.engines.slurm.shim_session import LAST_OUTPUT, ShimSession, words_of
 from scrun.supervisor.engines.slurm.shim_site import SiteConfs
-from scrun.supervisor.engines.slurm.tools import Tools
+from scrun.supervisor.engines.slurm.tools import Tools, of_the_job
 from scrun.supervisor.engines.watched import WatchedProcess
 from scrun.supervisor.nodes.beginning import Direct
 from scrun.supervisor.nodes.gathering import Rank
@@ -80,7 +80,7 @@ class RanksJob(SlurmJob):
         if self._layout.nodes != 1:
             words.append("--no-kill")
         words += [word for word in self._options if word not in ("--label", "--unbuffered")]
-        variables = variables_of_job(self.environment, self._layout)
+        variables = of_the_job(self.environment)
         variables |= self._request.plugin_variables
         async with unwrapped() as nursery:
             nursery.start_soon(self._ranks_step.run, words, variables)

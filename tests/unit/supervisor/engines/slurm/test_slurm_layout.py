@@ -137,7 +137,7 @@ def test_within_a_job(wanted: str, there: dict[str, str], layout: Layout) -> Non
     [
         ("", Layout(1, 1)),
         ("NTASKS=1", Layout(1, 1)),
-        ("NTASKS=8", Layout(8, None)),
+        ("NTASKS=8", Layout(8, 2)),
         ("NTASKS_PER_NODE=2", Layout(2, 1)),
         ("JOB_NUM_NODES=2 NTASKS_PER_NODE=2", Layout(4, 2)),
         ("JOB_NUM_NODES=2 NTASKS=8", Layout(8, 2)),
