@@ -13,6 +13,7 @@ from scrun.core.paths import BUILDAH, packages
 from scrun.protocol import wire
 
 _GENERATIONS = 3  # the caller of the runtime, and perhaps scripts around that
+_ATTEMPTS = 3  # one that is killed while it starts is as if it had never been
 _PATIENCE = 60.0  # for a loaded machine and a slow file system; it takes 0.15 s
 
 
@@ -49,7 +50,20 @@ def launch(
         _signal.signal(_signal.SIGALRM, handler)
 
 
+class _Killed(SupervisorLost):
+    """It ended before it could say why."""
+
+
 def _launch(root: str, name: str, settings_file: str, *, lingers: bool) -> _socket.socket:
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return _launch_once(root, name, settings_file, lingers=lingers)
+        except (_Killed, *wire.NOBODY):
+            pass
+    return _launch_once(root, name, settings_file, lingers=lingers)
+
+
+def _launch_once(root: str, name: str, settings_file: str, *, lingers: bool) -> _socket.socket:
     try:
         lock = _lock(f"{root}/{name}.lock")
     except OSError as error:
@@ -208,8 +222,9 @@ def _start(root: str, name: str, lock: int, settings_file: str, *, lingers: bool
         os.waitpid(pid, 0)  # it has daemonized itself by then
     if answer != "ready":
         _remove(f"{root}/{name}", f"{root}/{name}.lock")  # a running one does so when it exits
-        reason = answer or "it ended without giving a reason"
-        raise SupervisorLost(f"the supervisor does not start: {reason}")
+        if not answer:
+            raise _Killed("the supervisor does not start: it ended without giving a reason")
+        raise SupervisorLost(f"the supervisor does not start: {answer}")
 
 
 def _environment(settings_file: str) -> "dict[str, str]":

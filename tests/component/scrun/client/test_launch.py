@@ -83,6 +83,32 @@ def test_one_that_hangs_while_it_starts(tmp_path: Path, monkeypatch: pytest.Monk
     assert {*os.listdir(root)} <= {LOOKED}  # it may have come as far as that
 
 
+def test_one_that_is_killed_while_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one is started; if that is killed each time, somebody hears of it."""
+    root = tmp_path / "root"
+    spawn = os.posix_spawn
+    kills = [2]
+
+    def spawn_and_kill(*arguments: Any, **more: Any) -> int:
+        pid = spawn(*arguments, **more)
+        if kills[0]:
+            kills[0] -= 1
+            os.kill(pid, signal.SIGKILL)
+        return pid
+
+    monkeypatch.setattr(os, "posix_spawn", spawn_and_kill)
+    try:
+        launch(str(root), NAME).close()
+    finally:
+        end_supervisors(root)
+    kills[0] = 100
+    with pytest.raises(SupervisorLost, match="without giving a reason"):
+        launch(str(root), NAME)
+    assert {*os.listdir(root)} <= {LOOKED}
+
+
 @pytest.mark.parametrize("_", range(5))
 def test_one_that_is_ended_at_once(tmp_path: Path, _: int) -> None:
     """From its first word on, SIGTERM leaves neither its socket's name nor the lock."""
