@@ -8,8 +8,11 @@ other end together with the pidfd: from then on the successor can say the word a
 
 import os
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
+import msgspec
+
+from scrun.supervisor.children.cancellers import canceller, dismiss
 from scrun.supervisor.children.processes import Child, ChildEnv, child
 from scrun.supervisor.children.strangers import Stranger, stranger
 from scrun.supervisor.core.deposits import STEP, Deposit
@@ -18,7 +21,8 @@ from scrun.supervisor.core.left import Found
 STDIO = f"{STEP}stdio."
 """Begins the names of the standard streams that a child will have: they go when it has them."""
 
-_GATE = f"{STEP}gate"
+_GATE, _LEASH = f"{STEP}gate", f"{STEP}leash"
+_END = 'kill -s TERM "$0"'
 # dash can name descriptors of one digit only, so it opens the pipe once more
 _WAIT = 'read -r _ <"/proc/self/fd/$0" && exec "$@"'
 
@@ -71,6 +75,7 @@ async def lasting_child(
     grace: float,
     whole_group: bool = False,
     directory: str = "/",
+    leashed: bool = False,
 ) -> AsyncIterator[Child]:
     """Run a child while the block runs, or longer, if we are killed.
 
@@ -86,23 +91,30 @@ async def lasting_child(
         grace: See there.
         whole_group: See there.
         directory: See there.
+        leashed: Whether it gets SIGTERM if nobody adopts it, as nothing else would end it.
     """
     gate = Gate() if deposit is not None and deposit.is_kept else None
     if gate is not None:
         argv, pass_fds = gate.before(argv), [*pass_fds, *gate.descriptors]
     try:
-        async with child(
-            argv,
-            child_env,
-            stdin=stdio[0],
-            stdout=stdio[1],
-            stderr=stdio[2],
-            pass_fds=pass_fds,
-            grace=grace,
-            dies_with_us=deposit is None,
-            whole_group=whole_group,
-            directory=directory,
-        ) as running:
+        async with (
+            AsyncExitStack() as stack,
+            child(
+                argv,
+                child_env,
+                stdin=stdio[0],
+                stdout=stdio[1],
+                stderr=stdio[2],
+                pass_fds=pass_fds,
+                grace=grace,
+                dies_with_us=deposit is None,
+                whole_group=whole_group,
+                directory=directory,
+            ) as running,
+        ):
+            if deposit is not None and gate is not None and leashed:
+                # left after the child, so there is no moment in which nobody would end that
+                await stack.enter_async_context(_leash(running.pid, child_env, deposit))
             if deposit is not None:
                 more = {} if gate is None else {_GATE: gate.fd}
                 deposit.hold({f"{STEP}{name}": running.pidfd, **more}, **{name: running.pid})
@@ -116,6 +128,17 @@ async def lasting_child(
 
 
 @asynccontextmanager
+async def _leash(pid: int, child_env: ChildEnv, deposit: Deposit) -> AsyncIterator[None]:
+    plain = msgspec.structs.replace(child_env, prefix=(), descriptors=())
+    end = ["/bin/sh", "-c", _END, str(pid)]
+    try:
+        async with canceller(end, plain, lambda line: deposit.hold({_LEASH: line})):
+            yield
+    finally:
+        deposit.drop(_LEASH)
+
+
+@asynccontextmanager
 async def lasted(found: Found, name: str, *, grace: float) -> AsyncIterator[Stranger]:
     """Have a child that another supervisor has begun so; see `lasting_child`."""
     if _GATE in found.fds:
@@ -123,5 +146,11 @@ async def lasted(found: Found, name: str, *, grace: float) -> AsyncIterator[Stra
         open_gate(gate)
         os.close(gate)
     pidfd = found.take(f"{STEP}{name}")
-    async with stranger(found.facts[name], pidfd, name, grace=grace) as running:
-        yield running
+    leash = found.take(_LEASH) if _LEASH in found.fds else -1
+    try:
+        async with stranger(found.facts[name], pidfd, name, grace=grace) as running:
+            yield running
+    finally:
+        if leash >= 0:
+            dismiss(leash)
+            os.close(leash)

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests import CHECKOUT
 from tests.harness.program import run_program
 from tests.harness.users import PATH, User
-from tests.harness.wait import wait_until
+from tests.harness.wait import wait_until, wait_while
 
 _TOOL = CHECKOUT / "tools" / "slurm-cluster"
 
@@ -86,6 +86,19 @@ def full(user: User) -> Iterator[None]:
     finally:
         slurm("scancel", "--user", user.name, "--name", "full")
         wait_until("the filling job is gone", lambda: not any("full" in j for j in jobs(user)))
+
+
+@contextmanager
+def callers_job(user: User) -> Iterator[str]:
+    """A job that somebody holds in which scrun is called; its id."""
+    ask = ("salloc", "--quiet", "--no-shell", "-N1", "--job-name=callers")
+    slurm(*user.prefix, *ask, timeout=60)
+    [job] = [known.split()[0] for known in jobs(user, "callers")]
+    try:
+        yield job
+    finally:
+        slurm("scancel", job)
+        wait_while("the job", lambda: jobs(user, "callers"), 20)
 
 
 @contextmanager

@@ -15,7 +15,6 @@ query (`pending.py`).
 """
 
 import os
-import select
 import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -28,7 +27,8 @@ import trio
 from scrun.core.errors import AllocationRefused
 from scrun.model.states import Ending, taken
 from scrun.model.waiting import Waiting, in_vain_line
-from scrun.supervisor.children.processes import Child, child
+from scrun.supervisor.children.cancellers import canceller, dismiss, is_heard
+from scrun.supervisor.children.processes import Child
 from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.core.deposits import JOB
 from scrun.supervisor.core.left import Found
@@ -42,7 +42,6 @@ from scrun.supervisor.engines.slurm.release import cancel_in_the_end, may_pass
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.engines.slurm.unknown import jobs_of_a_killed_salloc
 
-_CANCELLER = 'read -r _ || exec "$@"'
 _LAST_WORDS = 0.1
 _MOST_SAID, _LONGEST_SAID = 20, 1000
 _CANCELLER_LINE = f"{JOB}canceller"
@@ -187,31 +186,28 @@ class Allocation:
                 nursery.cancel_scope.cancel()
 
     async def _cancel_with_supervisor(self, job_id: str) -> None:
-        """Have a canceller: at the end of file it cancels the job, at a line it ends."""
+        """Have a canceller for as long as the job is pending."""
         try:
-            if self._canceller >= 0 and _is_heard(self._canceller):
+            if self._canceller >= 0 and is_heard(self._canceller):
                 await trio.sleep_forever()
             self._dismiss_canceller()
-            ours, theirs = socket.socketpair()
-            with theirs:
-                self._canceller = ours.detach()
-                self._request.job_deposit.hold({_CANCELLER_LINE: self._canceller})
-                words = ["/bin/sh", "-c", _CANCELLER, "sh", self._tools.scancel, job_id]
-                async with child(
-                    words, self._child_env, stdin=theirs.fileno(), dies_with_us=False
-                ):
-                    theirs.close()
-                    await trio.sleep_forever()
+            deposit = self._request.job_deposit
+            async with canceller(
+                [self._tools.scancel, job_id],
+                self._child_env,
+                lambda line: deposit.hold({_CANCELLER_LINE: line}),
+            ):
+                await trio.sleep_forever()
         finally:
             self._dismiss_canceller()
 
     def _dismiss_canceller(self) -> None:
+        """Have none any more, of ours or of a supervisor that has died."""
         if self._canceller >= 0:
-            with suppress(OSError):
-                os.write(self._canceller, b"\n")  # into an empty socket: this does not block
-            self._request.job_deposit.drop(_CANCELLER_LINE)
+            dismiss(self._canceller)
             os.close(self._canceller)
             self._canceller = -1
+        self._request.job_deposit.drop(_CANCELLER_LINE)
 
     async def stop_waiting(self, scope: trio.CancelScope) -> None:
         """Cancel the wait for a job that is gone: salloc may not end by itself then."""
@@ -348,13 +344,6 @@ class Allocation:
             when = "" if state.granted else ", while it waited for resources"
             return f"{ending.text}{when}", ending.reason
         return (f"{state.reason} ({because})" if because else state.reason), "scrun-failure"
-
-
-def _is_heard(line: int) -> bool:
-    """Return whether anybody has the other end of a socket."""
-    there = select.poll()
-    there.register(line, 0)
-    return not there.poll(0)  # else it has hung up
 
 
 def _send_status(line: trio.socket.SocketType, ending: Ending | None) -> None:

@@ -108,8 +108,9 @@ class SlurmJob:
             **_handed_over(step),
         }
         status = await self._step.run(
-            options, self._command(step), streams, step.running, variables, self._step_deposit
-        )
+            options, self._command(step), streams, step.running, variables, self._step_deposit,
+            leashed=self._held.state is None,
+        )  # fmt: skip
         return await self._how_step_ended(status)
 
     @property

@@ -27,9 +27,7 @@ class SrunJob(SlurmJob):
     def keep(self, step: Step) -> None:
         """Keep what the step needs: before the start its streams, and srun's after that."""
         deposit, request = self._request.deposit, self._request
-        if self._held.state is None and request.beside is None:
-            deposit.give_up("nobody would end its step in a job of the caller's own")
-        elif self._streams_of(step).listen and not step.terminal:
+        if self._streams_of(step).listen and not step.terminal:
             deposit.give_up("its standard error is searched for the runtime's message")
         deposit.needs(request.job_deposit)
         hold_step(deposit, step)

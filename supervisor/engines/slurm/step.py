@@ -108,6 +108,8 @@ class SrunStep:
         running: Callable[[], None],
         variables: Mapping[str, str] | None = None,
         deposit: Deposit | None = None,
+        *,
+        leashed: bool = False,
     ) -> int:
         """Run srun to its end.
 
@@ -118,6 +120,7 @@ class SrunStep:
             running: Called when its tasks run.
             variables: More of srun's environment.
             deposit: Keeps what srun needs to outlive us; without one it ends with us.
+            leashed: Whether nothing but a supervisor would end it, not even the end of its job.
 
         Returns:
             srun's exit status; `state` has those of the tasks.
@@ -143,6 +146,7 @@ class SrunStep:
                 stdio=(*streams.fds[:2], own),
                 pass_fds=() if error is None else (error,),
                 grace=_STEP_ENDS,
+                leashed=leashed,
             ) as srun:
                 self._srun = srun
                 status = await self._end_of(srun, streams)

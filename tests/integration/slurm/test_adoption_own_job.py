@@ -1,7 +1,5 @@
 """A container in a job of the caller's own outlives its supervisor; the job stays the caller's."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from random import Random
 
 import pytest
@@ -20,22 +18,9 @@ from tests.harness.adoption import (
 )
 from tests.harness.life import Life
 from tests.harness.site import Site
-from tests.harness.wait import wait_until, wait_while
+from tests.harness.wait import wait_until
 
 pytestmark = pytest.mark.by_shim
-
-
-@contextmanager
-def a_job(site: Site) -> Iterator[str]:
-    """A job that somebody else holds; its id."""
-    ask = ("salloc", "--quiet", "--no-shell", "-N1", "--job-name=callers")
-    cluster.slurm(*site.user.prefix, *ask, timeout=60)
-    [job] = [known.split()[0] for known in cluster.jobs(site.user, "callers")]
-    try:
-        yield job
-    finally:
-        cluster.slurm("scancel", job)
-        wait_while("the job", lambda: cluster.jobs(site.user, "callers"), 20)
 
 
 def in_job(site: Site, job: str, script: str) -> Life:
@@ -46,7 +31,7 @@ def in_job(site: Site, job: str, script: str) -> Life:
 def test_two_of_them(make_site: MakeSite) -> None:
     """Each has a shim of its own."""
     site = make_site("slurm-user")
-    with a_job(site) as job:
+    with cluster.callers_job(site.user) as job:
         lives = [in_job(site, job, UNTIL_TOLD).says("up", 30) for _ in range(2)]
         kill_supervisor(site)
         wait_until("they are adopted", lambda: [adoptions(one) for one in lives] == [1, 1], 20)
@@ -64,7 +49,7 @@ def test_two_of_them(make_site: MakeSite) -> None:
 
 def test_no_byte_is_lost_or_doubled(make_site: MakeSite, dice: Random) -> None:
     site = make_site("slurm-user")
-    with a_job(site) as job:
+    with cluster.callers_job(site.user) as job:
         life = in_job(site, job, COUNT.format(200_000))
         kill_now_and_then(site, dice, 4)
         assert life.wait(90) == 7
@@ -75,7 +60,7 @@ def test_no_byte_is_lost_or_doubled(make_site: MakeSite, dice: Random) -> None:
 
 def test_the_job_ends_meanwhile(make_site: MakeSite) -> None:
     site = make_site("slurm-user")
-    with a_job(site) as job:
+    with cluster.callers_job(site.user) as job:
         lives = [in_job(site, job, UNTIL_TOLD).says("up", 30)]
         kill_supervisor(site)
         lives += [in_job(site, job, UNTIL_TOLD).says("up", 30)]

@@ -288,16 +288,29 @@ def test_several_tasks(site: Site, dice: random.Random) -> None:
     end(life)
 
 
-def test_in_a_job_of_the_callers_it_ends(site: Site) -> None:
-    """Nobody would end its step there, if no supervisor adopts it."""
-    ask = ("salloc", "--quiet", "--no-shell", "-N1", "--job-name=callers")
-    cluster.slurm(*site.user.prefix, *ask, timeout=60)
-    [job] = [known.split()[0] for known in cluster.jobs(site.user, "callers")]
-    life = site.shell(UNTIL_TOLD, environment={"SLURM_JOB_ID": job}).created(60).start(60)
-    life.says("up", 30)
-    os.kill(site.supervisors()[0], signal.SIGKILL)
-    assert life.wait(60) == 125
-    life.delete(60)
-    cluster.slurm("scancel", job)
-    wait_while("the job", lambda: cluster.jobs(site.user, "callers"), 20)
+def test_in_a_job_of_the_callers(site: Site) -> None:
+    """One that runs goes on, and one that is created is started."""
+    with cluster.callers_job(site.user) as job:
+        running = site.shell(UNTIL_TOLD, environment={"SLURM_JOB_ID": job}).created(60).start(60)
+        running.says("up", 30)
+        created = site.shell(UNTIL_TOLD, environment={"SLURM_JOB_ID": job}).created(60)
+        for times in (1, 2):
+            kill_supervisor(site)
+            adopted(running, created, times=times)
+        created.start(60).says("up", 30)
+        kill_supervisor(site)
+        told(running, created)
+        assert [known.split()[0] for known in cluster.jobs(site.user, "callers")] == [job]
+
+
+def test_in_a_job_of_the_callers_nobody_adopts_it(site: Site) -> None:
+    """Its step ends, and the job stays."""
+    with cluster.callers_job(site.user) as job:
+        life = site.shell(UNTIL_TOLD, environment={"SLURM_JOB_ID": job}).created(60).start(60)
+        life.says("up", 30)
+        site.kill_supervisors()
+        assert life.wait(60) == 125
+        wait_while("its step", lambda: cluster.slurm("squeue", "-h", "-s", "-j", job), 30)
+        life.delete(60)
+        assert [known.split()[0] for known in cluster.jobs(site.user, "callers")] == [job]
     site.settle(20)
