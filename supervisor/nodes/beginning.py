@@ -10,8 +10,10 @@ from contextlib import AsyncExitStack
 from typing import Any, NamedTuple
 
 from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.nodes.code import sums
 from scrun.supervisor.nodes.connection import Shim
 from scrun.supervisor.nodes.dialing import Listener, Unreached
+from scrun.supervisor.nodes.link import SEALING, Sealing
 from scrun.supervisor.nodes.listening import NotReached
 from scrun.supervisor.nodes.messages import Hello
 from scrun.supervisor.shim.frames import RANDOM
@@ -39,6 +41,7 @@ class Direct(NamedTuple):
         kill_wait: KillWait of slurm.conf(5), in seconds.
         reaches_all: Whether Slurm's signals for a step reach all its processes.
         told: The signals that ended an earlier shim of the job as it began.
+        sealing: How the frames of the connection are sealed.
     """
 
     allowed: bool
@@ -48,12 +51,15 @@ class Direct(NamedTuple):
     kill_wait: float = _KILL_WAIT
     reaches_all: bool = False
     told: tuple[int, ...] = ()
+    sealing: Sealing = SEALING
 
 
 def begin_call(
     port: int, secret: bytes, direct: Direct, runtime: str = "", *, needed: bool = False
 ) -> dict[str, Any]:
     """Return the call `begin` (see `supervisor.shim`), which has less than 1 KiB.
+
+    Call `code.variables` before.
 
     Args:
         port: Where we listen; 0: nowhere.
@@ -74,6 +80,9 @@ def begin_call(
         "kill_wait": direct.kill_wait,
         "reaches_all": direct.reaches_all,
         "told": direct.told,
+        "code": sums(),
+        "seal_streams": direct.sealing.streams,
+        "quiet": direct.sealing.quiet,
     }
 
 
@@ -107,7 +116,7 @@ async def begun(shim: Shim, direct: Direct, journal: Journal, place: str, runtim
                 port = listener.port
             except (NotReached, OSError) as error:
                 why = str(error)
-        await shim.begin(begin_call(port, secret, direct, runtime), listener)
+        await shim.begin(begin_call(port, secret, direct, runtime), listener, direct.sealing)
     hello = await shim.hello()
     if not shim.is_direct:
         journal.write("info", f"{hello.node}: streams go over srun: {why or shim.asked.error}")

@@ -22,15 +22,16 @@ import msgspec
 
 from scrun.core.paths import packages
 from scrun.supervisor.nodes.lean_code import lean
+from scrun.supervisor.shim.frames import sum_of
 
 PACKAGE = "scrun.supervisor.shim"
 OURS = MAGIC_NUMBER.hex()
 _ABOVE = ("scrun", "scrun.supervisor")  # packages, which are empty there, as the shim's is
-_BEST = 9
+_BEST, _FAST = 9, 3
 _FIRST = ("arrival", "dial", "frames", "json_text")
 _UNTIL_HELLO = (
     *("children", "devices", "files", "hello", "link", "loop", "main", "mpi", "processes"),
-    *("runtime", "slurm_signals"),
+    *("runtime", "seals", "slurm_signals"),
 )
 _UNTIL_CREATED = (
     *("console", "containers", "libc", "looks", "making", "memory"),
@@ -51,7 +52,7 @@ def variables() -> dict[str, str]:
     """
     compiled, sources = _packed(_compiled()[:1]), _packed_sources(first=True)
     line = f"{OURS} {len(compiled)}\n".encode()
-    code(OURS)
+    sums()
     return {"SCRUN_SHIM": base64.b64encode(line + compiled + sources).decode()}
 
 
@@ -75,6 +76,17 @@ def code(python: str) -> bytes:
     return found
 
 
+@functools.cache
+def sums() -> tuple[str, str]:
+    """Return the digests of what `code` returns, for our bytecode and others; reads files, once.
+
+    Raises:
+        OSError: Our own modules cannot be read.
+    """
+    ours, others = (sum_of(code(python)) for python in (OURS, ""))
+    return ours, others
+
+
 _codes: dict[bool, bytes] = {}
 
 
@@ -89,7 +101,8 @@ def _packed(parts: list[bytes]) -> bytes:
 
 
 def _packed_sources(*, first: bool) -> bytes:
-    return b"\n" + zlib.compress(msgspec.json.encode(_sources(first=first)), _BEST)
+    level = _BEST if first else _FAST  # all begin with those, and few need the others
+    return b"\n" + zlib.compress(msgspec.json.encode(_sources(first=first)), level)
 
 
 def _files() -> dict[str, str]:

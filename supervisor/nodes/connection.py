@@ -18,8 +18,8 @@ from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.code import code, known_code
 from scrun.supervisor.nodes.dialing import Listener
 from scrun.supervisor.nodes.ends import Source
-from scrun.supervisor.nodes.link import Broken, Link
-from scrun.supervisor.nodes.messages import Asked, Ended, Event, Reply, Strangers, decoded
+from scrun.supervisor.nodes.link import Broken, Link, Sealing, direct_link
+from scrun.supervisor.nodes.messages import Asked, Ended, Event, Forged, Reply, Strangers, decoded
 from scrun.supervisor.nodes.messages import Hello as Hello
 from scrun.supervisor.nodes.messages import ShimError as ShimError
 from scrun.supervisor.nodes.messages import ShimLost as ShimLost
@@ -35,7 +35,6 @@ from scrun.supervisor.shim.frames import (
     PROTOCOL,
     REPLY,
     BrokenFrame,
-    frame,
 )
 
 BEGINS_WITH = HEADER.pack(EVENT, 0, 0)[:5]
@@ -206,7 +205,7 @@ class Shim:
         self._last_call += 1
         waiting = self._calls[self._last_call] = Awaited()
         if not self.lost.is_set():
-            self._table.link.put(frame(CALL, 0, payload))
+            self._table.link.put(CALL, 0, payload)
         return self._last_call, waiting
 
     async def ended(self, target: str) -> int:
@@ -260,26 +259,29 @@ class Shim:
         """Whether it has a direct connection; else all goes over srun."""
         return self._table.link is not self._control
 
-    async def begin(self, call: Mapping[str, object], listener: Listener | None) -> None:
+    async def begin(
+        self, call: Mapping[str, object], listener: Listener | None, sealing: Sealing
+    ) -> None:
         """Have it come, and wait until it has asked for its code.
 
         Args:
             call: The call `begin`.
             listener: Where it may connect; None: nowhere.
+            sealing: How the frames of that connection are sealed.
 
         Raises:
             ShimLost: It never comes.
         """
-        self._control.put(frame(CALL, 0, msgspec.json.encode(call)))
+        self._control.put(CALL, 0, msgspec.json.encode(call))
         async with unwrapped() as nursery:
             if listener is not None:
-                nursery.start_soon(self._accept, listener)
+                nursery.start_soon(self._accept, listener, sealing)
             await self._coming(self._come)
             nursery.cancel_scope.cancel()
 
-    async def _accept(self, listener: Listener) -> None:
-        fd = await listener.connected()
-        self._nursery.start_soon(self._run_direct, Link(fd, fd))
+    async def _accept(self, listener: Listener, sealing: Sealing) -> None:
+        link = direct_link(await listener.connected(), sealing)
+        self._nursery.start_soon(self._run_direct, link)
 
     async def _run_direct(self, link: Link) -> None:
         with trio.CancelScope() as scope:
@@ -289,13 +291,19 @@ class Shim:
             except Broken as error:
                 if self._table.link is not link:
                     return  # it has asked for its code over srun
-                if not self._hello.came:
-                    self._table.use(self._control)  # it goes on there, or ends
-                    self.asked = Asked("", f"its direct connection: {error}")
+                if self._fail_direct(str(error)):
                     return
-                self._lose(f"its direct connection: {error}")
         if self._table.link is link:
             self._table.over()
+
+    def _fail_direct(self, reason: str) -> bool:
+        """Go on over srun, if a shim does that; return whether."""
+        if self._hello.came:
+            self._lose(f"its direct connection: {reason}")
+            return False
+        self._table.use(self._control)  # it goes on there, or ends
+        self.asked = Asked("", f"its direct connection: {reason}")
+        return True
 
     async def run_control(self) -> None:
         """Carry frames over srun until that ends."""
@@ -335,6 +343,12 @@ class Shim:
             if self._hello.came or link is self._asked_over:
                 raise BrokenFrame("it asks for its code again")
             self._send_code(link, decoded(payload, Asked))
+        elif event == "forged" and link is self._control and self.is_direct:
+            if (
+                self._fail_direct(decoded(payload, Forged).error)
+                and self._direct_scope is not None
+            ):
+                self._direct_scope.cancel()
         elif link is not self._table.link:
             raise BrokenFrame(f"a frame of kind {kind} is in the wrong place")
         elif kind == REPLY:
@@ -359,7 +373,8 @@ class Shim:
             try:
                 if (found := known_code(asked.python)) is None:
                     found = await in_thread(code, asked.python)
-                link.put(frame(DATA, 0, found))
+                link.put(DATA, 0, found)
+                link.seal()
             except OSError as error:
                 self._lose(f"its code cannot be read: {described(error)}")
 
@@ -400,7 +415,13 @@ async def connected(to_srun: int, from_srun: int, journal: Journal) -> AsyncIter
         from_srun: The pipe from its standard output; likewise.
         journal: Where messages go.
     """
-    control = Link(from_srun, to_srun, BEGINS_WITH)
+    async with carried(Link(from_srun, to_srun, BEGINS_WITH), journal) as shim:
+        yield shim
+
+
+@asynccontextmanager
+async def carried(control: Link, journal: Journal) -> AsyncIterator[Shim]:
+    """Carry frames over one link; see `connected`."""
     async with unwrapped() as nursery:
         shim = Shim(control, nursery, journal)
         nursery.start_soon(shim.run_control)

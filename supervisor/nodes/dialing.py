@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 import trio
 
@@ -41,6 +42,20 @@ class Unreached:
         return self._until.get(node, 0) > time.monotonic()
 
 
+class Proved(NamedTuple):
+    """A connection of who knows the secret.
+
+    Attributes:
+        fd: Its descriptor.
+        secret: The secret.
+        both: The random bytes of the shim, then ours.
+    """
+
+    fd: int
+    secret: bytes
+    both: bytes
+
+
 class Listener:
     """Waits for connections of who knows the secret.
 
@@ -49,7 +64,15 @@ class Listener:
         strangers: How many connections did not know it, or have not shown it when it closed.
     """
 
-    def __init__(self, ports: str | None, secret: bytes, journal: Journal, most: int = 1) -> None:
+    def __init__(
+        self,
+        ports: str | None,
+        secret: bytes,
+        journal: Journal,
+        most: int = 1,
+        *,
+        knocks: bool = True,
+    ) -> None:
         """Create it; `listening` opens it.
 
         Args:
@@ -57,14 +80,16 @@ class Listener:
             secret: The secret.
             journal: Where messages go.
             most: How many connections to take.
+            knocks: See `Door`.
         """
+        self._knocks = knocks
         self.port = 0
         self.strangers = 0
         self._ports = ports
         self._secret = secret
         self._journal = journal
         self._left = most
-        self._found: deque[int] = deque()
+        self._found: deque[Proved] = deque()
         self._arrived = trio.Event()
         self._said = 0
         self._say_from = 0.0
@@ -80,7 +105,7 @@ class Listener:
         with listen(self._ports) as sock:
             sock.setblocking(False)
             self.port = sock.getsockname()[1]
-            door = Door(sock, self._secret, self._left)
+            door = Door(sock, self._secret, self._left, knocks=self._knocks)
             try:
                 async with unwrapped() as nursery:
                     nursery.start_soon(self._let_in, door)
@@ -94,10 +119,10 @@ class Listener:
                 trio.lowlevel.notify_closing(door.fileno())
                 door.close()
                 while self._found:
-                    os.close(self._found.popleft())
+                    os.close(self._found.popleft().fd)
 
-    async def connected(self) -> int:
-        """Wait for a connection; return its descriptor, which is the caller's."""
+    async def connected(self) -> Proved:
+        """Wait for a connection; return it with its descriptor, which is the caller's."""
         while not self._found:
             self._arrived = trio.Event()
             await self._arrived.wait()
@@ -107,13 +132,13 @@ class Listener:
         while True:
             with trio.move_on_after(door.patience()):
                 await trio.lowlevel.wait_readable(door.fileno())
-            for fd, _ in door.turn():
+            for fd, both in door.turn():
                 if not self._left:
                     os.close(fd)
                     continue
                 _tune(fd)
                 self._left -= 1
-                self._found.append(fd)
+                self._found.append(Proved(fd, self._secret, both))
                 self._arrived.set()
             self.strangers = door.strangers
             if trio.current_time() >= self._say_from:

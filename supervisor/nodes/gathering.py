@@ -14,8 +14,9 @@ import trio
 from scrun.supervisor.core.nurseries import until, unwrapped
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.beginning import Direct, begin_call
-from scrun.supervisor.nodes.connection import Hello, Shim, ShimLost, connected
+from scrun.supervisor.nodes.connection import Hello, Shim, ShimLost, carried
 from scrun.supervisor.nodes.dialing import Listener
+from scrun.supervisor.nodes.link import Link, direct_link
 from scrun.supervisor.shim.frames import CALL, RANDOM, frame
 
 _PATIENCE = 5.0
@@ -110,11 +111,12 @@ class Gathering:
                 os.write(self._to_srun, frame(CALL, 0, msgspec.json.encode(call)))
             async with until(self.complete.wait):
                 while True:
-                    nursery.start_soon(self._take, await listener.connected())
+                    link = direct_link(await listener.connected(), direct.sealing)
+                    nursery.start_soon(self._take, link)
 
-    async def _take(self, fd: int) -> None:
+    async def _take(self, link: Link) -> None:
         try:
-            async with connected(fd, fd, self._journal) as shim:
+            async with carried(link, self._journal) as shim:
                 hello = await shim.hello()
                 if not 0 <= hello.rank < self._count or hello.rank in self._ranks:
                     self._journal.write("verbose", f"{hello.node}: not expected: {hello.rank}")

@@ -9,7 +9,7 @@ import trio
 from scrun.supervisor.nodes.ends import Sink
 from scrun.supervisor.nodes.files import Gone
 from scrun.supervisor.nodes.link import Link
-from scrun.supervisor.shim.frames import CLOSED, CREDIT, CREDIT_BYTES, WINDOW, BrokenFrame, frame
+from scrun.supervisor.shim.frames import CLOSED, CREDIT, CREDIT_BYTES, WINDOW, BrokenFrame
 
 _CREDIT_AT = WINDOW // 4
 _FIRST = 1024
@@ -112,12 +112,12 @@ class Incoming:
         if self._written >= _CREDIT_AT:
             self._window += self._written
             count, self._written = self._written, 0
-            self.link.put(frame(CREDIT, self.number, CREDIT_BYTES.pack(count)))
+            self.link.put(CREDIT, self.number, CREDIT_BYTES.pack(count))
 
     def _lose_reader(self, error: Gone) -> None:
         self._gone = True
         self._waiting.clear()
-        self.link.put(frame(CLOSED, self.number))
+        self.link.put(CLOSED, self.number)
         if str(error):
             self._failed(f"{self._name}: {error}")
         self._tell()
@@ -136,7 +136,7 @@ class Incoming:
         finally:
             if not self._ended and not self._gone:
                 self._gone = True
-                self.link.put(frame(CLOSED, self.number))
+                self.link.put(CLOSED, self.number)
         self.over.set()
         self._tell()
 

@@ -3,12 +3,15 @@
 import mmap
 import os
 from collections import deque
+from typing import NamedTuple
 
 import trio
 
 from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.nodes.dialing import Proved
 from scrun.supervisor.nodes.parsing import Dispatch, Frames
-from scrun.supervisor.shim.frames import BrokenFrame
+from scrun.supervisor.shim.frames import QUIET, BrokenFrame
+from scrun.supervisor.shim.seals import PLAIN, Plain, sealed
 
 _BUFFER = 1 << 19
 _MOST_BEFORE = 1 << 20
@@ -24,10 +27,51 @@ def buffer(size: int) -> memoryview:
     return memoryview(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
+class Sealing(NamedTuple):
+    """How the frames of direct connections are sealed (`supervisor.shim`, Seals).
+
+    Attributes:
+        streams: Whether the bytes of streams are, too.
+        quiet: After how many seconds of silence a frame shows that nothing was left out.
+    """
+
+    streams: bool = True
+    quiet: float = 20.0
+
+
+SEALING = Sealing()
+
+
+class Seals(NamedTuple):
+    """The seals of one connection; `Sealing.quiet` is 0 without."""
+
+    theirs: Plain = PLAIN
+    ours: Plain = PLAIN
+    quiet: float = 0.0
+
+
+_NO_SEALS = Seals()
+
+
+def direct_link(proved: Proved, sealing: Sealing | None) -> "Link":
+    """Return the link over a direct connection, whose frames are plain until its `seal`.
+
+    Args:
+        proved: The connection.
+        sealing: How its frames are sealed; None: not, for a shim that cannot.
+    """
+    seals = _NO_SEALS
+    if sealing is not None:
+        seals = Seals(*sealed(proved.secret, proved.both, sealing.streams), sealing.quiet)
+    return Link(proved.fd, proved.fd, seals=seals)
+
+
 class Link:
     """One connection: srun's standard input and output, or a socket."""
 
-    def __init__(self, readable: int, writable: int, begins_with: bytes = b"") -> None:
+    def __init__(
+        self, readable: int, writable: int, begins_with: bytes = b"", seals: Seals = _NO_SEALS
+    ) -> None:
         """Take it over; `run` closes it.
 
         Args:
@@ -35,39 +79,56 @@ class Link:
             writable: What we write to; the same for a socket.
             begins_with: The first bytes of the first frame. What comes before is no frame; "" for
                 nothing does. Sites have scripts that write to a step's output.
+            seals: Those of its frames, from `seal` on.
         """
         self.before = bytearray()
         self._readable = readable
         self._writable = writable
         self._begins_with = begins_with
+        self._seals, self._used = seals, _NO_SEALS
+        self._frames: Frames | None = None
+        self._is_shown = True  # that nothing was left out
         self._queue: deque[tuple[memoryview, trio.Event | None]] = deque()
         self._something = trio.Event()
         self._broken: str | None = None
         for fd in {readable, writable}:
             os.set_blocking(fd, False)
 
-    def put(self, frame: bytes) -> None:
-        """Send a frame, after those that wait already."""
-        self._add(memoryview(frame), None)
+    def seal(self) -> None:
+        """Have frames sealed from now on, those that we send and those that come."""
+        self._used = self._seals
+        if self._frames is not None:
+            self._frames.seal(self._used.theirs)
 
-    async def send(self, frame: memoryview) -> None:
+    def put(self, kind: int, stream: int = 0, payload: bytes = b"") -> None:
+        """Send a frame, after those that wait already."""
+        self._add(kind, stream, payload, None)
+
+    async def send(self, kind: int, stream: int, payload: memoryview) -> None:
         """Send a frame and wait until it is written, so that its memory can be used again.
 
         Raises:
             Broken: It cannot be sent any more.
         """
         written = trio.Event()
-        self._add(frame, written)
+        self._add(kind, stream, payload, written)
         await written.wait()
         if self._broken is not None:
             raise Broken(self._broken)
 
-    def _add(self, frame: memoryview, written: trio.Event | None) -> None:
+    def _add(
+        self, kind: int, stream: int, payload: bytes | memoryview, written: trio.Event | None
+    ) -> None:
         if self._broken is not None:
             if written is not None:
                 written.set()
             return
-        self._queue.append((frame, written))
+        self._is_shown = kind == QUIET
+        head = self._used.ours.head(kind, stream, len(payload))
+        tail = self._used.ours.tail(kind, payload)
+        *parts, last = [memoryview(part) for part in (head, payload, tail) if part]
+        self._queue.extend((part, None) for part in parts)
+        self._queue.append((last, written))
         self._something.set()
 
     async def run(self, dispatch: Dispatch) -> None:
@@ -106,8 +167,7 @@ class Link:
         queue = self._queue
         while True:
             if not queue:
-                self._something = trio.Event()
-                await self._something.wait()
+                await self._wait()
             count = min(len(queue), _MOST_AT_ONCE)
             try:
                 written = os.writev(self._writable, [queue[at][0] for at in range(count)])
@@ -124,9 +184,20 @@ class Link:
                 queue[0] = frame[written:], event
             await trio.lowlevel.checkpoint()
 
+    async def _wait(self) -> None:
+        """Wait for something to send; in silence show, once, that nothing was left out."""
+        self._something = trio.Event()
+        if self._is_shown or not self._used.quiet:
+            await self._something.wait()
+            return
+        with trio.move_on_after(self._used.quiet):
+            await self._something.wait()
+        if not self._queue:
+            self.put(QUIET)
+
     async def _read_all(self, dispatch: Dispatch) -> None:
         room = buffer(_BUFFER)
-        frames = Frames(dispatch)
+        frames = self._frames = Frames(dispatch, self._used.theirs)
         skipping = bool(self._begins_with)
         while True:
             try:

@@ -48,6 +48,12 @@ class Asked(msgspec.Struct, frozen=True):
     waited: float = 0.0
 
 
+class Forged(msgspec.Struct, frozen=True):
+    """That a shim has got something that we have not sent, see `supervisor.shim`."""
+
+    error: str
+
+
 class Hello(msgspec.Struct, frozen=True):
     """What a shim says of itself, see `supervisor.shim`."""
 

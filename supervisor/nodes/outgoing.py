@@ -7,7 +7,7 @@ import trio
 from scrun.supervisor.nodes.ends import Source
 from scrun.supervisor.nodes.exact_source import ExactSource
 from scrun.supervisor.nodes.link import Broken, Link, buffer
-from scrun.supervisor.shim.frames import DATA, END, HEADER, PIECE, WINDOW, frame
+from scrun.supervisor.shim.frames import DATA, END, PIECE, WINDOW
 
 
 class Outgoing:
@@ -72,20 +72,19 @@ class Outgoing:
                 finally:
                     self.opened.set()
                     if self.begun.is_set():
-                        self.link.put(frame(END, self._number))
+                        self.link.put(END, self._number)
         except Broken:
             pass  # the shim has gone, which others tell
 
     async def _send_all(self, found: Source) -> None:
-        room = buffer(HEADER.size + PIECE)
+        room = buffer(PIECE)
         while True:
             while self._allowed <= 0:
                 self._more = trio.Event()
                 await self._more.wait()
             most = min(PIECE, self._allowed)
-            count = await found.read_into(room[HEADER.size : HEADER.size + most])
+            count = await found.read_into(room[:most])
             if not count:
                 return
             self._allowed -= count
-            HEADER.pack_into(room, 0, DATA, self._number, count)
-            await self.link.send(room[: HEADER.size + count])
+            await self.link.send(DATA, self._number, room[:count])

@@ -1,12 +1,14 @@
 """Frames of a shim, found in bytes as they come (`supervisor.shim.frames`).
 
-Payloads of DATA are passed on at once, from the buffer into which they were read: a frame of
-256 KiB is neither collected nor copied.
+Payloads are passed on from the buffer into which they were read, if all of them is there. Those of
+DATA that have no seal are passed on at once, in parts: a frame of 256 KiB is neither collected nor
+copied.
 """
 
 from collections.abc import Callable
 
-from scrun.supervisor.shim.frames import CALL, DATA, HEADER, LINE, LONGEST, BrokenFrame
+from scrun.supervisor.shim.frames import DATA, LINE, QUIET
+from scrun.supervisor.shim.seals import PLAIN, Plain
 
 Dispatch = Callable[[int, int, memoryview], None]
 """Takes a frame: kind, stream and payload, which is valid until it returns. DATA may come in
@@ -19,24 +21,30 @@ It may raise BrokenFrame.
 class Frames:
     """Takes bytes as they come, and hands frames on."""
 
-    def __init__(self, dispatch: Dispatch) -> None:
+    def __init__(self, dispatch: Dispatch, seal: Plain = PLAIN) -> None:
         """Begin with nothing.
 
         Args:
             dispatch: What takes the frames.
+            seal: How they look.
         """
         self._dispatch = dispatch
+        self._seal = seal
         self._rest = bytearray()  # of a frame that is not whole
-        self._needs = HEADER.size  # bytes until that is
-        self._header: tuple[int, int] | None = None  # of that frame
+        self._needs = seal.size  # bytes until that is
+        self._header: tuple[int, int, int] | None = None  # of that frame
         self._data = 0  # bytes to come of a frame of DATA
         self._stream = 0
+
+    def seal(self, seal: Plain) -> None:
+        """Have the frames after the one that is being taken look otherwise."""
+        self._seal, self._needs = seal, seal.size
 
     def feed(self, data: memoryview) -> None:
         """Take bytes.
 
         Raises:
-            BrokenFrame: They are no frame.
+            BrokenFrame: They are no frame, or not what was sent.
         """
         at, end = 0, len(data)
         while at < end:
@@ -59,20 +67,24 @@ class Frames:
                 self._whole(part)
 
     def _whole(self, part: memoryview) -> None:
-        """Take a whole header, or the whole payload after one."""
-        self._needs = HEADER.size
+        """Take a whole header, or the whole payload after one with its seal."""
+        seal = self._seal
+        self._needs = seal.size
         if self._header is not None:
-            kind, stream = self._header
+            kind, stream, length = self._header
             self._header = None
-            if kind != LINE:
-                self._dispatch(kind, stream, part)
+            seal.check(part[:length], part[length:])
+            self._take(kind, stream, part[:length])
             return
-        kind, stream, length = HEADER.unpack(part)
-        if not CALL <= kind <= LINE or length > LONGEST:
-            raise BrokenFrame(f"what it sends is no frame: kind {kind}, {length} bytes")
-        if kind == DATA:
+        kind, stream, length = seal.opened(part)
+        tail = seal.tail_size(kind, length)
+        if kind == DATA and not tail:
             self._stream, self._data = stream, length
         elif length:
-            self._header, self._needs = (kind, stream), length
+            self._header, self._needs = (kind, stream, length), length + tail
         else:
-            self._dispatch(kind, stream, part[:0])
+            self._take(kind, stream, part[:0])
+
+    def _take(self, kind: int, stream: int, payload: memoryview) -> None:
+        if kind not in (LINE, QUIET):
+            self._dispatch(kind, stream, payload)

@@ -14,11 +14,11 @@ from scrun.supervisor.nodes.beginning import ALONE, LONGEST_ALONE
 from scrun.supervisor.nodes.connection import BEGINS_WITH, Awaited, Shim
 from scrun.supervisor.nodes.dialing import Listener
 from scrun.supervisor.nodes.lasting import ResumedEnds
-from scrun.supervisor.nodes.link import Link
+from scrun.supervisor.nodes.link import SEALING, Link, Sealing, direct_link
 from scrun.supervisor.nodes.listening import addresses
 from scrun.supervisor.nodes.messages import Hello, Resumed, ShimError, decoded
 from scrun.supervisor.nodes.streams import ContainerStreams
-from scrun.supervisor.shim.frames import CALL, RANDOM, frame
+from scrun.supervisor.shim.frames import CALL, PROTOCOL, RANDOM, SEALED
 
 _DIAL_PATIENCE = 2.0
 _NO_STDIO = (-1, -1, -1)
@@ -70,6 +70,7 @@ class ResumedShim(Shim):
         written: Mapping[int, int],
         ports: str | None,
         alone: float = ALONE,
+        sealing: Sealing = SEALING,
     ) -> None:
         """Have it connect to us, and send what was not written.
 
@@ -79,13 +80,18 @@ class ResumedShim(Shim):
             written: How many bytes of each of their streams were written.
             ports: See `beginning.Direct`.
             alone: Likewise.
+            sealing: Likewise; a shim of an older version has no seals.
 
         Raises:
-            ShimError: It cannot connect to us.
+            ShimError: It cannot connect to us, or is of a newer version.
             ShimLost: It has gone.
             NotReached: No port is free.
             OSError: Sockets cannot be made.
         """
+        if hello.protocol > PROTOCOL:
+            raise ShimError(f"it speaks protocol {hello.protocol}, and we know {PROTOCOL}")
+        is_new = hello.protocol >= SEALED
+        seals = sealing if is_new else None
         self._hello.set(hello)
         self._token, self._resumed = os.urandom(16).hex(), Awaited()
         for target, container in targets.items():
@@ -93,14 +99,14 @@ class ResumedShim(Shim):
             self._container_of[target] = container
         secret = os.urandom(RANDOM)
         async with (
-            Listener(ports, secret, self._journal).listening() as listener,
+            Listener(ports, secret, self._journal, knocks=is_new).listening() as listener,
             unwrapped() as nursery,
         ):
 
             @nursery.start_soon
             async def connect() -> None:
-                fd = await listener.connected()
-                link = Link(fd, fd)
+                link = direct_link(await listener.connected(), seals)
+                link.seal()
                 self._table.use(link)
                 self._nursery.start_soon(self._run_direct, link)
 
@@ -112,10 +118,13 @@ class ResumedShim(Shim):
                 "secret": secret.hex(),
                 "patience": _DIAL_PATIENCE,
                 "alone": min(alone, LONGEST_ALONE),
+                "protocol": PROTOCOL,
+                "seal_streams": sealing.streams,
+                "quiet": sealing.quiet,
                 "targets": [*targets],
                 "written": {str(number): count for number, count in written.items()},
             }
-            self._control.put(frame(CALL, 0, msgspec.json.encode(call)))
+            self._control.put(CALL, 0, msgspec.json.encode(call))
             resumed: Resumed = await self._coming(self._resumed)
             if resumed.error is not None:
                 raise ShimError(f"cannot connect to this machine: {resumed.error}")

@@ -7,6 +7,7 @@ nobody but the others of that disk waits for it. So containers that send to the 
 another order do not wait for one another in a circle.
 """
 
+import functools
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -21,10 +22,13 @@ from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.nodes.connection import Shim, ShimError
 from scrun.supervisor.nodes.files import RegularFile
+from scrun.supervisor.shim.seals import digest
 
 _PEERS = 2
 _PATIENCE = 10.0
 _SECRET = 32
+_PART = 1 << 20
+_REMEMBERED = 256
 
 
 class Receiver(msgspec.Struct, frozen=True):
@@ -95,7 +99,10 @@ class Spreading:
         secret = os.urandom(_SECRET).hex()
         below = {at: nodes[_PEERS * at + 1 : _PEERS * (at + 1) + 1] for at in range(len(nodes))}
         await _all([(nodes[at].serve, secret, below[at]) for at in below if below[at]])
-        await _all([(node.receive, image, say) for node in nodes if not node.path])
+        receiving = [node for node in nodes if not node.path]
+        if receiving:
+            await _digest(image.file)  # once for all of them
+        await _all([(node.receive, image, say) for node in receiving])
 
     async def leave(self) -> None:
         """Have the shims use them no longer; what has not come as a whole goes."""
@@ -142,13 +149,15 @@ class _Node:
 
     async def receive(self, image: ImageFile, say: Callable[[int], None]) -> None:
         """Have it get the image, from the node above or from us."""
+        expected = await _digest(image.file)
         if self._from:
             with suppress(ShimError):
-                self.path = (await self._call("receive", **self._from))["path"]
+                self.path = (await self._call("receive", digest=expected, **self._from))["path"]
                 return
         opened = _opened(image.file, say)
         with self._named():
-            reply = await self._receiver.shim.send("receive", opened, id=self._name)
+            shim = self._receiver.shim
+            reply = await shim.send("receive", opened, id=self._name, digest=expected)
         self.path = str(reply["path"])
 
     async def _call(self, verb: str, **fields: object) -> dict[str, Any]:
@@ -186,6 +195,26 @@ async def _opened(path: str, say: Callable[[int], None]) -> AsyncIterator[_File]
         raise EngineError(described(error)) from error
     with _File(fd, say) as file:
         yield file
+
+
+async def _digest(path: str) -> str:
+    """Return an image's digest; one that was not changed is not read again."""
+    try:
+        status = await in_thread(os.stat, path)
+        version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        return await in_thread(_digest_of, path, version, abandon=True)
+    except OSError as error:
+        raise EngineError(described(error)) from error
+
+
+@functools.lru_cache(_REMEMBERED)
+def _digest_of(path: str, version: tuple[int, ...]) -> str:
+    found = digest()
+    with open(path, "rb", buffering=0) as file:
+        while part := file.read(_PART):
+            found.update(part)
+    text: str = found.hexdigest()
+    return text
 
 
 async def _all(calls: Sequence[tuple[Any, ...]]) -> None:

@@ -21,6 +21,8 @@ from .frames import (
     UNREACHED,
     BrokenFrame,
     frame,
+    hash_function,
+    sum_of,
 )
 from .json_text import dumps, loads
 
@@ -42,7 +44,7 @@ def arrive(add: "Callable[[bytes], None]", python: str, told: "Iterable[int]" = 
         told: What Slurm tells by signals.
 
     Raises:
-        BrokenFrame: What came over srun is no call.
+        BrokenFrame: What came over srun is no call, or not the code that this announced.
         OSError: The code did not come.
     """
     try:
@@ -54,22 +56,24 @@ def arrive(add: "Callable[[bytes], None]", python: str, told: "Iterable[int]" = 
     # of what ends our outputs. As nothing answers this, it will not wait again.
     os.write(1, b"\n")
     began = time.monotonic()
-    sock, code, error = None, b"", ""
+    direct, code, error = None, b"", ""
     if call["port"]:
         try:
-            sock = _connected(call)
-            code = _asked(sock.fileno(), sock.fileno(), {"python": python}, _SENDING)
+            hash_function("blake2b", "_blake2")  # to seal frames there
+            direct = _connected(call)
+            number = direct[0].fileno()
+            code = _asked(call, number, number, {"python": python}, _SENDING)
         except (OSError, BrokenFrame) as failure:
-            sock, error = None, str(failure)
-    if sock is None:
+            direct, error = None, str(failure)
+    if direct is None:
         if call["needed"]:
             sys.exit(f"{UNREACHED}: {error}")
         words = {"python": python, "error": error, "waited": time.monotonic() - began}
-        code = _asked(0, 1, words, None)
+        code = _asked(call, 0, 1, words, None)
     add(code)
     from .main import main
 
-    main(call, sock, told)
+    main(call, direct, told)
 
 
 def hosts(environment: "Mapping[str, str]", host: str) -> "list[str]":
@@ -84,16 +88,30 @@ def hosts(environment: "Mapping[str, str]", host: str) -> "list[str]":
     return list(dict.fromkeys([*(found or [host]), LOOPBACK]))
 
 
-def _connected(call: "dict[str, Any]") -> "socket":
+def _connected(call: "dict[str, Any]") -> "tuple[socket, bytes]":
     addresses = [(host, call["port"]) for host in hosts(os.environ, call["host"])]
     return dial(addresses, bytes.fromhex(call["secret"]), call["patience"])
 
 
-def _asked(source: int, sink: int, words: "dict[str, Any]", patience: "float | None") -> bytes:
-    """Ask for the code; return it."""
+def _asked(
+    call: "dict[str, Any]",
+    source: int,
+    sink: int,
+    words: "dict[str, Any]",
+    patience: "float | None",
+) -> bytes:
+    """Ask for the code; return it.
+
+    Raises:
+        BrokenFrame: What came is something else.
+        OSError: It did not come.
+    """
     said = frame(EVENT, 0, dumps({"event": "code", **words}).encode())
     os.write(sink, said if source == sink else said + NEWLINE)
-    return _payload(source, DATA, patience)
+    code = _payload(source, DATA, patience)
+    if sum_of(code) not in call["code"]:
+        raise BrokenFrame("what came is not the shim's code")
+    return code
 
 
 def _payload(fd: int, kind: int, patience: "float | None" = None) -> bytes:

@@ -228,10 +228,11 @@ class Image:
     def _receive(self, call: "dict[str, Any]") -> None:
         os.lseek(self._fd, 0, os.SEEK_SET)  # another attempt may have failed
         os.ftruncate(self._fd, 0)
+        expected = str(call["digest"])
         if "stream" not in call:
             addresses = [(str(host), int(port)) for host, port in call["addresses"]]
             peer = (addresses, bytes.fromhex(call["secret"]), float(call["patience"]))
-            self._carry(-1, peer)
+            self._carry(-1, expected, peer)
             return
         source, there = os.pipe()
         try:
@@ -241,11 +242,11 @@ class Image:
             os.close(there)
             raise
         try:
-            self._carry(source)
+            self._carry(source, expected)
         finally:
             os.close(source)
 
-    def _carry(self, source: int, peer: "Peer | None" = None) -> None:
+    def _carry(self, source: int, expected: str = "", peer: "Peer | None" = None) -> None:
         """Have a courier carry it: from a descriptor, from a peer, or to peers alone."""
         here, there = os.pipe()
         os.set_blocking(here, False)
@@ -258,11 +259,11 @@ class Image:
             begins = source
             if peer is not None:
                 try:
-                    begins = dial(*peer).detach()
+                    begins = dial(*peer)[0].detach()
                 except (OSError, OverflowError) as error:
                     courier.tell(FAILED, str(error))
                     return 1
-            courier.take_from(begins)
+            courier.take_from(begins, expected)
             return courier.run()
 
         lines = _Lines(here)

@@ -10,6 +10,7 @@ import select
 import time
 
 from .door import Door
+from .seals import digest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class Courier:
         self._image, self._size, self._told = image, size, told
         self._there = 0
         self._source = -1
+        self._expected = ""
+        self._came = digest()
         self._door: Door | None = None
         self._left = self._named = 0
         self._peers: dict[int, _Peer] = {}
@@ -57,9 +60,14 @@ class Courier:
         self._door, self._left = Door(listener, secret, peers), peers
         self._poll.register(self._door.fileno(), _IN)
 
-    def take_from(self, source: int) -> None:
-        """Take it from a descriptor; -1: it is there."""
-        self._source = source
+    def take_from(self, source: int, expected: str = "") -> None:
+        """Take it from a descriptor; -1: it is there.
+
+        Args:
+            source: The descriptor.
+            expected: What its digest has to be.
+        """
+        self._source, self._expected = source, expected
         if source >= 0:
             self._poll.register(source, _IN)
         else:
@@ -94,6 +102,8 @@ class Courier:
             raise OSError(f"nothing came for {_STALLED:g} s")
         if self._there < self._size:
             raise OSError(f"{self._there} of {self._size} bytes came")
+        if self._came.hexdigest() != self._expected:
+            raise OSError("what came is not what was announced")
         os.fsync(self._image)
 
     def _until(self, done: "Callable[[], bool]", patience: float) -> bool:
@@ -135,6 +145,7 @@ class Courier:
             self._poll.unregister(self._source)
             self._source = -1
             return
+        self._came.update(data)
         rest = memoryview(data)
         while rest:
             rest = rest[os.write(self._image, rest) :]

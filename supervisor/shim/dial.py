@@ -25,7 +25,9 @@ class NoConnection(OSError):
     """Nobody who knows the secret answered; the reasons."""
 
 
-def dial(addresses: "Sequence[Sequence[object]]", secret: bytes, patience: float) -> socket.socket:
+def dial(
+    addresses: "Sequence[Sequence[object]]", secret: bytes, patience: float
+) -> "tuple[socket.socket, bytes]":
     """Connect to the first address where somebody proves to know the secret.
 
     Args:
@@ -34,7 +36,7 @@ def dial(addresses: "Sequence[Sequence[object]]", secret: bytes, patience: float
         patience: The seconds for everything.
 
     Returns:
-        A non-blocking socket.
+        A non-blocking socket, and the random bytes of both ends.
 
     Raises:
         NoConnection: There is none.
@@ -81,7 +83,7 @@ def dial(addresses: "Sequence[Sequence[object]]", secret: bytes, patience: float
                 if attempt.ours and error.errno in _TURNED_AWAY:  # there may be a crowd
                     again.append((time.monotonic() + _AGAIN, (attempt.name, attempt.place)))
             else:
-                found = attempt.sock
+                found = attempt
             poll.unregister(fd)
             del waiting[fd]
             if found is not None:
@@ -91,11 +93,12 @@ def dial(addresses: "Sequence[Sequence[object]]", secret: bytes, patience: float
         attempt.sock.close()
     if found is None:
         raise NoConnection("; ".join(map(": ".join, reasons.items())) or "no address")
-    found.setblocking(False)
-    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEP_IDLE)
-    return found
+    sock = found.sock
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEP_IDLE)
+    return sock, found.both
 
 
 class _Attempt:
@@ -103,6 +106,7 @@ class _Attempt:
 
     Attributes:
         ours: What we have said first.
+        both: The random bytes of both ends, once it is proved.
     """
 
     def __init__(self, name: str, place: "tuple[Any, ...]") -> None:
@@ -116,7 +120,7 @@ class _Attempt:
             OSError: It cannot be.
         """
         self.name, self.place = name, place
-        self.ours = b""
+        self.ours = self.both = b""
         self.sock = socket.socket(*place[:3])
         self.sock.setblocking(False)
         code = self.sock.connect_ex(place[4])
@@ -139,7 +143,7 @@ class _Attempt:
 
 def _prove(attempt: _Attempt, secret: bytes, deadline: float) -> None:
     sock = attempt.sock
-    both = attempt.ours + _exactly(sock, RANDOM, deadline)
+    both = attempt.both = attempt.ours + _exactly(sock, RANDOM, deadline)
     sock.sendall(proof(secret, b"shim", both))
     if not compare_digest(_exactly(sock, RANDOM, deadline), proof(secret, b"supervisor", both)):
         raise OSError(errno.EACCES, "the other end does not know the secret")

@@ -59,6 +59,7 @@ class Door:
         secret: bytes,
         expected: int = 1,
         clock: "Callable[[], float]" = time.monotonic,
+        knocks: bool = True,
     ) -> None:
         """Watch it.
 
@@ -67,7 +68,10 @@ class Door:
             secret: What has to be known.
             expected: How many are to come that know it.
             clock: What tells the time, in seconds.
+            knocks: Whether those who know the secret show it at once. Shims of older versions
+                send random bytes first, as everybody can, and may have to give way.
         """
+        self._knocks = knocks
         self.strangers = 0
         self._listener, self._secret, self._clock = listener, secret, clock
         self._most = MOST_UNKNOWN + expected
@@ -155,7 +159,7 @@ class Door:
         return proved
 
     def _unknown(self) -> "list[_Visitor]":
-        return [visitor for visitor in self._here.values() if not visitor.both]
+        return [visitor for visitor in self._here.values() if not visitor.is_known]
 
     def _make_room(self) -> bool:
         """Send the oldest away that has said nothing right; return whether there is one."""
@@ -183,10 +187,12 @@ class Door:
             return []
         said, visitor.said = visitor.said, b""
         if not visitor.both:
-            if not self._is_knock(said) or said in self._seen:
-                self._send_away([visitor])
-                return []
-            self._seen.add(said)
+            if self._knocks:
+                if not self._is_knock(said) or said in self._seen:
+                    self._send_away([visitor])
+                    return []
+                self._seen.add(said)
+                visitor.is_known = True
             own = os.urandom(RANDOM)
             visitor.both, visitor.until = said + own, self._clock() + TO_PROVE
             self._say(visitor, own)
@@ -251,11 +257,13 @@ class _Visitor:
         until: When it has to have said more.
         said: What it has said of the next part.
         both: The random bytes of both ends, once it has sent the right ones.
+        is_known: Whether these showed that it knows the secret.
     """
 
     def __init__(self, fd: int, address: "tuple[object, ...]", until: float) -> None:
         self.fd, self.until = fd, until
         self.said = self.both = b""
+        self.is_known = False
         self._address = address
 
     def name(self, users: "dict[tuple[_Address, _Address], int]") -> str:

@@ -7,7 +7,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-PROTOCOL = 1
+PROTOCOL = 2
+
+SEALED = 2
+"""The first protocol whose direct connection has sealed frames (`seals`)."""
 
 FROM_SRUN = ("SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST")
 """The step's variables that say where srun is; slurmstepd connects there."""
@@ -17,7 +20,7 @@ LOOPBACK = "127.0.0.1"
 HEADER = struct.Struct(">BII")
 """Kind, stream, length of the payload in bytes."""
 
-CALL, REPLY, EVENT, DATA, CREDIT, END, CLOSED, LINE = range(1, 9)
+CALL, REPLY, EVENT, DATA, CREDIT, END, CLOSED, LINE, QUIET = range(1, 10)
 
 CREDIT_BYTES = struct.Struct(">I")
 
@@ -54,40 +57,6 @@ def frame(kind: int, stream: int = 0, payload: bytes = b"") -> bytes:
     return HEADER.pack(kind, stream, len(payload)) + payload
 
 
-class Reader:
-    """Takes bytes as they come, and returns whole frames."""
-
-    def __init__(self) -> None:
-        """Begin with nothing."""
-        self._rest = bytearray()
-
-    def feed(self, data: bytes) -> "list[tuple[int, int, bytes]]":
-        """Take bytes.
-
-        Returns:
-            The frames that are whole now: kind, stream, payload.
-
-        Raises:
-            BrokenFrame: The kind is unknown, or the payload is too long.
-        """
-        rest = self._rest
-        rest += data
-        found = []
-        start = 0
-        while len(rest) - start >= HEADER.size:
-            kind, stream, length = HEADER.unpack_from(rest, start)
-            if not CALL <= kind <= LINE or length > LONGEST:
-                raise BrokenFrame(f"kind {kind}, {length} bytes")
-            end = start + HEADER.size + length
-            if len(rest) < end:
-                break
-            found.append((kind, stream, bytes(memoryview(rest)[start + HEADER.size : end])))
-            start = end
-        if start:
-            del rest[:start]
-        return found
-
-
 def knock(secret: bytes, random: bytes) -> bytes:
     """Return what who connects says first: random bytes, and that it knows the secret.
 
@@ -106,21 +75,35 @@ def proof(secret: bytes, who: bytes, both: bytes) -> bytes:
         who: b"shim" or b"supervisor", or b"knock".
         both: The random bytes of the shim, then those of the supervisor.
     """
-    sha256 = _sha256()
+    sha256 = hash_function("sha256", "_sha256", "_sha2")
     key = secret.ljust(_BLOCK, b"\0")
     inner = sha256(bytes(byte ^ 0x36 for byte in key) + who + both).digest()
     whole: bytes = sha256(bytes(byte ^ 0x5C for byte in key) + inner).digest()
     return whole
 
 
-def _sha256() -> "Callable[[bytes], Any]":
-    """Return SHA-256 without OpenSSL, which takes as long to load as an interpreter to start."""
-    for name in ("_sha256", "_sha2"):  # before Python 3.12, and since
-        try:
-            sha256: Callable[[bytes], Any] = __import__(name).sha256
-            return sha256
-        except ImportError:
-            pass
-    import hashlib
+def hash_function(name: str, *modules: str) -> "Callable[..., Any]":
+    """Return one without OpenSSL, which takes as long to load as an interpreter to start.
 
-    return hashlib.sha256
+    Args:
+        name: Its name.
+        modules: Where it is without, in some version of Python's.
+
+    Raises:
+        OSError: This Python does not have it, or may not use it (FIPS 140).
+    """
+    found: Callable[..., Any]
+    for module in (*modules, "hashlib"):
+        try:
+            found = getattr(__import__(module), name)
+            found()
+        except (ImportError, AttributeError, ValueError):
+            continue
+        return found
+    raise OSError(f"this Python has no {name}")
+
+
+def sum_of(code: bytes) -> str:
+    """Return the digest of the shim's code."""
+    text: str = hash_function("sha256", "_sha256", "_sha2")(code).hexdigest()
+    return text

@@ -1,16 +1,21 @@
 """Frames over a pair of descriptors: srun's standard streams, or the direct connection."""
 
 import os
+import time
 from _collections import deque  # collections itself takes longer
 
-from .frames import HEADER, NEWLINE, Reader
+from .frames import NEWLINE, QUIET, BrokenFrame
 from .loop import READ, WRITE
+from .seals import PLAIN, Reader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .loop import Loop
+    from .seals import Plain
+
+    Seals = tuple[Plain, Plain, float]
 
 _LONG = 1 << 20
 _SHORT = 1 << 18
@@ -23,6 +28,7 @@ class Link:
 
     Attributes:
         broken: Why it can no longer be used; "" while it can.
+        is_forged: Whether that is what came.
     """
 
     def __init__(
@@ -33,6 +39,7 @@ class Link:
         received: "Callable[[int, int, bytes], None]",
         ended: "Callable[[], None]",
         lines: bool = False,
+        seals: "Seals | None" = None,
     ) -> None:
         """Begin to send; `listen` begins to receive.
 
@@ -43,18 +50,22 @@ class Link:
             received: Called with each frame.
             ended: Called once, when it is broken.
             lines: Whether only whole lines arrive: see `frames.LINE`.
-
-        What comes and is no frame raises BrokenFrame in the loop.
+            seals: Those of what is sent and of what comes, and after how many seconds of silence
+                a frame QUIET shows that nothing was left out; None: frames are plain.
         """
         self._loop, self._source, self._sink = loop, source, sink
         self._received, self._ended = received, ended
         self._line = memoryview(NEWLINE if lines else b"")
-        self._reader = Reader()
+        self._seal, seal, self._quiet = seals or (PLAIN, PLAIN, 0.0)
+        self._reader = Reader(seal)
+        self._silence: object | None = None
+        self._spoke = 0.0
         self._queue: deque[memoryview] = deque()
         self._queued = 0
         self._listens = False
         self._short: list[Callable[[], None]] = []
         self.broken = ""
+        self.is_forged = False
         for fd in (source, sink):
             os.set_blocking(fd, False)
 
@@ -76,15 +87,30 @@ class Link:
         """Send a frame, now or when it can be."""
         if self.broken:
             return
-        self._queue.append(memoryview(HEADER.pack(kind, stream, len(payload))))
-        self._queued += HEADER.size + len(payload)
-        if payload:
-            self._queue.append(memoryview(payload))
-        if self._line:
-            self._queue.append(self._line)
-            self._queued += len(self._line)
-        if len(self._queue) <= 3:  # nothing waited
+        self._put(kind, stream, payload)
+        if self._quiet:
+            self._spoke = time.monotonic()
+            if self._silence is None:
+                self._silence = self._loop.after(self._quiet, self._is_silent)
+
+    def _put(self, kind: int, stream: int = 0, payload: bytes = b"") -> None:
+        is_idle = not self._queue
+        head = self._seal.head(kind, stream, len(payload))
+        for part in (head, payload, self._seal.tail(kind, payload), self._line):
+            if part:
+                self._queue.append(memoryview(part))
+                self._queued += len(part)
+        if is_idle:
             self._flush()
+
+    def _is_silent(self) -> None:
+        """Once, show that nothing of what was sent last was left out."""
+        self._silence = None
+        left = self._spoke + self._quiet - time.monotonic()
+        if left > 0:
+            self._silence = self._loop.after(left, self._is_silent)
+        else:
+            self._put(QUIET)
 
     def _flush(self) -> None:
         while self._queue:
@@ -148,8 +174,18 @@ class Link:
             return
         if not data:
             self._fail("end")
-        for kind, stream, payload in self._reader.feed(data):
-            self._received(kind, stream, payload)
+        frames = self._reader.feed(data)
+        while True:
+            try:
+                kind, stream, payload = next(frames, (0, 0, b""))
+            except BrokenFrame as error:
+                self.is_forged = True
+                self._fail(str(error))
+                return
+            if not kind:
+                return
+            if kind != QUIET:
+                self._received(kind, stream, payload)
 
     def leave(self) -> None:
         """Close it without a word: another one takes its place, or will."""
@@ -168,6 +204,7 @@ class Link:
     def _empty(self) -> None:
         self._queue.clear()
         self._queued = 0
+        self._loop.cancel(self._silence)
         self._loop.forget(self._source)
         self._loop.forget(self._sink)
         waiting, self._short = self._short, []

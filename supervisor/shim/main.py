@@ -8,7 +8,7 @@ import sys
 from .children import TOLD, Children, become_subreaper
 from .dial import dial
 from .files import Directory, make_directory, others
-from .frames import CALL, EVENT, REPLY
+from .frames import CALL, EVENT, REPLY, SEALED
 from .hello import hello, oci_conf
 from .json_text import dumps, loads
 from .link import Link
@@ -16,6 +16,7 @@ from .loop import Loop
 from .mpi import Mpi
 from .processes import descendants, kill_quietly
 from .runtime import Runtime, installed
+from .seals import sealed
 from .slurm_signals import SlurmSignals
 
 TYPE_CHECKING = False
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from .cache import Cache
     from .containers import Containers, Reply
+    from .link import Seals
     from .streams import Streams
 
 _BY_THE_WAY = ("_ctypes",)
@@ -41,17 +43,20 @@ _DELETING = 5.0
 _LAST_CHANCE = 2.0
 
 
-def main(call: "dict[str, Any]", sock: "socket | None", told: "Iterable[int]" = ()) -> None:
+def main(
+    call: "dict[str, Any]", direct: "tuple[socket, bytes] | None", told: "Iterable[int]" = ()
+) -> None:
     """Be the shim; never returns.
 
     Args:
         call: The call `begin`.
-        sock: The direct connection; None: all goes over srun.
+        direct: The direct connection, with the random bytes of both ends; None: all goes over
+            srun.
         told: What Slurm has told by signals so far.
     """
     status = 1
     try:
-        shim = Shim(call, sock)
+        shim = Shim(call, direct)
         for number in (*call["told"], *told):
             shim.signalled(number)
         status = shim.run()
@@ -67,9 +72,9 @@ def main(call: "dict[str, Any]", sock: "socket | None", told: "Iterable[int]" = 
 class Shim:
     """The whole."""
 
-    def __init__(self, call: "dict[str, Any]", sock: "socket | None") -> None:
+    def __init__(self, call: "dict[str, Any]", direct: "tuple[socket, bytes] | None") -> None:
         """Take the standard streams, the signals and the connection; see `main`."""
-        ours = -1 if sock is None else sock.fileno()
+        ours = -1 if direct is None else direct[0].fileno()
         # before the number of its descriptor could be another one of ours
         self._mpi = Mpi(os.environ, ours)
         self._loop = Loop()
@@ -81,7 +86,9 @@ class Shim:
         self._is_left = False
         self._link = Link(self._loop, source, sink, self._received, self._broken, lines=True)
         self._address = ""  # as the supervisor reaches us
-        self._direct = None if sock is None else self._linked(sock)
+        self._direct = None
+        if direct is not None:
+            self._direct = self._linked(direct[0], _seals(call, direct[1]))
         self._supervisors = 0  # after the first
         self._alone: object | None = None
         self._patience = float(call["alone"])
@@ -203,6 +210,9 @@ class Shim:
 
     def _direct_broken(self) -> None:
         """Wait for another supervisor (`resume`), or for the end of srun."""
+        if self._direct is not None and self._direct.is_forged:
+            # over srun: whoever is on the way may keep an end of the connection from it
+            self._say(self._link, EVENT, {"event": "forged", "error": self._direct.broken})
         if not self._is_heard and self._direct is not None:
             self._direct.leave()
             self._direct = None
@@ -315,10 +325,10 @@ class Shim:
         enter = containers.images.of(name).space.enter if name else None
         Script(self._loop, self._children, call["script"], runtime, reply, enter)
 
-    def _linked(self, sock: "socket") -> Link:
+    def _linked(self, sock: "socket", seals: "Seals | None") -> Link:
         self._address = sock.getsockname()[0]
         fd = sock.detach()
-        return Link(self._loop, fd, fd, self._carried, self._direct_broken)
+        return Link(self._loop, fd, fd, self._carried, self._direct_broken, seals=seals)
 
     def _resume(self, kind: int, payload: bytes) -> None:
         """Go on for the successor of a supervisor that has died."""
@@ -332,7 +342,9 @@ class Shim:
         self._direct.leave()
         answer = {"event": "resumed", "token": call["token"], "times": self._supervisors}
         try:
-            sock = dial(call["addresses"], bytes.fromhex(call["secret"]), call["patience"])
+            secret = bytes.fromhex(call["secret"])
+            sock, both = dial(call["addresses"], secret, call["patience"])
+            seals = _seals(call, both) if call.get("protocol", 1) >= SEALED else None
         except Exception as error:
             # the last connection stays in its place, closed, so that the next try comes over srun
             self._say(self._link, EVENT, {**answer, "error": str(error)})
@@ -342,7 +354,7 @@ class Shim:
             self._alone = None
         self._is_left = False
         self._patience = float(call["alone"])
-        self._direct = self._streams.link = self._linked(sock)
+        self._direct = self._streams.link = self._linked(sock, seals)
         self._direct.listen()
         forget_others(self._containers, call["targets"])
         inputs = self._streams.inputs()
@@ -384,6 +396,12 @@ class Shim:
         key = self._loop.after(seconds, lambda: late.append(True))
         self._loop.run(lambda: bool(late) or not descendants(os.getpid()))
         self._loop.cancel(key)
+
+
+def _seals(call: "dict[str, Any]", both: bytes) -> "Seals":
+    """Return the seals of a direct connection whose ends sent these random bytes."""
+    ours, theirs = sealed(bytes.fromhex(call["secret"]), both, call["seal_streams"])
+    return ours, theirs, float(call["quiet"])
 
 
 def _standard_streams() -> "tuple[int, int]":

@@ -23,11 +23,10 @@ from scrun.supervisor.shim.frames import (
     EVENT,
     PROTOCOL,
     REPLY,
-    Reader,
-    frame,
     knock,
     proof,
 )
+from scrun.supervisor.shim.seals import PLAIN, Plain, Reader, Sealed, sealed
 
 HELLO = {
     "event": "hello",
@@ -65,6 +64,8 @@ class Peer:
     def __init__(self, receiving: trio.abc.ReceiveStream, sending: trio.abc.SendStream) -> None:
         self.control = (receiving, sending)
         self.stream: trio.SocketStream | None = None
+        self.seal: Plain = PLAIN
+        self._seals: tuple[Sealed, Sealed] | None = None
         self._readers: dict[object, Reader] = {}
         self._frames: dict[object, list[Frame]] = {}
 
@@ -99,7 +100,13 @@ class Peer:
         return await self._frame(self.stream or self.control[0])
 
     async def send(self, kind: int, stream: int, payload: bytes = b"") -> None:
-        await (self.stream or self.control[1]).send_all(frame(kind, stream, payload))
+        await self.send_at_once((kind, stream, payload))
+
+    async def send_at_once(self, *frames: Frame) -> None:
+        """Send frames that are read together."""
+        seal = self.seal if self.stream else PLAIN
+        content = b"".join(framed(seal, *each) for each in frames)
+        await (self.stream or self.control[1]).send_all(content)
 
     async def credit(self, stream: int, count: int) -> None:
         await self.send(CREDIT, stream, CREDIT_BYTES.pack(count))
@@ -127,17 +134,22 @@ class Peer:
         await self.event(event="code", python=MAGIC_NUMBER.hex(), **words)
         kind, stream, code = await self.frame()
         assert (kind, stream) == (DATA, 0)
+        if self.stream is not None and self._seals is not None:
+            self.seal, theirs = self._seals
+            self._readers[self.stream] = Reader(theirs)
         return code
 
     async def dial(self, call: dict[str, Any], secret: bytes | None = None) -> bool:
         """Connect as `begin` says; return whether both knew the secret."""
         stream = await connection(call)
-        proved = await prove(stream, secret or bytes.fromhex(call["secret"]))
-        if proved:
+        secret = secret or bytes.fromhex(call["secret"])
+        both = await prove(stream, secret)
+        if both:
             self.stream = stream
+            self._seals = sealed(secret, both, call["seal_streams"])
         else:
             await stream.aclose()
-        return proved
+        return bool(both)
 
     async def close(self) -> None:
         for stream in (*self.control, self.stream):
@@ -150,15 +162,51 @@ async def connection(call: dict[str, Any]) -> trio.SocketStream:
     return await trio.open_tcp_stream("127.0.0.1", call["port"])
 
 
-async def prove(stream: trio.SocketStream, secret: bytes) -> bool:
+def framed(seal: Plain, kind: int, stream: int, payload: bytes) -> bytes:
+    """A frame."""
+    return seal.head(kind, stream, len(payload)) + payload + seal.tail(kind, payload)
+
+
+async def prove(stream: trio.SocketStream, secret: bytes) -> bytes:
+    """Do the shim's part of the proof; return the random bytes if the supervisor's is right."""
     mine = knock(secret, os.urandom(16))
     try:
         await stream.send_all(mine)
         both = mine + await exactly(stream, 32)
         await stream.send_all(proof(secret, b"shim", both))
-        return await exactly(stream, 32) == proof(secret, b"supervisor", both)
+        return both if await exactly(stream, 32) == proof(secret, b"supervisor", both) else b""
     except (EOFError, trio.BrokenResourceError):
-        return False
+        return b""
+
+
+class Wire:
+    """A direct connection after the proof."""
+
+    def __init__(self, stream: trio.SocketStream, secret: bytes, both: bytes) -> None:
+        self.stream = stream
+        self._seals = sealed(secret, both, True)
+        self._seal: Plain = PLAIN
+        self._reader = Reader()
+
+    async def ask(self) -> bytes:
+        """Ask for the code; return it."""
+        await self.send(EVENT, json.dumps({"event": "code", "python": ""}).encode())
+        kind, stream, code = await self.frame()
+        assert (kind, stream) == (DATA, 0)
+        self._seal, theirs = self._seals
+        self._reader = Reader(theirs)
+        return code
+
+    async def send(self, kind: int, payload: bytes) -> None:
+        await self.stream.send_all(framed(self._seal, kind, 0, payload))
+
+    async def frame(self) -> Frame:
+        while True:
+            data = await self.stream.receive_some(65536)
+            if not data:
+                raise EOFError
+            for found in self._reader.feed(bytes(data)):
+                return found
 
 
 async def exactly(stream: trio.abc.ReceiveStream, size: int) -> bytes:

@@ -23,12 +23,13 @@ from scrun.supervisor.shim.frames import (
     EVENT,
     LINE,
     PIECE,
+    QUIET,
     REPLY,
     WINDOW,
-    Reader,
-    frame,
     proof,
+    sum_of,
 )
+from scrun.supervisor.shim.seals import PLAIN, Plain, Reader, sealed
 from tests import CHECKOUT
 from tests.harness.bundle import make_config, map_user
 from tests.harness.users import User
@@ -53,6 +54,9 @@ BEGIN = {
     "kill_wait": 1,
     "reaches_all": False,
     "told": [],
+    "code": [sum_of(b"")],
+    "seal_streams": True,
+    "quiet": 20.0,
 }
 
 PURE_V2 = (
@@ -124,6 +128,7 @@ class Shim:
         self._to, self._from = self.process.stdin.fileno(), self.process.stdout.fileno()
         self._readers = {self._from: Reader()}
         self.direct = -1
+        self._seal: Plain = PLAIN
         self._calls = 0
         self._replies: dict[int, dict[str, Any]] = {}
         self._ended: dict[str, int] = {}
@@ -138,15 +143,23 @@ class Shim:
         self.generous = True
         self._last_stream = 0
         self._hello: dict[str, Any] = {}
+        self.hello: dict[str, Any] = {}
         self.asked: dict[str, Any] = {}
         self.send(CALL, 0, json.dumps({**BEGIN, **(begin or {})}).encode())
         meet(self)
         self.hello = self.until("hello", lambda: self._hello)
 
-    def use_direct(self, fd: int) -> None:
-        """Carry streams over this connection."""
+    def use_direct(self, fd: int, both: bytes) -> None:
+        """Carry streams over this connection, on which both ends sent these random bytes."""
+        self.seals = sealed(SECRET, both, True)
         self._readers[fd] = Reader()
         self.direct = fd
+        if self.hello:
+            self._begin_seals()
+
+    def _begin_seals(self) -> None:
+        theirs, self._seal = self.seals
+        self._readers[self.direct] = Reader(theirs)
 
     def die(self) -> None:
         """Close the direct connection, as a supervisor does that dies."""
@@ -157,7 +170,10 @@ class Shim:
     def send(self, kind: int, stream: int = 0, payload: bytes = b"") -> None:
         """Send a frame."""
         fd = self.direct if self.direct >= 0 else self._to
-        data = memoryview(frame(kind, stream, payload))
+        seal = self._seal if self.direct >= 0 else PLAIN
+        data = memoryview(
+            seal.head(kind, stream, len(payload)) + payload + seal.tail(kind, payload)
+        )
         while data:
             data = data[os.write(fd, data) :]
 
@@ -303,6 +319,8 @@ class Shim:
             self.closed.add(stream)
         elif kind == LINE:
             assert payload == b"\n"
+        elif kind == QUIET:
+            assert not payload
         else:
             self._take_message(kind, json.loads(payload))
 
@@ -317,6 +335,8 @@ class Shim:
         elif event == "code":
             self.asked = message
             self.send(DATA)
+            if self.direct >= 0:
+                self._begin_seals()
         elif event == "strangers":
             self.strangers.append(message["who"])
         elif event == "resumed":
@@ -376,14 +396,14 @@ def listening(host: str = "127.0.0.1", port: int = 0) -> socket.socket:
     return sock
 
 
-def prove(sock: socket.socket, secret: bytes = SECRET) -> bool:
-    """Do the supervisor's part of the proof; return whether the shim's was right."""
+def prove(sock: socket.socket, secret: bytes = SECRET) -> bytes:
+    """Do the supervisor's part of the proof; return the random bytes if the shim's was right."""
     own = os.urandom(32)
     both = _exactly(sock, 32) + own
     sock.sendall(own)
     theirs = _exactly(sock, 32)
     sock.sendall(proof(secret, b"supervisor", both))
-    return hmac.compare_digest(theirs, proof(secret, b"shim", both))
+    return both if hmac.compare_digest(theirs, proof(secret, b"shim", both)) else b""
 
 
 def _exactly(sock: socket.socket, count: int) -> bytes:

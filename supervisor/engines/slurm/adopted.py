@@ -150,7 +150,8 @@ class AdoptedStep(ShimStep):
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 direct = await self._direct()
-                await shim.resume(hello, self._targets, self._written, direct.ports, direct.alone)
+                how = (direct.ports, direct.alone, direct.sealing)
+                await shim.resume(hello, self._targets, self._written, *how)
                 return
             except ShimLost:
                 return

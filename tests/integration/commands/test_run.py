@@ -323,8 +323,7 @@ def test_more_descriptors(make_site: MakeSite, runtime: str) -> None:
     bundle = site.bundle(config)
     said = []
     for command in (site.command, Beside(runtime, site.base / "beside").command):
-        own = [] if command is not site.command else before
-        called = shlex.join([*own, *command])
+        called = shlex.join([*(before if command is site.command else ()), *command])
         create = f"{called} create --preserve-fds 2 --bundle {bundle} one"
         text = (
             f"exec 3< <(echo first) 4< <(echo second) 5</dev/null; {create} && exec 3<&- 4<&- 5<&-"

@@ -14,8 +14,9 @@ from scrun.supervisor.nodes.beginning import Direct
 from scrun.supervisor.nodes.code import code
 from scrun.supervisor.nodes.gathering import Gathering, gathered
 from scrun.supervisor.nodes.listening import NotReached
-from scrun.supervisor.shim.frames import CALL, DATA, EVENT, HEADER, Reader, frame
-from tests.harness.peer import HELLO, Said, exactly, prove, soon
+from scrun.supervisor.shim.frames import CALL, EVENT
+from scrun.supervisor.shim.seals import Reader
+from tests.harness.peer import HELLO, Said, Wire, prove, soon
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_stays")
 
@@ -39,14 +40,11 @@ class Called:
     async def come(self, rank: int, secret: str = "") -> trio.SocketStream:
         """Be the shim of a task."""
         stream = await trio.open_tcp_stream("127.0.0.1", self.call["port"])
-        if await prove(stream, bytes.fromhex(secret or self.call["secret"])):
-            asked = json.dumps({"event": "code", "python": ""}).encode()
-            await stream.send_all(frame(EVENT, 0, asked))
-            kind, _, size = HEADER.unpack(await exactly(stream, HEADER.size))
-            assert kind == DATA
-            assert await exactly(stream, size) == code("")
-            hello = json.dumps({**HELLO, "rank": rank}).encode()
-            await stream.send_all(frame(EVENT, 0, hello))
+        known = bytes.fromhex(secret or self.call["secret"])
+        if both := await prove(stream, known):
+            wire = Wire(stream, known, both)
+            assert await wire.ask() == code("")
+            await wire.send(EVENT, json.dumps({**HELLO, "rank": rank}).encode())
         return stream
 
     @property

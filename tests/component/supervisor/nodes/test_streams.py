@@ -312,8 +312,7 @@ async def test_single_bytes_take_little_memory(callers: Callers) -> None:
         number = streams.fields["stdout"]
         await peer.send(DATA, number, bytes(PIECE))  # fills the pipe
         for _ in range(200):
-            assert peer.stream is not None
-            await peer.stream.send_all((b"\4" + number.to_bytes(4, "big") + b"\0\0\0\1x") * 50)
+            await peer.send_at_once(*[(DATA, number, b"x")] * 50)
         incoming = streams._incoming[0]
         await soon(lambda: sum(map(len, incoming._waiting)) > 10_000 + PIECE - 70_000)
         await trio.testing.wait_all_tasks_blocked(0.05)

@@ -92,8 +92,9 @@ def connected(
 
         def meet(shim: Shim) -> None:
             connection, _ = sock.accept()
-            assert prove(connection)
-            shim.use_direct(connection.detach())
+            both = prove(connection)
+            assert both
+            shim.use_direct(connection.detach(), both)
 
         return make_shim(env, begin={**begin, "port": port}, meet=meet)
 

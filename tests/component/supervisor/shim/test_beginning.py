@@ -16,11 +16,12 @@ from scrun.supervisor.shim.frames import (
     DATA,
     EVENT,
     PIECE,
+    PROTOCOL,
     UNREACHED,
     WINDOW,
-    Reader,
     frame,
 )
+from scrun.supervisor.shim.seals import Reader
 from tests.component.supervisor.shim.conftest import MakeShim, connected
 from tests.harness.shim import BEGIN, COMMAND, SECRET, Shim, listening, prove
 from tests.harness.wait import wait_while
@@ -67,6 +68,9 @@ def test_no_descriptor_of_pmi(make_shim: MakeShim) -> None:
         assert shim.close() == (0, "")
 
 
+SEALED = {"protocol": PROTOCOL, "seal_streams": True, "quiet": 20.0}
+
+
 def resume(shim: Shim, targets: list[str], written: dict[int, int]) -> dict[str, Any]:
     """Be another supervisor, which knows these containers and has written so many bytes."""
     count = len(shim.resumed)
@@ -74,11 +78,12 @@ def resume(shim: Shim, targets: list[str], written: dict[int, int]) -> dict[str,
         addresses = [["127.0.0.1", sock.getsockname()[1]]]
         shim.ask(
             "resume", token="t", addresses=addresses, secret=SECRET.hex(), patience=1.5,
-            alone=600, targets=targets, written=written,
+            alone=600, targets=targets, written=written, **SEALED,
         )  # fmt: skip
         connection, _ = sock.accept()
-        assert prove(connection)
-    shim.use_direct(connection.detach())
+        both = prove(connection)
+        assert both
+    shim.use_direct(connection.detach(), both)
     shim.until("its answer", lambda: len(shim.resumed) > count)
     return shim.resumed[-1]
 

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
@@ -36,10 +36,17 @@ class Clock:
 class Port:
     """A door, and what connects to it."""
 
-    def __init__(self, stack: ExitStack, clock: Callable[[], float], expected: int = 1) -> None:
+    def __init__(
+        self,
+        stack: ExitStack,
+        clock: Callable[[], float],
+        expected: int = 1,
+        *,
+        knocks: bool = True,
+    ) -> None:
         self.listener = listen()
         stack.callback(self.listener.close)
-        self.door = Door(self.listener, SECRET, expected, clock)
+        self.door = Door(self.listener, SECRET, expected, clock, knocks)
         stack.callback(self.door.close)
         self.port = self.listener.getsockname()[1]
         self._stack = stack
@@ -92,6 +99,23 @@ def test_who_knows_the_secret_comes_in(port: Port) -> None:
     os.close(fd)
     assert port.door.strangers == 0
     assert port.door.who() == ""
+
+
+def test_a_shim_of_an_older_version(clock: Clock) -> None:
+    """What it says first, anybody can say: so that keeps no place."""
+    with ExitStack() as stack:
+        port = Port(stack, clock, knocks=False)
+        others = [port.connect(bytes(RANDOM)) for _ in range(MOST_UNKNOWN + 2)]
+        assert port.door.turn() == []
+        for other in others:
+            with suppress(ConnectionResetError):
+                other.recv(RANDOM)
+        assert [port.is_open(other) for other in others[:2]] == [False, True]
+        sock = port.connect(bytes(RANDOM))
+        both = proved(port, sock, bytes(RANDOM))
+        [(fd, found)] = port.door.turn()
+        os.close(fd)
+        assert found == both
 
 
 def test_in_the_smallest_parts(port: Port) -> None:
@@ -270,7 +294,7 @@ def test_strangers_keep_nobody_out(kind: str) -> None:
         stack.enter_context(served(port.door, 40))
         there.wait_for(40)
         for _ in range(40):
-            dial([("127.0.0.1", port.port)], SECRET, 30).close()
+            dial([("127.0.0.1", port.port)], SECRET, 30)[0].close()
         assert port.door.strangers
 
 
@@ -292,5 +316,5 @@ def test_who_is_turned_away_tries_again(port: Port) -> None:
         dialled = pool.submit(dial, [("127.0.0.1", port.port)], SECRET, 30)
         thread.join()
         with served(port.door, 1):
-            dialled.result().close()
+            dialled.result()[0].close()
     assert closed == [RANDOM, RANDOM]

@@ -14,10 +14,10 @@ from scrun.supervisor.shim.frames import (
     LINE,
     LONGEST,
     BrokenFrame,
-    Reader,
     frame,
     proof,
 )
+from scrun.supervisor.shim.seals import Reader
 
 frames = st.lists(
     st.tuples(st.integers(CALL, LINE), st.integers(0, (1 << 32) - 1), st.binary(max_size=300))
@@ -30,29 +30,29 @@ def test_frames_arrive_however_they_are_cut(
 ) -> None:
     data = b"".join(frame(*one) for one in sent)
     reader = Reader()
-    found = []
+    found: list[tuple[int, int, bytes]] = []
     for cut in cuts:
         found += reader.feed(data[:cut])
         data = data[cut:]
-    assert found + reader.feed(data) == sent
-    assert reader.feed(b"") == []
+    assert [*found, *reader.feed(data)] == sent
+    assert [*reader.feed(b"")] == []
 
 
 @given(st.binary(max_size=100))
 def test_anything_is_frames_or_is_broken(data: bytes) -> None:
     try:
-        found = Reader().feed(data)
+        found = [*Reader().feed(data)]
     except BrokenFrame:
         return
     assert b"".join(frame(*one) for one in found) == data[: sum(len(p) + 9 for *_, p in found)]
 
 
 @pytest.mark.parametrize(
-    "header", [HEADER.pack(0, 0, 0), HEADER.pack(9, 0, 0), HEADER.pack(DATA, 1, LONGEST + 1)]
+    "header", [HEADER.pack(0, 0, 0), HEADER.pack(10, 0, 0), HEADER.pack(DATA, 1, LONGEST + 1)]
 )
 def test_what_is_no_frame(header: bytes) -> None:
     with pytest.raises(BrokenFrame):
-        Reader().feed(header)
+        list(Reader().feed(header))
 
 
 def test_the_proof_is_an_hmac() -> None:

@@ -19,8 +19,9 @@ from scrun.supervisor.engines.slurm.shim_site import HAS_OCI_CONF, SiteConfs
 from scrun.supervisor.engines.slurm.step import SrunStep, Streams
 from scrun.supervisor.nodes.beginning import Direct
 from scrun.supervisor.nodes.connection import ShimLost
-from scrun.supervisor.shim.frames import CALL, EVENT, REPLY, UNREACHED, Reader, frame
-from tests.harness.peer import HELLO, Said, prove, soon
+from scrun.supervisor.shim.frames import CALL, EVENT, REPLY, UNREACHED
+from scrun.supervisor.shim.seals import Reader
+from tests.harness.peer import HELLO, Said, Wire, prove, soon
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_stays")
 
@@ -81,15 +82,17 @@ class Srun:
         self.state.feed(line)
         self.on_message()
 
-    async def come(self, rank: int, **other: object) -> trio.SocketStream:
+    async def come(self, rank: int, **other: object) -> Wire:
         """Be the shim of a task."""
         await self.called.wait()
         stream = await trio.open_tcp_stream("127.0.0.1", self.call["port"])
-        assert await prove(stream, bytes.fromhex(self.call["secret"]))
+        secret = bytes.fromhex(self.call["secret"])
+        wire = Wire(stream, secret, await prove(stream, secret))
         environment = {"SLURMD_NODENAME": f"node{rank + 1}"}
         hello = {**HELLO, "rank": rank, "environment": environment, **other}
-        await stream.send_all(frame(EVENT, 0, json.dumps(hello).encode()))
-        return stream
+        await wire.ask()
+        await wire.send(EVENT, json.dumps(hello).encode())
+        return wire
 
 
 EXIT = "srun: launch/slurm: _task_finish: Received task exit notification for 1 task of "
@@ -118,8 +121,8 @@ async def test_all_are_there_and_end_with_their_containers() -> None:
         for rank in ranks:
             rank.dismiss()
         for stream in streams:
-            assert await stream.receive_some(1) == b""
-            await stream.aclose()
+            assert await stream.stream.receive_some(1) == b""
+            await stream.stream.aclose()
         srun.over.set()
         await step.leave()
         assert step.ended_well
@@ -135,7 +138,7 @@ async def test_one_that_is_not_dismissed_has_not_ended_well() -> None:
         await soon(lambda: step.is_over)
         assert not step.ended_well
         for stream in streams:
-            await stream.aclose()
+            await stream.stream.aclose()
 
 
 async def test_one_ends_before_all_are_there() -> None:
@@ -166,16 +169,16 @@ async def test_one_without_a_runtime(unseen: bool) -> None:
     """srun --container needs none of ours, but an oci.conf, which users need not see."""
     async with running() as (step, srun):
         streams = [await srun.come(0), await srun.come(1, runtime="")]
-        [(kind, _, payload)] = Reader().feed(await streams[1].receive_some())
+        kind, _, payload = await streams[1].frame()
         call = json.loads(payload)
         assert (kind, call["verb"], call["script"]) == (CALL, "script", HAS_OCI_CONF)
         reply = {"call": call["call"], "status": 0, "text": ".\n" if unseen else "none\n.\n"}
-        await streams[1].send_all(frame(REPLY, 0, json.dumps(reply).encode()))
+        await streams[1].send(REPLY, json.dumps(reply).encode())
         with pytest.raises(EngineError, match="node2: no OCI runtime"):
             await step.ranks()
         assert step.is_lacking is unseen
         for stream in streams:
-            await stream.aclose()
+            await stream.stream.aclose()
 
 
 async def test_one_cannot_connect() -> None:

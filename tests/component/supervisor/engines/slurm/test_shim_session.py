@@ -10,17 +10,13 @@ from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.engine import Program
 from scrun.supervisor.core.deposits import no_deposit
 from scrun.supervisor.engines.slurm.shim_session import ShimSession
-from scrun.supervisor.shim.frames import DATA, END, EVENT, REPLY, frame
+from scrun.supervisor.shim.frames import DATA, END, EVENT, REPLY
 from tests.harness import users
 from tests.harness.peer import talking
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_stays")
 
 ENV = ChildEnv({"PATH": users.PATH})
-
-
-def said(kind: int, **fields: object) -> bytes:
-    return frame(kind, 0, json.dumps(fields).encode())
 
 
 async def test_what_it_says_is_seen_when_a_successor_would_know_it() -> None:
@@ -42,12 +38,12 @@ async def test_what_it_says_is_seen_when_a_successor_would_know_it() -> None:
         async def answer() -> None:
             call = await peer.call("exec")
             number, ended = call["streams"]["stdout"], {"status": 0, "memory": False}
-            assert peer.stream is not None
-            await peer.stream.send_all(
-                said(REPLY, call=call["call"], pid=7)
-                + frame(DATA, number, b"said\n")
-                + frame(END, number)
-                + said(EVENT, event="ended", target=call["id"], lost=False, **ended)
+            said = {"event": "ended", "target": call["id"], "lost": False, **ended}
+            await peer.send_at_once(
+                (REPLY, 0, json.dumps({"call": call["call"], "pid": 7}).encode()),
+                (DATA, number, b"said\n"),
+                (END, number, b""),
+                (EVENT, 0, json.dumps(said).encode()),
             )
 
         stdio = (null, writable, null)

@@ -1,0 +1,201 @@
+"""How frames look, and how they are found in bytes, for both ends.
+
+Sealed, nobody on the way changes, leaves out, repeats or reorders one unnoticed (see the package's
+docstring, Seals). Pure.
+"""
+
+import struct
+from _operator import _compare_digest as compare_digest  # hmac brings OpenSSL
+
+from .frames import CALL, DATA, HEADER, LONGEST, QUIET, BrokenFrame, hash_function, proof
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+TAG = 16
+"""The bytes of a tag."""
+
+_NUMBER = struct.Struct(">Q")
+_DIGEST = 32
+
+
+class Plain:
+    """How frames look over srun, whose streams are Slurm's to protect.
+
+    Attributes:
+        size: The bytes of a frame before its payload.
+    """
+
+    size = HEADER.size
+
+    def head(self, kind: int, stream: int, length: int) -> bytes:
+        """Return what goes before the payload of the next frame."""
+        return HEADER.pack(kind, stream, length)
+
+    def tail(self, kind: int, payload: "bytes | memoryview") -> bytes:
+        """Return what goes after the payload of that frame."""
+        return b""
+
+    def opened(self, head: "bytes | bytearray | memoryview") -> "tuple[int, int, int]":
+        """Return the kind, the stream and the length of the next frame.
+
+        Raises:
+            BrokenFrame: It is none.
+        """
+        kind, stream, length = HEADER.unpack_from(head)
+        if not CALL <= kind <= QUIET or length > LONGEST:
+            raise BrokenFrame(f"what came is no frame: kind {kind}, {length} bytes")
+        return kind, stream, length
+
+    def tail_size(self, kind: int, length: int) -> int:
+        """Return how many bytes follow the payload of that frame."""
+        return 0
+
+    def check(self, payload: memoryview, tail: memoryview) -> None:
+        """Compare the payload of that frame with what follows it.
+
+        Raises:
+            BrokenFrame: It is not what was sent.
+        """
+
+
+PLAIN = Plain()
+
+
+class Sealed(Plain):
+    """The frames of one direction of a connection; one object at each end."""
+
+    size = HEADER.size + TAG
+
+    def __init__(self, key: bytes, streams: bool) -> None:
+        """Begin before the first frame.
+
+        Args:
+            key: Of this direction and this connection alone.
+            streams: Whether the payloads of DATA have tags as well.
+        """
+        blake2b = blake()
+        self._heads = blake2b(key=key, digest_size=TAG, person=b"head")
+        self._payloads = blake2b(key=key, digest_size=TAG, person=b"payload")
+        self._streams = streams
+        self._number = 0
+
+    def head(self, kind: int, stream: int, length: int) -> bytes:
+        """See `Plain`."""
+        head = HEADER.pack(kind, stream, length)
+        return head + self._next_tag(head)
+
+    def _next_tag(self, head: "bytes | memoryview") -> bytes:
+        self._number += 1
+        return self._tag(self._heads, head)
+
+    def _tag(self, keyed: "Any", content: "bytes | memoryview") -> bytes:  # noqa: ANN401 (a C type)
+        state = keyed.copy()
+        state.update(_NUMBER.pack(self._number))
+        state.update(content)
+        tag: bytes = state.digest()
+        return tag
+
+    def tail(self, kind: int, payload: "bytes | memoryview") -> bytes:
+        """See `Plain`."""
+        return self._tag(self._payloads, payload) if self.tail_size(kind, len(payload)) else b""
+
+    def opened(self, head: "bytes | bytearray | memoryview") -> "tuple[int, int, int]":
+        """See `Plain`."""
+        with memoryview(head) as whole, whole[: HEADER.size] as said:
+            if not compare_digest(self._next_tag(said), whole[HEADER.size : self.size]):
+                raise self._broken()
+        return super().opened(head)
+
+    def tail_size(self, kind: int, length: int) -> int:
+        """See `Plain`."""
+        return TAG if length and (self._streams or kind != DATA) else 0
+
+    def check(self, payload: memoryview, tail: memoryview) -> None:
+        """See `Plain`."""
+        if tail and not compare_digest(self._tag(self._payloads, payload), tail):
+            raise self._broken()
+
+    def _broken(self) -> BrokenFrame:
+        return BrokenFrame(
+            f"frame {self._number} was changed, left out, repeated or put elsewhere on its way"
+        )
+
+
+class Reader:
+    """Takes bytes as they come, and returns whole frames."""
+
+    def __init__(self, seal: Plain = PLAIN) -> None:
+        """Begin with nothing.
+
+        Args:
+            seal: How the frames look.
+        """
+        self._seal = seal
+        self._rest = bytearray()
+        self._opened: tuple[int, int, int] | None = None  # the frame that is not whole
+
+    def feed(self, data: bytes) -> "Iterator[tuple[int, int, bytes]]":
+        """Take bytes; yield the frames that are whole now: kind, stream, payload.
+
+        Raises:
+            BrokenFrame: What follows these is no frame, or not what was sent.
+        """
+        seal, rest = self._seal, self._rest
+        rest += data
+        start = 0
+        try:
+            while True:
+                if self._opened is None:
+                    if len(rest) - start < seal.size:
+                        return
+                    with memoryview(rest) as view, view[start : start + seal.size] as head:
+                        self._opened = seal.opened(head)
+                    start += seal.size
+                kind, stream, length = self._opened
+                end = start + length
+                after = end + (seal.tail_size(kind, length) if length else 0)
+                if len(rest) < after:
+                    return
+                with memoryview(rest) as view, view[start:end] as payload, view[end:after] as tail:
+                    seal.check(payload, tail)
+                    found = bytes(payload)
+                start, self._opened = after, None
+                yield kind, stream, found
+        finally:
+            if start:
+                del rest[:start]
+
+
+def sealed(secret: bytes, both: bytes, streams: bool) -> "tuple[Sealed, Sealed]":
+    """Return the seals of the shim's frames, and of the supervisor's.
+
+    Args:
+        secret: What both ends have proved to know.
+        both: The random bytes of the proof, of which each connection has others.
+        streams: See `Sealed`.
+
+    Raises:
+        OSError: This Python has no BLAKE2.
+    """
+    shims, supervisors = (
+        Sealed(proof(secret, who + b"'s frames", both), streams)
+        for who in (b"shim", b"supervisor")
+    )
+    return shims, supervisors
+
+
+def digest(content: "bytes | memoryview" = b"") -> "Any":  # noqa: ANN401 (a C type)
+    """Return BLAKE2b with 32 bytes, to which `update` adds.
+
+    Raises:
+        OSError: This Python has no BLAKE2.
+    """
+    return blake()(content, digest_size=_DIGEST)
+
+
+def blake() -> "Any":  # noqa: ANN401 (a C type)
+    """Return BLAKE2b; see `hash_function`."""
+    return hash_function("blake2b", "_blake2")
