@@ -1,5 +1,6 @@
 """A connection to a shim, over which frames travel both ways (`supervisor.shim.frames`)."""
 
+import math
 import mmap
 import os
 from collections import deque
@@ -11,7 +12,7 @@ from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.nodes.dialing import Proved
 from scrun.supervisor.nodes.parsing import Dispatch, Frames
 from scrun.supervisor.shim.frames import QUIET, BrokenFrame
-from scrun.supervisor.shim.seals import PLAIN, Plain, sealed
+from scrun.supervisor.shim.seals import NO_REST, PLAIN, REST, Plain, sealed
 
 _BUFFER = 1 << 19
 _MOST_BEFORE = 1 << 20
@@ -195,6 +196,14 @@ class Link:
         if not self._queue:
             self.put(QUIET)
 
+    async def _wait_for_more(self, frames: Frames) -> None:
+        """Wait for something to read, for ever only between frames: somebody may have cut one."""
+        patience = REST * self._used.quiet if frames.is_within else 0
+        with trio.move_on_after(patience or math.inf):
+            await trio.lowlevel.wait_readable(self._readable)
+            return
+        raise BrokenFrame(NO_REST)
+
     async def _read_all(self, dispatch: Dispatch) -> None:
         room = buffer(_BUFFER)
         frames = self._frames = Frames(dispatch, self._used.theirs)
@@ -203,7 +212,7 @@ class Link:
             try:
                 count = os.readv(self._readable, [room])
             except BlockingIOError:
-                await trio.lowlevel.wait_readable(self._readable)
+                await self._wait_for_more(frames)
                 continue
             if not count:
                 raise BrokenFrame("it ended")

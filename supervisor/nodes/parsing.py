@@ -40,6 +40,11 @@ class Frames:
         """Have the frames after the one that is being taken look otherwise."""
         self._seal, self._needs = seal, seal.size
 
+    @property
+    def is_within(self) -> bool:
+        """Whether the rest of a frame is still to come."""
+        return bool(self._rest or self._header or self._data)
+
     def feed(self, data: memoryview) -> None:
         """Take bytes.
 

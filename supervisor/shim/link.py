@@ -6,7 +6,7 @@ from _collections import deque  # collections itself takes longer
 
 from .frames import NEWLINE, QUIET, BrokenFrame
 from .loop import READ, WRITE
-from .seals import PLAIN, Reader
+from .seals import NO_REST, PLAIN, REST, Reader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ class Link:
         self._seal, seal, self._quiet = seals or (PLAIN, PLAIN, 0.0)
         self._reader = Reader(seal)
         self._silence: object | None = None
-        self._spoke = 0.0
+        self._spoke = self._heard = 0.0
+        self._rest: object | None = None
         self._queue: deque[memoryview] = deque()
         self._queued = 0
         self._listens = False
@@ -111,6 +112,21 @@ class Link:
             self._silence = self._loop.after(left, self._is_silent)
         else:
             self._put(QUIET)
+
+    def _is_late(self) -> None:
+        """Fail if the rest of a frame does not come: somebody may have cut it."""
+        self._rest = None
+        left = self._heard + REST * self._quiet - time.monotonic()
+        if not self._reader.is_within:
+            return
+        if left > 0:
+            self._rest = self._loop.after(left, self._is_late)
+        else:
+            self._forge(NO_REST)
+
+    def _forge(self, reason: str) -> None:
+        self.is_forged = True
+        self._fail(reason)
 
     def _flush(self) -> None:
         while self._queue:
@@ -179,13 +195,16 @@ class Link:
             try:
                 kind, stream, payload = next(frames, (0, 0, b""))
             except BrokenFrame as error:
-                self.is_forged = True
-                self._fail(str(error))
+                self._forge(str(error))
                 return
             if not kind:
-                return
+                break
             if kind != QUIET:
                 self._received(kind, stream, payload)
+        if self._quiet and not self.broken:
+            self._heard = time.monotonic()
+            if self._rest is None and self._reader.is_within:
+                self._rest = self._loop.after(REST * self._quiet, self._is_late)
 
     def leave(self) -> None:
         """Close it without a word: another one takes its place, or will."""
@@ -205,6 +224,7 @@ class Link:
         self._queue.clear()
         self._queued = 0
         self._loop.cancel(self._silence)
+        self._loop.cancel(self._rest)
         self._loop.forget(self._source)
         self._loop.forget(self._sink)
         waiting, self._short = self._short, []

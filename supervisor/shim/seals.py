@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 TAG = 16
 """The bytes of a tag."""
 
+REST = 15
+"""The rest of a frame may take so many times as long as the silence before QUIET."""
+
+NO_REST = "the rest of a frame did not come"
+
 _NUMBER = struct.Struct(">Q")
 _DIGEST = 32
 
@@ -136,6 +141,11 @@ class Reader:
         self._seal = seal
         self._rest = bytearray()
         self._opened: tuple[int, int, int] | None = None  # the frame that is not whole
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the rest of a frame is still to come."""
+        return bool(self._rest) or self._opened is not None
 
     def feed(self, data: bytes) -> "Iterator[tuple[int, int, bytes]]":
         """Take bytes; yield the frames that are whole now: kind, stream, payload.

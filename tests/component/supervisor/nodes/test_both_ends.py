@@ -24,6 +24,7 @@ from scrun.supervisor.nodes.boot import boot_command
 from scrun.supervisor.nodes.code import variables
 from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost, connected
 from scrun.supervisor.nodes.dialing import Unreached
+from scrun.supervisor.nodes.link import SEALING, Sealing
 from tests.harness import users
 from tests.harness.bundle import make_config, make_rootfs
 from tests.harness.peer import Said, soon
@@ -90,6 +91,7 @@ async def node(
     direct: bool = True,
     patience: float = 2,
     said: Said | None = None,
+    sealing: Sealing = SEALING,
 ) -> AsyncIterator[Node]:
     (tmp_path / "tmp").mkdir(exist_ok=True)
     stdin, to_shim = os.pipe()
@@ -101,7 +103,7 @@ async def node(
     ):
         os.close(stdin)
         os.close(stdout)
-        how = Direct(direct, None, patience=patience)
+        how = Direct(direct, None, patience=patience, sealing=sealing)
         assert (await begun(shim, how, (said or Said()).journal, "", "")).runtime
         yield Node(shim, process, rootfs)
 

@@ -17,6 +17,7 @@ import pytest
 
 from scrun.supervisor.shim.door import MOST_UNKNOWN
 from scrun.supervisor.shim.frames import END, knock
+from scrun.supervisor.shim.seals import digest
 from tests.component.supervisor.shim.conftest import MakeShim
 from tests.harness import users
 from tests.harness.processes import descendants
@@ -25,6 +26,7 @@ from tests.harness.wait import wait_until
 
 SIZE = 3 << 20
 CONTENT = random.Random(1).randbytes(SIZE)
+DIGEST = digest(CONTENT).hexdigest()
 
 
 @pytest.fixture
@@ -47,7 +49,7 @@ def fetch(shim: Shim, name: str = "a", one: str = "1", **fields: Any) -> dict[st
 def send(shim: Shim, one: str = "1", content: bytes = CONTENT) -> dict[str, Any]:
     """Send an image as a stream."""
     [stream] = shim.streams("image").values()
-    number = shim.ask("receive", id=one, stream=stream)
+    number = shim.ask("receive", id=one, stream=stream, digest=DIGEST)
     shim.write(stream, content)
     return shim.answer(number)
 
@@ -105,7 +107,7 @@ def test_who_waits_has_it_come_if_the_first_one_is_killed(make_shim: MakeShim, d
     first, second = (make_shim({"TMPDIR": str(disk)}) for _ in range(2))
     assert fetch(first) == {}
     [stream] = first.streams("image").values()
-    first.ask("receive", id="1", stream=stream)
+    first.ask("receive", id="1", stream=stream, digest=DIGEST)
     first.write(stream, CONTENT[: SIZE // 2], end=False)
     assert fetch(second) == {"comes": True}
     number = second.ask("wait", id="1")
@@ -115,6 +117,24 @@ def test_who_waits_has_it_come_if_the_first_one_is_killed(make_shim: MakeShim, d
     assert second.answer(number) == {}
     assert Path(send(second)["path"]).read_bytes() == CONTENT
     assert images(disk) == {"a"}
+
+
+def test_another_one_than_was_announced_is_refused(nodes: list[Shim], disk: Path) -> None:
+    """One byte is another, of what the supervisor sends or of what another node passes on."""
+    other = bytes([CONTENT[0] ^ 1]) + CONTENT[1:]
+    first, second, _ = nodes
+    assert fetch(first) == {}
+    assert "not what was announced" in send(first, content=other)["error"]
+    assert list(disk.glob("*/scrun-images-0/a")) == []
+    assert "path" in send(first)
+    [there] = disk.glob("*/scrun-images-0/a")
+    with there.open("r+b") as file:
+        file.write(other[:1])
+    secret = os.urandom(32).hex()
+    addresses = first.call("serve", id="1", secret=secret, peers=1)["addresses"]
+    assert fetch(second) == {}
+    assert "not what was announced" in second.answer(peer(second, secret, addresses))["error"]
+    assert Path(send(second)["path"]).read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("how", ["short", "long", "closed", "left", "ended"])
@@ -131,7 +151,7 @@ def test_nothing_is_left_of_one_that_does_not_come(how: str, shim: Shim, disk: P
         return
     else:
         [stream] = shim.streams("image").values()
-        number = shim.ask("receive", id="1", stream=stream)
+        number = shim.ask("receive", id="1", stream=stream, digest=DIGEST)
         shim.write(stream, CONTENT[: SIZE // 2], end=False)
         if how == "closed":
             shim.send(END, stream)
@@ -234,12 +254,13 @@ def test_a_bad_name_is_refused(name: str, shim: Shim) -> None:
 
 
 def test_what_is_not_there_is_refused(shim: Shim) -> None:
-    assert "there is no image 7" in shim.call("receive", id="7", stream=1)["error"]
+    assert "there is no image 7" in shim.call("receive", id="7", stream=1, digest="")["error"]
     assert shim.call("leave", id="7") == {}
 
 
 def peer(shim: Shim, secret: str, addresses: list[list[Any]], one: str = "1") -> int:
-    return shim.ask("receive", id=one, addresses=addresses, secret=secret, patience=3)
+    more = {"secret": secret, "patience": 3, "digest": DIGEST}
+    return shim.ask("receive", id=one, addresses=addresses, **more)
 
 
 @pytest.fixture
@@ -261,7 +282,7 @@ def test_nodes_pass_it_on_while_it_comes(nodes: list[Shim]) -> None:
     to_second = second.call("serve", id="1", secret=secret, peers=1)["addresses"]
     calls = {third: peer(third, secret, to_second), second: peer(second, secret, to_first)}
     [stream] = first.streams("image").values()
-    number = first.ask("receive", id="1", stream=stream)
+    number = first.ask("receive", id="1", stream=stream, digest=DIGEST)
     first.write(stream, CONTENT[: SIZE // 2], end=False)
     part = Path(third.env["TMPDIR"]) / "scrun-images-0" / "a.part"
     wait_until("half of it is there", lambda: part.stat().st_size == SIZE // 2)
@@ -303,7 +324,7 @@ def test_a_peer_that_is_killed_half_way(nodes: list[Shim]) -> None:
     addresses = first.call("serve", id="1", secret=secret, peers=1)["addresses"]
     call = peer(second, secret, addresses)
     [stream] = first.streams("image").values()
-    first.ask("receive", id="1", stream=stream)
+    first.ask("receive", id="1", stream=stream, digest=DIGEST)
     first.write(stream, CONTENT[: SIZE // 2], end=False)
     part = Path(second.env["TMPDIR"]) / "scrun-images-0" / "a.part"
     wait_until("half of it is there", lambda: part.stat().st_size == SIZE // 2)
@@ -317,7 +338,7 @@ def test_a_peer_that_is_killed_half_way(nodes: list[Shim]) -> None:
 def test_its_stream_is_closed_when_it_cannot_be_written(shim: Shim) -> None:
     assert fetch(shim) == {}
     [stream] = shim.streams("image").values()
-    number = shim.ask("receive", id="1", stream=stream)
+    number = shim.ask("receive", id="1", stream=stream, digest=DIGEST)
     wait_until("it has a courier", lambda: couriers(shim))
     for pid in couriers(shim):
         os.kill(pid, signal.SIGKILL)

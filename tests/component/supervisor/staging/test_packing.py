@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from scrun.supervisor.contracts.node import ImageFile, Mounting
+from scrun.supervisor.shim.seals import digest
 from scrun.supervisor.staging.image_store import copying
 from scrun.supervisor.staging.node_trial import Others, Refused
 from scrun.supervisor.staging.overlay_options import Unusable
@@ -78,8 +79,10 @@ class Node:
         if not reply:
             self.sent.append(image.name)
             [stream] = self.shim.streams("image").values()
-            number = self.shim.ask("receive", id=one, stream=stream)
-            self.shim.write(stream, Path(image.file).read_bytes())
+            content = Path(image.file).read_bytes()
+            more = {"stream": stream, "digest": digest(content).hexdigest()}
+            number = self.shim.ask("receive", id=one, **more)
+            self.shim.write(stream, content)
             reply = self.shim.answer(number)
         if "error" in reply:
             raise Unusable(reply["error"])
