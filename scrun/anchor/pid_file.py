@@ -1,14 +1,27 @@
 """The file of `--pid-file`, whose lock the anchor holds (see `scrun.anchor.shell`)."""
 
 import posix
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from scrun.anchor.shell import AnchorProcess
 
 
+_OFD_SETLK = 37  # fcntl(2), of a 64-bit Linux: the lock of an open file, which processes share
+_READ, _WRITE = 0, 1
+_NO_TEMPORARY_FILES = (21, 22, 95)  # EISDIR EINVAL EOPNOTSUPP
+_LONGEST = 255  # NAME_MAX
+_LOCKED = (11, 13)  # EAGAIN EACCES
+
+
 class PidFile:
-    """The file of `--pid-file`: it appears complete, and locked (flock(2)) while the anchor lives.
+    """The file of `--pid-file`: it appears complete, and locked while the anchor lives.
+
+    Both kinds of locks are there, flock(2) and fcntl(2): Slurm's tools and those that start
+    services see one or the other. A file that somebody holds locked, such as that of a living
+    container, is not replaced. Until it is published the file has no name, so nothing stays if
+    this process is killed; where the file system has no such files, it has a temporary name.
 
     Its directory may be world-writable: a name that somebody else has taken is an error, and no
     link is followed.
@@ -17,14 +30,14 @@ class PidFile:
         lock: The descriptor that holds the lock; the anchor has a duplicate of it.
     """
 
-    __slots__ = ("_anchor", "_path", "_temporary", "lock")
+    __slots__ = ("_anchor", "_is_named", "_path", "_replaced", "_temporary", "lock")
 
     def __init__(self, path: str) -> None:
-        """Make the file under a temporary name, so that errors show before a job is requested.
+        """Make the file without a name, so that errors show before a job is requested.
 
         Raises:
             OSError: The directory is missing or not writable, or the path exists and is not a
-                file.
+                file, or is locked.
         """
         import fcntl
 
@@ -32,23 +45,67 @@ class PidFile:
         self._anchor: AnchorProcess | None = None
         directory = path[: path.rfind("/") + 1]
         self._temporary = f"{directory}.scrun-{posix.getpid()}-{posix.urandom(4).hex()}"
-        flags = posix.O_RDWR | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC
+        self._replaced = -1
         try:
+            if len(path.rpartition("/")[2].encode()) > _LONGEST:  # else only `publish` would fail
+                raise OSError(36, "File name too long")
             self._check()
-            self.lock = posix.open(self._temporary, flags, 0o600)
+            self.lock = self._make(directory or ".")
         except OSError as error:
+            self._let_go()
             raise self._named(error) from None
         fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.fcntl(self.lock, _OFD_SETLK, _whole(_WRITE))
+        except OSError:  # on NFS it is the same lock
+            pass
         posix.fchmod(self.lock, 0o644)  # only now can somebody else open and lock it
 
+    def _make(self, directory: str) -> int:
+        """Make the file."""
+        flags = posix.O_RDWR | posix.O_CLOEXEC
+        self._is_named = False
+        try:
+            return posix.open(directory, flags | posix.O_TMPFILE, 0o600)
+        except OSError as error:
+            if error.errno not in _NO_TEMPORARY_FILES:
+                raise
+        self._is_named = True
+        return posix.open(self._temporary, flags | posix.O_CREAT | posix.O_EXCL, 0o600)
+
     def _check(self) -> None:
-        """Refuse a path that is no file: rename(2) would replace even a device."""
+        """Refuse a path that is no file, which rename(2) would replace, and one that is locked.
+
+        The lock of the file that is replaced is held until then.
+        """
+        import fcntl
+
         try:
             kind = posix.lstat(self._path).st_mode & 0o170000
         except FileNotFoundError:
             return
-        if kind not in (0o100000, 0o120000):
+        if kind == 0o120000:
+            return
+        if kind != 0o100000:
             raise OSError(22, "exists and is not a file")
+        flags = posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_CLOEXEC
+        try:
+            self._replaced = posix.open(self._path, flags)
+        except OSError:  # of somebody else, or removed meanwhile
+            return
+        try:
+            fcntl.flock(self._replaced, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.fcntl(self._replaced, _OFD_SETLK, _whole(_READ))
+        except OSError as error:
+            if error.errno in _LOCKED:
+                raise OSError(
+                    error.errno, "is locked: its process lives; end that, or name another file"
+                ) from None
+
+    def _let_go(self) -> None:
+        if self._replaced >= 0:
+            posix.close(self._replaced)
+            self._replaced = -1
 
     def write(self, pid: int) -> None:
         """Write the pid, decimal and without a newline; replace any other.
@@ -95,16 +152,29 @@ class PidFile:
         if self._anchor is not None:
             self._anchor.settle()
         try:
+            if not self._is_named:
+                # a descriptor, although the path is absolute: else Python calls link(2)
+                posix.link(f"/proc/self/fd/{self.lock}", self._temporary, src_dir_fd=self.lock)
+                self._is_named = True
             posix.rename(self._temporary, self._path)
+            self._is_named = False
         except OSError as error:
             raise self._named(error) from None
+        self._let_go()
 
     def _named(self, error: OSError) -> OSError:
         return OSError(error.errno, error.strerror, f"--pid-file {self._path}")
 
     def discard(self) -> None:
         """Remove the file, unless it was published."""
-        try:
-            posix.unlink(self._temporary)
-        except OSError:
-            pass  # it was published, or its directory is gone
+        self._let_go()
+        if self._is_named:
+            try:
+                posix.unlink(self._temporary)
+            except OSError:
+                pass  # its directory is gone
+
+
+def _whole(kind: int) -> bytes:
+    """Return struct flock: a lock of a whole file."""
+    return kind.to_bytes(2, sys.byteorder) + bytes(30)

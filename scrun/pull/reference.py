@@ -18,6 +18,8 @@ _FORMS = (
     "containers-storage:IMAGE, name:NAME, a directory or a .sqsh file"
 )
 _MAGIC = b"hsqs"
+_SIF = b"SIF_MAGIC"
+_LAUNCH = 32  # bytes for a first line, so that the file is a program
 
 
 class Reference(msgspec.Struct, frozen=True):
@@ -91,11 +93,17 @@ def parse(text: str) -> Reference:
         return Reference(text, DIRECTORY, path)
     try:
         with open(path, "rb") as file:
-            magic = file.read(len(_MAGIC))
+            magic = file.read(_LAUNCH + len(_SIF))
     except (FileNotFoundError, NotADirectoryError):
         raise UsageError(f"{text}: is no image that there is: name one as {_FORMS}") from None
     except OSError as error:
         raise ImageError(f"{text}: cannot be read: {error.strerror}") from error
+    if magic.endswith(_SIF):  # behind a line `#!/usr/bin/env run-singularity`
+        raise ImageError(
+            f"{text}: is an image of Singularity or Apptainer: `apptainer build --sandbox DIR "
+            f"{text}` makes a directory of it, which scrun runs"
+        )
+    magic = magic[: len(_MAGIC)]
     if magic != _MAGIC:
         raise ImageError(f"{text}: is neither a directory nor a file with a squashfs")
     return Reference(text, SQUASHFS, path)

@@ -96,7 +96,10 @@ function slurm.set_root_path(path)
 	return original
 end
 
-function slurm.time_str2mins(time) return host.minutes(shown(time)) end
+function slurm.time_str2mins(time)
+	local minutes = host.minutes(shown(time)) -- and nothing more: it may be an argument of another
+	return minutes
+end
 
 globals.slurm = slurm
 globals.SLURM = slurm -- the manual writes SLURM.success in places

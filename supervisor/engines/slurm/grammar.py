@@ -203,6 +203,11 @@ def is_chatter(line: str) -> bool:
 
 
 def complaint(tool: Tool, line: str) -> str:
-    """Return the text of an error line of a tool, Slurm's own or a plugin's; "" for others."""
-    before = f"{tool}: error: "
-    return line.removeprefix(before) if line.startswith(before) else ""
+    """Return the text of an error line of a tool, Slurm's own or a plugin's; "" for others.
+
+    A line at the level "fatal" is the last one of a tool.
+    """
+    for level in ("error: ", "fatal: "):
+        if line.startswith(before := f"{tool}: {level}"):
+            return line.removeprefix(before)
+    return ""

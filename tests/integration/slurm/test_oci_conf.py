@@ -117,6 +117,17 @@ def test_charliecloud(example: MakeExample) -> None:
     assert site.run("exec", life.id, "true").returncode == 1
 
 
+@pytest.mark.covers("guide Charliecloud")
+@pytest.mark.usefixtures("munge_socket_directory")
+def test_charliecloud_and_an_image_without_etc(example: MakeExample) -> None:
+    site = example((EXAMPLES / "charliecloud.conf").read_text())
+    shutil.rmtree(site.rootfs / "etc")
+    life = site.life("sh", "-c", "ls -d /var/run/slurm").created().start()
+    assert life.wait() == 0, life.errors()
+    assert life.output() == "/var/run/slurm\n"
+    life.delete()
+
+
 WRAPPER = """\
 bundle=$1 spool=$2 variables=$3
 shift 4

@@ -245,6 +245,17 @@ async def test_constants_and_times(bench: Bench, lua: Lua) -> None:
     assert(slurm.time_str2mins("1-2:3:4") == 1564 and slurm.time_str2mins("x") == -2)
     assert(slurm.time_str2mins(90) == 90 and slurm.time_str2mins() == -2)
     assert(string.format("%d", slurm.time_str2mins("0:29")) == "1")
+    local function one(...) return select("#", ...) == 1 end
+    assert(one(slurm.time_str2mins("5")) and one(slurm.time_str2mins("x")))
+    assert(one(slurm.to_json({1})) and one(slurm.from_json("[1]")))
+    assert(one(slurm.to_yaml({1})) and one(slurm.from_yaml("- 1")))
+    for name in ("info verbose debug error debug2"):gmatch("%w+") do
+        assert(select("#", slurm["log_" .. name]("x")) == 0)
+    end
+    assert(select("#", slurm.log("x", 0)) == 0)
+    local list = {}
+    table.insert(list, slurm.time_str2mins("5"))
+    assert(list[1] == 5)
     assert(slurm.from_json(slurm.to_json({1})) [1] == 1 and require "json".null)
     """
     await bench.stage_in(body, lua)

@@ -40,6 +40,11 @@ def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "y.sqsh").write_bytes(b"")
     with pytest.raises(ImageError, match="is neither a directory nor a file with a squashfs"):
         parse("y.sqsh")
+    for begin in (b"#!/usr/bin/env run-singularity\n\0", bytes(32)):
+        assert len(begin) == 32
+        (tmp_path / "z.sif").write_bytes(begin + b"SIF_MAGIC\0" + bytes(1000))
+        with pytest.raises(ImageError, match="z.sif: is an image of Singularity.*--sandbox DIR"):
+            parse("./z.sif")
 
 
 @pytest.mark.parametrize(

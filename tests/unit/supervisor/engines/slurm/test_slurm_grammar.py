@@ -82,6 +82,15 @@ def test_nothing_may_follow(line: str) -> None:
     assert parse_line(tool, f"{line}\n") is None
 
 
+def test_complaints() -> None:
+    """The last words of a tool are at the level `fatal`."""
+    assert complaint("salloc", "salloc: error: no such partition") == "no such partition"
+    assert complaint("salloc", "salloc: fatal: Cannot open slurm.conf") == "Cannot open slurm.conf"
+    assert complaint("srun", "srun: fatal: No command given to execute.").startswith("No command")
+    for line in ("srun: fatal: x", "salloc: x", "salloc: fatal", "salloc:  fatal: x"):
+        assert not complaint("salloc", line)
+
+
 @given(st.text())
 def test_any_line(line: str) -> None:
     for tool in ("salloc", "srun", "scancel"):
