@@ -278,7 +278,7 @@ COMMANDS: dict[str, Command] = {
         ),
     ),
     "bundle": (
-        "Make a bundle from an image on disk (DIR or DIR:TAG), with umoci",
+        "Make a bundle from an image on disk (DIR or DIR:TAG)",
         ("<image>", "<bundle>"),
         (("tty", "t", None, USED, ONCE, "Give its program a terminal"),),
     ),

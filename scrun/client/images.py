@@ -38,6 +38,7 @@ def open_store(parsed: Parsed) -> Request:
     return Request(
         *(store, wanted.fresh, _show, os.isatty(2), _warn, wanted.also, wanted.size << 20),
         mounts=_mounts(settings),
+        unpacked=wanted.unpacked_size << 20,
     )
 
 

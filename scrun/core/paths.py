@@ -57,17 +57,31 @@ def read_regular(path: str, limit: int = LIMIT) -> bytes:
     return _read(path, limit)[1]
 
 
-def _read(path: str, limit: int) -> tuple[posix.stat_result, bytes]:
+def open_regular(path: "str | bytes") -> int:
+    """Open a regular file for reading; nothing else is opened, not even for a moment.
+
+    A FIFO would wait for its writer, and a device may do something when it is opened.
+
+    Raises:
+        OSError: It cannot be opened, or is not a regular file; `strerror` says so.
+    """
+    found = posix.open(path, posix.O_PATH | posix.O_CLOEXEC)
     try:
-        fd = posix.open(path, posix.O_RDONLY | posix.O_NONBLOCK | posix.O_NOCTTY | posix.O_CLOEXEC)
+        if not stat.S_ISREG(posix.fstat(found).st_mode):
+            raise OSError(errno.EINVAL, "is not a regular file", path)
+        flags = posix.O_RDONLY | posix.O_NONBLOCK | posix.O_NOCTTY | posix.O_CLOEXEC
+        return posix.open(f"/proc/self/fd/{found}", flags)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # a socket, or a device that is not there
-            raise OSError(errno.EINVAL, "is not a regular file", path) from None
+        error.filename = path
         raise
+    finally:
+        posix.close(found)
+
+
+def _read(path: str, limit: int) -> tuple[posix.stat_result, bytes]:
+    fd = open_regular(path)
     try:
         status = posix.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "is not a regular file", path)
         content = b""
         # in pieces of its size, to allocate no more memory than it needs
         while len(content) <= limit and (piece := posix.read(fd, min(status.st_size, limit) + 1)):

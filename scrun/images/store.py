@@ -59,6 +59,7 @@ class Defaults(msgspec.Struct, frozen=True):
         uid: The user.
         gid: Their group.
         groups: Further groups.
+        unknown_user: Why the image's user is not known; "" if they are.
     """
 
     entrypoint: tuple[str, ...] = ()
@@ -68,6 +69,7 @@ class Defaults(msgspec.Struct, frozen=True):
     uid: int = 0
     gid: int = 0
     groups: tuple[int, ...] = ()
+    unknown_user: str = ""
 
 
 class Facts(msgspec.Struct, frozen=True):

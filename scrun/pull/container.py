@@ -135,7 +135,7 @@ def config_of(defaults: Defaults, wishes: Wishes, spec: dict[str, Any]) -> dict[
         spec: That of `scrun spec`; it is changed.
 
     Raises:
-        UsageError: Nobody names a command, or the user is no number.
+        UsageError: Nobody names a command, or the user is unknown.
     """
     process = spec["process"]
     entrypoint = defaults.entrypoint if wishes.entrypoint is None else wishes.entrypoint
@@ -190,11 +190,13 @@ def _merged(*sources: Sequence[str]) -> list[str]:
 
 def _user(defaults: Defaults, wanted: str) -> dict[str, Any]:
     if not wanted:
+        if defaults.unknown_user:
+            raise UsageError(defaults.unknown_user)
         groups = {"additionalGids": list(defaults.groups)} if defaults.groups else {}
         return {"uid": defaults.uid, "gid": defaults.gid, **groups}
     uid, _, gid = wanted.partition(":")
     if not (
         uid.isdecimal() and uid.isascii() and (not gid or (gid.isdecimal() and gid.isascii()))
     ):
-        raise UsageError(f"--user {wanted}: is no number: write UID or UID:GID")
+        raise UsageError(f"--user {wanted}: is not a number: write UID or UID:GID")
     return {"uid": int(uid), "gid": int(gid or 0)}

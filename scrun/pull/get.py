@@ -27,7 +27,10 @@ from scrun.pull.programs import run
 from scrun.pull.reference import DIRECTORY, NAMED, SQUASHFS, Reference
 from scrun.pull.squashfs import look_into_squashfs, unpack_squashfs
 
-_LISTS = (b"application/vnd.oci.image.index.v1+json", b"manifest.list.v2+json")
+_LISTS = (
+    b"application/vnd.oci.image.index.v1+json",
+    b"application/vnd.docker.distribution.manifest.list.v2+json",
+)
 _LAYOUT, _TAG = "layout", "image"
 _TRIES = 5
 
@@ -47,6 +50,7 @@ class Request(msgspec.Struct, frozen=True):
         also: Further stores, which are only read.
         limit: The most bytes of the store; 0: any number.
         mounts: Whether nodes are likely to mount squashfs files.
+        unpacked: The most bytes that the image may unpack to; 0: any number.
     """
 
     store: Store
@@ -57,6 +61,7 @@ class Request(msgspec.Struct, frozen=True):
     also: tuple[str, ...] = ()
     limit: int = 0
     mounts: bool = False
+    unpacked: int = 0
 
 
 def get(reference: Reference, request: Request, lease: "Lease | None" = None) -> Entry:
@@ -99,7 +104,9 @@ def _get(reference: Reference, request: Request) -> Entry:
     if reference.transport == "oci":
         image = find_image(name)
         digest = layout.manifest_digest(image)
-        return _make(_key(digest), request, _Layout(reference, image, digest))
+        kind = str(image.descriptor.get("mediaType"))
+        key = _key(digest, os.uname().machine if kind.encode() in _LISTS else "")
+        return _make(key, request, _Layout(reference, image, digest, request))
     digest, key = _resolve(reference, request)
     return _make(key, request, _Skopeo(reference, digest, request))
 
@@ -198,15 +205,15 @@ class _Squashfs:
 class _Layout:
     """Makes an image of one in an OCI image layout."""
 
-    def __init__(self, reference: Reference, image: Image, digest: str) -> None:
+    def __init__(self, reference: Reference, image: Image, digest: str, request: Request) -> None:
         self._reference, self._image, self._digest = reference, image, digest
+        self._request = request
 
     def __call__(self, directory: str, lock: Lock) -> Facts:
         lock.say("it is being unpacked")
-        made = layout.unpack(self._image, directory)
-        defaults = layout.defaults_of(self._image, made)
-        os.rename(os.path.join(made, "rootfs"), os.path.join(directory, ROOTFS))
-        shutil.rmtree(made)
+        os.mkdir(rootfs := os.path.join(directory, ROOTFS), 0o755)
+        configuration = layout.unpack(self._image, rootfs, self._request.unpacked)
+        defaults = layout.defaults_of(self._image, configuration, rootfs)
         return Facts(self._reference.text, self._digest, defaults=defaults)
 
 
@@ -234,7 +241,8 @@ class _Skopeo:
             shown=self._request.shown,
         )
         self._request.say("the image is being unpacked")
-        facts = _Layout(reference, Image(folder, _TAG), self._digest)(directory, lock)
+        image = find_image(f"{folder}:{_TAG}")
+        facts = _Layout(reference, image, self._digest, self._request)(directory, lock)
         shutil.rmtree(folder)
         return facts
 

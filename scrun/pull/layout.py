@@ -1,134 +1,213 @@
-"""Reads an image in an OCI image layout (image-layout.md), and has umoci unpack it.
+"""Unpacks an image in an OCI image layout (image-layout.md), and reads how its program is started.
 
-The layout may be hostile: a blob's name is a digest and nothing else, and umoci keeps all paths of
-layers within the root file system.
+The layout may be hostile: a blob's name is a digest and nothing else, a blob is a regular file,
+and its size and digest are looked at before anything of it is.
 """
 
+import hashlib
 import os
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from scrun.core.errors import BundleError, ImageError
+from scrun.core.errors import ImageError
+from scrun.core.paths import LIMIT, open_regular
+from scrun.core.trees import OPEN_FOLDER
 from scrun.images.store import Defaults
-from scrun.oci.document import decode, read_file
-from scrun.oci.image import NAME_OF_TAG, Image
-from scrun.pull.programs import run
+from scrun.oci.document import decode
+from scrun.oci.image import Image, architecture, of_here
+from scrun.oci.users import User, find_user
+from scrun.pull.bounds import Bounds
+from scrun.pull.layers import layer
+from scrun.pull.tree import Tree
 
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}  # as Go calls them
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_PIECE = 1 << 20
+_NESTED = 4  # indexes that lead to indexes
+_CONFIGURATIONS = ("vnd.oci.image.config.v1+json", "vnd.docker.container.image.v1+json")
+
+
+class Configuration(NamedTuple):
+    """What an image says of itself (config.md).
+
+    Attributes:
+        whole: All of it.
+        run: How its program is started, `config`.
+    """
+
+    whole: dict[str, Any]
+    run: dict[str, Any]
 
 
 def manifest_digest(image: Image) -> str:
-    """Return the digest of an image's manifest.
+    """Return the digest of an image's manifest, or of an index of it.
 
     Raises:
         ImageError: The layout is damaged.
     """
-    return _digest(_descriptor(image), image)
+    return _digest(image.descriptor, image)
 
 
-def defaults_of(image: Image, bundle: str) -> Defaults:
+def unpack(
+    image: Image, rootfs: str, size: int, progress: Callable[[int, int], None] = lambda *_: None
+) -> Configuration:
+    """Unpack an image into an empty directory; return what the image says of itself.
+
+    For an ordinary user all files belong to that user.
+
+    Args:
+        image: The image.
+        rootfs: The directory.
+        size: The most bytes that it may unpack to; 0: any number.
+        progress: Called now and then, with the bytes of layers that were read, and of all.
+
+    Raises:
+        ImageError: It is damaged, or has more than it may.
+        OSError: The directory cannot be written.
+    """
+    manifest = _manifest(image)
+    whole = _blob(image, manifest.get("config"))
+    run = whole.get("config")
+    layers = manifest.get("layers")
+    layers = layers if isinstance(layers, list) else []
+    listed = whole.get("rootfs")
+    digests = listed.get("diff_ids") if isinstance(listed, dict) else None
+    if not isinstance(digests, list) or len(digests) != len(layers):
+        raise ImageError(f"{image}: its configuration has other layers than its manifest")
+    total = sum(max(0, _size(each)) for each in layers)
+    bounds = Bounds(size)
+    with Tree(rootfs, bounds) as tree:
+        done = 0
+        for number, (descriptor, diff_id) in enumerate(zip(layers, digests, strict=True), 1):
+            blob = _open(image, descriptor)
+            try:
+                what = f"{image}: layer {number}:"
+
+                def said(at: int, before: int = done) -> None:
+                    progress(before + at, total)
+
+                with layer(blob, str(diff_id), bounds, said) as archive:
+                    tree.add(archive)
+            except ImageError as error:
+                raise ImageError(f"{what} {error}") from error
+            finally:
+                os.close(blob)
+            done += max(0, _size(descriptor))
+        tree.finish()
+    return Configuration(whole, run if isinstance(run, dict) else {})
+
+
+def defaults_of(image: Image, configuration: Configuration, rootfs: str) -> Defaults:
     """Return how an image's program is started.
 
     Args:
         image: The image.
-        bundle: What umoci has made of it: its config.json has the user's number and home.
-
-    Raises:
-        ImageError: The layout is damaged.
+        configuration: What it says.
+        rootfs: Its root file system, for the numbers of the user.
     """
-    config = _configuration(image)
-    made = decode(read_file(name := os.path.join(bundle, "config.json")), name)
-    process = made.get("process", {}) if isinstance(made, dict) else {}
-    user = process.get("user", {})
+    config = configuration.run
+    user, unknown = User(), ""
+    root = os.open(rootfs, OPEN_FOLDER | os.O_CLOEXEC)
+    try:
+        user = find_user(root, _word(config.get("User")))
+    except ImageError as error:
+        unknown = f"{image}: {error}"
+    finally:
+        os.close(root)
+    env = environment(config.get("Env"), user)
     return Defaults(
         entrypoint=_words(config.get("Entrypoint")),
         cmd=_words(config.get("Cmd")),
-        env=_words(process.get("env")),
-        cwd=str(process.get("cwd") or "/"),
-        uid=int(user.get("uid", 0)),
-        gid=int(user.get("gid", 0)),
-        groups=tuple(map(int, user.get("additionalGids") or ())),
+        env=env,
+        cwd=os.path.join("/", _word(config.get("WorkingDir"))),
+        uid=user.uid,
+        gid=user.gid,
+        groups=user.groups,
+        unknown_user=unknown,
     )
 
 
-def volumes_of(image: Image) -> tuple[str, ...]:
-    """Return the paths of an image's volumes.
-
-    Raises:
-        ImageError: The layout is damaged.
-    """
-    volumes = _configuration(image).get("Volumes")
-    return tuple(volumes) if isinstance(volumes, dict) else ()
+def environment(value: object, user: User) -> tuple[str, ...]:
+    """Return the variables of an image, and HOME; an entry without `=` is none."""
+    env = tuple(word for word in _words(value) if word.find("=") > 0)
+    if not any(word.startswith("HOME=") for word in env):
+        env = (*env, f"HOME={user.home or '/'}")
+    return env
 
 
-def unpack(image: Image, workshop: str) -> str:
-    """Have umoci unpack an image to `bundle` in a directory; return that.
-
-    It takes everything after the first colon for the tag, so it gets the layout by a symbolic
-    link. For an ordinary user all files belong to that user.
-
-    Raises:
-        BundleError: It fails.
-    """
-    os.symlink(image.layout, link := os.path.join(workshop, "image"))
-    rootless = [] if os.geteuid() == 0 else ["--rootless"]
-    options = (*rootless, f"--image=image:{image.tag}", "bundle")
-    what = f"{image.layout}:{image.tag}: umoci cannot unpack it"
-    try:
-        run("umoci", "unpack", *options, what=what, directory=workshop)
-    except ImageError as error:
-        raise BundleError(str(error)) from None
-    finally:
-        os.unlink(link)
-    return os.path.join(workshop, "bundle")
+def _manifest(image: Image) -> dict[str, Any]:
+    """Return the manifest of this machine's platform (image-index.md)."""
+    content = _blob(image, image.descriptor)
+    for _ in range(_NESTED):
+        listed = content.get("manifests")
+        if not isinstance(listed, list):
+            break
+        chosen = of_here([one for one in listed if isinstance(one, dict)])
+        if chosen is None:
+            raise ImageError(f"{image}: there is no image for linux/{architecture()} in it")
+        content = _blob(image, chosen)
+    config = content.get("config")
+    kind = config.get("mediaType") if isinstance(config, dict) else None
+    if kind and not str(kind).endswith(_CONFIGURATIONS):
+        raise ImageError(f"{image}: is not an image of a container, but has {kind}")
+    return content
 
 
-def _descriptor(image: Image) -> dict[str, Any]:
-    name = os.path.join(image.layout, "index.json")
-    index = decode(read_file(name), name)
-    manifests = index.get("manifests", []) if isinstance(index, dict) else []
-    for manifest in manifests if isinstance(manifests, list) else []:
-        notes = manifest.get("annotations") if isinstance(manifest, dict) else None
-        if isinstance(notes, dict) and notes.get(NAME_OF_TAG) == image.tag:
-            return dict(manifest)
-    raise ImageError(f"{image.layout}: there is no tag {image.tag!r}")
-
-
-def _configuration(image: Image) -> dict[str, Any]:
-    """Return how an image's program runs (config.md, `config`).
-
-    The tag may name an index (image-index.md): then the image of this platform, else the first.
-    """
-    manifest = _blob(image, manifest_digest(image))
-    if isinstance(listed := manifest.get("manifests"), list) and listed:
-        here = [one for one in listed if isinstance(one, dict) and _is_of_here(one)]
-        manifest = _blob(image, _digest((here or listed)[0], image))
-    config = _blob(image, _digest(manifest.get("config"), image)).get("config")
-    return config if isinstance(config, dict) else {}
-
-
-def _is_of_here(descriptor: dict[str, Any]) -> bool:
-    platform = descriptor.get("platform")
-    platform = platform if isinstance(platform, dict) else {}
-    machine = os.uname().machine
-    architecture = _ARCHITECTURES.get(machine, machine)
-    return (platform.get("os"), platform.get("architecture")) == ("linux", architecture)
-
-
-def _blob(image: Image, digest: str) -> dict[str, Any]:
-    name = os.path.join(image.layout, "blobs", "sha256", digest.removeprefix("sha256:"))
-    content = decode(read_file(name), name)
+def _blob(image: Image, descriptor: object) -> dict[str, Any]:
+    if _size(descriptor) > LIMIT:
+        raise ImageError(f"{image}: {_digest(descriptor, image)} is larger than {LIMIT >> 20} MiB")
+    file = _open(image, descriptor)
+    with open(file, "rb") as opened:
+        text = opened.read()
+    name = f"{image}: {_digest(descriptor, image)}"
+    content = decode(text, name)
     if not isinstance(content, dict):
         raise ImageError(f"{name}: is not an object")
     return content
 
 
+def _open(image: Image, descriptor: object) -> int:
+    """Open a blob that is what its descriptor says.
+
+    Raises:
+        ImageError: It is missing or another one.
+    """
+    digest = _digest(descriptor, image)
+    path = os.path.join(image.layout, "blobs", "sha256", digest.removeprefix("sha256:"))
+    try:
+        file = open_regular(path)
+    except OSError as error:
+        raise ImageError(f"{path}: {error.strerror}; get the image again") from error
+    try:
+        size, wanted = os.fstat(file).st_size, _size(descriptor)
+        if size != wanted:
+            raise ImageError(f"{path}: has {size} bytes instead of {wanted}; get the image again")
+        sha = hashlib.sha256()
+        while piece := os.read(file, _PIECE):
+            sha.update(piece)
+        if sha.hexdigest() != digest.removeprefix("sha256:"):
+            raise ImageError(f"{path}: has the digest {sha.hexdigest()}; get the image again")
+        os.lseek(file, 0, os.SEEK_SET)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def _size(descriptor: object) -> int:
+    size = descriptor.get("size") if isinstance(descriptor, dict) else None
+    return size if isinstance(size, int) else -1
+
+
 def _digest(descriptor: object, image: Image) -> str:
     digest = descriptor.get("digest") if isinstance(descriptor, dict) else None
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
-        raise ImageError(f"{image.layout}:{image.tag}: has no digest of SHA-256")
+        raise ImageError(f"{image}: has no digest of SHA-256")
     return digest
+
+
+def _word(value: object) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _words(value: object) -> tuple[str, ...]:

@@ -1,22 +1,34 @@
-"""Runs the programs that get and unpack images: skopeo, umoci, unsquashfs, mksquashfs, cp."""
+"""Runs the programs that get and unpack images: skopeo, unsquashfs, mksquashfs, zstd, cp.
 
+They end when this process does, however that ends (`setpriv --pdeathsig`): the signal is sent when
+the thread ends that has started them, so that is the main thread. One that neither reads nor
+writes for ten minutes is ended: a registry, or a file system, does not answer.
+"""
+
+import contextlib
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO
 
 from scrun.core.errors import ImageError
 
 PACKAGES = {
     "skopeo": ("gets images", "skopeo"),
-    "umoci": ("unpacks images", "umoci"),
+    "zstd": ("unpacks layers", "zstd"),
     "unsquashfs": ("unpacks squashfs files", "squashfs-tools"),
     "mksquashfs": ("makes squashfs files", "squashfs-tools"),
     "cp": ("copies files", "coreutils"),
+    "setpriv": ("ends programs with scrun", "util-linux"),
 }
+PATIENCE = 600.0
+"""Seconds without progress after which a program is ended."""
 
 _INTERVAL = 0.5
+_LOOKS = 10  # at a program, within `PATIENCE`
 _MOST = 65536
 _MESSAGE = re.compile(r'msg="((?:[^"\\]|\\.)*)"')
 
@@ -64,14 +76,14 @@ def run(
     err = os.memfd_create("err")
     try:
         with subprocess.Popen(
-            [find(name), *arguments],
+            _ending_with_us(name, arguments),
             cwd=directory,
             stdin=subprocess.DEVNULL,
             stdout=2 if shown else out,
             stderr=err,
         ) as process:
             try:
-                status = _wait(process, progress)
+                status = _wait(process, progress, what)
             except BaseException:
                 process.kill()
                 raise
@@ -84,13 +96,65 @@ def run(
         os.close(err)
 
 
-def _wait(process: "subprocess.Popen[bytes]", progress: Callable[[], None] | None) -> int:
+@contextlib.contextmanager
+def reading(name: str, *arguments: str, stdin: int, what: str) -> Iterator[IO[bytes]]:
+    """Read what a program prints; it ends if the block is left.
+
+    Args:
+        name: The program.
+        arguments: Its arguments.
+        stdin: Its standard input.
+        what: As for `run`.
+
+    Raises:
+        ImageError: It is missing, or fails; that is known at the end of the block.
+    """
+    err = os.memfd_create("err")
+    try:
+        words = _ending_with_us(name, arguments)
+        with subprocess.Popen(words, stdin=stdin, stdout=subprocess.PIPE, stderr=err) as process:
+            try:
+                assert process.stdout
+                yield process.stdout
+                status = process.wait(PATIENCE)
+            except BaseException:
+                process.kill()
+                raise
+        if status:
+            raise ImageError(f"{what}: {_reason(_content(err)) or f'exit status {status}'}")
+    finally:
+        os.close(err)
+
+
+def _ending_with_us(name: str, arguments: Sequence[str]) -> list[str]:
+    return [find("setpriv"), "--pdeathsig", "KILL", "--", find(name), *arguments]
+
+
+def _wait(
+    process: "subprocess.Popen[bytes]", progress: Callable[[], None] | None, what: str
+) -> int:
+    interval = PATIENCE / _LOOKS if progress is None else _INTERVAL
+    seen, since = b"", time.monotonic()
     while True:
         try:
-            return process.wait(None if progress is None else _INTERVAL)
+            return process.wait(interval)
         except subprocess.TimeoutExpired:
             if progress is not None:
                 progress()
+        if (moved := _moved(process.pid)) != seen:
+            seen, since = moved, time.monotonic()
+        elif time.monotonic() - since >= PATIENCE:
+            minutes = f"{PATIENCE / 60:.0f} minutes"
+            raise ImageError(f"{what}: it made no progress for {minutes}; try again")
+
+
+def _moved(pid: int) -> bytes:
+    """Return what changes when a process reads, writes or computes."""
+    try:
+        with open(f"/proc/{pid}/io", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""  # it has ended
 
 
 def _content(fd: int) -> bytes:

@@ -5,6 +5,7 @@ import os
 import msgspec
 
 from scrun.core.errors import ImageError, UsageError
+from scrun.core.paths import open_regular
 
 TRANSPORTS = ("docker", "oci", "oci-archive", "docker-archive", "containers-storage")
 """Those of skopeo that are accepted."""
@@ -92,10 +93,10 @@ def parse(text: str) -> Reference:
     if os.path.isdir(path):
         return Reference(text, DIRECTORY, path)
     try:
-        with open(path, "rb") as file:
+        with open(open_regular(path), "rb") as file:
             magic = file.read(_LAUNCH + len(_SIF))
     except (FileNotFoundError, NotADirectoryError):
-        raise UsageError(f"{text}: is no image that there is: name one as {_FORMS}") from None
+        raise UsageError(f"{text}: there is no such image: name one as {_FORMS}") from None
     except OSError as error:
         raise ImageError(f"{text}: cannot be read: {error.strerror}") from error
     if magic.endswith(_SIF):  # behind a line `#!/usr/bin/env run-singularity`

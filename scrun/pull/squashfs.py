@@ -8,7 +8,7 @@ import os
 import shlex
 import tempfile
 
-from scrun.core.paths import read_regular
+from scrun.core.inside import read_inside
 from scrun.core.trees import OPEN_FOLDER
 from scrun.images.squashfs import FINE_FOR_USERS, NO_SEARCH, entries, root_directory, unpacking
 from scrun.images.store import Defaults
@@ -47,8 +47,8 @@ def _unsquashfs(command: "tuple[str, ...]", file: str) -> None:
 
 
 def _defaults_in(rootfs: str) -> Defaults:
-    has_rc = read_in(rootfs, _RC) is not None
-    text = (read_in(rootfs, _ENVIRONMENT) or b"").decode(errors="surrogateescape")
+    has_rc = _read_in(rootfs, _RC) is not None
+    text = (_read_in(rootfs, _ENVIRONMENT) or b"").decode(errors="surrogateescape")
     lines = (line.strip() for line in text.splitlines())
     env = [line for line in lines if "=" in line and not line.startswith("#")]
     if not any(line.startswith("PATH=") for line in env):
@@ -57,20 +57,17 @@ def _defaults_in(rootfs: str) -> Defaults:
     return Defaults(entrypoint, () if has_rc else ("/bin/sh",), tuple(env))
 
 
-def read_in(rootfs: str, name: str) -> "bytes | None":
-    """Read a file of `/etc` of a root file system, which may be hostile: no links are followed."""
+def _read_in(rootfs: str, name: str) -> "bytes | None":
     try:
-        etc = os.open(os.path.join(rootfs, "etc"), OPEN_FOLDER | os.O_CLOEXEC)
+        root = os.open(rootfs, OPEN_FOLDER | os.O_CLOEXEC)
     except OSError:
         return None
     try:
-        if os.path.islink(path := f"/proc/self/fd/{etc}/{name}"):
-            return None
-        return read_regular(path, 1 << 20)
+        return read_inside(root, f"etc/{name}".encode(), 1 << 20)
     except OSError:
         return None
     finally:
-        os.close(etc)
+        os.close(root)
 
 
 def save(rootfs: str, defaults: Defaults, file: str) -> None:

@@ -10,15 +10,17 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.harness.daemons import program
 from tests.harness.image import image_archive
+from tests.harness.oci import Json, Layout
 from tests.harness.program import output_of, run_program
 from tests.harness.site import Site
 from tests.harness.wait import wait_until
 
-SAYS = ("--config.cmd", "sh", "--config.cmd", "-c", "--config.cmd", "echo up; pwd; echo $A")
-SET = (*SAYS, "--config.env", "A=of the image", "--config.workingdir", "/tmp")
+SAYS: Json = {"Cmd": ["sh", "-c", "echo up; pwd; echo $A"]}
+SET: Json = {**SAYS, "Env": ["A=of the image"], "WorkingDir": "/tmp"}
 SAID = "up\n/tmp\nof the image\n"
 """What an image says whose settings are SET."""
 ANY = {"default": [{"type": "insecureAcceptAnything"}]}
@@ -107,19 +109,18 @@ class Registry:
         """How many blobs somebody has got."""
         return len(re.findall(r'"GET /v2/[^ ]*/blobs/', self._log()))
 
-    def push(self, name: str, *settings: str) -> str:
+    def push(self, name: str, **config: Any) -> str:
         """Push an image of the site's root file system; return its name for scrun.
 
         Args:
             name: Its name and tag.
-            settings: Options of umoci-config(1).
+            config: As for `Layout.changed`.
         """
         if not self.layout.exists():
             archive = image_archive(self.site)
             skopeo(self.site, "copy", f"docker-archive:{archive}", f"oci:{self.layout}:latest")
         tag = name.replace(":", "-")
-        image = f"{self.layout}:latest"
-        as_user(self.site, "umoci", "config", "--image", image, "--tag", tag, *settings)
+        Layout(self.layout).changed("latest", tag, **config)
         skopeo(self.site, "copy", f"oci:{self.layout}:{tag}", f"docker://{self.name}/{name}")
         return f"docker://{self.name}/{name}"
 

@@ -216,6 +216,8 @@ class Images(msgspec.Struct, frozen=True):
             shim mounts on the node; `files`, a directory; `auto`, an image if it can be one.
         node_size: The most MiB of images on a node's own disk, in TMPDIR or /tmp: where nodes do
             not see the store, they are sent there. 0: no limit.
+        unpacked_size: The most MiB that one image unpacks to, holes of files included. 0: no
+            limit.
     """
 
     store: Path | None = None
@@ -224,6 +226,7 @@ class Images(msgspec.Struct, frozen=True):
     fresh: Seconds = 3600
     format: ImageFormat = "auto"
     node_size: Annotated[int, msgspec.Meta(ge=0, le=1 << 30)] = 20480
+    unpacked_size: Annotated[int, msgspec.Meta(ge=0, le=1 << 30)] = 51200
 
 
 class Lua(msgspec.Struct, frozen=True):

@@ -32,7 +32,7 @@ def registry(
         made = Registry(Site(engine, root() if who == "root" else ordinary()))
         _registries[request.param] = made
         made.start()
-        made.push("box:1", *SET)
+        made.push("box:1", **SET)
     registry = _registries[request.param]
     yield registry
     registry.site.clear()

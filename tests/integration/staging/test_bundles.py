@@ -20,6 +20,7 @@ from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.docker import Docker
 from tests.harness.image import image_archive
+from tests.harness.oci import Layout
 from tests.harness.podman import Podman
 from tests.harness.program import run_program
 from tests.harness.site import Site
@@ -222,8 +223,7 @@ def image(site: Site) -> Path:
     for tag in ("one", "latest"):
         target = f"oci:{place}:{tag}"
         call(site, "skopeo", "--policy", str(policy), "copy", f"docker-archive:{archive}", target)
-    show = [word for part in SHOW for word in ("--config.cmd", part)]
-    call(site, "umoci", "config", "--image", f"{place}:latest", *show)
+    Layout(place).changed("latest", "latest", Cmd=SHOW)
     return place
 
 
@@ -233,41 +233,30 @@ def listing(site: Site) -> list[str]:
 
 @pytest.mark.covers("scrun bundle")
 @pytest.mark.covers("guide Required software: an OCI runtime that works without Slurm")
-@pytest.mark.covers("guide Bundles: skopeo and umoci")
+@pytest.mark.covers("guide Bundles: skopeo and scrun bundle")
 @pytest.mark.parametrize("site", ["local-root", "local-user", "slurm-user"], indirect=True)
 def test_skopeo_and_scrun_bundle(site: Site, image: Path) -> None:
-    """Bundles: an image by skopeo, unpacked by umoci, all in one go; it runs at once."""
+    """Bundles: an image by skopeo, and a bundle of it that runs at once."""
     made = site.base / "b" / "made"
     assert site.must("bundle", str(image), str(made)) == ""
     runs(site, made)
     status = made.stat()
     assert (status.st_uid, status.st_mode & 0o077) == (site.user.uid, 0)
-    assert {"config.json", "rootfs", "umoci.json"} < set(os.listdir(made))
+    assert {"config.json", "rootfs"} == set(os.listdir(made))
     assert not [name for name in listing(site) if name.startswith(".")]
 
 
 @pytest.mark.covers("scrun bundle")
 @BOTH
 def test_what_an_image_has_at_a_volume_is_there(site: Site, image: Path) -> None:
-    """umoci's config.json mounts an empty tmpfs there, from which nothing can be run."""
-    volume = ("--config.volume", "/etc", "--config.volume", "/bin")
-    call(site, "umoci", "config", "--image", f"{image}:latest", *volume)
+    """There is no empty directory of its own in that place, from which nothing can be run."""
+    Layout(image).changed("latest", "latest", Volumes={"/etc": {}, "/bin": {}})
     made = site.base / "b" / "made"
     site.must("bundle", str(image), str(made))
     assert site.must("run", "--bundle", str(made), "c1") == MARK
 
 
-@pytest.mark.covers("guide Bundles: skopeo and umoci")
-@BOTH
-def test_skopeo_and_umoci_by_hand(site: Site, image: Path) -> None:
-    """Bundles: the guide's own lines."""
-    made = site.base / "b" / "made"
-    call(site, "umoci", "unpack", "--rootless", "--image", f"{image}:latest", str(made))
-    set_program(made, SHOW)
-    runs(site, made)
-
-
-@pytest.mark.covers("guide Bundles: skopeo and umoci")
+@pytest.mark.covers("guide Bundles: skopeo and scrun bundle")
 def test_podman_save(podman: Podman) -> None:
     """Bundles: podman, too, writes images in the OCI layout."""
     site = podman.site
@@ -283,7 +272,7 @@ def test_podman_save(podman: Podman) -> None:
         shutil.rmtree(made)
 
 
-@pytest.mark.covers("scrun bundle", "guide Bundles: skopeo and umoci")
+@pytest.mark.covers("scrun bundle", "guide Bundles: skopeo and scrun bundle")
 @HERE
 def test_the_tag_that_is_meant(site: Site, image: Path) -> None:
     """Without one it is latest; a directory may have a colon in its name."""
@@ -300,7 +289,7 @@ def test_the_tag_that_is_meant(site: Site, image: Path) -> None:
     assert config["process"]["terminal"] is True
 
 
-@pytest.mark.covers("scrun bundle", "guide Bundles: skopeo and umoci")
+@pytest.mark.covers("scrun bundle", "guide Bundles: skopeo and scrun bundle")
 @HERE
 @pytest.mark.parametrize(
     ("source", "place", "reason"),
@@ -323,29 +312,24 @@ def test_what_cannot_be_made(
     assert listing(site) == before
 
 
-@pytest.mark.covers("guide Bundles: skopeo and umoci")
+@pytest.mark.covers("guide Bundles: skopeo and scrun bundle")
 @HERE
 def test_a_layout_without_the_usual_tag(site: Site, image: Path) -> None:
-    call(site, "umoci", "tag", "--image", f"{image}:latest", "two")
-    call(site, "umoci", "rm", "--image", f"{image}:latest")
+    layout = Layout(image)
+    one = layout.tagged("one")
+    layout.index([])
+    layout.tag(one, "one")
+    layout.tag(one, "two")
     told = site.fails("bundle", str(image), str(site.base / "b" / "made"))
     assert "which image? name its tag, " in told
     assert told.endswith(": one, two\n")
 
 
-@pytest.mark.covers("guide Bundles: skopeo and umoci")
-@HERE
-def test_without_umoci(site: Site, image: Path) -> None:
-    words = (*site.command, "bundle", str(image), str(site.base / "b" / "made"))
-    told = call(site, "sh", "-c", 'PATH=/nowhere; "$@" 2>&1', "sh", *words, status=1)
-    assert told == "scrun: umoci, which unpacks images, is not installed: apt install umoci\n"
-
-
-@pytest.mark.covers("scrun bundle", "guide Bundles: skopeo and umoci")
+@pytest.mark.covers("scrun bundle", "guide Bundles: skopeo and scrun bundle")
 @HERE
 @pytest.mark.parametrize("harm", ["missing", "garbled", "index"])
 def test_an_image_that_is_damaged(site: Site, image: Path, harm: str) -> None:
-    """It is told what umoci says, or what is wrong with the index, and nothing is left."""
+    """It is told what is wrong with which file, and nothing is left."""
     largest = max((image / "blobs" / "sha256").iterdir(), key=lambda path: path.stat().st_size)
     if harm == "missing":
         largest.unlink()
@@ -355,18 +339,24 @@ def test_an_image_that_is_damaged(site: Site, image: Path, harm: str) -> None:
         (image / "index.json").write_text('{"manifests": [null, {"annotations": 5}, 7], "a":')
     before = listing(site)
     told = site.fails("bundle", f"{image}:latest", str(site.base / "b" / "made"))
-    assert ("umoci cannot unpack it: " in told) is (harm != "index")
+    wrong = {
+        "missing": f"{largest.name}: No such file or directory; get the image again",
+        "garbled": "; get the image again",
+        "index": "index.json: is not JSON",
+    }
+    assert wrong[harm] in told
     assert listing(site) == before
 
 
-@pytest.mark.covers("scrun bundle", "guide Bundles: skopeo and umoci")
+@pytest.mark.covers("scrun bundle", "guide Bundles: skopeo and scrun bundle")
 @HERE
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_interrupted(site: Site, image: Path, number: signal.Signals) -> None:
-    """Nothing is left of the bundle, nor of umoci."""
+    """Nothing is left of the bundle, nor of what unpacks it."""
+    Layout(image).recompressed("latest", "latest", "zstd")
     before = listing(site)
-    slow = site.base / "l" / "umoci"
-    slow.write_text("#!/bin/sh\nmkdir -p bundle/deep && chmod 0 bundle/deep\nexec sleep 600\n")
+    slow = site.base / "l" / "zstd"
+    slow.write_text("#!/bin/sh\nexec sleep 618\n")
     slow.chmod(0o755)
     environment = {**site.environment, "PATH": f"{slow.parent}:{site.environment['PATH']}"}
     words = ("bundle", str(image), str(site.base / "b" / "made"))
@@ -374,12 +364,10 @@ def test_interrupted(site: Site, image: Path, number: signal.Signals) -> None:
     with contextlib.ExitStack() as stack:
         stack.callback(process.wait, 20)
         stack.callback(process.kill)
-        workshop = f"{site.base}/b"
-        wait_until("it unpacks", lambda: any(
-            os.path.isdir(f"{workshop}/{name}/bundle/deep") for name in os.listdir(workshop)
-        ))  # fmt: skip
+        wait_until("it unpacks", lambda: any("618" in one.argv for one in site.processes()))
         process.send_signal(number)
         assert process.wait(20) == 128 + number
+    assert not [one for one in site.processes() if "618" in one.argv]
     assert listing(site) == before
 
 

@@ -77,7 +77,7 @@ def test_help_has_the_lines_that_launchers_look_for(registry: Registry) -> None:
 
 def test_the_image_and_its_defaults(registry: Registry) -> None:
     """The caller is the user, who has the own variables below the image's; no entrypoint runs."""
-    registry.push("entry:1", "--config.entrypoint", "false", "--config.env", "A=image", *SAYS)
+    registry.push("entry:1", Entrypoint=["false"], Env=["A=image"], **SAYS)
     script = "id -u; echo $A,$B; touch /bin/x"
     uid = registry.site.user.uid
     said = srun(registry, "sh", "-c", script, image="entry:1", A="mine", B="mine")
@@ -108,7 +108,7 @@ def test_home_and_root(registry: Registry) -> None:
 
 
 def test_entrypoint_and_env(registry: Registry) -> None:
-    registry.push("echo:1", "--config.entrypoint", "echo", "--config.env", "A=image", *SAYS)
+    registry.push("echo:1", Entrypoint=["echo"], Env=["A=image"], **SAYS)
     words = ("--container-entrypoint", "--container-entrypoint-log")
     assert srun(registry, *words, "a", image="echo:1") == "a\n"
     assert srun(registry, "--no-container-entrypoint", "pwd", image="echo:1") == "/\n"

@@ -1,8 +1,6 @@
 """Images of somebody who means no good: nothing outside of the store is written or read."""
 
-import io
 import os
-import subprocess
 import tarfile
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from scrun.oci.image import find_image
 from scrun.pull.get import Request, get
 from scrun.pull.layout import manifest_digest
 from scrun.pull.reference import parse
+from tests.harness.oci import Layer, Layout, archive, member
 
 
 @pytest.fixture
@@ -24,29 +23,29 @@ def victim(tmp_path: Path) -> Path:
     return folder
 
 
-def image_of(base: Path, *entries: tuple[str, bytes, str]) -> str:
-    """Make an image of one layer: name, type and target or content of each entry."""
-    layer = base / "layer.tar"
-    with tarfile.open(layer, "w") as archive:
-        for name, kind, text in entries:
-            member = tarfile.TarInfo(name)
-            member.type, member.mode = kind, 0o755
-            if kind == tarfile.REGTYPE:
-                member.size = len(text)
-                archive.addfile(member, io.BytesIO(text.encode()))
-                continue
-            member.linkname = text
-            member.devmajor, member.devminor = 1, 5
-            archive.addfile(member)
-    layout = base / "layout"
+def image_of(base: Path, *entries: tuple[str, bytes, str], layers: int = 1) -> str:
+    """Make an image: name, type and target or content of each entry.
 
-    def umoci(*words: str) -> None:
-        subprocess.run(["umoci", *words], check=True, capture_output=True)
-
-    umoci("init", "--layout", str(layout))
-    umoci("new", "--image", f"{layout}:one")
-    umoci("raw", "add-layer", "--image", f"{layout}:one", str(layer))
-    return f"oci:{layout}:one"
+    Args:
+        base: Where.
+        entries: The entries.
+        layers: How many layers they are spread over.
+    """
+    members = [
+        member(
+            *(name, "" if kind != tarfile.REGTYPE else text),
+            kind=kind,
+            mode=0o755,
+            link="" if kind == tarfile.REGTYPE else text,
+            device=(1, 5),
+        )
+        for name, kind, text in entries
+    ]
+    layout = Layout(base / "layout")
+    size = -(-len(members) // layers)
+    parts = [members[at : at + size] for at in range(0, len(members), size)]
+    layout.tag(layout.image([Layer(archive(part)) for part in parts], {}), "one")
+    return f"oci:{layout.path}:one"
 
 
 def unpacked(base: Path, image: str) -> "Path | None":
@@ -71,16 +70,47 @@ def unpacked(base: Path, image: str) -> "Path | None":
         [("hard", tarfile.LNKTYPE, "VICTIM/file"), ("hard", tarfile.REGTYPE, "theirs")],
         [("out", tarfile.SYMTYPE, "VICTIM"), ("out/.wh.file", tarfile.REGTYPE, "")],
         [("../victim/.wh..wh..opq", tarfile.REGTYPE, "")],
+        [("out", tarfile.SYMTYPE, "VICTIM"), ("out/.wh..wh..opq", tarfile.REGTYPE, "")],
+        [("out", tarfile.SYMTYPE, "VICTIM"), ("out", tarfile.DIRTYPE, "")],
+        [("out", tarfile.DIRTYPE, ""), ("out", tarfile.SYMTYPE, "VICTIM")],
+        [("a/out", tarfile.DIRTYPE, ""), ("a", tarfile.SYMTYPE, "VICTIM/..")],
+        [
+            ("a/victim", tarfile.DIRTYPE, ""),
+            (".wh.a", tarfile.REGTYPE, ""),
+            ("a", tarfile.SYMTYPE, "../../.."),
+        ],
+        [("out", tarfile.SYMTYPE, "VICTIM"), ("hard", tarfile.LNKTYPE, "out/file")],
+        [("out", tarfile.SYMTYPE, "VICTIM/file"), ("out", tarfile.REGTYPE, "theirs")],
+        [
+            ("out", tarfile.SYMTYPE, "VICTIM/file"),
+            ("hard", tarfile.LNKTYPE, "out"),
+            ("hard", tarfile.REGTYPE, "theirs"),
+        ],
+        [("a/b", tarfile.DIRTYPE, ""), ("a/.wh...", tarfile.REGTYPE, "")],
+        [("a/b", tarfile.DIRTYPE, ""), ("a/b/.wh..", tarfile.REGTYPE, "")],
+        [("a", tarfile.SYMTYPE, "b"), ("b", tarfile.SYMTYPE, "a"), ("a/c", tarfile.DIRTYPE, "")],
+        [("a", tarfile.SYMTYPE, "../../../victim"), ("a/x", tarfile.REGTYPE, "theirs")],
+        [("", tarfile.SYMTYPE, "VICTIM"), (".", tarfile.SYMTYPE, "VICTIM")],
     ],
 )
+@pytest.mark.parametrize("layers", [1, 9])
 def test_nothing_outside_is_touched(
-    tmp_path: Path, victim: Path, entries: list[tuple[str, bytes, str]]
+    tmp_path: Path, victim: Path, entries: list[tuple[str, bytes, str]], layers: int
 ) -> None:
+    before = [_identity(path) for path in (victim, victim / "file", tmp_path)]
     named = [(name, kind, text.replace("VICTIM", str(victim))) for name, kind, text in entries]
-    unpacked(tmp_path, image_of(tmp_path, *named))
+    unpacked(tmp_path, image_of(tmp_path, *named, layers=layers))
     assert os.listdir(victim) == ["file"]
     assert (victim / "file").read_text() == "mine"
-    assert (victim / "file").stat().st_nlink == 1
+    (tmp_path / "layout").rename(tmp_path / "gone")
+    assert [_identity(path) for path in (victim, victim / "file")] == before[:2]
+    assert _identity(tmp_path)[:3] == before[2][:3]
+
+
+def _identity(path: Path) -> tuple[int, ...]:
+    status = path.stat()
+    times = (status.st_mtime_ns, status.st_nlink)
+    return (status.st_mode, status.st_uid, status.st_gid, *times)
 
 
 def test_links_of_an_image_stay_links(tmp_path: Path, victim: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from scrun.core.errors import BundleError
-from scrun.oci.image import find_image, tags
+from scrun.oci.image import architecture, find_image
 from tests.harness.limits import limited
 
 NAME = "org.opencontainers.image.ref.name"
@@ -32,29 +32,40 @@ def of(*names: str) -> dict[str, object]:
         (["one", "latest"], "", "latest"),
         (["one", "two"], ":two", "two"),
         (["one", "one"], "", "one"),
-        (["a/b:c"], ":a/b:c", None),  # umoci has no such tags, skopeo makes none
+        (["a/b:c"], ":a/b:c", "a/b:c"),
+        (["a/b:c"], "", "a/b:c"),
+        ([""], "", ""),
     ],
 )
-def test_which_is_meant(tmp_path: Path, names: list[str], asked: str, tag: str | None) -> None:
+def test_which_is_meant(tmp_path: Path, names: list[str], asked: str, tag: str) -> None:
     path = layout(tmp_path / "i", of(*names))
-    if tag is None:
-        with pytest.raises(BundleError):
-            find_image(path + asked)
-        return
     image = find_image(path + asked)
     assert (image.layout, image.tag) == (path, tag)
 
 
 @pytest.mark.parametrize(
-    ("index", "listed"),
+    ("index", "told"),
     [
-        ({}, []),
-        ({"manifests": [None, 7, {}, {"annotations": 5}, {"annotations": {NAME: 5}}]}, []),
-        ({"manifests": [{"annotations": {"other": "x"}}, *of("a", "b")["manifests"]]}, ["a", "b"]),  # type: ignore[misc]
+        ({}, "there is no image in it"),
+        ({"manifests": [None, 7, []]}, "there is no image in it"),
+        (
+            {"manifests": [None, 7, {}, {"annotations": 5}, {"annotations": {NAME: 5}}]},
+            "3 are there, and none has a tag",
+        ),
+        ({"manifests": [{"annotations": {"other": "x"}}, *of("a", "b")["manifests"]]}, ": a, b$"),  # type: ignore[misc]
     ],
 )
-def test_odd_manifests_have_no_tag(tmp_path: Path, index: object, listed: list[str]) -> None:
-    assert tags(layout(tmp_path / "i", index)) == listed
+def test_odd_manifests_have_no_tag(tmp_path: Path, index: object, told: str) -> None:
+    with pytest.raises(BundleError, match=told):
+        find_image(layout(tmp_path / "i", index))
+
+
+def test_an_image_without_a_tag_of_several_platforms(tmp_path: Path) -> None:
+    machines = ("s390x", architecture(), "riscv64")
+    platforms = [{"os": "linux", "architecture": machine} for machine in machines]
+    index = {"manifests": [{"platform": platform} for platform in platforms]}
+    image = find_image(layout(tmp_path / "i", index))
+    assert image.descriptor == {"platform": platforms[1]}
 
 
 @pytest.mark.parametrize(
@@ -64,7 +75,7 @@ def test_odd_manifests_have_no_tag(tmp_path: Path, index: object, listed: list[s
 def test_an_index_that_is_none(tmp_path: Path, index: str) -> None:
     path = layout(tmp_path / "i", index)
     with limited(2, 200), pytest.raises(BundleError, match=r"index\.json: "):
-        tags(path)
+        find_image(path)
 
 
 @pytest.mark.parametrize("name", ["/nowhere/at/all", "/etc/passwd", "", "a\0b", "/nowhere:x"])

@@ -117,7 +117,7 @@ def test_entrypoints() -> None:
 
 @pytest.mark.parametrize("user", ["me", "1:me", "-1", "1:2:3", "²"])
 def test_users_are_numbers(user: str) -> None:
-    with pytest.raises(UsageError, match="is no number: write UID or UID:GID"):
+    with pytest.raises(UsageError, match="is not a number: write UID or UID:GID"):
         made(user=user)
 
 

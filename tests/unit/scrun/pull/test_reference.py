@@ -1,5 +1,7 @@
 """Names of images."""
 
+import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -81,3 +83,17 @@ def test_digests() -> None:
     assert parse("docker://a@sha256:1").digest == "sha256:1"
     assert parse("docker://a:1").digest == ""
     assert parse("oci:/a@b:1").digest == ""
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device", "socket"])
+def test_what_is_no_regular_file_is_not_opened(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "x.sqsh"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(path))
+    with pytest.raises(ImageError, match=r"x\.sqsh: cannot be read: is not a regular file"):
+        parse(str(path))
