@@ -59,7 +59,7 @@ def find_user(root: int, text: str) -> User:
     groups: tuple[int, ...] = ()
     if group:
         gid = _group(root, group)
-    elif known:
+    elif known and ":" not in text:  # also `USER:`, as for podman
         groups = tuple(_groups_of(root, known))
     return User(_checked(uid, text), _checked(gid, text), groups, home)
 

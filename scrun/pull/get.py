@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from scrun.core.errors import ImageError
+from scrun.core.errors import ImageError, ScrunError
 from scrun.images.leases import Lease
 from scrun.images.limits import shrink
 from scrun.images.locks import Lock
@@ -21,8 +21,10 @@ from scrun.images.squashfs import identity, key_of
 from scrun.images.store import ROOTFS, Defaults, Entry, Facts, Store, find_elsewhere
 from scrun.images.store import SQUASHFS as LINK
 from scrun.images.tags import FOREVER, digest_of_words, look_up, remember
+from scrun.oci.document import decode
 from scrun.oci.image import Image, find_image
 from scrun.pull import layout
+from scrun.pull.bar import Bar
 from scrun.pull.programs import run
 from scrun.pull.reference import DIRECTORY, NAMED, SQUASHFS, Reference
 from scrun.pull.squashfs import look_into_squashfs, unpack_squashfs
@@ -45,7 +47,7 @@ class Request(msgspec.Struct, frozen=True):
         store: Where it belongs.
         fresh: Seconds for which a tag is not looked up again.
         say: Shows what is going on.
-        shown: Whether skopeo shows what it does.
+        shown: Whether what is shown is seen.
         warn: Prints a line that stays.
         also: Further stores, which are only read.
         limit: The most bytes of the store; 0: any number.
@@ -205,14 +207,21 @@ class _Squashfs:
 class _Layout:
     """Makes an image of one in an OCI image layout."""
 
-    def __init__(self, reference: Reference, image: Image, digest: str, request: Request) -> None:
+    def __init__(
+        self,
+        reference: Reference,
+        image: Image,
+        digest: str,
+        request: Request,
+        bar: Bar | None = None,
+    ) -> None:
         self._reference, self._image, self._digest = reference, image, digest
-        self._request = request
+        self._request, self._bar = request, bar
 
     def __call__(self, directory: str, lock: Lock) -> Facts:
-        lock.say("it is being unpacked")
+        bar = self._bar or Bar(self._reference.text, self._request.say, lock.say)
         os.mkdir(rootfs := os.path.join(directory, ROOTFS), 0o755)
-        configuration = layout.unpack(self._image, rootfs, self._request.unpacked)
+        configuration = layout.unpack(self._image, rootfs, self._request.unpacked, bar.unpacked)
         defaults = layout.defaults_of(self._image, configuration, rootfs)
         return Facts(self._reference.text, self._digest, defaults=defaults)
 
@@ -231,23 +240,38 @@ class _Skopeo:
         if not self._request.shown:
             self._request.warn(f"getting {reference.text}")
 
-        def progress() -> None:
-            lock.say(f"{_mebibytes(folder)} MiB of it are here")
-
+        bar = Bar(reference.text, self._request.say, lock.say, self._size(of_registry))
         run(
-            *("skopeo", "copy", reference.source(of_registry), f"oci:{folder}:{_TAG}"),
+            *("skopeo", "copy", "--quiet", reference.source(of_registry), f"oci:{folder}:{_TAG}"),
             what=f"{reference.text}: skopeo cannot get it",
-            progress=progress,
-            shown=self._request.shown,
+            progress=lambda: bar.got(_bytes(folder)),
         )
-        self._request.say("the image is being unpacked")
         image = find_image(f"{folder}:{_TAG}")
-        facts = _Layout(reference, image, self._digest, self._request)(directory, lock)
+        facts = _Layout(reference, image, self._digest, self._request, bar)(directory, lock)
         shutil.rmtree(folder)
         return facts
 
+    def _size(self, digest: str) -> int:
+        """Return how many bytes the image has, so far as it is worth to ask; else 0."""
+        if not self._request.shown:
+            return 0
+        if self._reference.transport.endswith("-archive"):
+            with contextlib.suppress(OSError):
+                return os.stat(_file_of(self._reference.name)).st_size
+        if self._reference.transport != "docker":
+            return 0
+        for _ in range(2):  # the first one may be an index
+            source = self._reference.source(digest)
+            with contextlib.suppress(ScrunError):
+                raw = run("skopeo", "inspect", "--raw", source, what=source)
+                content = decode(raw, source)
+                if size := layout.size_of_layers(content):
+                    return size
+                digest = layout.digest_of_here(content)
+        return 0
 
-def _mebibytes(folder: str) -> int:
+
+def _bytes(folder: str) -> int:
     total = 0
     for directory, _, files in os.walk(folder):
         for name in files:
@@ -255,4 +279,4 @@ def _mebibytes(folder: str) -> int:
                 total += os.stat(os.path.join(directory, name)).st_size
             except FileNotFoundError:
                 continue
-    return total >> 20
+    return total

@@ -74,7 +74,7 @@ def unpack(
     digests = listed.get("diff_ids") if isinstance(listed, dict) else None
     if not isinstance(digests, list) or len(digests) != len(layers):
         raise ImageError(f"{image}: its configuration has other layers than its manifest")
-    total = sum(max(0, _size(each)) for each in layers)
+    total = size_of_layers(manifest)
     bounds = Bounds(size)
     with Tree(rootfs, bounds) as tree:
         done = 0
@@ -95,6 +95,20 @@ def unpack(
             done += max(0, _size(descriptor))
         tree.finish()
     return Configuration(whole, run if isinstance(run, dict) else {})
+
+
+def size_of_layers(manifest: object) -> int:
+    """Return the bytes of the layers of a manifest."""
+    layers = manifest.get("layers") if isinstance(manifest, dict) else None
+    return sum(max(0, _size(each)) for each in layers) if isinstance(layers, list) else 0
+
+
+def digest_of_here(index: object) -> str:
+    """Return the digest that an index has for this machine's platform, or ""."""
+    listed = index.get("manifests") if isinstance(index, dict) else None
+    listed = listed if isinstance(listed, list) else []
+    chosen = of_here([one for one in listed if isinstance(one, dict)]) or {}
+    return str(chosen.get("digest", ""))
 
 
 def defaults_of(image: Image, configuration: Configuration, rootfs: str) -> Defaults:

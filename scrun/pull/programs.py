@@ -53,7 +53,6 @@ def run(
     directory: str = "/",
     fine: Sequence[int] = (0,),
     progress: Callable[[], None] | None = None,
-    shown: bool = False,
 ) -> bytes:
     """Run a program to its end; it ends if this function is left.
 
@@ -64,10 +63,9 @@ def run(
         directory: Its working directory.
         fine: Statuses that are no error.
         progress: Called now and then.
-        shown: Whether its standard output is shown on standard error.
 
     Returns:
-        Its standard output, unless that is shown.
+        Its standard output.
 
     Raises:
         ImageError: It is missing, or fails; with its own reason.
@@ -79,7 +77,7 @@ def run(
             _ending_with_us(name, arguments),
             cwd=directory,
             stdin=subprocess.DEVNULL,
-            stdout=2 if shown else out,
+            stdout=out,
             stderr=err,
         ) as process:
             try:
@@ -88,7 +86,7 @@ def run(
                 process.kill()
                 raise
         if status in fine:
-            return b"" if shown else _content(out)
+            return _content(out)
         reason = _reason(_content(err) or _content(out)) or f"exit status {status}"
         raise ImageError(f"{what}: {reason}")
     finally:

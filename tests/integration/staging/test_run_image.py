@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -277,6 +278,24 @@ def test_killed_while_it_unpacks(registry: Registry, number: signal.Signals) -> 
 
 def _unpacks(registry: Registry) -> bool:
     return any("617" in child.argv for child in registry.site.processes())
+
+
+@HERE
+def test_one_bar_shows_how_far_it_is(registry: Registry) -> None:
+    """From the first byte to the last, and it never goes back."""
+    screen, slave = open_terminal()
+    process = registry.site.popen("image", "pull", box(registry), stdio=slave)
+    os.close(slave)
+    try:
+        shown = screen.read_all(60)
+        assert process.wait(20) == 0
+    finally:
+        screen.close()
+    shares = [int(share) for share in re.findall(r"(\d+)% \[[#.]{20}\] docker://", shown)]
+    assert shares == sorted(shares)
+    assert shares[-1] == 100
+    assert "Copying" not in shown
+    assert shown.splitlines()[-1].endswith(images(registry)[0])
 
 
 @TWO

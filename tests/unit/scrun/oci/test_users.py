@@ -47,7 +47,7 @@ def root(tmp_path: Path) -> Iterator[int]:
         ("1000", User(1000, 1001, (10, 50), "/home/app")),
         ("app:staff", User(1000, 50, (), "/home/app")),
         ("app:7", User(1000, 7, (), "/home/app")),
-        ("app:", User(1000, 1001, (10, 50), "/home/app")),
+        ("app:", User(1000, 1001, (), "/home/app")),
         (":staff", User(0, 50, (), "/root")),
         ("1000:1000:5", User(1000, 1000, (), "/home/app")),
         ("4711", User(4711, 0, (), "")),
