@@ -16,9 +16,14 @@ _TOOL = CHECKOUT / "tools" / "chaos"
 
 
 @pytest.mark.timeout(170)
-def test_nothing_is_lost_or_left(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [["--containers", "80"], ["--containers", "20", "--inside", "script,array,step"]],
+    ids=["on a login node", "in jobs"],
+)
+def test_nothing_is_lost_or_left(tmp_path: Path, options: list[str]) -> None:
     details = tmp_path / "details"
-    options = ["--containers", "80", "--at-once", "6", "--faults", "quick"]
+    options = [*options, "--at-once", "6", "--faults", "quick"]
     options += ["--seed", os.environ.get("SCRUN_SEED", "1"), "--details", str(details)]
     done = run_program(
         [sys.executable, str(_TOOL), *options, "--user", users.ordinary().name],

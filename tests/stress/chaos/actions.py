@@ -10,6 +10,7 @@ import trio
 
 from tests.stress.chaos import bad_clients, connections, disks, images, limits, points, proxies
 from tests.stress.chaos.faults import CREATING, STARTING
+from tests.stress.chaos.jobs import PLACES
 from tests.stress.chaos.victims import killed, signalled
 
 if TYPE_CHECKING:
@@ -98,11 +99,47 @@ async def _job(container: "Container") -> None:
         "requeue": ["scontrol", "requeue", str(job)],
         "limit": ["scontrol", "update", f"JobId={job}", "EndTime=now+1seconds"],
     }[container.plan.fault.action]
+    await _told(container, words)
+
+
+async def _place(container: "Container") -> None:
+    """Have something happen to the job in which its commands are called."""
+    place = container.place
+    assert place is not None
+    action = container.plan.fault.action.removeprefix("place-")
+    if action in ("end", "kill"):
+        container.hit(f"the agent {place.agent} ends")
+        if action == "end":
+            place.leave()
+        else:
+            place.kill()
+        return
+    words = {
+        "cancel": ["scancel", place.job],
+        "requeue": ["scontrol", "requeue", place.job],
+        "limit": ["scontrol", "update", f"JobId={place.job}", "EndTime=now+1seconds"],
+        "suspend": ["scontrol", "suspend", place.job],
+    }[action]
+    if not await _told(container, words):
+        return
+    if action == "suspend":
+        try:
+            await trio.sleep(container.plan.pause)
+        finally:
+            with trio.CancelScope(shield=True):
+                await _told(container, ["scontrol", "resume", place.job])
+    else:
+        await place.lost.wait()
+
+
+async def _told(container: "Container", words: list[str]) -> bool:
+    """Tell Slurm something."""
     done = await container.testbed.children.run(words, container.testbed.slurm_environment)
     if done.status == 0:
-        container.hit(f"{' '.join(words)}")
-    else:
-        container.note(f"{' '.join(words)}: {done.status} {done.err}")
+        container.hit(" ".join(words))
+        return True
+    container.note(f"{' '.join(words)}: {done.status} {done.err}")
+    return False
 
 
 async def _between(container: "Container") -> None:
@@ -152,4 +189,5 @@ _ACTIONS: dict[str, Action] = {
     "cancel": _job,
     "requeue": _job,
     "limit": _job,
+    **dict.fromkeys((fault.action for fault in PLACES), _place),
 }

@@ -72,13 +72,14 @@ def not_made(notes: str, log: str) -> bool:
     return "error: proctrack_g_add: " in notes and "launch failed: Slurmd could not" in log
 
 
-def look(testbeds: list[Testbed], jobs: list[str], forgotten: set[str]) -> Left:
+def look(testbeds: list[Testbed], jobs: list[str], forgotten: set[str], agents: str = "") -> Left:
     """Return what should not be there when no container goes on; supervisors may be.
 
     Args:
         testbeds: Where the containers ran.
         jobs: The cluster's jobs: number, state and name of each.
         forgotten: The names of jobs that slurmctld may believe in again.
+        agents: The program that calls commands in jobs, as long as it may run.
     """
     left: Left = {}
 
@@ -87,14 +88,18 @@ def look(testbeds: list[Testbed], jobs: list[str], forgotten: set[str]) -> Left:
             left[kind].append(what)
 
     bases = [str(testbed.site.base) for testbed in testbeds]
+    parents = [os.getpid()]
     for process in processes():
         base = next((base for base in bases if process.mentions(base)), None)
         pause = process.argv[0] == "catatonit"  # holds podman's user namespace, until it is told
         stays = process.is_supervisor or process.is_keeper or pause
+        if agents and agents in process.argv:
+            parents.append(process.pid)
+            stays = True
         ours = base is not None and not stays
         if ours or any(_is_of_a_shim(process, testbed) for testbed in testbeds):
             add("processes", str(process))
-    for pid in children_of(os.getpid()):
+    for pid in (pid for parent in parents for pid in children_of(parent)):
         words = words_of(pid)
         if words[:1] == ["scrun-anchor"]:
             add("processes", f"{pid}: an anchor")

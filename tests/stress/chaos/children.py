@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import trio
 
@@ -34,6 +35,24 @@ class Done:
     out: str
     err: str
     seconds: float
+
+
+class Parent(Protocol):
+    """Whose children commands are: this program, or one in a job."""
+
+    async def spawn(
+        self, argv: Sequence[str], environment: Mapping[str, str], stdio: tuple[int, int, int]
+    ) -> int:
+        """Start a command in a session of its own; descriptors stay the caller's."""
+        ...
+
+    async def wait(self, pid: int, since: float = 0.0) -> int:
+        """Wait for a child that nobody else waits for; see `Children.wait`."""
+        ...
+
+    def has_ended(self, pid: int, since: float) -> bool:
+        """Tell whether a child that began after `since` has ended."""
+        ...
 
 
 class Children:
@@ -76,10 +95,15 @@ class Children:
             old = now - _KEPT
             self._ended = {pid: entry for pid, entry in self._ended.items() if entry[0] > old}
 
-    def spawn(
+    async def spawn(
         self, argv: Sequence[str], environment: Mapping[str, str], stdio: tuple[int, int, int]
     ) -> int:
         """Start a command in a session of its own; descriptors stay the caller's."""
+        return self._spawned(argv, environment, stdio)
+
+    def _spawned(
+        self, argv: Sequence[str], environment: Mapping[str, str], stdio: tuple[int, int, int]
+    ) -> int:
         pid = os.posix_spawnp(
             argv[0],
             list(argv),
@@ -113,7 +137,7 @@ class Children:
         self, argv: Sequence[str], environment: Mapping[str, str], data: bytes | None = None
     ) -> Done:
         """Run a command to its end; a caller that gives up leaves it running."""
-        call = Call(self, argv, environment, data)
+        call = await begin(self, argv, environment, data)
         return await call.done()
 
 
@@ -125,37 +149,12 @@ class Call:
         out: Its standard output.
     """
 
-    def __init__(
-        self,
-        children: Children,
-        argv: Sequence[str],
-        environment: Mapping[str, str],
-        data: bytes | None = None,
-        stdin: int | None = None,
-    ) -> None:
-        """Begin it.
-
-        Args:
-            children: Who waits for it.
-            argv: The command.
-            environment: All of its environment.
-            data: What it gets on its standard input.
-            stdin: A descriptor for that instead; closed.
-        """
-        self._children = children
+    def __init__(self, parent: Parent, pid: int, out: "Stream", err: "Stream") -> None:
+        """Take one that runs."""
+        self._parent = parent
         self._began = time.monotonic()
-        out, theirs_out = os.pipe()
-        err, theirs_err = os.pipe()
-        if stdin is not None:
-            source = stdin
-        else:
-            source = os.open("/dev/null", os.O_RDONLY) if data is None else _filled(data)
-        try:
-            self.pid = children.spawn(argv, environment, (source, theirs_out, theirs_err))
-        finally:
-            for fd in (source, theirs_out, theirs_err):
-                os.close(fd)
-        self.out, self._err = Stream(out), Stream(err)
+        self.pid = pid
+        self.out, self._err = out, err
 
     async def done(self) -> Done:
         """Wait for its end and the end of what it prints."""
@@ -163,12 +162,42 @@ class Call:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.out.read)
                 nursery.start_soon(self._err.read)
-                status = await self._children.wait(self.pid)
+                status = await self._parent.wait(self.pid)
         finally:
             await self.out.aclose()
             await self._err.aclose()
         seconds = time.monotonic() - self._began
         return Done(status, self.out.text, self._err.text, seconds)
+
+
+async def begin(
+    parent: Parent,
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    data: bytes | None = None,
+    stdin: int | None = None,
+) -> Call:
+    """Begin a command.
+
+    Args:
+        parent: Whose child it is.
+        argv: The command.
+        environment: All of its environment; in a job, what it has besides that of the job.
+        data: What it gets on its standard input.
+        stdin: A descriptor for that instead; closed.
+    """
+    out, theirs_out = os.pipe()
+    err, theirs_err = os.pipe()
+    if stdin is not None:
+        source = stdin
+    else:
+        source = os.open("/dev/null", os.O_RDONLY) if data is None else _filled(data)
+    try:
+        pid = await parent.spawn(argv, environment, (source, theirs_out, theirs_err))
+    finally:
+        for fd in (source, theirs_out, theirs_err):
+            os.close(fd)
+    return Call(parent, pid, Stream(out), Stream(err))
 
 
 def _filled(data: bytes) -> int:

@@ -12,7 +12,7 @@ import trio
 
 from tests.stress.chaos import points
 from tests.stress.chaos.actions import harm
-from tests.stress.chaos.children import Done
+from tests.stress.chaos.children import Done, Parent
 from tests.stress.chaos.disks import disk_of
 from tests.stress.chaos.ends import Ends, ends
 from tests.stress.chaos.faults import (
@@ -27,6 +27,7 @@ from tests.stress.chaos.faults import (
     WAITING,
     Moment,
 )
+from tests.stress.chaos.inside import Place
 from tests.stress.chaos.outages import Outage
 from tests.stress.chaos.plan import Plan
 from tests.stress.chaos.seen import KILLED, Answer, Seen
@@ -55,16 +56,24 @@ class Container:
         plan: What it is like.
         testbed: Where.
         id: The container's.
+        place: The place in a job from which its commands are called; None: they are called here.
         moment: What is going on.
         where: How to find its processes.
         seen: What was seen of it.
         log: The container's own.
     """
 
-    def __init__(self, plan: Plan, testbed: Testbed, outage: Outage | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        testbed: Testbed,
+        outage: Outage | None = None,
+        place: Place | None = None,
+    ) -> None:
         self.plan = plan
         self._outage = outage
         self.testbed = testbed
+        self.place = place
         self.id = f"c{plan.number}"
         self.moment: Moment | None = None
         self.where = Where(testbed.root_of(plan), self.id, testbed.tag(plan))
@@ -118,6 +127,7 @@ class Container:
         if self.plan.fault.point:
             self.seen.hit = self.seen.hit or points.reached(self.where.root)
             self.seen.left += points.forget(self.where.root)
+        self.seen.lost = self.place is not None and self.place.lost.is_set()
         self.seen.hit |= self.plan.is_beside and self.plan.pod in self.testbed.hit_pods
         self.seen.seconds = time.monotonic() - (self._hit_at or self._began)
         return self.seen
@@ -221,8 +231,15 @@ class Container:
             staged_out = self.testbed.staged_out.read_text().splitlines()
             self.seen.staged_out = staged_out.count(self.id)
 
+    @property
+    def parent(self) -> Parent:
+        """Who calls its commands: when its job is gone, we do."""
+        if self.place is None or self.place.lost.is_set():
+            return self.testbed.children
+        return self.place
+
     async def _wait(self, pid: int) -> int:
-        return await self.testbed.children.wait(pid, self._began)
+        return await (self.place or self.testbed.children).wait(pid, self._began)
 
     async def _create(self, held: Ends, pid_file: Path) -> bool:
         words = ["run", "--detach"] if self.plan.kind in DETACHED else ["create"]
@@ -230,10 +247,11 @@ class Container:
         words += ["--pid-file", str(pid_file)]
         if held.console:
             words += ["--console-socket", str(held.console)]
-        command = self.testbed.command(self.plan, *words, self.id)
+        parent = self.parent
+        command = self.testbed.command(self.plan, *words, self.id, parent=parent)
         environment = self.testbed.environment(self.plan)
         await self._enter(CREATING)
-        pid = self.testbed.children.spawn(command, environment, held.given)
+        pid = await parent.spawn(command, environment, held.given)
         held.give()
         self.where.client = self.where.create = pid
         if self.plan.fault.before:
@@ -296,7 +314,7 @@ class Container:
             anchor, since = self.where.anchor, self._began
 
             def over() -> bool:
-                return self.testbed.children.has_ended(anchor, since)
+                return self.parent.has_ended(anchor, since)
 
             await in_time(CALL, "the job", lambda: self.testbed.open_gate(self.plan, over))
 
@@ -367,14 +385,15 @@ class Container:
         """Remove what hangs, for the sake of those that follow."""
         self._keep_log()
         with trio.move_on_after(CALL):
-            done = await self.testbed.call(self.plan, "delete", "--force", self.id).done()
+            call = await self.testbed.call(self.plan, self.parent, "delete", "--force", self.id)
+            done = await call.done()
             self.note(f"delete at last: {done.status} {done.err}")
 
     # Its means
 
     async def call(self, command: str, *options: str, after: tuple[str, ...] = ()) -> Done:
         """Call scrun, as the container's client at the moment."""
-        call = self.testbed.call(self.plan, command, *options, self.id, *after)
+        call = await self.testbed.call(self.plan, self.parent, command, *options, self.id, *after)
         self.where.client = call.pid
         try:
             return await in_time(CALL, command, call.done)

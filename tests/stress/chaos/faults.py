@@ -7,6 +7,7 @@ or deleted) may go either way.
 """
 
 import enum
+from collections.abc import Sequence
 
 import msgspec
 
@@ -139,6 +140,12 @@ class Fault(msgspec.Struct, frozen=True):
 
     disk: str = ""
     few_ports: bool = False
+
+
+def not_at(moments: Sequence[Moment], faults: Sequence[Fault]) -> list[Fault]:
+    """Return faults without some of their moments; those that have no other one go."""
+    left = ((fault, tuple(m for m in fault.moments if m not in moments)) for fault in faults)
+    return [msgspec.structs.replace(fault, moments=kept) for fault, kept in left if kept]
 
 
 NONE = Fault("none", "", "", (), "nothing breaks", refuses=False, weight=0)

@@ -18,6 +18,7 @@ from tests.stress.chaos.faults import (
     WATCHED,
     Fault,
     Moment,
+    not_at,
 )
 
 GROUP = 8
@@ -56,6 +57,7 @@ class Plan(msgspec.Struct, frozen=True):
         force: Whether `delete` is forced.
         waits: Whether its job stays in the queue until after `start`, longer than `create` does.
         pod: The number of its pod, or None.
+        inside: Where its commands are called, one of `jobs.INSIDE`; "": on a login node.
     """
 
     number: int
@@ -70,6 +72,7 @@ class Plan(msgspec.Struct, frozen=True):
     force: bool
     waits: bool = False
     pod: int | None = None
+    inside: str = ""
 
     @property
     def is_beside(self) -> bool:
@@ -89,8 +92,10 @@ class Plan(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         when = f"{self.moment.value} + {self.delay * 1e3:.0f} ms" if self.moment else "never"
         pod = "" if self.pod is None else f"pod {self.pod}, "
+        inside = f"in {self.inside}, " if self.inside else ""
         return (
-            f"container {self.number}: {pod}{self.engine}, {self.kind}, {self.fault.name}, {when}"
+            f"container {self.number}: {pod}{inside}{self.engine}, {self.kind}, "
+            f"{self.fault.name}, {when}"
         )
 
 
@@ -150,10 +155,31 @@ def draw_in_pod(seed: int, number: int, members: int, faults: Sequence[Fault]) -
     return msgspec.structs.replace(plan, pod=pod, waits=False)
 
 
+def draw_inside(
+    seed: int,
+    number: int,
+    engines: Sequence[str],
+    faults: Sequence[Fault],
+    places: Sequence[str],
+) -> Plan:
+    """Draw what a container is like whose commands are called in a job.
+
+    Args:
+        seed: Of the run.
+        number: The container's.
+        engines: Where.
+        faults: Those of `jobs.in_jobs`.
+        places: Some of `jobs.INSIDE`.
+    """
+    plan = draw(seed, number, engines, faults)
+    place = random.Random(f"{seed}:place {number}").choice(places)
+    return msgspec.structs.replace(plan, inside=place, waits=False)
+
+
 def in_pods(faults: Sequence[Fault]) -> list[Fault]:
     """Return those that a member of a pod can have: with the supervisor and the job of others."""
     possible = [fault for fault in faults if not (fault.own or fault.outage)]
-    return _not_at((WAITING,), [fault for fault in possible if not {*fault.kinds} & {*PODMAN}])
+    return not_at((WAITING,), [fault for fault in possible if not {*fault.kinds} & {*PODMAN}])
 
 
 def with_linger(faults: Sequence[Fault]) -> list[Fault]:
@@ -163,12 +189,7 @@ def with_linger(faults: Sequence[Fault]) -> list[Fault]:
     """
     others = [fault for fault in faults if fault.beside_it == NONE]
     shared = [fault for fault in faults if fault not in others]
-    return others + _not_at((ENDING, DELETING), shared)
-
-
-def _not_at(moments: Sequence[Moment], faults: Sequence[Fault]) -> list[Fault]:
-    left = ((fault, tuple(m for m in fault.moments if m not in moments)) for fault in faults)
-    return [msgspec.structs.replace(fault, moments=kept) for fault, kept in left if kept]
+    return others + not_at((ENDING, DELETING), shared)
 
 
 def _outage(

@@ -7,7 +7,7 @@ import trio
 
 from tests.harness.podman import RUN, Podman
 from tests.harness.users import User
-from tests.stress.chaos.children import Call, Children, Done, Stream
+from tests.stress.chaos.children import Call, Children, Done, Stream, begin
 from tests.stress.chaos.container import CALL, Late, in_time
 from tests.stress.chaos.faults import TRAPPED, Moment
 from tests.stress.chaos.plan import Plan
@@ -36,12 +36,13 @@ class PodmanTestbed(Testbed):
         super().close()
         self.podman.__exit__(None, None, None)
 
-    def podman_call(self, *words: str, stdin: int | None = None) -> Call:
+    async def podman_call(self, *words: str, stdin: int | None = None) -> Call:
         """Begin a call of podman."""
         base = self.site.base
         environment = {**self.site.user.environment, "XDG_RUNTIME_DIR": f"{base}/x"}
         command = [*self.site.user.prefix, *self.podman.command, *words]
-        return Call(self.children, command, {**environment, "TMPDIR": str(base)}, stdin=stdin)
+        environment["TMPDIR"] = str(base)
+        return await begin(self.children, command, environment, stdin=stdin)
 
 
 class PodmanContainer:
@@ -85,7 +86,7 @@ class PodmanContainer:
         theirs, ours = os.pipe()
         stdin = Stream(ours)
         try:
-            call = self.testbed.podman_call(
+            call = await self.testbed.podman_call(
                 *words, "sh", "-c", f"{script}exit {self.plan.status}", stdin=theirs
             )
             async with trio.open_nursery() as nursery:
@@ -166,7 +167,9 @@ class PodmanContainer:
         """`podman rm`, until it succeeds."""
         deadline = trio.current_time() + CALL
         while trio.current_time() < deadline:
-            call = self.testbed.podman_call("rm", "--force", "--ignore", "--time", "1", self._name)
+            call = await self.testbed.podman_call(
+                "rm", "--force", "--ignore", "--time", "1", self._name
+            )
             done = await in_time(CALL, "podman rm", call.done)
             self.note(f"podman rm: {done.status} {done.err}")
             if done.status == 0:

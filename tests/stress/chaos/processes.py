@@ -51,7 +51,7 @@ def signals(
     ]
 
 
-_UNSURE = ("srun-INT", "supervisor-KILL", "supervisor-TERM")
+_UNSURE = ("srun-INT", "shim-INT", "supervisor-KILL", "supervisor-TERM")
 _ANY = {*range(1, 256)}  # what podman ends with when it has lost its conmon: but never 0
 _HEARING = tuple(kind for kind in KINDS if kind != "stubborn")
 LATER = "nothing, but for the time in which it was stopped"
@@ -276,7 +276,8 @@ PROCESSES: tuple[Fault, ...] = (
             action="together",
             moments=ALL,
             seen="as supervisor-kill; the next command gives back what was left",
-            ends=frozenset({_FAILURE, _CANCELLED, -9}),
+            # if somebody adopts it: Slurm has ended the step of an srun that is gone
+            ends=frozenset({_FAILURE, _CANCELLED, -9} | ({_KILL} if "srun" in beside else set())),
             engines=engines,
             own=True,
             weight=2,

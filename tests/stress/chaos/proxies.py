@@ -4,9 +4,10 @@ It is this one: for as long as it listens it has the user's id, because that is 
 (SO_PEERCRED is taken when a socket begins to listen).
 """
 
+import contextlib
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -35,7 +36,13 @@ async def between(container: "Container") -> AsyncIterator[None]:
     listener = _listen(path, _STRANGER if how == "stranger" else container.testbed.site.user.uid)
     _replace(f"{directory}/supervisor", f"../{name}")
     container.hit(f"answers are {how}")
-    proxy = _Proxy(how, os.path.normpath(f"{directory}/{real}"))
+
+    def leave() -> None:
+        _replace(f"{directory}/supervisor", real)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    proxy = _Proxy(how, os.path.normpath(f"{directory}/{real}"), leave)
     # who has been taken in is answered to the end
     async with trio.open_nursery() as calls, trio.open_nursery() as nursery:
         nursery.start_soon(
@@ -44,8 +51,7 @@ async def between(container: "Container") -> AsyncIterator[None]:
         try:
             yield
         finally:
-            _replace(f"{directory}/supervisor", real)
-            os.unlink(path)
+            leave()
             nursery.cancel_scope.cancel()
 
 
@@ -72,9 +78,10 @@ def _replace(link: str, target: str) -> None:
 
 
 class _Proxy:
-    def __init__(self, how: str, real: str) -> None:
+    def __init__(self, how: str, real: str, leave: Callable[[], None]) -> None:
         self._how = how
         self._real = real
+        self._leave = leave
         self._calls = 0
 
     async def serve(self, caller: trio.SocketStream) -> None:
@@ -83,12 +90,19 @@ class _Proxy:
         if self._how == "dropped" and self._calls % 2:
             return
         try:
-            await self._pass_on(caller)
+            supervisor = await trio.open_unix_socket(self._real)
+        except (
+            OSError
+        ):  # it has nothing to do any more, and has ended: a dead one listens to nobody
+            self._leave()
+            return
+        try:
+            await self._pass_on(caller, supervisor)
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # either side is gone
 
-    async def _pass_on(self, caller: trio.SocketStream) -> None:
-        async with await trio.open_unix_socket(self._real) as supervisor:
+    async def _pass_on(self, caller: trio.SocketStream, supervisor: trio.SocketStream) -> None:
+        async with supervisor:
             request = await caller.receive_some()
             await supervisor.send_all(request)
             async for part in supervisor:

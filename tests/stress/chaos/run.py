@@ -1,14 +1,17 @@
 """The whole run: containers side by side, then the count of what is left."""
 
+import itertools
 import os
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TextIO
 
+import msgspec
 import trio
 
 from tests.harness.processes import signal_quietly
@@ -17,8 +20,10 @@ from tests.stress.chaos import census
 from tests.stress.chaos.children import Children
 from tests.stress.chaos.container import Container
 from tests.stress.chaos.faults import PODMAN, Fault
+from tests.stress.chaos.inside import AGENT, Place, Places
+from tests.stress.chaos.jobs import is_alone
 from tests.stress.chaos.outages import Outage
-from tests.stress.chaos.plan import GROUP, Plan, draw, draw_in_pod
+from tests.stress.chaos.plan import GROUP, Plan, draw, draw_in_pod, draw_inside
 from tests.stress.chaos.podman_container import PodmanContainer, PodmanTestbed
 from tests.stress.chaos.report import Failure, Report
 from tests.stress.chaos.seen import Kind, Problem, judge
@@ -43,6 +48,7 @@ class Order:
     only: int | None = None
     linger: float = 0
     pods: int = 0
+    inside: Sequence[str] = ()
 
 
 @dataclass
@@ -56,6 +62,7 @@ class Run:
     forgotten: set[str] = field(default_factory=set)
     made_before: set[str] = field(default_factory=set)
     enough: bool = False
+    places: Places | None = None
 
     async def run(self) -> None:
         """Run all containers, and count."""
@@ -64,7 +71,7 @@ class Run:
             try:
                 async with trio.open_nursery() as interrupted:
                     interrupted.start_soon(self._obey)
-                    await self._run_all()
+                    await self._run_all(interrupted)
                     interrupted.cancel_scope.cancel()
             finally:
                 with trio.CancelScope(shield=True):
@@ -80,12 +87,15 @@ class Run:
                 self.enough = True
                 self.report.say("no more containers begin; interrupt once more to end at once")
 
-    async def _run_all(self) -> None:
+    async def _run_all(self, nursery: trio.Nursery) -> None:
         order = self.order
         for engine in order.engines:
             self.testbeds[engine] = Testbed(engine, order.user, self.children, order.linger)
             if engine == "slurm":
                 await self.testbeds[engine].make_gate()
+        if order.inside:
+            self.places = Places(next(iter(self.testbeds.values())))
+            await nursery.start(self.places.serve)
         await self._warm_up()
         if any(self._plan(number).kind in PODMAN for number in self._numbers):
             self.testbeds["podman"] = PodmanTestbed(order.user, self.children)
@@ -106,21 +116,40 @@ class Run:
         order = self.order
         if order.pods:
             return draw_in_pod(order.seed, number, order.pods, order.faults)
+        if order.inside:
+            return draw_inside(order.seed, number, order.engines, order.faults, order.inside)
         return draw(order.seed, number, order.engines, order.faults)
 
     async def _warm_up(self) -> None:
         """Run one on each engine, so that the supervisors are there and have what they keep."""
-        for number, engine in enumerate(self.testbeds):
-            await self._run_undisturbed(engine, -1 - number)
+        numbers = itertools.count(-1, -1)
+        for engine in self.testbeds:
+            for place in self.order.inside or [""]:
+                await self._run_undisturbed(engine, next(numbers), place)
 
-    async def _run_undisturbed(self, engine: str, number: int) -> None:
+    async def _run_undisturbed(self, engine: str, number: int, inside: str = "") -> None:
         plan = draw(self.order.seed, number, [engine])
-        container = Container(plan, self.testbeds[engine])
-        problems = judge(plan, await container.run())
+        if inside:
+            plan = msgspec.structs.replace(plan, inside=inside, waits=False)
+        async with self._place(plan) as place:
+            container = Container(plan, self.testbeds[engine], place=place)
+            problems = judge(plan, await container.run())
         if problems:
             raise RuntimeError(
                 f"{engine} does not work: {problems}\n{container.notes}\n{container.log}"
             )
+
+    @asynccontextmanager
+    async def _place(self, plan: Plan) -> AsyncIterator[Place | None]:
+        """Have the place from which the commands of a container are called."""
+        if self.places is None or not plan.inside:
+            yield None
+            return
+        place = await self.places.take(plan.inside, alone=is_alone(plan.fault))
+        try:
+            yield place
+        finally:
+            self.places.give_back(place)
 
     async def _remove_what_shims_left(self) -> None:
         """Run one more: its shim removes what killed ones have left on their node."""
@@ -138,7 +167,7 @@ class Run:
                 plan = self._plan(number)
                 if not plan.fault.outage:
                     await limit.acquire()
-                    nursery.start_soon(self._run, plan, limit)
+                    nursery.start_soon(self._run_limited, plan, limit)
                 elif number % GROUP == 0 or order.only is not None:
                     for _ in range(order.at_once):  # nobody else is disturbed
                         await limit.acquire()
@@ -152,34 +181,38 @@ class Run:
         numbers = range(first, min(first + GROUP, order.containers))
         plans = [self._plan(number) for number in numbers]
         testbed = self.testbeds[plans[0].engine]
-        if plans[0].fault.action == "controller-kill":
-            await trio.sleep(_SAVED)
-            self.forgotten |= {testbed.job_name(plan) for plan in plans}
-        outage = Outage(plans[0].fault.action, testbed, len(plans))
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(outage.come, 2 * plans[0].pause)
-            for plan in plans:
-                nursery.start_soon(self._run, plan, None, outage)
+        async with AsyncExitStack() as stack:
+            places = [await stack.enter_async_context(self._place(plan)) for plan in plans]
+            if plans[0].fault.action == "controller-kill":
+                await trio.sleep(_SAVED)
+                self.forgotten |= {testbed.job_name(plan) for plan in plans}
+            outage = Outage(plans[0].fault.action, testbed, len(plans))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(outage.come, 2 * plans[0].pause)
+                for plan, place in zip(plans, places, strict=True):
+                    nursery.start_soon(self._run, plan, place, outage)
 
-    async def _run(
-        self, plan: Plan, limit: trio.Semaphore | None, outage: Outage | None = None
-    ) -> None:
+    async def _run_limited(self, plan: Plan, limit: trio.Semaphore) -> None:
+        try:
+            async with self._place(plan) as place:
+                await self._run(plan, place)
+        finally:
+            limit.release()
+
+    async def _run(self, plan: Plan, place: Place | None, outage: Outage | None = None) -> None:
         container: Container | PodmanContainer
         if plan.kind in PODMAN:
             testbed = self.testbeds["podman"]
             assert isinstance(testbed, PodmanTestbed)
             container = PodmanContainer(plan, testbed)
         else:
-            container = Container(plan, self.testbeds[plan.engine], outage)
+            container = Container(plan, self.testbeds[plan.engine], outage, place)
         try:
             await container.run()
             problems = judge(plan, container.seen)
         except Exception:  # a fault of this program's: the other containers need not go with it
             container.note(traceback.format_exc())
             problems = [Problem(Kind.WORDS, "the program that watches it has failed")]
-        finally:
-            if limit is not None:
-                limit.release()
         self.report.add(plan, container.seen)
         lost = {problem.kind for problem in problems} <= {Kind.STATUS, Kind.LINES}
         number = ""
@@ -202,17 +235,7 @@ class Run:
         """Wait until nothing is left, or for as long as that may take."""
         testbeds = list(self.testbeds.values())
         await self._remove_what_shims_left()
-        deadline = time.monotonic() + _SETTLES
-        while True:
-            left = census.look(testbeds, await self._jobs(), self.forgotten)
-            if made := set(census.half_made(testbeds)) - self.made_before:
-                left[census.HALF_MADE] = sorted(made)
-            if not left.keys() - census.NOT_OURS:
-                break
-            if time.monotonic() > deadline:
-                break
-            await trio.sleep(0.3)
-        self.report.left(left)
+        await self._count_things(testbeds)
         deadline = time.monotonic() + _SETTLES
         # a child that looks for leftovers has some, too: a leak is what stays
         while (more := self._more_descriptors(before)) and time.monotonic() < deadline:
@@ -220,6 +243,23 @@ class Run:
         if more:
             self.report.left({"descriptors": more})
         await self._supervisors_go()
+        if self.places is not None:
+            if jobs := await self.places.close():
+                self.report.left({"jobs in which containers were": jobs})
+            self.places = None
+            await self._count_things(testbeds)
+
+    async def _count_things(self, testbeds: list[Testbed]) -> None:
+        deadline = time.monotonic() + _SETTLES
+        agents = "" if self.places is None else AGENT
+        while True:
+            left = census.look(testbeds, await self._jobs(), self.forgotten, agents)
+            if made := set(census.half_made(testbeds)) - self.made_before:
+                left[census.HALF_MADE] = sorted(made)
+            if not left.keys() - census.NOT_OURS or time.monotonic() > deadline:
+                break
+            await trio.sleep(0.3)
+        self.report.left(left)
 
     def _more_descriptors(self, before: dict[str, dict[int, list[str]]]) -> list[str]:
         """Say which supervisors have more open than before."""
@@ -259,6 +299,8 @@ class Run:
 
     async def _close(self) -> None:
         """End what is left, so that the next run begins with nothing."""
+        if self.places is not None:
+            await self.places.close()
         for testbed in self.testbeds.values():
             testbed.close()
             await testbed.remove_gate()

@@ -73,6 +73,7 @@ class Seen(msgspec.Struct):
         missing: What its volume lacks of what it has written, or has besides.
         staged_out: How often the script's stage_out was called.
         bad_client: What a client that does not behave has brought about.
+        lost: Whether its job, with all commands in it, was taken away.
         seconds: How long it took from the fault until all was undone.
     """
 
@@ -96,6 +97,7 @@ class Seen(msgspec.Struct):
     missing: list[str] = []
     staged_out: int = 0
     bad_client: str = ""
+    lost: bool = False
     seconds: float = 0.0
 
 
@@ -109,10 +111,41 @@ def judge(plan: Plan, seen: Seen) -> list[Problem]:
         found.append(Problem(Kind.WORDS, seen.bad_client))
     if seen.hangs:  # the rest follows from it
         return found
+    if seen.lost:
+        return found + _of_a_lost_job(plan, seen)
     found += _of_calls(plan, seen)
     found += _of_the_end(plan, seen)
     found += _of_output(plan, seen)
     return found
+
+
+def _of_a_lost_job(plan: Plan, seen: Seen) -> list[Problem]:
+    """Judge a container whose job was taken away, with all that was called there.
+
+    Nobody is left who could have heard its status. But it is no success, and it can be deleted.
+    """
+    found = []
+    if not (seen.hit and plan.fault.target == "place"):
+        found.append(Problem(Kind.HANG, "the job has ended in which it was called"))
+    if seen.anchor == 0:
+        found.append(Problem(Kind.STATUS, "status 0, although its job was taken away"))
+    if seen.deletes and seen.deletes[-1].status != 0:
+        found.append(Problem(Kind.LEAK, f"delete: {seen.deletes[-1]}"))
+    found += [
+        Problem(Kind.WORDS, f"not one line: {answer.err!r}")
+        for answer in (*seen.deletes, *seen.kills, *seen.states)
+        if answer.status > 0 and not _one_line(answer.err)
+    ]
+    if plan.kind != "terminal" and not seen.expected.startswith(_said(seen.out)):
+        text = _around(seen.out, seen.expected)
+        found.append(Problem(Kind.LINES, f"not what the container wrote: {text}"))
+    return found
+
+
+def _said(out: bytes) -> bytes:
+    """Return what the container has said, without what scrun says there."""
+    lines = out.splitlines(keepends=True)
+    return b"".join(line for line in lines if not line.startswith(b"scrun: "))
 
 
 def _may(plan: Plan, seen: Seen) -> frozenset[int]:
@@ -287,9 +320,7 @@ def _of_output(plan: Plan, seen: Seen) -> list[Problem]:
         lost = not all(line in out for line in wanted.splitlines())
         strange = False
     else:
-        out = b"".join(
-            line for line in out.splitlines(keepends=True) if not line.startswith(b"scrun: ")
-        )
+        out = _said(out)
         lost = out != wanted
         strange = not wanted.startswith(out)
     if strange:

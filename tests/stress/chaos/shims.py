@@ -10,12 +10,14 @@ from tests.stress.chaos.faults import (
     OF_IMAGES,
     RUNNING,
     STARTING,
+    TRAPPED,
     Fault,
 )
 from tests.stress.chaos.processes import LATER, signals
 
 _FAILURE = 125
 _KILLED = 137
+_INT = 130
 _THERE = (CREATING, CREATED, STARTING, RUNNING, ENDING, DELETING)
 """When there is a shim: not while its job is waited for."""
 
@@ -29,10 +31,10 @@ SHIMS: tuple[Fault, ...] = (
             "KILL": "status 125, `the step of the container's shim ended`; `create` is refused. "
             "The user's next shim on that node removes what is left",
             "TERM": "nothing: Slurm sends that to a whole step before it ends it",
-            "INT": "as TERM",
+            "INT": "passed on to the container, as other signals of Slurm's for a step",
             "STOP": LATER,
         },
-        {"KILL": {_FAILURE}},
+        {"KILL": {_FAILURE}, "INT": {TRAPPED, _INT}},
         weight=2,
         **_SHIM,
     ),

@@ -22,6 +22,7 @@ from tests.stress.chaos.faults import (
     Fault,
     Moment,
 )
+from tests.stress.chaos.jobs import PLACES
 from tests.stress.chaos.points import OF_SHIMS, OF_VOLUMES, POINTS
 from tests.stress.chaos.processes import PROCESSES
 from tests.stress.chaos.shims import SHIMS
@@ -262,12 +263,17 @@ FAULTS: tuple[Fault, ...] = (
 
 
 def find(
-    names: str, moment: Moment | None = None, launches: tuple[str, ...] = LAUNCHES
+    names: str,
+    moment: Moment | None = None,
+    launches: tuple[str, ...] = LAUNCHES,
+    *,
+    inside: bool = False,
 ) -> list[Fault]:
     """Return the faults of a list like `anchor-kill,supervisor`; a target stands for all of its.
 
     `all` are all of them, `quick` those that do not take long. With a moment they are those that
-    come then, and come at no other one; with launches, those that come with any of these.
+    come then, and come at no other one; with launches, those that come with any of these. In jobs
+    there are those of the jobs, too.
 
     Raises:
         KeyError: There is none of that name.
@@ -275,10 +281,11 @@ def find(
     if moment is not None:
         return [
             msgspec.structs.replace(fault, moments=(moment,))
-            for fault in find(names, launches=launches)
+            for fault in find(names, launches=launches, inside=inside)
             if moment in fault.moments
         ]
-    possible = [fault for fault in FAULTS if {*launches} & {*fault.launches}]
+    faults = (*FAULTS, *PLACES) if inside else FAULTS
+    possible = [fault for fault in faults if {*launches} & {*fault.launches}]
     if names in ("all", "quick"):
         return [fault for fault in possible if names == "all" or not fault.slow]
     found: list[Fault] = []

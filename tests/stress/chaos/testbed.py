@@ -14,7 +14,7 @@ import trio
 from tests.harness.installation import Installation
 from tests.harness.site import Site
 from tests.harness.users import User
-from tests.stress.chaos.children import Call, Children, Done
+from tests.stress.chaos.children import Call, Children, Done, Parent, begin
 from tests.stress.chaos.faults import TRAPPED
 from tests.stress.chaos.images import STORE, HiddenImage
 from tests.stress.chaos.plan import Plan
@@ -50,8 +50,8 @@ FILES = 3
 """How many files each container writes to its volume before it says that it is up."""
 
 _WRITE = f"for n in $(seq {FILES}); do echo $n >/tmp/$n; done; "
-_DEAF = f"trap '' TERM INT HUP QUIT USR1; {_WRITE}echo up; "
-_UP = f"trap 'exit {TRAPPED}' TERM INT; {_WRITE}echo up; "
+_DEAF = "trap '' TERM INT HUP QUIT USR1; "
+_HEARING = f"trap 'exit {TRAPPED}' TERM INT; "
 
 
 def launch_of(conf: str) -> str:
@@ -105,7 +105,7 @@ class Testbed:
         if not plan.fault.disk:
             return None
         base = self.site.base
-        if self.engine == "slurm":  # nodes see what is mounted below this directory
+        if self.engine == "slurm" or plan.inside:  # nodes see what is mounted below this directory
             return str(self.cluster / "disks" / f"{base.name}-{plan.number}")
         return f"{base}/d{plan.number}"
 
@@ -208,17 +208,29 @@ class Testbed:
     async def _slurm(self, *words: str) -> Done:
         return await self.children.run(words, self.slurm_environment)
 
-    def command(self, plan: Plan, *arguments: str) -> list[str]:
-        """Return the command line of a call of scrun."""
+    def command(self, plan: Plan, *arguments: str, parent: Parent | None = None) -> list[str]:
+        """Return the command line of a call of scrun.
+
+        Args:
+            plan: The container's.
+            arguments: Of scrun.
+            parent: Whose child it will be; in a job, the user's.
+        """
         before = plan.fault.before if arguments[0] == "create" else ()
         scrun = self._pointed.binary if plan.fault.point else self.site.command[0]
-        words = [*self.site.user.prefix, *before, scrun]
-        return [*words, "--root", self.root_of(plan), *arguments]
+        within = parent is not None and parent is not self.children
+        words = [*([] if within else self.site.user.prefix), *before, scrun]
+        words += ["--root", self.root_of(plan)]
+        if within and plan.inside == "step" and self.engine == "slurm":
+            words += ["--engine", "slurm"]  # else it is the task's own
+        return [*words, *arguments]
 
-    def call(self, plan: Plan, *arguments: str, stdin: int | None = None) -> Call:
+    async def call(
+        self, plan: Plan, parent: Parent, *arguments: str, stdin: int | None = None
+    ) -> Call:
         """Begin a call of scrun, with a descriptor for its standard input, which is closed."""
-        command, environment = self.command(plan, *arguments), self.environment(plan)
-        return Call(self.children, command, environment, stdin=stdin)
+        command = self.command(plan, *arguments, parent=parent)
+        return await begin(parent, command, self.environment(plan), stdin=stdin)
 
     def volume(self, plan: Plan) -> Path:
         """Return a container's volume, which the nodes do not see."""
@@ -237,18 +249,20 @@ class Testbed:
     def bundle(self, plan: Plan) -> Path:
         """Make a container's bundle."""
         before, after = plan.lines
+        begins = f"{_WRITE if plan.has_volume else ''}echo up; "
+        up = f"{_HEARING}{begins}"
         scripts = {
-            "status": f"{_UP}read gate; exit {plan.status}",
-            "script": f"{_UP}read gate; exit {plan.status}",
-            "exec": f"{_UP}read gate; exit {plan.status}",
-            "lines": f"{_UP}seq {before}; read gate; seq {after}; exit {plan.status}",
-            "stdin": f"{_UP}while read -r line; do echo $line; done; exit {plan.status}",
-            "terminal": f"{_UP}read gate; echo down; exit {plan.status}",
-            "kill": f"{_UP}sleep 600 & wait",
-            "program": f"{_UP}read gate; exit {plan.status}",
-            "logs": f"{_UP}seq {before}; read gate; seq {after}; exit {plan.status}",
-            "attach": f"stty -echo -onlcr; {_UP}{ANSWERS}; exit {plan.status}",
-            "stubborn": f"{_DEAF}read gate; exit {plan.status}",
+            "status": f"{up}read gate; exit {plan.status}",
+            "script": f"{up}read gate; exit {plan.status}",
+            "exec": f"{up}read gate; exit {plan.status}",
+            "lines": f"{up}seq {before}; read gate; seq {after}; exit {plan.status}",
+            "stdin": f"{up}while read -r line; do echo $line; done; exit {plan.status}",
+            "terminal": f"{up}read gate; echo down; exit {plan.status}",
+            "kill": f"{up}sleep 600 & wait",
+            "program": f"{up}read gate; exit {plan.status}",
+            "logs": f"{up}seq {before}; read gate; seq {after}; exit {plan.status}",
+            "attach": f"stty -echo -onlcr; {up}{ANSWERS}; exit {plan.status}",
+            "stubborn": f"{_DEAF}{begins}read gate; exit {plan.status}",
         }
         config = self.site.config(
             "sh", "-c", scripts[plan.kind], terminal=plan.kind in ("terminal", "attach")
@@ -320,9 +334,9 @@ class Testbed:
     @cached_property
     def cluster(self) -> Path:
         """The directory of the cluster."""
-        return Path(self.site.environment["SLURM_CONF"]).parents[1]
+        return Path(os.environ["SLURM_CONF"]).parents[1]
 
     @cached_property
     def slurm_environment(self) -> dict[str, str]:
         """What Slurm's commands get when root runs them."""
-        return {"PATH": os.environ["PATH"], "SLURM_CONF": self.site.environment["SLURM_CONF"]}
+        return {"PATH": os.environ["PATH"], "SLURM_CONF": os.environ["SLURM_CONF"]}

@@ -46,13 +46,18 @@ class Watchers:
         self._to: Stream | None = None
         self._answers: Stream | None = None
         self._over = trio.Event()
+
+    async def follow(self) -> None:
+        """Have somebody who follows what a detached container says."""
+        container = self._container
         if container.plan.kind in DETACHED:
             right = Answer(0, container.seen.expected.decode())
-            call = self._watch(right, "logs", "--follow", container.id)
+            call = await self._watch(right, "logs", "--follow", container.id)
             self.output = call.out
 
-    def _watch(self, right: Answer, *words: str, stdin: int | None = None) -> Call:
-        call = self._container.testbed.call(self._container.plan, *words, stdin=stdin)
+    async def _watch(self, right: Answer, *words: str, stdin: int | None = None) -> Call:
+        container = self._container
+        call = await container.testbed.call(container.plan, container.parent, *words, stdin=stdin)
 
         async def run() -> None:
             done = await call.done()
@@ -75,16 +80,16 @@ class Watchers:
             master, slave = os.openpty()
             self._to = Stream(master)
             right = Answer(plan.status, lines)
-            call = self._watch(right, "attach", container.id, stdin=slave)
+            call = await self._watch(right, "attach", container.id, stdin=slave)
             while termios.tcgetattr(master)[3] & termios.ECHO:  # it is not attached yet
-                if container.testbed.children.has_ended(call.pid, 0):
+                if container.parent.has_ended(call.pid, 0):
                     return
                 await trio.sleep(_LOOKS)
         elif plan.kind == "program":
             theirs, ours = os.pipe()
             self._to = Stream(ours)
             words = ("exec", container.id, "sh", "-c", f"{ANSWERS}; exit {_STATUS}")
-            call = self._watch(Answer(_STATUS, lines), *words, stdin=theirs)
+            call = await self._watch(Answer(_STATUS, lines), *words, stdin=theirs)
         else:
             return
         self._answers = call.out
@@ -147,6 +152,7 @@ async def watching(container: "Container") -> AsyncIterator[Watchers]:
     async with trio.open_nursery() as nursery:
         watchers = Watchers(container, nursery)
         try:
+            await watchers.follow()
             yield watchers
             with trio.move_on_after(_ENDS) as patience:
                 while nursery.child_tasks:

@@ -22,7 +22,16 @@ from tests.stress.chaos.faults import (
     Fault,
     Moment,
 )
-from tests.stress.chaos.plan import GROUP, Plan, draw, draw_in_pod, in_pods, with_linger
+from tests.stress.chaos.jobs import INSIDE, PLACES, in_jobs
+from tests.stress.chaos.plan import (
+    GROUP,
+    Plan,
+    draw,
+    draw_in_pod,
+    draw_inside,
+    in_pods,
+    with_linger,
+)
 from tests.stress.chaos.seen import Answer, Kind, Seen, judge
 from tests.stress.chaos.table import FAULTS, find
 
@@ -133,6 +142,42 @@ def test_what_has_passed_on_its_job_is_not_hit_by_it() -> None:
     assert with_linger(find("salloc", DELETING)) == []
     assert with_linger(find("shim", ENDING)) == []
     assert with_linger(find("client")) == find("client")
+
+
+def test_in_a_job_nobody_allocates_another_one() -> None:
+    faults = in_jobs(find("all", inside=True))
+    assert {fault.name for fault in PLACES} <= {fault.name for fault in faults}
+    assert not {fault.name for fault in PLACES} & {fault.name for fault in find("all")}
+    drawn = [draw_inside(6, number, ENGINES, faults, INSIDE) for number in range(20000)]
+    assert {(plan.inside, plan.engine) for plan in drawn} == {*itertools.product(INSIDE, ENGINES)}
+    for plan_ in drawn:
+        assert not plan_.waits
+        assert plan_.moment is not WAITING
+        assert not {"salloc", "job"} & {plan_.fault.target, *plan_.fault.beside}
+        assert plan_.kind != "podman"
+    assert drawn[7] == draw_inside(6, 7, ENGINES, faults, INSIDE)
+
+
+@pytest.mark.parametrize(
+    ("what", "problems"),
+    [
+        ({"anchor": -9, "out": b"1\n"}, []),
+        ({"anchor": 33, "out": b"1\n", "deletes": [REFUSED, Answer(0)]}, []),
+        ({"create": Answer(-9), "start": None, "anchor": None, "out": b""}, []),
+        ({"anchor": 0}, [Kind.STATUS]),
+        ({"deletes": [REFUSED]}, [Kind.LEAK]),
+        ({"deletes": [Answer(1, "", "Traceback\n"), Answer(0)]}, [Kind.WORDS]),
+        ({"left": ["its record"]}, [Kind.LEAK]),
+        ({"out": b"2\n"}, [Kind.LINES]),
+        ({"hit": False}, [Kind.HANG]),
+    ],
+)
+def test_a_job_that_is_taken_away_with_all_that_was_called_there(
+    what: dict[str, object], problems: list[Kind]
+) -> None:
+    [fault] = find("place-cancel", inside=True)
+    of = msgspec.structs.replace(plan(fault, RUNNING), inside="script")
+    assert kinds(of, seen(lost=True, **{"hit": True, **what})) == problems
 
 
 def test_faults_by_their_names() -> None:
