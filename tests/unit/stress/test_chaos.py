@@ -328,6 +328,14 @@ def test_an_interpreter_that_was_interrupted_at_once(own_words: str) -> None:
     assert kinds(plan(), seen(deletes=deletes)) == [Kind.WORDS]
 
 
+def test_what_scrun_says_at_a_terminal_is_not_the_container_s() -> None:
+    [fault] = find("supervisor-int")
+    state = {"status": "stopped", "exit_status": "125"}
+    out = b"1\n2\nscrun: the supervisor was told to stop\r\r\n"
+    what = seen(hit=True, anchor=125, state=state, out=out)
+    assert kinds(plan(fault, RUNNING, "attach"), what) == []
+
+
 @pytest.mark.parametrize(("moment", "problems"), [(CREATING, []), (RUNNING, [Kind.STATUS])])
 def test_an_anchor_that_was_ended_before_it_had_traps(
     moment: Moment, problems: list[Kind]
