@@ -6,6 +6,7 @@ mounted, by control groups.
 """
 
 import contextlib
+import functools
 import os
 import re
 import stat
@@ -38,8 +39,6 @@ class Bound(NamedTuple):
 @contextmanager
 def bound() -> Iterator[Bound]:
     """Make the tests' cluster one."""
-    conf = Path(cluster.slurm_conf())
-    before = conf.read_text()
     with contextlib.ExitStack() as stack:
         # not below /run: each node may have its own there, so containers get none of it
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpus-", dir="/tmp")))
@@ -50,11 +49,12 @@ def bound() -> Iterator[Bound]:
             path.chmod(0o666)
         controllers = [name for name in _CONTROLLERS if stack.enter_context(_mounted(name))]
         gres = "".join(f"Name=gpu File={path}\n" for path in gpus)
-        stack.enter_context(_with_more(conf.with_name("gres.conf"), gres))
         constraints = "".join(f"Constrain{_CONTROLLERS[name]}=yes\n" for name in controllers)
-        stack.enter_context(_with_more(conf.with_name("cgroup.conf"), constraints))
-        stack.callback(cluster.begin_with, before)
-        cluster.begin_with(_changed(before, controllers))
+        for name, more in (("gres.conf", gres), ("cgroup.conf", constraints)):
+            with_more = functools.partial(_with_more, more)
+            stack.enter_context(cluster.changes_of(name).changed(with_more))
+        with_binding = functools.partial(_changed, controllers)
+        stack.enter_context(cluster.reconfigured(with_binding))
         yield Bound({name: _place(name) for name in controllers}, gpus)
 
 
@@ -66,8 +66,13 @@ def _place(controller: str) -> Path:
     return _directory() / "cgroup" / controller
 
 
-def _changed(conf: str, controllers: Sequence[str]) -> str:
+def _with_more(more: str, text: str | None) -> str:
+    return (text or "") + more
+
+
+def _changed(controllers: Sequence[str], text: str | None) -> str:
     """Return a slurm.conf with binding, limits and GPUs."""
+    conf = text or ""
     shape = re.findall(r"\b(?:CPUs|Boards|\w+Per\w+)=\d+", cluster.slurm("slurmd", "-C"))
     plugins = "task/cgroup,task/affinity" if controllers else "task/affinity"
     for pattern, text in (
@@ -78,20 +83,6 @@ def _changed(conf: str, controllers: Sequence[str]) -> str:
         conf, found = re.subn(pattern, text, conf, flags=re.MULTILINE)
         assert found, pattern
     return f"{conf}GresTypes=gpu\nDefMemPerCPU=256\n"
-
-
-@contextmanager
-def _with_more(path: Path, text: str) -> Iterator[None]:
-    """A file with more lines, which need not be there."""
-    before = path.read_text() if path.exists() else None
-    path.write_text((before or "") + text)
-    try:
-        yield
-    finally:
-        if before is None:
-            path.unlink()
-        else:
-            path.write_text(before)
 
 
 @contextmanager

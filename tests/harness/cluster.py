@@ -1,20 +1,22 @@
 """The Slurm cluster of the tests."""
 
-import contextlib
 import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from tests import CHECKOUT
+from tests.harness.changes import Change, ChangedFile
 from tests.harness.program import run_program
 from tests.harness.users import PATH, User
 from tests.harness.wait import wait_until, wait_while
 
 _TOOL = CHECKOUT / "tools" / "slurm-cluster"
+_changed: dict[Path, ChangedFile] = {}
 
 
 def slurm_conf() -> str:
@@ -163,12 +165,13 @@ def forget() -> None:
 
     With other numbers of jobs: nodes keep something of the old ones.
     """
-    conf = Path(slurm_conf())
-    state = conf.parents[1] / "ctld"
+    state = Path(slurm_conf()).parents[1] / "ctld"
     shutil.rmtree(state)
     state.mkdir(mode=0o700)
     first = re.compile(r"(?<=^FirstJobId=)\d+$", re.MULTILINE)
-    conf.write_text(first.sub(lambda number: str(int(number[0]) + 100_000), conf.read_text()))
+    changes_of("slurm.conf").change_for_good(
+        lambda text: first.sub(lambda number: str(int(number[0]) + 100_000), text or "")
+    )
 
 
 @contextmanager
@@ -186,74 +189,80 @@ def oci_conf() -> Path:
     return Path(slurm_conf()).with_name("oci.conf")
 
 
-@contextmanager
-def with_oci_conf(text: str) -> Iterator[None]:
+def changes_of(name: str) -> ChangedFile:
+    """What tests change of a file beside the cluster's slurm.conf, or of that."""
+    path = Path(slurm_conf()).with_name(name)
+    return _changed.setdefault(path, ChangedFile(path))
+
+
+def with_oci_conf(text: str) -> AbstractContextManager[None]:
     """A cluster on whose nodes a shim finds another oci.conf."""
-    conf = oci_conf()
-    before = conf.read_bytes() if conf.exists() else None
-    conf.write_text(text)
-    try:
-        yield
-    finally:
-        if before is None:
-            conf.unlink()
-        else:
-            conf.write_bytes(before)
+    return changes_of("oci.conf").changed(lambda _: text)
 
 
 def showing_home() -> AbstractContextManager[None]:
     """A cluster whose oci.conf leaves containers their $HOME; from 23.02 on it hides that."""
-    conf = oci_conf()
-    text = conf.read_text() if conf.exists() else ""
-    shown = text.replace("|HOME|", "|")
-    return contextlib.nullcontext() if shown == text else with_oci_conf(shown)
+    return changes_of("oci.conf").changed(
+        lambda text: None if text is None else text.replace("|HOME|", "|")
+    )
 
 
-@contextmanager
-def without_oci_conf() -> Iterator[None]:
+def without_oci_conf() -> AbstractContextManager[None]:
     """A cluster on whose nodes a shim finds no oci.conf; slurmd has read it long ago."""
-    conf = oci_conf()
-    away = conf.with_name("oci.conf.away")
-    if not conf.exists():  # it never was there, or is away already
-        yield
-        return
-    conf.rename(away)
-    try:
-        yield
-    finally:
-        away.rename(conf)
+    return changes_of("oci.conf").changed(lambda _: None)
 
 
 @contextmanager
 def with_gpus(number: int) -> Iterator[None]:
     """A cluster whose nodes have GPUs: Slurm takes any device for one."""
-    conf = Path(slurm_conf())
-    before = conf.read_text()
-    files = [conf.parents[1] / f"gpu{index}" for index in range(number)]
-    gres = conf.with_name("gres.conf")
+    place = Path(slurm_conf()).parents[1]
+    files = [place / f"gpu{index}" for index in range(number)]
+    lines = "".join(f"Name=gpu File={file}\n" for file in files)
+
+    def with_them(text: str | None) -> str:
+        nodes = re.sub("^NodeName=.*", rf"\g<0> Gres=gpu:{number}", text or "", flags=re.MULTILINE)
+        return f"{nodes}GresTypes=gpu\n"
+
     try:
         for file in files:
             os.mknod(file, stat.S_IFCHR | 0o666, os.makedev(1, 3))  # /dev/null
-        gres.write_text("".join(f"Name=gpu File={file}\n" for file in files))
-        with_them = re.sub("^NodeName=.*", rf"\g<0> Gres=gpu:{number}", before, flags=re.MULTILINE)
-        begin_with(f"{with_them}GresTypes=gpu\n")
-        yield
+        with changes_of("gres.conf").changed(lambda _: lines), reconfigured(with_them):
+            yield
     finally:
-        gres.unlink(missing_ok=True)
-        begin_with(before)
         for file in files:
             file.unlink(missing_ok=True)
 
 
-def begin_with(text: str) -> None:
-    """Start the cluster's daemons again, with another slurm.conf."""
+@contextmanager
+def reconfigured(change: Change) -> Iterator[None]:
+    """A cluster all of whose daemons have read another slurm.conf."""
+    conf = changes_of("slurm.conf")
     nodes = slurm("sinfo", "-h", "-N", "-o", "%N").split()
-    control("stop-controller")
+    with _ended(nodes):
+        own = conf.begin(change)
+    try:
+        yield
+    finally:
+        with _ended(nodes):
+            conf.end(own)
+
+
+@contextmanager
+def _ended(nodes: Sequence[str]) -> Iterator[None]:
+    """No cluster, while the block runs."""
     for node in nodes:
         control("fail", node)
-    Path(slurm_conf()).write_text(text)
-    slurm("slurmctld", "-f", slurm_conf())  # "start-controller" would wait for the nodes
-    control("up", str(len(nodes)))
+    control("stop-controller")
+    try:
+        yield
+    finally:
+        environment = {**os.environ, "SLURM_CLUSTER_DIR": str(Path(slurm_conf()).parents[1])}
+        # together: either waits until the nodes have found the controller
+        calls = [
+            subprocess.Popen([_TOOL, *words], env=environment, stdin=subprocess.DEVNULL)
+            for words in (("start-controller",), *(("heal", node) for node in nodes))
+        ]
+        assert [call.wait(60) for call in calls] == [0] * len(calls)
 
 
 @contextmanager
@@ -263,21 +272,17 @@ def job_submit(script: str) -> Iterator[None]:
     Args:
         script: The body of `slurm_job_submit(job_desc, part_list, submit_uid)`.
     """
-    conf = Path(slurm_conf())
-    text = conf.read_text()
-    lua = conf.with_name("job_submit.lua")
-    lua.write_text(
+    lua = (
         f"function slurm_job_submit(job_desc, part_list, submit_uid)\n{script}\nend\n"
         "function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)\n"
         "return slurm.SUCCESS\nend\nreturn slurm.SUCCESS\n"
     )
-    try:
-        control("stop-controller")
-        conf.write_text(f"{text}JobSubmitPlugins=lua\n")
-        control("start-controller")
-        yield
-    finally:
-        conf.write_text(text)
-        lua.unlink()
+    conf = changes_of("slurm.conf")
+    with changes_of("job_submit.lua").changed(lambda _: lua):
         with without_controller():
-            pass
+            own = conf.begin(lambda text: f"{text}JobSubmitPlugins=lua\n")
+        try:
+            yield
+        finally:
+            with without_controller():
+                conf.end(own)

@@ -4,15 +4,11 @@ The cluster of the tests has no memory to give away and preempts nothing, so the
 its configuration while they run.
 """
 
-import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
-from tests import CHECKOUT
 from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.life import Life
@@ -24,7 +20,6 @@ pytestmark = pytest.mark.covers("promise jobs that are taken away")
 
 as_user = pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
 
-_TOOL = CHECKOUT / "tools" / "slurm-cluster"
 _SETTINGS = """\
 SelectTypeParameters=CR_CPU_Memory
 DefMemPerCPU=50
@@ -42,38 +37,16 @@ _SAVES = (
 _GREEDY = "head -c 200m /dev/zero | tail -c 200m | sleep 600"
 
 
-@contextmanager
-def restarted(conf: Path, content: str) -> Iterator[None]:
-    """A cluster whose daemons have read another slurm.conf; undone at the end."""
-    before = conf.read_text()
-    nodes = cluster.slurm("sinfo", "-h", "-N", "-o", "%N").split()
-    _restart(conf, content, nodes)
-    try:
-        yield
-    finally:
-        _restart(conf, before, nodes)
-
-
-def _restart(conf: Path, content: str, nodes: list[str]) -> None:
-    for node in nodes:
-        cluster.control("fail", node)
-    cluster.control("stop-controller")
-    conf.write_text(content)
-    environment = {**os.environ, "SLURM_CLUSTER_DIR": str(conf.parents[1])}
-    # together: either waits until the nodes have found the controller
-    calls = [
-        subprocess.Popen([_TOOL, *words], env=environment, stdin=subprocess.DEVNULL)
-        for words in (("start-controller",), *(("heal", node) for node in nodes))
-    ]
-    assert [call.wait(60) for call in calls] == [0] * len(calls)
+def strict(text: str | None) -> str:
+    """The slurm.conf of a cluster that has memory to give away, and preempts."""
+    replaced = tuple(line.partition("=")[0] + "=" for line in _SETTINGS.splitlines()[:-1])
+    kept = [line for line in (text or "").splitlines() if not line.startswith(replaced)]
+    return "\n".join([*kept, _SETTINGS])
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _strict_cluster() -> Iterator[None]:
-    conf = Path(cluster.slurm_conf())
-    replaced = tuple(line.partition("=")[0] + "=" for line in _SETTINGS.splitlines()[:-1])
-    kept = [line for line in conf.read_text().splitlines() if not line.startswith(replaced)]
-    with restarted(conf, "\n".join([*kept, _SETTINGS])):
+    with cluster.reconfigured(strict):
         yield
 
 

@@ -317,8 +317,8 @@ def test_a_terminal(registry: Registry) -> None:
     ("words", "told"),
     [
         (("docker:busybox",), "docker:busybox: is no image: write docker://busybox"),
-        (("./nowhere",), "./nowhere: is no image that there is: name one as docker://IMAGE, oci:"),
-        (("ftp://x/y",), "ftp://x/y: is no image that there is"),
+        (("./nowhere",), "./nowhere: there is no such image: name one as docker://IMAGE, oci:"),
+        (("ftp://x/y",), "ftp://x/y: there is no such image"),
         (("/etc/passwd",), "/etc/passwd: is neither a directory nor a file with a squashfs"),
         (("oci:/nowhere:1",), "no such directory"),
         (("oci-archive:/nowhere",), "/nowhere: cannot be read: No such file or directory"),

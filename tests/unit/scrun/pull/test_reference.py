@@ -55,9 +55,9 @@ def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("docker:x", "write docker://x"),
         ("docker://", "names no image"),
         ("oci:", "names no image"),
-        ("ftp://x", "is no image that there is"),
-        ("./nowhere", "is no image that there is"),
-        ("nowhere.sqsh", "is no image that there is"),
+        ("ftp://x", "there is no such image"),
+        ("./nowhere", "there is no such image"),
+        ("nowhere.sqsh", "there is no such image"),
     ],
 )
 def test_what_is_none(text: str, told: str) -> None:
