@@ -80,6 +80,10 @@ def run(argv: "list[str]") -> int:
             argv, parsed = parse_again(argv, error)  # type: ignore[arg-type]
         if parsed.command in _FORWARDED:
             return forward(parsed)
+        if parsed.command == "run" and parsed.operands:
+            from scrun.commands.run_alike import run as run_alike
+
+            return run_alike(parsed, argv)
         return _module(parsed.command).run(parsed, argv)  # type: ignore[attr-defined, no-any-return]
     except Exception as error:
         from scrun.cli.failure import explain

@@ -8,16 +8,12 @@ import _socket
 import posix
 from struct import pack, unpack_from
 
-from scrun.core.place import contents
+from scrun.core.place import OF_TASK, contents
 
 _GENERATIONS = 4  # perhaps scripts around the runtime
 # sock_diag(7)
 _SOCK_DIAG, _BY_FAMILY, _REQUEST, _UNIX = 4, 20, 1, 1
 _ALL_STATES, _SHOW_PEER, _PEER = 0xFFFFFFFF, 4, 2
-_NAMES = (
-    b"SLURM", b"PMI", b"CUDA_VISIBLE_DEVICES", b"GPU_DEVICE_ORDINAL", b"ROCR_VISIBLE_DEVICES",
-    b"ZE_AFFINITY_MASK",
-)  # fmt: skip
 
 
 def variables_of_engine() -> "dict[bytes, bytes]":
@@ -63,7 +59,7 @@ def _environment(pid: str) -> "dict[bytes, bytes]":
     found = {}
     for entry in contents(f"/proc/{pid}/environ").split(b"\0"):
         name, equals, value = entry.partition(b"=")
-        if equals and name.startswith(_NAMES):
+        if equals and name.startswith(OF_TASK):
             found[name] = value
     return found
 

@@ -108,3 +108,20 @@ def was_deleted(parsed: Parsed, directory: str, pid: bytes = b"") -> bool:
         except (ScrunError, OSError):
             pass  # that one has died as well
     return not has_record(directory)
+
+
+def delete_own(parsed: Parsed, directory: str, pid: bytes) -> None:
+    """Delete the container with this pid; after a failure the next `list` shows it.
+
+    Args:
+        parsed: The command line of the `run` that has made it.
+        directory: The container's record.
+        pid: The container's.
+    """
+    from scrun.client.ask import ask
+
+    container = wire.encoded(directory.rpartition("/")[2])
+    try:
+        ask(directory, "supervisor", [b"delete", container, b"1", pid])
+    except OSError:
+        was_deleted(parsed, directory, pid)

@@ -21,8 +21,9 @@ from scrun.cli.grammar import GLOBAL, OF_IMAGES
 from scrun.cli.parse import Parsed
 from scrun.client.anchored import Anchored
 from scrun.client.answer import fetch_answer
-from scrun.client.ask import ask, forward, record_root
+from scrun.client.ask import forward, record_root
 from scrun.client.submit import submit
+from scrun.client.successor import delete_own
 from scrun.core.errors import NotTaken, ScrunError, UsageError
 from scrun.core.pods import wants_terminal
 from scrun.oci.ids import check_id
@@ -71,10 +72,10 @@ def run(
                 status, answer = fetch_answer(directory, asked)
             except (ScrunError, OSError) as error:
                 if not isinstance(error, NotTaken):
-                    _delete(parsed, directory, pid)
+                    delete_own(parsed, directory, pid)
                 raise
             if status:
-                _delete(parsed, directory, pid)
+                delete_own(parsed, directory, pid)
     if status:
         from scrun.cli.failure import report_failure
 
@@ -94,7 +95,7 @@ def run(
         if own:
             own.restore()
         if not keep:
-            _delete(parsed, directory, pid)
+            delete_own(parsed, directory, pid)
 
 
 def _refuse_options_of_images(parsed: Parsed) -> None:
@@ -119,17 +120,6 @@ def delete_other(parsed: Parsed, container: str) -> int:
     delete.options = {name: value for name, value in parsed.options.items() if name in known}
     delete.options["force"] = True
     return forward(delete)
-
-
-def _delete(parsed: Parsed, directory: str, pid: bytes) -> None:
-    """Delete the container with this pid; after a failure the next `list` shows it."""
-    container = os.fsencode(os.path.basename(directory))
-    try:
-        ask(directory, "supervisor", [b"delete", container, b"1", pid])
-    except OSError:
-        from scrun.client.successor import was_deleted
-
-        was_deleted(parsed, directory, pid)
 
 
 def _terminal(parsed: Parsed) -> "KeptTerminal | CarriedTerminal | None":

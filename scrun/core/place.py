@@ -19,6 +19,12 @@ _STEPD = b"slurmstepd"
 _OF_A_JOB = ("SLURM_", "SRUN_CPUS_PER_TASK")
 _FIRST = "_HET_GROUP_0"
 
+OF_TASK = (
+    b"SLURM", b"PMI", b"CUDA_VISIBLE_DEVICES", b"GPU_DEVICE_ORDINAL", b"ROCR_VISIBLE_DEVICES",
+    b"ZE_AFFINITY_MASK",
+)  # fmt: skip
+"""Begin the names of the variables with which Slurm tells a task what it is and has."""
+
 
 class Place:
     """An answer.
@@ -65,6 +71,11 @@ def here(more: "Mapping[bytes, bytes] | None" = None) -> Place:
         if name.startswith(b"SLURM_"):
             environment[name.decode(errors="replace")] = value.decode(errors="replace")
     return place_of("self", environment)
+
+
+def is_of_task(name: bytes) -> bool:
+    """Tell whether Slurm sets a variable for each task. Pure."""
+    return name.startswith(OF_TASK[:2]) or name in OF_TASK[2:]
 
 
 def job_of(environment: "Mapping[str, str]") -> str:

@@ -80,7 +80,9 @@ class AdoptedContainer(InheritedContainer):
             self.there.set()
             if "killed" in self._found.facts:
                 self.begin_to_kill()
-            self._journal.write("info", "its supervisor has died, and this one goes on")
+            alone = "alone" in self._found.facts  # its `scrun run` had no supervisor before
+            text = "somebody has asked for a supervisor" if alone else "its supervisor has died"
+            self._journal.write("info", f"{text}, and this one goes on")
             try:
                 ending = await self._run_on(process)
             finally:

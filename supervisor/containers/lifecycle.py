@@ -36,6 +36,7 @@ from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.containers.programs import Programs
 from scrun.supervisor.containers.shown_files import ShownFiles
 from scrun.supervisor.containers.stdio import Stdio
+from scrun.supervisor.containers.templates import NotPossible, leave
 from scrun.supervisor.contracts.adoption import KeepsStep
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.engine import Engine, Job, JobRequest, LetsEnd, Step
@@ -346,11 +347,24 @@ class Lifecycle(Phases):
             else:
                 self.files.begin_to_show(self.pid, staged.view)
             await self._keep(staged)
+            if self._create_request.template and not engines:
+                await self._leave_template(staged)
             ending = await self._wait_and_run(process)
             if staged.final:  # the runtime forgets it meanwhile
                 self._ending = self._ending or ending
                 await self._report_end()
         return ending
+
+    async def _leave_template(self, staged: Staged) -> None:
+        """Leave what others like it can be made from, if that is possible."""
+        assert self._bundle is not None
+        try:
+            await in_thread(
+                leave, self._create_request, self._bundle, staged, self._deposit,
+                self._ledger.record, self._directory,
+            )  # fmt: skip
+        except (NotPossible, OSError) as error:
+            self._journal.write("verbose", f"no template for others like it: {error}")
 
     async def _wait_and_run(self, process: FirstProcess) -> Ending:
         try:

@@ -27,11 +27,7 @@ def remembered(create_request: CreateRequest, bundle: Bundle) -> Iterator[int]:
         create_request: The request.
         bundle: The submitted bundle.
     """
-    known = {
-        "request": msgspec.to_builtins(create_request),
-        "bundle": {name: getattr(bundle, name) for name in ("path", "config_file", "rootfs")},
-        "config": bundle.raw,
-    }
+    known = known_of(create_request, bundle)
     memory = os.memfd_create("scrun-request", os.MFD_CLOEXEC)
     try:
         with open(memory, "wb", closefd=False) as file:
@@ -40,6 +36,15 @@ def remembered(create_request: CreateRequest, bundle: Bundle) -> Iterator[int]:
         yield memory
     finally:
         os.close(memory)
+
+
+def known_of(create_request: CreateRequest, bundle: Bundle) -> dict[str, Any]:
+    """Return all of it, as `remembered` writes it."""
+    return {
+        "request": msgspec.to_builtins(create_request),
+        "bundle": {name: getattr(bundle, name) for name in ("path", "config_file", "rootfs")},
+        "config": bundle.raw,
+    }
 
 
 def recalled(memory: int) -> tuple[CreateRequest, Bundle]:

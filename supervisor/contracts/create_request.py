@@ -1,6 +1,7 @@
 """The request of a `create`, parsed by the supervisor."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -8,6 +9,7 @@ import msgspec
 from scrun.cli.parse import Parsed, parse
 from scrun.core.errors import UsageError
 from scrun.core.place import place_of
+from scrun.core.templates import VARIABLE
 from scrun.settings.file.load import LEVELS, Log, Settings, load, merge
 from scrun.settings.oci_conf.site import with_site_levels
 from scrun.supervisor.children.processes import ChildEnv
@@ -15,6 +17,7 @@ from scrun.supervisor.core.limits import processors_of, soft_limits
 from scrun.supervisor.log.journal import Shown
 
 _DIGITS_OF_FDS = 4
+_KEY = re.compile("[0-9a-f]{32}")
 _ENGINES_OF_JOBS = ("auto", "slurm")
 _OF_CRUN = {"warning": "info"}
 _LOUDER = ("info", "verbose", "debug", "debug2", "debug3", "debug4", "debug5")
@@ -38,6 +41,7 @@ class CreateRequest(msgspec.Struct, frozen=True):
         keeps_output: Whether it is a `run --detach`: output for a terminal is captured.
         task: The task of Slurm's that the caller is in, `JOB.STEP.TASK`; "" for none.
         preserved: How many descriptors after standard error are for the container.
+        template: The key of the template to leave of it (`scrun.client.template`); "": none.
     """
 
     id: str
@@ -54,6 +58,7 @@ class CreateRequest(msgspec.Struct, frozen=True):
     keeps_output: bool = False
     task: str = ""
     preserved: int = 0
+    template: str = ""
 
     @property
     def is_create(self) -> bool:
@@ -138,7 +143,9 @@ def read_create_request(fields: Sequence[bytes], *commands: str) -> CreateReques
         SettingsError: The settings are wrong.
     """
     call = read_command_line(fields, *commands)
-    parsed, here, environment = call.parsed, call.directory, call.child_env.environment
+    parsed, here = call.parsed, call.directory
+    environment = dict(call.child_env.environment)
+    template = environment.pop(VARIABLE.decode(), "")
     config_file, pid_file = parsed.text("config"), parsed.text("pid-file")
     console = parsed.text("console-socket")
     place = place_of(call.pid, environment)
@@ -152,7 +159,7 @@ def read_create_request(fields: Sequence[bytes], *commands: str) -> CreateReques
         config_file=os.path.join(here, config_file) if config_file else None,
         directory=here,
         pid_file=os.path.join(here, pid_file) if pid_file else None,
-        child_env=call.child_env,
+        child_env=msgspec.structs.replace(call.child_env, environment=environment),
         settings=settings,
         shown=_shown(parsed, environment, settings.log),
         console=os.path.join(here, console) if console else None,
@@ -161,6 +168,7 @@ def read_create_request(fields: Sequence[bytes], *commands: str) -> CreateReques
         keeps_output=parsed.command == "run" and bool(parsed.count("detach")),
         task=place.name if place.task else "",
         preserved=preserved_fds(parsed),
+        template=template if place.task and _KEY.fullmatch(template) else "",
     )
 
 

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import socket
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -72,6 +73,7 @@ class ClientRequest:
         fields: list[bytes],
         fds: list[int],
         unread: bytes = b"",
+        serve: Callable[[trio.socket.SocketType], None] = lambda _: None,
     ) -> None:
         """Prepare to handle a request.
 
@@ -83,8 +85,10 @@ class ClientRequest:
             fields: The request.
             fds: The descriptors beside it; those taken over are removed from the list.
             unread: What was received after it.
+            serve: Answers the request on another connection.
         """
         self._containers = containers
+        self._serve_also = serve
         self._retirement = retirement
         self._succession = succession
         self._connection = connection
@@ -116,6 +120,7 @@ class ClientRequest:
             b"release": (1, self._release),
             b"borrow": (1, self._borrow),
             b"adopt": (0, self._adopt),
+            b"serve": (0, self._serve),
             b"aside": (1, self._aside),
             b"give": (0, self._give),
             b"succeed": (0, self._succeed),
@@ -247,6 +252,14 @@ class ClientRequest:
             with suppress(OSError):
                 # what it has grows old: it may not call another successor, should we die now
                 line.send(END)
+        return DONE
+
+    async def _serve(self) -> bytes:
+        """Answer somebody who has called the `scrun run` that has given us its container."""
+        if len(self._fds) != 1:
+            raise UsageError("serve: the request lacks a descriptor")
+        connection = socket.socket(fileno=self._fds.pop())
+        self._serve_also(trio.socket.from_stdlib_socket(connection))
         return DONE
 
     async def _aside(self) -> bytes:

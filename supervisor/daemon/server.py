@@ -354,6 +354,7 @@ class Server:
                     fields,
                     fds,
                     unread,
+                    lambda other: self._nursery.start_soon(self._handle, other),
                 )
                 stack.callback(request.answered)
                 answer = await request.answer()

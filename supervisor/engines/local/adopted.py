@@ -19,7 +19,7 @@ from scrun.supervisor.core.deposits import JOB, Deposit
 from scrun.supervisor.core.left import Found
 from scrun.supervisor.engines.late import LateContainer
 from scrun.supervisor.engines.local.commands import RuntimeCommands, RuntimeContainer
-from scrun.supervisor.engines.local.exits import ForeignChild
+from scrun.supervisor.engines.local.exits import ForeignChild, ToldChild
 from scrun.supervisor.engines.local.programs import end_left
 from scrun.supervisor.engines.local.reaper import TERMINAL, ReaperChild
 from scrun.supervisor.engines.local.runtime_job import RuntimeJob, RuntimeProcess, Tell
@@ -85,6 +85,10 @@ class AdoptedRuntimeJob(RuntimeJob):
     async def _first_process(self, stack: AsyncExitStack) -> ForeignChild:
         found, facts = self._found, self._found.facts
         pid, pidfd = facts["first"], found.take(f"{JOB}first")
+        if f"{JOB}told" in found.fds:
+            told = found.take(f"{JOB}told")
+            stack.callback(os.close, told)
+            return ToldChild(pid, pidfd, told)
         if "reaper" not in facts:
             return ForeignChild(pid, pidfd)
         reaper = await stack.enter_async_context(

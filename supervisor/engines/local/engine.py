@@ -1,7 +1,6 @@
 """The engine that runs containers on this machine."""
 
 import contextlib
-import fcntl
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -11,6 +10,7 @@ import msgspec
 import trio
 
 from scrun.core.errors import EngineError
+from scrun.core.job_numbers import next_job
 from scrun.core.place import here
 from scrun.model.states import taken
 from scrun.settings.file.load import Local, RuntimeSettings
@@ -122,7 +122,7 @@ class LocalEngine:
         It also removes it when the supervisor dies and nobody adopts the container.
         """
         commands = await self.commands(request.child_env)
-        job_id = _next_job(os.path.join(self._root, "@jobs"))
+        job_id = next_job(self._root)
         request.on_job_id(job_id, False)  # until the keepalive runs there is nothing to release
         container = RuntimeContainer(request.record, job_id, request.directory)
         child_env = commands.child_env(request.child_env)
@@ -233,15 +233,3 @@ def _teller(commands: Commands, keepalive: Keepalive) -> Tell:
         await keepalive.tell(":" if container is None else commands.delete(container)[-1])
 
     return tell
-
-
-def _next_job(path: str) -> str:
-    """Count jobs, across the supervisors of a root directory."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        number = int(os.read(fd, 32) or b"0") + 1
-        os.pwrite(fd, b"%d" % number, 0)
-    finally:
-        os.close(fd)
-    return str(number)

@@ -7,12 +7,14 @@ from contextlib import suppress
 
 import trio
 
-from scrun.model.states import Ending, exited
+from scrun.model.states import Ending, exited, taken
 from scrun.supervisor.children.statuses import status_of
 
 UNKNOWN = Ending(
     -1, "exited", "only the container engine knows its exit status: this kernel is older than 6.15"
 )
+
+_LINE = 16
 
 
 class ForeignChild:
@@ -69,6 +71,34 @@ class ForeignChild:
         """Close the pidfd."""
         os.close(self._pidfd)
         self._pidfd = -1
+
+
+class ToldChild(ForeignChild):
+    """A child of the `scrun run` that has made it, which writes its exit status to a pipe."""
+
+    def __init__(self, pid: int, pidfd: int, told: int) -> None:
+        """Know where its status will be.
+
+        Args:
+            pid: Its process id.
+            pidfd: Its pidfd; owned from now on.
+            told: The pipe; its owner closes it.
+        """
+        super().__init__(pid, pidfd)
+        self._told = told
+
+    async def ended(self) -> Ending:
+        """Wait for its end."""
+        async with self._lock:
+            if self.ending is None:
+                await trio.lowlevel.wait_readable(self._told)
+                if line := os.read(self._told, _LINE).strip():
+                    self.ending = exited(int(line))
+                else:
+                    self.kill()
+                    text = "the container was ended: its `scrun run` was killed"
+                    self.ending = taken("scrun-failure", text)
+        return self.ending
 
 
 def _ending_of(status: int) -> Ending:

@@ -45,7 +45,7 @@ def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for begin in (b"#!/usr/bin/env run-singularity\n\0", bytes(32)):
         assert len(begin) == 32
         (tmp_path / "z.sif").write_bytes(begin + b"SIF_MAGIC\0" + bytes(1000))
-        with pytest.raises(ImageError, match="z.sif: is an image of Singularity.*--sandbox DIR"):
+        with pytest.raises(ImageError, match=r"z\.sif: is an image of Singularity.*--sandbox DIR"):
             parse("./z.sif")
 
 

@@ -1,0 +1,540 @@
+"""A container of a task's that is made from a template, in the foreground, without a supervisor.
+
+This process makes the record, has crun create and start the container, and is the parent of its
+first process, to the end. A shell, its keepalive, removes the container if this process is killed.
+The record leads to a socket of this process's: whoever asks anything but `state` gets a
+supervisor, to which this process hands the container over (`scrun.client.give_over`). From then on
+it is what any `run` in the foreground is: the container's anchor.
+
+A template is the dictionary that `scrun.supervisor.containers.templates` writes. Its texts contain
+the id of the first container, which the id of this one replaces.
+"""
+
+import _signal
+import _socket
+import fcntl
+import posix
+import select
+import time
+from _blake2 import blake2s
+from _json import encode_basestring
+
+from scrun.client.template import Template, is_current
+from scrun.core.job_numbers import next_job
+from scrun.core.place import Place, contents, is_of_task
+from scrun.protocol.anchor import PASSED_ON
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from scrun.cli.parse import Parsed
+
+SOCKET = "own"
+"""The name of this process's socket in the record."""
+
+_GRACE = 5.0
+"""Seconds that a program has to end after a signal that ends programs (docs/reference)."""
+
+_FATAL = (_signal.SIGHUP, _signal.SIGINT, _signal.SIGQUIT, _signal.SIGTERM)
+_SIGNALS = tuple({*range(1, 65)} - {9, 19, 32, 33})  # as in `scrun.client.launch`
+_PR_SET_CHILD_SUBREAPER = 36
+_DEEPEST = 16
+_KEEPALIVE = """\
+text=$1
+shift
+"$@" 3<&- 4>&-
+echo $? >&4
+exec <&3 3<&- 4>&- >/dev/null 2>&1
+while IFS= read -r line; do text=$line; done
+exec /bin/sh -c "$text" </dev/null
+"""
+"""Has crun start the container, and is then its keepalive (`supervisor.engines.local.keepalive`).
+If this process is killed meanwhile, crun has ended before the container is removed."""
+
+_NEW = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW | posix.O_CLOEXEC
+_FOLDER = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_NOFOLLOW | posix.O_CLOEXEC
+
+
+def replay(template: Template, parsed: "Parsed", place: Place) -> "int | None":
+    """Run a container; return its exit status, or None if it has to be made the usual way.
+
+    Args:
+        template: There is one.
+        parsed: The call.
+        place: Where it was made.
+    """
+    assert template.content is not None
+    container = Replayed(template.root, template.content, place)
+    try:
+        try:
+            has_begun = container.begin()
+        except (OSError, UnicodeError, AttributeError):  # a Python without `_ctypes` as we know it
+            has_begun = False
+        if not has_begun:
+            template.discard()
+            container.remove()
+            return container.killed_early()
+        status = container.stay(parsed)
+        if container.is_ours:
+            container.remove()
+        return status
+    finally:
+        container.let_go()
+
+
+class Replayed:
+    """One container.
+
+    Attributes:
+        id: Its id.
+        root: The root directory of the records.
+        record: Its record.
+        job: The number of its job.
+        task: The task that it belongs to, `JOB.STEP.TASK`.
+        pid: Its first process.
+        pidfd: Likewise.
+        is_ours: Whether no supervisor has it.
+        lock: Holds the lock of its record.
+        line: The keepalive's socket.
+        keepalive: The keepalive's pid.
+        content: The template.
+    """
+
+    def __init__(self, root: str, content: "dict[str, Any]", place: Place) -> None:
+        """Prepare; nothing is there yet."""
+        self.content = content
+        self.root = root
+        self._before = content["id"]
+        self.id = f"{self._before.rpartition('-')[0]}-{posix.urandom(4).hex()}"
+        self.record = f"{root}/{self.id}"
+        self.job = ""
+        self.pid, self.pidfd, self.lock, self.keepalive = 0, -1, -1, 0
+        self.line: _socket.socket | None = None
+        self.is_ours = True
+        self.task = place.name
+        self._name = f"@task-{posix.getpid()}"
+        self._made = ""
+        self._lease = ""
+        self._listener = _socket.socket(_socket.AF_UNIX)
+        self._woken, self._wakes = posix.pipe()
+        self._signals: list[int] = []
+
+    # Its beginning
+
+    def begin(self) -> bool:
+        """Make it, and start its program; return whether that runs.
+
+        Raises:
+            OSError: It cannot be made.
+            UnicodeError: A variable is no text.
+        """
+        for end in (self._woken, self._wakes):
+            posix.set_blocking(end, False)
+        _signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
+        for name in PASSED_ON:
+            _signal.signal(getattr(_signal, f"SIG{name}"), _noted)
+        self.job = next_job(self.root)
+        own_lock = self._make_record()
+        try:
+            posix.rename(self._made, self.record)
+        finally:
+            posix.unlink(f"{self.root}/{self._name}.lock")
+            posix.close(own_lock)
+        self._made = self.record
+        return self.killed_early() is not None or self._have_made()
+
+    def _make_record(self) -> int:
+        """Make the record under another name; return the lock that keeps others from removing it.
+
+        Raises:
+            OSError: It cannot be made; or what it depends on has changed.
+            UnicodeError: A variable is no text.
+        """
+        flags = posix.O_RDWR | posix.O_CREAT | posix.O_CLOEXEC | posix.O_NOFOLLOW
+        own_lock = posix.open(f"{self.root}/{self._name}.lock", flags, 0o600)
+        fcntl.flock(own_lock, fcntl.LOCK_EX)
+        made = f"{self.root}/@tmp{self._name}{posix.urandom(4).hex()}"
+        posix.mkdir(made, 0o700)
+        self._made = made
+        self.lock = posix.open(f"{made}/lock", flags, 0o600)
+        fcntl.flock(self.lock, fcntl.LOCK_EX)
+        self._take_lease()
+        if not is_current(self.content):
+            raise OSError(116, "the image has changed")
+        times = []
+        for kind, name, mode, at, more, data in self.content["tree"]:
+            path = f"{made}/{name}"
+            if kind == "directory":
+                posix.mkdir(path, 0o700)
+                if at:
+                    times.append((path, mode, at))
+            elif kind == "link":
+                posix.symlink(self.ours(data), path)
+            else:
+                self._write(path, self.ours(data), mode)
+            for attribute, value in more:
+                posix.setxattr(path, attribute, value, follow_symlinks=False)
+        for path, mode, at in reversed(times):
+            posix.chmod(path, mode)
+            posix.utime(path, ns=(at, at))
+        before, after = self.content["config"]
+        self._write(
+            f"{made}/config.json", self.ours(before) + self._variables() + self.ours(after)
+        )
+        self._write(f"{made}/state.json", self._state())
+        self._write(f"{made}/log", b"")
+        folder = posix.open(made, posix.O_PATH | posix.O_CLOEXEC)
+        try:
+            self._listener.bind(f"/proc/self/fd/{folder}/{SOCKET}")
+        finally:
+            posix.close(folder)
+        self._listener.listen(64)
+        self._listener.setblocking(False)
+        posix.symlink(SOCKET, f"{made}/supervisor")
+        return own_lock
+
+    def _write(self, path: str, content: bytes, mode: int = 0o600) -> None:
+        file = posix.open(path, _NEW, mode)
+        try:
+            while content:
+                content = content[posix.write(file, content) :]
+        finally:
+            posix.close(file)
+
+    def ours(self, text: bytes) -> bytes:
+        """Return a text of the first container's for this one."""
+        return text.replace(self._before.encode(), self.id.encode())
+
+    def _variables(self) -> bytes:
+        """Return what Slurm says of this task, as entries of a list in JSON.
+
+        Raises:
+            UnicodeError: A variable is no text.
+        """
+        entries = []
+        for name, value in posix.environ.items():
+            if is_of_task(name) and name != b"PMI_FD":  # that is with whoever called us
+                text = (name + b"=" + value).decode()
+                entries.append(encode_basestring(text).encode())
+        return b",".join(entries)
+
+    def _state(self) -> bytes:
+        now = time.time()
+        date = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
+        env = posix.environ
+        texts = {
+            "created": f"{date}.{int(now % 1 * 1e6):06}Z",
+            "job": self.job,
+            "task": self.task,
+            "called_in": env.get(b"SLURM_JOB_ID", b"").decode(errors="replace"),
+            "restarts": env.get(b"SLURM_RESTART_COUNT", b"").decode(errors="replace"),
+            "node": env.get(b"SLURM_JOB_NODELIST", b"").decode(errors="replace"),
+        }
+        numbers = {"pid": posix.getpid(), "started": _started()}
+        state = self.ours(self.content["state"])
+        marks = self.content["marks"]
+        for name, text in texts.items():
+            state = state.replace(
+                encode_basestring(marks[name]).encode(), encode_basestring(text).encode()
+            )
+        for name, number in numbers.items():
+            state = state.replace(b"%d" % marks[name], b"%d" % number)
+        return state
+
+    def _take_lease(self) -> None:
+        """Keep the image in its store (`scrun.images.leases`).
+
+        Raises:
+            OSError: It is gone.
+        """
+        folder = self.content["leases"]
+        if not folder:
+            return
+        host, pid, started = posix.uname().nodename, posix.getpid(), _started()
+        whose = f"{host}\0{pid}\0{started}\0{self.root}\0{self.id}"
+        name = blake2s(whose.encode(errors="surrogateescape"), digest_size=12).hexdigest()
+        taker = self.content["taker"].replace(b"@pid", b"%d" % pid)
+        taker = taker.replace(b"@started", b"%d" % started)
+        try:
+            posix.mkdir(folder, 0o700)
+        except FileExistsError:
+            pass
+        self._write(f"{folder}/.{name}", self.ours(taker))
+        self._lease = f"{folder}/{name}"
+        posix.rename(f"{folder}/.{name}", self._lease)
+        if used := self.content["used"]:
+            posix.utime(used)
+
+    def _have_made(self) -> bool:
+        """Have crun create and start it; return whether it runs.
+
+        Raises:
+            OSError: There is no process, or no memory.
+        """
+        _become_subreaper()
+        crun = [*self.content["crun"], "--root", f"{self.record}/runtime"]
+        pid_file = f"{self.record}/runtime.pid"
+        logged = ["--log", f"{self.record}/runtime.log", "--log-format", "json"]
+        bundle = ["--bundle", self.content["bundle"], "--config", f"{self.record}/config.json"]
+        words = [*crun, *logged, "run", "--detach", *bundle, "--pid-file", pid_file, "--", self.id]
+        removal = " ".join(map(_quoted, [*crun, "delete", "--force", "--", self.id]))
+        if self._call([removal, *words]) != b"0\n":
+            return False
+        self.pid = int(contents(pid_file))
+        self.pidfd = posix.pidfd_open(self.pid)
+        return True
+
+    def _call(self, words: "list[str]") -> bytes:
+        """Begin the keepalive; return what it says of crun's end.
+
+        Raises:
+            OSError: There is no process.
+        """
+        self.line, theirs = _socket.socketpair()
+        said, says = posix.pipe()
+        above = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in (theirs.fileno(), says)]
+        theirs.close()
+        posix.close(says)
+        try:
+            self.keepalive = posix.posix_spawn(
+                "/bin/sh",
+                ["/bin/sh", "-c", _KEEPALIVE, "sh", *words],
+                posix.environ,
+                file_actions=[
+                    (posix.POSIX_SPAWN_DUP2, fd, 3 + number) for number, fd in enumerate(above)
+                ],
+                setsid=True,
+                setsigmask=(),
+                setsigdef=_SIGNALS,
+            )
+        finally:
+            for fd in above:
+                posix.close(fd)
+        answer = posix.read(said, 16)
+        posix.close(said)
+        return answer
+
+    # Its life
+
+    def stay(self, parsed: "Parsed") -> int:
+        """Pass signals on, and wait for its end; return its exit status.
+
+        Args:
+            parsed: The call.
+        """
+        if (early := self.killed_early()) is not None and not self.pid:
+            return early
+        poller = select.poll()
+        watched = {self.pidfd, self._woken, self._listener.fileno()}
+        callers: dict[int, _socket.socket] = {}
+        for fd in watched:
+            poller.register(fd, select.POLLIN)
+        first = killed_by = 0
+        ends_at = 0.0
+        while True:
+            for number in self._signals:
+                if number == _signal.SIGWINCH:
+                    continue
+                if number in _FATAL and first:
+                    killed_by = first
+                elif number in _FATAL:
+                    first, ends_at = number, time.monotonic() + _GRACE
+                _signal.pidfd_send_signal(self.pidfd, _signal.SIGKILL if killed_by else number)
+            self._signals.clear()
+            rest = max(0.0, ends_at - time.monotonic()) * 1e3 if first and not killed_by else None
+            ready = [fd for fd, _ in poller.poll(rest)]
+            if not ready and first and not killed_by:
+                killed_by = first
+                _signal.pidfd_send_signal(self.pidfd, _signal.SIGKILL)
+            if self.pidfd in ready:
+                status = posix.waitstatus_to_exitcode(posix.waitpid(self.pid, 0)[1])
+                self._end_keepalive()
+                if killed_by:
+                    return 128 + killed_by
+                return status if status >= 0 else 128 - status
+            if self._woken in ready:
+                self._read_signals()
+            if self._listener.fileno() in ready and (caller := self._accepted()):
+                callers[caller.fileno()] = caller
+                poller.register(caller.fileno(), select.POLLIN)
+            for fd in callers.keys() & set(ready):
+                poller.unregister(fd)
+                if self._is_answered(caller := callers.pop(fd)):
+                    caller.close()
+                    continue
+                asking = [caller, *callers.values()]
+                while another := self._accepted():
+                    asking.append(another)
+                if status_after := self._hand_over(parsed, asking):
+                    return status_after[0]
+                caller.close()
+
+    def _hand_over(self, parsed: "Parsed", asking: "list[_socket.socket]") -> "list[int]":
+        """Give it to a supervisor, and be its anchor; return its exit status, or nothing."""
+        from scrun.client.give_over import give_over, stay
+
+        if not give_over(self, parsed, asking):
+            return []
+        for each in (*asking, self._listener):
+            each.close()
+        self._read_signals()
+        return [stay(self, parsed, self._signals)]
+
+    def killed_early(self) -> "int | None":
+        """Return the exit status if a signal that ends programs has come before it ran."""
+        self._read_signals()
+        return next((128 + number for number in self._signals if number in _FATAL), None)
+
+    def _accepted(self) -> "_socket.socket | None":
+        from scrun.protocol.wire import check_peer
+
+        try:
+            fd, _ = self._listener._accept()  # type: ignore[attr-defined]
+            caller = _socket.socket(fileno=fd)
+        except OSError:
+            return None
+        try:
+            check_peer(caller)
+        except PermissionError:
+            caller.close()
+            return None
+        return caller
+
+    def _is_answered(self, caller: _socket.socket) -> bool:
+        """Answer `state`, and whoever only looks whether somebody listens."""
+        try:
+            request = caller.recv(4096, _socket.MSG_PEEK | _socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        asked = b"state\0" + self.id.encode()
+        if request == len(asked).to_bytes(4, "big") + asked:
+            from scrun.model.record import living_state, read_record
+
+            try:
+                caller.recv(4096)
+                caller.sendall(b"\0" + living_state(read_record(self.record)))
+            except OSError:
+                pass  # it has gone
+            return True
+        return not request
+
+    def _read_signals(self) -> None:
+        try:
+            while part := posix.read(self._woken, 256):
+                self._signals += part
+        except BlockingIOError:
+            pass
+
+    # Its end
+
+    def _end_keepalive(self) -> None:
+        """Nothing is left that it would have to remove."""
+        if self.keepalive:
+            posix.kill(self.keepalive, _signal.SIGKILL)
+            posix.waitpid(self.keepalive, 0)
+            self.keepalive = 0
+
+    def remove(self) -> None:
+        """Remove all there is of it; its program has ended, or never began."""
+        if self.line is not None:
+            self.line.close()
+        if self.keepalive and self.pid == 0:  # crun may have left something
+            posix.waitpid(self.keepalive, 0)
+            self.keepalive = 0
+        self._end_keepalive()
+        if self._made:
+            removed = f"@tmp{self._name}{posix.urandom(4).hex()}"
+            try:
+                posix.rename(self._made, f"{self.root}/{removed}")
+                self._made = ""
+                self._remove_tree(removed)
+            except FileNotFoundError:
+                pass  # somebody else has removed it
+        if self.lock >= 0:
+            posix.close(self.lock)
+            self.lock = -1
+
+    def _remove_tree(self, name: str) -> None:
+        folder = posix.open(self.root, _FOLDER)
+        try:
+            _remove_folder(folder, name, posix.fstat(folder).st_dev, 0)
+        except OSError:
+            from scrun.client.images import discard
+            from scrun.core.errors import ScrunError
+
+            try:
+                discard(f"{self.root}/{name}")  # it is deep, or has files of subordinate users
+            except (ScrunError, OSError):
+                pass  # the next supervisor tries again
+        finally:
+            posix.close(folder)
+
+    def let_go(self) -> None:
+        """Give the image back, and let signals do again what they do."""
+        if self._lease:
+            try:
+                posix.unlink(self._lease)
+            except OSError:
+                pass
+            self._lease = ""
+        _signal.set_wakeup_fd(-1)
+        for name in PASSED_ON:
+            _signal.signal(getattr(_signal, f"SIG{name}"), _signal.SIG_DFL)
+        for fd in (self._woken, self._wakes):
+            posix.close(fd)
+        self._listener.close()
+
+
+def _noted(number: int, frame: object) -> None:
+    """Do nothing: `set_wakeup_fd` has written the number down."""
+
+
+def _become_subreaper() -> None:
+    """Become the parent of what crun leaves (prctl(2)); ctypes would take 4 ms to import."""
+    import _ctypes
+
+    own = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
+    prctl = _ctypes.dlsym(own, "prctl")
+    if _ctypes.call_function(prctl, (_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)):
+        raise OSError(22, "cannot become a subreaper")
+
+
+def _started() -> int:
+    """Return when this process started, as in `scrun.model.identity`."""
+    return int(contents("/proc/self/stat").rpartition(b")")[2].split()[19])
+
+
+def _quoted(word: str) -> str:
+    return "'" + word.replace("'", "'\"'\"'") + "'"
+
+
+def _remove(folder: int, device: int, depth: int) -> None:
+    """Remove all in a directory, without following links or entering file systems.
+
+    Raises:
+        OSError: Something cannot be removed this way.
+    """
+    if posix.fstat(folder).st_dev != device or depth > _DEEPEST:
+        raise OSError(18, "is not to be entered")
+    with posix.scandir(folder) as found:
+        entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
+    for name, is_folder in entries:
+        if not is_folder:
+            posix.unlink(name, dir_fd=folder)
+            continue
+        try:
+            posix.rmdir(name, dir_fd=folder)
+        except OSError:  # it is not empty
+            _remove_folder(folder, name, device, depth)
+
+
+def _remove_folder(parent: int, name: str, device: int, depth: int) -> None:
+    folder = posix.open(name, _FOLDER, dir_fd=parent)
+    try:
+        _remove(folder, device, depth + 1)
+    finally:
+        posix.close(folder)
+    posix.rmdir(name, dir_fd=parent)
