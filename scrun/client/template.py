@@ -28,6 +28,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+_OF_NOBODY = (b"OLDPWD", b"PWD", b"SHLVL", b"TMPDIR", b"_")
+"""No container gets these of its caller. slurmstepd sets TMPDIR for the first task only."""
+
 _FRESH = 60.0
 """Seconds for which nobody tries again, where no template was possible."""
 
@@ -165,10 +168,10 @@ def is_current(content: "dict[str, object]") -> bool:
 
 
 def _is_own(directory: str) -> bool:
-    """Tell whether a directory is one that nobody else can enter."""
+    """Tell whether a directory is ours, and nobody else may write to it."""
     status = posix.lstat(directory)
     is_directory = status.st_mode & 0o170000 == 0o040000
-    return is_directory and status.st_uid == posix.geteuid() and not status.st_mode & 0o077
+    return is_directory and status.st_uid == posix.geteuid() and not status.st_mode & 0o022
 
 
 def _may_share(parsed: Parsed) -> bool:
@@ -196,10 +199,17 @@ def _key(parsed: Parsed) -> str:
         posix.getresuid(), posix.getresgid(), posix.getgroups(),
         [posix.stat(f"/proc/self/ns/{kind}").st_ino for kind in ("user", "mnt", "pid")],
         posix.uname().nodename, contents("/proc/sys/kernel/random/boot_id"), posix.getcwdb(),
-        [(path, signature(path)) for path in (*paths, *sources, image)],
+        [(path, signature(path)) for path in (*paths, image)],
+        [_identity(source) for source in sources],
         sorted(_common(posix.environ.items())),
     )  # fmt: skip
     return blake2s(repr(own).encode(errors="surrogatepass"), digest_size=16).hexdigest()
+
+
+def _identity(path: str) -> "tuple[int, ...] | None":
+    """Return what a mount's source is; what is in it does not count."""
+    seen = signature(path)
+    return seen and seen[:2]
 
 
 def _common(
@@ -209,5 +219,5 @@ def _common(
     return [
         (name, value)
         for name, value in environment
-        if name == b"SLURM_CONF" or not is_of_task(name)
+        if name == b"SLURM_CONF" or not (is_of_task(name) or name in _OF_NOBODY)
     ]

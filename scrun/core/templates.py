@@ -1,4 +1,4 @@
-"""What templates of containers depend on (`scrun.client.template`), for whoever writes one, too."""
+"""What templates of containers depend on (`scrun.client.template`): for their writer, too."""
 
 import posix
 
