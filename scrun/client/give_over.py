@@ -15,7 +15,7 @@ import zlib
 from scrun.anchor.foreground import parse_status, pass_signals_on
 from scrun.cli.parse import Parsed
 from scrun.client.launch import launch
-from scrun.client.replay import Replayed
+from scrun.client.replay import SOCKET, Replayed
 from scrun.client.successor import delete_own
 from scrun.client.supervisor_name import supervisor_name
 from scrun.core.errors import ScrunError
@@ -60,6 +60,8 @@ def give_over(container: Replayed, parsed: Parsed, callers: "list[_socket.socket
         wire.send(sock, [b"adopt"], [line.fileno()])
         line.close()
         has_it = _serve(ours, container, held) and wire.receive(sock)[0] == 0
+        ours.close()
+        sock.close()
         has_it = has_it and os.readlink(f"{container.record}/supervisor") == f"../{name}"
     except (ScrunError, OSError):
         has_it = False
@@ -71,19 +73,28 @@ def give_over(container: Replayed, parsed: Parsed, callers: "list[_socket.socket
         anchor.close()
         os.close(tells)
         return False
-    for caller in callers:
-        try:
-            sock = wire.connect_supervisor(container.root, name)
-            wire.send(sock, [b"serve"], [caller.fileno()])
-            wire.receive(sock)
-        except OSError:
-            pass  # it has died, and its successor will be asked
+    # who has the record's old link comes no further, and who was waiting is answered
+    os.unlink(f"{container.record}/{SOCKET}")
+    for caller in (*callers, *container.waiting()):
+        _have_served(container.root, name, caller)
     container.line.close()  # else its keepalive would see no end of file
     container.line = None
     container.keepalive = 0
     container.is_ours = False
     _anchors.append((anchor, tells))
     return True
+
+
+def _have_served(root: str, name: str, caller: _socket.socket) -> None:
+    """Have the supervisor answer somebody who has called us."""
+    try:
+        sock = wire.connect_supervisor(root, name)
+        wire.send(sock, [b"serve"], [caller.fileno()])
+        wire.receive(sock)
+    except OSError:
+        pass  # it has died, and its successor will be asked
+    finally:
+        caller.close()
 
 
 def _request(container: Replayed) -> bytes:

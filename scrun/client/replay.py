@@ -364,8 +364,6 @@ class Replayed:
                     caller.close()
                     continue
                 asking = [caller, *callers.values()]
-                while another := self._accepted():
-                    asking.append(another)
                 if status_after := self._hand_over(parsed, asking):
                     return status_after[0]
                 caller.close()
@@ -376,8 +374,7 @@ class Replayed:
 
         if not give_over(self, parsed, asking):
             return []
-        for each in (*asking, self._listener):
-            each.close()
+        self._listener.close()
         self._read_signals()
         return [stay(self, parsed, self._signals)]
 
@@ -400,6 +397,13 @@ class Replayed:
             caller.close()
             return None
         return caller
+
+    def waiting(self) -> "list[_socket.socket]":
+        """Return those who have called, and were not heard yet."""
+        found = []
+        while caller := self._accepted():
+            found.append(caller)
+        return found
 
     def _is_answered(self, caller: _socket.socket) -> bool:
         """Answer `state`, and whoever only looks whether somebody listens."""
