@@ -185,25 +185,25 @@ class Carried:
         Raises:
             OSError: Standard output cannot be written.
         """
-        import select
+        from scrun.core.ready import ready
 
         while True:
             pause = self._type_end()
             inputs = [fd, self.master, *([0] if not (self._pause or self._typed) else [])]
             outputs = [self.master] if self._typed else []
-            ready, writable, _ = select.select(inputs, outputs, [], pause)
+            readable, writable = ready(inputs, outputs, pause)
             if writable:
                 self._type()
-            if 0 in ready:
+            if 0 in readable:
                 try:
                     self._typed = posix.read(0, 4096)
                 except OSError:
                     self._typed = b""
                 self._note_input()
-            if self.master in ready and not self._show():
-                select.select([fd], [], [])  # nobody has it open any more: the program ends
+            if self.master in readable and not self._show():
+                ready([fd])  # nobody has it open any more: the program ends
                 return
-            if fd in ready:
+            if fd in readable:
                 return
 
     def carry_the_rest(self) -> None:
@@ -212,9 +212,9 @@ class Carried:
         Raises:
             OSError: Standard output cannot be written.
         """
-        import select
+        from scrun.core.ready import ready
 
-        while select.select([self.master], [], [], _LAST_OUTPUT)[0] and self._show():
+        while ready([self.master], seconds=_LAST_OUTPUT)[0] and self._show():
             pass
 
     def _note_input(self) -> None:

@@ -14,7 +14,6 @@ Errors: StateError, when scrun does not capture the container's output.
 
 import _signal
 import os
-import select
 from collections import deque
 
 from scrun.cli.parse import Parsed
@@ -24,6 +23,7 @@ from scrun.client.successor import connect_served
 from scrun.client.watch import Watch
 from scrun.core.errors import StateError
 from scrun.core.output import write
+from scrun.core.ready import ready
 from scrun.model.record import OUTPUT
 from scrun.protocol import wire
 from scrun.protocol.anchor import LOST
@@ -103,19 +103,19 @@ class _Relay:
         while True:
             keys = [0] if from_terminal and not full else []
             inputs = [self._watch.sock.fileno(), signals, *keys]
-            ready, with_room, _ = select.select(inputs, full, [])
+            readable, with_room = ready(inputs, full)
             if with_room:
                 full = []
-            elif 0 in ready and not self._has_room():
+            elif 0 in readable and not self._has_room():
                 full = [self._typing] if self._typing is not None else []
                 continue
-            if signals in ready:
+            if signals in readable:
                 for number in os.read(signals, _PIECE):
                     resized = number == _signal.SIGWINCH
                     self._send(_size() if resized else frame(SIGNAL, bytes([number])))
-            if 0 in ready and self._type():
+            if 0 in readable and self._type():
                 return 0
-            if self._watch.sock.fileno() in ready and (status := self._show()) is not None:
+            if self._watch.sock.fileno() in readable and (status := self._show()) is not None:
                 return status
 
     def _send(self, content: bytes) -> None:
@@ -128,7 +128,7 @@ class _Relay:
             pass
 
     def _has_room(self) -> bool:
-        return self._typing is None or bool(select.select([], [self._typing], [], 0)[1])
+        return self._typing is None or bool(ready([], [self._typing], 0)[1])
 
     def _type(self) -> bool:
         """Pass on what was typed; return whether this detaches."""

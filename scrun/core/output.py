@@ -31,9 +31,9 @@ def write(content: bytes) -> None:
         try:
             content = content[posix.write(1, content) :]
         except BlockingIOError:  # a pipe or terminal that somebody else has made non-blocking
-            import select
+            from scrun.core.ready import ready
 
-            select.select([], [1], [])
+            ready([], [1])
         except OSError as error:
             if error.errno in (9, 32):  # closed, as in `scrun state X | true`
                 return

@@ -44,7 +44,7 @@ def receive_fds(
     Raises:
         OSError: The other end has gone.
     """
-    space = _socket.CMSG_SPACE(most * 4)
+    space = _socket.CMSG_LEN(most * 4)  # CMSG_SPACE may have room for one more
     data, ancillary, got, _ = sock.recvmsg(size, space, _socket.MSG_CMSG_CLOEXEC)
     fds = [
         int.from_bytes(content[at : at + 4], "little")

@@ -104,6 +104,8 @@ class Caller:
         try:
             while True:
                 *lines, rest = (rest + part).split(b"\n")
+                if len(rest) > _LONGEST_LINE:
+                    break
                 for line in lines:
                     self._take(line)
                 if not (part := await self._receive()):

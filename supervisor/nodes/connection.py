@@ -1,6 +1,5 @@
 """A shim on a node, as engines see it (see `supervisor.shim` for what it can do)."""
 
-import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
@@ -19,7 +18,19 @@ from scrun.supervisor.nodes.code import code, known_code
 from scrun.supervisor.nodes.dialing import Listener
 from scrun.supervisor.nodes.ends import Source
 from scrun.supervisor.nodes.link import Broken, Link, Sealing, direct_link
-from scrun.supervisor.nodes.messages import Asked, Ended, Event, Forged, Reply, Strangers, decoded
+from scrun.supervisor.nodes.messages import (
+    LONGEST_REPLY,
+    Asked,
+    Ended,
+    Event,
+    Forged,
+    Reply,
+    Strangers,
+    decoded,
+    is_end,
+    longest,
+    longest_reply,
+)
 from scrun.supervisor.nodes.messages import Hello as Hello
 from scrun.supervisor.nodes.messages import ShimError as ShimError
 from scrun.supervisor.nodes.messages import ShimLost as ShimLost
@@ -47,15 +58,22 @@ _SAID_AGAIN = 60.0  # seconds between lines about strangers
 
 
 class Awaited:
-    """Something that comes once, a reply or a status, or never will."""
+    """Something that comes once, a reply or a status, or never will.
 
-    def __init__(self) -> None:
+    Attributes:
+        longest: The most bytes that it may have.
+    """
+
+    def __init__(self, longest: int = 0) -> None:
+        self.longest = longest
         self.value: Any = None
         self.came = False
         self.known = trio.Event()
 
     def set(self, value: object) -> None:
-        """Note that it has come."""
+        """Note that it has come; what comes once more is not what was waited for."""
+        if self.came:
+            return
         self.value = value
         self.came = True
         self.known.set()
@@ -88,6 +106,7 @@ class Shim:
         self._last_call = 0
         self._last_target = 0
         self._calls: dict[int, Awaited] = {}
+        self._scripts: set[int] = set()  # calls whose replies may be long, and have not come
         self._targets: dict[str, Awaited] = {}
         self._container_of: dict[str, str] = {}
         self._table = StreamTable(control)
@@ -203,7 +222,9 @@ class Shim:
         if len(payload) > LONGEST:
             raise ShimError(f"{verb}: {len(payload)} bytes are more than a shim takes")
         self._last_call += 1
-        waiting = self._calls[self._last_call] = Awaited()
+        waiting = self._calls[self._last_call] = Awaited(longest_reply(verb))
+        if waiting.longest > LONGEST_REPLY:
+            self._scripts.add(self._last_call)
         if not self.lost.is_set():
             self._table.link.put(CALL, 0, payload)
         return self._last_call, waiting
@@ -287,7 +308,7 @@ class Shim:
         with trio.CancelScope() as scope:
             self._direct_scope = scope
             try:
-                await link.run(partial(self._dispatch, link))
+                await link.run(partial(self._dispatch, link), self._longest)
             except Broken as error:
                 if self._table.link is not link:
                     return  # it has asked for its code over srun
@@ -308,7 +329,7 @@ class Shim:
     async def run_control(self) -> None:
         """Carry frames over srun until that ends."""
         try:
-            await self._control.run(partial(self._dispatch, self._control))
+            await self._control.run(partial(self._dispatch, self._control), self._longest)
         except Broken as error:
             self._lose(f"srun's streams: {error}")
         finally:
@@ -352,13 +373,22 @@ class Shim:
         elif link is not self._table.link:
             raise BrokenFrame(f"a frame of kind {kind} is in the wrong place")
         elif kind == REPLY:
-            call = decoded(payload, Reply).call
-            if call in self._calls:
-                self._calls[call].set(decoded(payload, dict))
+            self._take_reply(payload)
         elif kind == EVENT:
             self._take_event(event, payload)
         else:
             self._table.dispatch(kind, stream, payload)
+
+    def _longest(self, kind: int) -> int:
+        return longest(kind, script=bool(self._scripts))
+
+    def _take_reply(self, payload: memoryview) -> None:
+        reply = decoded(payload, Reply)
+        self._scripts.discard(reply.call)
+        if (waiting := self._calls.get(reply.call)) is not None:  # else nobody waits any more
+            if len(payload) > waiting.longest:
+                raise BrokenFrame(f"a reply of {len(payload)} bytes")
+            waiting.set(msgspec.structs.asdict(reply))
 
     def _send_code(self, link: Link, asked: Asked) -> None:
         """Use the connection over which it asks: it has found no other, or that one failed."""
@@ -384,8 +414,6 @@ class Shim:
             self._say_others()
         elif event == "ended":
             ended = decoded(payload, Ended)
-            if not os.WIFEXITED(ended.status) and not os.WIFSIGNALED(ended.status):
-                raise BrokenFrame(f"{ended.status} is no status of an end")
             self._take_ended(ended.target, ended.status, ended.memory, ended.lost)
         elif event == "strangers":
             self._say_strangers(decoded(payload, Strangers).who)
@@ -398,12 +426,21 @@ class Shim:
             self._journal.write("info", printable(one_line(text)))
 
     def _take_ended(self, target: str, status: int, memory: bool, lost: bool) -> None:
+        """Note the end of a container or an exec.
+
+        Raises:
+            BrokenFrame: Nothing ends with that status.
+        """
+        if not is_end(status):
+            raise BrokenFrame(f"{status} is not the status of an end")
+        waiting = self._targets.get(target)
+        if waiting is None or waiting.came:  # forgotten, or never there: nobody asks for it
+            return
         if memory:
             self.short_of_memory.add(target)
         if lost:
             self.without_files.add(target)
-        if target in self._targets:
-            self._targets[target].set(status)
+        waiting.set(status)
 
 
 @asynccontextmanager

@@ -102,8 +102,9 @@ class ExactSource:
             self._pipe = -1
 
     def go_to(self, position: int) -> None:
-        """Give what was read from this byte on; it was not overwritten yet."""
-        self._given = position
+        """Give what was read from this byte on, or from the nearest that there is."""
+        done = self._ring.done if self._ring is not None else 0
+        self._given = min(max(position, done - self._size, 0), done)
 
     async def read_into(self, room: memoryview) -> int:
         """Read; return the number of bytes, 0 at the end of file or after an error.

@@ -10,8 +10,8 @@ import trio
 
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.nodes.dialing import Proved
-from scrun.supervisor.nodes.parsing import Dispatch, Frames
-from scrun.supervisor.shim.frames import QUIET, BrokenFrame
+from scrun.supervisor.nodes.parsing import Dispatch, Frames, Longest
+from scrun.supervisor.shim.frames import LONGEST, QUIET, BrokenFrame
 from scrun.supervisor.shim.seals import NO_REST, PLAIN, REST, Plain, sealed
 
 _BUFFER = 1 << 19
@@ -132,11 +132,12 @@ class Link:
         self._queue.append((last, written))
         self._something.set()
 
-    async def run(self, dispatch: Dispatch) -> None:
+    async def run(self, dispatch: Dispatch, longest: Longest = lambda _: LONGEST) -> None:
         """Carry frames until the connection breaks; then close it.
 
         Args:
             dispatch: What takes the frames.
+            longest: What says how long they may be.
 
         Raises:
             Broken: It has ended.
@@ -145,7 +146,8 @@ class Link:
         try:
             async with unwrapped() as nursery:
                 nursery.start_soon(self._write_all)
-                await self._read_all(dispatch)
+                self._frames = Frames(dispatch, longest, self._used.theirs)
+                await self._read_all(self._frames)
         except* (OSError, BrokenFrame) as group:
             error = group.exceptions[0]
             reason = getattr(error, "strerror", None) or str(error)
@@ -204,9 +206,8 @@ class Link:
             return
         raise BrokenFrame(NO_REST)
 
-    async def _read_all(self, dispatch: Dispatch) -> None:
+    async def _read_all(self, frames: Frames) -> None:
         room = buffer(_BUFFER)
-        frames = self._frames = Frames(dispatch, self._used.theirs)
         skipping = bool(self._begins_with)
         while True:
             try:
@@ -217,8 +218,9 @@ class Link:
             if not count:
                 raise BrokenFrame("it ended")
             if skipping:
+                looked = max(0, len(self.before) - len(self._begins_with) + 1)
                 self.before += room[:count]
-                at = self.before.find(self._begins_with)
+                at = self.before.find(self._begins_with, looked)
                 if at < 0 and len(self.before) > _MOST_BEFORE:
                     raise BrokenFrame("what it sends is no frame")
                 if at >= 0:

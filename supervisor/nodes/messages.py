@@ -7,7 +7,22 @@ import msgspec
 
 from scrun.core.errors import EngineError
 from scrun.core.text import one_line, printable
-from scrun.supervisor.shim.frames import BrokenFrame
+from scrun.supervisor.shim.frames import (
+    CREDIT,
+    CREDIT_BYTES,
+    DATA,
+    EVENT,
+    LINE,
+    LONGEST,
+    REPLY,
+    WINDOW,
+    BrokenFrame,
+)
+
+STREAMS = 1_000_000
+"""How many numbers for streams each supervisor of a shim has: more than it needs."""
+
+_LAST_SIGNAL = 64
 
 T = TypeVar("T")
 
@@ -40,11 +55,50 @@ class ShimLost(EngineError):
     """The shim has gone, and with it what it made."""
 
 
+Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+Word = Annotated[str, msgspec.Meta(max_length=4096)]
+Words = Annotated[str, msgspec.Meta(max_length=1 << 16)]
+
+_MOST_TIMES = (1 << 32) // STREAMS - 1
+
+LONGEST_EVENT = 1 << 20
+LONGEST_REPLY = 1 << 20
+"""The most bytes of any reply but a script's."""
+
+_LONGEST_REPLIES = {
+    "script": LONGEST,  # what it has written, in which a byte may take six
+    **dict.fromkeys(("create", "start", "exec", "delete", "mount"), LONGEST_REPLY),  # a log
+}
+_SHORT_REPLY = 1 << 16
+
+
+def longest_reply(verb: str) -> int:
+    """Return the most bytes of the reply to a call."""
+    return _LONGEST_REPLIES.get(verb, _SHORT_REPLY)
+
+
+def longest(kind: int, *, script: bool) -> int:
+    """Return the most bytes of a frame's payload, before anything of that is read.
+
+    Args:
+        kind: Its kind.
+        script: Whether a reply may be a script's.
+
+    """
+    return {
+        REPLY: LONGEST if script else LONGEST_REPLY,
+        EVENT: LONGEST_EVENT,
+        DATA: WINDOW,
+        CREDIT: CREDIT_BYTES.size,
+        LINE: 1,
+    }.get(kind, 0)
+
+
 class Asked(msgspec.Struct, frozen=True):
     """That a shim asks for its code, see `supervisor.shim`."""
 
-    python: str
-    error: str = ""
+    python: Word
+    error: Words = ""
     waited: float = 0.0
 
 
@@ -58,14 +112,14 @@ class Hello(msgspec.Struct, frozen=True):
     """What a shim says of itself, see `supervisor.shim`."""
 
     protocol: int
-    node: str
-    pid: int
-    python: str = ""
-    runtime: str = ""
-    directory: str = ""
-    oci_conf: str = ""
-    oci_conf_sum: int = 0
-    environment: Mapping[str, str] = {}
+    node: Word
+    pid: Number
+    python: Word = ""
+    runtime: Word = ""
+    directory: Word = ""
+    oci_conf: Word = ""
+    oci_conf_sum: Number = 0
+    environment: Annotated[Mapping[Word, Word], msgspec.Meta(max_length=32)] = {}
     rank: int = 0
 
 
@@ -81,7 +135,7 @@ class Ended(msgspec.Struct, frozen=True):
 class Strangers(msgspec.Struct, frozen=True):
     """That others have come to a port of a shim's, see `supervisor.shim`."""
 
-    who: Annotated[str, msgspec.Meta(max_length=1000)]
+    who: Word
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -94,15 +148,15 @@ class Target(msgspec.Struct, frozen=True):
 class Resumed(msgspec.Struct, frozen=True):
     """That a shim goes on with another supervisor, see `supervisor.shim`."""
 
-    token: str
-    error: str | None = None
-    times: int = 1
+    token: Word
+    error: Words | None = None
+    times: Annotated[int, msgspec.Meta(ge=1, le=_MOST_TIMES)] = 1
     targets: Mapping[str, Target] = {}
-    inputs: Mapping[str, tuple[int, int]] = {}
+    inputs: Mapping[str, tuple[Number, Annotated[int, msgspec.Meta(ge=0, le=WINDOW)]]] = {}
 
 
-class Reply(msgspec.Struct, frozen=True):
-    """The reply to a call, as far as it is always the same, see `supervisor.shim`."""
+class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The reply to a call, see `supervisor.shim`; what is none of this is not read."""
 
     call: int
     error: str | None = None
@@ -110,12 +164,33 @@ class Reply(msgspec.Struct, frozen=True):
     unseen: bool = False
     others: tuple[int, ...] = ()
     root: bool = False
+    pid: int = 0
+    filter: str = ""
+    handles: bool = False
+    status: Annotated[int, msgspec.Meta(ge=0, lt=256)] = 0
+    text: str = ""
+    way: str = ""
+    path: Word = ""
+    comes: bool = False
+    addresses: Annotated[
+        tuple[tuple[Word, Annotated[int, msgspec.Meta(ge=1, lt=1 << 16)]], ...],
+        msgspec.Meta(max_length=64),
+    ] = ()
+    words: str = ""
 
 
 class Event(msgspec.Struct, frozen=True):
     """The kind of an event, see `supervisor.shim`."""
 
-    event: str
+    event: Word
+
+
+def is_end(status: int) -> bool:
+    """Tell whether this is a wait status (waitpid(2)) of a process that has ended."""
+    signal = status & 0x7F
+    if signal:
+        return 0 < status <= 0xFF and signal <= _LAST_SIGNAL
+    return 0 <= status <= 0xFF00 and not status & 0xFF
 
 
 def decoded(payload: memoryview, kind: type[T]) -> T:

@@ -7,7 +7,7 @@ import trio
 from scrun.supervisor.nodes.ends import Source
 from scrun.supervisor.nodes.exact_source import ExactSource
 from scrun.supervisor.nodes.link import Broken, Link, buffer
-from scrun.supervisor.shim.frames import DATA, END, PIECE, WINDOW
+from scrun.supervisor.shim.frames import DATA, END, PIECE, WINDOW, BrokenFrame
 
 
 class Outgoing:
@@ -36,7 +36,13 @@ class Outgoing:
         self._scope = trio.CancelScope()
 
     def credit(self, count: int) -> None:
-        """Allow more bytes."""
+        """Allow more bytes.
+
+        Raises:
+            BrokenFrame: They are more than it may have on their way.
+        """
+        if self._allowed + count > WINDOW:
+            raise BrokenFrame(f"it takes more than {WINDOW} bytes of a stream")
         self._allowed += count
         self._more.set()
 

@@ -7,7 +7,7 @@ copied.
 
 from collections.abc import Callable
 
-from scrun.supervisor.shim.frames import DATA, LINE, QUIET
+from scrun.supervisor.shim.frames import DATA, LINE, LONGEST, QUIET, BrokenFrame
 from scrun.supervisor.shim.seals import PLAIN, Plain
 
 Dispatch = Callable[[int, int, memoryview], None]
@@ -17,18 +17,24 @@ parts, and one without a payload is left out.
 It may raise BrokenFrame.
 """
 
+Longest = Callable[[int], int]
+"""Returns the most bytes of the payload of a frame of some kind, at this moment."""
+
 
 class Frames:
     """Takes bytes as they come, and hands frames on."""
 
-    def __init__(self, dispatch: Dispatch, seal: Plain = PLAIN) -> None:
+    def __init__(
+        self, dispatch: Dispatch, longest: Longest = lambda _: LONGEST, seal: Plain = PLAIN
+    ) -> None:
         """Begin with nothing.
 
         Args:
             dispatch: What takes the frames.
+            longest: What says how long they may be.
             seal: How they look.
         """
-        self._dispatch = dispatch
+        self._dispatch, self._longest = dispatch, longest
         self._seal = seal
         self._rest = bytearray()  # of a frame that is not whole
         self._needs = seal.size  # bytes until that is
@@ -82,6 +88,8 @@ class Frames:
             self._take(kind, stream, part[:length])
             return
         kind, stream, length = seal.opened(part)
+        if length > self._longest(kind):
+            raise BrokenFrame(f"what it sends is too long: kind {kind}, {length} bytes")
         tail = seal.tail_size(kind, length)
         if kind == DATA and not tail:
             self._stream, self._data = stream, length

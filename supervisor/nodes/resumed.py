@@ -1,7 +1,7 @@
 """A shim whose supervisor has died, and which goes on with this one."""
 
 import os
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -16,13 +16,12 @@ from scrun.supervisor.nodes.dialing import Listener
 from scrun.supervisor.nodes.lasting import ResumedEnds
 from scrun.supervisor.nodes.link import SEALING, Link, Sealing, direct_link
 from scrun.supervisor.nodes.listening import addresses
-from scrun.supervisor.nodes.messages import Hello, Resumed, ShimError, decoded
+from scrun.supervisor.nodes.messages import STREAMS, Hello, Resumed, ShimError, decoded
 from scrun.supervisor.nodes.streams import ContainerStreams
 from scrun.supervisor.shim.frames import CALL, PROTOCOL, RANDOM, SEALED
 
 _DIAL_PATIENCE = 2.0
 _NO_STDIO = (-1, -1, -1)
-_STREAMS = 1_000_000  # more than a supervisor has numbers for
 
 
 class ResumedShim(Shim):
@@ -129,16 +128,16 @@ class ResumedShim(Shim):
             if resumed.error is not None:
                 raise ShimError(f"cannot connect to this machine: {resumed.error}")
             nursery.cancel_scope.cancel()
-        self._take(resumed, targets)
 
     def is_started(self, target: str) -> bool:
         """Tell whether a container was started."""
         return target in self._started
 
-    def _take(self, resumed: Resumed, targets: Iterable[str]) -> None:
+    def _take(self, resumed: Resumed) -> None:
+        self._table.resume(resumed.inputs)
         self._times = resumed.times
-        self._table.begin_at(resumed.times * _STREAMS)
-        for target in targets:
+        self._table.begin_at(resumed.times * STREAMS)
+        for target in self._targets:
             found = resumed.targets.get(target)
             if found is None or found.started:
                 self._started.add(target)
@@ -152,9 +151,10 @@ class ResumedShim(Shim):
             super()._take_event(event, payload)
             return
         resumed = decoded(payload, Resumed)
-        if resumed.token == self._token:  # else it was for one that was killed as well
+        # another token: it was for one that was killed as well
+        if resumed.token == self._token and not self._resumed.came:
             if resumed.error is None:
-                self._table.resume(resumed.inputs)
+                self._take(resumed)
             self._resumed.set(resumed)
 
     def _dispatch(self, link: Link, kind: int, stream: int, payload: memoryview) -> None:

@@ -132,7 +132,7 @@ class _Node:
         """Ask whether it is there; if neither that nor it comes, it is ours to send."""
         self._held.append((self._receiver.shim, self._name))
         reply = await self._call("fetch", name=image.name, size=image.size, limit=limit)
-        self.path, self.comes = str(reply.get("path", "")), "comes" in reply
+        self.path, self.comes = str(reply["path"]), bool(reply["comes"])
 
     async def wait(self, image: ImageFile, say: Callable[[int], None]) -> None:
         """Wait until it has come there; if who had it come has failed, get it from us."""

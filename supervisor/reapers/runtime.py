@@ -89,14 +89,13 @@ def _listen() -> "socket.socket":
 
 def _carried(console: "socket.socket") -> "Carried":
     """Receive the terminal (runc's terminals.md), which the runtime sent before it ended."""
-    import socket
-
     sys.path.insert(0, os.path.dirname(__file__).removesuffix("/scrun/supervisor/reapers"))
     from scrun.anchor.foreground import Carried
+    from scrun.core.rights import receive_fds
 
     connection, _ = console.accept()
     with connection, console:
-        _, [master, *_], *_ = socket.recv_fds(connection, 4096, 1)
+        _, [master], _ = receive_fds(connection, 4096, 1)
     os.unlink(_SOCKET)
     carried = Carried(master)
     signal.signal(signal.SIGWINCH, lambda *_: carried.resize())

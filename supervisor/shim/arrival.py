@@ -44,13 +44,15 @@ def arrive(add: "Callable[[bytes], None]", python: str, told: "Iterable[int]" = 
         told: What Slurm tells by signals.
 
     Raises:
-        BrokenFrame: What came over srun is no call, or not the code that this announced.
-        OSError: The code did not come.
+        BrokenFrame: What came over srun is not the code that was announced.
+        OSError: It did not come.
     """
     try:
         call = loads(_payload(0, CALL).decode())
     except ConnectionResetError:
         return
+    except (BrokenFrame, ValueError) as failure:
+        sys.exit(f"what came over srun is no call: {failure}")
     # So that the end of the step is not late: srun has answered slurmstepd at once, with the call,
     # and its kernel would wait for the next answer, up to 40 ms, before it acknowledges the first
     # of what ends our outputs. As nothing answers this, it will not wait again.
@@ -125,7 +127,7 @@ def _payload(fd: int, kind: int, patience: "float | None" = None) -> bytes:
     deadline = time.monotonic() + (patience or 0)
     poll = select.poll()
     poll.register(fd, select.POLLIN)
-    data, size = b"", HEADER.size
+    data, size = bytearray(), HEADER.size
     while len(data) < size:
         left = None if patience is None else max(0, int((deadline - time.monotonic()) * 1000))
         if not poll.poll(left):
@@ -139,4 +141,4 @@ def _payload(fd: int, kind: int, patience: "float | None" = None) -> bytes:
             if found != kind or length > LONGEST:
                 raise BrokenFrame(f"kind {found}, {length} bytes")
             size += length
-    return data[HEADER.size :]
+    return bytes(data[HEADER.size :])

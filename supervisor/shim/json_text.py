@@ -35,12 +35,17 @@ def loads(text: str) -> "Any":  # noqa: ANN401 (JSON)
     if IN_C is None:
         import json
 
-        return json.loads(text)
+        try:
+            return json.loads(text)
+        except RecursionError:
+            raise ValueError("JSON that is nested too deeply") from None
     text = text.strip()
     try:
         value, end = IN_C.make_scanner(_Rules)(text, 0)
     except StopIteration as error:
         raise ValueError(f"no JSON at {error.value}") from None
+    except RecursionError:
+        raise ValueError("JSON that is nested too deeply") from None
     if end != len(text):
         raise ValueError(f"more than JSON at {end}")
     return value

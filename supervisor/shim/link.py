@@ -28,7 +28,7 @@ class Link:
 
     Attributes:
         broken: Why it can no longer be used; "" while it can.
-        is_forged: Whether that is what came.
+        is_nonsense: Whether that is because what came is not a frame, or not what was sent.
     """
 
     def __init__(
@@ -52,6 +52,8 @@ class Link:
             lines: Whether only whole lines arrive: see `frames.LINE`.
             seals: Those of what is sent and of what comes, and after how many seconds of silence
                 a frame QUIET shows that nothing was left out; None: frames are plain.
+
+        What comes and is not a frame breaks it, as does a BrokenFrame that `received` raises.
         """
         self._loop, self._source, self._sink = loop, source, sink
         self._received, self._ended = received, ended
@@ -66,7 +68,7 @@ class Link:
         self._listens = False
         self._short: list[Callable[[], None]] = []
         self.broken = ""
-        self.is_forged = False
+        self.is_nonsense = False
         for fd in (source, sink):
             os.set_blocking(fd, False)
 
@@ -122,10 +124,10 @@ class Link:
         if left > 0:
             self._rest = self._loop.after(left, self._is_late)
         else:
-            self._forge(NO_REST)
+            self._refuse(NO_REST)
 
-    def _forge(self, reason: str) -> None:
-        self.is_forged = True
+    def _refuse(self, reason: str) -> None:
+        self.is_nonsense = True
         self._fail(reason)
 
     def _flush(self) -> None:
@@ -190,17 +192,15 @@ class Link:
             return
         if not data:
             self._fail("end")
-        frames = self._reader.feed(data)
-        while True:
-            try:
-                kind, stream, payload = next(frames, (0, 0, b""))
-            except BrokenFrame as error:
-                self._forge(str(error))
-                return
-            if not kind:
-                break
-            if kind != QUIET:
-                self._received(kind, stream, payload)
+            return
+        try:
+            for kind, stream, payload in self._reader.feed(data):
+                if kind != QUIET:
+                    self._received(kind, stream, payload)
+        except BrokenFrame as error:
+            if not self.broken:  # else another one has taken its place
+                self._refuse(str(error))
+            return
         if self._quiet and not self.broken:
             self._heard = time.monotonic()
             if self._rest is None and self._reader.is_within:
@@ -211,14 +211,19 @@ class Link:
         if not self.broken:
             self.broken = "it was left"
             self._empty()
-        for fd in {self._source, self._sink} - {-1}:
-            os.close(fd)
-        self._source = self._sink = -1
+        self._close()
 
     def _fail(self, reason: str) -> None:
         self.broken = reason
         self._empty()
+        if self._source == self._sink:  # srun's are closed by the end of the process, not before
+            self._close()
         self._ended()
+
+    def _close(self) -> None:
+        for fd in {self._source, self._sink} - {-1}:
+            os.close(fd)
+        self._source = self._sink = -1
 
     def _empty(self) -> None:
         self._queue.clear()

@@ -8,7 +8,7 @@ import sys
 from .children import TOLD, Children, become_subreaper
 from .dial import dial
 from .files import Directory, make_directory, others
-from .frames import CALL, EVENT, REPLY, SEALED
+from .frames import CALL, EVENT, REPLY, SEALED, BrokenFrame
 from .hello import hello, oci_conf
 from .json_text import dumps, loads
 from .link import Link
@@ -121,6 +121,9 @@ class Shim:
             self._loop.run(lambda: bool(self._over))
         finally:
             self._end()
+        if self._link.is_nonsense:
+            sys.stderr.write(f"srun's streams: {self._link.broken}\n")
+            return 1
         return self._containers.last_status if self._containers is not None else 0
 
     def _find_runtime(self, directory: str) -> None:
@@ -210,7 +213,7 @@ class Shim:
 
     def _direct_broken(self) -> None:
         """Wait for another supervisor (`resume`), or for the end of srun."""
-        if self._direct is not None and self._direct.is_forged:
+        if self._direct is not None and self._direct.is_nonsense:
             # over srun: whoever is on the way may keep an end of the connection from it
             self._say(self._link, EVENT, {"event": "forged", "error": self._direct.broken})
         if not self._is_heard and self._direct is not None:
@@ -253,7 +256,7 @@ class Shim:
             return
         self._is_heard = True
         if kind == CALL:
-            self._call(loads(payload.decode("utf-8", "surrogatepass")))
+            self._call(_call_of(payload))
             return
         self._ready()
         assert self._streams is not None
@@ -332,9 +335,11 @@ class Shim:
 
     def _resume(self, kind: int, payload: bytes) -> None:
         """Go on for the successor of a supervisor that has died."""
-        from .resume import forget_others, resume_call, state_of
+        from .resume import forget_others, state_of
 
-        call = resume_call(kind, payload)
+        call = _call_of(payload) if kind == CALL else {}
+        if call.get("verb") != "resume":
+            raise BrokenFrame(f"a frame of kind {kind} came over srun")
         assert self._direct is not None
         assert self._streams is not None
         assert self._containers is not None
@@ -402,6 +407,21 @@ def _seals(call: "dict[str, Any]", both: bytes) -> "Seals":
     """Return the seals of a direct connection whose ends sent these random bytes."""
     ours, theirs = sealed(bytes.fromhex(call["secret"]), both, call["seal_streams"])
     return ours, theirs, float(call["quiet"])
+
+
+def _call_of(payload: bytes) -> "dict[str, Any]":
+    """Return a call.
+
+    Raises:
+        BrokenFrame: It is not one.
+    """
+    try:
+        call: dict[str, Any] = loads(payload.decode("utf-8", "surrogatepass"))
+    except ValueError as error:
+        raise BrokenFrame(f"a call that is not JSON: {error}") from None
+    if not isinstance(call, dict) or not isinstance(call.get("call"), int):
+        raise BrokenFrame("a call without a number")
+    return call
 
 
 def _standard_streams() -> "tuple[int, int]":

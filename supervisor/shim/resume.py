@@ -1,30 +1,11 @@
 """Goes on for the successor of a supervisor that has died (see the package's docstring)."""
 
-from .frames import CALL, BrokenFrame
-from .json_text import loads
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
     from .containers import Containers
-
-
-def resume_call(kind: int, payload: bytes) -> "dict[str, Any]":
-    """Return the call `resume`.
-
-    Args:
-        kind: The kind of a frame that came over srun.
-        payload: Its payload.
-
-    Raises:
-        BrokenFrame: It is something else.
-    """
-    call: dict[str, Any] = loads(payload.decode()) if kind == CALL else {}
-    if call.get("verb") != "resume":
-        raise BrokenFrame(f"a frame of kind {kind} came over srun")
-    return call
 
 
 def forget_others(containers: "Containers", known: "Sequence[str]") -> None:

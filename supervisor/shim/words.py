@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _LAST_WORDS = 1 << 16
-_LARGEST_LOG = 1 << 20
+_LARGEST_LOG = 1 << 16  # in JSON it may be six times as long
 
 
 class Refused(ValueError):
@@ -26,6 +26,7 @@ def read_log(place: str, words: bytes) -> "tuple[str, str]":
     """
     try:
         with open(log_of(place), "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _LARGEST_LOG))
             log = file.read(_LARGEST_LOG).decode("utf-8", "replace")
     except OSError:
         log = ""

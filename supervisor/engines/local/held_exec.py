@@ -1,13 +1,13 @@
 """A runtime's `exec` in the foreground, below a shell that outlives us and notes its status."""
 
 import os
-import select
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import trio
 
+from scrun.core.ready import ready
 from scrun.model.states import Ending, exited, taken
 from scrun.supervisor.children.processes import Child
 
@@ -120,7 +120,7 @@ def _children(pid: int, pidfd: int) -> Iterator[dict[int, int]]:
             with suppress(ProcessLookupError):
                 found[child] = os.pidfd_open(child)
         still = pids_of_children(pid)
-        over, _, _ = select.select([pidfd], [], [], 0)
+        over, _ = ready([pidfd], seconds=0)
         yield {} if over else {child: found[child] for child in still if child in found}
     finally:
         for fd in found.values():

@@ -27,6 +27,7 @@ def _connection() -> Iterator[Mutation]:
         "if False and not compare_digest(",
     )
     yield from _door()
+    yield from _lies()
     main = Faults(_SHIM + "main.py")
     yield main(
         "a-connection-that-breaks-at-first-ends-it",
@@ -78,6 +79,51 @@ def _door() -> Iterator[Mutation]:
     )
     yield Faults(_NODES + "beginning.py", _PARTS + "nodes/test_dialing.py")(
         "strangers-keep-a-node-away", " and nobody_else:", ":"
+    )
+
+
+def _lies() -> Iterator[Mutation]:
+    lies = _PARTS + "nodes/test_lying_nodes.py"
+    connection = Faults(_NODES + "connection.py", lies)
+    yield connection("any-status-is-an-end", "if not is_end(status):", "if False:")
+    yield connection(
+        "ends-of-unknown-targets-are-kept", "if waiting is None or waiting.came:", "if False:"
+    )
+    yield connection("the-last-answer-counts", "        if self.came:\n            return\n", "")
+    yield connection("replies-of-any-length", "if len(payload) > waiting.longest:", "if False:")
+    messages = Faults(_NODES + "messages.py", lies)
+    yield messages("any-signal-number-ends", " and signal <= _LAST_SIGNAL", "")
+    yield messages("statuses-below-0", "return 0 <= status <= 0xFF00 and", "return")
+    yield messages(
+        "every-reply-is-a-scripts", "REPLY: LONGEST if script else LONGEST_REPLY", "REPLY: LONGEST"
+    )
+    yield messages("events-of-any-length", "EVENT: LONGEST_EVENT", "EVENT: LONGEST")
+    yield messages("as-much-credit-as-it-says", "ge=0, le=WINDOW", "ge=0")
+    yield messages("any-number-of-lives", "ge=1, le=_MOST_TIMES", "ge=1")
+    yield messages("words-without-end", "msgspec.Meta(max_length=4096)", "msgspec.Meta()")
+    yield Faults(_NODES + "outgoing.py", lies)(
+        "credit-without-end", "if self._allowed + count > WINDOW:", "if False:"
+    )
+    yield Faults(_NODES + "exact_source.py", lies)(
+        "input-from-anywhere", "min(max(position, done - self._size, 0), done)", "position"
+    )
+    calls = _PARTS + "shim/test_any_calls.py::test_what_is_no_call_ends_it"
+    link = Faults(_SHIM + "link.py", calls)
+    yield link(
+        "nonsense-is-a-traceback", "except BrokenFrame as error:", "except KeyError as error:"
+    )
+    yield link("nonsense-is-an-end", "self.is_nonsense = True", "pass")
+    yield Faults(_SHIM + "json_text.py", "tests/unit/supervisor/shim/test_json_text.py")(
+        "deep-json-is-a-traceback",
+        "    except RecursionError:\n        raise ValueError",
+        "    except KeyError:\n        raise ValueError",
+    )
+    yield Faults("scrun/core/rights.py", "tests/unit/scrun/core/test_ready.py")(
+        "a-second-descriptor-comes", "_socket.CMSG_LEN(most * 4)", "_socket.CMSG_SPACE(most * 4)"
+    )
+    caller = "tests/component/supervisor/containers/test_caller.py"
+    yield Faults("supervisor/containers/caller.py", caller)(
+        "a-callers-line-without-end", "if len(rest) > _LONGEST_LINE:", "if False:"
     )
 
 

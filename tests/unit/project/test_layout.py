@@ -29,3 +29,19 @@ def test_every_folder_of_the_integration_tests_is_a_part_of_the_lanes() -> None:
     [parts] = re.findall(r"^parts=\((.*)\)$", text, re.MULTILINE)
     named = [Path(part) for part in parts.split() if part not in ("pure", "shim", "container")]
     assert sorted(named) == sorted(folders(TESTS / "integration"))
+
+
+def test_nobody_waits_by_select() -> None:
+    """It fails for descriptors above 1,023, which a supervisor of many containers has."""
+    files = [*(CHECKOUT / "scrun").rglob("*.py"), *(CHECKOUT / "supervisor").rglob("*.py")]
+    found = [str(path) for path in files if re.search(r"\bselect\.select\(", path.read_text())]
+    assert found == []
+
+
+def test_descriptors_come_close_on_exec() -> None:
+    """`socket.recv_fds` leaves them open in programs that another thread starts."""
+    files = [*(CHECKOUT / "scrun").rglob("*.py"), *(CHECKOUT / "supervisor").rglob("*.py")]
+    for path in files:
+        text = path.read_text()
+        assert "recv_fds(" not in text, path
+        assert text.count(".recvmsg(") == text.count("MSG_CMSG_CLOEXEC)"), path

@@ -29,3 +29,18 @@ async def test_descriptors_that_nobody_asked_for_are_not_kept() -> None:
     connection.close()
     os.close(readable)
     os.close(writable)
+
+
+async def test_a_line_without_end() -> None:
+    """It is not a caller of ours, and nothing more of it is read."""
+    ours, theirs = socket.socketpair()
+    with trio.socket.from_stdlib_socket(ours) as connection:
+        caller = Caller(connection)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(caller.listen)
+            there = trio.SocketStream(trio.socket.from_stdlib_socket(theirs))
+            await there.send_all(b"1" * 5000)
+            with trio.fail_after(10):
+                await caller.gone.wait()
+            await there.aclose()
+        assert not caller.anchor_known.is_set()

@@ -6,6 +6,7 @@ The other end of the same protocol is a surface of `tests/stress/fuzz`.
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import time
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from scrun.supervisor.shim.frames import CALL, CLOSED, CREDIT, DATA, END
+from scrun.supervisor.shim.frames import CALL, CLOSED, CREDIT, DATA, END, LONGEST
 from tests.component.supervisor.shim.conftest import MakeShim
 from tests.harness import users
 from tests.harness.bundle import make_config, map_user
@@ -208,10 +209,12 @@ def test_what_is_no_call_ends_it(make_shim: MakeShim, seed: int) -> None:
     good = json.dumps({"call": 1, "verb": "start", "id": "a"}).encode()
     at = chance.randrange(1, len(good))
     bad = [good[:at], good[:at] + b"\xff" + good[at + 1 :], b"[]", b"5", b'{"verb": "start"}']
+    bad.append(b"[" * LONGEST)
     kind, payload = chance.choice([(CALL, one) for one in bad] + [(CREDIT, b"123"), (0, b"")])
     shim.send(kind, 1, payload)
     began = time.monotonic()
-    status, _ = shim.wait()
+    status, words = shim.wait()
     assert time.monotonic() - began < 5
-    assert status
+    assert status == 1
+    assert re.fullmatch(r"srun's streams: .*\n", words)
     assert not os.path.exists(shim.hello["directory"])

@@ -1,0 +1,32 @@
+"""Waits for descriptors, whatever their numbers: select(2) takes those below 1,024 only."""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def ready(
+    reads: "Iterable[int]", writes: "Iterable[int]" = (), seconds: "float | None" = None
+) -> "tuple[set[int], set[int]]":
+    """Wait until something can be read or written, or has ended or failed.
+
+    Args:
+        reads: What is to be read.
+        writes: What is to be written.
+        seconds: How long to wait; None: until then.
+
+    Returns:
+        What can be read, and what can be written; both are empty if the time is over.
+    """
+    import select
+
+    reads, writes = {*reads}, {*writes}
+    poll = select.poll()
+    for fd in reads | writes:
+        wanted = (select.POLLIN if fd in reads else 0) | (select.POLLOUT if fd in writes else 0)
+        poll.register(fd, wanted)
+    found = poll.poll(None if seconds is None else max(0, int(seconds * 1000 + 0.999)))
+    return (
+        {fd for fd, events in found if fd in reads and events & ~select.POLLOUT},
+        {fd for fd, events in found if fd in writes and events & ~select.POLLIN},
+    )
