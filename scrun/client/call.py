@@ -14,6 +14,15 @@ import _socket
 import posix
 
 from scrun.core.rights import send_fds
+from scrun.protocol.wire import LIMIT
+
+_DIGITS = 10  # with the byte before them
+
+
+def run(words: "list[bytes]") -> int:
+    """Run a command to its end; return its exit status."""
+    pid = posix.posix_spawnp(words[0], words, posix.environ)
+    return posix.waitstatus_to_exitcode(posix.waitpid(pid, 0)[1])
 
 
 def call(sock: _socket.socket, data: bytes, lock: "int | None") -> "tuple[int, bytes]":
@@ -28,17 +37,16 @@ def call(sock: _socket.socket, data: bytes, lock: "int | None") -> "tuple[int, b
         The exit status, and what was received after the message.
 
     Raises:
-        ConnectionError: The supervisor closed the connection.
+        ConnectionError: The supervisor closed the connection, or sends what is not a command.
     """
     head, _, rest = data.partition(b"\0")
-    length = int(head[1:])
+    length = int(head[1:]) if head[1:].isdigit() and len(head) <= _DIGITS else 0
+    if not 0 < length <= LIMIT:
+        raise ConnectionResetError("the supervisor sent what is not a command")
     while len(rest) < length:
         if not (part := sock.recv(65536)):
             raise ConnectionResetError("the supervisor closed the connection")
         rest += part
-    words = rest[:length].split(b"\0")
-    status = posix.waitstatus_to_exitcode(
-        posix.waitpid(posix.posix_spawnp(words[0], words, posix.environ), 0)[1]
-    )
+    status = run(rest[:length].split(b"\0"))
     send_fds(sock, b"%d\n" % status, [] if lock is None else [lock])
     return status, rest[length:]

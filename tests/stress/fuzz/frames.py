@@ -11,6 +11,7 @@ import trio
 from scrun import _fast
 from scrun.cli.grammar import COMMANDS
 from scrun.cli.parse import parse as parse_argv
+from scrun.client import call as call_module
 from scrun.client import progress
 from scrun.client.anchored import build_call
 from scrun.client.ask import build_request
@@ -36,6 +37,7 @@ from scrun.supervisor.nodes.parsing import Frames
 from scrun.supervisor.plugins.registry import plugins
 from scrun.supervisor.scripts.channel import Channel, Hangup
 from scrun.supervisor.scripts.process import parse_frame
+from scrun.supervisor.shim.frames import LONGEST as LONGEST_FRAME
 from scrun.supervisor.shim.frames import WINDOW, BrokenFrame
 from tests.stress.fuzz.base import LONGEST, check_error, scratch
 
@@ -133,6 +135,10 @@ class _Socket:
         assert all(len(piece) <= size for piece in self._pieces)
         return self._pieces.pop(0)
 
+    def sendmsg(self, *message: object) -> int:
+        """Send it nowhere."""
+        return 1
+
     def setsockopt(self, *option: object) -> None:
         """There is no limit to take away."""
 
@@ -140,14 +146,15 @@ class _Socket:
 def answer_of(pieces: Iterable[bytes]) -> tuple[object, list[bytes]]:
     """What `create` makes of an answer, and what it shows meanwhile."""
     shown: list[bytes] = []
-    before = progress.write_if_possible
+    before, run = progress.write_if_possible, call_module.run
     progress.write_if_possible = lambda fd, line: shown.append(line)
+    call_module.run = lambda words: len(words)
     try:
         return _read_reply(_Socket(pieces), parse_argv(["create", "c"]))[:2], shown  # type: ignore[arg-type]
     except ConnectionError as error:
         return str(error), shown
     finally:
-        progress.write_if_possible = before
+        progress.write_if_possible, call_module.run = before, run
 
 
 def reply(data: bytes) -> None:
@@ -191,7 +198,7 @@ def shim(data: bytes) -> None:
     ended = found._targets["c"] = Awaited()
     output = found._table.incoming[1] = Incoming(cast("Link", _Sent()), 1, "stdout", print)
     typed = found._table.outgoing[2] = Outgoing(cast("Link", _Sent()), 2)
-    frames = Frames(partial(found._dispatch, link))
+    frames = Frames(partial(found._dispatch, link), found._longest)
     try:
         for place in range(0, len(data), 7):
             frames.feed(memoryview(data)[place : place + 7])
@@ -200,7 +207,9 @@ def shim(data: bytes) -> None:
     assert not reply.came or isinstance(reply.value, dict)
     assert not ended.came or -65 < os.waitstatus_to_exitcode(ended.value) < 256
     assert sum(map(len, output._waiting)) <= min(WINDOW, len(data))
-    assert typed._allowed >= WINDOW
+    assert typed._allowed == WINDOW
+    assert {*found.short_of_memory, *found.without_files} <= {"c"}
+    assert len(frames._rest) <= LONGEST_FRAME
 
 
 class _Sent:

@@ -88,7 +88,7 @@ TARGETS: dict[str, Target] = {
     "reply": Target(
         "the answer to create",
         frames.reply,
-        (b"\0", b"\1why", b"\xfewait\0\xffscrun: x\n\0\xfdl\0\0"),
+        (b"\0", b"\1why", b"\xfewait\0\xffscrun: x\n\0\xfdl\0\0", b"\xfc4\0true\0", b"\xfcl\0"),
     ),
     "attach": Target(
         "the frames of attach", frames.attached, (frame(DATA, b"x") + frame(b"w", b"\0" * 4),)
@@ -132,6 +132,7 @@ TARGETS: dict[str, Target] = {
             + shim.frame(shim.EVENT, 0, json.dumps(HELLO).encode()),
             shim.frame(shim.REPLY, 0, b'{"call": 1, "status": 0, "text": "x"}')
             + shim.frame(shim.EVENT, 0, b'{"event": "ended", "target": "c", "status": 256}'),
+            shim.frame(shim.EVENT, 0, b'{"event": "ended", "target": "c", "status": 510}'),
             shim.frame(shim.DATA, 1, b"shown") + shim.frame(shim.END, 1),
             shim.frame(shim.CREDIT, 2, b"\0\0\1\0") + shim.frame(shim.CLOSED, 2),
         ),
