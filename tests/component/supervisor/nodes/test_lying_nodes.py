@@ -214,7 +214,7 @@ async def test_a_resumed_shim_that_lies(lie: dict[str, object]) -> None:
 
             assert isinstance(shim, ResumedShim)
             call = await peer.call("resume")
-            assert await peer.dial({"port": call["addresses"][0][1], "secret": call["secret"]})
+            assert await peer.dial({**call, "port": call["addresses"][0][1]})
             await peer.event(event="resumed", token=call["token"], **{"times": 1, **lie})
     finally:
         with trio.CancelScope(shield=True):
