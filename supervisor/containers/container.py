@@ -18,7 +18,13 @@ _NOTICING = 5.0
 
 
 class Container(Lifecycle):
-    """A container of this supervisor."""
+    """A container of this supervisor.
+
+    Attributes:
+        is_being_killed: Whether somebody has sent SIGKILL, which need not have arrived yet.
+    """
+
+    is_being_killed = False
 
     @property
     def state(self) -> bytes:
@@ -91,6 +97,7 @@ class Container(Lifecycle):
 
     def is_to_be_killed(self) -> None:
         """Have a successor call `begin_to_kill` if we die before we have done it."""
+        self.is_being_killed = True
         self._deposit.note(killed=True)
 
     def begin_to_kill(self) -> None:

@@ -232,7 +232,7 @@ class ClientRequest:
             found = self._containers.find(self._id)
         except ScrunError:
             return b""
-        if not isinstance(found, Container):
+        if not isinstance(found, Container) or found.is_being_killed:
             return b""
         await found.notice()
         if found.phase not in (Phase.WAITING, Phase.STARTING, Phase.RUNNING):

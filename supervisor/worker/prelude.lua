@@ -12,6 +12,7 @@ local pcall, xpcall, setmetatable, getmetatable = pcall, xpcall, setmetatable, g
 local collectgarbage, rawget, pairs, globals = collectgarbage, rawget, pairs, _G
 local format, floor, traceback = string.format, math.floor, debug.traceback
 local tmpfile, close_file, file_type = io.tmpfile, io.close, io.type
+local open_file, temporary_name, remove_file = io.open, os.tmpname, os.remove
 local load_chunk = loadstring or load
 local before_5_2 = _VERSION == "Lua 5.1"
 
@@ -132,9 +133,41 @@ function Pipe:close()
 	return self.status == 0 or nil, "exit", self.status
 end
 
+-- A command that is written to runs when it is closed: then all of its input is there.
+local Input = {}
+Input.__index = Input
+
+function Input:write(...)
+	for number = 1, select("#", ...) do
+		local part = select(number, ...)
+		if type(part) ~= "string" and type(part) ~= "number" then
+			error(format("bad argument #%d to 'write' (string expected, got %s)", number, type(part)), 2)
+		end
+		self.file:write(part)
+	end
+	return self
+end
+function Input:flush() return true end
+function Input:setvbuf() return true end
+function Input:close()
+	self.file:close()
+	local command = format("{ %s\n} <'%s'", self.command, self.name)
+	local status, output = run("command", command, "io.popen")
+	remove_file(self.name)
+	if output ~= "" then host.log("info", output) end
+	if before_5_2 then return true end
+	return status == 0 or nil, "exit", status
+end
+
 function io.popen(command, mode)
+	if mode == "w" or mode == "wb" then
+		local name = temporary_name() -- has no character that a shell minds
+		local file, problem = open_file(name, "wb")
+		if not file then return nil, problem end
+		return setmetatable({ file = file, name = name, command = text(command, "io.popen") }, Input)
+	end
 	if mode ~= nil and mode ~= "r" and mode ~= "rb" then
-		return nil, "io.popen: only mode \"r\"; slurm.allocator_command takes a here-document"
+		return nil, format("io.popen: %s: invalid mode", shown(mode))
 	end
 	local status, output = run("output", command, "io.popen")
 	local file, problem = tmpfile()
@@ -146,12 +179,12 @@ end
 
 function io.close(...)
 	local file = ...
-	if getmetatable(file) == Pipe then return file:close() end
+	if getmetatable(file) == Pipe or getmetatable(file) == Input then return file:close() end
 	return close_file(...)
 end
 
 function io.type(value)
-	if getmetatable(value) == Pipe then value = value.file end
+	if getmetatable(value) == Pipe or getmetatable(value) == Input then value = value.file end
 	return file_type(value)
 end
 

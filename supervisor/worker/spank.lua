@@ -22,10 +22,16 @@ local NAME_LENGTH, VALUE_LENGTH = 75, 131000
 -- SPANK
 
 local SPANK = { SUCCESS = 0, FAILURE = -1 }
-function SPANK.log_error(...) host.log("error", message(...)) return -1 end
+-- the plugin's own returns nothing, so `return SPANK.log_error(…)` is success
+function SPANK.log_error(...) host.log("error", message(...)) end
 function SPANK.log_info(...) host.log("info", message(...)) end
 function SPANK.log_verbose(...) host.log("verbose", message(...)) end
 function SPANK.log_debug(...) host.log("debug", message(...)) end
+local LEVELS = { [-1] = "error", [0] = "info", [1] = "verbose", [2] = "debug" }
+function SPANK._log_msg(level, words)
+	if LEVELS[tonumber(level)] then host.log(LEVELS[tonumber(level)], shown(words)) end
+	if tonumber(level) == -1 then return -1 end
+end
 globals.SPANK = SPANK
 
 -- The handle
@@ -43,6 +49,12 @@ local function handle(value, name)
 	if type(value) ~= "table" then
 		error(format("call it with a colon: spank:%s(...)", name), 3)
 	end
+end
+
+-- What is not a number is 0; a fraction is cut off.
+local function whole(value)
+	local number = tonumber(value) or 0
+	return number < 0 and -floor(-number) or floor(number)
 end
 
 local function copy(list)
@@ -71,10 +83,10 @@ function Handle.get_item(self, name, id)
 	if name == "S_TASK_EXIT_STATUS" then return task_status(value) end
 	if type(value) ~= "table" then return value end
 	if not match(name, "_TO_") then return copy(value) end
-	if type(id) ~= "number" then
+	if not tonumber(id) then
 		error(format("bad argument #2 to 'get_item' (number expected, got %s)", type(id)), 2)
 	end
-	local found = value[id]
+	local found = value[floor(tonumber(id))]
 	if found == nil then return nil, "Id/PID does not exist on this node" end
 	return found
 end
@@ -100,9 +112,8 @@ local function environment(kind, prefix)
 		value = text(value, 2, prefix .. "setenv")
 		if not found then return nil, reason end
 		if match(value, "%z") or #found + #value > VALUE_LENGTH then return nil, BAD end
-		if state[kind][found] ~= nil and (not overwrite or overwrite == 0) then
-			return nil, EXISTS
-		end
+		local overwrites = overwrite == true or whole(overwrite) ~= 0
+		if state[kind][found] ~= nil and not overwrites then return nil, EXISTS end
 		state[kind][found] = value
 		host.set(kind, found, value)
 		return true
@@ -121,35 +132,33 @@ environment("control", "job_control_")
 
 -- Options
 
-local function whole(value, member)
-	if value == nil then return 0 end
-	if value == true then return 1 end
-	if value == false then return 0 end
-	local number = tonumber(value)
-	if not number then error(format("spank option: %s: number expected", member), 0) end
-	return floor(number)
-end
-
-local function described(option, env)
+-- Return the members of an option, checked.
+local function members(option, env)
 	if type(option) ~= "table" then
 		error(format("spank option: table expected, got %s", type(option)), 0)
 	end
+	local words = {}
 	for _, member in ipairs({ "name", "usage" }) do
-		if type(option[member]) ~= "string" then
+		local kind = type(option[member])
+		if kind ~= "string" and kind ~= "number" then
 			error(format("spank option: Required field \"%s\" missing from spank option table", member), 0)
 		end
+		words[member] = tostring(option[member])
 	end
-	if not match(option.name, "^%w[%w_.-]*$") or #option.name > NAME_LENGTH then
-		error(format("spank option: %s: not a valid name of an option", option.name), 0)
+	if not match(words.name, "^%w[%w_.-]*$") or #words.name > NAME_LENGTH then
+		error(format("spank option: %s: not a valid name of an option", words.name), 0)
 	end
-	local takes = whole(option.has_arg, "has_arg")
+	-- a boolean in the manual
+	local takes = option.has_arg == true and 1 or whole(option.has_arg)
 	if takes < 0 or takes > 2 then error("spank option: has_arg: 0, 1 or 2 expected", 0) end
 	if option.cb ~= nil and type(env[option.cb]) ~= "function" then
 		error(format("Unable to find spank option cb function %s", shown(option.cb)), 0)
 	end
-	host.register(option.name, option.usage, takes, shown(option.arginfo or ""),
-		option.cb and shown(option.cb) or "", whole(option.val, "val"))
+	return words.name, words.usage, takes, shown(option.arginfo or ""),
+		option.cb and shown(option.cb) or "", whole(option.val)
 end
+
+local function described(option, env) host.register(members(option, env)) end
 
 function Handle.register_option(self, option)
 	handle(self, "register_option")
@@ -160,11 +169,9 @@ end
 
 function Handle.getopt(self, option)
 	handle(self, "getopt")
-	if type(option) ~= "table" or type(option.name) ~= "string" then
-		error("bad argument #1 to 'getopt' (option table expected)", 2)
-	end
+	local name = members(option, owners[self])
 	if not state.asks then return nil, "Item not available from this callback" end
-	local given = state.given[option.name]
+	local given = state.given[name]
 	if given == nil then return nil, "Option unused" end
 	return given
 end
@@ -196,14 +203,21 @@ local function options_of(index)
 		local listed = rawget(scripts[index], "spank_options")
 		if listed == nil then return end
 		if type(listed) ~= "table" then error("spank_options: table expected", 0) end
+		-- its keys may be names, whose order nobody knows
+		local count = #listed
 		for _, option in ipairs(listed) do described(option, scripts[index]) end
+		for key, option in pairs(listed) do
+			local is_told = type(key) == "number" and key % 1 == 0 and key >= 1 and key <= count
+			if not is_told then described(option, scripts[index]) end
+		end
 	end)
 end
 
 local function callbacks(index)
 	local found = {}
 	for name, value in pairs(scripts[index]) do
-		if type(name) == "string" and type(value) == "function" and match(name, "^slurm_spank_") then
+		-- to call what is not a function is an error, when it is called
+		if type(name) == "string" and value ~= nil and match(name, "^slurm_spank_") then
 			found[#found + 1] = name
 		end
 	end
@@ -228,6 +242,10 @@ local function call_back(index, name, val, argument, remote)
 	return guarded(scripts[index][name], val, argument, remote)
 end
 
-local function failed(result) return tonumber(result) == -1 end
+-- Of a phase what is below 0 is a failure, of an option's function what is not 0.
+local function failed(result, of_option)
+	local number = whole(result)
+	if number < 0 or (of_option and number ~= 0) then return format("%d", number) end
+end
 
 return load_script, options_of, callbacks, begin, call, call_back, failed

@@ -15,14 +15,15 @@ without argument. To the supervisor::
 
     opened SCRIPT...      each JSON: `error` and `trace`, or `functions`, `unknown` and `options`
     called FAILED ERROR TRACEBACK CHANGE...
-           FAILED is "1" or empty; CHANGE is `job+NAME=VALUE`, `job-NAME`, the same with
-           `control`, or `option` and JSON
+           FAILED is the number that it has returned, or empty; CHANGE is `job+NAME=VALUE`,
+           `job-NAME`, the same with `control`, or `option` and JSON
 """
 
 from __future__ import annotations
 
 import json
 import os
+import stat
 from typing import TYPE_CHECKING, Any
 
 from scrun.settings.spank.callbacks import CALLBACKS
@@ -40,13 +41,17 @@ _HERE = os.path.dirname(__file__)
 class Changes:
     """Collects the changes that a script makes during a call, by functions for Lua."""
 
-    def __init__(self, host: Host, *, own_environment: bool) -> None:
+    def __init__(
+        self, host: Host, table: Callable[[object], Value], *, own_environment: bool
+    ) -> None:
         """Start without any.
 
         Args:
             host: For messages.
+            table: Makes a list one of Lua's.
             own_environment: Whether this process has the job's environment.
         """
+        self._table = table
         self._host = host
         self._own = own_environment
         self.made: list[bytes] = []
@@ -62,7 +67,20 @@ class Changes:
             "getenv": lambda name: os.environb.get(name),
             "id": lambda kind: getattr(os, "get" + kind.decode())(),
             "uname": _uname,
+            "file": self._of_a_file,
+            "syslog": _syslog,
         }
+
+    def _of_a_file(self, name: bytes, *arguments: bytes) -> tuple[object, ...]:
+        """Call a function of `posix.lua` about a file."""
+        try:
+            result = _OF_FILES[name.decode()](*arguments)
+        except OSError as error:
+            where = os.fsencode(error.filename) + b": " if error.filename else b""
+            return None, where + (error.strerror or "").encode(), error.errno
+        if isinstance(result, list):
+            return (self._table(result),)
+        return (0 if result is None else result,)
 
     def set(self, kind: bytes, name: bytes, value: bytes) -> None:
         """Set a variable."""
@@ -104,7 +122,8 @@ class LuaContext:
         self._is_job_script = context == b"job_script"
         self._runtime = LuaRuntime(version.decode(), int(memory))
         host = Host(supervisor, int(limit))
-        self._changes = Changes(host, own_environment=context in (b"allocator", b"local"))
+        own = context in (b"allocator", b"local")
+        self._changes = Changes(host, self._table, own_environment=own)
         *_, guarded, message, shown = prelude(self._runtime, host, "")
         functions = self._runtime.table(self._changes.functions())
         compiled = [self._compile(name) for name in ("spank.lua", "posix.lua")]
@@ -147,7 +166,7 @@ class LuaContext:
     def call(self, index: int, function: bytes, state: bytes) -> list[bytes]:
         """Call one of the functions of a script."""
         arguments = self._tell(state)
-        return self._result(lambda: self._call(index, function, arguments))
+        return self._result(lambda: self._call(index, function, arguments), of_option=False)
 
     def call_back(self, fields: list[bytes]) -> list[bytes]:
         """Call the function of an option."""
@@ -155,7 +174,8 @@ class LuaContext:
         self._tell(state)
         given = argument if kind else None
         return self._result(
-            lambda: self._call_back(int(index), function, int(val), given, remote == b"1")
+            lambda: self._call_back(int(index), function, int(val), given, remote == b"1"),
+            of_option=True,
         )
 
     def _tell(self, state: bytes) -> Value:
@@ -167,10 +187,10 @@ class LuaContext:
         self._begin(self._table(values))
         return self._table(arguments)
 
-    def _result(self, call: Callable[[], tuple[Value, ...]]) -> list[bytes]:
+    def _result(self, call: Callable[[], tuple[Value, ...]], *, of_option: bool) -> list[bytes]:
         failed, reason, trace = b"", "", ""
         try:
-            failed = b"1" if self._failed(checked(self._runtime, call())) else b""
+            failed = self._failed(checked(self._runtime, call()), of_option) or b""
         except Failed as error:
             reason, trace = error.reason, error.trace
         finally:
@@ -201,6 +221,44 @@ def _uname(form: bytes) -> bytes:
     for letter, text in zip("snrvm", os.uname(), strict=True):
         form = form.replace(b"%" + letter.encode(), text.encode())
     return form
+
+
+def _syslog(ident: bytes, level: float, text: bytes) -> None:
+    import syslog
+
+    syslog.openlog(ident.decode(errors="replace"), syslog.LOG_PID, syslog.LOG_USER)
+    syslog.syslog(int(level) & 7, text.replace(b"\0", b"").decode(errors="replace"))
+
+
+def _access(path: bytes, mode: bytes) -> None:
+    wanted = {"f": os.F_OK, "r": os.R_OK, "w": os.W_OK, "x": os.X_OK}
+    asked = sum(wanted.get(letter, 0) for letter in set(mode.decode(errors="replace")))
+    if not os.access(path, asked):
+        os.stat(path)
+        raise OSError(13, os.strerror(13), path)
+
+
+def _stat(path: bytes) -> list[object]:
+    found = os.lstat(path)
+    names = ("dev", "ino", "nlink", "uid", "gid", "size", "atime", "mtime", "ctime")
+    numbers: list[object] = [int(getattr(found, f"st_{name}")) for name in names]
+    letters = stat.filemode(found.st_mode)
+    return [*numbers, _KINDS.get(letters[0], "?"), letters[1:]]
+
+
+_KINDS = {
+    "-": "regular", "d": "directory", "l": "link", "b": "block device", "c": "character device",
+    "p": "fifo", "s": "socket",
+}  # fmt: skip
+_OF_FILES: dict[str, Callable[..., object]] = {
+    "mkdir": os.mkdir,
+    "rmdir": os.rmdir,
+    "unlink": os.unlink,
+    "chmod": lambda path, mode: os.chmod(path, int(mode)),
+    "access": _access,
+    "stat": _stat,
+    "getcwd": os.getcwdb,
+}
 
 
 def serve_stack(supervisor: Supervisor, request: list[bytes]) -> None:

@@ -11,6 +11,8 @@ from scrun.settings.spank.callbacks import CALLBACKS
 from tests import CHECKOUT
 
 HOWTO = CHECKOUT / "docs" / "howto"
+_SPANK_LUA = CHECKOUT / "supervisor" / "worker" / "spank.lua"
+_OF_SPANK = ("test_lua_worker_commands.py", "test_lua_host.py")
 EXAMPLES = CHECKOUT / "docs" / "examples"
 SECTIONS = (
     "SYNOPSIS", "DESCRIPTION", "RETURN VALUE", "GLOBAL OPTIONS", "CREATE OPTIONS",
@@ -45,6 +47,26 @@ def test_every_callback_of_spank_is_in_the_page() -> None:
     text = (HOWTO / "spank.md").read_text()
     for name in CALLBACKS:
         assert re.search(rf"\b{name.removeprefix('slurm_spank_')}\b", text), name
+
+
+def test_every_row_about_spank_lua_has_a_test() -> None:
+    """Each function, option and return of the plugin; so no difference is only said."""
+    page = (CHECKOUT / "docs" / "reference" / "spank-lua.md").read_text()
+    lines = [line.strip("| ") for line in page.splitlines() if line.startswith("| ")]
+    told = [line.partition(" | ")[0] for line in lines if not line.startswith("row | ")]
+    table = (CHECKOUT / "tests" / "data" / "spank-lua-rows.tsv").read_text().splitlines()
+    tests = dict(line.split("\t") for line in table)
+    assert told == [*tests]
+    defined = {
+        name
+        for path in (CHECKOUT / "tests").rglob("test_*.py")
+        if "spank" in path.name or path.name in ("test_plugstack.py", *_OF_SPANK)
+        for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
+    }
+    assert set(tests.values()) - defined == set()
+    methods = re.findall(r"Handle\.(\w+)\(|SPANK\.(\w+)\(", _SPANK_LUA.read_text())
+    for name in {first or second for first, second in methods}:
+        assert re.search(rf"\b{name}\b", page), name
 
 
 def test_the_plugin_s_entry_points_are_those_of_the_example() -> None:

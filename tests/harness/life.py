@@ -242,8 +242,8 @@ class Life:
         self.site.must("kill", self.id, signal, timeout=timeout)
 
     def delete(self, timeout: float = TIMEOUT) -> None:
-        """`scrun delete`."""
-        self.must("delete", timeout=timeout)
+        """`scrun delete --force`: without that a line says that it was running."""
+        self.must("delete", "--force", timeout=timeout)
 
     # The container's side
 

@@ -208,7 +208,7 @@ class Scripts:
         if not failed:
             return ""
         last_error = self._worker.last_error
-        return f"{path}: {function} returned -1" + (f": {last_error}" if last_error else "")
+        return f"{path}: {function} returned {failed}" + (f": {last_error}" if last_error else "")
 
     def _change(self, context: Context, member: LoadedScript, change: str) -> None:
         if change.startswith("option"):

@@ -62,7 +62,7 @@ def test_one_that_was_detached(site: Site) -> None:
     wait_while("the first", Path(f"/proc/{first}").exists)
     second = int(pid_file.read_text())
     assert f'"pid": {second}' in site.must("state", "one")
-    site.must("delete", "one")
+    site.must("delete", "--force", "one")
     wait_while("the second", Path(f"/proc/{second}").exists)
 
 

@@ -89,7 +89,7 @@ def test_keep(site: Site) -> None:
     assert site.run(*words).returncode == 3
     assert ids(site) == ["one"]
     assert '"org.scrun.exit_status": "3"' in site.must("state", "one")
-    site.must("delete", "one")
+    site.must("delete", "--force", "one")
 
 
 @pytest.mark.covers("scrun run: in the foreground")
@@ -114,7 +114,7 @@ def test_one_that_is_killed_leaves_no_container(site: Site) -> None:
         assert process.stdout.readline() == b"up\n"
         process.kill()
     wait_until("its end", lambda: '"stopped"' in site.run("state", "one").stdout)
-    site.must("delete", "one")
+    site.must("delete", "--force", "one")
 
 
 @pytest.mark.covers("scrun run: in the foreground")
@@ -261,7 +261,7 @@ def test_the_reaper_is_ended(at: At, number: int) -> None:
     os.kill(reaper(site), number)
     assert process.wait(30) == 125
     assert '"org.scrun.exit_status": "125"' in site.must("state", "one")
-    site.must("delete", "one")
+    site.must("delete", "--force", "one")
     site.settle()
 
 
@@ -415,7 +415,7 @@ def test_detached_from_a_command_substitution(site: Site) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "it is \n", "")
     # by two pipes: nobody knows which was first
     wait_until("its output", lambda: sorted(site.must("logs", "one").split()) == ["err", "out"])
-    site.must("delete", "one")
+    site.must("delete", "--force", "one")
 
 
 @pytest.mark.covers("scrun run --detach", "scrun logs, attach")
@@ -436,7 +436,7 @@ def test_detached_from_a_terminal(at: At) -> None:
         assert site.must("logs", *words, "--since", "1h", "one") == everything
         assert site.must("logs", *words, "--since", "2990-01-01", "one") == ""
     assert '"org.scrun.exit_status": "4"' in site.must("state", "one")
-    site.must("delete", "one")
+    site.must("delete", "--force", "one")
 
 
 @pytest.mark.covers("scrun run --detach")
@@ -455,7 +455,7 @@ def test_detached_elsewhere(site: Site) -> None:
     assert "it runs" not in site.must("logs", "--messages", "one")
     os.kill(int(pid_file.read_text()), signal.SIGKILL)
     wait_until("its end", lambda: '"stopped"' in site.must("state", "one"))
-    site.must("delete", "one")
+    site.must("delete", "--force", "one")
 
 
 @pytest.mark.covers("scrun logs, attach")
@@ -475,7 +475,7 @@ def test_attach(at: At) -> None:
     at.screen.read_until("got end")
     assert process.wait(30) == 6
     assert "got first" in site.must("logs", "one")
-    site.must("delete", "one")
+    site.must("delete", "--force", "one")
 
 
 @pytest.mark.covers("scrun logs, attach")
@@ -490,7 +490,7 @@ def test_attach_without_a_terminal(at: At) -> None:
     process.send_signal(signal.SIGINT)  # as ^C does, for the terminal is as it was
     at.screen.read_until("bye")
     assert process.wait(30) == 8
-    site.must("delete", "one")
+    site.must("delete", "--force", "one")
 
 
 @pytest.mark.covers("scrun logs, attach")
@@ -536,7 +536,7 @@ def test_a_supervisor_that_dies(make_site: MakeSite) -> None:
     assert b"out\n" + followed == site.must("logs", "one").encode()
     viewer.communicate(timeout=30)
     assert (follower.returncode, viewer.returncode) == (0, 137)
-    site.must("delete", "one")
+    site.must("delete", "--force", "one")
     at.close()
 
 

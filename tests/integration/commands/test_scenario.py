@@ -646,6 +646,11 @@ def test_several_are_deleted_and_a_line_says_which_ran(site: Site) -> None:
     gone.start().wait_for("running")
     gone.kill("KILL")
     assert gone.wait() == 137
+    killed = site.life("sleep", "600", container="e").created().start()
+    killed.wait_for("running")
+    killed.kill("KILL")
+    site.must("delete", "e")  # without a line, whether the signal has arrived or not
+    assert killed.wait() == 137
     done = site.run("delete", "nobody", "a", "b", "d")
     assert done.returncode == 1
     assert done.stdout == ""

@@ -161,7 +161,7 @@ def test_one_that_ends_meanwhile_has_its_status(make_site: MakeSite, place: str,
         assert running.wait(30) == 9
         assert running.communicate() == (b"bye\n", b"")
         assert '"org.scrun.exit_status": "9"' in site.must("state", "c")
-        site.must("delete", "c")
+        site.must("delete", "--force", "c")
     site.settle(20)
 
 
@@ -261,7 +261,7 @@ def test_both_are_killed(make_site: MakeSite, place: str, how: str) -> None:
         running.communicate()
         for command in ("attach", "pause", "resume"):
             assert "its supervisor is gone" in site.fails(command, "one")
-        site.must("delete", "one")
+        site.must("delete", "--force", "one")
     site.settle(20)
 
 
@@ -291,7 +291,7 @@ def test_its_keepalive_is_killed_meanwhile(make_site: MakeSite, how: str) -> Non
         assert life.wait(30) == 137
     wait_until("its end", lambda: '"stopped"' in site.must("state", container))
     assert '"org.scrun.reason": "cancelled"' in site.must("state", container)
-    site.must("delete", container)
+    site.must("delete", "--force", container)
     site.settle(20)
 
 

@@ -104,7 +104,7 @@ def test_delete_cancels_the_job(make_site: MakeSite) -> None:
     kill_all(site)
     [job] = site.jobs()
     cluster.slurm("scontrol", "update", f"JobId={job.split()[0]}", "Comment=of the site")
-    site.must("delete", life.id, timeout=60)
+    site.must("delete", "--force", life.id, timeout=60)
     wait_while("the job", lambda: [job for job in site.jobs() if "COMPLETING" not in job], 5)
     site.settle(20)
 

@@ -404,7 +404,7 @@ def test_an_anchor_that_says_anything(site: Site, witness: Life) -> None:
         ours.sendall(b"TERM\n")
         ours.settimeout(QUICKLY)
         assert ours.recv(10) == b"5\n"
-    site.must("delete", "odd")
+    site.must("delete", "--force", "odd")
 
 
 # Records
@@ -455,7 +455,7 @@ def test_a_damaged_record(site: Site, witness: Life, kind: str) -> None:
     assert row["status"] == "unknown"
     refused(site, "start", "old")
     refused(site, "exec", "old", "true")
-    site.must("delete", "old")
+    site.must("delete", "--force", "old")
     assert not directory.exists()
 
 
@@ -466,7 +466,7 @@ def test_a_record_that_is_no_file(site: Site, witness: Life, kind: str) -> None:
     PUT[kind](path)
     refused(site, "state", "old")
     assert " unknown " in site.must("list")
-    site.must("delete", "old")
+    site.must("delete", "--force", "old")
     assert not directory.exists()
 
 
@@ -477,7 +477,7 @@ def test_records_of_other_versions(site: Site, witness: Life) -> None:
         state = json.loads(site.must("state", "old"))
         assert (state["id"], state["status"], state["pid"]) == ("old", "stopped", 0)
         assert "old  " in site.must("list")
-        site.must("delete", "old")
+        site.must("delete", "--force", "old")
         assert not directory.exists()
 
 
@@ -487,4 +487,4 @@ def test_a_record_whose_job_is_none(site: Site, witness: Life) -> None:
     said = refused(site, "delete", "--force", "old")
     assert f"{directory}/state.json: " in said
     (directory / "state.json").write_bytes(record())
-    site.must("delete", "old")
+    site.must("delete", "--force", "old")

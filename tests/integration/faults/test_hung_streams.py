@@ -79,7 +79,7 @@ def test_standard_error_on_a_file_system_that_hangs(site: Site, disk: Disk) -> N
         run.stdout.close()
         assert run.stdin is not None
         run.stdin.close()
-        site.must("delete", "one")
+        site.must("delete", "--force", "one")
         other.kill("KILL")
         other.wait(30)
         other.delete(60)
@@ -138,7 +138,7 @@ def test_a_command_is_ended_while_the_supervisor_does_not_answer(
         assert (time.monotonic() - began < 8) is (times > 1)
     os.kill(supervisor, signal.SIGCONT)
     wait_until("the end of the container", lambda: '"stopped"' in site.must("state", "one"), 30)
-    site.must("delete", "one")
+    site.must("delete", "--force", "one")
     other.kill("USR1")
     assert other.wait(30) == 3
     other.delete(60)

@@ -51,4 +51,4 @@ def test_it_is_what_the_container_ended_by(make_site: MakeSite, again: bool) -> 
     state = json.loads(site.must("state", "c1"))
     assert state["annotations"]["org.scrun.reason"] == "killed"
     (site.base / "l" / "wait").unlink()
-    site.must("delete", "c1")
+    site.must("delete", "--force", "c1")

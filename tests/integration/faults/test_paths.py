@@ -213,7 +213,7 @@ def test_damaged_records(site: Site) -> None:
         if "unreadable" in kind:  # it may say which job there is still
             assert "Permission denied" in site.fails("delete", "--force", "damaged")
             (record / "state.json").chmod(0o700)
-        site.must("delete", "damaged", timeout=10)
+        site.must("delete", "--force", "damaged", timeout=10)
         assert not record.exists(), kind
 
 

@@ -127,7 +127,7 @@ def test_one_with_a_reaper_goes_on(make_site: MakeSite, how: str) -> None:
     site.must("kill", "one", "USR1")
     assert following.communicate(timeout=20)[0].decode() == "bye\n"
     assert json.loads(site.must("state", "one"))["annotations"]["org.scrun.exit_status"] == "7"
-    site.must("delete", "one")
+    site.must("delete", "--force", "one")
     site.settle(20)
 
 

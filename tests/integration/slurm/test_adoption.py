@@ -336,5 +336,5 @@ def test_the_output_of_a_detached_run(
     wait_until("its end", lambda: '"stopped"' in site.must("state", "one"), 60)
     assert site.must("logs", "one").encode() == numbers(150_000)
     assert "this one goes on" in site.must("logs", "--messages", "one")
-    site.must("delete", "one")
+    site.must("delete", "--force", "one")
     site.settle(20)

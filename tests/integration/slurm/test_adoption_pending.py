@@ -228,7 +228,7 @@ def test_however_often_it_dies(site: Site, dice: random.Random, kind: str) -> No
         state = site.must("state", "one")
         assert '"org.scrun.exit_status": "7"' in state.replace('":"', '": "'), state
         assert its_own(site.must("logs", "one")) == numbers(20_000)
-        site.must("delete", "one")
+        site.must("delete", "--force", "one")
         site.settle(20)
         return
     if kind == "terminal":

@@ -205,7 +205,7 @@ def test_the_output_of_a_detached_run(site: Site, dice: random.Random) -> None:
     wait_until("its end", lambda: '"stopped"' in site.must("state", "one"), 60)
     assert site.must("logs", "one").encode() == numbers(100_000)
     assert '"org.scrun.exit_status": "7"' in site.must("state", "one")
-    site.must("delete", "one")
+    site.must("delete", "--force", "one")
     site.settle(20)
 
 

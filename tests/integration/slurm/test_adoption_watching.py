@@ -54,7 +54,7 @@ def attached(site: Site) -> "tuple[subprocess.Popen[bytes], Terminal]":
 def deleted(site: Site) -> None:
     """Delete the container, which was adopted, and hold that nothing is left."""
     assert "this one goes on" in site.must("logs", "--messages", "one")
-    site.must("delete", "one")
+    site.must("delete", "--force", "one")
     site.settle(20)
 
 
@@ -199,7 +199,7 @@ def test_nobody_comes(make_site: MakeSite, command: str) -> None:
     assert process.wait(90) == (125 if command == "attach" else 1)
     said = output.all().decode().removeprefix("up\n")
     assert said == "scrun: container one is stopped: its supervisor is gone; delete it\n"
-    site.must("delete", "one")
+    site.must("delete", "--force", "one")
     site.settle(20)
 
 

@@ -278,7 +278,7 @@ def test_run_detached_returns_while_its_job_waits(site: Site) -> None:
     wait_until("its end", lambda: '"stopped"' in site.must("state", "one"))
     assert '"org.scrun.exit_status": "7"' in site.must("state", "one")
     assert said.read_text().splitlines()[-1] == "ran"
-    site.must("delete", "one")
+    site.must("delete", "--force", "one")
 
 
 @pytest.mark.covers("service its job waits: the start returns")

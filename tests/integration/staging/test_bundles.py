@@ -394,7 +394,7 @@ def test_batch_step_in_a_container(site: Site, bundle: Path, batch: Path) -> Non
     call(site, "sh", "-c", 'exec "$@" >batch.out', "sh", *detached)
     wait_until("its end", lambda: '"stopped"' in site.must("state", "c1"))
     assert batch.read_text() == MARK
-    site.must("delete", "c1")
+    site.must("delete", "--force", "c1")
 
 
 @pytest.mark.covers("guide Requesting: sbatch --wrap 'srun --container BUNDLE COMMAND'")

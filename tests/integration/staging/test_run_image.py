@@ -403,7 +403,7 @@ def test_an_id_that_is_taken_is_replaced(registry: Registry) -> None:
     assert registry.site.must("exec", "one", "sh", "-c", "echo $A") == "of the next\n"
     registry.site.must("image", "prune")
     assert images(registry) == [new]
-    registry.site.must("delete", "one")
+    registry.site.must("delete", "--force", "one")
 
 
 @HERE

@@ -159,7 +159,7 @@ def test_what_serves_it_is_killed(squash: Squash) -> None:
         os.kill(pid, signal.SIGKILL)
     wait_until("its end", lambda: '"stopped"' in squash.site.must("state", "one"))
     assert "its root file system went away" in squash.site.must("logs", "one")
-    squash.site.must("delete", "one")
+    squash.site.must("delete", "--force", "one")
 
 
 def test_it_is_to_be_unpacked(squash: Squash) -> None:

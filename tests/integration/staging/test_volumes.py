@@ -86,7 +86,7 @@ def test_side_by_side(site: Site, volume: Path) -> None:
     assert (volume / "go").exists()
     wait_until("it has ended", lambda: '"stopped"' in site.must("state", done))
     wait_until("its answer is here", lambda: (volume / "answer").exists())
-    site.must("delete", done)
+    site.must("delete", "--force", done)
     assert left(site) == []
 
 
@@ -116,7 +116,7 @@ def test_what_both_have_changed(site: Site, volume: Path) -> None:
     assert (volume / "file").read_text() == "mine"
     [kept] = left(site)
     assert (site.root / kept / "data" / "file").read_text() == "theirs\n"
-    site.must("delete", name)
+    site.must("delete", "--force", name)
     shutil.rmtree(site.root / kept)
 
 

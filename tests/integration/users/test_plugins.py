@@ -197,7 +197,7 @@ def test_the_stager_undoes_what_a_dead_supervisor_left(place: Site) -> None:
     assert json.loads((record / "state.json").read_text())["stager"] == "throwaway"
     place.kill_supervisors()
     life.wait()
-    place.must("delete", life.id)
+    place.must("delete", "--force", life.id)
     assert not record.exists()
     assert not (place.rootfs / "etc" / "changed").exists()
 

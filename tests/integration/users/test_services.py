@@ -201,7 +201,7 @@ def test_cron(site: Site) -> None:
             assert report.read_text() == "no terminal\n"
         finally:
             cron.terminate()
-    site.must("delete", "web")
+    site.must("delete", "--force", "web")
     wait_until("the end of the report", lambda: site.must("list", "--quiet") == "")
 
 

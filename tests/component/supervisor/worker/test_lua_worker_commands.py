@@ -61,7 +61,10 @@ async def test_popen_and_execute(bench: Bench, lua: Lua) -> None:
     for line in io.popen("echo a; echo b", "r"):lines() do io.write(line, ";") end
     local fine = io.popen("true")
     print(fine:read("*a") == "", io.close(fine))
-    print(select("#", io.popen("cat", "w")), io.popen("cat", "w"))
+    print(select("#", io.popen("cat", "x")), io.popen("cat", "x"))
+    local into = io.popen("cat >written; exit 4", "w")
+    print(io.type(into), into:write("a", 1):write("b'$x") == into, into:close())
+    print(io.type(into), io.open("written"):read("*a"))
     print(os.execute(), os.execute("true"))
     print(os.execute("echo said; exit 2"))
     local file = io.tmpfile()
@@ -76,7 +79,9 @@ async def test_popen_and_execute(bench: Bench, lua: Lua) -> None:
         "file\t1\ttrue\t" + ("true" if first else "nil\texit\t3"),
         "closed file",
         "a;b;true\t" + ("true" if first else "true\texit\t0"),
-        '2\tnil\tio.popen: only mode "r"; slurm.allocator_command takes a here-document',
+        "2\tnil\tio.popen: x: invalid mode",
+        "file\ttrue\t" + ("true" if first else "nil\texit\t4"),
+        "closed file\ta1b'$x",
         "1\t0" if first else "true\ttrue\texit\t0",
         "512" if first else "nil\texit\t2",
         "file\ttrue\tclosed file\tnil",

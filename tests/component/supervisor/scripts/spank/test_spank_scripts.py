@@ -125,12 +125,14 @@ async def test_items_that_need_an_id(bench: SpankBench, lua: Lua) -> None:
     local name = "S_JOB_LOCAL_TO_GLOBAL_ID"
     say(spank:get_item(name, 0), spank:get_item(name, 1))
     say(spank:get_item("S_JOB_PID_TO_LOCAL_ID", 99), spank:get_item("S_JOB_PID_TO_LOCAL_ID", 98))
-    say(pcall(spank.get_item, spank, "S_JOB_PID_TO_LOCAL_ID"))"""
+    say(pcall(spank.get_item, spank, "S_JOB_PID_TO_LOCAL_ID"))
+    say(spank:get_item(name, "0"))"""
     said = await bench.says(
         body, callback="slurm_spank_task_exit", context="remote", lua=lua, facts=facts
     )
     assert said[:2] == ["0 nil Id/PID does not exist on this node"] * 2
     assert said[2].endswith("bad argument #2 to 'get_item' (number expected, got nil)")
+    assert said[3] == "0"
 
 
 @pytest.mark.covers("spank-lua S_TASK_EXIT_STATUS: status, exitcode, termsig, core")
@@ -192,6 +194,36 @@ async def test_the_job_s_environment(bench: SpankBench, lua: Lua) -> None:
     assert bench.variables.changed == {"A": "4", "N": None}
 
 
+@pytest.mark.covers("spank-lua getenv, setenv, unsetenv")
+async def test_what_overwrites(bench: SpankBench, lua: Lua) -> None:
+    """A boolean in the manual, a number in the source."""
+    body = """
+    for _, value in ipairs({ false, 0, "0", 0.5, "x", {}, true, 1, "1", -1 }) do
+        say(spank:setenv("A", "2", value) == true)
+    end"""
+    assert await bench.says(body, lua=lua) == ["false"] * 6 + ["true"] * 4
+
+
+async def test_long_values(bench: SpankBench) -> None:
+    body = "spank:setenv('L', ('x'):rep(100000)) say(#spank:getenv('L'))"
+    assert await bench.says(body) == ["100000"]
+
+
+async def test_a_missing_function_is_success(bench: SpankBench) -> None:
+    async with bench.opened(bench.script("x = 1")) as (made, context):
+        await made.call(context, CALLBACK)
+    assert bench.said.lines == []
+
+
+async def test_a_function_that_is_defined_later(bench: SpankBench) -> None:
+    """What a script has is asked when it is loaded: without any function there is no worker."""
+    text = f"function slurm_spank_init() {CALLBACK} = function() SPANK.log_info('late') end end"
+    async with bench.opened(bench.script(text)) as (made, context):
+        await made.call(context, "slurm_spank_init")
+        await made.call(context, CALLBACK)
+    assert bench.said.lines == []
+
+
 @pytest.mark.covers("spank-lua job_control_setenv, job_control_getenv, job_control_unsetenv")
 async def test_the_job_control_environment(bench: SpankBench, lua: Lua) -> None:
     """job_control_setenv, job_control_getenv, job_control_unsetenv."""
@@ -230,7 +262,7 @@ async def test_log_functions(bench: SpankBench, lua: Lua) -> None:
     await bench.says(body, lua=lua)
     assert bench.said.lines == [
         ("error", "a.lua: bad: 1"), ("info", "a.lua: 100%"), ("verbose", "a.lua:     x|"),
-        ("debug", "a.lua: d"), ("info", "a.lua: -1 0 -1 nil"),
+        ("debug", "a.lua: d"), ("info", "a.lua: nil 0 -1 nil"),
     ]  # fmt: skip
 
 
@@ -312,7 +344,8 @@ async def test_getopt(bench: SpankBench, lua: Lua) -> None:
         ("{ name = 'x y', usage = 'y' }", "x y: not a valid name of an option"),
         ("{ name = ('x'):rep(76), usage = 'y' }", "not a valid name of an option"),
         ("{ name = 'x', usage = 'y', has_arg = 3 }", "has_arg: 0, 1 or 2 expected"),
-        ("{ name = 'x', usage = 'y', val = {} }", "val: number expected"),
+        ("{ name = {}, usage = 'y' }", 'Required field "name" missing from spank option table'),
+        ("first = { name = 'x' }", 'Required field "usage" missing from spank option table'),
         ("{ name = 'x', usage = 'y', cb = 'no' }", "Unable to find spank option cb function no"),
     ],
 )
@@ -333,7 +366,92 @@ async def test_a_callback_that_refuses(bench: SpankBench) -> None:
     assert told[0].endswith("a.lua: cb of --x=v returned -1: no such thing")
 
 
+@pytest.mark.covers("spank-lua SPANK OPTIONS: members of an option")
+async def test_what_members_of_an_option_may_be(bench: SpankBench, lua: Lua) -> None:
+    """What is not a number is 0, a number is a text, and the keys may be names."""
+    text = """
+    spank_options = { { name = "a", usage = 5, cb = "back", val = "vm", has_arg = "1" },
+        named = { name = "b", usage = "y", cb = "back", val = "7.9", has_arg = {} } }
+    function back(val, optarg) SPANK.log_info("%s %s", tostring(val), tostring(optarg)) end"""
+    async with bench.opened(bench.script(text), lua=lua) as (scripts, context):
+        found = {name: option.takes for name, (_, option) in context.options.items()}
+        assert found == {"a": 1, "b": 0}
+        assert context.options["a"][1].usage == "5"
+        await scripts.call_back(context, "a", "x")
+        await scripts.call_back(context, "b", None)
+    assert bench.said.texts() == ["a.lua: 0 x", "a.lua: 7 nil"]
+
+
+@pytest.mark.covers("spank-lua getopt")
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [
+        ("{ name = 'x' }", 'Required field "usage" missing'),
+        ("{ usage = 'x' }", 'Required field "name" missing'),
+        ("{ name = 'x', usage = 'y', cb = 'no' }", "Unable to find spank option cb function no"),
+        ("5", "table expected"),
+    ],
+)
+async def test_getopt_of_what_is_no_option(bench: SpankBench, option: str, reason: str) -> None:
+    [said] = await bench.says(f"say(pcall(spank.getopt, spank, {option}))")
+    assert said.startswith("false")
+    assert reason in said
+
+
+@pytest.mark.covers("spank-lua the callback: cb(val, optarg, remote)")
+@pytest.mark.parametrize(
+    ("result", "shown"), [("1", "1"), ("-2", "-2"), ("'3'", "3"), ("0.5", ""), ("{}", "")]
+)
+async def test_an_option_s_function_accepts_by_0(
+    bench: SpankBench, result: str, shown: str
+) -> None:
+    option = "{ name = 'x', usage = 'y', cb = 'cb' }"
+    text = f"function cb() return {result} end spank_options = {{ {option} }}"
+    script = bench.script(text)
+    if shown:
+        with failing() as told:
+            async with bench.opened(script) as (scripts, context):
+                await scripts.call_back(context, "x", None)
+        assert told[0].endswith(f"a.lua: cb of --x returned {shown}")
+    else:
+        async with bench.opened(script) as (scripts, context):
+            await scripts.call_back(context, "x", None)
+
+
 # --- failures
+
+
+@pytest.mark.covers("spank-lua -1 is failure, anything else success, no value too")
+@pytest.mark.parametrize("result", ["-2", "'-1'", "-1.5"])
+async def test_what_is_below_0_is_failure(bench: SpankBench, result: str) -> None:
+    """The plugin asks for that; its manual says -1."""
+    number = {"'-1'": "-1", "-1.5": "-1"}.get(result, result)
+    assert f"returned {number} (required" in await fails(
+        bench, f"function {CALLBACK}() return {result} end"
+    )
+
+
+@pytest.mark.covers("spank-lua -1 is failure, anything else success, no value too")
+@pytest.mark.parametrize("result", ["-0.5", "SPANK.log_error('no')", "SPANK._log_msg(0, 'x')"])
+async def test_what_only_looks_like_failure(bench: SpankBench, result: str) -> None:
+    script = bench.script(f"function {CALLBACK}() return {result} end")
+    async with bench.opened(script) as (made, context):
+        await made.call(context, CALLBACK)
+
+
+async def test_the_function_below_the_log_functions(bench: SpankBench) -> None:
+    body = "return SPANK._log_msg(-1, '100%')"
+    assert "returned -1: 100%" in await fails(bench, f"function {CALLBACK}() {body} end")
+    body = "for n = 0, 3 do SPANK._log_msg(n, n) end"
+    async with bench.opened(bench.script(f"function {CALLBACK}() {body} end")) as (made, context):
+        bench.said.lines.clear()
+        await made.call(context, CALLBACK)
+    levels = [(level, text.removeprefix("a.lua: ")) for level, text in bench.said.lines]
+    assert levels == [("info", "0"), ("verbose", "1"), ("debug", "2")]
+
+
+async def test_a_callback_that_is_no_function(bench: SpankBench) -> None:
+    assert "attempt to call a number" in await fails(bench, f"{CALLBACK} = 5")
 
 
 @pytest.mark.covers("spank-lua -1 is failure, anything else success, no value too")
@@ -471,6 +589,43 @@ async def test_posix_is_there_as_far_as_scripts_use_it(bench: SpankBench, lua: L
     uid = os.getuid()
     assert await bench.says(body, lua=lua) == [f"1 1 {uid} {uid}", "Linux b.c /a"]
     assert bench.variables.changed == {"P": "1", "PATH": None}
+
+
+@pytest.mark.parametrize("lua", VERSIONS, indirect=True)
+async def test_posix_of_files(bench: SpankBench, lua: Lua) -> None:
+    body = """
+    local posix = require "posix"
+    say(posix.mkdir("made"), posix.chmod("made", "rwx------"), posix.access("made"))
+    say(posix.stat("made", "type"), posix.stat("made").mode, posix.stat("made").uid)
+    say(posix.mkdir("made"))
+    say(posix.chmod("made", "750"), posix.access("made/x", "rw"), posix.stat("nope"))
+    say(posix.rmdir("made"), posix.access("made"))
+    say(posix.syslog(posix.LOG_DEBUG, "said"), posix.getcwd() == os.getenv("PWD"))"""
+    uid, gone = os.getuid(), "No such file or directory"
+    said = await bench.says(body, lua=lua)
+    assert said[:3] == ["0 0 0", f"directory rwx------ {uid}", "nil made: File exists 17"]
+    assert said[3] == f"0 nil nil nope: {gone} 2"
+    assert said[4] == f"0 nil made: {gone} 2"
+    assert said[5].startswith("1 ")
+
+
+@pytest.mark.parametrize("lua", ["5.1", "5.2"], indirect=True)
+async def test_the_rest_of_posix_is_the_site_s(bench: SpankBench, lua: Lua) -> None:
+    body = """
+    local posix = require "posix"
+    say(posix.glob("/etc/pass*")[1], require "posix" == posix)
+    posix.setenv("P", "1") say(posix.getenv("P"))"""
+    assert await bench.says(body, lua=lua) == ["/etc/passwd true", "1"]
+    assert bench.variables.changed == {"P": "1"}
+
+
+async def test_what_posix_lacks_is_an_error(bench: SpankBench) -> None:
+    body = """
+    package.path, package.cpath = "", ""
+    say(pcall(function() return require "posix".glob end))"""
+    [said] = await bench.says(body)
+    assert said.startswith("false")
+    assert said.endswith("posix.glob: module 'posix' not found:")
 
 
 async def test_a_process_only_while_a_function_may_be_called(bench: SpankBench) -> None:

@@ -108,6 +108,13 @@ def test_scripts_of_a_pattern_come_by_name(conf: Path) -> None:
     assert find_scripts(read(conf, f"required lua.so {scripts}/*.no")) == []
 
 
+@pytest.mark.covers("spank-lua GLOB")
+def test_a_path_that_is_not_there_is_no_script(conf: Path) -> None:
+    """As for glob(3), and so for the plugin."""
+    line = f"required lua.so failonerror {conf.parent}/none.lua\n"
+    assert find_scripts(read(conf, line)) == []
+
+
 @pytest.mark.covers("security plugstack.conf and its scripts")
 def test_what_anybody_could_have_written(conf: Path) -> None:
     script = conf.parent / "a.lua"
