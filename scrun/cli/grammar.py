@@ -97,6 +97,7 @@ OF_IMAGES: tuple[Option, ...] = (
     ("read-only", "", None, USED, ONCE, "Image: its files cannot be written to"),
     ("save", "", "FILE", USED, ONCE, "Image: write its files to FILE at the end"),
     ("time", "t", "TIME", USED, ONCE, "Image: the job's time limit"),
+    ("unshare", "", "KINDS", USED, ONCE, "Image: own namespaces: ipc, net, uts"),
     ("user", "u", "UID[:GID]", USED, ONCE, "Image: run it as this user, by number"),
     ("workdir", "w", "DIR", USED, ONCE, "Image: working directory in the container"),
     ("writable", "", None, USED, ONCE, "Image: keep what is written, as --name"),

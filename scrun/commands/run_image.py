@@ -25,7 +25,15 @@ from scrun.images.store import Entry, Store
 from scrun.images.tags import digest_of_words
 from scrun.model.reuse import is_over
 from scrun.oci.ids import check_id
-from scrun.pull.container import Wishes, all_variables, config_of, mount_of, variables, words_of
+from scrun.pull.container import (
+    Wishes,
+    all_variables,
+    config_of,
+    mount_of,
+    namespaces,
+    variables,
+    words_of,
+)
 from scrun.pull.copy import copy_of
 from scrun.pull.get import Request, get
 from scrun.pull.interrupts import Interrupted, interruptible
@@ -144,6 +152,7 @@ def _wishes(parsed: Parsed, command: "tuple[str, ...]") -> Wishes:
         user=parsed.text("user") or "",
         terminal=not parsed.count("detach") and os.isatty(0) and os.isatty(1),
         umask=umask,
+        unshare=namespaces(parsed.text("unshare") or ""),
     )  # fmt: skip
 
 

@@ -29,27 +29,35 @@ from scrun.pull.pyxis import (
     batch_script,
     container_options,
     exported,
+    is_unknown,
+    of_the_job,
     options_of,
     requests_of,
     streams_of,
     understand,
 )
+from scrun.pull.slurm_words import Word, known
 
 _TOOLS = ("srun", "sbatch")
 _SCRIPT = """\
 #!/bin/sh
 # written by `scrun shims pyxis`: Slurm's own program, or scrun where there are options of pyxis
-tool=${0##*/} here=${0%%/*} ours=${PYXIS_CONTAINER_IMAGE-}${PYXIS_CONTAINER_NAME-}
+tool=${0##*/} here=${0%%/*} script= ours=${PYXIS_CONTAINER_IMAGE-}${PYXIS_CONTAINER_NAME-}
 for word do
 	case $word in
 	--container-id*) ;;
 	--container-*|--no-container-*|--help|-h) ours=yes ;;
+	--wrap*|--version|-V|--usage) script=yes ;;
 	*)
-		[ $tool = srun ] || ! [ -f "$word" ] ||
+		[ $tool = srun ] || ! [ -f "$word" ] || {
+			script=yes
 			! grep -q '^#SBATCH.* --.*container-' "$word" || ours=yes
+		}
 		;;
 	esac
 done
+# else it is on standard input
+[ $tool = srun ] || [ -n "$script" ] || [ -t 0 ] || ours=yes
 [ -z "$ours" ] || exec %s shims pyxis $tool "$@"
 old=$IFS IFS=:
 for folder in $PATH; do
@@ -81,7 +89,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         done = subprocess.run([_real(tool), *words], check=False)
         say(HELP.encode())
         return done.returncode
-    call = understand(words, os.environ, batch=tool == "sbatch")
+    call = understand(words, os.environ, batch=tool == "sbatch", listed=_listed(tool))
     return _batch(call, words, parsed) if tool == "sbatch" else _srun(call, words, parsed)
 
 
@@ -127,10 +135,28 @@ def _real(tool: str) -> str:
     raise UsageError(f"{tool}: not found in PATH: is Slurm installed here?")
 
 
+def _listed(tool: str) -> "dict[str, tuple[str, bool]]":
+    """Return the options that a program of Slurm's lists; none if it does not answer."""
+    done = subprocess.run(
+        [_real(tool), "--help"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
+    return known(done.stdout.decode(errors="replace"))
+
+
 def _srun(call: Call, words: "list[str]", parsed: Parsed) -> int:
     if not call.container:
         os.execv(path := _real("srun"), [path, *words])
-    os.environ.update(requests_of(call.others, os.environ))
+    salloc: dict[str, tuple[str, bool]] = {}
+    if any(is_unknown(word) for word in call.others):
+        salloc = _listed("salloc")
+        of_job = of_the_job(call.others, salloc)
+        if of_job and not job_of(os.environ):
+            _in_a_job(call, of_job, salloc, parsed)
+    os.environ.update(requests_of(call.others, os.environ, salloc))
     if not (job_of(os.environ) or "SCRUN_JOB_NAME" in os.environ or not call.command):
         os.environ["SCRUN_JOB_NAME"] = os.path.basename(call.command[0])  # as srun does
     options, image = _run_options(call)
@@ -149,6 +175,21 @@ def _srun(call: Call, words: "list[str]", parsed: Parsed) -> int:
         return _run_here(line, files)
     os.execv(line[0], line)
     raise AssertionError("unreachable")
+
+
+def _in_a_job(
+    call: Call, of_job: "list[Word]", salloc: "dict[str, tuple[str, bool]]", parsed: Parsed
+) -> None:
+    """Become salloc, which gets what scrun has no request for, and calls this again in the job."""
+    names = {word.name for word in call.others}
+    job = [part for word in call.others if word.name in salloc for part in word.words]
+    if "job-name" not in names and call.command:
+        job.append(f"--job-name={os.path.basename(call.command[0])}")  # as srun does
+    rest = [word for word in call.others if word not in of_job]
+    within = [part for word in (*call.given, *rest) for part in word.words]
+    again = [*_scrun(parsed), "shims", "pyxis", "srun", *within, "--", *call.command]
+    path = _real("salloc")
+    os.execv(path, [path, "--quiet", *job, "--", *again])
 
 
 def _redirected(call: Call, *, runs: bool) -> Redirected:
@@ -234,16 +275,22 @@ def _batch(call: Call, words: "list[str]", parsed: Parsed) -> int:
         except OSError as error:
             unreadable = error
     within = batch_options(script)
-    container = {**container_options(within, {}), **call.container}
     wrapped = next((word.value for word in call.others if word.name == "wrap"), None)
+    typed = not call.command and wrapped is None
+    if typed:
+        script = sys.stdin.buffer.read().decode(errors="surrogateescape")
+        within = batch_options(script)
+        call = Call(call.container, call.others, ["sbatch"], call.given)
+    container = {**container_options(within, {}), **call.container}
+    if not container and typed:
+        same = script.encode(errors="surrogateescape")
+        return subprocess.run([_real("sbatch"), *words], input=same, check=False).returncode
     if not container:
         os.execv(path := _real("sbatch"), [path, *words])
     if wrapped is not None:
         script, call = f"#!/bin/sh\n{wrapped}\n", Call(container, call.others, ["wrap"])
     elif unreadable:
         raise unreadable
-    elif not call.command:
-        raise UsageError("sbatch: --container-image needs a script, or --wrap")
     call = Call(container, [word for word in call.others if word.name != "wrap"], call.command)
     options, image = options_of(call.container, (os.getuid(), os.getgid()))
     name, *arguments = call.command

@@ -45,6 +45,7 @@ class Wishes(msgspec.Struct, frozen=True):
         user: `UID[:GID]`; "" for the image's.
         terminal: Whether the program has a terminal.
         umask: The caller's.
+        unshare: Namespaces of its own, besides those that each container has.
     """
 
     command: tuple[str, ...] = ()
@@ -58,6 +59,7 @@ class Wishes(msgspec.Struct, frozen=True):
     user: str = ""
     terminal: bool = False
     umask: int = 0o022
+    unshare: tuple[str, ...] = ()
 
 
 def words_of(entrypoint: str) -> tuple[str, ...]:
@@ -72,6 +74,23 @@ def words_of(entrypoint: str) -> tuple[str, ...]:
         return tuple(shlex.split(entrypoint))
     except (msgspec.MsgspecError, ValueError) as error:
         raise UsageError(f"--entrypoint {entrypoint}: neither words nor JSON: {error}") from None
+
+
+_KINDS = {"ipc": "ipc", "net": "network", "uts": "uts"}
+
+
+def namespaces(text: str) -> tuple[str, ...]:
+    """Read the value of `--unshare`: kinds of namespaces, as in config.json.
+
+    Raises:
+        UsageError: One is not known.
+    """
+    given = [kind for kind in text.split(",") if text]
+    if wrong := [kind for kind in given if kind not in _KINDS]:
+        raise UsageError(
+            f"--unshare {text}: unknown namespace {wrong[0]!r}: only {', '.join(_KINDS)}"
+        )
+    return tuple(dict.fromkeys(_KINDS[kind] for kind in given))
 
 
 def mount_of(text: str) -> dict[str, Any]:
@@ -155,7 +174,9 @@ def config_of(defaults: Defaults, wishes: Wishes, spec: dict[str, Any]) -> dict[
     process["noNewPrivileges"] = False
     process["capabilities"] = dict.fromkeys(("bounding", "effective", "permitted"), _CAPABILITIES)
     spec["root"] = {"path": ROOTFS, "readonly": wishes.read_only}
-    spec["linux"]["namespaces"] = [{"type": kind} for kind in _NAMESPACES]
+    spec["linux"]["namespaces"] = [
+        {"type": kind} for kind in dict.fromkeys((*_NAMESPACES, *wishes.unshare))
+    ]
     del spec["hostname"]
     mounts = [each for each in spec["mounts"] if each["destination"] not in _LEFT_OUT]
     mounts.append(_bind("/dev/shm", "/dev/shm", "nosuid", "nodev"))

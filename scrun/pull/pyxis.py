@@ -22,6 +22,7 @@ _CONTAINER = (
     "container-mount-home", "no-container-mount-home", "container-remap-root",
     "no-container-remap-root", "container-entrypoint", "no-container-entrypoint",
     "container-entrypoint-log", "container-writable", "container-readonly", "container-env",
+    "container-unshare",
 )  # fmt: skip
 _EITHER = (
     ("container-mount-home", "no-container-mount-home"),
@@ -34,7 +35,8 @@ _VARIABLE = "PYXIS_"
 _WITHOUT = frozenset(
     (
         "disable-status", "kill-on-bad-exit", "pty", "quiet", "verbose", "wait", "propagate",
-        "no-kill", "preserve-env", "quit-on-interrupt",
+        "no-kill", "preserve-env", "quit-on-interrupt", "bcast", "bcast-exclude", "compress",
+        "send-libs", "threads", "debugger-test",
     )
 )  # fmt: skip
 _BY_OPTION = {request.option.removeprefix("--"): name for name, request in TABLE.items()}
@@ -70,6 +72,8 @@ Options provided by scrun, as those of pyxis:
       --container-readonly    [pyxis] they cannot
       --container-env=NAME[,NAME...]
                               [pyxis] yours count more than the image's
+      --container-unshare=KIND[,KIND...]
+                              [pyxis] own namespaces: ipc, net, uts
 """
 
 
@@ -80,15 +84,21 @@ class Call(msgspec.Struct, frozen=True):
         container: pyxis' options, by name.
         others: The other options.
         command: The command, or the script, with its arguments.
+        given: pyxis' options as they were written.
     """
 
     container: dict[str, str]
     others: list[Word]
     command: list[str]
+    given: list[Word] = []
 
 
 def understand(
-    arguments: Sequence[str], environment: Mapping[str, str], *, batch: bool = False
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    batch: bool = False,
+    listed: Mapping[str, tuple[str, bool]] | None = None,
 ) -> Call:
     """Read a command line.
 
@@ -96,15 +106,17 @@ def understand(
         arguments: It, without the program.
         environment: pyxis reads its options from there, too: PYXIS_CONTAINER_IMAGE.
         batch: Whether it is one of sbatch.
+        listed: The tool's own options, as `slurm_words.known` returns them.
 
     Raises:
         UsageError: Options contradict each other, or lack a value.
     """
-    words, command = read(arguments, batch=batch)
+    words, command = read(arguments, batch=batch, listed=listed)
     return Call(
         container_options(words, environment),
         [word for word in words if word.name not in _CONTAINER],
         command,
+        [word for word in words if word.name in _CONTAINER],
     )
 
 
@@ -192,20 +204,65 @@ def options_of(container: Mapping[str, str], ids: tuple[int, int]) -> tuple[list
         words.append("--read-only")
     if "container-mount-home" in container:
         words.append("--home")
-    for mount in filter(None, container.get("container-mounts", "").split(",")):
-        words += ["--mount", mount]
-    for variable in filter(None, container.get("container-env", "").split(",")):
-        words += ["--env", variable]
+    for option, ours in (("container-mounts", "--mount"), ("container-env", "--env")):
+        for part in _parts(container, option):
+            if option == "container-mounts" and part.endswith(":"):
+                raise UsageError(f"--{option}={container[option]}: {part!r} has an empty part")
+            words += [ours, part]
+    if kinds := _parts(container, "container-unshare"):
+        words += ["--unshare", ",".join(kinds)]
     for option, ours in (("container-workdir", "--workdir"), ("container-save", "--save")):
         if value := container.get(option):
             words += [ours, value]
     return words, image
 
 
-def requests_of(others: Sequence[Word], environment: Mapping[str, str]) -> dict[str, str]:
+def _parts(container: Mapping[str, str], option: str) -> list[str]:
+    """Return the parts of a list.
+
+    Raises:
+        UsageError: One is empty.
+    """
+    if (text := container.get(option)) is None:
+        return []
+    parts = text.split(",")
+    if "" in parts:
+        raise UsageError(f"--{option}={text}: has an empty part: take the comma away")
+    return parts
+
+
+def of_the_job(others: Sequence[Word], salloc: Mapping[str, tuple[str, bool]]) -> list[Word]:
+    """Return the options for which scrun has no request, and that are salloc's: of a job alone."""
+    return [word for word in others if word.name in salloc and is_unknown(word)]
+
+
+def _is_ours(name: str) -> bool:
+    return name in (*_STREAMS, "export", "jobid") or name in _BY_OPTION
+
+
+def is_unknown(word: Word) -> bool:
+    """Tell whether scrun has no request for an option."""
+    return not (word.name in _WITHOUT or _is_ours(word.name))
+
+
+_OF_STEPS = ("exclude", "relative")
+"""Options that srun heeds within a job, too."""
+
+
+def requests_of(
+    others: Sequence[Word],
+    environment: Mapping[str, str],
+    salloc: Mapping[str, tuple[str, bool]] | None = None,
+) -> dict[str, str]:
     """Return the variables that request what options of srun do.
 
-    Within a job a step without `-N` and `-n` has as many nodes and tasks as the job.
+    Within a job a step without `-N` and `-n` has as many nodes and tasks as the job, and what only
+    a job can have has no effect, as with srun.
+
+    Args:
+        others: The options.
+        environment: The caller's.
+        salloc: The options of a job.
 
     Raises:
         UsageError: There is no such request.
@@ -218,6 +275,8 @@ def requests_of(others: Sequence[Word], environment: Mapping[str, str]) -> dict[
             found["SLURM_JOB_ID"] = word.value or ""
         elif variable := _BY_OPTION.get(word.name):
             found[variable] = "yes" if word.value is None else word.value
+        elif job_of(environment) and word.name in (salloc or {}) and word.name not in _OF_STEPS:
+            continue
         else:
             option = word.words[0].partition("=")[0]
             raise UsageError(f"srun {option}: does not go with --container-image: leave it out")

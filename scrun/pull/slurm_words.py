@@ -1,9 +1,11 @@
 """Reads the command lines of srun and sbatch, as far as finding their command needs it.
 
-Of a long option that is not known here it is assumed that it takes an argument: most do.
+Which options there are, and which take an argument, the tool's own `--help` says (`known`). Of a
+long option that neither that nor this module knows it is assumed that it takes one: most do.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -39,6 +41,24 @@ _FLAGS = frozenset(
 )  # fmt: skip
 
 
+# srun 22.05 lists it without its argument
+_WITH_ARGUMENT = ("container",)
+_LISTED = re.compile(r"^ {2,8}(?:-(\w),? +| {4})--([a-z][a-z0-9-]*)(\[?)(=?)", re.MULTILINE)
+
+
+def known(help_text: str) -> dict[str, tuple[str, bool]]:
+    """Return the options that a tool's `--help` lists.
+
+    Returns:
+        For each its letter, or "", and whether the next word is its argument.
+    """
+    found: dict[str, tuple[str, bool]] = {}
+    for letter, name, bracket, equals in _LISTED.findall(help_text):
+        takes = (bool(equals) and not bracket) or name in _WITH_ARGUMENT
+        found.setdefault(name, (letter, takes))
+    return found
+
+
 class Word(msgspec.Struct, frozen=True):
     """An option of a command line.
 
@@ -53,12 +73,18 @@ class Word(msgspec.Struct, frozen=True):
     words: tuple[str, ...]
 
 
-def read(arguments: Sequence[str], *, batch: bool = False) -> tuple[list[Word], list[str]]:
+def read(
+    arguments: Sequence[str],
+    *,
+    batch: bool = False,
+    listed: Mapping[str, tuple[str, bool]] | None = None,
+) -> tuple[list[Word], list[str]]:
     """Split a command line into options and the command.
 
     Args:
         arguments: The command line, without the program.
         batch: Whether it is one of sbatch, where `--wait` has no argument.
+        listed: The tool's options, as `known` returns them.
 
     Raises:
         UsageError: The last option lacks its argument.
@@ -74,10 +100,11 @@ def read(arguments: Sequence[str], *, batch: bool = False) -> tuple[list[Word], 
         position += 1
         if word.startswith("--"):
             name, equals, value = word[2:].partition("=")
-            takes = not equals and name not in _FLAGS
+            name = _whole(name, listed or {})
+            takes = not equals and _takes(name, listed or {})
             given = value if equals else None
         else:
-            name, takes, given = _short(word)
+            name, takes, given = _short(word, listed or {})
         if batch and name == "wait":
             takes = False
         words: tuple[str, ...] = (word,)
@@ -90,9 +117,25 @@ def read(arguments: Sequence[str], *, batch: bool = False) -> tuple[list[Word], 
     return found, list(arguments[position:])
 
 
-def _short(word: str) -> tuple[str, bool, str | None]:
+def _takes(name: str, listed: Mapping[str, tuple[str, bool]]) -> bool:
+    return listed[name][1] if name in listed else name not in _FLAGS
+
+
+def _whole(name: str, listed: Mapping[str, tuple[str, bool]]) -> str:
+    """Complete the beginning of a long option, as getopt_long(3) does."""
+    if name in listed or not listed or name in _FLAGS or name.startswith(("container", "no-cont")):
+        return name
+    found = [one for one in listed if one.startswith(name)]
+    return found[0] if len(found) == 1 else name
+
+
+def _short(word: str, listed: Mapping[str, tuple[str, bool]]) -> tuple[str, bool, str | None]:
     """Read a short option: its name, whether the next word is its argument, else that."""
     letter, rest = word[1], word[2:]
-    if letter in SHORT:
+    name = next((name for name, (short, _) in listed.items() if short == letter), "")
+    if name in listed and listed[name][1]:
+        return name, not rest, rest.removeprefix("=") or None
+    if not name and letter in SHORT:
         return SHORT[letter], not rest, rest.removeprefix("=") or None
-    return _SHORT_FLAGS.get(letter, letter), False, rest.removeprefix("=") or None
+    name = name or _SHORT_FLAGS.get(letter, letter)
+    return name, False, rest.removeprefix("=") or None

@@ -10,7 +10,8 @@ All plugins have::
     plugin_version = "1.0.0"           the version of this API that it was written for
 
 and may have `init()`, called after loading, and `fini()`, called when the supervisor ends. An
-exception of `init` says why the plugin cannot be used. Both run in a worker thread, one at a time.
+exception of `init`, or a number but 0, says that the plugin cannot be used. Both run in a worker
+thread, one at a time.
 """
 
 from collections.abc import Hashable, Mapping

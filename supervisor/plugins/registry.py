@@ -71,10 +71,12 @@ class Plugins:
         init = getattr(plugin, "init", None)
         if init is not None:
             try:
-                init()
+                result = init()
             except (Exception, SystemExit) as error:
                 reason = f"its init failed: {described(error)}"
                 raise PluginUnavailable(f"{installed}: {reason}") from error
+            if isinstance(result, int) and result:  # as of a plugin of Slurm's
+                raise PluginUnavailable(f"{installed}: its init failed: it returned {result:d}")
         return plugin
 
     async def end(self) -> dict[str, str]:

@@ -17,6 +17,15 @@ def beside(slurm_conf: str | None) -> str:
     return os.path.join(os.path.dirname(slurm_conf) if slurm_conf else "/etc/slurm", "oci.conf")
 
 
+def version_of(path: str) -> tuple[int, int, int] | None:
+    """Return what tells versions of an oci.conf apart; None if there is none. Blocks."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
 def site_conf(path: str, slurm_conf: str | None) -> OciConf | None:
     """Read and parse an oci.conf; see `site_content`.
 

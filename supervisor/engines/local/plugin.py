@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from scrun.settings.file.load import Local, RuntimeSettings, Settings
+from scrun.settings.oci_conf.site import version_of
 from scrun.supervisor.engines.local.engine import LocalEngine
 
 plugin_type = "engine/local"
@@ -17,11 +18,14 @@ class LocalConfiguration(msgspec.Struct, frozen=True):
 
     local: Local
     runtime: RuntimeSettings
+    oci_conf: tuple[int, int, int] | None = None
+    """Which version: an engine reads it once, so another one makes another engine."""
 
 
 def configure(settings: Settings, environment: Mapping[str, str]) -> LocalConfiguration:
     """See `supervisor.contracts.plugin.EnginePlugin`."""
-    return LocalConfiguration(settings.local, settings.runtime)
+    path = settings.local.oci_conf
+    return LocalConfiguration(settings.local, settings.runtime, version_of(path) if path else None)
 
 
 def engine(root: str, configuration: LocalConfiguration) -> LocalEngine:

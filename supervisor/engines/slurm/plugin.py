@@ -6,6 +6,7 @@ import msgspec
 
 from scrun.core.errors import EngineUnavailable
 from scrun.settings.file.load import RuntimeSettings, Settings
+from scrun.settings.oci_conf.site import beside, version_of
 from scrun.settings.slurm_conf import find_slurm_conf
 from scrun.supervisor.contracts.target import HOST_ONLY
 from scrun.supervisor.engines.slurm.engine import SlurmEngine
@@ -31,6 +32,8 @@ class SlurmConfiguration(msgspec.Struct, frozen=True):
     launch: Launch = "container"
     linger: float = 0
     restore_timeout: float = ALONE
+    oci_conf: tuple[int, int, int] | None = None
+    """Which version: an engine reads it once, so another one makes another engine."""
 
 
 def configure(settings: Settings, environment: Mapping[str, str]) -> SlurmConfiguration:
@@ -54,6 +57,7 @@ def configure(settings: Settings, environment: Mapping[str, str]) -> SlurmConfig
         launch=settings.slurm.launch,
         linger=settings.slurm.linger,
         restore_timeout=settings.restore_timeout,
+        oci_conf=version_of(beside(conf)),
     )
 
 

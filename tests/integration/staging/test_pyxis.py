@@ -72,7 +72,7 @@ def test_help_has_the_lines_that_launchers_look_for(registry: Registry) -> None:
     for tool in ("srun", "sbatch"):
         text = call(registry, tool, "--help").stdout
         assert "--ntasks" in text
-        assert text.count("[pyxis]") == 15
+        assert text.count("[pyxis]") == 16
 
 
 def test_the_image_and_its_defaults(registry: Registry) -> None:
@@ -203,6 +203,8 @@ def test_sbatch(registry: Registry, how: str) -> None:
         (("--container-image=a", "--container-image=b"), "--container-image is given twice"),
         (("--container-image=dockerd://a", "true"), "dockerd:// is not known: use docker://"),
         (("--container-image=a", "--multi-prog", "x"), "srun --multi-prog: does not go with"),
+        (("--container-image=a", "--container-mounts=/tmp:", "true"), "has an empty part"),
+        (("--container-image=a", "--container-env=FOO,", "true"), "has an empty part"),
         (("--container-image=a", "-n2", "-o", "x.%t"), "--output=x.%t: cannot be a file for each"),
         (("--container-image=a", "-i", "x.%j"), "x.%j: %j is not known before there is a cont"),
         (("--container-name=a:b", "true"), "'b' is none of auto, create, exec, no_exec"),
@@ -213,6 +215,41 @@ def test_what_cannot_be_meant(registry: Registry, words: tuple[str, ...], told: 
     assert done.returncode == 1
     assert told in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.covers("pyxis: every option of srun, salloc and sbatch")
+def test_options_that_only_a_job_can_have(registry: Registry) -> None:
+    """pyxis' own tests give -s to every srun."""
+    words = ("-s", "--comment", "said so", "--nice=5", "-N1", "--immediate=60", "--bcast=/x")
+    said = srun(
+        registry, *words, "sh", "-c", "echo $SLURM_JOB_ID; exec 2>&1; echo $SLURM_JOB_NAME"
+    )
+    assert said.split()[0].isdecimal()
+    assert said.split()[1] == "sh"
+    done = call(
+        registry, "srun", f"--container-image={registry.name}#box:1", "--comment=x", "sh", "-c",
+        "exit 7",
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (7, "")
+
+
+@pytest.mark.covers("pyxis: scripts on standard input")
+def test_sbatch_reads_a_script_from_standard_input(registry: Registry) -> None:
+    folder = registry.site.base / "b"
+    script = f"""#!/bin/sh
+#SBATCH --container-image={registry.name}#box:1
+#SBATCH --output={folder}/typed.out
+#SBATCH --container-unshare=uts
+readlink /proc/self/ns/uts
+"""
+    site = registry.site
+    path = f"{site.must('shims', 'pyxis').strip()}:{site.environment['PATH']}"
+    argv = [*site.user.prefix, "/usr/bin/env", f"PATH={path}", "sbatch", "--wait"]
+    done = run_program(argv, env=site.environment, cwd=folder, timeout=90, input=script)
+    assert done.returncode == 0, done.stderr
+    namespace = (folder / "typed.out").read_text()
+    assert namespace.startswith("uts:")
+    assert namespace.strip() != os.readlink("/proc/self/ns/uts")
 
 
 def test_files_whose_names_depend_on_the_job(registry: Registry) -> None:

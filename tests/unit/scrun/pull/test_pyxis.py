@@ -3,6 +3,7 @@
 import pytest
 
 from scrun.core.errors import UsageError
+from scrun.pull.container import namespaces
 from scrun.pull.pyxis import (
     HELP,
     appends,
@@ -10,12 +11,13 @@ from scrun.pull.pyxis import (
     batch_script,
     exported,
     image_of,
+    of_the_job,
     options_of,
     requests_of,
     streams_of,
     understand,
 )
-from scrun.pull.slurm_words import read
+from scrun.pull.slurm_words import known, read
 
 IMAGE = {"container-image": "box"}
 
@@ -132,6 +134,77 @@ def test_requests() -> None:
         requests_of(read(["-x", "n1"])[0], {})
 
 
+HELP_OF_SRUN = """Usage: srun [OPTIONS(0)... [executable(0) [args(0)...]]]
+
+Parallel run options:
+  -A, --account=name          charge job to specified account
+      --bcast=<dest_path>     Copy executable file to compute nodes
+      --container             Path to OCI container bundle
+  -I, --immediate[=secs]      exit if resources not available in "secs"
+      --nice[=value]          decrease scheduling priority by value
+  -s, --oversubscribe         over-subscribe resources with other jobs
+  -x, --exclude=hosts...      exclude a specific list of hosts
+  -B  --extra-node-info=S[:C[:T]]  combine request of sockets per node,
+      --mem-per-cpu=MB        maximum amount of real memory per allocated
+                              --mem >= --mem-per-cpu if --mem is specified.
+  -J, --new-option=x          of a later version
+"""
+
+
+def test_options_that_a_tool_lists() -> None:
+    listed = known(HELP_OF_SRUN)
+    assert listed == {
+        "account": ("A", True), "bcast": ("", True), "container": ("", True),
+        "immediate": ("I", False), "nice": ("", False), "oversubscribe": ("s", False),
+        "exclude": ("x", True), "extra-node-info": ("B", True), "mem-per-cpu": ("", True),
+        "new-option": ("J", True),
+    }  # fmt: skip
+    line = ["-s", "--imm", "--nice", "--over", "-I5", "-J", "a", "--bcast=x", "-x", "n1", "true"]
+    words, command = read(line, listed=listed)
+    assert command == ["true"]
+    assert [(word.name, word.value) for word in words] == [
+        ("oversubscribe", None), ("immediate", None), ("nice", None), ("oversubscribe", None),
+        ("immediate", "5"), ("new-option", "a"), ("bcast", "x"), ("exclude", "n1"),
+    ]  # fmt: skip
+
+
+def test_options_of_a_job_alone() -> None:
+    salloc = known(HELP_OF_SRUN)
+    words = read(["-s", "-x", "n1", "-N", "2", "--bcast=x", "-o", "f", "--exact"])[0]
+    assert [word.name for word in of_the_job(words, salloc)] == ["oversubscribe", "exclude"]
+    job = {"SLURM_JOB_ID": "7"}
+    assert "SCRUN_NTASKS" not in requests_of(read(["-s", "--nice"])[0], job, salloc)
+    with pytest.raises(UsageError, match="srun -x: does not go with"):
+        requests_of(read(["-x", "n1"])[0], job, salloc)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("container-mounts", "/tmp:"),
+        ("container-mounts", "/a:/b,"),
+        ("container-mounts", ""),
+        ("container-env", "FOO,"),
+        ("container-env", ",FOO"),
+        ("container-unshare", "net,"),
+        ("container-unshare", ""),
+    ],
+)
+def test_empty_parts_are_refused(option: str, value: str) -> None:
+    with pytest.raises(UsageError, match="has an empty part"):
+        options_of({**IMAGE, option: value}, (5, 6))
+
+
+def test_own_namespaces() -> None:
+    found = options_of({**IMAGE, "container-unshare": "net,uts"}, (5, 6))[0]
+    assert found[-2:] == ["--unshare", "net,uts"]
+    call = understand(["true"], {"PYXIS_CONTAINER_UNSHARE": "ipc"})
+    assert call.container == {"container-unshare": "ipc"}
+    assert namespaces("net,ipc,net") == ("network", "ipc")
+    with pytest.raises(UsageError, match=r"unknown namespace 'foo': only ipc, net, uts"):
+        namespaces("net,foo")
+
+
 def test_streams() -> None:
     assert streams_of(read(["-o", "a"])[0]) == {1: "a", 2: ""}
     assert streams_of(read(["-o", "a", "-e", "b", "-i", "none"])[0]) == {
@@ -202,5 +275,5 @@ def test_scripts_that_cannot_be_handed_over(first: str) -> None:
 
 
 def test_help_has_each_option() -> None:
-    assert HELP.count("[pyxis]") == 15
+    assert HELP.count("[pyxis]") == 16
     assert all(len(line) <= 80 for line in HELP.splitlines())

@@ -265,6 +265,8 @@ async def test_neither_has_to_be_there(made: Made) -> None:
             "from scrun.core.errors import PluginUnavailable as E; raise E('buy it first')",
             "its init failed: buy it first",
         ),
+        ("return 1", "its init failed: it returned 1"),
+        ("return -1", "its init failed: it returned -1"),
     ],
 )
 async def test_an_init_that_fails(made: Made, text: str, reason: str) -> None:
