@@ -41,8 +41,8 @@ _FLAGS = frozenset(
 )  # fmt: skip
 
 
-# srun 22.05 lists it without its argument
-_WITH_ARGUMENT = ("container",)
+# they are listed without their argument, or as if it could be left out
+_WITH_ARGUMENT = ("container", "export", "wrap")
 _LISTED = re.compile(r"^ {2,8}(?:-(\w),? +| {4})--([a-z][a-z0-9-]*)(\[?)(=?)", re.MULTILINE)
 
 

@@ -148,6 +148,7 @@ Parallel run options:
       --mem-per-cpu=MB        maximum amount of real memory per allocated
                               --mem >= --mem-per-cpu if --mem is specified.
   -J, --new-option=x          of a later version
+      --wrap[=command string] wrap command string in a sh script and submit
 """
 
 
@@ -157,7 +158,7 @@ def test_options_that_a_tool_lists() -> None:
         "account": ("A", True), "bcast": ("", True), "container": ("", True),
         "immediate": ("I", False), "nice": ("", False), "oversubscribe": ("s", False),
         "exclude": ("x", True), "extra-node-info": ("B", True), "mem-per-cpu": ("", True),
-        "new-option": ("J", True),
+        "new-option": ("J", True), "wrap": ("", True),
     }  # fmt: skip
     line = ["-s", "--imm", "--nice", "--over", "-I5", "-J", "a", "--bcast=x", "-x", "n1", "true"]
     words, command = read(line, listed=listed)
