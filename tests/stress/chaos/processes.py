@@ -51,7 +51,7 @@ def signals(
     ]
 
 
-_UNSURE = ("srun-INT", "shim-INT", "supervisor-KILL", "supervisor-TERM")
+_UNSURE = ("srun-INT", "shim-INT", "shim-TERM", "supervisor-KILL", "supervisor-TERM")
 _ANY = {*range(1, 256)}  # what podman ends with when it has lost its conmon: but never 0
 _HEARING = tuple(kind for kind in KINDS if kind != "stubborn")
 LATER = "nothing, but for the time in which it was stopped"

@@ -17,7 +17,7 @@ from tests.stress.chaos.processes import LATER, signals
 
 _FAILURE = 125
 _KILLED = 137
-_INT = 130
+_INT, _TERM = 130, 143
 _THERE = (CREATING, CREATED, STARTING, RUNNING, ENDING, DELETING)
 """When there is a shim: not while its job is waited for."""
 
@@ -30,11 +30,11 @@ SHIMS: tuple[Fault, ...] = (
         {
             "KILL": "status 125, `the step of the container's shim ended`; `create` is refused. "
             "The user's next shim on that node removes what is left",
-            "TERM": "nothing: Slurm sends that to a whole step before it ends it",
-            "INT": "passed on to the container, as other signals of Slurm's for a step",
+            "TERM": "passed on to the container, as are other signals of Slurm's for a step",
+            "INT": "as TERM",
             "STOP": LATER,
         },
-        {"KILL": {_FAILURE}, "INT": {TRAPPED, _INT}},
+        {"KILL": {_FAILURE}, "TERM": {TRAPPED, _TERM}, "INT": {TRAPPED, _INT}},
         weight=2,
         **_SHIM,
     ),
