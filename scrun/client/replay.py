@@ -135,7 +135,11 @@ class Replayed:
         for name in PASSED_ON:
             _signal.signal(getattr(_signal, f"SIG{name}"), _noted)
         self.job = next_job(self.root)
-        own_lock = self._make_record()
+        umask = posix.umask(0o077)
+        try:
+            own_lock = self._make_record()
+        finally:
+            posix.umask(umask)
         try:
             posix.rename(self._made, self.record)
         finally:
@@ -172,7 +176,8 @@ class Replayed:
             elif kind == "link":
                 posix.symlink(self.ours(data), path)
             else:
-                self._write(path, self.ours(data), mode)
+                self._write(path, self.ours(data))
+                times.append((path, mode, at))
             for attribute, value in more:
                 posix.setxattr(path, attribute, value, follow_symlinks=False)
         for path, mode, at in reversed(times):
@@ -194,8 +199,8 @@ class Replayed:
         posix.symlink(SOCKET, f"{made}/supervisor")
         return own_lock
 
-    def _write(self, path: str, content: bytes, mode: int = 0o600) -> None:
-        file = posix.open(path, _NEW, mode)
+    def _write(self, path: str, content: bytes) -> None:
+        file = posix.open(path, _NEW, 0o600)
         try:
             while content:
                 content = content[posix.write(file, content) :]

@@ -78,7 +78,7 @@ class Template:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
+        self.made("")
 
     def _find(self, key: str) -> None:
         folder = f"{self.root}/{FOLDER}"
@@ -124,13 +124,16 @@ class Template:
         return self.content is not None
 
     def made(self, record: str) -> None:
-        """Let the others go on: the first container is there, and perhaps a template.
+        """Let the others go on: the first container is there, or will not be.
+
+        If there is no template, they do what it has done, all at once.
 
         Args:
             record: The container's record.
         """
         del record
         if self._lock < 0:
+            self.close()
             return
         if not self._read():
             try:

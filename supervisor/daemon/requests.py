@@ -4,6 +4,7 @@ import json
 import math
 import os
 import socket
+import stat
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -258,8 +259,11 @@ class ClientRequest:
         """Answer somebody who has called the `scrun run` that has given us its container."""
         if len(self._fds) != 1:
             raise UsageError("serve: the request lacks a descriptor")
-        connection = socket.socket(fileno=self._fds.pop())
-        self._serve_also(trio.socket.from_stdlib_socket(connection))
+        fd = self._fds.pop()
+        if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise UsageError("serve: the descriptor is not a socket")
+        self._serve_also(trio.socket.from_stdlib_socket(socket.socket(fileno=fd)))
         return DONE
 
     async def _aside(self) -> bytes:
