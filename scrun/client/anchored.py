@@ -51,7 +51,7 @@ class Anchored:
         Raises:
             OSError: It cannot be made.
         """
-        _open_closed_descriptors()
+        open_closed_descriptors()
         self._socket_path = parsed.text("console-socket")
         self.pid_file = None
         if path := parsed.text("pid-file"):
@@ -113,7 +113,7 @@ class Anchored:
         self._supervisor_end.close()
 
 
-def _open_closed_descriptors() -> None:
+def open_closed_descriptors() -> None:
     """Open /dev/null for standard input, output or error if it is closed.
 
     Else the next file that is opened gets that number, and the container would get one of scrun's

@@ -11,6 +11,7 @@ import json
 import os
 import select
 import zlib
+from contextlib import suppress
 
 from scrun.anchor.foreground import parse_status, pass_signals_on
 from scrun.cli.parse import Parsed
@@ -74,7 +75,8 @@ def give_over(container: Replayed, parsed: Parsed, callers: "list[_socket.socket
         os.close(tells)
         return False
     # who has the record's old link comes no further, and who was waiting is answered
-    os.unlink(f"{container.record}/{SOCKET}")
+    with suppress(OSError):
+        os.unlink(f"{container.record}/{SOCKET}")
     for caller in (*callers, *container.waiting()):
         _have_served(container.root, name, caller)
     container.line.close()  # else its keepalive would see no end of file

@@ -142,10 +142,10 @@ class Replayed:
             posix.umask(umask)
         try:
             posix.rename(self._made, self.record)
+            self._made = self.record
         finally:
             posix.unlink(f"{self.root}/{self._name}.lock")
             posix.close(own_lock)
-        self._made = self.record
         return self.killed_early() is not None or self._have_made()
 
     def _make_record(self) -> int:
@@ -333,6 +333,7 @@ class Replayed:
         poller = select.poll()
         watched = {self.pidfd, self._woken, self._listener.fileno()}
         callers: dict[int, _socket.socket] = {}
+        late: list[_socket.socket] = []
         for fd in watched:
             poller.register(fd, select.POLLIN)
         first = killed_by = 0
@@ -368,6 +369,9 @@ class Replayed:
                 if self._is_answered(caller := callers.pop(fd)):
                     caller.close()
                     continue
+                if first:
+                    late.append(caller)  # it has been told to end: in seconds there is none
+                    continue
                 asking = [caller, *callers.values()]
                 if status_after := self._hand_over(parsed, asking):
                     return status_after[0]
@@ -389,19 +393,17 @@ class Replayed:
         return next((128 + number for number in self._signals if number in _FATAL), None)
 
     def _accepted(self) -> "_socket.socket | None":
-        from scrun.protocol.wire import check_peer
+        from scrun.protocol.wire import peer_uid
 
         try:
             fd, _ = self._listener._accept()  # type: ignore[attr-defined]
-            caller = _socket.socket(fileno=fd)
         except OSError:
             return None
-        try:
-            check_peer(caller)
-        except PermissionError:
-            caller.close()
-            return None
-        return caller
+        caller = _socket.socket(fileno=fd)
+        if peer_uid(caller) in (0, posix.geteuid()):
+            return caller
+        caller.close()
+        return None
 
     def waiting(self) -> "list[_socket.socket]":
         """Return those who have called, and were not heard yet."""

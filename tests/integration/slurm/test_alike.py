@@ -283,3 +283,21 @@ def test_image_is_kept(site: Site) -> None:
         process.wait(60)
     held = [*Path(image).parent.glob(f"leases/{Path(image).name}/*")]
     assert record.name not in "".join(lease.read_text() for lease in held)
+
+
+def test_root_may_ask(site: Site) -> None:
+    with running(site) as (process, [record]):
+        asked = [*site.command, "kill", record.name, "TERM"]
+        run_program(asked, env=site.environment, check=True, timeout=60)
+        assert process.wait(60) == 7
+
+
+def test_closed_descriptors(site: Site) -> None:
+    """None of the command's own becomes the program's."""
+    plain = words(site, "sh", "-c", "readlink /proc/self/fd/0 >>/out/out")
+    at = plain.index(site.command[0])
+    closing = ["sh", "-c", 'exec "$@" <&-', "sh"]
+    for _ in range(2):
+        command = [*plain[:at], *closing, *plain[at:]]
+        run_program(command, env=site.environment, cwd=site.base, check=True, timeout=60)
+    assert said(site) == ["/dev/null"] * 2
