@@ -117,22 +117,35 @@ def _merged(volumes: list[Volume], mounts: list[dict[str, Any]], *, nested: bool
         nested: Whether those below it use its copy. Not for root: another container may put a link
             in the place of a directory, which would lead a mount to the node's own files.
     """
+    outer = {one.source: one for one in reversed(volumes) if one.shared and not one.is_file}
     found: dict[str, Volume] = {}
+    moved: dict[str, str] = {}
     for volume in volumes:
         whole = volume
         if nested and volume.shared:
-            outer = [one for one in volumes if one.shared and not one.is_file]
-            above = [one for one in outer if below(volume.source, one.source)]
-            whole = min(above, key=lambda one: len(one.source), default=volume)
+            above = (outer[path] for path in _from_the_top(volume.source) if path in outer)
+            whole = next(above, volume)
         if whole.source != volume.source:
             inside = os.path.relpath(volume.source, whole.source)
-            for mount in mounts:
-                if mount.get("source") == volume.data:
-                    mount["source"] = os.path.join(whole.data, inside)
+            moved[volume.data] = os.path.join(whole.data, inside)
         known = found.get(whole.place, whole)
         read_only = known.read_only and whole.read_only and volume.read_only
         found[whole.place] = msgspec.structs.replace(known, read_only=read_only)
+    for mount in mounts if moved else ():
+        if (there := moved.get(mount.get("source", ""))) is not None:
+            mount["source"] = there
     return [*found.values()]
+
+
+def _from_the_top(path: str) -> Iterator[str]:
+    """Yield the directories above an absolute, normalized path, from the root on, and itself."""
+    yield "/"
+    at = path.find("/", 1)
+    while at > 0:
+        yield path[:at]
+        at = path.find("/", at + 1)
+    if path != "/":
+        yield path
 
 
 def _volume(

@@ -8,6 +8,7 @@ to be valid; unknown members stay unchanged.
 from __future__ import annotations
 
 import os.path
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,6 +19,7 @@ from scrun.settings.slurm.request_sources import names_of_requests
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.staging.mounts import Place, fit_mounts
 from scrun.supervisor.staging.plan import Notes, Plan, Source
+from scrun.supervisor.staging.runtime_annotations import fit_annotations
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +30,7 @@ _SLURM_LIMITS = "Slurm propagates the user's limits; the node's may be lower tha
 _FOR_SCRUN = "they are requests for the job, for scrun alone"
 _NO_CGROUPS = "the runtime there makes no cgroups; the job has its own"
 
+_MOST_NAMED = 100  # groups in a line
 _SETS = ("bounding", "effective", "inheritable", "permitted", "ambient")
 
 _SYSCTLS_OF_ENGINES = ("net.ipv4.ping_group_range", "net.ipv4.ip_unprivileged_port_start")
@@ -85,6 +88,7 @@ def fit(
     _fit_linux(linux, process.get("user") or {}, target, maps, sources, notes)
     if target.elsewhere:
         notes.drop(fitted, "", "hooks", _OTHER_MACHINE)
+        fit_annotations(fitted, notes)
     mounts, volumes = fit_mounts(
         fitted.get("mounts") or [],
         bundle=bundle,
@@ -141,10 +145,20 @@ def _without_requests(process: dict[str, Any], notes: Notes) -> None:
 def _groups_that_are_mapped(user: dict[str, Any], maps: Maps, notes: Notes) -> None:
     """Drop groups that are not mapped in the container."""
     wanted = user.get("additionalGids") or []
-    there = [group for group in wanted if any(each.holds(group) for each in maps.gids)]
-    if len(there) < len(wanted):
-        lost = ", ".join(str(group) for group in wanted if group not in there)
-        notes.add(f"process.user.additionalGids without {lost}: not mapped there")
+    ranges = sorted(maps.gids, key=lambda each: each.inside)  # which do not overlap
+    begins = [each.inside for each in ranges]
+
+    def is_there(group: int) -> bool:
+        at = bisect_right(begins, group)
+        return at > 0 and ranges[at - 1].holds(group)
+
+    there: list[int] = []
+    lost: list[int] = []
+    for group in wanted:
+        (there if is_there(group) else lost).append(group)
+    if lost:
+        named = ", ".join(map(str, lost[:_MOST_NAMED])) + ", …" * (len(lost) > _MOST_NAMED)
+        notes.add(f"process.user.additionalGids without {named}: not mapped there")
         user["additionalGids"] = there
 
 

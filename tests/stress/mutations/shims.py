@@ -121,6 +121,16 @@ def _lies() -> Iterator[Mutation]:
     yield Faults("scrun/core/rights.py", "tests/unit/scrun/core/test_ready.py")(
         "a-second-descriptor-comes", "_socket.CMSG_LEN(most * 4)", "_socket.CMSG_SPACE(most * 4)"
     )
+    policy = "tests/unit/supervisor/staging/test_staging_policy.py"
+    yield Faults("supervisor/staging/runtime_annotations.py", policy)(
+        "an-image-gives-the-runtime-orders", "and name not in PASSED:", "and name in PASSED:"
+    )
+    yield Faults("supervisor/staging/policy.py", policy)(
+        "groups-that-are-not-mapped-stay", "(there if is_there(group) else lost)", "there"
+    )
+    yield Faults("supervisor/staging/mounts.py", policy)(
+        "a-copy-for-each-mount", "whole = next(above, volume)", "pass"
+    )
     caller = "tests/component/supervisor/containers/test_caller.py"
     yield Faults("supervisor/containers/caller.py", caller)(
         "a-callers-line-without-end", "if len(rest) > _LONGEST_LINE:", "if False:"

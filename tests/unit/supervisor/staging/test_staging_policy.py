@@ -1,6 +1,7 @@
 """The policy of built-in staging: what a config.json becomes, and what is said about it."""
 
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,12 @@ import msgspec
 import pytest
 
 from scrun.core.errors import StagingError
-from scrun.oci.userns import BothIds, Ids, Range, mappings
+from scrun.oci.userns import BothIds, Ids, Maps, Range, mappings
 from scrun.supervisor.contracts.target import Target
-from scrun.supervisor.staging.plan import Plan, Source
+from scrun.supervisor.staging import policy
+from scrun.supervisor.staging.plan import Notes, Plan, Source
 from scrun.supervisor.staging.policy import fit
+from scrun.supervisor.staging.runtime_annotations import OBEYED, PASSED
 from tests import CHECKOUT
 from tests.harness.bundle import VOLUMES
 
@@ -124,6 +127,61 @@ def test_all_users_that_are_lent() -> None:
     assert plan.config["mounts"][0]["options"] == ["gid=5"]
     assert linux["sysctl"] == {"net.ipv4.ping_group_range": "0 0"}
     assert plan.notes == ("process.user.additionalGids without 70000: not mapped there",)
+
+
+def test_annotations_that_a_runtime_would_obey() -> None:
+    """An image's may have it connect, write, or load something; a few harm nobody."""
+    given = {
+        "run.oci.pidfd_receiver": "/run/user/1000/bus",
+        "run.oci.hooks.stdout": "/home/me/.bashrc",
+        "run.oci.seccomp_bpf_data": "AAAA",
+        "run.oci.of.later.versions": "1",
+        "krun.vm": "x",
+        "org.criu.config": "/etc/passwd",
+        "module.wasm.x": "1",
+        **dict.fromkeys(PASSED, "1"),
+        "run.ocidx": "means nothing",
+        "org.systemd.property.TimeoutStopUSec": "uint64 1",
+        "org.example": "1",
+    }
+    plan = fitted({"annotations": given}, SLURM_USER)
+    kept = plan.config["annotations"]
+    assert {name for name in kept if name.startswith(OBEYED)} == {*PASSED}
+    assert [name for name in given if name not in kept] == [*given][:7]
+    assert sum("an image may ask the runtime for it" in line for line in plan.notes) == 7
+    assert "--annotation run.oci.pidfd_receiver" in plan.missed
+    assert fitted({"annotations": given}, LOCAL_USER).config["annotations"] == given
+    assert fitted({"annotations": None}, SLURM_USER).notes == ()
+
+
+@pytest.mark.parametrize("lent", [1, 300])
+def test_many_groups(lent: int) -> None:
+    """What an image has many of takes time in proportion to their number, and a line at most."""
+    ids = Ids(1000, tuple(Range(2 * one, 100_000 + one, 1) for one in range(lent)), False)
+    maps = Maps(ids.known, ids.known)
+    user: dict[str, Any] = {"additionalGids": [*range(99_000)] * 4}
+    notes = Notes()
+    began = time.process_time()
+    policy._groups_that_are_mapped(user, maps, notes)
+    assert time.process_time() - began < 5
+    assert user["additionalGids"] == [2 * one for one in range(lent)] * 4
+    assert len(notes.lines) == 1
+    assert len(notes.lines[0]) < 1000
+
+
+def test_many_volumes() -> None:
+    """One copy of the topmost, however many are below it."""
+    count = 5000
+    paths = ["/tmp/v", *(f"/tmp/v/{one % 50}/{one}" for one in range(count))]
+    mounts = [bind(path, f"/m{number}") for number, path in enumerate(paths)]
+    sources = {path: Source(kind="directory", real=path, private=True) for path in paths}
+    began = time.process_time()
+    plan = fitted({"mounts": mounts}, SLURM_USER, sources)
+    assert time.process_time() - began < 5
+    [volume] = plan.volumes
+    assert volume.source == "/tmp/v"
+    last = plan.config["mounts"][-1]
+    assert last["source"] == f"{volume.data}/{(count - 1) % 50}/{count - 1}"
 
 
 @each_bundle
