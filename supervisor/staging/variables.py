@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from scrun.oci.config import Bundle
 from scrun.settings.file.quick import real_uid
-from scrun.settings.slurm.outputs import ScriptFacts, output_variables
+from scrun.settings.slurm.outputs import ScriptFacts, container_variables, output_variables
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.core.names import UserEntry, user_of
 
@@ -45,4 +45,5 @@ def script_variables(
         log_file=create_request.settings.log.file or os.path.join(record, "log"),
         log_format=create_request.settings.log.format,
     )
-    return {**job, **output_variables(facts)}
+    named = container_variables(create_request.id, bundle.path)
+    return {**job, **named, **output_variables(facts)}

@@ -58,6 +58,16 @@ class ScriptFacts(msgspec.Struct, frozen=True, kw_only=True):
     log_format: Literal["text", "json"]
 
 
+def container_variables(container: str, bundle: str) -> dict[str, str]:
+    """Return the variables by which Slurm names the container of a job or step.
+
+    Args:
+        container: Its id.
+        bundle: Its bundle.
+    """
+    return {"SLURM_CONTAINER": bundle, "SLURM_CONTAINER_ID": container}
+
+
 def output_variables(facts: ScriptFacts) -> dict[str, str]:
     """Make the variables, in the order of the manual.
 

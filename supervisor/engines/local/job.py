@@ -10,6 +10,7 @@ import trio
 
 from scrun.core.errors import EngineError, StateError
 from scrun.model.states import FATAL
+from scrun.settings.slurm.outputs import container_variables
 from scrun.supervisor.children.node_scripts import signal_script
 from scrun.supervisor.children.processes import Child, child, run_shell
 from scrun.supervisor.children.pumps import Output, messages
@@ -90,6 +91,12 @@ class LocalJob:
             "SLURM_TASKS_PER_NODE": "1",
         }
 
+    def _variables_of(self, bundle: str) -> dict[str, str]:
+        """Return what a container has of its task, and of Slurm's names for it; else nothing."""
+        if not self._of_task:
+            return {}
+        return {**self._of_task, **container_variables(self._request.container, bundle)}
+
     async def signal(self, number: int) -> None:
         """Send a signal to the container's first process.
 
@@ -130,7 +137,8 @@ class LocalJob:
         """
         self._check_running()
         if self._of_task:
-            env = with_variables(program.process.get("env") or (), self._of_task)
+            own = self._variables_of(self._container.bundle)
+            env = with_variables(program.process.get("env") or (), own)
             process = {**program.process, "env": env}
             bind_exec(process, self._child_env.processors or os.sched_getaffinity(0))
             program = msgspec.structs.replace(program, process=process)

@@ -118,7 +118,8 @@ class RuntimeJob(LocalJob):
     ) -> None:
         log = os.path.join(self._request.record, "runtime.log")
         commands = self._runtime_commands
-        async with changed_environment(step.bundle, {**self._of_task, **step.variables}):
+        own = self._variables_of(step.submitted or step.bundle)
+        async with changed_environment(step.bundle, {**own, **step.variables}):
             self._container = await in_thread(
                 commands.prepare, self._container, step, dict(self.environment)
             )

@@ -59,7 +59,8 @@ class SiteJob(LocalJob):
         """Run the container in the foreground of the site's command, to its end."""
         if step.terminal:
             await in_thread(write_size, step.bundle, step.stdio[0])
-        async with changed_environment(step.bundle, {**self._of_task, **step.variables}):
+        own = self._variables_of(step.submitted or step.bundle)
+        async with changed_environment(step.bundle, {**own, **step.variables}):
             status = await self._run(step)
         return await self._how_it_ended(status)
 

@@ -10,6 +10,7 @@ import trio
 
 from scrun.core.errors import EngineError, StateError
 from scrun.model.states import Ending, not_run, taken
+from scrun.settings.slurm.outputs import container_variables
 from scrun.settings.slurm.versions import Features
 from scrun.supervisor.children.terminal import give_a_size, write_size
 from scrun.supervisor.contracts.engine import JobRequest, NodeAnswer, Program, Session, Step
@@ -105,6 +106,7 @@ class SlurmJob:
             self._request.journal.write("info", _HALF_A_TERMINAL)
         variables = {
             **of_the_job(self.environment),
+            **self.named(step),
             **_handed_over(step),
         }
         status = await self._step.run(
@@ -149,6 +151,10 @@ class SlurmJob:
         if self._features.node_finds_program and step.program:
             name = step.program
         return [name, *rest]
+
+    def named(self, step: Step) -> dict[str, str]:
+        """Return the variables that name the container; srun of 22.05 has but one of them."""
+        return container_variables(self._request.container, step.bundle)
 
     def _container_options(self, step: Step) -> list[str]:
         words = step_of(self._held)
@@ -262,8 +268,9 @@ class SlurmJob:
     ) -> int:
         """Run a shell script on all nodes of the job (see `supervisor.contracts.engine.Job`)."""
         journal = self._request.journal
-        # SLURM_* would act as options of srun
-        more = {key: text for key, text in (variables or {}).items() if key.startswith("SCRUN_")}
+        # other SLURM_* would act as options of srun
+        own = ("SCRUN_", "SLURM_CONTAINER")
+        more = {key: text for key, text in (variables or {}).items() if key.startswith(own)}
         return await run_on_nodes(
             self._tools, self._child_env.with_more(more), self.id, self.environment,
             in_directory(self._request.directory, script), output,

@@ -2,7 +2,7 @@
 
 import contextlib
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import trio
@@ -81,8 +81,12 @@ class Task:
         """Whether it has ended because its root file system went away."""
         return self.id in self.rank.shim.without_files
 
-    async def create(self, config: dict[str, Any]) -> None:
+    async def create(self, config: dict[str, Any], variables: Mapping[str, str]) -> None:
         """Have it created; a terminal is for the first one.
+
+        Args:
+            config: Its config.json.
+            variables: Variables that it has for itself.
 
         Raises:
             ShimError: The runtime failed.
@@ -96,7 +100,7 @@ class Task:
             config, more["site"] = self.site.changed(config), self.site.fields()
         await create(
             self.rank.shim, config, id=self.id, name=self._name, streams=fields, joins={},
-            images=self.images, **more,
+            images=self.images, variables=variables, **more,
         )  # fmt: skip
 
     @property

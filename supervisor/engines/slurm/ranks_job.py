@@ -194,7 +194,7 @@ class RanksJob(SlurmJob):
                     own = config_of_task(config, step.bundle, of_task)
                     task.last = of_task.last
                 try:
-                    await task.create(own)
+                    await task.create(own, self.named(step))
                 except ShimError as error:
                     failed.append((task, error))
                     nursery.cancel_scope.cancel()

@@ -177,7 +177,7 @@ class ShimJob(SlurmJob):
             await create(
                 shim, place.config, id=place.id, name=self._request.container,
                 streams=streams.fields, joins=place.joins, images=self._images,
-                variables=of_a_container(self.environment), **more,
+                variables={**of_a_container(self.environment), **self.named(step)}, **more,
             )  # fmt: skip
         except ShimError as error:
             self._shim_step.doubt_runtime()

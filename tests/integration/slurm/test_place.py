@@ -139,7 +139,7 @@ def submit(site: Site, options: str, script: str) -> str:
                 hurried = time.monotonic()
         return done.exists()
 
-    wait_until("the job has run", has_run, 60)
+    wait_until("the job has run", has_run, 90)
     wait_while("the job runs", site.jobs)
     return out.read_text()
 
@@ -200,6 +200,8 @@ def test_as_a_program_of_srun(nodes: bound.Bound, project: tuple[Site, Path], ki
         for rank in ranks:
             has, wants = read(base / f"o.{other}{rank}"), read(base / f"o.{one}{rank}")
             assert wants["group"] == "read"
+            assert has["SLURM_CONTAINER_ID"].startswith("rootfs-")
+            assert has["SLURM_CONTAINER"].startswith("/")
             for name in differing(wants, has):
                 if not any(place in page[known] for known in page if fnmatch(name, known)):
                     shown[f"{place}{rank}: {name}"] = wants.get(name), has.get(name)

@@ -336,14 +336,15 @@ def test_remote_command(with_script: WithScript, place: str) -> None:
 @pytest.mark.parametrize("place", ["local-user", "slurm-user"])
 def test_remote_command_knows_its_container(with_script: WithScript, place: str) -> None:
     """As scrun(1) says of scripts: the variables of both, in the directory of create."""
-    said = "echo seen $SCRUN_CONTAINER_ID $SCRUN_BUNDLE $SLURM_JOB_NUM_NODES $(pwd)"
+    slurms = "$SLURM_JOB_NUM_NODES $SLURM_CONTAINER_ID $SLURM_CONTAINER"
+    said = f"echo seen $SCRUN_CONTAINER_ID $SCRUN_BUNDLE {slurms} $(pwd)"
     body = f"local _, said = slurm.remote_command('{said}') slurm.log_info(said)"
     script = f"function slurm_scrun_stage_in() {body} return slurm.SUCCESS end\n"
     out = f"function slurm_scrun_stage_out() {body} return slurm.SUCCESS end\n"
     site = with_script(place, script + out)
     life = life_of(site, "true").created()
     log = (site.root / life.id / "log").read_text()
-    words = f"seen {life.id} {life.bundle} 1 {site.base}"
+    words = f"seen {life.id} {life.bundle} 1 {life.id} {life.bundle} {site.base}"
     assert log.count(words) == 1, log
     assert life.start().wait() == 0
     wait_until("stage_out", lambda: (site.root / life.id / "log").read_text().count(words) == 2)

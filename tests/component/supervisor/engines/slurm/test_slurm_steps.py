@@ -119,6 +119,7 @@ async def test_the_jobs_variables(srun: Srun) -> None:
     found = {name: text for name, text in srun.environment.items() if name.startswith("SLURM")}
     expected = {**JOB}
     del expected["SLURM_LABELIO"], expected["SLURM_JOB_ID"]  # for which there is --jobid
+    expected |= {"SLURM_CONTAINER": "/bundle", "SLURM_CONTAINER_ID": "c1"}
     assert found == expected
     assert srun.argv()[:4] == ["-v", "--jobid", "7", "--job-name"]
     assert srun.argv()[4] == "mine"
