@@ -449,7 +449,9 @@ class Lifecycle(Phases):
         assert self._ending is not None
         assert isinstance(self._job, LetsEnd)
         try:
-            await self._job.let_end()
+            async with unwrapped() as nursery:
+                nursery.start_soon(self.programs.let_end)
+                await self._job.let_end()
         except EngineError as error:
             self._journal.write("verbose", str(error))
         self.end(self._ending)

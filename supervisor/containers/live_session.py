@@ -11,7 +11,7 @@ from scrun.core.errors import BundleError, ScrunError, described
 from scrun.model.states import FATAL, Ending, killed, taken
 from scrun.supervisor.containers.anchors import Anchor
 from scrun.supervisor.containers.stdio import Stdio
-from scrun.supervisor.contracts.engine import Job, Program, Session
+from scrun.supervisor.contracts.engine import Job, KnowsHandlers, Program, Session
 from scrun.supervisor.core.deposits import OWN, Deposit
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.log.journal import Journal
@@ -66,6 +66,8 @@ class LiveSession:
         self.settled = trio.Event()
         self.ending: Ending | None = None
         self._runs = False
+        self._session: Session | None = None
+        self._over = trio.Event()
         self._pid = pid
         self._name = f"exec {pid}"
         self._journal = journal
@@ -102,7 +104,7 @@ class LiveSession:
     ) -> None:
         try:
             async with unwrapped() as nursery:
-                session = await begin()
+                session = self._session = await begin()
                 nursery.start_soon(forward, session, nursery)
                 with self._scope:
                     self.ending = await session.run()
@@ -121,6 +123,17 @@ class LiveSession:
                 await self._anchor.close()
             self.deposit.end()
             self.settled.set()
+            self._over.set()
+
+    async def let_end(self) -> None:
+        """Wait for its end if its job is taken away and it has been told, and does care.
+
+        Raises:
+            EngineError: That is not known.
+        """
+        session = self._session
+        if isinstance(session, KnowsHandlers) and await session.handles(signal.SIGTERM):
+            await self._over.wait()
 
     def _runs_now(self) -> None:
         self._runs = True

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 from scrun.supervisor.containers.live_session import LiveSession
 from scrun.supervisor.core.deposits import Deposit
-from scrun.supervisor.core.nurseries import Tasks
+from scrun.supervisor.core.nurseries import Tasks, unwrapped
 
 
 class Programs:
@@ -56,6 +56,16 @@ class Programs:
                 self.when_ended()
 
         return self._tasks.begin(live)
+
+    async def let_end(self) -> None:
+        """Wait for the ends of those that make use of the time that Slurm gives them.
+
+        Raises:
+            EngineError: The ends are not known.
+        """
+        async with unwrapped() as nursery:
+            for session in self._live:
+                nursery.start_soon(session.let_end)
 
 
 def _nothing() -> None:

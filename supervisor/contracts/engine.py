@@ -186,6 +186,19 @@ class Session(Protocol):
         ...
 
 
+@runtime_checkable
+class KnowsHandlers(Protocol):
+    """A session that can tell what its program handles; optional."""
+
+    async def handles(self, number: int) -> bool:
+        """Tell whether the program handles a signal; False if that is not known.
+
+        Raises:
+            EngineError: Its engine has gone.
+        """
+        ...
+
+
 class Job(Protocol):
     """An allocation."""
 

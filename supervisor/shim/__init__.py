@@ -66,6 +66,8 @@ twice.
              null}, "inputs": by number of each stream to a container that has not ended, [how many
              of its bytes have come, how many more may be sent]}. What was not written is sent
              again, and the END. Numbers of calls begin anew
+    expect   names: of all containers that are still to be created here, as `create` will have them
+             {}
     create   id; name: for the runtime; config: the whole config.json, with absolute paths;
              streams; images: the id of a `mount`, which goes with the container; joins: the ids
              of the containers whose namespaces it enters, by the type that `linux.namespaces` has
@@ -77,7 +79,7 @@ twice.
     start    id
              {}; error and log
     handles  id; number
-             {"handles": whether the container's program runs, and handles that signal}
+             {"handles": whether the program runs, and handles that signal}
     signal   id; number; all: bool, every process of the container; command: for one of an
              oci.conf, RunTimeKill with that signal
              {}, even if the target has ended; error
@@ -154,10 +156,11 @@ supervisor `proof(secret, b"supervisor", both)`; `both` is the shim's bytes and 
 Frames follow. Who connects and is no shim is kept out by a `door.Door`, at each port.
 
 **Signals** that Slurm sends the step (SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2) go to
-the first process of each container, whether there is a supervisor or not: slurmstepd sends them to
-the step's tasks only, so to the shim, unless ProctrackType is proctrack/linuxproc (`reaches_all`).
-Of what came before a container was started, it gets each once, in order, when its program handles
-it, or after two seconds.
+the first process of each container and exec, whether there is a supervisor or not: slurmstepd
+sends them to the step's tasks only, so to the shim, unless ProctrackType is proctrack/linuxproc
+(`reaches_all`). Of what came before a container was started, since it was expected, it gets each
+once, in order, when its program handles it, or after two seconds. What came before the first
+`expect`, or `create`, is for the containers of that call.
 
 **Ends.** When its standard input ends or fails, the shim kills and deletes what it made, removes
 its directory and exits. When the direct connection breaks it waits for that, for SIGTERM or for

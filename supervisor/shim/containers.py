@@ -197,13 +197,17 @@ class Containers:
             raise Refused(f"{target.id} has ended")
 
     def _started(self, target: "Target", answer: "dict[str, Any]", reply: "Reply") -> None:
-        target.started = "error" not in answer
         reply(answer)
-        if target.started:
-            self.signals.started(target, self)
+        if "error" not in answer:
+            self.runs(target)
+
+    def runs(self, target: "Target") -> None:
+        """Note that the program of a container or an exec has begun."""
+        target.started = True
+        self.signals.started(target, self)
 
     def handles(self, call: "dict[str, Any]", reply: "Reply") -> None:
-        """Tell whether a container's program does something about a signal."""
+        """Tell whether a program does something about a signal."""
         reply({"handles": is_busy(self.get(call["id"]), int(call["number"]))})
 
     def _simply(
@@ -240,6 +244,9 @@ class Containers:
             raise Refused(f"there is no signal {number}")
         if not target.made:
             raise Refused(f"{target.id} is not there yet")
+        if self.signals.is_told(target, number):
+            reply({})
+            return
         site = target.site
         if site is not None and call.get("all"):
             self._sites.kill(target, site, lambda: reply({}))
@@ -249,7 +256,14 @@ class Containers:
             return
         if call.get("all"):
             target.signal_all(number)
-        elif target.pid:
+            reply({})
+        else:
+            self.deliver(target, number, reply)
+
+    def deliver(self, target: "Target", number: int, reply: "Reply | None" = None) -> None:
+        """Send a signal to the first process, if there is one."""
+        reply = reply or _ignore
+        if target.pid:
             try:
                 os.kill(target.pid, number)  # our child, not reaped: no other has its pid
             except PermissionError:

@@ -278,6 +278,9 @@ class Shim:
                     raise ValueError(f"{name}: {call[name]!r} is no text")
             if verb == "script":
                 self._run_script(call, reply)
+            elif verb == "expect":
+                self._signals.expect(call["names"], self._containers)
+                reply({})
             elif verb == "mount":
                 self._mount(call, reply)
             elif verb == "unmount":
@@ -362,6 +365,7 @@ class Shim:
         self._direct = self._streams.link = self._linked(sock, seals)
         self._direct.listen()
         forget_others(self._containers, call["targets"])
+        self._signals.expect((), self._containers)
         inputs = self._streams.inputs()
         self._tell(EVENT, **answer, targets=state_of(self._containers), inputs=inputs)
         self._streams.resume(call["written"])

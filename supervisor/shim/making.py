@@ -131,6 +131,7 @@ class Making:
                 command = container.site.filled(call["command"])
                 pid = self._sites.run(target, container.site, command, call["variables"])
                 reply({"pid": pid})
+                self._containers.runs(target)
                 return
             process = call["process"]
             self._adapt(process, call["streams"], container.variables)
@@ -215,8 +216,7 @@ class Making:
         targets = self._containers.targets
         targets[target_id] = target = Target(target_id, place, name, container, stdio, targets)
         target.site = site
-        if container is None:
-            self._containers.signals.made(target)
+        self._containers.signals.made(target)
         return target
 
     def _unmake(self, target: Target) -> None:
@@ -275,6 +275,8 @@ class Making:
             self._sites.await_end(target, target.site, pid)
         else:
             self._children.claim(pid, lambda status: self._containers.ended(target, status))
+        if target.container is not None:
+            self._containers.runs(target)
         self._is_known(target)
 
     def _is_not_there(self, target: Target, text: str, log: str, reply: "Reply") -> None:

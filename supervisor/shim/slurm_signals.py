@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _BEGINNING = 2.0  # in which a program may come to handle a signal
 _TRY = 0.04
 _TWICE = 1.0  # 24.11 sends SIGTERM, SIGCONT and SIGTERM again at a time limit
+_BOTH = 2.0  # from Slurm's SIGTERM for a step to the one for a batch script's `scrun run`
 _LATE = 0.5  # a SIGTERM for a job, behind the end of srun, which got one
 
 
@@ -28,8 +29,8 @@ class SlurmSignals:
         self._loop = loop
         self._reaches_all: bool = begin["reaches_all"]
         self._kill_wait = float(begin["kill_wait"])
-        self._early: list[int] = []
-        self._had_containers = False
+        self._early: list[int] | None = []
+        self._expected: dict[str, list[int]] = {}
         self._asked = self._told_to_end = 0.0
 
     def came(self, number: int, containers: "Containers | None") -> None:
@@ -38,28 +39,60 @@ class SlurmSignals:
             before, self._told_to_end = self._told_to_end, time.monotonic()
             if self._told_to_end < before + _TWICE:
                 return
-        if not self._had_containers:
+        if self._early is not None:
             _keep(self._early, number)
+        for signals in self._expected.values():
+            _keep(signals, number)
         for target in _living(containers):
             waiting = bool(target.signals)
             if target.started and self._reaches_all and not waiting:
+                continue
+            if number == signal.SIGTERM and target.told_to_end > time.monotonic() - _BOTH:
                 continue
             _keep(target.signals, number)
             if target.started and not waiting:
                 self._give(target, containers)
 
+    def expect(self, names: "Iterable[str]", containers: "Containers | None") -> None:
+        """Know, by their names, all containers that are still to be made.
+
+        The first ones were there before us, so what came before is for them, too. One that is
+        there already was made while this was on its way.
+        """
+        early, before = self._early or [], self._expected
+        there = {one.name for one in _living(containers) if one.container is None}
+        self._expected = {
+            name: before.get(name, list(early)) for name in names if name not in there
+        }
+        self._early = None
+
     def made(self, target: "Target") -> None:
-        """Keep for the first container what came while it was staged."""
-        self._had_containers = True
-        target.signals, self._early = self._early, []
+        """Keep for a container what came while it was staged; for the first one, all that came."""
+        if target.container is None:
+            target.signals = self._expected.pop(target.name, self._early or [])
+            self._early = None
 
     def started(self, target: "Target", containers: "Containers") -> None:
-        """Give a container what came before its program ran."""
+        """Give a container or an exec what came before its program ran."""
         target.began = time.monotonic()
         self._give(target, containers)
 
+    def is_told(self, target: "Target", number: int) -> bool:
+        """Tell whether a target need not get a signal that its supervisor has for it.
+
+        Slurm tells a batch script of the end of its job, too, and a `scrun run` that it runs
+        passes that on. Each program is told once, by whatever comes first.
+        """
+        if number != signal.SIGTERM or not (target.started and target.pid):
+            return False
+        now = time.monotonic()
+        if self._told_to_end > max(now - _BOTH, target.began):
+            return True
+        target.told_to_end = now
+        return False
+
     def _give(self, target: "Target", containers: "Containers | None") -> None:
-        """Give a container the signals that it has still to get.
+        """Give a target the signals that it has still to get.
 
         A program that has just begun gets them once it handles them, of which nothing tells. The
         first process of a PID namespace does not notice a signal that it does not handle, others
@@ -96,13 +129,13 @@ class SlurmSignals:
 
 
 def is_busy(target: "Target", number: int) -> bool:
-    """Tell whether the program of a container runs, and does something about a signal."""
+    """Tell whether a target's program runs, and does something about a signal."""
     return bool(target.started and target.pid) and _handles(target, number)
 
 
 def _living(containers: "Containers | None") -> "Iterable[Target]":
     targets = [] if containers is None else list(containers.targets.values())
-    return [one for one in targets if one.container is None and not (one.ended or one.doomed)]
+    return [one for one in targets if not (one.ended or one.doomed)]
 
 
 def _keep(signals: "list[int]", number: int) -> None:
@@ -113,18 +146,15 @@ def _keep(signals: "list[int]", number: int) -> None:
 def _handles(target: "Target", number: int) -> bool:
     """Tell whether its first process does, of a runtime in the foreground the first child."""
     pids = [target.pid]
-    if target.site is not None and target.site.runs:
+    if target.is_by_foreground:
         pids = children_of(target.pid)[:1]
     return any(handles(pid, number) for pid in pids)
 
 
 def _deliver(target: "Target", number: int, containers: "Containers | None") -> None:
     """Do what slurmstepd does to a task."""
-    if target.site is not None:  # RunTimeRun passes it on
+    # RunTimeRun passes it on; what an exec runs may be another user's
+    if target.site is not None or target.container is not None:
         kill_quietly(target.pid, number)
     elif containers is not None and target.pid:
-        containers.signal({"id": target.id, "number": number}, _ignore)
-
-
-def _ignore(_: object) -> None:
-    """Answer nobody."""
+        containers.deliver(target, number)

@@ -32,13 +32,14 @@ class Target:
         pid: Its first process; 0 before it is there and after it has been reaped.
         running: The runtime's processes at work for it.
         doomed: Whether it is being deleted.
-        started: Whether the runtime has started a container's program.
+        started: Whether the runtime has started its program.
         ended: How it ended, as `_tell_ended` has it; None before.
         images: The images that its root file system is of, if they are mounted by us; for an exec
             those of its container.
         lost: Whether these went away.
         signals: What Slurm sent it and its program has not got.
         began: When its program began.
+        told_to_end: When the supervisor had a SIGTERM for it.
         changes: To be called when a process of it or of the runtime has ended.
     """
 
@@ -67,7 +68,7 @@ class Target:
         self.images: Mounted | None = None if container is None else container.images
         self.lost = False
         self.signals: list[int] = []
-        self.began = 0.0
+        self.began = self.told_to_end = 0.0
         self.changes: list[Callable[[], None]] = []
         self._targets = targets
         self._mounts = ""
@@ -78,6 +79,13 @@ class Target:
     def is_busy(self) -> bool:
         """Whether a process is left that is to end before its files go."""
         return bool(self.pid or self.running)
+
+    @property
+    def is_by_foreground(self) -> bool:
+        """Whether its first process is that of a site's runtime, and its program a child of it."""
+        if self.container is not None:
+            return self.container.site is not None
+        return self.site is not None and self.site.runs
 
     def changed(self) -> None:
         """Tell that a process has ended."""

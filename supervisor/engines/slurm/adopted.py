@@ -235,6 +235,9 @@ class AdoptedShimJob(ShimJob):
         assert shims.adopted is not None
         return shims.adopted
 
+    def _await_it(self) -> None:
+        """Expect nothing: it is made."""
+
     @asynccontextmanager
     async def resumed(self) -> AsyncIterator[ResumedProcess]:
         """See `supervisor.contracts.engine.AdoptedJob`.

@@ -2,8 +2,8 @@
 
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -69,6 +69,7 @@ class ShimJob(SlurmJob):
         self._shim_step = self._step_of(shims)
         self._step = self._shim_step.step
         self._place = Place(self._shim_step)
+        self._until_made = ExitStack()
         self._killed = trio.Event()
         self._forgotten = False
         self._first: WatchedProcess | None = None
@@ -80,9 +81,15 @@ class ShimJob(SlurmJob):
     def _step_of(self, shims: JobShim) -> ShimStep:
         return shims.step()
 
-    def entered(self) -> AbstractContextManager[None]:
-        """See `supervisor.contracts.neighbours.SharesNamespaces`."""
-        return self.shims.neighbours.holding(self._request.container, self._place)
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """See `supervisor.contracts.neighbours.SharesNamespaces`; the shim expects it, too."""
+        with self.shims.neighbours.holding(self._request.container, self._place), self._until_made:
+            self._await_it()
+            yield
+
+    def _await_it(self) -> None:
+        self._until_made.enter_context(self._shim_step.expecting(self._request.container))
 
     async def neighbours(self) -> Mapping[str, Mapping[str, Any]]:
         """See `supervisor.contracts.neighbours.SharesNamespaces`."""
@@ -184,6 +191,7 @@ class ShimJob(SlurmJob):
             with trio.move_on_after(_PATIENCE, shield=True):
                 await self._delete(shim)
             raise NotMade(words_of(error), shown=False) from None
+        self._until_made.close()
         self._images = ""  # they go with the container
 
     async def _delete(self, shim: Shim) -> None:

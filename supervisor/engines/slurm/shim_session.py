@@ -70,6 +70,10 @@ class _Running:
         """
         await self._shim.call("signal", id=self._id, number=number, all=number == signal.SIGKILL)
 
+    async def handles(self, number: int) -> bool:
+        """See `supervisor.contracts.engine.KnowsHandlers`."""
+        return await self._shim.handles(self._id, number)
+
     def resized(self) -> None:
         """Pass on a new size of the terminal."""
         if self._streams is not None:

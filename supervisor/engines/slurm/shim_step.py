@@ -2,8 +2,8 @@
 
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
 
 import trio
 
@@ -85,6 +85,7 @@ class ShimStep:
         self._is_refused = False
         self._words: list[str] = []
         self._told: tuple[int, ...] = ()
+        self._expected: list[str] = []
 
     @property
     def is_over(self) -> bool:
@@ -107,6 +108,24 @@ class ShimStep:
         if self._shim is None or self._over.is_set():
             raise EngineError(f"the shim could not be started: {self.reason}")
         return self._shim
+
+    @contextmanager
+    def expecting(self, container: str) -> Iterator[None]:
+        """Have signals of Slurm's kept for a container while the block runs.
+
+        Its name counts, as `create` has it. If it is created meanwhile, it has got them.
+        """
+        self._expected.append(container)
+        self._say_expected()
+        try:
+            yield
+        finally:
+            self._expected.remove(container)
+            self._say_expected()
+
+    def _say_expected(self) -> None:
+        if self._shim is not None and self._known.is_set():
+            self._shim.tell("expect", names=self._expected)
 
     @property
     def what(self) -> str:
@@ -264,6 +283,7 @@ class ShimStep:
             ):
                 await self._get_ready(shim)
                 self._known.set()
+                self._say_expected()
                 await shim.lost.wait()
         except ShimLost as error:
             self._journal.write("verbose", str(error))

@@ -1,7 +1,11 @@
 """What Slurm says by a signal reaches the programs: on request, before a limit, before the end."""
 
+import os
 import shutil
+import subprocess
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +13,7 @@ import pytest
 
 from tests.conftest import MakeSite
 from tests.harness import cluster
-from tests.harness.life import Life
+from tests.harness.life import Collector, Life
 from tests.harness.site import Site, scrun_binary
 from tests.harness.wait import wait_until
 
@@ -19,6 +23,21 @@ NAMES = ("USR1", "USR2", "HUP", "INT", "TERM")
 _WAITS = "echo up; while :; do sleep 0.05; done"
 RUNS = "".join(f"trap 'echo {name}' {name}; " for name in NAMES) + _WAITS
 SAVES = f"trap 'echo saving; sleep 1; echo saved; exit 3' TERM; {_WAITS}"
+COUNTS = """
+told=''
+trap 'echo TERM >>/saved/log; told=1' TERM
+sleep 600 & child=$!
+echo up >>/saved/log
+until [ "$told" ]; do wait $child; done
+sleep 2 & child=$!
+while kill -0 $child 2>/dev/null; do wait $child; done
+echo saved >>/saved/log
+exit 3
+"""
+"""A program that is told to end, and saves its state for two seconds.
+
+It waits for nothing but signals, so that none of two is lost that come close together.
+"""
 
 TWO = {"SCRUN_NTASKS": "2", "SCRUN_JOB_NUM_NODES": "2"}
 launches = pytest.mark.parametrize("launch", ["shim", "container"])
@@ -137,35 +156,40 @@ def test_what_does_not_care_is_ended_at_once(make_site: MakeSite) -> None:
     assert time.monotonic() - began < 4  # KillWait is at least 5 s for slurmd
 
 
-@pytest.mark.parametrize("way", ["scancel", "requeue"])
-def test_a_batch_script(make_site: MakeSite, way: str) -> None:
-    """slurmd ends the script as well, and all that it has started."""
-    site = site_of(make_site, "shim")
+@launches
+@pytest.mark.parametrize("way", [("scancel",), ("scontrol", "requeue")])
+@pytest.mark.parametrize("calls", ["", "exec ", "srun "])
+def test_a_batch_script(
+    make_site: MakeSite, way: tuple[str, ...], launch: str, calls: str
+) -> None:
+    """slurmd ends the script as well, and all that it has started: nothing is told twice."""
+    site = site_of(make_site, launch)
     place = Path(site.base) / "saved"
     place.mkdir()
     place.chmod(0o777)
-    script = SAVES.replace("echo up", "echo >/saved/up").replace(
-        "echo saved", "echo >/saved/saved"
-    )
-    config = site.config("sh", "-c", script)
+    config = site.config("sh", "-c", COUNTS)
     config["mounts"].append(
         {"destination": "/saved", "type": "bind", "source": str(place), "options": ["rbind"]}
     )
     bundle = site.bundle(config)
+
+    def said() -> list[str]:
+        return (place / "log").read_text().split() if (place / "log").exists() else []
+
     job = place / "job"
     job.write_text(
         f"#!/bin/sh\nexport SCRUN_CONFIG={site.environment['SCRUN_CONFIG']}\n"
-        f"{scrun_binary()} --root {site.root} run --bundle {bundle} batch\n"
+        f"{calls}{scrun_binary()} --root {site.root} run --bundle {bundle} batch\n"
     )
     number = cluster.slurm(
         *site.user.prefix, "sbatch", "--parsable", "--requeue", "--chdir=/", "--output=/dev/null",
         str(job),
     ).strip()  # fmt: skip
     try:
-        wait_until("it runs", (place / "up").exists, 40)
-        words = ("scancel", number) if way == "scancel" else ("scontrol", "requeue", number)
-        cluster.slurm(*words)
-        wait_until("it has saved its state", (place / "saved").exists, 20)
+        wait_until("it runs", lambda: said() == ["up"], 40)
+        cluster.slurm(*way, number)
+        wait_until("it has saved its state", lambda: "saved" in said(), 30)
+        assert said() == ["up", "TERM", "saved"]
     finally:
         cluster.slurm("scancel", number)
         wait_until("the job", lambda: not cluster.slurm("squeue", "-h", "-j", number), 30)
@@ -201,3 +225,123 @@ def test_before_the_shim_can_take_it(make_site: MakeSite) -> None:
     )
     life.kill("KILL")
     assert ended(life, 137, "exited").split() == ["up", "USR1"]
+
+
+@launches
+def test_programs_of_exec(make_site: MakeSite, launch: str) -> None:
+    """As the tasks of a step of their own: each gets each once, in order."""
+    life = begun(site_of(make_site, launch), RUNS)
+    names = ["up"]
+    with program(life, RUNS) as output:
+        for name in NAMES[:4]:
+            told(life, name)
+            names.append(name)
+            wait_until(f"it says {names}", lambda: output().split() == names, 20)
+        life.kill("KILL")
+    assert output().split() == names
+    assert ended(life, 137, "exited").split() == names
+
+
+@launches
+def test_a_program_of_exec_saves_its_state(make_site: MakeSite, launch: str) -> None:
+    """Though its container does not care, which is ended at the end of that."""
+    life = begun(site_of(make_site, launch), "trap '' TERM; echo up; exec sleep 600")
+    with program(life, SAVES) as output:
+        cluster.slurm("scancel", life.job_id)
+        wait_until("it has saved", lambda: output().split() == ["up", "saving", "saved"], 20)
+    assert ended(life, 122, "cancelled") == "up\n"
+
+
+@contextmanager
+def program(life: Life, script: str) -> Iterator[Callable[[], str]]:
+    """Run a program in a container that says `up`; yield what returns its output so far."""
+    process = life.site.popen("exec", life.id, "sh", "-c", script)
+    assert process.stdin
+    assert process.stdout
+    assert process.stderr
+    with process.stdin, process.stdout as stdout, process.stderr:
+        output = Collector(os.dup(stdout.fileno()))
+    try:
+        wait_until("it is up", lambda: output.so_far == b"up\n", 30)
+        yield lambda: output.so_far.decode()
+    finally:
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+
+
+class Staging:
+    """Has containers of a site wait while they are staged."""
+
+    def __init__(self, site: Site) -> None:
+        """Stage by a script from now on, which waits for `go_on`."""
+        self._place = site.base / "l" / "staging"
+        self._place.mkdir()
+        os.mkfifo(self._place / "go")
+        for path in (self._place, self._place / "go"):
+            site.user.give(path)
+        script = site.base / "waits.lua"
+        script.write_text(
+            "function slurm_scrun_stage_in()\n"
+            f"slurm.allocator_command('echo >{self._place}/begun; read x <{self._place}/go')\n"
+            "return slurm.SUCCESS\nend\n"
+            "function slurm_scrun_stage_out() return slurm.SUCCESS end\n"
+        )
+        with open(site.base / "scrun.toml", "a") as settings:
+            settings.write(f'[lua]\nscript = "{script}"\n')
+
+    def begins(self) -> None:
+        """Wait until one is staged."""
+        wait_until("it is staged", (self._place / "begun").exists, 30)
+        (self._place / "begun").unlink()
+
+    def go_on(self) -> None:
+        """Let that one go on."""
+        (self._place / "go").write_text("\n")
+
+
+def test_while_it_is_staged_in_a_job_that_waited(make_site: MakeSite) -> None:
+    site = site_of(make_site, "shim", "linger = 60\n")
+    staging = Staging(site)
+    first = site.life("true")
+    staging.begins()
+    staging.go_on()
+    job = first.created(60).start(60).job_id
+    assert first.wait() == 0
+    first.delete()
+    cluster.slurm("scancel", "--signal=HUP", job)
+    life = site.shell(RUNS)
+    staging.begins()
+    assert life.job_id == job
+    for name in ("USR2", "USR1", "USR2"):
+        cluster.slurm("scancel", f"--signal={name}", job)
+        time.sleep(0.3)
+    staging.go_on()
+    life.created(60).start(60).says("USR1", 30)
+    told(life, "INT")
+    life.kill("KILL")
+    assert ended(life, 137, "exited").split() == ["up", "USR2", "USR1", "INT"]
+    cluster.slurm("scancel", job)
+
+
+def test_while_it_is_staged_in_a_pod(make_site: MakeSite) -> None:
+    site = site_of(make_site, "shim")
+    staging = Staging(site)
+    config = site.config("sh", "-c", RUNS)
+    config["annotations"] = {"org.scrun.pod": "told"}
+    first = site.life(config=config)
+    staging.begins()
+    staging.go_on()
+    first.created(60).start(60).says("up", 30)
+    told(first, "HUP")
+    second = site.life(config=config)
+    staging.begins()
+    told(first, "USR2", "USR1")
+    staging.go_on()
+    second.created(60).start(60).says("USR1", 30)
+    for life, names in ((first, ["HUP", "USR2", "USR1"]), (second, ["USR2", "USR1"])):
+        life.kill("KILL")
+        assert ended(life, 137, "exited").split() == ["up", *names]

@@ -166,3 +166,113 @@ def test_one_end_of_the_job_is_told_once(shim: Shim) -> None:
     time.sleep(1)
     shim.process.send_signal(signal.SIGTERM)
     said(shim, stream, "up", "SIGTERM", "SIGTERM")
+
+
+def test_programs_of_exec_get_them(shim: Shim) -> None:
+    """As the tasks of a step of their own do."""
+    first = begun(shim, "a", RUNS)
+    streams = shim.streams("stdout")
+    assert "pid" in shim.exec("e", "a", "sh", "-c", RUNS, streams=streams)
+    names = ["up"]
+    said(shim, streams["stdout"], *names)
+    for number in (*TOLD, signal.SIGTERM):
+        shim.process.send_signal(number)
+        names.append(number.name)
+        for stream in (first, streams["stdout"]):
+            said(shim, stream, *names)
+    assert not shim.has_ended("e")
+
+
+def test_a_program_of_exec_that_begins_gets_no_old_ones(shim: Shim) -> None:
+    first = begun(shim, "a", RUNS)
+    shim.process.send_signal(signal.SIGUSR1)
+    said(shim, first, "up", "SIGUSR1")
+    streams = shim.streams("stdout")
+    assert "pid" in shim.exec("e", "a", "sh", "-c", RUNS, streams=streams)
+    said(shim, streams["stdout"], "up")
+    shim.process.send_signal(signal.SIGUSR2)
+    said(shim, streams["stdout"], "up", "SIGUSR2")
+
+
+def test_a_program_of_exec_may_save_its_state_without_srun(make_shim: MakeShim) -> None:
+    shim = make_shim(begin={"kill_wait": 20})
+    begun(shim, "a", "trap '' TERM; echo up; sleep 600")
+    streams = shim.streams("stdout")
+    assert "pid" in shim.exec("e", "a", "sh", "-c", SAVES, streams=streams)
+    said(shim, streams["stdout"], "up")
+    assert shim.call("handles", id="e", number=15) == {"handles": True}
+    shim.process.send_signal(signal.SIGTERM)
+    said(shim, streams["stdout"], "up", "saving")
+    said(shim, streams["stdout"], "up", "saving", "saved")
+    assert shim.ended("e") == 3
+
+
+def test_a_container_that_is_expected(shim: Shim) -> None:
+    """It is still staged, beside another one or in a job that waited for it."""
+    first = begun(shim, "a", RUNS)
+    shim.process.send_signal(signal.SIGHUP)
+    said(shim, first, "up", "SIGHUP")
+    assert shim.call("expect", names=["name-b", "name-c"]) == {}
+    for number in (signal.SIGUSR2, signal.SIGUSR1):
+        shim.process.send_signal(number)
+        said(shim, first, *shim.output[first].decode().split(), number.name)
+    assert shim.call("expect", names=["name-b", "name-d"]) == {}
+    shim.process.send_signal(signal.SIGINT)
+    said(shim, first, "up", "SIGHUP", "SIGUSR2", "SIGUSR1", "SIGINT")
+    streams = {name: begun(shim, name, RUNS) for name in "bcd"}
+    said(shim, streams["b"], "up", "SIGUSR2", "SIGUSR1", "SIGINT")
+    said(shim, streams["d"], "up", "SIGINT")
+    time.sleep(0.2)
+    said(shim, streams["c"], "up")
+
+
+def test_the_first_ones_that_are_expected(shim: Shim) -> None:
+    """They were there before the shim: what came before it knew of them is for them."""
+    for number in (signal.SIGUSR2, signal.SIGUSR1):
+        shim.process.send_signal(number)
+        time.sleep(0.1)
+    assert shim.call("expect", names=["name-a", "name-b"]) == {}
+    assert shim.call("expect", names=["name-a", "name-b", "name-c"]) == {}
+    streams = {name: begun(shim, name, RUNS) for name in "abc"}
+    for name in "ab":
+        said(shim, streams[name], "up", "SIGUSR2", "SIGUSR1")
+    time.sleep(0.2)
+    said(shim, streams["c"], "up")
+
+
+def test_a_container_that_is_expected_and_there_already(shim: Shim) -> None:
+    """The call was on its way meanwhile; the next container of that name is another one."""
+    first = begun(shim, "a", RUNS)
+    assert shim.call("expect", names=["name-a"]) == {}
+    shim.process.send_signal(signal.SIGUSR1)
+    said(shim, first, "up", "SIGUSR1")
+    shim.call("delete", id="a")
+    later = shim.streams("stdout")
+    shim.run("a2", "sh", "-c", RUNS, streams=later, name="name-a")
+    said(shim, later["stdout"], "up")
+    time.sleep(0.2)
+    said(shim, later["stdout"], "up")
+
+
+@pytest.mark.parametrize("first", ["slurm", "supervisor"])
+def test_the_end_of_a_batch_script_is_told_once(shim: Shim, first: str) -> None:
+    """`scrun run` is told there, too, and its supervisor passes that on."""
+    stream = begun(shim, "a", RUNS)
+    ways = [
+        lambda: shim.process.send_signal(signal.SIGTERM),
+        lambda: shim.call("signal", id="a", number=15, all=False),
+    ]
+    for way in ways if first == "slurm" else reversed(ways):
+        way()
+        said(shim, stream, "up", "SIGTERM")
+    time.sleep(0.3)
+    said(shim, stream, "up", "SIGTERM")
+
+
+def test_two_requests_to_end_are_two(shim: Shim) -> None:
+    stream = begun(shim, "a", RUNS)
+    names = ["up"]
+    for _ in range(2):
+        assert shim.call("signal", id="a", number=15, all=False) == {}
+        names.append("SIGTERM")
+        said(shim, stream, *names)
