@@ -1,6 +1,5 @@
 """A connection to a shim, over which frames travel both ways (`supervisor.shim.frames`)."""
 
-import math
 import mmap
 import os
 from collections import deque
@@ -200,8 +199,10 @@ class Link:
 
     async def _wait_for_more(self, frames: Frames) -> None:
         """Wait for something to read, for ever only between frames: somebody may have cut one."""
-        patience = REST * self._used.quiet if frames.is_within else 0
-        with trio.move_on_after(patience or math.inf):
+        if not self._used.quiet or not frames.is_within:
+            await trio.lowlevel.wait_readable(self._readable)
+            return
+        with trio.move_on_after(REST * self._used.quiet):
             await trio.lowlevel.wait_readable(self._readable)
             return
         raise BrokenFrame(NO_REST)

@@ -8,7 +8,8 @@ settings and decides nothing: it does what the supervisor asks, and reports.
 takes the shim's first modules from its environment (`arrival`). Both directions of srun carry
 frames (`frames`). Over srun comes the call `begin`, which says where to connect. The shim asks for
 the rest of its code, the event `code`, over the direct connection, or over srun if there is none,
-or if that one fails before the code has come; it gets that in a frame DATA of stream 0, and says
+or if that one fails before the code has come; it gets that in a frame DATA of stream 0, compares
+it with a digest of `begin`, and says
 `hello`, once more over srun if the connection fails before the first call. What is on standard
 output and no frame is from scripts of the site's. Standard error is for the text of an internal
 error only.
@@ -26,6 +27,7 @@ only, if there is one. srun holds back what is longer than 1 KiB for some 40 ms.
     CLOSED  receiver     nothing: its reader has gone, send no more
     LINE    shim         a newline, after each frame over srun: slurmstepd passes on whole lines
                          only, and with `srun --unbuffered` standard output is a terminal
+    QUIET   both         nothing; see Seals
 
 Streams have numbers, which the supervisor chooses and never uses twice. Each of a container's or
 an exec's streams carries DATA in one direction, a terminal in both.
@@ -41,8 +43,10 @@ than 1 KiB. Where there is an oci.conf, no runtime is looked for. `ended`:
 process here for want of memory and this may be why a container has ended, "lost": whether its
 images went away, and it was killed}`; it comes after the reply to the target's `create` or `exec`,
 and all END frames of its output follow or precede it.
-`resumed`: the answer to `resume`. `strangers`: `{"who": how many of whom}`, those who came for an
-image and did not know its secret, whenever there are more of them.
+`resumed`: the answer to `resume`. `forged`: over srun, `{"error": why}`: what came over the direct
+connection is not what the supervisor sent, and the shim uses it no longer. `strangers`: `{"who":
+how many of whom}`, those who came for an image and did not know its secret, whenever there are
+more of them.
 
 **Calls.** A target is a container or an exec, by the `id` that the supervisor gave it, never used
 twice.
@@ -54,11 +58,14 @@ twice.
              do without the connection, and says so on standard error and exits with 1. So it is
              for one of several tasks: srun sends the same to all, and mixes what they say;
              kill_wait: seconds from Slurm's SIGTERM to its SIGKILL; reaches_all: whether Slurm's
-             signals reach all processes of the step; told: the signals that came already. The
+             signals reach all processes of the step; told: the signals that came already; code:
+             the digests (SHA-256) of the code that it may get; seal_streams, quiet: see Seals. The
              first call, and the only one without a number and a reply
     resume   token; addresses: list of [host, port]; secret, patience, alone: as for `begin`;
              targets: the ids that the caller knows, others are deleted; written: how many bytes of
-             each stream it has written onwards, by its number. This call comes over srun, to a
+             each stream it has written onwards, by its number; protocol: the caller's; without
+             one, or with 1, the new connection has no seals; seal_streams, quiet: as for `begin`.
+             This call comes over srun, to a
              shim with a direct connection, from the successor of a supervisor that has died. No
              REPLY, but an EVENT: over srun {"token", "error"}; else as the first frame over the
              new direct connection, which takes the place of the last, {"token", "times": how often
@@ -116,9 +123,9 @@ twice.
     serve    id, of a `fetch`; secret; peers: how many shims will come for it
              {"addresses": list of [host, port]}: it listens there; before `receive`, if that is
              to come: peers get what has come already
-    receive  id; stream, which brings it; or, from a peer, addresses, secret and patience, as for
-             `resume`
-             {"path": …}, when all of it is on the disk
+    receive  id; digest: the image's (BLAKE2b, 32 bytes); stream, which brings it; or, from a peer,
+             addresses, secret and patience, as for `resume`
+             {"path": …}, when all of it is on the disk; error: something else came
     leave    id
              {}: it may be removed there; one that is not complete is
     delete   id
@@ -154,6 +161,22 @@ connects, the shim, sends what only who knows it can say (`frames.knock`, 32 byt
 said before), the supervisor 32 random bytes, the shim `frames.proof(secret, b"shim", both)`, the
 supervisor `proof(secret, b"supervisor", both)`; `both` is the shim's bytes and the supervisor's.
 Frames follow. Who connects and is no shim is kept out by a `door.Door`, at each port.
+
+**Seals.** Whoever is on the way between the two can still delay and cut the direct connection, and
+nothing more. Each direction has a key, `proof(secret, b"shim's frames", both)` or
+`proof(secret, b"supervisor's frames", both)`. A header is followed by a tag of 16 bytes, and so is
+a payload, that of DATA with `seal_streams` only. Tags are BLAKE2b with that key, over the number
+of the frame (8 bytes; from 1 on, in each direction) and the header (`person` b"head") or the
+payload (`person` b"payload"). So nobody waits for a length that somebody has changed, and nothing
+of a payload is used before all of it is known to be right. The event `code` and its answer are
+plain: the code has its digest. Seals begin with the frame after it; with `resume`, with the first.
+
+A frame that is left out shows in the number of the next. So who has said nothing for `quiet`
+seconds sends one QUIET, and then is silent. Nobody polls, no answer is needed, and who is stopped
+or cut off for hours goes on: silence alone is no forgery. Only the rest of a frame whose beginning
+has come is not waited for longer than `seals.REST` times as long. An end that gets a wrong tag
+passes nothing on any more: to it the connection is broken. A shim says so over srun, where nobody
+can hold it back.
 
 **Signals** that Slurm sends the step (SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2) go to
 the first process of each container and exec, whether there is a supervisor or not: slurmstepd

@@ -106,7 +106,7 @@ class _Attempt:
 
     Attributes:
         ours: What we have said first.
-        both: The random bytes of both ends, once it is proved.
+        both: That, and what the other end has.
     """
 
     def __init__(self, name: str, place: "tuple[Any, ...]") -> None:

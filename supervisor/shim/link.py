@@ -21,6 +21,7 @@ _LONG = 1 << 20
 _SHORT = 1 << 18
 _AT_ONCE = 64
 _READ = 1 << 18
+_TOGETHER = 1 << 12
 
 
 class Link:
@@ -57,7 +58,7 @@ class Link:
         """
         self._loop, self._source, self._sink = loop, source, sink
         self._received, self._ended = received, ended
-        self._line = memoryview(NEWLINE if lines else b"")
+        self._line = NEWLINE if lines else b""
         self._seal, seal, self._quiet = seals or (PLAIN, PLAIN, 0.0)
         self._reader = Reader(seal)
         self._silence: object | None = None
@@ -99,10 +100,14 @@ class Link:
     def _put(self, kind: int, stream: int = 0, payload: bytes = b"") -> None:
         is_idle = not self._queue
         head = self._seal.head(kind, stream, len(payload))
-        for part in (head, payload, self._seal.tail(kind, payload), self._line):
-            if part:
-                self._queue.append(memoryview(part))
-                self._queued += len(part)
+        tail = self._seal.tail(kind, payload) or self._line
+        if len(payload) < _TOGETHER:
+            parts: tuple[bytes, ...] = (head + payload + tail,)
+        else:
+            parts = (head, payload, tail) if tail else (head, payload)
+        for part in parts:
+            self._queue.append(memoryview(part))
+            self._queued += len(part)
         if is_idle:
             self._flush()
 

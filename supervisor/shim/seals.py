@@ -90,11 +90,8 @@ class Sealed(Plain):
     def head(self, kind: int, stream: int, length: int) -> bytes:
         """See `Plain`."""
         head = HEADER.pack(kind, stream, length)
-        return head + self._next_tag(head)
-
-    def _next_tag(self, head: "bytes | memoryview") -> bytes:
         self._number += 1
-        return self._tag(self._heads, head)
+        return head + self._tag(self._heads, head)
 
     def _tag(self, keyed: "Any", content: "bytes | memoryview") -> bytes:  # noqa: ANN401 (a C type)
         state = keyed.copy()
@@ -109,10 +106,11 @@ class Sealed(Plain):
 
     def opened(self, head: "bytes | bytearray | memoryview") -> "tuple[int, int, int]":
         """See `Plain`."""
-        with memoryview(head) as whole, whole[: HEADER.size] as said:
-            if not compare_digest(self._next_tag(said), whole[HEADER.size : self.size]):
-                raise self._broken()
-        return super().opened(head)
+        self._number += 1
+        whole = bytes(head)
+        if not compare_digest(self._tag(self._heads, whole[: HEADER.size]), whole[HEADER.size :]):
+            raise self._broken()
+        return super().opened(whole)
 
     def tail_size(self, kind: int, length: int) -> int:
         """See `Plain`."""
@@ -161,8 +159,7 @@ class Reader:
                 if self._opened is None:
                     if len(rest) - start < seal.size:
                         return
-                    with memoryview(rest) as view, view[start : start + seal.size] as head:
-                        self._opened = seal.opened(head)
+                    self._opened = seal.opened(rest[start : start + seal.size])
                     start += seal.size
                 kind, stream, length = self._opened
                 end = start + length

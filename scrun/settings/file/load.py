@@ -116,6 +116,8 @@ class Slurm(msgspec.Struct, frozen=True):
             what that needs, else Slurm.
         linger: Seconds that a job waits for the next container that requests the same, once its
             own has ended. 0: it is released at once.
+        seal_streams: Whether containers' input and output are authenticated on their way between
+            the submit host and a shim, as all else there always is.
         engine_flags: Whether the engine's limits and devices (`--cpus`, `--memory`, GPUs) are
             requests for the job.
         allow: Requests that annotations and variables of a container may make besides those for
@@ -132,6 +134,7 @@ class Slurm(msgspec.Struct, frozen=True):
     give_up: tuple[Reason, ...] = GIVE_UP
     launch: Literal["auto", "container", "shim"] = "auto"
     linger: Seconds = 0
+    seal_streams: bool = True
     engine_flags: bool = True
     allow: tuple[str, ...] = ()
     defaults: dict[str, str] = {}

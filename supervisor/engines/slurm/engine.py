@@ -74,6 +74,7 @@ from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.engines.slurm.unknown import jobs_of_the_dead
 from scrun.supervisor.engines.slurm.warm import WarmJobs
 from scrun.supervisor.nodes.beginning import ALONE, Direct
+from scrun.supervisor.nodes.link import Sealing
 
 _ANSWER = 10.0
 
@@ -98,6 +99,7 @@ class SlurmEngine:
         runtime: RuntimeSettings,
         launch: Launch = "container",
         linger: float = 0,
+        seal_streams: bool = True,
         restore_timeout: float = ALONE,
     ) -> None:
         """Create the engine. This reads oci.conf, but asks Slurm nothing.
@@ -114,6 +116,7 @@ class SlurmEngine:
             runtime: Commands of the nodes' runtime that oci.conf has no key for.
             launch: What makes containers on the nodes (`[slurm] launch`).
             linger: Seconds that a job waits for its next container (`[slurm] linger`).
+            seal_streams: Whether the bytes of streams are sealed (`[slurm] seal_streams`).
             restore_timeout: Seconds that a shim waits for a successor of ours.
         """
         self._tools = tools
@@ -136,6 +139,7 @@ class SlurmEngine:
         self._mount_spool_dir = None if conf is None else conf.mount_spool_dir
         self._without_config = conf is not None and conf.ignore_file_config_json
         self._alone = restore_timeout
+        self._sealing = Sealing(streams=seal_streams)
         self._commands = NodeCommands(node_runtime(conf, runtime))
         self._queue = Queue(tools, give_up)
         self._warm = WarmJobs(self._tools, linger, self._held_again)
@@ -350,6 +354,7 @@ class SlurmEngine:
         kill_wait = conf.get("killwait", "")
         return found._replace(
             reaches_all=reaches_all,
+            sealing=self._sealing,
             kill_wait=float(kill_wait) if kill_wait.isdecimal() else found.kill_wait,
         )
 

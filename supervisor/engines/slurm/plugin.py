@@ -31,6 +31,7 @@ class SlurmConfiguration(msgspec.Struct, frozen=True):
     runtime: RuntimeSettings
     launch: Launch = "container"
     linger: float = 0
+    seal_streams: bool = True
     restore_timeout: float = ALONE
     oci_conf: tuple[int, int, int] | None = None
     """Which version: an engine reads it once, so another one makes another engine."""
@@ -56,6 +57,7 @@ def configure(settings: Settings, environment: Mapping[str, str]) -> SlurmConfig
         runtime=settings.runtime,
         launch=settings.slurm.launch,
         linger=settings.slurm.linger,
+        seal_streams=settings.slurm.seal_streams,
         restore_timeout=settings.restore_timeout,
         oci_conf=version_of(beside(conf)),
     )
@@ -73,5 +75,6 @@ def engine(root: str, configuration: SlurmConfiguration) -> SlurmEngine:
         runtime=configuration.runtime,
         launch=configuration.launch,
         linger=configuration.linger,
+        seal_streams=configuration.seal_streams,
         restore_timeout=configuration.restore_timeout,
     )

@@ -1,0 +1,97 @@
+"""The supervisor's end of a connection: what it sends in silence, what it does not wait for."""
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from scrun.supervisor.nodes.dialing import Proved
+from scrun.supervisor.nodes.link import Broken, Link, Sealing, direct_link
+from scrun.supervisor.shim.frames import DATA, QUIET
+from scrun.supervisor.shim.seals import NO_REST, Reader, Sealed, sealed
+
+pytestmark = pytest.mark.usefixtures("no_descriptor_stays")
+
+SECRET, BOTH = b"s" * 32, b"b" * 64
+
+
+class End:
+    """A supervisor's link, and the other end of its socket."""
+
+    def __init__(self, link: Link, stream: trio.SocketStream) -> None:
+        self.link, self.stream = link, stream
+        self.taken: list[bytes] = []
+        self.reason = ""
+        self.over = trio.Event()
+        self.seal: Sealed
+        self.seal, theirs = sealed(SECRET, BOTH, True)
+        self._reader = Reader(theirs)
+
+    async def run(self) -> None:
+        try:
+            await self.link.run(lambda _kind, _stream, data: self.taken.append(bytes(data)))
+        except Broken as error:
+            self.reason = str(error)
+            self.over.set()
+
+    def frame(self, payload: bytes) -> bytes:
+        return self.seal.head(DATA, 1, len(payload)) + payload + self.seal.tail(DATA, payload)
+
+    async def frames(self) -> list[tuple[int, int, bytes]]:
+        return list(self._reader.feed(bytes(await self.stream.receive_some(1000))))
+
+
+@asynccontextmanager
+async def linked() -> AsyncIterator[End]:
+    ours, theirs = socket.socketpair()
+    link = direct_link(Proved(ours.detach(), SECRET, BOTH), Sealing(quiet=20))
+    link.seal()
+    async with (
+        trio.SocketStream(trio.socket.from_stdlib_socket(theirs)) as stream,
+        trio.open_nursery() as nursery,
+    ):
+        end = End(link, stream)
+        nursery.start_soon(end.run)
+        yield end
+        nursery.cancel_scope.cancel()
+
+
+async def test_silence_is_shown_once(autojump_clock: trio.testing.MockClock) -> None:
+    async with linked() as end:
+        for payload in (b"one", b"two"):
+            end.link.put(DATA, 1, payload)
+            began = trio.current_time()
+            assert await end.frames() == [(DATA, 1, payload)]
+            assert await end.frames() == [(QUIET, 0, b"")]
+            assert trio.current_time() - began == pytest.approx(20)
+            with trio.move_on_after(1e6) as scope:
+                await end.frames()
+            assert scope.cancelled_caught
+        assert end.reason == ""
+
+
+@pytest.mark.parametrize("size", [5, 40, 60])
+async def test_the_rest_of_a_frame_does_not_come(
+    size: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with linked() as end:
+        await end.stream.send_all(end.frame(b"whole") + end.frame(b"x" * 100)[:size])
+        with trio.fail_after(1000):
+            await end.over.wait()
+        assert (end.taken, end.reason) == ([b"whole"], NO_REST)
+        assert trio.current_time() >= 300
+
+
+async def test_silence_between_frames_is_no_forgery(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with linked() as end:
+        await end.stream.send_all(end.frame(b"whole") + end.seal.head(QUIET, 0, 0))
+        await trio.sleep(80_000)
+        await end.stream.send_all(end.frame(b"more"))
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert end.taken == [b"whole", b"more"]
+        assert end.reason == ""

@@ -1,0 +1,143 @@
+"""Sealed frames: those that come are those that were sent, in their order, or none."""
+
+import itertools
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scrun.supervisor.nodes.parsing import Frames
+from scrun.supervisor.shim import frames as frames_module
+from scrun.supervisor.shim.frames import CALL, CLOSED, DATA, LONGEST, BrokenFrame, hash_function
+from scrun.supervisor.shim.seals import Plain, Reader, Sealed, sealed
+
+Frame = tuple[int, int, bytes]
+
+FRAMES = st.lists(
+    st.tuples(
+        st.integers(CALL, CLOSED), st.integers(0, (1 << 32) - 1), st.binary(max_size=200)
+    ),
+    min_size=1, max_size=8,
+)  # fmt: skip
+SECRET, BOTH = b"s" * 32, b"b" * 64
+
+
+def ends(*, streams: bool = True, secret: bytes = SECRET, both: bytes = BOTH) -> list[Sealed]:
+    """The seals of the shim's frames, at both ends."""
+    return [sealed(secret, both, streams)[0] for _ in range(2)]
+
+
+def units(seal: Plain, frames: list[Frame]) -> list[bytes]:
+    return [
+        seal.head(kind, stream, len(payload)) + payload + seal.tail(kind, payload)
+        for kind, stream, payload in frames
+    ]
+
+
+def found(
+    seal: Plain, content: bytes, cuts: list[int], *, theirs: bool
+) -> tuple[list[Frame], bool]:
+    """What an end takes of it, and whether it fails then."""
+    taken: list[Frame] = []
+    ours = Frames(lambda kind, stream, data: taken.append((kind, stream, bytes(data))), seal)
+    reader = Reader(seal)
+    edges = sorted({0, len(content), *(cut % (len(content) + 1) for cut in cuts)})
+    try:
+        for a, b in itertools.pairwise(edges):
+            if theirs:
+                taken.extend(reader.feed(content[a:b]))
+            else:
+                ours.feed(memoryview(content)[a:b])
+    except BrokenFrame:
+        return taken, True
+    return taken, False
+
+
+@given(FRAMES, st.lists(st.integers(0, 10_000), max_size=10), st.booleans(), st.booleans())
+def test_what_is_sent_comes(
+    frames: list[Frame], cuts: list[int], streams: bool, theirs: bool
+) -> None:
+    sends, takes = ends(streams=streams)
+    taken, broken = found(takes, b"".join(units(sends, frames)), cuts, theirs=theirs)
+    assert not broken
+    if streams or theirs:
+        wanted = [frame for frame in frames if theirs or frame[0] not in (8, 9)]
+        assert taken == wanted
+    else:  # DATA may come in parts
+        assert b"".join(data for *_, data in taken) == b"".join(data for *_, data in frames)
+
+
+@given(
+    FRAMES, st.integers(0, 1 << 20), st.lists(st.integers(0, 10_000), max_size=5), st.booleans()
+)
+def test_a_bit_that_is_changed(
+    frames: list[Frame], bit: int, cuts: list[int], theirs: bool
+) -> None:
+    """Nothing of that frame is passed on, nor of those behind it; a length is not believed."""
+    sends, takes = ends()
+    sent = units(sends, frames)
+    content = bytearray(b"".join(sent))
+    bit %= 8 * len(content)
+    content[bit // 8] ^= 1 << bit % 8
+    edges = list(itertools.accumulate(map(len, sent)))
+    at = next(n for n, edge in enumerate(edges) if bit // 8 < edge)
+    assert found(takes, bytes(content), cuts, theirs=theirs) == (frames[:at], True)
+
+
+@given(FRAMES, st.data(), st.booleans())
+def test_frames_that_are_left_out_or_moved(
+    frames: list[Frame], data: st.DataObject, theirs: bool
+) -> None:
+    sends, takes = ends()
+    sent = units(sends, frames)
+    order = data.draw(st.lists(st.integers(0, len(sent) - 1), max_size=len(sent) + 2))
+    right = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], enumerate(order))))
+    content = b"".join(sent[at] for at in order)
+    assert found(takes, content, [], theirs=theirs) == (frames[:right], right < len(order))
+
+
+@pytest.mark.parametrize("theirs", [True, False])
+@pytest.mark.parametrize("other", ["secret", "connection", "direction", "kind", "plain"])
+def test_frames_of_another(other: str, *, theirs: bool) -> None:
+    frame = (DATA, 1, b"x")
+    sends = {
+        "secret": ends(secret=b"t" * 32)[0],
+        "connection": ends(both=b"c" * 64)[0],
+        "direction": sealed(SECRET, BOTH, True)[1],
+        "kind": ends(streams=False)[0],  # without the tag, which another frame does not replace
+        "plain": Plain(),
+    }[other]
+    content = b"".join(units(sends, [frame] * 3))
+    assert found(ends()[1], content, [], theirs=theirs) == ([], True)
+
+
+@pytest.mark.parametrize("theirs", [True, False])
+def test_nothing_is_passed_on_before_it_is_whole(*, theirs: bool) -> None:
+    sends, takes = ends()
+    content = b"".join(units(sends, [(DATA, 1, bytes(1 << 18))]))
+    assert found(takes, content[:-1], [], theirs=theirs) == ([], False)
+
+
+@pytest.mark.parametrize(("kind", "length"), [(0, 0), (10, 0), (CALL, LONGEST + 1)])
+def test_what_is_no_frame_although_it_has_a_tag(kind: int, length: int) -> None:
+    sends, takes = ends()
+    with pytest.raises(BrokenFrame, match="is no frame"):
+        takes.opened(sends.head(kind, 0, length))
+
+
+def test_a_function_that_may_not_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a node that has FIPS 140 algorithms only."""
+
+    class Refuses:
+        def __getattr__(self, _: str) -> object:
+            def refuse(*_: object, **__: object) -> None:
+                raise ValueError("disabled for FIPS")
+
+            return refuse
+
+    for module in ("_blake2", "hashlib"):
+        monkeypatch.setitem(sys.modules, module, Refuses())
+    with pytest.raises(OSError, match="has no blake2b"):
+        hash_function("blake2b", "_blake2")
+    assert frames_module.sum_of(b"") != ""
