@@ -85,6 +85,7 @@ class Shim:
         user: Whose it is.
         env: What was added to its environment.
         resumed: The answers to `resume`.
+        forged: What it has said of connections that were tampered with.
         strangers: Those of whom it told.
         short_of_memory: The targets that may have ended for want of memory.
         without_files: The targets whose root file system went away.
@@ -137,6 +138,7 @@ class Shim:
         self.closed: set[int] = set()
         self.allowed: dict[int, int] = defaultdict(lambda: WINDOW)
         self.resumed: list[dict[str, Any]] = []
+        self.forged: list[str] = []
         self.strangers: list[str] = []
         self.short_of_memory: set[str] = set()
         self.without_files: set[str] = set()
@@ -156,6 +158,12 @@ class Shim:
         self.direct = fd
         if self.hello:
             self._begin_seals()
+
+    def use_plain(self, fd: int) -> None:
+        """Carry streams over this connection without seals."""
+        self._seal = PLAIN
+        self._readers[fd] = Reader()
+        self.direct = fd
 
     def _begin_seals(self) -> None:
         theirs, self._seal = self.seals
@@ -339,6 +347,8 @@ class Shim:
                 self._begin_seals()
         elif event == "strangers":
             self.strangers.append(message["who"])
+        elif event == "forged":
+            self.forged.append(message["error"])
         elif event == "resumed":
             self.resumed.append(message)
         else:

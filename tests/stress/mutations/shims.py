@@ -12,6 +12,7 @@ _PARTS = "tests/component/supervisor/"
 def faults() -> Iterator[Mutation]:
     """All of them."""
     yield from _connection()
+    yield from _seals()
     yield from _streams()
     yield from _containers()
     yield from _files()
@@ -134,6 +135,75 @@ def _lies() -> Iterator[Mutation]:
     caller = "tests/component/supervisor/containers/test_caller.py"
     yield Faults("supervisor/containers/caller.py", caller)(
         "a-callers-line-without-end", "if len(rest) > _LONGEST_LINE:", "if False:"
+    )
+
+
+def _seals() -> Iterator[Mutation]:
+    unit = "tests/unit/supervisor/shim/"
+    seals = Faults(_SHIM + "seals.py", unit + "test_seals.py")
+    yield seals(
+        "a-header-need-not-be-right",
+        "        if not compare_digest(self._tag(self._heads",
+        "        if False and not compare_digest(self._tag(self._heads",
+    )
+    yield seals(
+        "a-payload-need-not-be-right", "        if tail and not", "        if False and not"
+    )
+    yield seals(
+        "frames-have-no-numbers",
+        "state.update(_NUMBER.pack(self._number))",
+        "state.update(_NUMBER.pack(0))",
+    )
+    yield seals("both-directions-have-one-key", 'who + b"\'s frames"', 'b"frames"')
+    yield seals("connections-have-one-key", "'s frames\", both)", '\'s frames", b"")')
+    yield seals(
+        "bytes-of-streams-have-no-tag",
+        "(self._streams or kind != DATA)",
+        "kind != DATA",
+        _PARTS + "nodes/test_relay.py",
+    )
+    yield Faults(_NODES + "parsing.py", unit + "test_seals.py")(
+        "a-part-of-a-frame-is-passed-on",
+        "if kind == DATA and not tail:",
+        "if kind == DATA:",
+    )
+    link = Faults(_SHIM + "link.py", unit + "test_link.py")
+    yield link(
+        "a-shims-last-frame-may-be-left-out", "            self._put(QUIET)", "            pass"
+    )
+    yield link("a-shim-waits-for-the-rest-of-a-frame", "self._refuse(NO_REST)", "pass")
+    ours = Faults(_NODES + "link.py", _PARTS + "nodes/test_link.py")
+    yield ours(
+        "a-supervisors-last-frame-may-be-left-out",
+        "            self.put(QUIET)",
+        "            pass",
+    )
+    yield ours(
+        "silence-is-shown-again-and-again",
+        "if self._is_shown or not self._used.quiet:",
+        "if not self._used.quiet:",
+    )
+    yield ours(
+        "a-supervisor-waits-for-the-rest-of-a-frame",
+        "if not self._used.quiet or not frames.is_within:",
+        "if True:",
+    )
+    beginning = _PARTS + "shim/test_beginning.py::"
+    yield Faults(_SHIM + "arrival.py", beginning + "test_other_code_over_srun")(
+        "any-code-is-run", 'if sum_of(code) not in call["code"]:', "if False:"
+    )
+    yield Faults(_SHIM + "courier.py", _PARTS + "shim/test_cache.py")(
+        "another-image-is-published",
+        "if self._came.hexdigest() != self._expected:",
+        "if False:",
+    )
+    yield Faults(_SHIM + "main.py", beginning + "test_what_is_forged_is_told_over_srun")(
+        "what-is-forged-is-not-told", "self._direct.is_nonsense:", "False:"
+    )
+    yield Faults(_NODES + "resumed.py", _PARTS + "nodes/test_resumed.py")(
+        "nobody-seals-what-is-adopted",
+        "seals = sealing if is_new else None",
+        "seals = None",
     )
 
 

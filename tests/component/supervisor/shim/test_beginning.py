@@ -145,6 +145,34 @@ def test_another_supervisor_learns_what_has_come(direct: Shim) -> None:
     assert direct.close() == (137, "")
 
 
+def test_another_supervisor_of_an_older_version(direct: Shim) -> None:
+    """It knows no seals, and says so: over srun, which Slurm protects."""
+    direct.run("a", "sleep", "1000")
+    direct.die()
+    with listening() as sock:
+        direct.ask(
+            "resume", token="t", addresses=[["127.0.0.1", sock.getsockname()[1]]],
+            secret=SECRET.hex(), patience=5, alone=600, targets=["a"], written={},
+        )  # fmt: skip
+        connection, _ = sock.accept()
+        assert prove(connection)
+    direct.use_plain(connection.detach())
+    direct.until("its answer", lambda: direct.resumed)
+    assert direct.resumed[0]["targets"]["a"] == {"started": True, "ended": None}
+    assert direct.close() == (137, "")
+
+
+def test_what_is_forged_is_told_over_srun(direct: Shim) -> None:
+    """And the container goes on, until somebody decides."""
+    direct.run("a", "sleep", "1000")
+    os.write(direct.direct, bytes(100))
+    direct.until("its word", lambda: direct.forged)
+    assert "frame 3 was changed" in direct.forged[0]
+    direct.die()
+    assert resume(direct, ["a"], {})["targets"]["a"] == {"started": True, "ended": None}
+    assert direct.close() == (137, "")
+
+
 def test_another_supervisor_that_cannot_be_reached(direct: Shim) -> None:
     direct.run("a", "sleep", "1000")
     direct.die()
@@ -201,6 +229,14 @@ def test_nobody_begins() -> None:
     for content in (b"", frame(CALL, 0, b"x" * 10)[:-1]):
         done = subprocess.run(COMMAND, input=content, capture_output=True, timeout=20)
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_other_code_over_srun() -> None:
+    """It was announced otherwise: nothing of it is run."""
+    content = frame(CALL, 0, json.dumps(BEGIN).encode()) + frame(DATA, 0, b"other code")
+    done = subprocess.run(COMMAND, input=content, capture_output=True, timeout=20)
+    assert done.returncode == 1
+    assert b"what came is not the shim's code" in done.stderr
 
 
 def test_the_supervisor_goes_before_the_code_has_come() -> None:
@@ -281,7 +317,10 @@ def test_the_connection_of_one_of_several_fails_before_the_first_call() -> None:
         assert process.wait(10) == 0
 
 
-@pytest.mark.parametrize("answer", [b"", b"nonsense, and more of it", frame(CALL, 0, b"{}")])
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"nonsense, and more of it", frame(CALL, 0, b"{}"), frame(DATA, 0, b"other code")],
+)
 def test_the_connection_fails_before_the_code_has_come(make_shim: MakeShim, answer: bytes) -> None:
     """It asks once more, over srun."""
     with listening() as sock:
@@ -296,4 +335,6 @@ def test_the_connection_fails_before_the_code_has_come(make_shim: MakeShim, answ
                 connection.sendall(answer)
 
         shim = over_srun(make_shim, sock, meet=meet)
-    assert "kind" in shim.asked["error"] if answer else "closed" in shim.asked["error"]
+    error = shim.asked["error"]
+    assert any(words in error for words in ("kind", "not the shim's code", "closed"))
+    assert ("closed" in error) is (answer == b"")
