@@ -19,7 +19,7 @@ def faults() -> Iterator[Mutation]:
 
 
 def _connection() -> Iterator[Mutation]:
-    frames = Faults(_SHIM + "frames.py", "tests/unit/supervisor/shim/test_frames.py")
+    frames = Faults(_SHIM + "seals.py", "tests/unit/supervisor/shim/test_frames.py")
     yield frames("a-frame-of-any-length", "or length > LONGEST:", "or False:")
     beginning = _PARTS + "shim/test_beginning.py::"
     yield Faults(_SHIM + "dial.py", beginning + "test_somebody_without_the_secret")(
