@@ -67,7 +67,7 @@ def test_the_rest_of_a_frame_does_not_come(end: End, size: int) -> None:
     end.socket.send(end.frame(b"whole") + end.frame(b"x" * 100)[:size])
     end.loop.run(lambda: bool(end.ended))
     assert (end.taken, end.ended) == ([b"whole"], [NO_REST])
-    assert end.link.is_forged
+    assert end.link.is_nonsense
     assert end.is_idle()
 
 

@@ -40,7 +40,7 @@ def found(
 ) -> tuple[list[Frame], bool]:
     """What an end takes of it, and whether it fails then."""
     taken: list[Frame] = []
-    ours = Frames(lambda kind, stream, data: taken.append((kind, stream, bytes(data))), seal)
+    ours = Frames(lambda kind, stream, data: taken.append((kind, stream, bytes(data))), seal=seal)
     reader = Reader(seal)
     edges = sorted({0, len(content), *(cut % (len(content) + 1) for cut in cuts)})
     try:
