@@ -11,6 +11,7 @@ documented on the classes `Settings`, `Log`, `Slurm`, `Local`, `RuntimeSettings`
 `Images`, `Lua` and `Spank`.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
@@ -25,6 +26,7 @@ Level = Literal[
     "quiet", "fatal", "error", "info", "verbose", "debug", "debug2", "debug3", "debug4", "debug5"
 ]
 LEVELS: tuple[Level, ...] = get_args(Level)
+_NO_LEVEL = re.compile(r"(\blog\.(?:\w+_)?level:) invalid enum value '.*'")
 """Slurm's level names, in the order of their numbers (srun(1), SLURM_DEBUG)."""
 
 Path = Annotated[str, msgspec.Meta(pattern="^/")]
@@ -378,7 +380,8 @@ def _convert(table: Mapping[str, object], name: str) -> Settings:
 def _explain(error: msgspec.ValidationError) -> str:
     reason = explain(error).replace("string matching regex '^/'", "an absolute path")
     reason = reason.replace("string matching regex '^(/|none$)'", "an absolute path, or none")
-    return reason.replace(f"string matching regex '{PLUGIN}'", "the name of a plugin")
+    reason = reason.replace(f"string matching regex '{PLUGIN}'", "the name of a plugin")
+    return _NO_LEVEL.sub(rf"\1 is none of {', '.join(LEVELS)}", reason)
 
 
 def _replace(settings: Settings, setting: str, value: str, source: str) -> Settings:
@@ -393,7 +396,7 @@ def _replace(settings: Settings, setting: str, value: str, source: str) -> Setti
     try:
         return msgspec.convert(table, Settings, strict=False)
     except msgspec.ValidationError as error:
-        reason = _explain(error).removeprefix(f"{setting}: ")
+        reason = _explain(error).removeprefix(f"{setting}: ").removeprefix(f"{setting}:").strip()
         raise SettingsError(f"{source}: {value}: {reason}") from error
     except UnicodeEncodeError as error:
         raise SettingsError(f"{source}: {value!r}: is not UTF-8") from error
