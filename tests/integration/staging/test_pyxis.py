@@ -217,7 +217,7 @@ def test_what_cannot_be_meant(registry: Registry, words: tuple[str, ...], told: 
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.covers("pyxis: every option of srun, salloc and sbatch")
+@pytest.mark.covers("scrun shims: every option of srun and sbatch")
 def test_options_that_only_a_job_can_have(registry: Registry) -> None:
     """pyxis' own tests give -s to every srun."""
     words = ("-s", "--comment", "said so", "--nice=5", "-N1", "--immediate=60", "--bcast=/x")
@@ -233,7 +233,7 @@ def test_options_that_only_a_job_can_have(registry: Registry) -> None:
     assert (done.returncode, done.stderr) == (7, "")
 
 
-@pytest.mark.covers("pyxis: scripts on standard input")
+@pytest.mark.covers("scrun shims: scripts on standard input")
 def test_sbatch_reads_a_script_from_standard_input(registry: Registry) -> None:
     folder = registry.site.base / "b"
     script = f"""#!/bin/sh
