@@ -132,27 +132,28 @@ def _wait(
     process: "subprocess.Popen[bytes]", progress: Callable[[], None] | None, what: str
 ) -> int:
     interval = PATIENCE / _LOOKS if progress is None else _INTERVAL
-    seen, since = b"", time.monotonic()
+    seen, since = _moved(process.pid), time.monotonic()
     while True:
         try:
             return process.wait(interval)
         except subprocess.TimeoutExpired:
             if progress is not None:
                 progress()
-        if (moved := _moved(process.pid)) != seen:
+        moved = _moved(process.pid)
+        if moved is None or moved != seen:
             seen, since = moved, time.monotonic()
         elif time.monotonic() - since >= PATIENCE:
             minutes = f"{PATIENCE / 60:.0f} minutes"
             raise ImageError(f"{what}: it made no progress for {minutes}; try again")
 
 
-def _moved(pid: int) -> bytes:
-    """Return what changes when a process reads, writes or computes."""
+def _moved(pid: int) -> bytes | None:
+    """Return what changes when a process reads or writes; None if it is not known."""
     try:
         with open(f"/proc/{pid}/io", "rb") as file:
             return file.read()
     except OSError:
-        return b""  # it has ended
+        return None
 
 
 def _content(fd: int) -> bytes:

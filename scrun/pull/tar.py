@@ -23,6 +23,7 @@ _MOST_OF_HEADER = 1 << 20
 _MOST_PIECES = 100_000
 _XATTR = b"SCHILY.xattr."
 _SECOND = 10**9
+_IDS, _SIZES, _DEVICES = (1 << 32) - 1, 1 << 63, 1 << 20
 _LATEST = (1 << 63) // _SECOND - 1  # in nanoseconds, for the kernel
 
 Pieces = tuple[tuple[int, int], ...]
@@ -160,6 +161,10 @@ class Archive:
             self._old_sparse(entry, header)
         elif any(key.startswith(b"GNU.sparse.") for key in records) and entry.kind == FILE:
             self._pax_sparse(entry, records, holes)
+        if not (0 <= entry.uid < _IDS and 0 <= entry.gid < _IDS and 0 <= entry.size < _SIZES):
+            raise Damaged(f"{os.fsdecode(entry.name)!r} has an owner or a size that cannot be")
+        if not all(0 <= number < _DEVICES for number in entry.device):
+            raise Damaged(f"{os.fsdecode(entry.name)!r} is a device that cannot be")
         if entry.kind not in _KNOWN:
             letter = entry.kind.decode("latin-1")
             raise Damaged(f"{os.fsdecode(entry.name)!r} is of the unknown type {letter!r}")
@@ -181,7 +186,7 @@ class Archive:
     def _pax_sparse(self, entry: Entry, records: dict[bytes, bytes], holes: list[bytes]) -> None:
         """Read where the holes of a file are, from records of pax (GNU tar, "Sparse Formats")."""
         if b"GNU.sparse.name" in records:
-            entry.name = records[b"GNU.sparse.name"]
+            entry.name = records[b"GNU.sparse.name"].partition(b"\0")[0]
         if records.get(b"GNU.sparse.major") == b"1" and records.get(b"GNU.sparse.minor") == b"0":
             numbers = self._numbers_before_content()
         elif b"GNU.sparse.map" in records:
@@ -280,7 +285,8 @@ def _records(content: bytes) -> tuple[dict[bytes, bytes], list[bytes]]:
         length = _decimal(content[position:space]) if space > 0 else 0
         end = position + length
         key, equals, value = content[space + 1 : end - 1].partition(b"=")
-        if not space < end <= len(content) or content[end - 1 : end] != b"\n" or not equals:
+        whole = position < space < end <= len(content) and content[end - 1 : end] == b"\n"
+        if not whole or not equals or b"\0" in key:
             raise Damaged("a record of pax is unclear")
         if key in (b"GNU.sparse.offset", b"GNU.sparse.numbytes"):
             holes.append(value)

@@ -175,7 +175,7 @@ def _links_as_passwd(one: _Parts, number: int) -> None:
     one.add(
         member("etc/users", _PASSWD.replace("1000", "1234")),
         link("etc/passwd", target),
-        *([link("etc/group", "/odd/g"), member("odd/g", _GROUP.replace("50", "51"))]
+        *([link("etc/group", "/home/g"), member("home/g", _GROUP.replace("50", "51"))]
           if number % 2 else []),
     )  # fmt: skip
     one.set(User=one.dice.choice(("app", "app:staff", "1234")))

@@ -1,7 +1,10 @@
 """What layers unpack to (layer.md of the image specification)."""
 
+import contextlib
 import gzip
+import io
 import os
+import random
 import signal
 import stat
 import subprocess
@@ -15,7 +18,10 @@ from scrun.core.errors import ImageError
 from scrun.oci.image import find_image
 from scrun.pull import layers as layers_module
 from scrun.pull import programs
+from scrun.pull.bounds import Bounds
 from scrun.pull.layout import Configuration, unpack
+from scrun.pull.tar import Archive
+from scrun.pull.tree import Tree
 from tests.harness.oci import (
     INDEX,
     Layer,
@@ -258,6 +264,79 @@ def test_what_is_no_layer(tmp_path: Path, data: bytes, told: str) -> None:
     with pytest.raises(ImageError, match="layer 1: ") as raised:
         written(tmp_path, Layer(data))
     assert told in str(raised.value)
+
+
+def _pax(records: bytes) -> bytes:
+    """Return an archive whose only entry has these records."""
+    first = bytearray(archive([member("a", pax={"comment": "x" * 100})])[:512])
+    first[124:136] = b"%011o\0" % len(records)
+    first[148:156] = b" " * 8
+    first[148:156] = b"%06o\0 " % sum(first)
+    return bytes(first) + records + bytes(-len(records) % 512) + archive([member("a")])
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        b"9 a=bcde\n0=1\n", b"9 a=bcde\n x=\n", b"9 a=bcde\n0 x=\n", b"-1 x=\n", b"99 a=b\n",
+        b"7 a\0b=\n", b"8 path=a", b"12 path=a\0b\n", b"15 uid=99999999\n"[:12], b"6 a=b\n",
+        b"26 SCHILY.xattr.user.a\0=b\n", b"9 uid=-1\n", b"18 uid=4294967295\n", b"=\n", b"\n",
+        b"26 size=9999999999999999999\n", b"27 size=9999999999999999999\n",
+        b"10 mtime=\n", b"12 mtime=x\n", b"14 mtime=1.x\n",
+    ],
+)  # fmt: skip
+def test_records_of_pax_that_are_odd(tmp_path: Path, records: bytes) -> None:
+    """They are read or refused, and at once."""
+    layout = Layout(tmp_path / "layout")
+    layout.tag(layout.image([Layer(_pax(records))], {}), "one")
+    (rootfs := tmp_path / "rootfs").mkdir()
+    told = ""
+    try:
+        unpack(find_image(str(layout.path)), str(rootfs), 0)
+    except ImageError as error:
+        told = str(error)
+    assert "layer 1: is not a tar archive" in told or names(rootfs) == ["a"]
+
+
+def test_layers_that_somebody_has_damaged(tmp_path: Path, dice: random.Random) -> None:
+    """Whatever is in it, it is read or refused."""
+    whole = archive([
+        folder("a"), member("a/b", "x" * 700, pax={"SCHILY.xattr.user.a": "b", "mtime": "1.5"}),
+        link("l", "a"), member("l/x"), hard_link("h", "a/b"), member("a/.wh..wh..opq"),
+        member("c", kind=tarfile.CHRTYPE), member("f", kind=tarfile.FIFOTYPE), member("n" * 180),
+    ])  # fmt: skip
+    places = (0, 100, 108, 116, 124, 125, 136, 156, 157, 257, 329, 337, 345)
+    words = (
+        b"../",
+        b".wh.",
+        b".wh...",
+        b"\xff" * 12,
+        b"7" * 11,
+        b"-1",
+        b"S",
+        b"x",
+        b"L",
+        b"\0" * 12,
+    )
+    for number in range(100):
+        data = bytearray(whole)
+        for _ in range(dice.randrange(1, 6)):
+            at = dice.randrange(len(data) // 512) * 512 + dice.choice(places)
+            word = dice.choice(words)
+            data[at : at + len(word)] = word
+        for at in range(0, len(data) - 511, 512):
+            if data[at + 257 : at + 262] == b"ustar":
+                data[at + 148 : at + 156] = b" " * 8
+                data[at + 148 : at + 156] = b"%06o\0 " % sum(data[at : at + 512])
+        stream = io.BytesIO(data)
+        (place := tmp_path / str(number)).mkdir()
+        with (
+            contextlib.suppress(ImageError),
+            Tree(str(place), Bounds(1 << 26, 1000)) as tree,
+        ):
+            tree.add(Archive(stream.read, lambda count, of=stream: of.seek(count, 1) and None))  # type: ignore[misc]
+            tree.finish()
+    assert sorted(os.listdir(tmp_path)) == sorted(map(str, range(100)))
 
 
 def test_another_layer_than_the_configuration_says(tmp_path: Path) -> None:
