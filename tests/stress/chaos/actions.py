@@ -120,7 +120,9 @@ async def _place(container: "Container") -> None:
         "limit": ["scontrol", "update", f"JobId={place.job}", "EndTime=now+1seconds"],
         "suspend": ["scontrol", "suspend", place.job],
     }[action]
-    if not await _told(container, words):
+    with trio.CancelScope(shield=True):  # nobody knows whether a command that is left was heard
+        done = await _told(container, words)
+    if not done:
         return
     if action == "suspend":
         try:
