@@ -16,7 +16,7 @@ from tests.stress.chaos.faults import (
 )
 from tests.stress.chaos.plan import Plan
 
-_OURS = re.compile(rb"^scrun: [^\n]*\n?", re.MULTILINE)
+_OTHERS = re.compile(rb"^(scrun: |slurmstepd: error: \*\*\* )[^\n]*\n?", re.MULTILINE)
 KILLED = (-9, -15, -2, 130)
 """How a command ends that somebody kills."""
 
@@ -145,8 +145,8 @@ def _of_a_lost_job(plan: Plan, seen: Seen) -> list[Problem]:
 
 
 def _said(out: bytes) -> bytes:
-    """Return what the container has said, without what scrun says there."""
-    return _OURS.sub(b"", out)  # it ends its line with \r\n, which a terminal may make \r\r\n
+    """Return what the container has said, without what scrun and Slurm say there at its end."""
+    return _OTHERS.sub(b"", out)  # it ends its line with \r\n, which a terminal may make \r\r\n
 
 
 def _may(plan: Plan, seen: Seen) -> frozenset[int]:

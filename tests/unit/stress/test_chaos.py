@@ -328,11 +328,17 @@ def test_an_interpreter_that_was_interrupted_at_once(own_words: str) -> None:
     assert kinds(plan(), seen(deletes=deletes)) == [Kind.WORDS]
 
 
-def test_what_scrun_says_at_a_terminal_is_not_the_container_s() -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"scrun: the supervisor was told to stop\r\r\n",
+        b"slurmstepd: error: *** STEP 7.39 ON node1 CANCELLED AT 2026-11-28T14:53:50 ***\n",
+    ],
+)
+def test_what_others_say_at_its_end_is_not_the_container_s(line: bytes) -> None:
     [fault] = find("supervisor-int")
     state = {"status": "stopped", "exit_status": "125"}
-    out = b"1\n2\nscrun: the supervisor was told to stop\r\r\n"
-    what = seen(hit=True, anchor=125, state=state, out=out)
+    what = seen(hit=True, anchor=125, state=state, out=b"1\n2\n" + line)
     assert kinds(plan(fault, RUNNING, "attach"), what) == []
 
 
