@@ -8,6 +8,7 @@ import sys
 from scrun.settings.oci_conf.parse import OciConf
 from scrun.settings.oci_conf.patterns import LETTERS
 from scrun.settings.spank.callbacks import CALLBACKS
+from scrun.supervisor.staging.runtime_annotations import PASSED
 from tests import CHECKOUT
 
 HOWTO = CHECKOUT / "docs" / "howto"
@@ -94,3 +95,28 @@ def test_what_the_tests_cover() -> None:
     ]
     assert len(marked) > 500
     assert len(re.findall(r"tests/[^`]*", page)) >= len(marked)
+
+
+SECURITY = CHECKOUT / "docs" / "reference" / "security.md"
+
+
+def attempts() -> list[str]:
+    """What somebody tries, by the tables of that."""
+    sections = re.split(r"^## ", SECURITY.read_text(), flags=re.MULTILINE)
+    tried = [section for section in sections if re.match(r"What .+ tries\n", section)]
+    lines = [line for section in tried for line in section.splitlines() if line.startswith("| ")]
+    firsts = [line.strip("| ").partition(" | ")[0].replace("`", "") for line in lines]
+    return [first for first in firsts if first != "attempt"]
+
+
+def test_every_attempt_has_its_test() -> None:
+    """Which is marked with it: `covers("security …")`, of which the site makes a list."""
+    text = "".join(path.read_text() for path in sorted((CHECKOUT / "tests").rglob("test_*.py")))
+    marked = {*re.findall(r'@pytest\.mark\.covers\(\s*"security ([^"]+)",?\s*\)', text)}
+    assert len(attempts()) > 20
+    assert [one for one in attempts() if one not in marked] == []
+
+
+def test_annotations_that_pass_are_named() -> None:
+    text = SECURITY.read_text()
+    assert [name for name in PASSED if f"`{name}`" not in text] == []

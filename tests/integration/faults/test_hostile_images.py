@@ -50,6 +50,7 @@ def bind(source: Path, destination: str) -> dict[str, Any]:
     return {"destination": destination, "type": "bind", "source": str(source), "options": ["bind"]}
 
 
+@pytest.mark.covers("security links out of its root file system")
 @pytest.mark.covers("security the root file system")
 @ALL
 def test_no_link_leads_a_mount_out(site: Site, outside: Path) -> None:
@@ -88,6 +89,7 @@ def test_no_link_leads_to_a_program_of_the_host_s(site: Site, outside: Path) -> 
         assert re.search("not found|no such file", life.errors()), args
 
 
+@pytest.mark.covers("security names that move a terminal's cursor")
 @pytest.mark.covers("security names and messages")
 @ALL
 def test_no_name_moves_a_cursor(site: Site) -> None:

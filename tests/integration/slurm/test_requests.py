@@ -292,6 +292,7 @@ def test_config_json_asks_for_two_nodes(site: Site, how: str) -> None:
     assert not [line for line in lines if "SCRUN_" in line]
 
 
+@pytest.mark.covers("security requests for the job in annotations and variables")
 @pytest.mark.covers("security config.json, annotations and process.env")
 @by_config
 @pytest.mark.parametrize("variable", [v for v, r in TABLE.items() if not r.safe])

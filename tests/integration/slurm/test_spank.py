@@ -407,6 +407,7 @@ def test_options_that_are_wrong(with_stack: WithStack, words: list[str], reason:
     assert reason in site.fails("run", "--bundle", bundle, "c1", *words)
 
 
+@pytest.mark.covers("security get words from an image")
 @pytest.mark.covers("security plugstack.conf and its scripts")
 @pytest.mark.covers("spank-lua options given to srun, salloc, sbatch")
 def test_an_image_cannot_say_anything(with_stack: WithStack) -> None:

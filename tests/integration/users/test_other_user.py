@@ -87,9 +87,10 @@ FILES = {
 }
 
 
+@pytest.mark.covers("security run scrun with another user's --root")
 @pytest.mark.covers("security the root directory and all in it: records, logs, output")
-@pytest.mark.covers("security to connect to the supervisor")
-@pytest.mark.covers("security to lock a pid file")
+@pytest.mark.covers("security connect to the supervisor")
+@pytest.mark.covers("security lock a pid file")
 @pytest.mark.covers("security scrun with the other one's --root")
 @BOTH
 def test_files(site: Site, victim: Life, stranger: Stranger) -> None:
@@ -143,6 +144,7 @@ PROCESSES = {
 }
 
 
+@pytest.mark.covers("security signal, trace, limit or slow down a process")
 @pytest.mark.covers("security environment, memory and open files of processes")
 @pytest.mark.covers("security to signal, trace, limit, slow down any process")
 @BOTH
@@ -193,7 +195,8 @@ def test_secrets_are_on_no_command_line(site: Site, stranger: Stranger) -> None:
     life.delete()
 
 
-@pytest.mark.covers("security to connect to the supervisor")
+@pytest.mark.covers("security fill its queue, pass descriptors")
+@pytest.mark.covers("security connect to the supervisor")
 @pytest.mark.covers("security to fill its queue, to pass descriptors, to claim another uid")
 @USER
 def test_a_socket_that_was_opened_up(site: Site, victim: Life, stranger: Stranger) -> None:
@@ -254,6 +257,7 @@ ROOTS = {
 }  # fmt: skip
 
 
+@pytest.mark.covers("security create the root directory, or one above it, first")
 @pytest.mark.covers("security the root directory")
 @pytest.mark.covers("security to make the root directory, or one above it, first")
 @USER
@@ -300,6 +304,7 @@ def test_a_root_directory_on_somebody_s_way(site: Site, stranger: Stranger) -> N
     assert list(place.rglob("*")) == [place / "r"]
 
 
+@pytest.mark.covers("security put something there for a command to read")
 @pytest.mark.covers("security to have a command read what was put there for it")
 @USER
 def test_a_record_that_somebody_else_has_made(
@@ -335,7 +340,7 @@ print(len(data), len(fds), flush=True)
 """
 
 
-@pytest.mark.covers("security to answer in its place, or at a console socket")
+@pytest.mark.covers("security answer in its place, or at a console socket")
 @USER
 def test_somebody_else_answers(site: Site, stranger: Stranger, shared: Path) -> None:
     """At a console socket, for the terminal, and in a supervisor's place, for the environment."""
@@ -365,7 +370,7 @@ def test_somebody_else_answers(site: Site, stranger: Stranger, shared: Path) -> 
         path.unlink()
 
 
-@pytest.mark.covers("security to take the name of a pid file in /tmp")
+@pytest.mark.covers("security take the name of a pid file in /tmp")
 @USER
 @pytest.mark.parametrize("kind", ["a file", "a link to nothing", "a FIFO", "a directory"])
 def test_the_pid_file_is_there_first(
@@ -385,7 +390,7 @@ def test_the_pid_file_is_there_first(
     assert site.must("list", "--quiet") == ""
 
 
-@pytest.mark.covers("security to take the name of a pid file in /tmp")
+@pytest.mark.covers("security take the name of a pid file in /tmp")
 @USER
 def test_the_pid_file_of_an_exec_is_there_first(
     site: Site, victim: Life, stranger: Stranger, shared: Path
@@ -423,6 +428,7 @@ def test_the_place_for_staged_bundles_is_on_somebody_s_way(site: Site, stranger:
     assert list(mine.iterdir()) == []
 
 
+@pytest.mark.covers("security create the place of staged bundles first")
 @pytest.mark.covers("security [staging] scratch, a directory for all")
 @pytest.mark.covers("security to make the place of staged bundles first, or a link there")
 @pytest.mark.parametrize("place", ["local-user", "slurm-user"])

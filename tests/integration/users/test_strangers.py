@@ -65,7 +65,10 @@ def messages(life: Life) -> str:
     return life.site.run("logs", "--messages", life.id).stdout
 
 
-@pytest.mark.covers("scrun(1) SECURITY")
+@pytest.mark.covers(
+    "security connect to its ports, hundreds of times: silent, with noise, with copies, again"
+)
+@pytest.mark.covers("security to connect to ports of a supervisor, hundreds of times")
 @pytest.mark.parametrize("kind", KINDS)
 def test_containers_do_not_notice(make_site: MakeSite, kind: str) -> None:
     """Each has a direct connection, and is adopted when its supervisor is killed."""

@@ -17,7 +17,7 @@ from tests.harness.places import KINDS
 from tests.harness.users import root
 
 
-@pytest.mark.covers("security to lock a pid file")
+@pytest.mark.covers("security lock a pid file")
 def test_pid_file_is_locked_before_anybody_else_can_open_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

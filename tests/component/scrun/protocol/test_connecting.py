@@ -63,7 +63,7 @@ def answer(path: Path, *prefix: str) -> str:
     return done.stdout
 
 
-@pytest.mark.covers("security to answer in its place, or at a console socket")
+@pytest.mark.covers("security answer in its place, or at a console socket")
 @pytest.mark.parametrize("theirs", [True, False])
 def test_who_may_answer(tmp_path: Path, theirs: bool) -> None:
     user, another = users.ordinary(), users.other()
@@ -74,7 +74,7 @@ def test_who_may_answer(tmp_path: Path, theirs: bool) -> None:
         assert answer(path) == "connected\n"  # root asks
 
 
-@pytest.mark.covers("security to answer in its place, or at a console socket")
+@pytest.mark.covers("security answer in its place, or at a console socket")
 def test_root_of_a_user_namespace_is_not_root(tmp_path: Path) -> None:
     """As rootless podman is; it would hand its environment to anybody."""
     user, another = users.ordinary(), users.other()
@@ -113,7 +113,7 @@ trio.run(main)
 """
 
 
-@pytest.mark.covers("security to answer in its place, or at a console socket")
+@pytest.mark.covers("security answer in its place, or at a console socket")
 @pytest.mark.parametrize(
     ("prefix", "may"),
     [

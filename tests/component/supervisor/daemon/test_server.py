@@ -540,6 +540,7 @@ def call_as(uid: int, supervisor: Supervisor) -> str:
     return done.stdout + done.stderr.rpartition("\n")[0].rpartition("\n")[2]
 
 
+@pytest.mark.covers("security connect to the supervisor")
 def test_another_user_gets_nothing(supervisor: Supervisor) -> None:
     uid = users.ordinary().uid
     assert "Permission denied" in call_as(uid, supervisor)

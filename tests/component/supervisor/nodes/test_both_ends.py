@@ -348,6 +348,7 @@ async def test_the_shim_is_killed(rootfs: Path, tmp_path: Path) -> None:
     assert not cgroups(f"{directory.name}-*")
 
 
+@pytest.mark.covers("security break a connection")
 async def test_the_direct_connection_breaks(rootfs: Path, tmp_path: Path) -> None:
     async with (
         node(rootfs, tmp_path) as there,

@@ -29,6 +29,7 @@ async def test_hello_in_pieces() -> None:
         assert (await shim.hello()).node == "node1"
 
 
+@pytest.mark.covers("security print on the step's standard output")
 async def test_a_prologs_words_before_hello() -> None:
     """Slurm's TaskProlog may print to the task's standard output."""
     said = Said()
@@ -41,6 +42,7 @@ async def test_a_prologs_words_before_hello() -> None:
     assert "prölog says\nhi\nmore" in said
 
 
+@pytest.mark.covers("security print without end there")
 async def test_nothing_but_other_words() -> None:
     async with played() as (shim, peer):
 

@@ -119,6 +119,7 @@ async def test_others_who_connect(parts: list[bytes]) -> None:
             await soon(lambda: hellos)
 
 
+@pytest.mark.covers("security say again what was heard")
 async def test_a_copied_proof_is_no_use() -> None:
     """What was heard cannot be said again: it is known, and our random bytes differ."""
     async with played() as (shim, peer), trio.open_nursery() as nursery:
@@ -282,6 +283,7 @@ async def test_code_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None
         await peer.event(event="code", python="")
 
 
+@pytest.mark.covers("security keep the shim from connecting")
 async def test_a_node_that_does_not_reach_us(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the first container waits for that."""
     monkeypatch.setattr(beginning_module, "_unreached", Unreached())

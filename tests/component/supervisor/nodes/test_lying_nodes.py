@@ -55,6 +55,7 @@ def test_statuses_of_nothing(status: int) -> None:
     assert not is_end(status)
 
 
+@pytest.mark.covers("security statuses, counts and positions that cannot be")
 @pytest.mark.parametrize("status", [*IMPOSSIBLE, 1.5, "0", None, True, 2**70])
 async def test_impossible_statuses_are_refused(status: object) -> None:
     async with talking() as (shim, peer), trio.open_nursery() as nursery:
@@ -104,6 +105,7 @@ async def shim_has_read(shim: Shim, peer: Peer) -> trio.Event:
     return done
 
 
+@pytest.mark.covers("security make the supervisor large, by messages of any size and number")
 @pytest.mark.parametrize("kind", [CALL, REPLY, EVENT, CREDIT, END, CLOSED, LINE])
 async def test_frames_that_are_too_long(kind: int) -> None:
     """They are refused by their header: nothing of them is kept."""
@@ -165,6 +167,7 @@ async def test_events_that_are_too_much(said: bytes) -> None:
             await shim.lost.wait()
 
 
+@pytest.mark.covers("security more of a stream than was allowed, or credit without end")
 async def test_credit_without_end() -> None:
     """No stream may have more on its way than its window, whatever the reader says."""
     async with talking() as (shim, peer):
@@ -180,6 +183,7 @@ async def test_credit_without_end() -> None:
                     await shim.lost.wait()
 
 
+@pytest.mark.covers("security statuses, counts and positions that cannot be")
 @pytest.mark.parametrize(
     "lie",
     [
@@ -285,6 +289,7 @@ def most_memory(*arguments: str) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.covers("security make the supervisor large, by messages of any size and number")
 def test_memory() -> None:
     """A node that says as much as it may, none of it true, takes hardly more than another one."""
     honest, lying = most_memory("honest"), most_memory("lies")

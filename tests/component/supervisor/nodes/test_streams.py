@@ -299,6 +299,7 @@ async def test_leaving_says_what_is_closed(callers: Callers) -> None:
             assert not set(others.fields.values()) & set(fields.values())
 
 
+@pytest.mark.covers("security more of a stream than was allowed, or credit without end")
 async def test_too_much(callers: Callers) -> None:
     async with carried(callers.stdio) as (shim, peer, streams):
         for _ in range(0, WINDOW + PIECE, PIECE):

@@ -38,6 +38,7 @@ def fill(path: Path) -> None:
             pass
 
 
+@pytest.mark.covers("security fill the disk, or the memory for files")
 def test_a_full_folder(make_shim: MakeShim, make_disk: MakeDisk) -> None:
     """`create` says so. When there is room again, all is well."""
     disk = make_disk("size=64k")

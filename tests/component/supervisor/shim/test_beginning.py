@@ -27,6 +27,7 @@ from tests.harness.shim import BEGIN, COMMAND, SECRET, Shim, listening, prove
 from tests.harness.wait import wait_while
 
 
+@pytest.mark.covers("security listen where a shim connects")
 def test_a_direct_connection(make_shim: MakeShim) -> None:
     """One of two who listen there says nothing, and delays nobody."""
     shim = connected(make_shim, {"SLURM_LAUNCH_NODE_IPADDR": "127.0.0.9"}, mute="127.0.0.9")
@@ -205,6 +206,7 @@ def came(call: dict[str, object]) -> "subprocess.CompletedProcess[bytes]":
     return subprocess.run(COMMAND, input=content, capture_output=True, timeout=20)
 
 
+@pytest.mark.covers("security keep the shim from connecting")
 def test_one_of_several_cannot_connect() -> None:
     with listening() as sock:
 
@@ -261,6 +263,7 @@ def test_nowhere_to_connect(make_shim: MakeShim) -> None:
     assert shim.asked["waited"] < 0.5
 
 
+@pytest.mark.covers("security listen where a shim connects")
 def test_somebody_without_the_secret(make_shim: MakeShim) -> None:
     with listening() as sock:
 

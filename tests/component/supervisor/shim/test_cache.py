@@ -212,6 +212,7 @@ def test_another_version_is_another_one(shim: Shim, disk: Path) -> None:
     assert Path(send(shim, "2")["path"]).read_bytes() == CONTENT
 
 
+@pytest.mark.covers("security create the directory for images first")
 def test_somebody_else_has_made_the_directory(make_shim: MakeShim, disk: Path) -> None:
     """It is not used; the next place is."""
     user = users.ordinary()
@@ -347,6 +348,7 @@ def test_its_stream_is_closed_when_it_cannot_be_written(shim: Shim) -> None:
     assert stream in shim.closed
 
 
+@pytest.mark.covers("security connect to the port at which an image is passed on")
 @pytest.mark.parametrize("how", ["nothing", "noise", "half a proof"])
 def test_strangers_get_nothing_and_delay_nobody(nodes: list[Shim], how: str) -> None:
     """They stay, as long as they are let: a node that is to have it comes all the same."""

@@ -242,6 +242,7 @@ def test_out_of_descriptors(port: Port, clock: Clock) -> None:
     assert port.is_open(second)
 
 
+@pytest.mark.covers("security connect, from anywhere")
 def test_names_are_bounded(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_NAMES", 2)
     monkeypatch.setattr(module, "_users_of_sockets", lambda _: {})
@@ -285,6 +286,9 @@ def served(door: Door, count: int) -> Iterator[list[int]]:
             os.close(fd)
 
 
+@pytest.mark.covers(
+    "security connect to its ports, hundreds of times: silent, with noise, with copies, again"
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_strangers_keep_nobody_out(kind: str) -> None:
     """Forty of them, of each kind, all the time; forty shims come in at their first try."""

@@ -173,6 +173,7 @@ def test_what_is_shown_is_one_printable_line(
     assert json.loads(log.read_bytes())["msg"].isprintable() is ("\\" not in line)
 
 
+@pytest.mark.covers("security text for a terminal in a name or an error")
 @pytest.mark.covers("security names and messages")
 @pytest.mark.parametrize("log_format", ["text", "json"])
 def test_no_message_moves_a_terminal_s_cursor(log_format: str) -> None:

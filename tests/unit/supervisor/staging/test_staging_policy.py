@@ -129,6 +129,7 @@ def test_all_users_that_are_lent() -> None:
     assert plan.notes == ("process.user.additionalGids without 70000: not mapped there",)
 
 
+@pytest.mark.covers("security annotations that the OCI runtime obeys")
 def test_annotations_that_a_runtime_would_obey() -> None:
     """An image's may have it connect, write, or load something; a few harm nobody."""
     given = {
@@ -154,6 +155,7 @@ def test_annotations_that_a_runtime_would_obey() -> None:
     assert fitted({"annotations": None}, SLURM_USER).notes == ()
 
 
+@pytest.mark.covers("security a great number of groups, mounts, nested values")
 @pytest.mark.parametrize("lent", [1, 300])
 def test_many_groups(lent: int) -> None:
     """What an image has many of takes time in proportion to their number, and a line at most."""
@@ -169,6 +171,7 @@ def test_many_groups(lent: int) -> None:
     assert len(notes.lines[0]) < 1000
 
 
+@pytest.mark.covers("security a great number of groups, mounts, nested values")
 def test_many_volumes() -> None:
     """One copy of the topmost, however many are below it."""
     count = 5000
