@@ -317,6 +317,10 @@ class Shim:
         if self._table.link is link:
             self._table.over()
 
+    def _take_forged(self, forged: Forged) -> None:
+        if self._fail_direct(forged.error) and self._direct_scope is not None:
+            self._direct_scope.cancel()
+
     def _fail_direct(self, reason: str) -> bool:
         """Go on over srun, if a shim does that; return whether."""
         if self._hello.came:
@@ -365,11 +369,7 @@ class Shim:
                 raise BrokenFrame("it asks for its code again")
             self._send_code(link, decoded(payload, Asked))
         elif event == "forged" and link is self._control and self.is_direct:
-            if (
-                self._fail_direct(decoded(payload, Forged).error)
-                and self._direct_scope is not None
-            ):
-                self._direct_scope.cancel()
+            self._take_forged(decoded(payload, Forged))
         elif link is not self._table.link:
             raise BrokenFrame(f"a frame of kind {kind} is in the wrong place")
         elif kind == REPLY:

@@ -106,6 +106,7 @@ class Forged(msgspec.Struct, frozen=True):
     """That a shim has got something that we have not sent, see `supervisor.shim`."""
 
     error: str
+    times: int = 0
 
 
 class Hello(msgspec.Struct, frozen=True):

@@ -16,9 +16,17 @@ from scrun.supervisor.nodes.dialing import Listener
 from scrun.supervisor.nodes.lasting import ResumedEnds
 from scrun.supervisor.nodes.link import SEALING, Link, Sealing, direct_link
 from scrun.supervisor.nodes.listening import addresses
-from scrun.supervisor.nodes.messages import STREAMS, Hello, Resumed, ShimError, decoded
+from scrun.supervisor.nodes.messages import (
+    STREAMS,
+    Event,
+    Forged,
+    Hello,
+    Resumed,
+    ShimError,
+    decoded,
+)
 from scrun.supervisor.nodes.streams import ContainerStreams
-from scrun.supervisor.shim.frames import CALL, PROTOCOL, RANDOM, SEALED
+from scrun.supervisor.shim.frames import CALL, EVENT, PROTOCOL, RANDOM, SEALED
 
 _DIAL_PATIENCE = 2.0
 _NO_STDIO = (-1, -1, -1)
@@ -158,8 +166,13 @@ class ResumedShim(Shim):
             self._resumed.set(resumed)
 
     def _dispatch(self, link: Link, kind: int, stream: int, payload: memoryview) -> None:
-        if link is self._table.link:  # else a late word for the other, which does not matter
+        is_forged = kind == EVENT and decoded(payload, Event).event == "forged"
+        if link is self._table.link or is_forged:  # else a late word for the other, of no matter
             super()._dispatch(link, kind, stream, payload)
+
+    def _take_forged(self, forged: Forged) -> None:
+        if forged.times == self._times > 0:  # else it was the connection to the other
+            super()._take_forged(forged)
 
     def _lose(self, reason: str) -> None:
         super()._lose(reason)

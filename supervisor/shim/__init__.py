@@ -43,10 +43,10 @@ than 1 KiB. Where there is an oci.conf, no runtime is looked for. `ended`:
 process here for want of memory and this may be why a container has ended, "lost": whether its
 images went away, and it was killed}`; it comes after the reply to the target's `create` or `exec`,
 and all END frames of its output follow or precede it.
-`resumed`: the answer to `resume`. `forged`: over srun, `{"error": why}`: what came over the direct
-connection is not what the supervisor sent, and the shim uses it no longer. `strangers`: `{"who":
-how many of whom}`, those who came for an image and did not know its secret, whenever there are
-more of them.
+`resumed`: the answer to `resume`. `forged`: over srun, `{"error": why, "times": as in `resumed`}`:
+what came over the direct connection is not what the supervisor sent, and the shim uses it no
+longer. `strangers`: `{"who": how many of whom}`, those who came for an image and did not know its
+secret, whenever there are more of them.
 
 **Calls.** A target is a container or an exec, by the `id` that the supervisor gave it, never used
 twice.

@@ -215,7 +215,8 @@ class Shim:
         """Wait for another supervisor (`resume`), or for the end of srun."""
         if self._direct is not None and self._direct.is_nonsense:
             # over srun: whoever is on the way may keep an end of the connection from it
-            self._say(self._link, EVENT, {"event": "forged", "error": self._direct.broken})
+            said = {"error": self._direct.broken, "times": self._supervisors}
+            self._say(self._link, EVENT, {"event": "forged", **said})
         if not self._is_heard and self._direct is not None:
             self._direct.leave()
             self._direct = None

@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+import trio.testing
 
-from scrun.supervisor.nodes.messages import Hello, ShimError
+from scrun.supervisor.nodes.messages import Hello, ShimError, ShimLost
 from scrun.supervisor.nodes.resumed import ResumedShim, reconnected
 from scrun.supervisor.shim.frames import EVENT, PROTOCOL
 from scrun.supervisor.shim.seals import PLAIN, Plain, sealed
@@ -60,11 +61,29 @@ async def test_one_that_goes_on(protocol: int) -> None:
         assert not shim.lost.is_set()
 
 
+async def test_the_connection_is_tampered_with() -> None:
+    """The shim says so over srun; what it said to the other does not count."""
+    async with left() as (shim, peer), trio.open_nursery() as nursery:
+        nursery.start_soon(answer, peer, PROTOCOL)
+        with trio.fail_after(20):
+            await shim.resume(hello(PROTOCOL), {}, {}, None)
+        direct, peer.stream = peer.stream, None
+        await peer.event(event="forged", error="frame 7 was changed", times=0)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert not shim.lost.is_set()
+        await peer.event(event="forged", error="frame 7 was changed", times=1)
+        with trio.fail_after(20):
+            await shim.lost.wait()
+        with pytest.raises(ShimLost, match="direct connection: frame 7 was changed"):
+            await shim.call("script", script="true")
+        peer.stream = direct
+
+
 async def test_one_of_this_version_without_seals() -> None:
     """Somebody on the way would like that."""
     async with left() as (shim, peer), trio.open_nursery() as nursery:
         nursery.start_soon(answer, peer, 1)
-        with trio.fail_after(20), pytest.raises(Exception, match="shim has gone"):
+        with trio.fail_after(20), pytest.raises(ShimLost, match="frame 1 was changed"):
             await shim.resume(hello(PROTOCOL), {}, {}, None)
 
 
