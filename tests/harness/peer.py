@@ -22,6 +22,7 @@ from scrun.supervisor.shim.frames import (
     DATA,
     EVENT,
     PROTOCOL,
+    QUIET,
     REPLY,
     knock,
     proof,
@@ -92,7 +93,7 @@ class Peer:
             data = await receiving.receive_some(65536)
             if not data:
                 raise EOFError
-            frames += reader.feed(bytes(data))
+            frames += [each for each in reader.feed(bytes(data)) if each[0] != QUIET]
         return frames.pop(0)
 
     async def frame(self) -> Frame:
@@ -206,7 +207,8 @@ class Wire:
             if not data:
                 raise EOFError
             for found in self._reader.feed(bytes(data)):
-                return found
+                if found[0] != QUIET:
+                    return found
 
 
 async def exactly(stream: trio.abc.ReceiveStream, size: int) -> bytes:
