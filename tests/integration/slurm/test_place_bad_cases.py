@@ -83,7 +83,9 @@ def test_a_container_that_calls_slurm(make_site: MakeSite, launch: str) -> None:
     """Its steps are those of the job, and its jobs others. Slurm takes it for its user there."""
     if launch == "container" and not cluster.has_oci_conf():
         launch = "shim"
-    site = make_site("slurm-user", settings=f'idle_timeout = 2\n[slurm]\nlaunch = "{launch}"\n')
+    settings = f'idle_timeout = 2\n[slurm]\nlaunch = "{launch}"\n'
+    # by crun, which oci.conf names: runc makes no container without a user 0
+    site = make_site("slurm-user", settings=settings, site_commands=True)
     folder = site.base / "b"
     paths = [path for path in map(Path, HOST) if path.exists()]
     mounts = [f"--mount={path}:{path}" for path in [*paths, folder, site.rootfs]]
