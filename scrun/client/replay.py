@@ -219,7 +219,8 @@ class Replayed:
         """
         entries = []
         for name, value in posix.environ.items():
-            if is_of_task(name) and name != b"PMI_FD":  # that is with whoever called us
+            # PMI's descriptor is with whoever called us; some of these tell of the container
+            if is_of_task(name) and name not in (b"PMI_FD", *self.content["variables"]):
                 text = (name + b"=" + value).decode()
                 entries.append(encode_basestring(text).encode())
         return b",".join(entries)

@@ -83,6 +83,7 @@ def leave(
         ],
         "tree": list(_tree(directory)),
         "config": _config(directory, create_request),
+        "variables": _names_of_container(directory, create_request),
         "state": _state(record, marks),
         "marks": marks,
         "crun": [runtime.path, *runtime.arguments],
@@ -198,9 +199,27 @@ def _config(directory: str, create_request: CreateRequest) -> tuple[bytes, bytes
     if not any(is_of_task(os.fsencode(name)) for name in own):
         raise NotPossible("its task has no variables")
     mark = f"variables of {os.urandom(8).hex()}"
-    process["env"] = [*base, mark]
+    of_container = _of_container(process["env"], create_request)
+    process["env"] = [*base, *of_container, mark]
     before, _, after = msgspec.json.encode(config).partition(f'"{mark}"'.encode())
     return before, after
+
+
+def _names_of_container(directory: str, create_request: CreateRequest) -> list[bytes]:
+    with open(os.path.join(directory, "config.json"), "rb") as file:
+        entries = msgspec.json.decode(file.read())["process"]["env"]
+    return [os.fsencode(name) for name in _names(_of_container(entries, create_request))]
+
+
+def _of_container(entries: list[str], create_request: CreateRequest) -> list[str]:
+    """Return those of Slurm's variables that tell the container what it is, and not the task."""
+    own = create_request.child_env.environment
+    return [
+        entry
+        for entry in entries
+        if is_of_task(os.fsencode(name := entry.partition("=")[0]))
+        and own.get(name) != entry.partition("=")[2]
+    ]
 
 
 def _names(entries: list[str]) -> Iterator[str]:

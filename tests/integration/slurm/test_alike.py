@@ -128,6 +128,7 @@ def test_what_the_runtime_gets_is_the_same(site: Site) -> None:
         environments = [dict(e.split("=", 1) for e in c["process"].pop("env")) for c in configs]
         assert configs[0] == configs[1] == configs[2]
         own = {"SLURM_PROCID", "SLURM_LOCALID", "SLURM_TASK_PID"}
+        assert {env["SLURM_CONTAINER_ID"] for env in environments} == {"ID"}
         assert len({env["SLURM_PROCID"] for env in environments}) == 3
         for env in environments:
             for name in own:
