@@ -273,7 +273,7 @@ class Replayed:
             posix.utime(used)
 
     def _have_made(self) -> bool:
-        """Have crun create and start it; return whether it runs.
+        """Have crun create it, and start it; return whether it runs.
 
         Raises:
             OSError: There is no process, or no memory.
@@ -283,12 +283,31 @@ class Replayed:
         pid_file = f"{self.record}/runtime.pid"
         logged = ["--log", f"{self.record}/runtime.log", "--log-format", "json"]
         bundle = ["--bundle", self.content["bundle"], "--config", f"{self.record}/config.json"]
-        words = [*crun, *logged, "run", "--detach", *bundle, "--pid-file", pid_file, "--", self.id]
+        words = [*crun, *logged, "create", *bundle, "--pid-file", pid_file, "--", self.id]
         removal = " ".join(map(_quoted, [*crun, "delete", "--force", "--", self.id]))
         if self._call([removal, *words]) != b"0\n":
             return False
         self.pid = int(contents(pid_file))
         self.pidfd = posix.pidfd_open(self.pid)
+        try:
+            # crun from 1.25 on gives it all processors of its control group
+            posix.sched_setaffinity(self.pid, posix.sched_getaffinity(0))
+        except OSError:
+            pass  # it is somebody else's, or its control group has none of them
+        return self._start()
+
+    def _start(self) -> bool:
+        """Do what crun's `start` does: see `supervisor.shim.runtime`."""
+        fifo = f"{self.record}/runtime/{self.id}/exec.fifo"
+        try:
+            fd = posix.open(fifo, posix.O_WRONLY | posix.O_NONBLOCK | posix.O_CLOEXEC)
+        except OSError:  # nobody reads any more: it was killed
+            return False
+        try:
+            posix.unlink(fifo)
+            posix.write(fd, b"\0")
+        finally:
+            posix.close(fd)
         return True
 
     def _call(self, words: "list[str]") -> bytes:
