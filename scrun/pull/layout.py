@@ -93,6 +93,9 @@ def unpack(
             finally:
                 os.close(blob)
             done += max(0, _size(descriptor))
+        volumes = run.get("Volumes") if isinstance(run, dict) else None
+        for volume in volumes if isinstance(volumes, dict) else ():
+            tree.make(os.fsencode(volume))
         tree.finish()
     return Configuration(whole, run if isinstance(run, dict) else {})
 

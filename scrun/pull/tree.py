@@ -90,6 +90,24 @@ class Tree:
                 name = os.fsdecode(entry.name)
                 raise ImageError(f"{name!r} cannot be made: {error.strerror}") from error
 
+    def make(self, path: bytes) -> None:
+        """Make a directory where nothing is; not through links, nor in the place of anything."""
+        self._back(0)
+        self._last = None
+        try:
+            parts = _parts(path)[:DEPTH]
+        except ImageError:
+            return
+        for name in parts:
+            with contextlib.suppress(OSError):
+                os.mkdir(name, 0o700, dir_fd=self._end)
+                self._folders[self._path(name)] = _IMPLIED, None
+            try:
+                folder = os.open(name, _FOLDER, dir_fd=self._end)
+            except OSError:
+                return
+            self._way.append((name, folder))
+
     def finish(self) -> None:
         """Give the directories their modes and times, those that are below others first.
 

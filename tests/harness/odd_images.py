@@ -63,11 +63,13 @@ class Odd(NamedTuple):
         name: Its tag; "" if it has none.
         reference: What follows `oci:` in its name.
         command: What is to be run instead of its own command.
+        volumes: Where it says that volumes are.
     """
 
     name: str
     reference: str
     command: tuple[str, ...]
+    volumes: tuple[str, ...]
 
 
 class _Parts:
@@ -325,7 +327,7 @@ def odd_image(place: Path, kind: str, number: int) -> Odd:
     layout.tag(descriptor, "" if one.untagged else name)
     os.chmod(layout.path, 0o755)
     reference = str(layout.path) if one.untagged else f"{layout.path}:{name}"
-    return Odd(name, reference, one.command)
+    return Odd(name, reference, one.command, tuple((one.config or {}).get("Volumes") or ()))
 
 
 def all_of(count: int) -> Iterator[tuple[str, int]]:

@@ -116,6 +116,18 @@ def test_a_path_through_a_link_of_the_same_layer(tmp_path: Path) -> None:
     assert (rootfs / "bin").is_symlink()
 
 
+def test_directories_of_volumes_are_there(tmp_path: Path) -> None:
+    """But none is made through a link, or in the place of a file."""
+    layout = Layout(tmp_path / "layout")
+    (outside := tmp_path / "outside").mkdir()
+    layers = [Layer(archive([member("f"), link("l", "f"), link("o", str(outside))]))]
+    places = ("/data/deep", "f", "/f/x", "/l", "/o/x", "../../x", "", "/")
+    layout.tag(layout.image(layers, {"Volumes": {place: {} for place in places}}), "one")
+    assert names(unpacked(tmp_path)) == ["data", "data/deep", "f", "l", "o"]
+    assert stat.S_IMODE((tmp_path / "rootfs" / "data" / "deep").stat().st_mode) == 0o755
+    assert os.listdir(outside) == []
+
+
 def test_modes_and_times(tmp_path: Path) -> None:
     time = 1_234_567_890.123456789
     lower = [
