@@ -127,6 +127,7 @@ def deed(seed: int) -> Deed:
     return Deed(chosen.choice(DEEDS), chosen.choice((UP, DOWN)), number, seed)
 
 
+@pytest.mark.covers("security hold everything back")
 @pytest.mark.parametrize("seed", range(ROUNDS))
 async def test_something_is_done(
     seed: int, container: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -144,6 +145,9 @@ async def test_something_is_done(
     assert WORDS.startswith(run.errors)
 
 
+@pytest.mark.covers(
+    "security change, leave out, repeat or reorder anything that a shim and its supervisor say"
+)
 @pytest.mark.parametrize("way", [UP, DOWN])
 @pytest.mark.parametrize("kind", [each for each in DEEDS if each != "delay"])
 async def test_each_is_noticed(

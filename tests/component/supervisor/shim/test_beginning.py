@@ -233,6 +233,7 @@ def test_nobody_begins() -> None:
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
+@pytest.mark.covers("security give the shim other code, or a node another image")
 def test_other_code_over_srun() -> None:
     """It was announced otherwise: nothing of it is run."""
     content = frame(CALL, 0, json.dumps(BEGIN).encode()) + frame(DATA, 0, b"other code")

@@ -119,6 +119,7 @@ def test_who_waits_has_it_come_if_the_first_one_is_killed(make_shim: MakeShim, d
     assert images(disk) == {"a"}
 
 
+@pytest.mark.covers("security give the shim other code, or a node another image")
 def test_another_one_than_was_announced_is_refused(nodes: list[Shim], disk: Path) -> None:
     """One byte is another, of what the supervisor sends or of what another node passes on."""
     other = bytes([CONTENT[0] ^ 1]) + CONTENT[1:]
