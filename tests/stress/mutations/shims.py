@@ -65,7 +65,7 @@ def _door() -> Iterator[Mutation]:
         "if len(self._unknown()) > self._most:",
         "if False:",
     )
-    yield door("who-has-knocked-makes-room", "if not visitor.both]", "]")
+    yield door("who-has-knocked-makes-room", "if not visitor.is_known]", "]")
     yield door("the-newest-goes", "self._send_away(unknown[:1])", "self._send_away(unknown[-1:])")
     yield door(
         "out-of-descriptors-is-told-all-the-time",
