@@ -233,6 +233,9 @@ def test_out_of_descriptors(port: Port, clock: Clock) -> None:
         assert not port.is_open(idle)
         assert port.door.patience() == pytest.approx(0.1)
         assert port.door.turn() == []
+        poll = select.poll()
+        poll.register(port.door.fileno(), select.POLLIN)
+        assert poll.poll(0) == []
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     clock.now += 0.2
