@@ -218,7 +218,7 @@ class _Sent:
     def __init__(self) -> None:
         self.before = bytearray(b"before")
 
-    def put(self, frame: bytes) -> None:
+    def put(self, kind: int, stream: int = 0, payload: bytes = b"") -> None:
         """Send it nowhere."""
 
     def start_soon(self, call: object) -> None:
