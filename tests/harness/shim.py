@@ -172,7 +172,7 @@ class Shim:
     def die(self) -> None:
         """Close the direct connection, as a supervisor does that dies."""
         os.close(self.direct)
-        del self._readers[self.direct]
+        self._readers.pop(self.direct, None)
         self.direct = -1
 
     def send(self, kind: int, stream: int = 0, payload: bytes = b"") -> None:
@@ -304,6 +304,9 @@ class Shim:
         ready, _, _ = select.select(list(self._readers), [], [], timeout)
         for fd in ready:
             data = os.read(fd, 1 << 20)
+            if not data and fd == self.direct:  # srun's streams tell why
+                del self._readers[fd]
+                continue
             if not data:
                 return False
             if fd == self._from and not self.asked:
