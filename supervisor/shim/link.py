@@ -221,7 +221,8 @@ class Link:
     def _fail(self, reason: str) -> None:
         self.broken = reason
         self._empty()
-        if self._source == self._sink:  # srun's are closed by the end of the process, not before
+        # srun's are closed by the end of the process; and its end is not to come before our word
+        if self._source == self._sink and not self.is_nonsense:
             self._close()
         self._ended()
 

@@ -3,7 +3,6 @@
 import _socket
 import os
 import random
-import select
 import signal
 import subprocess
 import threading
@@ -12,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 
+from scrun.core.ready import ready
 from scrun.protocol import wire
 from tests.harness.daemons import Daemon
 from tests.harness.life import Life
@@ -85,7 +85,7 @@ def kill_supervisor(site: Site) -> None:
     pidfd = os.pidfd_open(supervisor)
     with closing(os.fdopen(pidfd)):
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-        assert select.select([pidfd], [], [], 20)[0]
+        assert ready([pidfd], seconds=20)[0]
 
 
 def kill_all_supervisors(site: Site) -> None:

@@ -3,7 +3,6 @@
 import hmac
 import json
 import os
-import select
 import socket
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from scrun.core.ready import ready
 from scrun.supervisor.shim.frames import (
     CALL,
     CLOSED,
@@ -301,8 +301,7 @@ class Shim:
 
     def pump(self, timeout: float) -> bool:
         """Take what comes within some seconds; return whether the shim is there."""
-        ready, _, _ = select.select(list(self._readers), [], [], timeout)
-        for fd in ready:
+        for fd in ready(self._readers, seconds=timeout)[0]:
             data = os.read(fd, 1 << 20)
             if not data and fd == self.direct:  # srun's streams tell why
                 del self._readers[fd]

@@ -2,12 +2,13 @@
 
 import fcntl
 import os
-import select
 import socket
 import struct
 import termios
 import time
 from pathlib import Path
+
+from scrun.core.ready import ready
 
 
 class Terminal:
@@ -35,8 +36,7 @@ class Terminal:
         return self.seen.decode(errors="replace")
 
     def _more(self, deadline: float) -> bool:
-        readable, _, _ = select.select([self.master], [], [], max(0, deadline - time.monotonic()))
-        if not readable:
+        if not ready([self.master], seconds=max(0, deadline - time.monotonic()))[0]:
             raise AssertionError(f"nothing more on the terminal: {self.seen!r}")
         try:
             data = os.read(self.master, 65536)

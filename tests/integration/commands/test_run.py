@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import select
 import shlex
 import signal
 import subprocess
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from scrun.core.ready import ready
 from tests.conftest import MakeSite
 from tests.harness.beside import RUNTIMES, Beside
 from tests.harness.processes import descendants
@@ -519,7 +519,7 @@ def test_a_supervisor_that_dies(make_site: MakeSite) -> None:
 
     def attached() -> bool:
         site.must("kill", "one", "USR1")
-        return bool(select.select([shown], [], [], 0.5)[0])
+        return bool(ready([shown.fileno()], seconds=0.5)[0])
 
     wait_until("the viewer", attached)
     [supervisor] = site.supervisors()

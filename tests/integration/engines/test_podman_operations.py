@@ -3,13 +3,13 @@
 import json
 import os
 import re
-import select
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from scrun.core.ready import ready
 from tests.harness import cluster
 from tests.harness.podman import RUN, Podman, rootless_podman
 from tests.harness.terminal import open_terminal
@@ -262,7 +262,7 @@ def test_supervised_by_its_pid_file(podman: Podman) -> None:
 
 
 def _ended(pidfd: int) -> bool:
-    return bool(select.select([pidfd], [], [], 0)[0])
+    return bool(ready([pidfd], seconds=0)[0])
 
 
 # what cannot be

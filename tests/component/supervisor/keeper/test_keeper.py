@@ -1,13 +1,13 @@
 """The keeper sleeps as a shell, wakes, and calls a successor until one has everything."""
 
 import os
-import select
 import signal
 from pathlib import Path
 
 import pytest
 import trio
 
+from scrun.core.ready import ready
 from scrun.supervisor.core.deposits import Deposits
 from scrun.supervisor.core.left import find
 from scrun.supervisor.core.line import Line
@@ -78,7 +78,7 @@ async def test_it_sleeps_and_has_everything_when_it_wakes() -> None:
             assert not is_asleep(keeper)
         await sleeps(keeper)
         for each in (deposit, other):
-            assert not select.select([readable], [], [], 0)[0]
+            assert not ready([readable], seconds=0)[0]
             each.end()
         with trio.fail_after(20):
             await trio.lowlevel.wait_readable(readable)

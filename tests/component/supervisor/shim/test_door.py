@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
+from scrun.core.ready import ready
 from scrun.supervisor.shim import door as module
 from scrun.supervisor.shim.dial import dial
 from scrun.supervisor.shim.door import MOST_UNKNOWN, TO_KNOCK, TO_PROVE, Door
@@ -311,7 +312,7 @@ def test_who_is_turned_away_tries_again(port: Port) -> None:
 
     def close_two() -> None:
         while len(closed) < 2:
-            assert select.select([port.listener], [], [], 60)[0]
+            assert ready([port.listener.fileno()], seconds=60)[0]
             fd, _ = port.listener._accept()  # type: ignore[attr-defined]
             os.set_blocking(fd, True)
             closed.append(len(os.read(fd, RANDOM)))

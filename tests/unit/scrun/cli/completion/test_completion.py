@@ -3,7 +3,6 @@
 import os
 import pty
 import re
-import select
 import shutil
 import subprocess
 import time
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 from scrun.cli.completion import complete as completion
 from scrun.cli.completion.scripts import SCRIPTS
 from scrun.cli.grammar import COMMANDS, options_of
+from scrun.core.ready import ready
 from scrun.model.record import Record, write_record
 from tests.harness.program import output_of, run_program
 from tests.harness.site import scrun_binary
@@ -177,13 +177,12 @@ class Zsh:
                     return found
                 found.add(line.decode())
                 continue
-            ready, _, _ = select.select(
-                [self._reader, self._master], [], [], max(0, deadline - time.monotonic())
-            )
-            assert ready, f"no {mark}; told {found}, on the screen {screen[-2000:]!r}"
-            if self._master in ready:  # or it waits for room on its terminal
+            left = max(0, deadline - time.monotonic())
+            said, _ = ready([self._reader, self._master], seconds=left)
+            assert said, f"no {mark}; told {found}, on the screen {screen[-2000:]!r}"
+            if self._master in said:  # or it waits for room on its terminal
                 screen += os.read(self._master, 65536)
-            if self._reader in ready:
+            if self._reader in said:
                 more = os.read(self._reader, 65536)
                 assert more, f"zsh ended; on the screen {screen[-2000:]!r}"
                 self._told += more
