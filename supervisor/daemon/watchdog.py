@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 import traceback
-from types import FrameType
 
 import trio
 
@@ -71,19 +70,20 @@ class Watchdog(trio.abc.Instrument):
             for _ in range(_LOOKS):
                 time.sleep(_PERIOD / _LOOKS)
                 locked |= self._at_a_lock()
-            frame = sys._current_frames().get(self._ident)
-            if self._turn is not turn or frame is None:
-                continue
             took = time.monotonic() - began
             waited = took - (self._times() - before)
             # a process that was stopped, or has no processor, has this thread late as well
             late = took > _PERIOD + _LATE
+            if self._turn is not turn or late or waited < _PERIOD - _LATE:
+                continue
+            # Not before: who has a frame has all that it has, which keeps buffers from growing.
+            stack = traceback.extract_stack(sys._current_frames()[self._ident])
             # a thread that computes waits at a lock, too: the interpreter's, which another one has
-            computes = locked and not frame.f_code.co_filename.endswith(_LOCKS)
-            if waited > _PERIOD - _LATE and not (late or computes):
-                self._tell(waited, frame)
-                while self._turn is turn:
-                    time.sleep(_PERIOD)
+            if locked and not stack[-1].filename.endswith(_LOCKS):
+                continue
+            self._tell(waited, stack)
+            while self._turn is turn:
+                time.sleep(_PERIOD)
 
     def _times(self) -> float:
         """Return for how long the loop's thread has run, or has waited for a processor."""
@@ -101,9 +101,9 @@ class Watchdog(trio.abc.Instrument):
         except OSError:
             return False
 
-    def _tell(self, waited: float, frame: FrameType) -> None:
+    def _tell(self, waited: float, frames: traceback.StackSummary) -> None:
         self._left -= 1
-        stack = traceback.format_list(traceback.extract_stack(frame)[-12:])
+        stack = traceback.format_list(frames[-12:])
         line = json.dumps({"pid": os.getpid(), "waited": round(waited, 3), "stack": stack}) + "\n"
         try:
             fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)

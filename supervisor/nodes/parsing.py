@@ -66,16 +66,15 @@ class Frames:
                 self._dispatch(DATA, self._stream, part)
                 continue
             count = min(self._needs, end - at)
-            if not self._rest and count == self._needs:
-                part = data[at : at + count]
-            else:
-                self._rest += data[at : at + count]
-                part = memoryview(self._rest)
+            part = data[at : at + count]
             at += count
             self._needs -= count
+            if self._rest or self._needs:
+                self._rest += part
             if not self._needs:
+                whole = memoryview(self._rest) if self._rest else part
                 self._rest = bytearray()
-                self._whole(part)
+                self._whole(whole)
 
     def _whole(self, part: memoryview) -> None:
         """Take a whole header, or the whole payload after one with its seal."""
