@@ -98,8 +98,9 @@ class PidFile:
             fcntl.fcntl(self._replaced, _OFD_SETLK, _whole(_READ))
         except OSError as error:
             if error.errno in _LOCKED:
+                # not its own number: others have that for want of processes
                 raise OSError(
-                    error.errno, "is locked: its process lives; end that, or name another file"
+                    16, "is locked: its process lives; end that, or name another file"
                 ) from None
 
     def _let_go(self) -> None:

@@ -13,6 +13,10 @@ pytestmark = pytest.mark.covers("promise nothing wakes up while containers are i
 
 QUIET = 10.0
 
+LAST_WORD = 22.0
+"""Until then threads that served the starts end, and connections show that nothing was left out
+(`nodes.link.Sealing.quiet`)."""
+
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("place", ["slurm-user", "local-root"])
@@ -23,7 +27,7 @@ def test_idle_containers_cause_no_wake_up(make_site: MakeSite, place: str) -> No
         life.created(60).start()
     pids = [life.anchor for life in lives] + site.supervisors()
     assert len(pids) == 11
-    time.sleep(12)  # threads that served the starts end after 10 s
+    time.sleep(LAST_WORD)
     before = {pid: voluntary_switches(pid) for pid in pids}
     time.sleep(QUIET)
     assert {pid: voluntary_switches(pid) for pid in pids} == before

@@ -56,7 +56,11 @@ def test_one_that_was_detached(site: Site) -> None:
     words = ("run", "--detach", "--pid-file", str(pid_file), "--bundle", sleeper(site), "one")
     site.must(*words)
     first = int(pid_file.read_text())
-    assert "already exists" in site.fails(*words)
+    assert site.fails(*words) == (
+        f"scrun: --pid-file {pid_file}: is locked: its process lives; end that, or name another "
+        "file\n"
+    )
+    assert "already exists" in site.fails(*words[:2], *words[4:])
     assert Path(f"/proc/{first}").exists()
     site.must(*words, "--replace")
     wait_while("the first", Path(f"/proc/{first}").exists)

@@ -97,7 +97,7 @@ def with_text(text: bytes) -> Make:
 CONFIGS: dict[str, tuple[Make, str]] = {
     "empty": (lambda _: b"", "is not JSON"),
     "not UTF-8": (with_text(b'"\xff"'), "is not JSON"),
-    "half a character": (with_text(b'"\\ud800"'), "is not JSON"),
+    "half a character": (with_text(b'"\\ud800"'), "\\ud800 is half of a character"),
     "deep": (with_text(b"[" * 50_000 + b"]" * 50_000), "nested more than 100 levels"),
     "very deep": (lambda _: b'{"a":' * 1_000_000, "has more than 100000 values"),
     "rather deep": (with_text(b"[" * 400 + b"]" * 400), "x: is nested more than 100 levels"),
