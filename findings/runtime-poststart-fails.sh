@@ -14,7 +14,7 @@ cat >bundle/config.json <<'END'
  "process": {"cwd": "/", "user": {"uid": 0, "gid": 0}, "env": ["PATH=/bin"],
              "args": ["/bin/sh", "-c", "sleep 2; exit 3"]},
  "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"}],
- "hooks": {"poststart": [{"path": "/bin/false"}]},
+ "hooks": {"poststart": [{"path": "/bin/sh", "args": ["sh", "-c", "cat >/dev/null; exit 1"]}]},
  "linux": {"namespaces": [{"type": "pid"}, {"type": "mount"}]}}
 END
 crun run --bundle bundle finding-$$ >out 2>&1 && seen=0 || seen=$?
