@@ -3,7 +3,8 @@ slurm() { # LINE…: of slurm.conf, beside those below
 	root_only
 	debs slurmctld=22.05.8-4+deb12u3 slurmd=22.05.8-4+deb12u3 slurm-client=22.05.8-4+deb12u3 \
 		slurm-wlm-basic-plugins=22.05.8-4+deb12u3 munge=0.5.15-2+deb12u1 libmunge2=0.5.15-2+deb12u1 \
-		libhwloc15=2.9.0-1 libjson-c5=0.16-2 libyaml-0-2=0.2.5-1 libnuma1=2.0.16-1
+		libhwloc15=2.9.0-1 libjson-c5=0.16-2 libyaml-0-2=0.2.5-1 libnuma1=2.0.16-1 \
+		libreadline8=8.2-1.3 liblz4-1=1.9.4-1
 	local libraries host first try
 	libraries=$place/root/usr/lib/$(uname -m)-linux-gnu
 	host=$(hostname -s)
