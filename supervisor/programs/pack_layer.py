@@ -52,8 +52,12 @@ FULL = ("No space left on device", "Disk quota exceeded")
 def main(argv: Sequence[str]) -> int:
     """Pack and return 0; or print why not and return 1, or 3 if there is no room."""
     source, image, mark, owners, kind, tool = argv
+    try:
+        words = [tool, *_options(tool, image), *_root(source)]
+    except OSError as error:
+        sys.stderr.write(f"cannot be packed: {error.strerror}: {source!a}\n")
+        return 1
     with tempfile.TemporaryFile() as said:
-        words = [tool, *_options(tool, image)]
         child = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=said, stderr=said, preexec_fn=end_with_parent
         )
@@ -99,6 +103,17 @@ def _options(tool: str, image: str) -> "list[str]":
     """Return the options of mksquashfs."""
     # not sqfstar: that of 4.5 refuses a level
     return ["-", image, "-tar", "-quiet", "-no-progress", NO_SEARCH, *best_compression(tool)]
+
+
+def _root(source: str) -> "list[str]":
+    """Return the options for the top directory: mksquashfs takes none from an archive.
+
+    It makes one that everybody may write to. (4.5 ignores an owner, too: it is its user's.)
+
+    Raises:
+        OSError: The layer is not there.
+    """
+    return ["-root-mode", f"{stat.S_IMODE(os.stat(source, follow_symlinks=False).st_mode):o}"]
 
 
 class _Archive:

@@ -1,11 +1,12 @@
 """Layers as squashfs images: how long it takes to make one."""
 
 import io
+import shutil
 import subprocess
 import tarfile
 from pathlib import Path
 
-from scrun.supervisor.programs.pack_layer import _options
+from scrun.supervisor.programs.pack_layer import _options, main
 
 
 def test_many_files_of_the_same_size(tmp_path: Path) -> None:
@@ -19,3 +20,17 @@ def test_many_files_of_the_same_size(tmp_path: Path) -> None:
     command = ["mksquashfs", *_options("mksquashfs", str(tmp_path / "layer.sqfs"))]
     with archive.open("rb") as source:
         subprocess.run(command, stdin=source, check=True, timeout=10)
+
+
+def test_the_top_directory(tmp_path: Path) -> None:
+    """A read-only overlay shows that of its topmost layer."""
+    layer, image = tmp_path / "layer", tmp_path / "layer.sqfs"
+    layer.mkdir()
+    layer.chmod(0o711)
+    tool = shutil.which("mksquashfs")
+    assert tool is not None
+    assert main([str(layer), str(image), "trusted", "owners", "overlay", tool]) == 0
+    listed = subprocess.run(
+        ["unsquashfs", "-lln", image], check=True, capture_output=True, text=True
+    ).stdout
+    assert listed.splitlines()[-1].split()[0] == "drwx--x--x"
