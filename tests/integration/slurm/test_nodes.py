@@ -177,7 +177,9 @@ def test_kill_ends_all(site: Site) -> None:
 def test_delete_ends_all(site: Site, force: list[str]) -> None:
     life = site.shell("trap '' TERM; echo up; while :; do sleep 1; done", environment=TWO)
     life.created().start().says("up", times=2)
-    life.must("delete", *force)
+    done = site.run("delete", *force, life.id)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert ("--force says that you mean it" in done.stderr) is not bool(force)
     assert life.wait() != 0
     site.settle()
 
