@@ -47,7 +47,8 @@ def test_a_job_that_is_not_ours(site: Site, of: str) -> None:
         submit(site, "-n1", 'echo "$SLURM_JOB_ID" >number')
         number = (site.base / "b" / "number").read_text().strip()
     else:
-        number = cluster.slurm("sbatch", "--parsable", "--wrap=sleep 100").strip()
+        words = ("--parsable", "--output=/dev/null", "--chdir=/", "--wrap=sleep 100")
+        number = cluster.slurm("sbatch", *words).strip()
     try:
         done = site.run(
             "run", str(site.rootfs), "true", environment={"SLURM_JOB_ID": number}, timeout=60
