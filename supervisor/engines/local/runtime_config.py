@@ -31,7 +31,11 @@ os.dup2(file, 0)
 with open("/proc/self/environ", "rb") as variables:
     pairs = (entry.partition(b"=") for entry in variables.read().split(b"\\0"))
     environment = {name: value for name, _, value in pairs if name}
-os.execve(path, arguments or [path], environment)
+try:
+    os.execve(path, arguments or [path], environment)
+except OSError as error:  # without a newline: runc puts it into a line of its own
+    sys.stderr.write(f"{path}: {error.strerror.lower()}")
+    sys.exit(1)
 """
 
 _OUTSIDE = ("prestart", "createRuntime", "createContainer", "poststart", "poststop")

@@ -91,6 +91,23 @@ def test_a_told_hook(tmp_path: Path, arguments: list[str] | None) -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("true", "no such file or directory"),
+        ("/nowhere/x", "no such file or directory"),
+        ("/etc/passwd", "permission denied"),
+    ],
+)
+def test_a_hook_that_cannot_be_run(tmp_path: Path, path: str, reason: str) -> None:
+    """The reason, as runc says it without us; no traceback, and no line break in runc's line."""
+    hooks = {"hooks": {"poststop": [{"path": path}]}}
+    [told] = with_told_hooks(hooks, str(tmp_path), "/b")["hooks"]["poststop"]
+    state = json.dumps({"id": "c1", "bundle": "/b"})
+    done = run_program(told["args"], env={}, cwd=tmp_path, input=state)
+    assert (done.returncode, done.stderr) == (1, f"{path}: {reason}")
+
+
+@pytest.mark.parametrize(
     ("id_", "name"), [("c1", "c1"), ("...", "_..."), (".x", "_.x"), ("_", "_"), ("-", "-")]
 )
 def test_the_name_that_a_runtime_gets(id_: str, name: str) -> None:
