@@ -89,7 +89,8 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
             return _follow(watch, sock, parsed, show, begin)
     _print(files, begin, show)
     if lost and not begin:
-        text = f"scrun: the first {lost} bytes are gone: see `limit` in [log] of scrun.toml(5)\n"
+        remedy = "see `output_limit` in [log] of scrun.toml(5)"
+        text = f"scrun: the first {lost} bytes are gone: {remedy}\n"
         try:
             os.write(2, text.encode())
         except OSError:

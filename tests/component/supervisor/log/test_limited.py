@@ -190,7 +190,8 @@ def test_logs_has_both_and_says_what_is_gone(
     assert logs.run(parse(["--root", str(tmp_path), "logs", *words, "c1"]), []) == 0
     out, err = capfdbinary.readouterr()
     assert out == kept(record / kind)
-    assert f"the first {file.lost} bytes are gone".encode() in err
+    remedy = b"see `output_limit` in [log]"
+    assert f"the first {file.lost} bytes are gone: ".encode() + remedy in err
 
 
 def test_one_that_is_opened_again_counts_on(tmp_path: Path) -> None:
