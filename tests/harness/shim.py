@@ -128,6 +128,7 @@ class Shim:
         assert self.process.stdout is not None
         self._to, self._from = self.process.stdin.fileno(), self.process.stdout.fileno()
         self._readers = {self._from: Reader()}
+        self._is_begun = False
         self.direct = -1
         self._seal: Plain = PLAIN
         self._calls = 0
@@ -308,8 +309,9 @@ class Shim:
                 continue
             if not data:
                 return False
-            if fd == self._from and not self.asked:
+            if fd == self._from and not self._is_begun:
                 data = data.lstrip(b"\n")  # what is no frame comes first
+                self._is_begun = bool(data)
             for kind, stream, payload in self._readers[fd].feed(data):
                 self._take(kind, stream, payload)
         return True
