@@ -93,6 +93,11 @@ class SlurmJob:
         runs = any(not session.ended for session in self._sessions)
         return not (state.aborted or state.launch_failed or runs)
 
+    @property
+    def _is_suspended(self) -> bool:
+        """Whether Slurm has stopped the job, and what we would talk to in it."""
+        return self._held.state is not None and self._held.state.suspended
+
     def _new_step(self, tasks: int = 1) -> SrunStep:
         return SrunStep(self._tools, self._child_env, self._request.journal, tasks)
 

@@ -145,6 +145,8 @@ class RanksJob(SlurmJob):
             finally:
                 self._settled.set()
                 with trio.move_on_after(_PATIENCE, shield=True):
+                    if self._is_suspended and self._first is not None and not self._first.over:
+                        await self._step.kill()
                     await for_all(self._tasks, Task.delete)
                     if self._first is not None:
                         await self._first.ended()
@@ -302,7 +304,7 @@ class RanksJob(SlurmJob):
             return
         if not any(task.is_lost for task in self._tasks):
             self._killed.set()  # else it is lost, perhaps with output, and not killed
-        with trio.move_on_after(_PATIENCE):
+        with trio.move_on_after(0 if self._is_suspended else _PATIENCE):
             try:
                 await self._signal_all(signal.SIGKILL)
             except ShimLost:

@@ -168,6 +168,8 @@ class ShimJob(SlurmJob):
         finally:
             self._place.is_over()
             with trio.move_on_after(_PATIENCE, shield=True):
+                if self._is_frozen and self._first is not None and not self._first.over:
+                    await self._step.kill()
                 await self._delete(shim)
                 await first.ended()
             nursery.cancel_scope.cancel()
@@ -202,6 +204,11 @@ class ShimJob(SlurmJob):
                 self._request.journal.write("error", f"{self._node}: RunTimeDelete: {words}")
         except EngineError as error:
             self._request.journal.write("verbose", str(error))
+
+    @property
+    def _is_frozen(self) -> bool:
+        """Whether its shim, which has no other container, answers only when Slurm resumes it."""
+        return self._is_suspended and self.shims.neighbours.are_none(self._place)
 
     @property
     def _node(self) -> str:
@@ -296,7 +303,7 @@ class ShimJob(SlurmJob):
         shim = await self._shim_step.shim()
         if not shim.lost.is_set():  # else it is lost, perhaps with output, and not killed
             self._killed.set()
-        with trio.move_on_after(_PATIENCE):
+        with trio.move_on_after(0 if self._is_frozen else _PATIENCE):
             try:
                 await shim.call("signal", id=self._place.id, number=int(signal.SIGKILL), all=True)
             except ShimLost:

@@ -172,6 +172,25 @@ def test_a_job_that_is_suspended(site: Site) -> None:
 
 
 @as_user
+@pytest.mark.parametrize("how", ["delete --force", "kill KILL"])
+def test_a_job_that_is_suspended_is_ended(site: Site, how: str) -> None:
+    """What is stopped answers nobody: it is not asked."""
+    life = site.shell("echo up; sleep 600").created().start().says("up\n")
+    cluster.slurm("scontrol", "suspend", life.job_id)
+    wait_until("it is known", lambda: life.status == "paused")
+    verb, word = how.split()
+    words = (verb, word, life.id) if verb == "delete" else (verb, life.id, word)
+    began = time.monotonic()
+    done = site.run(*words)
+    assert (done.returncode, done.stdout) == (0, "")
+    if verb == "kill":
+        assert life.wait() == 128 + 9
+    assert time.monotonic() - began < 8
+    life.end()
+    site.settle()
+
+
+@as_user
 def test_a_job_that_slurm_forgets(site: Site) -> None:
     life = site.shell("echo up; sleep 600").created().start().says("up\n")
     with cluster.without_controller():
