@@ -17,6 +17,7 @@ _MEMORY = "/dev/shm"
 _ROOM = 16 << 20  # for hundreds of containers
 _LOCK = "lock"
 _PATIENCE = 30  # seconds
+_NOBODY = 65534
 
 LEFT = "site.json"
 """The file in a container's directory with what is to be run and removed after it, by oci.conf."""
@@ -51,7 +52,7 @@ def make_directory(env: "Mapping[str, str]") -> Directory:
     first = None
     for folder in _places(env):
         try:
-            return _make_in(folder)
+            return _make_in(own_only(folder))
         except OSError as error:
             first = first or error
     raise first or FileNotFoundError(2, "No folder for temporary files")
@@ -61,6 +62,35 @@ def folders(env: "Mapping[str, str]") -> "list[str]":
     """Return where on the node's disks files of ours may be, the best place first."""
     own = env.get("TMPDIR", "")
     return [own if own.startswith("/") else "/tmp", "/var/tmp"]
+
+
+def own_only(folder: str) -> str:
+    """Return a folder by its real path, if nobody else can replace what the user makes there.
+
+    Each component belongs to root or the user; others may write to it only with the sticky bit.
+    Whether a group has members is not asked: a name service may hang.
+
+    Raises:
+        OSError: Somebody can, or it is not there.
+    """
+    real = path = os.path.realpath(folder)
+    while True:
+        status = os.stat(path)
+        shared = status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX
+        if shared or not (status.st_uid in (0, os.geteuid()) or _is_unmapped(status.st_uid)):
+            raise PermissionError(1, "Others could replace what is made there", path)
+        if path == "/":
+            return real
+        path = os.path.dirname(path)
+
+
+def _is_unmapped(uid: int) -> bool:
+    """Tell whether an owner stands for users that our user namespace does not have, as root."""
+    if uid != _NOBODY:
+        return False
+    with open("/proc/self/uid_map") as file:
+        maps = [[int(word) for word in line.split()] for line in file]
+    return not any(inside <= uid < inside + count for inside, _, count in maps)
 
 
 def _places(env: "Mapping[str, str]") -> "list[str]":
@@ -122,8 +152,9 @@ def others(env: "Mapping[str, str]", own: str) -> "list[str]":
         own: The directory that is not meant.
     """
     start, found = f"scrun-{os.geteuid()}-", []
-    for folder in {*folders(env), _MEMORY, "/tmp"}:
+    for given in {*folders(env), _MEMORY, "/tmp"}:
         try:
+            folder = own_only(given)
             names = os.listdir(folder)
         except OSError:
             continue

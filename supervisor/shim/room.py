@@ -3,7 +3,7 @@
 import fcntl
 import os
 
-from .files import folders, is_private
+from .files import folders, is_private, own_only
 from .locks import is_at, lock
 from .words import Refused
 
@@ -23,8 +23,8 @@ def folder_of_images() -> str:
     """
     errors = []
     for folder in folders(os.environ):
-        path = os.path.join(folder, f"scrun-images-{os.geteuid()}")
         try:
+            path = os.path.join(own_only(folder), f"scrun-images-{os.geteuid()}")
             os.mkdir(path, 0o700)
         except FileExistsError:
             pass

@@ -6,7 +6,7 @@ slurmstepd does it.
 
 import os
 
-from .files import LEFT, is_private, remove_made, remove_tree, write_private
+from .files import LEFT, is_private, own_only, remove_made, remove_tree, write_private
 from .json_text import dumps, loads
 
 TYPE_CHECKING = False
@@ -104,6 +104,7 @@ class Site:
         os.makedirs(step, 0o700, exist_ok=True)
         if not is_private(step):
             raise ValueError(f"{step}: others may enter it; {NO_PLACE}")
+        own_only(step)
         self._is_made = True
         remove_tree(self.directory)  # DisableCleanup has left one of a job that was requeued
         os.mkdir(self.directory, 0o700)

@@ -31,8 +31,23 @@ _REMOTE = re.compile(
 )
 _ARCHIVE = re.compile(r"written-[0-9]+\.tar", re.ASCII)
 _PLACE = re.compile(r"^place (/\S+)$", re.ASCII | re.MULTILINE)
+# nobody else may be able to replace it: each component is root's or the user's own, and others
+# write to it with the sticky bit only
 _MAKE = """\
-place=$(mktemp -d "${TMPDIR:-/tmp}/scrun-written-XXXXXXXXXX") &&
+ours() {
+p=$(cd -P -- "$1" && pwd -P) || return
+at=$p
+while [ -n "$(find "$p" -prune \\( -user 0 -o -user "$(id -u)" \\) \\
+\\( -perm -1000 -o ! -perm -020 ! -perm -002 \\))" ]; do
+[ "$p" = / ] && echo "$at" && return
+p=${p%/*}
+p=${p:-/}
+done
+echo "$p: others could replace what is made there" >&2
+return 1
+}
+room=$(ours "${TMPDIR:-/tmp}" || ours /var/tmp) &&
+place=$(mktemp -d "$room/scrun-written-XXXXXXXXXX") &&
 cp -a upper work trial "$place" &&
 echo "place $place" &&
 """

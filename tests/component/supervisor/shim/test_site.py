@@ -114,7 +114,7 @@ def site(shim: Shim, tmp_path: Path) -> BySite:
 
 def opened(folder: Path) -> Path:
     """Let other users write to a folder."""
-    folder.chmod(0o777)
+    folder.chmod(0o1777)
     for parent in list(folder.parents)[:-2]:
         parent.chmod(parent.stat().st_mode | 0o011)
     return folder

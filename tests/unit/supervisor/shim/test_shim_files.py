@@ -1,0 +1,136 @@
+"""Where the shim's files are on a node: nobody else can replace them, by any part of the path."""
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scrun.supervisor.shim import files, room
+from scrun.supervisor.shim.words import Refused
+from scrun.supervisor.staging.on_node import making_in
+from tests.harness.program import run_program
+
+pytestmark = pytest.mark.covers("security replace what is in a node's TMPDIR")
+
+Spoil = Callable[[Path], object]
+
+SPOILS: dict[str, Spoil] = {
+    "everybody writes": lambda path: path.chmod(0o777),
+    "a group writes": lambda path: path.chmod(0o770),
+    "somebody else's": lambda path: os.chown(path, 12345, -1),
+}
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What stands for /var/tmp and /dev/shm."""
+    path = tmp_path / "elsewhere"
+    path.mkdir(0o700)
+    monkeypatch.setattr(files, "_MEMORY", str(path))
+    monkeypatch.setattr(files, "folders", lambda env: [env["TMPDIR"], str(path)])
+    monkeypatch.setattr(room, "folders", files.folders)
+    return path
+
+
+def tmpdir(tmp_path: Path, depth: int = 0) -> tuple[Path, Path]:
+    """A TMPDIR, and the directory `depth` above it."""
+    path = tmp_path / "a" / "b" / "c"
+    path.mkdir(parents=True)
+    for part in (path, *path.parents[:2]):
+        part.chmod(0o755)
+    return path, [path, *path.parents][depth]
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+@pytest.mark.parametrize("kind", SPOILS)
+@pytest.mark.by_root
+def test_a_place_that_others_can_replace(
+    tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, depth: int, kind: str
+) -> None:
+    """Whatever part of the path it is: another place is used, and what is there is left alone."""
+    place, part = tmpdir(tmp_path, depth)
+    left = place / f"scrun-{os.geteuid()}-aaaaaa"
+    left.mkdir(0o700)
+    env = {"TMPDIR": str(place)}
+    assert files.others(env, "") == [str(left)]
+    monkeypatch.setenv("TMPDIR", str(place))
+    assert room.folder_of_images() == f"{place}/scrun-images-{os.geteuid()}"
+    SPOILS[kind](part)
+    made = files.make_directory(env)
+    os.close(made.lock)
+    assert os.path.dirname(made.path) == str(elsewhere)
+    assert files.others(env, made.path) == []
+    assert room.folder_of_images() == f"{elsewhere}/scrun-images-{os.geteuid()}"
+    elsewhere.chmod(0o777)
+    with pytest.raises(PermissionError, match="Others could replace"):
+        files.make_directory(env)
+    with pytest.raises(Refused, match="Others could replace"):
+        room.folder_of_images()
+
+
+def test_a_sticky_place(tmp_path: Path) -> None:
+    """As /tmp is: nobody renames what is somebody else's."""
+    place, _ = tmpdir(tmp_path)
+    place.chmod(0o1777)
+    made = files.make_directory({"TMPDIR": str(place)})
+    os.close(made.lock)
+    assert os.path.dirname(made.path) == str(place)
+    assert stat.S_IMODE(os.stat(made.path).st_mode) == 0o700
+
+
+def test_a_link_is_what_it_leads_to(tmp_path: Path) -> None:
+    place, part = tmpdir(tmp_path, 1)
+    link = tmp_path / "link"
+    link.symlink_to(place)
+    assert files.own_only(str(link)) == str(place)
+    part.chmod(0o777)
+    with pytest.raises(PermissionError):
+        files.own_only(str(link))
+
+
+@pytest.mark.by_root
+@pytest.mark.parametrize("uid", [0, 12345])
+def test_who_else_owns_a_directory(tmp_path: Path, uid: int) -> None:
+    """It is private only if it is the user's: mode 0700 of somebody else's is that user's own."""
+    path = tmp_path / "private"
+    path.mkdir(0o700)
+    os.chown(path, uid, -1)
+    assert files.is_private(str(path)) is (uid == os.geteuid())
+
+
+def test_a_link_is_no_private_directory(tmp_path: Path) -> None:
+    (tmp_path / "private").mkdir(0o700)
+    (tmp_path / "link").symlink_to("private")
+    assert not files.is_private(str(tmp_path / "link"))
+
+
+@pytest.mark.parametrize("shell", [("sh",), ("bash",), ("busybox", "sh")])
+@pytest.mark.parametrize("depth", [0, 1, 2])
+@pytest.mark.by_root
+def test_where_a_container_writes(tmp_path: Path, shell: tuple[str, ...], depth: int) -> None:
+    """The script that makes the place on a node goes by the same rule."""
+    place, part = tmpdir(tmp_path, depth)
+    overlay = tmp_path / "overlay"
+    for name in ("upper", "work", "trial"):
+        (overlay / name).mkdir(parents=True)
+
+    def made() -> Path:
+        env = {"PATH": os.environ["PATH"], "TMPDIR": str(place)}
+        done = run_program([*shell, "-c", making_in(str(overlay))], env=env, check=True)
+        word, path = done.stdout.split()
+        assert word == "place"
+        assert (Path(path) / "upper").is_dir()
+        return Path(path)
+
+    assert made().parent == place
+    part.chmod(0o1777)
+    assert made().parent == place
+    for spoil in SPOILS.values():
+        part.chmod(0o755)
+        spoil(part)
+        other = made()
+        assert other.parent == Path("/var/tmp")
+        run_program(["rm", "-r", str(other)], check=True)
+        os.chown(part, 0, -1)
