@@ -35,7 +35,7 @@ _LAST_ANSWERS = 5.0
 _LAST_WORDS = 2.0
 _BUILDAH_ENDS = 0.2
 _UNTIL_DELETE = 5.0
-_ROOT_INTERVAL = 5.0
+_ROOT_INTERVALS = 0.1, 1.0  # the first, which doubles, and the longest
 
 
 class Server:
@@ -201,17 +201,21 @@ class Server:
         with trio.open_signal_receiver(signal.SIGIO) as removals:
             try:
                 watched = watch_removals(self._root)
-            except OSError:  # it is gone already, or this kernel has no dnotify
+            except FileNotFoundError:  # it is gone already
+                pass
+            except OSError:  # this kernel has no dnotify
                 return
-            try:
-                async for _ in removals:
-                    if not self._is_there():  # a record removed in it tells as well
-                        break
-            finally:
-                os.close(watched)
+            else:
+                try:
+                    while self._is_there():  # a record removed in it tells as well
+                        await anext(removals)
+                finally:
+                    os.close(watched)
+        pause, longest = _ROOT_INTERVALS
         while self._containers.any:
             # its removal may not be complete, and no event tells when it can be made again
-            await trio.sleep(_ROOT_INTERVAL)
+            await trio.sleep(pause)
+            pause = min(2 * pause, longest)
             try:
                 await self._restore_root()
             except (OSError, ScrunError):

@@ -253,9 +253,10 @@ def test_a_root_directory_that_is_removed_is_made_again(make_site: MakeSite) -> 
     site = make_site("slurm-user", settings="idle_timeout = 5\n")
     life = site.shell("trap 'exit 7' USR1; echo up; while :; do sleep 0.1; done")
     life.created(60).start(60).says("up", 60)
-    shutil.rmtree(site.root)
-    wait_until("the record", (site.root / life.id / "state.json").exists, 20)
-    assert life.status == "running"
+    for _ in range(3):  # what is made again may go again
+        shutil.rmtree(site.root)
+        wait_until("the record", (site.root / life.id / "state.json").exists, 2)
+        assert life.status == "running"
     assert life.id in site.must("list")
     life.kill("USR1")
     assert life.wait() == 7
