@@ -267,9 +267,12 @@ def test_a_root_directory_that_is_removed_is_made_again(make_site: MakeSite) -> 
 def test_an_id_that_was_taken_meanwhile_stays_with_who_has_it(make_site: MakeSite) -> None:
     site = make_site("slurm-user", settings="idle_timeout = 5\n")
     first = site.shell("echo up; exec sleep 600", container="c").created(60).start().says("up", 60)
+    [supervisor] = site.supervisors()
+    os.kill(supervisor, signal.SIGSTOP)  # else it makes its directory again at once
     shutil.rmtree(site.root)
     shutil.rmtree(site.base / "l" / "c")
     second = site.life("sleep", "601", container="c").created(60).start()
+    os.kill(supervisor, signal.SIGCONT)
     assert first.wait(30) == 125
     assert "another one has its id now" in first.errors()
     wait_until("one job", lambda: len(site.jobs()) == 1, 20)
