@@ -119,7 +119,7 @@ def _import(request: Request, operands: "list[str]", parsed: Parsed) -> str:
     lease = _own_lease()
     entry = get(reference, request, lease)
     try:
-        names.make(name, copy_of(entry))
+        names.make(name, copy_of(entry, request.unpacked))
     finally:
         request.store.give_back(entry.key, lease)
     return f"{_NAME}{name}\n"

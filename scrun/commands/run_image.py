@@ -187,7 +187,7 @@ def _rootfs(
         return (names if reference.transport == NAMED else request.store), entry
     while not (found := names.lease(key, lease)):
         image = get(reference, request, lease)
-        names.make(key, copy_of(image))
+        names.make(key, copy_of(image, request.unpacked))
         request.store.give_back(image.key, lease)
     return names, found
 

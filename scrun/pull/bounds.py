@@ -8,14 +8,18 @@ import os
 from scrun.core.errors import ImageError
 from scrun.core.inside import DEPTH
 
-_ENTRIES = 4_000_000
+REMEDY = "raise [images] unpacked_size"
+
+ENTRIES = 4_000_000
+"""The most files and directories of an image."""
+
 _NAMES = 512 << 20  # they are in memory
 
 
 class Bounds:
     """What an image may still have."""
 
-    def __init__(self, size: int, entries: int = _ENTRIES, names: int = _NAMES) -> None:
+    def __init__(self, size: int, entries: int = ENTRIES, names: int = _NAMES) -> None:
         """Begin.
 
         Args:
@@ -34,8 +38,15 @@ class Bounds:
         """
         self._left -= count
         if self._left < 0 and self._size:
-            most = f"{self._size >> 20} MiB"
-            raise ImageError(f"unpacks to more than {most}: raise [images] unpacked_size")
+            raise ImageError(f"unpacks to more than {self._size >> 20} MiB: {REMEDY}")
+
+    def folder(self) -> None:
+        """Count a directory that no entry describes: a name of one byte can make one.
+
+        Raises:
+            ImageError: They are too many.
+        """
+        self.entry(b"", 0)
 
     def entry(self, name: bytes, depth: int) -> None:
         """Count an entry.

@@ -9,14 +9,19 @@ from scrun.pull.programs import run
 from scrun.pull.squashfs import unpack_squashfs
 
 
-def copy_of(image: Entry) -> Fill:
-    """Return what makes a copy of an image."""
+def copy_of(image: Entry, most: int) -> Fill:
+    """Return what makes a copy of an image.
+
+    Args:
+        image: The image.
+        most: See `unpack_squashfs`.
+    """
 
     def fill(directory: str, lock: Lock) -> Facts:
         lock.say("it is being copied")
         target = os.path.join(directory, ROOTFS)
         if file := linked_in(image.directory):
-            unpack_squashfs(file, target)
+            unpack_squashfs(file, target, most)
         else:
             copy_tree(os.path.realpath(image.rootfs), target)
         facts = image.facts

@@ -102,7 +102,7 @@ def _get(reference: Reference, request: Request) -> Entry:
         return store.make(f"dir-{digest_of_words(real)}", _Link(reference, real))
     if reference.transport == SQUASHFS:
         key = key_of(name, unpacked=not request.mounts)
-        return _make(key, request, _Squashfs(reference, request.mounts))
+        return _make(key, request, _Squashfs(reference, request))
     if reference.transport == "oci":
         image = find_image(name)
         digest = layout.manifest_digest(image)
@@ -190,18 +190,19 @@ class _Link:
 class _Squashfs:
     """Makes an image of a file: a link to it, and what is in its root directory; or its files."""
 
-    def __init__(self, reference: Reference, mounts: bool) -> None:
-        self._reference, self._mounts = reference, mounts
+    def __init__(self, reference: Reference, request: Request) -> None:
+        self._reference, self._request = reference, request
 
     def __call__(self, directory: str, lock: Lock) -> Facts:
         file, rootfs = self._reference.name, os.path.join(directory, ROOTFS)
-        if self._mounts:
+        if self._request.mounts:
             with contextlib.suppress(ImageError):  # unsquashfs is old; or says below what is wrong
                 defaults = look_into_squashfs(file, rootfs)
                 os.symlink(os.path.realpath(file), os.path.join(directory, LINK))
                 return Facts(self._reference.text, defaults=defaults)
         lock.say("it is being unpacked")
-        return Facts(self._reference.text, defaults=unpack_squashfs(file, rootfs))
+        defaults = unpack_squashfs(file, rootfs, self._request.unpacked)
+        return Facts(self._reference.text, defaults=defaults)
 
 
 class _Layout:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import IO
 
 from scrun.core.errors import ImageError
+from scrun.pull.bounds import REMEDY
 
 PACKAGES = {
     "skopeo": ("gets images", "skopeo"),
@@ -30,6 +31,7 @@ PATIENCE = 600.0
 _INTERVAL = 0.5
 _LOOKS = 10  # at a program, within `PATIENCE`
 _MOST = 65536
+_WRITTEN = re.compile(rb"^wchar: ([0-9]+)$", re.MULTILINE)
 _MESSAGE = re.compile(r'msg="((?:[^"\\]|\\.)*)"')
 
 
@@ -53,6 +55,7 @@ def run(
     directory: str = "/",
     fine: Sequence[int] = (0,),
     progress: Callable[[], None] | None = None,
+    most: int = 0,
 ) -> bytes:
     """Run a program to its end; it ends if this function is left.
 
@@ -63,12 +66,13 @@ def run(
         directory: Its working directory.
         fine: Statuses that are no error.
         progress: Called now and then.
+        most: The most bytes that it may write, a bit later; 0: any number.
 
     Returns:
         Its standard output.
 
     Raises:
-        ImageError: It is missing, or fails; with its own reason.
+        ImageError: It is missing, or fails, with its own reason; or it has written too much.
     """
     out = os.memfd_create("out")
     err = os.memfd_create("err")
@@ -81,7 +85,7 @@ def run(
             stderr=err,
         ) as process:
             try:
-                status = _wait(process, progress, what)
+                status = _wait(process, progress, what, most)
             except BaseException:
                 process.kill()
                 raise
@@ -129,9 +133,9 @@ def _ending_with_us(name: str, arguments: Sequence[str]) -> list[str]:
 
 
 def _wait(
-    process: "subprocess.Popen[bytes]", progress: Callable[[], None] | None, what: str
+    process: "subprocess.Popen[bytes]", progress: Callable[[], None] | None, what: str, most: int
 ) -> int:
-    interval = PATIENCE / _LOOKS if progress is None else _INTERVAL
+    interval = PATIENCE / _LOOKS if progress is None and not most else _INTERVAL
     seen, since = _moved(process.pid), time.monotonic()
     while True:
         try:
@@ -140,6 +144,8 @@ def _wait(
             if progress is not None:
                 progress()
         moved = _moved(process.pid)
+        if most and moved is not None and _written(moved) > most:
+            raise ImageError(f"{what}: it unpacks to more than {most >> 20} MiB: {REMEDY}")
         if moved is None or moved != seen:
             seen, since = moved, time.monotonic()
         elif time.monotonic() - since >= PATIENCE:
@@ -154,6 +160,12 @@ def _moved(pid: int) -> bytes | None:
             return file.read()
     except OSError:
         return None
+
+
+def _written(moved: bytes) -> int:
+    """Return how many bytes a process has written, by proc(5)."""
+    found = _WRITTEN.search(moved)
+    return int(found[1]) if found else 0
 
 
 def _content(fd: int) -> bytes:

@@ -6,25 +6,39 @@ the script `/etc/rc`. What is saved here has them, too.
 
 import os
 import shlex
+import struct
 import tempfile
 
+from scrun.core.errors import ImageError
 from scrun.core.inside import read_inside
+from scrun.core.paths import open_regular
 from scrun.core.trees import OPEN_FOLDER
 from scrun.images.squashfs import FINE_FOR_USERS, NO_SEARCH, entries, root_directory, unpacking
 from scrun.images.store import Defaults
+from scrun.pull.bounds import ENTRIES
 from scrun.pull.programs import run
 
 _PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_SUPERBLOCK = struct.Struct("<4sI")  # its first members
+_MAGIC = b"hsqs"
 _RC, _ENVIRONMENT = "rc", "environment"
 
 
-def unpack_squashfs(file: str, rootfs: str) -> Defaults:
+def unpack_squashfs(file: str, rootfs: str, most: int) -> Defaults:
     """Unpack a file, and return how its program is started.
 
+    Args:
+        file: The file.
+        rootfs: Where.
+        most: The most bytes that it may unpack to; 0: any number. Holes of files do not count.
+
     Raises:
-        ImageError: It cannot be unpacked.
+        ImageError: It cannot be unpacked, or has more than it may.
     """
-    _unsquashfs(unpacking(file, rootfs), file)
+    count = _count_in(file)
+    if count > ENTRIES:
+        raise ImageError(f"{file}: has {count} files, at most {ENTRIES} are possible")
+    _unsquashfs(unpacking(file, rootfs), file, most)
     return _defaults_in(rootfs)
 
 
@@ -41,9 +55,25 @@ def look_into_squashfs(file: str, rootfs: str) -> Defaults:
         return _defaults_in(folder)
 
 
-def _unsquashfs(command: "tuple[str, ...]", file: str) -> None:
+def _count_in(file: str) -> int:
+    """Return how many files its superblock says that it has; 0 if it has none."""
+    try:
+        fd = open_regular(file)
+    except OSError:
+        return 0
+    try:
+        block = os.pread(fd, _SUPERBLOCK.size, 0)
+    finally:
+        os.close(fd)
+    if len(block) < _SUPERBLOCK.size:
+        return 0
+    magic, count = _SUPERBLOCK.unpack(block)
+    return int(count) if magic == _MAGIC else 0
+
+
+def _unsquashfs(command: "tuple[str, ...]", file: str, most: int = 0) -> None:
     fine = FINE_FOR_USERS if os.geteuid() else (0,)
-    run(*command, what=f"{file}: unsquashfs cannot unpack it", fine=fine)
+    run(*command, what=f"{file}: unsquashfs cannot unpack it", fine=fine, most=most)
 
 
 def _defaults_in(rootfs: str) -> Defaults:

@@ -91,7 +91,11 @@ class Tree:
                 raise ImageError(f"{name!r} cannot be made: {error.strerror}") from error
 
     def make(self, path: bytes) -> None:
-        """Make a directory where nothing is; not through links, nor in the place of anything."""
+        """Make a directory where nothing is; not through links, nor in the place of anything.
+
+        Raises:
+            ImageError: The image has more than it may.
+        """
         self._back(0)
         self._last = None
         try:
@@ -102,6 +106,7 @@ class Tree:
             with contextlib.suppress(OSError):
                 os.mkdir(name, 0o700, dir_fd=self._end)
                 self._folders[self._path(name)] = _IMPLIED, None
+                self._bounds.folder()
             try:
                 folder = os.open(name, _FOLDER, dir_fd=self._end)
             except OSError:
@@ -203,6 +208,7 @@ class Tree:
         return None
 
     def _implied(self, above: int, name: bytes, path: bytes) -> int:
+        self._bounds.folder()
         os.mkdir(name, 0o700, dir_fd=above)
         self._folders[path] = _IMPLIED, None
         return os.open(name, _FOLDER, dir_fd=above)

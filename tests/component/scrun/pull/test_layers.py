@@ -5,6 +5,7 @@ import gzip
 import io
 import os
 import random
+import shutil
 import signal
 import stat
 import subprocess
@@ -255,6 +256,24 @@ def test_too_many_and_too_deep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("scrun.pull.bounds.Bounds.__init__.__defaults__", (10, 1 << 20))
     with pytest.raises(ImageError, match="has more than 10 files"):
         made(tmp_path, [member(str(number)) for number in range(11)])
+
+
+def test_directories_that_no_entry_has_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two bytes of a name make one, and a volume is a name, too."""
+    monkeypatch.setattr("scrun.pull.bounds.Bounds.__init__.__defaults__", (10, 1 << 20))
+    deep = "/".join(["d"] * 11)
+    with pytest.raises(ImageError, match="has more than 10 files"):
+        made(tmp_path, [member(deep)])
+    shutil.rmtree(tmp_path / "rootfs")
+    shutil.rmtree(tmp_path / "layout")
+    layout = Layout(tmp_path / "layout")
+    layer = Layer(archive([member("a")]))
+    layout.tag(layout.image([layer], {"Volumes": {f"/{deep}": {}}}), "one")
+    with pytest.raises(ImageError, match="has more than 10 files"):
+        unpacked(tmp_path)
+    assert len(names(tmp_path / "rootfs")) < 12
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,55 @@
+"""Squashfs files of somebody else: what they unpack to has bounds."""
+
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from scrun.core.errors import ImageError
+from scrun.pull import programs
+from scrun.pull.bounds import ENTRIES
+from scrun.pull.squashfs import unpack_squashfs
+
+pytestmark = pytest.mark.covers("security the layers of an image")
+
+MUCH = 128 << 20
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """One of some 20 KiB, with a file of 128 MiB."""
+    (content := tmp_path / "content").mkdir()
+    with (content / "much").open("wb") as much:
+        for _ in range(MUCH >> 20):
+            much.write(b"scrun   " * (1 << 17))
+    path = tmp_path / "image.sqsh"
+    words = ["mksquashfs", str(content), str(path), "-quiet", "-no-progress"]
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+    assert path.stat().st_size < 4 << 20
+    return path
+
+
+def test_what_unpacks_to_too_much(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """unsquashfs is ended soon after it has written more."""
+    monkeypatch.setattr(programs, "_INTERVAL", 0.01)
+    told = r"it unpacks to more than 8 MiB: raise \[images\] unpacked_size"
+    with pytest.raises(ImageError, match=told):
+        unpack_squashfs(str(file), str(tmp_path / "rootfs"), 8 << 20)
+    written = (tmp_path / "rootfs" / "much").stat().st_blocks * 512
+    assert written < MUCH
+    unpack_squashfs(str(file), str(tmp_path / "whole"), 2 * MUCH)
+    assert (tmp_path / "whole" / "much").stat().st_size == MUCH
+    unpack_squashfs(str(file), str(tmp_path / "again"), 0)
+
+
+def test_too_many_files(tmp_path: Path) -> None:
+    """It is not even begun."""
+    (path := tmp_path / "image.sqsh").write_bytes(
+        struct.pack("<4sI", b"hsqs", ENTRIES + 1) + bytes(4096)
+    )
+    with pytest.raises(ImageError, match=f"has {ENTRIES + 1} files, at most {ENTRIES} are"):
+        unpack_squashfs(str(path), str(tmp_path / "rootfs"), 0)
+    assert not (tmp_path / "rootfs").exists()
