@@ -28,10 +28,12 @@ class Anchored:
         console: The terminal for `--console-socket`, or None.
         anchor: The anchor that is left behind; None if this process is the anchor.
         socket: The anchor's end of its socket, for an anchor that is this process.
-        fds: Standard input, output and error, and the supervisor's end of that socket.
+        fds: Standard input, output and error, the supervisor's end of that socket, and the
+            descriptors of `--preserve-fds`.
     """
 
     __slots__ = (
+        "_preserved",
         "_socket_path",
         "_supervisor_end",
         "anchor",
@@ -50,8 +52,10 @@ class Anchored:
 
         Raises:
             OSError: It cannot be made.
+            UsageError: A descriptor of `--preserve-fds` is not open.
         """
         open_closed_descriptors()
+        self._preserved = _preserved(parsed)  # before we open anything
         self._socket_path = parsed.text("console-socket")
         self.pid_file = None
         if path := parsed.text("pid-file"):
@@ -84,7 +88,7 @@ class Anchored:
             self.console = Console(self._socket_path)
             stdio = self.console.stdio
         self._supervisor_end, self.socket = _socket.socketpair()
-        self.fds = [*stdio, self._supervisor_end.fileno()]
+        self.fds = [*stdio, self._supervisor_end.fileno(), *self._preserved]
         self.anchor = None
         if leave:
             from scrun.anchor.shell import AnchorProcess
@@ -122,6 +126,35 @@ def open_closed_descriptors() -> None:
     while (fd := posix.open("/dev/null", posix.O_RDWR)) <= 2:
         posix.set_inheritable(fd, True)
     posix.close(fd)
+
+
+def _preserved(parsed: Parsed) -> "list[int]":
+    """Return the descriptors of `--preserve-fds`, which are the caller's own.
+
+    What is no number is the supervisor's to refuse. A runtime would take one that is not open for
+    one of its own, of this machine's files.
+
+    Raises:
+        UsageError: One is not open; or they are too many for one message.
+    """
+    text = parsed.text("preserve-fds")
+    if not (text and text.isascii() and text.isdigit()):
+        return []
+    from scrun.core.errors import UsageError
+    from scrun.core.rights import MOST
+
+    most = MOST - 5
+    if len(text) > len(str(most)) or int(text) > most:
+        raise UsageError(f"--preserve-fds {text}: no more than {most} are possible")
+    fds = list(range(3, 3 + int(text)))
+    for fd in fds:
+        try:
+            is_callers = posix.get_inheritable(fd)
+        except OSError:
+            is_callers = False
+        if not is_callers:
+            raise UsageError(f"--preserve-fds {text}: descriptor {fd} is not open")
+    return fds
 
 
 def build_call(operation: str, pid: int, argv: "list[str]") -> "list[bytes]":

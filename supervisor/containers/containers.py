@@ -296,14 +296,14 @@ class Containers:
             if file is not None:
                 file.close()
             raise
-        *stdio, anchor = fds
+        stdio, anchor, preserved = fds[:3], fds[3], fds[4:]
         container = Container(
             create_request,
             engine,
             self._stagers,
             Ledger(directory, record, journal, lock, self.deposits.new(record.id)),
             Anchor(anchor),
-            Stdio(stdio, terminal=create_request.console is not None),
+            Stdio(stdio, terminal=create_request.console is not None, preserved=preserved),
             self._pods,
             caller,
         )

@@ -12,7 +12,7 @@
 `supervisor.containers.creation` answers `create`; `supervisor.containers.phases` ends containers.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -39,7 +39,14 @@ from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.containers.templates import NotPossible, leave
 from scrun.supervisor.contracts.adoption import KeepsStep
 from scrun.supervisor.contracts.create_request import CreateRequest
-from scrun.supervisor.contracts.engine import Engine, Job, JobRequest, LetsEnd, Step
+from scrun.supervisor.contracts.engine import (
+    Engine,
+    Job,
+    JobRequest,
+    LetsEnd,
+    Step,
+    hands_on,
+)
 from scrun.supervisor.contracts.first_process import CreatesFirst, FirstProcess
 from scrun.supervisor.contracts.running import RunningContainer
 from scrun.supervisor.contracts.staged import Staged
@@ -273,7 +280,7 @@ class Lifecycle(Phases):
                 self._ledger.staged(staged)
                 for note in staged.notes:
                     self._journal.write("info", note)
-                await self._tell_missed(job, stack, staged)
+                await self._tell_missed(job, staged)
                 step = Step(
                     bundle=staged.bundle,
                     arguments=staged.arguments,
@@ -284,7 +291,7 @@ class Lifecycle(Phases):
                     running=self._runs,
                     submitted=bundle.path,
                     tasks=staged.tasks,
-                    preserved=self._create_request.preserved,
+                    preserved=self._stdio.preserved,
                 )
                 if isinstance(job, CreatesFirst) and self._can_create_first(job, stack):
                     ending = await self._create_and_run(job, step, staged)
@@ -295,19 +302,23 @@ class Lifecycle(Phases):
         except StagingError as error:
             self._has_lost_changes(error)
 
-    async def _tell_missed(self, job: Job, stack: Stack, staged: Staged) -> None:
-        """Say on standard error which options have no effect."""
+    async def _tell_missed(self, job: Job, staged: Staged) -> None:
         missed = list(staged.missed)
-        if self._create_request.preserved and not (
-            isinstance(job, CreatesFirst)
-            and self._can_create_first(job, stack)
-            and self._engine_creates(job, staged)
-        ):
+        if self._stdio.preserved and not hands_on(job):
             missed.append("--preserve-fds")
         if missed:
-            where = "" if self._engine.name == "local" else " in a job"
-            self._stdio.say(f"no effect{where}: {', '.join(missed)}")
-            await self._stdio.said()
+            await self.tell_missed(self._stdio, missed)
+
+    async def tell_missed(self, stdio: Stdio, missed: Sequence[str]) -> None:
+        """Say on standard error which options have no effect.
+
+        Args:
+            stdio: Of the container, or of a program in it.
+            missed: The options.
+        """
+        where = "" if self._engine.name == "local" else " in a job"
+        stdio.say(f"no effect{where}: {', '.join(missed)}")
+        await stdio.said()
 
     def _engine_creates(self, job: CreatesFirst, staged: Staged) -> bool:
         """Tell whether an engine's `create` runs the runtime.

@@ -94,6 +94,7 @@ class LiveSession:
             program_is_known=prepared.is_known,
             running=self._runs_now,
             deposit=self.deposit,
+            preserved=self._stdio.preserved,
         )
         await self._run(lambda: job.session(program), self._forward_signals)
 

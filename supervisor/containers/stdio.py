@@ -1,7 +1,9 @@
 """The container's standard input, output and error, while the supervisor has them open."""
 
+import fcntl
 import os
 import select
+from collections.abc import Sequence
 from contextlib import suppress
 
 import trio
@@ -11,6 +13,7 @@ from scrun.supervisor.core.descriptors import apart, close, may_hang
 from scrun.supervisor.core.threads import in_thread
 
 _PATIENCE = 1.0
+_BEYOND = 10
 
 
 class Stdio:
@@ -20,14 +23,16 @@ class Stdio:
     error: if the container is taken away, the last line there says why.
     """
 
-    def __init__(self, fds: list[int], *, terminal: bool) -> None:
+    def __init__(self, fds: list[int], *, terminal: bool, preserved: Sequence[int] = ()) -> None:
         """Take over descriptors.
 
         Args:
             fds: Standard input, output and error.
             terminal: Whether they are a terminal.
+            preserved: Those of `--preserve-fds`.
         """
         self._fds = fds
+        self._preserved = tuple(map(_beyond_shells, preserved))
         self._line_end = "\r\n" if terminal else "\n"
         self.error_is_captured = False
         self._said: trio.Event | None = None
@@ -51,6 +56,11 @@ class Stdio:
         stdin, stdout, stderr = self._fds
         return stdin, stdout, stderr
 
+    @property
+    def preserved(self) -> tuple[int, ...]:
+        """The descriptors of `--preserve-fds`, for the engine."""
+        return self._preserved
+
     def replace(self, fds: dict[int, int], *, terminal: bool) -> None:
         """Replace some of the descriptors, by number; closes the old ones."""
         self.error_is_captured = 2 in fds
@@ -65,8 +75,9 @@ class Stdio:
         self._line_end = "\r\n"
 
     def keep_error_only(self) -> None:
-        """Close standard input and output: the engine has its own by now."""
+        """Close all others: the engine has its own by now."""
         self._close(self._fds[:2])
+        self._close_preserved()
         self._fds[:2] = [-1, -1]  # the kernel reuses the numbers
 
     def say(self, text: str) -> None:
@@ -96,11 +107,26 @@ class Stdio:
         """Close all that is still open."""
         self._close(self._fds)
         self._fds = [-1, -1, -1]
+        self._close_preserved()
+
+    def _close_preserved(self) -> None:
+        preserved, self._preserved = self._preserved, ()
+        self._close(list(preserved))
 
     def _close(self, fds: list[int]) -> None:
         for fd in fds:
             if fd >= 0:
                 close(fd)
+
+
+def _beyond_shells(fd: int) -> int:
+    """Give a descriptor a number that no shell has for itself: those have one digit."""
+    if fd >= _BEYOND:
+        return fd
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _BEYOND)
+    finally:
+        os.close(fd)
 
 
 async def is_terminal(fd: int) -> bool:

@@ -40,7 +40,6 @@ class CreateRequest(msgspec.Struct, frozen=True):
         in_foreground: Whether it is a `run` without `--detach`: the container uses its terminal.
         keeps_output: Whether it is a `run --detach`: output for a terminal is captured.
         task: The task of Slurm's that the caller is in, `JOB.STEP.TASK`; "" for none.
-        preserved: How many descriptors after standard error are for the container.
         template: The key of the template to leave of it (`scrun.client.template`); "": none.
     """
 
@@ -57,7 +56,6 @@ class CreateRequest(msgspec.Struct, frozen=True):
     in_foreground: bool = False
     keeps_output: bool = False
     task: str = ""
-    preserved: int = 0
     template: str = ""
 
     @property
@@ -167,7 +165,6 @@ def read_create_request(fields: Sequence[bytes], *commands: str) -> CreateReques
         in_foreground=parsed.command == "run" and not parsed.count("detach"),
         keeps_output=parsed.command == "run" and bool(parsed.count("detach")),
         task=place.name if place.task else "",
-        preserved=preserved_fds(parsed),
         template=template if place.task and _KEY.fullmatch(template) else "",
     )
 

@@ -116,7 +116,8 @@ class Step(msgspec.Struct, frozen=True):
         variables: Added to its environment, config.json's `process.env`; None removes one.
         submitted: The bundle as its caller knows it, which may be another directory.
         tasks: What is each task's own; empty: they have all the same.
-        preserved: How many more descriptors a runtime that `create` calls passes on to it.
+        preserved: More descriptors for it, from 3 on, if its job `hands_on` such ones. A runtime
+            that `create` calls has its own.
     """
 
     bundle: str
@@ -129,7 +130,7 @@ class Step(msgspec.Struct, frozen=True):
     variables: Mapping[str, str | None] = {}
     submitted: str = ""
     tasks: Sequence[OfTask] = ()
-    preserved: int = 0
+    preserved: tuple[int, ...] = ()
 
 
 class Program(msgspec.Struct, frozen=True):
@@ -142,6 +143,7 @@ class Program(msgspec.Struct, frozen=True):
         program_is_known: Whether it was found in the bundle (see `Step`).
         running: Called when the engine knows that it runs.
         deposit: Keeps what it needs to outlive us.
+        preserved: More descriptors for it (see `Step`).
     """
 
     process: Mapping[str, Any]
@@ -150,6 +152,7 @@ class Program(msgspec.Struct, frozen=True):
     program_is_known: bool
     running: Callable[[], None]
     deposit: Deposit = msgspec.field(default_factory=no_deposit)
+    preserved: tuple[int, ...] = ()
 
 
 class NodeAnswer(msgspec.Struct, frozen=True):
@@ -305,6 +308,22 @@ class LetsEnd(Protocol):
             EngineError: It is not known.
         """
         ...
+
+
+@runtime_checkable
+class HandsOn(Protocol):
+    """A job that knows whether it hands on what is in `preserved`; optional.
+
+    Attributes:
+        hands_on: Whether it does.
+    """
+
+    hands_on: bool
+
+
+def hands_on(job: Job) -> bool:
+    """Tell whether a job hands more descriptors on to what runs in it."""
+    return isinstance(job, HandsOn) and job.hands_on
 
 
 class Engine(Protocol):

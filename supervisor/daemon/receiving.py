@@ -8,6 +8,7 @@ import trio
 
 from scrun.core.errors import StateError, UsageError
 from scrun.core.paths import outer_id
+from scrun.core.rights import MOST
 from scrun.protocol import wire
 from scrun.supervisor.daemon.requests import DESCRIPTORS
 
@@ -36,7 +37,7 @@ async def receive(connection: trio.socket.SocketType, fds: list[int]) -> tuple[l
         UsageError: It is not a request.
         StateError: The supervisor is out of descriptors.
     """
-    space = socket.CMSG_SPACE((DESCRIPTORS + 1) * 4)
+    space = socket.CMSG_SPACE(MOST * 4)
     data = bytearray()
     length = None
     while length is None or len(data) < length:
@@ -47,7 +48,7 @@ async def receive(connection: trio.socket.SocketType, fds: list[int]) -> tuple[l
                 fds.extend(struct.unpack(f"{whole // 4}i", content[:whole]))
         if flags & socket.MSG_CTRUNC and len(fds) < DESCRIPTORS:
             raise StateError("the supervisor is out of file descriptors: raise ulimit -n")
-        if not part or flags & socket.MSG_CTRUNC or len(fds) > DESCRIPTORS + 1:
+        if not part or flags & socket.MSG_CTRUNC or len(fds) > MOST:
             raise UsageError("this is not a request")
         data += part
         if length is None and len(data) >= 4:

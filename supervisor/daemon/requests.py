@@ -325,7 +325,8 @@ class ClientRequest:
 
     async def _create(self) -> bytes:
         """Answer when the container is created; end it if the caller goes before that."""
-        mounts = Mounts(self._fds.pop()) if len(self._fds) > DESCRIPTORS else OURS
+        more = self._preserved("create", "run")
+        mounts = Mounts(self._fds.pop()) if len(self._fds) > DESCRIPTORS + more else OURS
         caller = Caller(self._connection, self._unread, mounts)
         try:
             if not (mounts.are_ours or await in_thread(mounts.may_be_entered)):
@@ -333,7 +334,7 @@ class ClientRequest:
                 return b""  # the caller goes on with a supervisor of its own
             with mounts.seen():
                 create_request = await look("the settings", _read, self._arguments)
-            self._check_descriptors()
+            self._check_descriptors(more)
             container = await self._containers.create(create_request, self._fds, caller)
         except BaseException:
             mounts.close()
@@ -356,18 +357,14 @@ class ClientRequest:
     async def _exec(self) -> bytes:
         """Answer when the program runs; from then on it needs its anchor, not the caller."""
         call = read_command_line(self._arguments, "exec", "shell")
-        self._check_descriptors()
+        self._check_descriptors(self._preserved("exec", "shell"))
         await self._containers.arrivals.of(call.parsed.id or "")
         container = self._containers.live(call.parsed.id or "", "exec")
-        *stdio, anchor = self._fds
+        stdio, anchor, preserved = self._fds[:3], self._fds[3], self._fds[DESCRIPTORS:]
         options = ("tty", "console-socket")  # docker gives only the socket
         terminal = call.parsed.command == "shell" or any(map(call.parsed.options.get, options))
-        preserved = preserved_fds(call.parsed)
         self._fds.clear()  # they are the session's now
-        streams = Stdio(stdio, terminal=terminal)
-        if preserved:
-            streams.say("no effect: --preserve-fds")
-            await streams.said()
+        streams = Stdio(stdio, terminal=terminal, preserved=preserved)
         await execute(container, call, Anchor(anchor), streams)
         return DONE
 
@@ -380,8 +377,18 @@ class ClientRequest:
             f"container {container.id}: its supervisor died before the program ran; try again"
         )
 
-    def _check_descriptors(self) -> None:
-        if len(self._fds) != DESCRIPTORS:
+    def _preserved(self, *commands: str) -> int:
+        """Return how many descriptors of `--preserve-fds` come with a request.
+
+        Raises:
+            UsageError: That is no number.
+        """
+        if not any(b"preserve-fds" in word for word in self._arguments):
+            return 0
+        return preserved_fds(read_command_line(self._arguments, *commands).parsed)
+
+    def _check_descriptors(self, more: int) -> None:
+        if len(self._fds) != DESCRIPTORS + more:
             what = self._operation.decode()
             raise UsageError(
                 f"{what}: the request lacks descriptors: does it come from another scrun?"

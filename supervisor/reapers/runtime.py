@@ -29,13 +29,14 @@ if TYPE_CHECKING:
     from scrun.anchor.foreground import Carried
 
 
-def main(line: int, told: int, pid_file: str, command: "list[str]") -> int:
+def main(line: int, told: int, pid_file: str, preserved: "list[int]", command: "list[str]") -> int:
     """Create the container and stay; return 0 if there was one.
 
     Args:
         line: The descriptor for the status of `create`.
         told: The descriptor for the status of the container.
         pid_file: Where `create` writes the pid of the container's first process.
+        preserved: The container's own descriptors.
         command: The runtime's `create`.
     """
     import ctypes
@@ -54,6 +55,8 @@ def main(line: int, told: int, pid_file: str, command: "list[str]") -> int:
     # undo what Python sets for itself
     own = [signal.SIGPIPE, signal.SIGXFSZ]
     runtime = os.posix_spawn(command[0], command, os.environ, setsigdef=own)
+    for fd in preserved:  # whoever is at the other end may wait for the container to close it
+        os.close(fd)
     status = os.waitstatus_to_exitcode(os.waitpid(runtime, 0)[1])
     carried = None
     if console is not None and status == 0:
@@ -113,4 +116,5 @@ def _status_of(pid: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:]))
+    own = [int(fd) for fd in sys.argv[4].split(",") if fd]
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], own, sys.argv[5:]))

@@ -10,6 +10,7 @@ from scrun.supervisor.containers.container import Container
 from scrun.supervisor.containers.live_session import LiveSession
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.create_request import CommandLine
+from scrun.supervisor.contracts.engine import hands_on
 from scrun.supervisor.core.threads import look
 from scrun.supervisor.sessions.sessions import prepare
 
@@ -37,6 +38,8 @@ async def execute(container: Container, call: CommandLine, anchor: Anchor, stdio
         prepared = await look(
             "the bundle", prepare, call, running.bundle, running.staged, stdio.terminal
         )
+        if stdio.preserved and not hands_on(running.job):
+            await container.tell_missed(stdio, ["--preserve-fds"])
         programs = container.programs
         session = LiveSession(call.pid, running.journal, anchor, stdio, programs.deposit())
         if not programs.begin(session, partial(session.run, running.job, prepared)):

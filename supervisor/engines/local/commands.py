@@ -6,7 +6,9 @@ These are the commands of crun or runc; a site's own are in `site_commands`. Pur
 
 import os
 import shlex
+import sys
 from _blake2 import blake2s  # hashlib brings OpenSSL
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -18,6 +20,7 @@ from scrun.supervisor.children.node_scripts import PROCESS_FILE
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.engine import Step
 from scrun.supervisor.core.files import write
+from scrun.supervisor.core.places import program
 from scrun.supervisor.engines.local import runtimes
 from scrun.supervisor.engines.local.runtime_config import (
     in_cgroup,
@@ -129,8 +132,12 @@ class Commands(Protocol):
         """Print a container's state: a shell command."""
         ...
 
-    def exec(self, container: RuntimeContainer) -> str:
+    def exec(self, container: RuntimeContainer, preserved: Sequence[int] = ()) -> str:
         """Run the program that the file `PROCESS_FILE` describes: a shell command.
+
+        Args:
+            container: The container.
+            preserved: The descriptors that it gets from 3 on, if the job hands such ones on.
 
         Raises:
             EngineError: The site has no such command.
@@ -238,9 +245,11 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
         """See `Commands`."""
         return self._shell(container, "state", "--", container.name)
 
-    def exec(self, container: RuntimeContainer) -> str:
+    def exec(self, container: RuntimeContainer, preserved: Sequence[int] = ()) -> str:
         """See `Commands`."""
-        return self._shell(container, "exec", "--process", PROCESS_FILE, "--", container.name)
+        more = [f"--preserve-fds={len(preserved)}"] if preserved else []
+        words = ("exec", *more, "--process", PROCESS_FILE, "--", container.name)
+        return shlex.join([*put_in_place(preserved), *self._words(container, *words)])
 
     def pause(self, container: RuntimeContainer, *, resume: bool) -> str:
         """See `Commands`. crun and runc need a cgroup for this."""
@@ -283,6 +292,14 @@ def made_by(record: str) -> RuntimeCommands | None:
             return RuntimeCommands(msgspec.json.decode(file.read(), type=InstalledRuntime))
     except (OSError, msgspec.MsgspecError):
         return None
+
+
+def put_in_place(preserved: Sequence[int]) -> list[str]:
+    """Return the words before a runtime's command that gets descriptors from 3 on."""
+    if not preserved:
+        return []
+    numbers = ",".join(map(str, preserved))
+    return [sys.executable, "-I", "-S", program("reapers", "descriptors"), numbers]
 
 
 def _config(container: RuntimeContainer) -> str:

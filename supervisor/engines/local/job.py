@@ -34,7 +34,10 @@ class LocalJob:
 
     Attributes:
         stays: Whether its container has ended and the runtime keeps it until `delete`.
+        hands_on: See `supervisor.contracts.engine.HandsOn`.
     """
+
+    hands_on = False
 
     def __init__(
         self,
@@ -142,7 +145,8 @@ class LocalJob:
             process = {**program.process, "env": env}
             bind_exec(process, self._child_env.processors or os.sched_getaffinity(0))
             program = msgspec.structs.replace(program, process=process)
-        command = self._commands.exec(self._container)
+        preserved = program.preserved if self.hands_on else ()
+        command = self._commands.exec(self._container, preserved)
         state = self._commands.state(self._container)
         return LocalSession(
             command, state, self._child_env, program, self._programs, self._container.record

@@ -49,6 +49,7 @@ class Reaper:
         self._stack = stack
         self._stack.callback(os.close, self.status)
         self._stdio = spared(step.stdio, record)
+        self._preserved = step.preserved
         self._record = record
         self._pid_file = pid_file
         self._child_env = child_env
@@ -61,6 +62,7 @@ class Reaper:
             try:
                 program = [sys.executable, "-I", "-S", _PROGRAM]
                 program += [str(created), str(self.status), self._pid_file]
+                program += [",".join(map(str, self._preserved))]
                 self.process = await self._stack.enter_async_context(
                     child(
                         [*program, *command],
@@ -68,7 +70,7 @@ class Reaper:
                         stdin=stdin,
                         stdout=stdout,
                         stderr=stderr,
-                        pass_fds=[created, self.status],
+                        pass_fds=[created, self.status, *self._preserved],
                         grace=TERMINAL,
                         directory=self._record,
                     )

@@ -21,7 +21,7 @@ from scrun.supervisor.contracts.first_process import Call
 from scrun.supervisor.core.deposits import JOB
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.failures import NotMade, create_and_run
-from scrun.supervisor.engines.local.commands import RuntimeCommands, RuntimeContainer
+from scrun.supervisor.engines.local.commands import RuntimeCommands, RuntimeContainer, put_in_place
 from scrun.supervisor.engines.local.environment import changed_environment
 from scrun.supervisor.engines.local.exits import ForeignChild
 from scrun.supervisor.engines.local.job import LocalJob, read_tail
@@ -37,6 +37,7 @@ class RuntimeJob(LocalJob):
     """A job that first creates its container (see `contracts.first_process.CreatesFirst`)."""
 
     below_engine = True
+    hands_on = True
 
     def __init__(
         self,
@@ -125,8 +126,10 @@ class RuntimeJob(LocalJob):
             )
         # a runtime whose `scrun create` was killed must not create the container later
         before = [own_program("setpriv"), "--pdeathsig", "KILL", "--"]
-        preserved = 0 if ours else step.preserved  # only the caller has them
-        create = commands.create(self._container, log, pid_file, console, preserved)
+        more = step.preserved
+        create = commands.create(self._container, log, pid_file, console, len(more))
+        if ours:  # else those of the caller, which are in place
+            before += put_in_place(more)
         status = await call([*before, *create])
         if status:
             reason, _ = await read_tail(log)

@@ -100,7 +100,7 @@ class LocalSession:
                 stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
-                pass_fds=[status],
+                pass_fds=[status, *program.preserved],
                 dies_with_us=False,
             ) as shell:
                 self._held = HeldExec(shell, status)
@@ -120,6 +120,7 @@ class LocalSession:
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
+            pass_fds=self._program.preserved,
             grace=1.0,
         ) as runtime:
             self._runtime = runtime

@@ -3,6 +3,7 @@
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 
 import msgspec
 
@@ -114,8 +115,9 @@ class OciConfCommands(msgspec.Struct, frozen=True):
         """See `Commands`."""
         return self._of(container).state()
 
-    def exec(self, container: RuntimeContainer) -> str:
-        """See `Commands`."""
+    def exec(self, container: RuntimeContainer, preserved: Sequence[int] = ()) -> str:
+        """See `Commands`; it knows no more descriptors."""
+        del preserved
         return self._of(container).exec()
 
     def pause(self, container: RuntimeContainer, *, resume: bool) -> str:

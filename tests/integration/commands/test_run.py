@@ -341,16 +341,67 @@ def test_more_descriptors(make_site: MakeSite, runtime: str) -> None:
     assert said[0] == "first second\nno more\n"
 
 
+_TELLS = 'read a <&3; read b <&4; echo "$a $b"; (true <&5) 2>/dev/null || echo no more'
+_WITH_THEM = "exec 3< <(echo first) 4< <(echo second) 5</dev/null"
+
+
+def _in_shell(site: Site, text: str) -> subprocess.CompletedProcess[str]:
+    """Run a script of bash as the site's user."""
+    return run_program(
+        [*site.user.prefix, "bash", "-c", text], env=site.environment, cwd=site.base
+    )
+
+
+@pytest.mark.covers("scrun(1) --preserve-fds")
+@pytest.mark.parametrize(
+    ("user", "runtime"), [("local-root", "crun"), ("local-root", "runc"), ("local-user", "")]
+)
+def test_more_descriptors_of_run_and_exec(make_site: MakeSite, user: str, runtime: str) -> None:
+    """What runs here gets them, as with crun and runc, though the supervisor starts it."""
+    site = make_site(user, settings=f'[local]\nruntime = "{runtime}"\n' if runtime else "")
+    scrun = shlex.join([*(CGROUP2 if runtime == "crun" else ()), *site.command])
+    config = site.config("sh", "-c", _TELLS)
+    config["mounts"] = [mount for mount in config["mounts"] if mount["type"] != "cgroup"]
+    bundle = site.bundle(config)
+    closes = site.base / "b" / "closes"
+    config["process"]["args"] = ["sh", "-c", "echo hello >&3; exec 3>&-; sleep 600"]
+    long = site.bundle(config)
+    text = f"exec 3> >(cat >{closes}; echo end >>{closes})"
+    done = _in_shell(site, f"{text}; {scrun} run --detach --preserve-fds 1 --bundle {long} two")
+    assert (done.returncode, done.stderr) == (0, "")
+    wait_until("the end of the pipe", lambda: closes.read_text() == "hello\nend\n")
+    called = {
+        "run": f"run --preserve-fds 2 --bundle {bundle} one",
+        "exec": f"exec --preserve-fds=2 two sh -c {shlex.quote(_TELLS)}",
+    }
+    for words in called.values():
+        done = _in_shell(site, f"{_WITH_THEM}; {scrun} {words}")
+        assert (done.returncode, done.stderr) == (0, ""), words
+        assert done.stdout == "first second\nno more\n", words
+    text = "exec 3</dev/null 4<&3 5<&3 6<&3 7<&3 8<&3 9<&3 10<&3 11<&3 12< <(echo twelfth)"
+    done = _in_shell(site, f"{text}; {scrun} exec --preserve-fds=10 two sh -c 'cat <&12'")
+    assert (done.returncode, done.stdout) == (0, "twelfth\n"), done.stderr
+    done = _in_shell(site, f"{_WITH_THEM}; {scrun} exec --preserve-fds=2 two never-heard-of")
+    assert done.returncode == 127, done.stderr
+    assert _in_shell(site, f"{scrun} delete --force two").returncode == 0
+
+
 @pytest.mark.covers("scrun(1) --preserve-fds")
 @pytest.mark.parametrize("site", ["local-root", "slurm-user"], indirect=True)
 def test_descriptors_that_it_does_not_get(site: Site) -> None:
-    where = " in a job" if site.engine == "slurm" else ""
-    done = site.run("run", "--preserve-fds", "1", "--bundle", site.bundle_of("true"), "one")
-    assert (done.returncode, done.stderr) == (0, f"scrun: no effect{where}: --preserve-fds\n")
     life = site.life("sleep", "600").created().start()
     life.wait_for("running")
-    done = site.run("exec", "--preserve-fds=1", life.id, "true")
-    assert (done.returncode, done.stderr) == (0, "scrun: no effect: --preserve-fds\n")
+    if site.engine == "slurm":
+        scrun, bundle = shlex.join(site.command), site.bundle_of("true")
+        for words in (
+            f"run --preserve-fds 1 --bundle {bundle} one",
+            f"exec --preserve-fds=1 {life.id} true",
+        ):
+            done = _in_shell(site, f"{scrun} {words} 3</dev/null")
+            line = "scrun: no effect in a job: --preserve-fds\n"
+            assert (done.returncode, done.stderr) == (0, line)
+    assert "descriptor 3 is not open" in site.fails("exec", "--preserve-fds=2", life.id, "true")
+    assert "no more than" in site.fails("exec", "--preserve-fds=999", life.id, "true")
     assert "a number" in site.fails("exec", "--preserve-fds=x", life.id, "true")
     assert "a number" in site.fails("create", "--preserve-fds=-1", "--bundle", "b", "two")
     life.kill("KILL")
