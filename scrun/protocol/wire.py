@@ -30,8 +30,8 @@ Requests, with their fields::
     create [PID, UMASK, CWD, COUNT, ARGUMENT..., NAME=VALUE...]
            with four descriptors: the container's 0, 1 and 2, and the supervisor's end of the
            anchor's socket; with those of `--preserve-fds`; and with one more, the caller's mount
-           namespace, if the supervisor has another one. PID is the caller's; the anchor's follows in a line of its own. The
-           caller confirms a successful reply with one byte.
+           namespace, if the supervisor has another one. PID is the caller's; the anchor's
+           follows in a line of its own. The caller confirms a successful reply with one byte.
     exec   [PID, UMASK, CWD, COUNT, ARGUMENT...]
            with the same descriptors, for one more program; PID is its anchor's
     runs   [ID, PID]                   whether that runs, if there was no answer to `exec`

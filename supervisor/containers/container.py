@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Awaitable, Callable
 
+import msgspec
 import trio
 
 from scrun.core.errors import ContainerExists, EngineError, ScrunError, StateError, described
@@ -10,6 +11,7 @@ from scrun.model.record import undone
 from scrun.model.states import Phase, SignalAction, answer_to_signal, killed, taken
 from scrun.supervisor.containers.lifecycle import Lifecycle
 from scrun.supervisor.containers.records import remove_record
+from scrun.supervisor.contracts.deleter import Deleter
 from scrun.supervisor.contracts.running import RunningContainer
 from scrun.supervisor.core.threads import in_thread
 
@@ -136,13 +138,20 @@ class Container(Lifecycle):
         self._ledger.note(status=self.status)
         self._journal.write("verbose", "it is paused" if paused else "it is resumed")
 
-    async def delete(self) -> None:
+    async def delete(self, deleter: Deleter | None = None, *, own: bool = False) -> None:
         """End the container if necessary, and wait until it is cleaned up; then call `remove`.
+
+        Args:
+            deleter: Who wants that, if it is known.
+            own: Whether that is its own `run`.
 
         Raises:
             StateError: That takes too long; it continues, and removes the record in the end.
         """
         self.delete_requested = True
+        if deleter is not None and own:  # runc's `run` goes to the bundle
+            deleter = msgspec.structs.replace(deleter, directory=self._create_request.bundle)
+        self.deleter = deleter
         if self.phase is not Phase.STOPPED:  # else it is being cleaned up
             self.end(killed(signal.SIGKILL, f"container {self.id} was deleted"))
         with trio.move_on_after(_DELETING):

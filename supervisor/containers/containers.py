@@ -30,6 +30,7 @@ from scrun.supervisor.containers.records import (
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.containers.successor import Successor
 from scrun.supervisor.contracts.create_request import CreateRequest
+from scrun.supervisor.contracts.deleter import Deleter
 from scrun.supervisor.contracts.kept import KeepsJobs, WaitingJob
 from scrun.supervisor.core.deposits import Deposits
 from scrun.supervisor.core.garbage import collect_again, pause_collections
@@ -367,8 +368,16 @@ class Containers:
             # if it fails, the record stays for the next `delete`
             await bulkhead(what, partial(self.forget, container))
 
-    async def delete(self, container: str, *, force: bool) -> None:
+    async def delete(
+        self, container: str, *, force: bool, deleter: Deleter | None = None, own: bool = False
+    ) -> None:
         """End a container, and remove all that is left of it.
+
+        Args:
+            container: Its id.
+            force: Whether there need not be one.
+            deleter: Who wants that, if it is known.
+            own: Whether that is the container's own `run`.
 
         Raises:
             UnknownContainer: No container has this id, and `force` is not set.
@@ -377,11 +386,11 @@ class Containers:
         name = check_id(container)
         known = self._known.get(name)
         if known is not None:
-            await known.delete()
+            await known.delete(deleter, own=own)
             await self.forget(known)
             return
         directory = os.path.join(self._root, name)
-        found = await orphans.delete(directory, self._engines, self._stagers, self._name)
+        found = await orphans.delete(directory, self._engines, self._stagers, self._name, deleter)
         if found:
             self.look_for_leftovers()  # it may have had a job that is not in its record
         elif not force:
@@ -394,6 +403,7 @@ class Containers:
             ScrunError: Something of it is left outside of the record, which stays.
         """
         undo = partial(orphans.undo, container.directory, self._engines, self._stagers)
-        await container.remove(self._name, partial(undo, deleting=True))
+        deleter = container.deleter
+        await container.remove(self._name, partial(undo, deleting=True, deleter=deleter))
         if self._known.get(container.id) is container:
             del self._known[container.id]

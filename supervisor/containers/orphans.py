@@ -15,6 +15,8 @@ from scrun.oci.ids import is_id
 from scrun.settings.file.load import Settings, load, merge
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.containers.records import remove_record
+from scrun.supervisor.contracts.deleter import Deleter
+from scrun.supervisor.contracts.engine import ReleasesFor
 from scrun.supervisor.contracts.stager import Leftover
 from scrun.supervisor.core.ownership import is_owned, own, take_over
 from scrun.supervisor.core.threads import in_thread, look
@@ -23,7 +25,13 @@ from scrun.supervisor.plugins.choose_stager import Stagers
 from scrun.supervisor.plugins.installed import is_type
 
 
-async def delete(directory: str, engines: Engines, stagers: Stagers, socket: str) -> bool:
+async def delete(
+    directory: str,
+    engines: Engines,
+    stagers: Stagers,
+    socket: str,
+    deleter: Deleter | None = None,
+) -> bool:
     """Release the job of a container that nobody serves; remove its staged bundle and record.
 
     Args:
@@ -31,6 +39,7 @@ async def delete(directory: str, engines: Engines, stagers: Stagers, socket: str
         engines: Release the job.
         stagers: Clean up what was staged.
         socket: The name of this supervisor.
+        deleter: Who deletes it, if that is known.
 
     Returns:
         Whether there was such a record.
@@ -48,7 +57,7 @@ async def delete(directory: str, engines: Engines, stagers: Stagers, socket: str
     except FileNotFoundError:  # another supervisor has removed it
         return True
     try:
-        await undo(directory, engines, stagers, deleting=True)
+        await undo(directory, engines, stagers, deleting=True, deleter=deleter)
         await in_thread(remove_record, directory, socket)
     finally:
         os.close(lock)
@@ -56,7 +65,12 @@ async def delete(directory: str, engines: Engines, stagers: Stagers, socket: str
 
 
 async def undo(
-    directory: str, engines: Engines, stagers: Stagers, *, deleting: bool = False
+    directory: str,
+    engines: Engines,
+    stagers: Stagers,
+    *,
+    deleting: bool = False,
+    deleter: Deleter | None = None,
 ) -> Record:
     """Release what is left of a container; the caller holds its lock.
 
@@ -67,6 +81,7 @@ async def undo(
         engines: Release the job.
         stagers: Clean up what was staged.
         deleting: Whether the container is deleted: then release what waits for that, too.
+        deleter: Who deletes it, if that is known.
 
     Returns:
         The updated record.
@@ -84,7 +99,11 @@ async def undo(
         if not await in_thread(lives, os.path.dirname(directory), record.job_id):
             settings = await look("the settings", settings_of, record, environment)
             engine = await engines.choose(settings, environment)
-            await engine.release(record.job_id, ChildEnv(environment), directory)
+            if deleter is not None and isinstance(engine, ReleasesFor):
+                own = ChildEnv(environment)
+                await engine.release_for(record.job_id, own, directory, deleter)
+            else:
+                await engine.release(record.job_id, ChildEnv(environment), directory)
         record = _note(directory, record, owns_job=False, until_delete=False)
     if record.stager or record.moved or record.staged:
         settings = await look("the settings", settings_of, record, environment)

@@ -46,6 +46,7 @@ from scrun.supervisor.containers.ledger import Ledger, now
 from scrun.supervisor.containers.notices import Notices
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.create_request import CreateRequest
+from scrun.supervisor.contracts.deleter import Deleter
 from scrun.supervisor.contracts.engine import Job
 from scrun.supervisor.contracts.first_process import FirstProcess
 from scrun.supervisor.contracts.running import RunningContainer
@@ -73,6 +74,7 @@ class Phases:
         failure: Why it was not created.
         failure_shown: Whether the caller's standard error has that already.
         delete_requested: Whether it is to be deleted.
+        deleter: By whom, if that is known.
         paused: Whether its processes are paused.
         suspended: Whether Slurm has suspended its whole job.
         ended: Set when it has stopped, and `exit_status` is known.
@@ -108,6 +110,7 @@ class Phases:
         self.failure: ScrunError | None = None
         self.failure_shown = False
         self.delete_requested = False
+        self.deleter: Deleter | None = None
         self.paused = False
         self.suspended = False
         self.ended = trio.Event()

@@ -14,6 +14,7 @@ from scrun.model.states import Ending
 from scrun.model.waiting import Waiting
 from scrun.settings.slurm.engine_flags import NO_FLAGS, Flags
 from scrun.supervisor.children.processes import ChildEnv
+from scrun.supervisor.contracts.deleter import Deleter
 from scrun.supervisor.contracts.kept import Borrow, Keep
 from scrun.supervisor.contracts.staged import OfTask
 from scrun.supervisor.contracts.target import Target
@@ -355,6 +356,21 @@ class Engine(Protocol):
 
         Raises:
             EngineError: The engine cannot be reached; the job may still exist.
+        """
+        ...
+
+
+@runtime_checkable
+class ReleasesFor(Protocol):
+    """An engine whose runtime runs hooks at `delete`; optional."""
+
+    async def release_for(
+        self, job_id: str, child_env: ChildEnv, record: str, deleter: Deleter
+    ) -> None:
+        """Release a job, as `Engine.release` does, on behalf of whoever deletes its container.
+
+        Raises:
+            EngineError: It may still exist.
         """
         ...
 

@@ -5,6 +5,7 @@ import math
 import os
 import socket
 import stat
+import struct
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -30,6 +31,7 @@ from scrun.supervisor.contracts.create_request import (
     read_command_line,
     read_create_request,
 )
+from scrun.supervisor.contracts.deleter import deleter_of
 from scrun.supervisor.core.descriptors import is_a_pipe
 from scrun.supervisor.core.line import Line
 from scrun.supervisor.core.mounts import OURS, Mounts
@@ -224,7 +226,9 @@ class ClientRequest:
             return DONE
         force = bool(self._arguments[1])
         note = b"" if force else await self._runs_still()
-        await self._containers.delete(self._id, force=force)
+        deleter = await in_thread(deleter_of, _caller_of(self._connection), abandon=True)
+        own = bool(self._arguments[2:])
+        await self._containers.delete(self._id, force=force, deleter=deleter, own=own)
         return DONE + note
 
     async def _runs_still(self) -> bytes:
@@ -438,3 +442,11 @@ async def _end_with_caller(caller: Caller, container: Container) -> None:
 
 def _without_caller(container: Container) -> Ending:
     return killed(SIGTERM, f"container {container.id}: its create was ended")
+
+
+def _caller_of(connection: trio.socket.SocketType) -> int:
+    """Return the pid of whoever connected; 0 if it is in another PID namespace (unix(7))."""
+    size = struct.calcsize("3i")
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    pid: int = struct.unpack("3i", credentials)[0]
+    return pid

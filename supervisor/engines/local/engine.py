@@ -20,6 +20,7 @@ from scrun.settings.slurm_conf import read_trusted_conf
 from scrun.supervisor.children.processes import ChildEnv, child
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.contracts.adoption import AdoptedJob
+from scrun.supervisor.contracts.deleter import Deleter
 from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.left import Found
@@ -201,17 +202,42 @@ class LocalEngine:
         """
         # the runtime that made the container knows it; another one need not
         commands = await in_thread(made_by, record) or await self.commands(child_env)
-        errors: list[str] = []
-        async with messages(errors.append) as stderr:
-            command = commands.delete(RuntimeContainer(record, job_id))
-            async with child(command, commands.child_env(child_env), stderr=stderr) as delete:
-                with trio.move_on_after(_RELEASE):
-                    await delete.wait()
-            status = await delete.wait()
-        gone = ("does not exist", "No such process")
-        if status and not any(word in line for line in errors for word in gone):
-            reason = errors[-1] if errors else f"status {status}"
-            raise EngineError(f"the runtime cannot remove the container: {reason}")
+        await _remove(commands, RuntimeContainer(record, job_id), child_env)
+
+    async def release_for(
+        self, job_id: str, child_env: ChildEnv, record: str, deleter: Deleter
+    ) -> None:
+        """See `supervisor.contracts.engine.ReleasesFor`."""
+        commands, container = await in_thread(made_by, record), RuntimeContainer(record, job_id)
+        if commands is None:
+            await self.release(job_id, child_env, record)
+            return
+        try:
+            await _remove(commands, container, deleter.child_env, deleter.directory)
+        except OSError:  # its directory is gone
+            await _remove(commands, container, deleter.child_env)
+
+
+async def _remove(
+    commands: Commands, container: RuntimeContainer, child_env: ChildEnv, directory: str = "/"
+) -> None:
+    """Have the runtime remove a container.
+
+    Raises:
+        EngineError: The runtime failed to.
+        OSError: There is no such directory.
+    """
+    errors: list[str] = []
+    command, env = commands.delete(container), commands.child_env(child_env)
+    async with messages(errors.append) as stderr:
+        async with child(command, env, stderr=stderr, directory=directory) as delete:
+            with trio.move_on_after(_RELEASE):
+                await delete.wait()
+        status = await delete.wait()
+    gone = ("does not exist", "No such process")
+    if status and not any(word in line for line in errors for word in gone):
+        reason = errors[-1] if errors else f"status {status}"
+        raise EngineError(f"the runtime cannot remove the container: {reason}")
 
 
 def _job(

@@ -4,11 +4,13 @@ import array
 import contextlib
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -161,12 +163,59 @@ def test_what_hooks_are_told(make_site: MakeSite, runtime: str, place: str, way:
     with sides(site, runtime) as (theirs, ours):
         expected = states(theirs, way)
         found = states(ours, way)
-    if runtime == "runc":  # its directory there is its caller's, and ours has no caller
-        found["poststop"] = (expected["poststop"][0], found["poststop"][1])
+    if runtime == "runc":
         # the program is in the container, where nothing can be put before it
         assert found["startContainer"][1].pop("bundle") == f"{site.root}/{ID}"
         del expected["startContainer"][1]["bundle"]
     assert found == expected
+
+
+def has_stopped(side: Side) -> bool:
+    """Return whether the container has ended."""
+    return side.status() == "stopped"
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("place", ["local-root", "local-user"])
+@pytest.mark.parametrize("lost", [False, True], ids=["", "supervisor is gone"])
+def test_what_the_last_hook_has_of_its_deleter(
+    make_site: MakeSite, runtime: str, place: str, lost: bool
+) -> None:
+    """Environment, umask and directory of whoever calls `delete`, not of the supervisor."""
+    site = make_site(place, settings=f'[local]\nruntime = "{runtime}"\n')
+    found = []
+    with sides(site, runtime) as both:
+        for side in both:
+            config, tells = side.config("true"), side.told / "tells"
+            # crun ends with SIGPIPE if nobody reads the state
+            lines = (
+                "#!/bin/sh",
+                "cat >/dev/null",
+                '{ umask; echo "$OF_DELETER $OF_CREATOR"; pwd; } >"$1"',
+            )
+            script = "\n".join(lines) + "\n"
+            tells.write_text(script)
+            tells.chmod(0o755)
+            hook = {"path": str(tells), "args": ["tells", f"{side.told}/deleter"]}
+            config["hooks"] = {"poststop": [hook]}
+            site.environment["OF_CREATOR"] = "creator"
+            side.call("create", "--bundle", side.bundle("x", config), "--", ID)
+            side.call("start", "--", ID)
+            wait_until("its end", partial(has_stopped, side))
+            del site.environment["OF_CREATOR"]
+            if lost and side.ours:
+                assert '"until_delete": true' in record(site)
+                [supervisor] = site.supervisors()
+                os.kill(supervisor, signal.SIGKILL)
+            text = f"cd /usr; umask 0027; {shlex.join([*side.command, 'delete', '--', ID])}"
+            done = run_program(
+                ["bash", "-c", text], env={**site.environment, "OF_DELETER": "deleter"}
+            )
+            assert (done.returncode, done.stderr) == (0, "")
+            found.append((side.told / "deleter").read_text())
+    theirs, ours = found
+    assert ours == theirs
+    assert ours.startswith("0027\ndeleter \n")
 
 
 class Listener:
