@@ -288,12 +288,14 @@ async def run_shell(
 _OUTPUT_LIMIT = 1 << 20
 
 
-async def output_of(argv: Sequence[str], child_env: ChildEnv) -> str:
+async def output_of(
+    argv: Sequence[str], child_env: ChildEnv, *, stderr: int = subprocess.DEVNULL
+) -> str:
     """Run a command and return its standard output, up to 1 MiB."""
     readable, writable = os.pipe()
     async with trio.lowlevel.FdStream(readable) as stream:
         try:
-            async with child(argv, child_env, stdout=writable) as running:
+            async with child(argv, child_env, stdout=writable, stderr=stderr) as running:
                 os.close(writable)
                 writable = -1
                 content = b""

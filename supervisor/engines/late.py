@@ -50,6 +50,7 @@ class LateContainer:
         deposit: Deposit,
         run: Callable[[Step], Awaitable[Ending]],
         go_on: GoesOn | None,
+        start: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Take its descriptors over.
 
@@ -58,7 +59,9 @@ class LateContainer:
             deposit: Keeps it further.
             run: Runs it to its end.
             go_on: Goes on with it, if the other has begun to run it.
+            start: Starts what the other has created, if that was not the same.
         """
+        self._start = start
         self._run, self._go_on = run, go_on
         self._stdio = [found.take(name) for name in [*found.fds] if name.startswith(STDIO)]
         self._start_asked = trio.Event()
@@ -106,6 +109,8 @@ class LateContainer:
     async def _begin(self) -> None:
         """Have it run, unless it does so already."""
         self._start_asked.set()
+        if self._start is not None:
+            await self._start()
         await self._runs.wait()
 
     def _begins_to_run(self) -> None:

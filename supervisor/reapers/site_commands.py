@@ -3,8 +3,12 @@
 The program becomes the subreaper of the commands' orphans. So the container's first process is its
 child, and it learns the exit status, for which oci.conf(5) has no command. If the runtime stays as
 the parent, only the end can be known: by a pidfd of the process that RunTimeQuery names, or, if
-that is in another PID namespace, by polling. It imports little: each such container has one of
-these.
+that is in another PID namespace, by polling.
+
+With a socket of the supervisor's, a line on it says that the container is created. Whoever has the
+other end answers with one to have it started, as often as they like, and is told so in turn.
+
+It imports little: each such container has one of these.
 """
 
 import json
@@ -14,6 +18,7 @@ import subprocess
 import sys
 import time
 
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _FIRST_PAUSE = 0.01
 _GROWS = 1.5
@@ -23,10 +28,11 @@ _CREATING = 2.0
 _ALIVE = ("creating", "created", "running", "paused")
 
 
-def main(log: str, create: str, start: str, query: str) -> int:
+def main(line: int, log: str, create: str, start: str, query: str) -> int:
     """Run the three shell commands; return the container's status, 128+n for a signal.
 
     Args:
+        line: The descriptor of the socket; -1: there is none.
         log: The file for errors of `start` and `query`, in runc's format. Errors of `create` go to
                 the container's standard error.
         create: RunTimeCreate.
@@ -35,7 +41,10 @@ def main(log: str, create: str, start: str, query: str) -> int:
     """
     import ctypes
 
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    prctl = ctypes.CDLL(None).prctl
+    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    if line >= 0:
+        os.set_inheritable(line, False)
     created = subprocess.run(["/bin/sh", "-c", create], check=False).returncode
     if created:
         return _shell_status(created)
@@ -45,6 +54,12 @@ def main(log: str, create: str, start: str, query: str) -> int:
         return _fail(log, f"RunTimeQuery does not know the new container: {query}")
     pid = _pid(state)
     pidfd = _pidfd(pid)
+    if line >= 0:
+        # now the container may outlive the supervisor; if it is not to, its keepalive ends it
+        prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
+        _tell(line)
+        if not _is_to_start(line, pidfd):
+            return _how_it_ended(pid, pidfd, query)
     started = subprocess.run(
         ["/bin/sh", "-c", start],
         stdin=subprocess.DEVNULL,
@@ -54,6 +69,35 @@ def main(log: str, create: str, start: str, query: str) -> int:
     if started.returncode:
         errors = started.stderr.decode(errors="replace").strip().splitlines()
         return _fail(log, errors[-1] if errors else f"RunTimeStart failed: {start}")
+    if line >= 0:
+        _tell(line)
+        os.close(line)  # for a supervisor whose predecessor has read that
+    return _how_it_ended(pid, pidfd, query)
+
+
+def _tell(line: int) -> None:
+    try:
+        os.write(line, b"\n")
+    except OSError:
+        pass  # the supervisor has died, and nobody adopts the container
+
+
+def _is_to_start(line: int, pidfd: int) -> bool:
+    """Wait for the word to start it; False if it has ended before that."""
+    waiting = select.poll()
+    for fd in (line, pidfd):
+        if fd >= 0:
+            waiting.register(fd, select.POLLIN)
+    if line not in {fd for fd, _ in waiting.poll()}:
+        return False
+    try:
+        return bool(os.read(line, 1))
+    except OSError:
+        return False
+
+
+def _how_it_ended(pid: int, pidfd: int, query: str) -> int:
+    """Wait for its end; return its status, 0 if nobody knows it."""
     try:
         return _shell_status(os.waitstatus_to_exitcode(os.waitpid(pid or -2, 0)[1]))
     except OSError:  # not a child of this process
@@ -133,4 +177,4 @@ def _state(query: str) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:5]))
+    sys.exit(main(int(sys.argv[1]), *sys.argv[2:6]))

@@ -2,8 +2,14 @@
 
 import json
 import os
+import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    nullcontext,
+)
 
 import msgspec
 import trio
@@ -25,7 +31,7 @@ from scrun.supervisor.engines.local.reaper import TERMINAL, ReaperChild
 from scrun.supervisor.engines.local.runtime_job import RuntimeJob, RuntimeProcess, Tell
 from scrun.supervisor.engines.local.session import ResumedLocalSession
 from scrun.supervisor.engines.local.site_commands import OciConfCommands
-from scrun.supervisor.engines.local.site_job import GRACE, RUNTIME, SiteJob
+from scrun.supervisor.engines.local.site_job import GRACE, LINE, RUNTIME, SiteJob, Starting
 from scrun.supervisor.engines.watched import ResumedProcess
 
 _PATIENCE = 10.0
@@ -156,13 +162,20 @@ class AdoptedSiteJob(SiteJob):
         """
         super().__init__(commands, container, request, tell)
         self._found = found
+        self._starting: Starting | None = None
 
     def resumed(self) -> AbstractAsyncContextManager[ResumedProcess]:
         """See `supervisor.contracts.adoption.AdoptedJob`."""
         end_left(self._found.facts)
         self._request.deposit.note(programs=[])
         go_on = self._go_on if RUNTIME in self._found.facts else None
-        return LateContainer(self._found, self._request.deposit, self.run, go_on).resumed()
+        start = None
+        if LINE in self._found.fds:
+            ours = socket.socket(fileno=self._found.take(LINE))
+            self._starting = Starting(trio.socket.from_stdlib_socket(ours), self._log)
+            start = self._starting.start
+        deposit = self._request.deposit
+        return LateContainer(self._found, deposit, self.run, go_on, start).resumed()
 
     async def resumed_session(
         self, found: Found, deposit: Deposit, running: Callable[[], None]
@@ -179,9 +192,14 @@ class AdoptedSiteJob(SiteJob):
             arguments=tuple(step.arguments),
             foreground=facts[RUNTIME],
         )
+        with nullcontext() if self._starting is None else self._starting.line:
+            return await self._go_on_with(step, task_status)
+
+    async def _go_on_with(self, step: Step, task_status: trio.TaskStatus[bool]) -> Ending:
         async with lasted(self._found, RUNTIME, grace=GRACE) as runtime:
-            task_status.started(True)
-            await self._end_of(runtime, step)
+            # what is created is started: again, for all that we know
+            task_status.started(self._starting is None)
+            await self._end_of(runtime, step.running)
             status = await status_of(runtime.pid, runtime.pidfd)
         if status is None:
             return taken("scrun-failure", _UNKNOWN)

@@ -41,7 +41,7 @@ from scrun.supervisor.engines.local.keepalive import Keepalive, kept_alive, take
 from scrun.supervisor.engines.local.runtime_job import RuntimeJob
 from scrun.supervisor.engines.local.runtimes import find_runtime
 from scrun.supervisor.engines.local.site_commands import OciConfCommands
-from scrun.supervisor.engines.local.site_job import SiteJob
+from scrun.supervisor.engines.local.site_job import CreatingSiteJob, SiteJob
 from scrun.supervisor.engines.local.target import local_target
 
 _RELEASE = 20.0
@@ -246,6 +246,8 @@ def _job(
     if isinstance(commands, RuntimeCommands):
         return RuntimeJob(commands, container, request, tell)
     assert isinstance(commands, OciConfCommands)
+    if commands.creates_first:
+        return CreatingSiteJob(commands, container, request, tell)
     return SiteJob(commands, container, request, tell)
 
 

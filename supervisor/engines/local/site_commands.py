@@ -80,6 +80,11 @@ class OciConfCommands(msgspec.Struct, frozen=True):
         """Return the working directory of `run`: the task's directory, as in Slurm since 23.02."""
         return self._task(container).task_directory(self.conf)
 
+    @property
+    def creates_first(self) -> bool:
+        """Whether the commands can create an OCI container without starting it."""
+        return self.is_container and self.conf.run_time_run is None
+
     def run(self, container: RuntimeContainer, log: str) -> list[str]:
         """Return the command that runs a container in the foreground and exits with its status.
 
@@ -87,11 +92,22 @@ class OciConfCommands(msgspec.Struct, frozen=True):
             container: The container.
             log: The file for errors, as JSON.
         """
-        of_task = self._of(container)
-        if (run := of_task.run()) is not None:
+        if (run := self._of(container).run()) is not None:
             return ["/bin/sh", "-c", run]
+        return self.create(container, log, -1)
+
+    def create(self, container: RuntimeContainer, log: str, line: int) -> list[str]:
+        """Return the command that creates a container, and goes on as `run` when it is told to.
+
+        Args:
+            container: The container.
+            log: The file for errors, as JSON.
+            line: The descriptor of the socket (see `supervisor.reapers.site_commands`); -1: it is
+                to start without a word.
+        """
+        of_task = self._of(container)
         words = [of_task.create(), of_task.start(), of_task.query()]
-        return [sys.executable, "-I", "-S", _REAPER, log, *words]
+        return [sys.executable, "-I", "-S", _REAPER, str(line), log, *words]
 
     def kill(self, container: RuntimeContainer, number: int) -> list[str]:
         """See `Commands`."""

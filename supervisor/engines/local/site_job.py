@@ -2,18 +2,24 @@
 
 import os
 import signal
-from collections.abc import Awaitable, Callable
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import msgspec
 import trio
 
+from scrun.core.errors import EngineError, shortened
 from scrun.model.states import Ending, exited, killed, taken
-from scrun.supervisor.children.lasting import lasting_child
-from scrun.supervisor.children.processes import Child, shell_status
+from scrun.supervisor.children.lasting import STDIO, lasting_child
+from scrun.supervisor.children.processes import Child, child, shell_status
 from scrun.supervisor.children.terminal import write_size
 from scrun.supervisor.contracts.engine import JobRequest, Step
+from scrun.supervisor.contracts.first_process import Call
+from scrun.supervisor.core.deposits import STEP
+from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
-from scrun.supervisor.engines.failures import not_started
+from scrun.supervisor.engines.failures import NotMade, create_and_run, not_started
 from scrun.supervisor.engines.late import hold_step
 from scrun.supervisor.engines.local.commands import RuntimeContainer
 from scrun.supervisor.engines.local.environment import changed_environment
@@ -21,6 +27,7 @@ from scrun.supervisor.engines.local.job import LocalJob, read_tail
 from scrun.supervisor.engines.local.own_devices import spared
 from scrun.supervisor.engines.local.session import kill_started
 from scrun.supervisor.engines.local.site_commands import OciConfCommands
+from scrun.supervisor.engines.watched import WatchedProcess
 
 _PATIENCE = 5.0
 GRACE = 1.0
@@ -28,6 +35,9 @@ GRACE = 1.0
 
 RUNTIME = "runtime"
 """The name by which the command is kept."""
+
+LINE = f"{STEP}line"
+"""The name by which the socket is kept, on which it is told to start the container."""
 
 _FAILED = 1  # the exit status of crun and runc when they fail themselves
 
@@ -100,12 +110,12 @@ class SiteJob(LocalJob):
             directory=commands.working_directory(container),
         ) as runtime:
             await self._is_process(runtime.pid)
-            return await self._end_of(runtime, step)
+            return await self._end_of(runtime, step.running)
 
-    async def _end_of(self, runtime: Child, step: Step) -> int:
+    async def _end_of(self, runtime: Child, running: Callable[[], None]) -> int:
         """Wait for the end of the command; on a cancellation, end it."""
         self._runtime = runtime
-        step.running()
+        running()
         try:
             return await runtime.wait()
         except trio.Cancelled:
@@ -124,3 +134,141 @@ class SiteJob(LocalJob):
         self._container = msgspec.structs.replace(self._container, **{name: pid})
         with trio.CancelScope(shield=True):
             await self._tell(self._container)
+
+
+class Starting:
+    """The socket by which a command in the foreground is told to start its container."""
+
+    def __init__(self, line: trio.socket.SocketType, log: str) -> None:
+        """Use it.
+
+        Args:
+            line: Our end; owned from now on.
+            log: The log for the reason of a failure.
+        """
+        self.line = line
+        self.begun = trio.Event()
+        self._log = log
+
+    async def start(self) -> None:
+        """Have it started; another supervisor may have done so.
+
+        Raises:
+            EngineError: RunTimeStart failed.
+        """
+        try:
+            with suppress(OSError):
+                await self.line.send(b"\n")
+            if not await self._told():
+                reason, _ = await read_tail(self._log)
+                if reason:
+                    raise EngineError(f"the container could not be started: {shortened(reason)}")
+        finally:
+            self.begun.set()
+
+    async def _told(self) -> bytes:
+        """Read a line; nothing: it has ended, or somebody else has read the last one."""
+        try:
+            return await self.line.recv(1)
+        except OSError:
+            return b""
+
+    async def created(self) -> bool:
+        """Wait until it is created; tell whether it is."""
+        return bool(await self._told())
+
+
+class CreatingSiteJob(SiteJob):
+    """One whose commands create a container first (see `contracts.first_process`)."""
+
+    below_engine = False
+
+    def __init__(
+        self,
+        commands: OciConfCommands,
+        container: RuntimeContainer,
+        request: JobRequest,
+        tell: Callable[[RuntimeContainer | None], Awaitable[None]],
+    ) -> None:
+        """See `LocalJob`."""
+        super().__init__(commands, container, request, tell)
+        self._starting: Starting | None = None
+
+    async def signal(self, number: int) -> None:
+        """See `LocalJob`; before the start, the signal would hit the runtime's code."""
+        if self._starting is not None:
+            await self._starting.begun.wait()
+        await super().signal(number)
+
+    async def run(self, step: Step) -> Ending:
+        """Create the container, start it, and wait for its end."""
+        return await create_and_run(self, step)
+
+    @asynccontextmanager
+    async def created(
+        self, step: Step, call: Call | None = None, console: str | None = None
+    ) -> AsyncIterator[WatchedProcess]:
+        """See `supervisor.contracts.first_process.CreatesFirst`."""
+        del call, console  # of engines that become the parent: ours is the command
+        if step.terminal:
+            await in_thread(write_size, step.bundle, step.stdio[0])
+        own = self._variables_of(step.submitted or step.bundle)
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(
+                changed_environment(step.bundle, {**own, **step.variables})
+            )
+            runtime, starting = await self._create(step, stack)
+
+            async def ends(_: WatchedProcess) -> Ending:
+                return await self._how_it_ended(await self._end_of(runtime, lambda: None))
+
+            process = WatchedProcess(starting.start, ends)
+            async with unwrapped() as nursery:
+                nursery.start_soon(process.watch)
+                try:
+                    yield process
+                finally:
+                    nursery.cancel_scope.cancel()
+
+    async def _create(self, step: Step, stack: AsyncExitStack) -> tuple[Child, Starting]:
+        """Have the container created by a command that ends when the stack is left.
+
+        Raises:
+            NotMade: RunTimeCreate failed.
+        """
+        commands, deposit = self._site_commands, self._request.deposit
+        container = self._container = await in_thread(
+            commands.prepare, self._container, step, dict(self.environment)
+        )
+        ours, theirs = socket.socketpair()
+        line = stack.enter_context(trio.socket.from_stdlib_socket(ours))
+        stdin, stdout, stderr = spared(step.stdio, self._request.record)
+        with theirs:
+            runtime = await stack.enter_async_context(
+                child(
+                    commands.create(container, self._log, theirs.fileno()),
+                    self._child_env,
+                    stdin=stdin,
+                    stdout=stdout,
+                    stderr=stderr,
+                    pass_fds=[theirs.fileno()],
+                    grace=GRACE,
+                    directory=commands.working_directory(container),
+                )
+            )
+        await self._is_process(runtime.pid)
+        starting = self._starting = Starting(line, self._log)
+        if not await starting.created():
+            status = shell_status(await runtime.wait())
+            await self._is_process(0)
+            reason, _ = await read_tail(self._log)
+            raise NotMade(reason or f"RunTimeCreate failed with {status}", shown=False)
+        hold_step(deposit, step)
+        deposit.drop(STDIO)  # the container has them
+        how = msgspec.to_builtins(commands)
+        deposit.note(job=self.id, target=container.name, commands=how)
+        deposit.note(bundle=container.bundle, rootfs=container.rootfs)
+        kept = {f"{STEP}{RUNTIME}": runtime.pidfd, LINE: ours.fileno()}
+        deposit.hold(kept, **{RUNTIME: runtime.pid})
+        runtime.outlives_us()
+        return runtime, starting

@@ -13,7 +13,7 @@ from functools import partial
 
 import trio
 
-from scrun.core.errors import EngineUnavailable, ScrunError, SettingsError
+from scrun.core.errors import EngineUnavailable, ScrunError, SettingsError, shortened
 from scrun.core.paths import real_id
 from scrun.core.place import job_of, job_variables
 from scrun.model.identity import mark
@@ -31,6 +31,7 @@ from scrun.settings.slurm.requests import (
 from scrun.settings.slurm.versions import Features, SlurmVersion, features, parse_version
 from scrun.settings.slurm_conf import read_slurm_conf
 from scrun.supervisor.children.processes import ChildEnv, output_of
+from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.contracts.adoption import AdoptedJob
 from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.contracts.kept import Borrowed, WaitingJob
@@ -146,6 +147,7 @@ class SlurmEngine:
         self._version: SlurmVersion | None = None
         self._asking = trio.Lock()
         self._unanswered = -math.inf  # when salloc was last asked in vain
+        self._why_not = ""
 
     def tidy(self) -> None:
         """Do nothing: Slurm's engine keeps no files."""
@@ -159,14 +161,18 @@ class SlurmEngine:
         came = trio.current_time()
         async with self._asking:
             if self._version is None and self._unanswered < came:
-                command = [self._tools.salloc, "--version"]
+                await in_thread(_look_for_conf, self._tools.conf)
+                command, said = [self._tools.salloc, "--version"], list[str]()
                 with trio.move_on_after(_ANSWER):
-                    text = await output_of(command, self._tools.child_env(child_env))
+                    async with messages(said.append) as stderr:
+                        env = self._tools.child_env(child_env)
+                        text = await output_of(command, env, stderr=stderr)
                     self._version = parse_version(text)
                 if self._version is None:
                     self._unanswered = trio.current_time()
+                    self._why_not = f": {shortened(said[0])}" if said else " does not answer"
             if self._version is None:
-                raise EngineUnavailable(f"{self._tools.salloc} --version does not answer")
+                raise EngineUnavailable(f"{self._tools.salloc} --version{self._why_not}")
         return self._version
 
     async def target(self, child_env: ChildEnv) -> Target:
@@ -408,3 +414,21 @@ class SlurmEngine:
     async def jobs_of_the_dead(self, child_env: ChildEnv, root: str) -> list[str]:
         """See `supervisor.contracts.engine.RemembersJobs`."""
         return await jobs_of_the_dead(self._tools, self._tools.child_env(child_env), root)
+
+
+def _look_for_conf(path: str | None) -> None:
+    """Look for the slurm.conf that is named: Slurm's tools look for it for a minute. Blocks.
+
+    Raises:
+        EngineUnavailable: There is none.
+    """
+    try:
+        if path is not None:
+            os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise EngineUnavailable(
+            f"{path}: there is no such slurm.conf: correct --slurm-conf, conf in [slurm] of "
+            "scrun.toml, or SLURM_CONF"
+        ) from None
+    except (OSError, ValueError):  # Slurm's tools say it
+        pass

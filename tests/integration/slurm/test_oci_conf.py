@@ -82,6 +82,40 @@ def test_an_oci_runtime(example: MakeExample, shared: Path, runtime: str, way: s
     assert bool(calls.read_text()) is (runtime == "nvidia")
 
 
+@pytest.mark.covers("oci.conf RunTimeCreate")
+def test_a_container_that_the_runtime_does_not_create(example: MakeExample, shared: Path) -> None:
+    """Then `create` fails, with its words; and no container is there."""
+    text = (EXAMPLES / "runc-create.conf").read_text()
+    site = example(text)
+    config = site.config("true")
+    config["linux"]["sysctl"] = {"net.never_heard_of": "1"}
+    life = site.life(config=config)
+    assert life.create_status() == 1
+    *words, last = life.errors().splitlines()
+    assert "never_heard_of" in "".join(words)
+    assert last == "scrun: the container could not be created: RunTimeCreate failed with 1"
+    assert life.status == "gone"
+    done = site.run("run", "--bundle", str(site.bundle(config)), "one")
+    assert done.returncode == 1
+    assert "never_heard_of" in done.stderr
+    (shared / "oci.conf").write_text(re.sub("(?m)^RunTimeStart=.*", 'RunTimeStart="false"', text))
+    other = example((shared / "oci.conf").read_text())
+    life = other.life("true").created()
+    assert life.status == "created"
+    assert "RunTimeStart failed: false" in other.fails("start", life.id)
+    life.delete()
+
+
+@pytest.mark.covers("oci.conf RunTimeStart")
+def test_a_container_that_ends_before_its_start(example: MakeExample) -> None:
+    site = example((EXAMPLES / "runc-create.conf").read_text())
+    life = site.life("true").created()
+    assert life.status == "created"
+    life.kill("KILL")
+    assert life.wait() == 137
+    life.delete()
+
+
 @pytest.fixture
 def munge_socket_directory() -> Iterator[None]:
     """The guide's example for Charliecloud mounts it."""
@@ -339,7 +373,8 @@ def test_a_terminal_by_create_and_start(example: MakeExample) -> None:
 def test_start_that_fails_is_said(example: MakeExample) -> None:
     text = (EXAMPLES / "runc-create.conf").read_text()
     site = example(text.replace("/ start", "/ no-such-command"))
-    life = site.life("sleep", "60").created().start()
+    life = site.life("sleep", "60").created()
+    assert "could not be started" in site.fails("start", life.id)
     assert life.wait() != 0
     assert "could not be started" in life.state()["annotations"]["org.scrun.message"]
     life.delete()

@@ -3,6 +3,10 @@
 Containers guide: "the start and create operations require that Slurm polls the OCI runtime".
 """
 
+import contextlib
+import os
+import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -47,7 +51,7 @@ class Kept:
         query = QUERY.format(
             calls=self._calls, pid=pid, told=pid if told is None else told, creating=creating
         )
-        words = [str(self._log), "true", "true", query]
+        words = ["-1", str(self._log), "true", "true", query]
         command = [sys.executable, "-I", "-S", minder.__file__, *words]
         done = subprocess.run(command, timeout=60, check=False)
         late = time.monotonic()
@@ -111,7 +115,49 @@ def test_what_becomes_of_it(
     tmp_path: Path, create: str, start: str, query: str, status: int, reason: str
 ) -> None:
     log = tmp_path / "log"
-    command = [sys.executable, "-I", "-S", minder.__file__, str(log), create, start, query]
+    words = ["-1", str(log), create, start, query]
+    command = [sys.executable, "-I", "-S", minder.__file__, *words]
     done = subprocess.run(command, timeout=60, check=False, cwd=tmp_path, capture_output=True)
     assert done.returncode == status, done.stderr
     assert (reason in log.read_text()) if reason else not log.exists()
+
+
+@pytest.mark.parametrize("words", [0, 1, 2])
+def test_it_waits_for_the_word(tmp_path: Path, words: int) -> None:
+    """It says when the container is created, and is started; two supervisors may ask for that."""
+    ours, theirs = socket.socketpair()
+    ours.settimeout(10)
+    create = "sleep 600 & echo $! >pid"
+    query = "echo '{\"pid\":' $(cat pid) }"
+    call = [str(theirs.fileno()), str(tmp_path / "log"), create, "touch started", query]
+    command = [sys.executable, "-I", "-S", minder.__file__, *call]
+    process = subprocess.Popen(command, pass_fds=[theirs.fileno()], cwd=tmp_path)
+    theirs.close()
+    assert ours.recv(1) == b"\n"
+    pid = int((tmp_path / "pid").read_text())
+    if words:
+        ours.send(b"\n" * words)
+        assert ours.recv(1) == b"\n"
+        assert (tmp_path / "started").exists()
+        with contextlib.suppress(ConnectionResetError):  # the second word is nobody's
+            assert ours.recv(1) == b""
+    assert process.poll() is None
+    os.kill(pid, signal.SIGTERM)
+    assert process.wait(10) == 128 + signal.SIGTERM
+    assert (tmp_path / "started").exists() is bool(words)
+    ours.close()
+
+
+def test_a_container_that_nobody_starts(tmp_path: Path) -> None:
+    """Who would have told it to has gone: its keepalive removes it, and it ends with that."""
+    ours, theirs = socket.socketpair()
+    create, query = "sleep 600 & echo $! >pid", "echo '{\"pid\":' $(cat pid) }"
+    call = [str(theirs.fileno()), str(tmp_path / "log"), create, "touch started", query]
+    command = [sys.executable, "-I", "-S", minder.__file__, *call]
+    process = subprocess.Popen(command, pass_fds=[theirs.fileno()], cwd=tmp_path)
+    theirs.close()
+    assert ours.recv(1) == b"\n"
+    ours.close()
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    assert process.wait(10) == 137
+    assert not (tmp_path / "started").exists()

@@ -26,7 +26,8 @@ def created(directory: Path, script: str) -> list[str]:
 def test_the_status_is_written_down(tmp_path: Path, script: str, status: bytes) -> None:
     told = os.memfd_create("status")
     line, created_line = os.pipe()
-    words = [str(created_line), str(told), str(tmp_path / "pid"), *created(tmp_path, script)]
+    pid_file = str(tmp_path / "pid")
+    words = [str(created_line), str(told), pid_file, "", *created(tmp_path, script)]
     command = [sys.executable, "-I", "-S", runtime.__file__, *words]
     fds = (created_line, told)
     done = subprocess.run(command, pass_fds=fds, timeout=30, check=False, cwd=tmp_path)
@@ -44,7 +45,8 @@ def test_it_outlives_its_parent_when_the_container_is_created(tmp_path: Path) ->
     line, created_line = os.pipe()
     gate = tmp_path / "gate"
     script = f"until [ -e {gate} ]; do sleep 0.01; done; exit 9"
-    words = [str(created_line), str(told), str(tmp_path / "pid"), *created(tmp_path, script)]
+    pid_file = str(tmp_path / "pid")
+    words = [str(created_line), str(told), pid_file, "", *created(tmp_path, script)]
     command = [sys.executable, "-I", "-S", runtime.__file__, *words]
     with subprocess.Popen(
         ["/bin/sh", "-c", _DIES, "sh", *command],

@@ -28,6 +28,7 @@ def engine(tmp_path: Path, asked: Path) -> SlurmEngine:
     """An engine whose salloc hangs as long as there is a file `hangs`."""
     salloc = tmp_path / "salloc"
     (tmp_path / "hangs").touch()
+    (tmp_path / "slurm.conf").touch()
     text = f"echo >>{asked}\n[ ! -e {tmp_path}/hangs ] || exec sleep 60\necho slurm 24.11.5\n"
     salloc.write_text("#!/bin/sh\n" + text)
     salloc.chmod(0o755)
@@ -63,3 +64,17 @@ async def test_all_that_wait_are_refused_at_once(
     assert times(asked) == 1
     (tmp_path / "hangs").unlink()
     assert (await engine.version(ENV)).major == 24  # who comes later asks again
+
+
+async def test_a_slurm_conf_that_is_not_there(engine: SlurmEngine, tmp_path: Path) -> None:
+    """Slurm's tools would look for it for a minute, and scrun did not say what they look for."""
+    (tmp_path / "slurm.conf").unlink()
+    with pytest.raises(EngineUnavailable, match=f"{tmp_path}/slurm.conf: there is no such"):
+        await engine.version(ENV)
+
+
+async def test_a_slurm_conf_that_is_wrong(engine: SlurmEngine, tmp_path: Path) -> None:
+    says = ["echo 'salloc: error: wrong key: Foo' >&2", "echo 'salloc: fatal: no' >&2", "exit 1"]
+    (tmp_path / "salloc").write_text("\n".join(["#!/bin/sh", *says, ""]))
+    with pytest.raises(EngineUnavailable, match="salloc --version: salloc: error: wrong key: Foo"):
+        await engine.version(ENV)
