@@ -45,6 +45,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         maps_root: The runtime there accepts only id maps with user 0, as runc does.
         link_rootfs: slurmstepd 22.05 sets root.path to BUNDLE/rootfs whatever config.json says,
             so the root file system must have that name.
+        link_refused: Why the runtime there refuses a link of that name, with a remedy; "": it does
+            not, for all that is known.
         host_only: Mount sources below these directories exist only here. The directories
             themselves (such as /run/user) exist everywhere.
         rlimits: Hard limits that cannot be raised there, by the runtime-spec's names;
@@ -63,6 +65,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     ids: BothIds | None = None
     maps_root: bool = False
     link_rootfs: bool = False
+    link_refused: str = ""
     host_only: tuple[str, ...] = HOST_ONLY
     rlimits: dict[str, int] | None = None
     capabilities: frozenset[str] | None = None

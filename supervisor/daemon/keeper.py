@@ -25,16 +25,16 @@ from scrun.supervisor.core.deposits import Deposits
 from scrun.supervisor.core.line import Line
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.keeper import main
+from scrun.supervisor.keeper.main import named
 from scrun.supervisor.log.supervisor_log import log
 
 _KEEPER = """\
 import sys
-_, _, rights, program, *words = sys.argv
 of_ours = type(sys)("scrun.core.rights")
-exec(rights, of_ours.__dict__)
+exec({rights!r}, of_ours.__dict__)
 sys.modules[of_ours.__name__] = of_ours
-exec(program)
-main(words)
+exec({program!r})
+main(sys.argv[3:], {command!r})
 """
 _PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
@@ -70,8 +70,13 @@ class Keeper:
         """
         limit = str(min(patience, _LONGEST) + _LIMIT)
         called = [packages(), root, name, str(patience), "1" if lingers else ""]
-        self._command = [*_python(_KEEPER), "scrun-keeper", *map(_source, (rights, main))]
-        self._words = ["-1", "-1", limit, *_python(_PROGRAM), *called]
+        self._text = _KEEPER.format(
+            rights=_source(rights),
+            program=_source(main),
+            command=[*_python(), "-c", _PROGRAM, *called],
+        )
+        self._words = ["-1", "-1", limit]
+        self._root = root
         self._deposits = deposits
         self._changed = changed
 
@@ -80,12 +85,13 @@ class Keeper:
         await self._deposits.needed.wait()
         while True:
             try:
-                with _line() as (line, theirs, wakes):
+                with _line() as (line, theirs, wakes), _texts(self._text, main.ASLEEP) as texts:
+                    fds = (*texts, theirs.fileno())
                     async with child(
-                        [*self._command, str(theirs.fileno()), *self._words],
+                        [*self._named(texts[0]), *map(str, fds), *self._words],
                         ChildEnv(dict(os.environ)),
                         stdin=wakes.fileno(),
-                        pass_fds=(theirs.fileno(),),
+                        pass_fds=fds,
                         dies_with_us=False,
                     ) as keeper:
                         theirs.close()
@@ -95,6 +101,10 @@ class Keeper:
             except OSError as error:
                 log.warning("the keeper cannot be started: %s", error)
             await trio.sleep(_PAUSE)
+
+    def _named(self, program: int) -> list[str]:
+        """Return the beginning of its command line: all that `ps` shows of it is a name."""
+        return [*_python(), named(program), main.NAME, self._root]
 
     async def _tell(self, keeper: Child, line: Line) -> None:
         """Have it hold everything, until it ends or does not read."""
@@ -114,9 +124,27 @@ class Keeper:
             self._deposits.disconnect()
 
 
-def _python(program: str) -> list[str]:
-    """Return the command that runs a program."""
-    return [sys.executable, "-I", *(["-S"] if sys.flags.no_site else []), "-c", program]
+def _python() -> list[str]:
+    """Return the interpreter, which reads nothing of the user's."""
+    return [sys.executable, "-I", *(["-S"] if sys.flags.no_site else [])]
+
+
+@contextmanager
+def _texts(*texts: str) -> Iterator[tuple[int, ...]]:
+    """Yield descriptors of files in memory: programs that need no file, nor room in `ps`.
+
+    Raises:
+        OSError: We are out of descriptors.
+    """
+    with ExitStack() as stack:
+        fds = []
+        for text in texts:
+            fds.append(os.memfd_create("scrun-keeper"))
+            stack.callback(os.close, fds[-1])
+            content = text.encode(errors="surrogateescape")
+            while content:
+                content = content[os.write(fds[-1], content) :]
+        yield tuple(fds)
 
 
 def _source(module: ModuleType) -> str:

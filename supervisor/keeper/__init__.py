@@ -5,8 +5,8 @@ has died, it calls another one, and gives all of it to that.
 
 It is a bare interpreter only as long as there is something to do. Then it becomes a shell that
 reads from a pipe, with the same descriptors, and the interpreter again at a line in that pipe, or
-at its end: a shell has a twentieth of the memory. The program comes with the command line, so it
-can be begun again while scrun is being installed.
+at its end: a shell has a twentieth of the memory. Both programs are files in memory, which it has
+open, so it can be begun again while scrun is being installed.
 
 Its standard input is the pipe, LINE a socket (SOCK_SEQPACKET); after each message there, the
 supervisor writes a line to the pipe. These messages come:

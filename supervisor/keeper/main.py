@@ -17,9 +17,11 @@ LONGEST = 1 << 18
 _PAUSE = 0.2
 _QUIET = 1.0
 _WAKE = 0
-_ASLEEP = """\
-limit=$1
-shift
+NAME = "scrun-keeper"
+ASLEEP = """\
+{ printf %s "$1" >/proc/self/comm; } 2>/dev/null
+limit=$3
+shift 3
 read -r line
 until [ -x "$1" ]; do
     [ "$((limit -= 1))" -ge 0 ] || exit
@@ -27,6 +29,9 @@ until [ -x "$1" ]; do
 done
 exec "$@"
 """
+"""What the shell reads. Its arguments: our name, the directory of the records, a number of
+seconds, and what it becomes."""
+
 _DEAF = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP)
 """Whoever ends a session or a service sends them to us and to the supervisor, in any order."""
 
@@ -159,22 +164,31 @@ def _content(file: int) -> bytes:
     return content
 
 
-def main(words: "list[str]") -> None:
+def named(fd: int) -> str:
+    """Return a name of a file that a descriptor has open, for a program."""
+    return f"/proc/self/fd/{fd}"
+
+
+def main(words: "list[str]", command: "list[str]") -> None:
     """Hold what comes; when the supervisor has died, call a successor until one has all.
 
     Args:
-        words: The number of LINE; that of what was held before, or -1; the soft limit of open
-            files with which the successor is to start, or -1 for ours; for how many seconds it is
-            called; and the program that calls one (`scrun.client.hand_over`). The standard input
-            of that is a socket like LINE; it exits with 0 if there is nothing more to do.
+        words: The numbers of the descriptors of this program, of that of the shell, and of LINE;
+            that of what was held before, or -1; the soft limit of open files with which the
+            successor is to start, or -1 for ours; and for how many seconds it is called.
+        command: The program that calls one (`scrun.client.hand_over`). Its standard input is a
+            socket like LINE; it exits with 0 if there is nothing more to do.
     """
-    number, state, limit, seconds, *command = words
+    *programs, number, state, limit, seconds = words
+    own = [int(fd) for fd in programs]
+    _name_us()
     for signal in _DEAF:
         _signal.signal(signal, _signal.SIG_IGN)  # it stays so when we become the shell
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     soft = soft if int(limit) < 0 else int(limit)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    posix.set_inheritable(int(number), False)
+    for fd in (*own, int(number)):
+        posix.set_inheritable(fd, False)
     held, line = Held(int(state)), _socket.socket(fileno=int(number))
     line.settimeout(_QUIET)
     while (ended := held.serve(line)) is None:
@@ -205,18 +219,31 @@ def _is_woken() -> bool:
     return False
 
 
+def _name_us() -> None:
+    """Have `ps` show our name (proc(5), comm)."""
+    try:
+        comm = posix.open("/proc/self/comm", posix.O_WRONLY | posix.O_CLOEXEC)
+        posix.write(comm, NAME.encode())
+        posix.close(comm)
+    except OSError:
+        pass
+
+
 def _sleep(held: Held, line: _socket.socket, words: "list[str]", soft: int) -> None:
     """Become the shell, unless that is not possible now."""
-    number, _, _, seconds, *command = words
-    python = [sys.executable, *sys.orig_argv[1 : -len(words)], number]
-    shell = ["/bin/sh", "-c", _ASLEEP, "scrun-keeper", str(int(float(seconds)))]
+    *_, seconds = words
+    kept = [int(fd) for fd in words[:3]]
+    python = [sys.executable, *sys.orig_argv[1 : -len(words)], *words[:3]]
+    shell = ["/bin/sh", named(kept[1]), *sys.argv[1:3], str(int(float(seconds)))]
     state = -1
     try:
         state = held.written()
-        posix.set_inheritable(line.fileno(), True)
-        posix.execv(shell[0], [*shell, *python, str(state), str(soft), seconds, *command])
+        for fd in kept:
+            posix.set_inheritable(fd, True)
+        posix.execv(shell[0], [*shell, *python, str(state), str(soft), seconds])
     except OSError:
-        posix.set_inheritable(line.fileno(), False)
+        for fd in kept:
+            posix.set_inheritable(fd, False)
         if state >= 0:
             posix.close(state)
         line.settimeout(None)

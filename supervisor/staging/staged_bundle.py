@@ -216,6 +216,8 @@ def _fill(
         notes.append(f"root: copied {size} MiB, because {rootfs} {why_copied}{back}")
         copied_from, rootfs = rootfs, staged_rootfs
     elif not why_copied and target.link_rootfs:
+        if target.link_refused:
+            raise StagingError(f"root: {rootfs}: {target.link_refused}")
         os.symlink(rootfs, staged_rootfs)
     write(os.path.join(directory, CONFIG), msgspec.json.encode(plan.config))
     if own or root.get("readonly") or _is_removed_at_its_end(config):

@@ -29,7 +29,7 @@ class Process:
     @property
     def is_keeper(self) -> bool:
         """Whether this is the keeper of a supervisor, or what it runs to find a successor."""
-        return any("hand_over" in word for word in self.argv)
+        return "scrun-keeper" in self.argv or any("hand_over" in word for word in self.argv)
 
     @property
     def has_shim(self) -> bool:

@@ -19,6 +19,7 @@ _NAMES = r"(?:SIG)?(?:HUP|INT|QUIT|KILL|TERM|1|2|3|9|15)"
 _OPTION = rf"(?i)(?<=\s)(-s\s+|-s=|--signal[\s=]+|-){_NAMES}(?=\s)"
 _ALL = r"(?<=\skill)\s+(?:-a|--all)(?=\s)"
 _PLAIN = r"\s*(?:exec\s+)?(?:/\S*/)?kill(?=\s)"
+_RUNC = r"(?:^|[\s/])runc\s"
 _OTHERS = r"(?:^|[\s/])(?:apptainer|singularity)\s"
 
 
@@ -60,6 +61,12 @@ def node_runtime(conf: OciConf | None, own: RuntimeSettings) -> NodeRuntime:
         pause=own.pause or "",
         resume=own.resume or "",
     )
+
+
+def calls_runc(conf: OciConf) -> bool:
+    """Tell whether an oci.conf has runc make containers, as far as its words show."""
+    makes = conf.run_time_run or conf.run_time_create or ""
+    return re.search(_RUNC, makes) is not None
 
 
 def signalled(kill: str, name: str) -> str:

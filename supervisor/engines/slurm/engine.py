@@ -19,7 +19,7 @@ from scrun.core.place import job_of, job_variables
 from scrun.model.identity import mark
 from scrun.model.states import Ending
 from scrun.settings.file.load import RuntimeSettings
-from scrun.settings.oci_conf.node_runtime import node_runtime
+from scrun.settings.oci_conf.node_runtime import calls_runc, node_runtime
 from scrun.settings.oci_conf.parse import OciConf
 from scrun.settings.oci_conf.site import beside, parse_site, site_content
 from scrun.settings.slurm.request_sources import gather
@@ -179,12 +179,20 @@ class SlurmEngine:
         """Describe the nodes, where the user has the rights of the real uid."""
         uid, gid = real_id("uid"), real_id("gid")
         version = await self.version(child_env)
+        forces_rootfs, refused = features(version).forces_rootfs, ""
+        conf = self._confs.here
+        if forces_rootfs and self._launching.by_slurm and conf is not None and calls_runc(conf):
+            refused = (
+                f"Slurm {version} gives the OCI runtime a link to it, which runc refuses: name "
+                'crun in oci.conf, or set launch = "shim" in [slurm] of scrun.toml'
+            )
         return Target(
             elsewhere=True,
             uid=uid,
             gid=gid,
             rootless=uid != 0,
-            link_rootfs=features(version).forces_rootfs or self._without_config,
+            link_rootfs=forces_rootfs or self._without_config,
+            link_refused=refused,
             host_only=self._host_only,
             slurm=str(version),
         )

@@ -47,7 +47,11 @@ _RETRY = 0.05
 
 
 class SiteConfs:
-    """The oci.conf of this machine, and those of nodes that have another one."""
+    """The oci.conf of this machine, and those of nodes that have another one.
+
+    Attributes:
+        here: That of this machine, or None.
+    """
 
     def __init__(self, here: bytes | None, conf: OciConf | None, runtime: RuntimeSettings) -> None:
         """Know what this machine has.
@@ -58,13 +62,13 @@ class SiteConfs:
             runtime: The section [runtime] of scrun.toml.
         """
         self._runtime = runtime
-        self._here = conf
+        self.here = conf
         self._known = {} if here is None or conf is None else {zlib.crc32(here): conf}
 
     @property
     def is_here(self) -> bool:
         """Whether this machine has one."""
-        return self._here is not None
+        return self.here is not None
 
     async def of_node(self, hello: Hello, shim: Shim) -> "NodeSite | None":
         """Return what counts on a shim's node: its own oci.conf, else that of this machine.
@@ -73,7 +77,7 @@ class SiteConfs:
             SettingsError: The node's is wrong.
             ShimLost: The shim has gone.
         """
-        conf = self._here
+        conf = self.here
         if hello.oci_conf:
             conf = self._known.get(hello.oci_conf_sum)
             if conf is None:

@@ -12,6 +12,7 @@ from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.life import Life
 from tests.harness.site import Site
+from tests.harness.versions import slurm_version
 from tests.integration.slurm.test_shim_bad_cases import on_its_node, with_programs
 
 AUTO = 'idle_timeout = 20\n[slurm]\nlaunch = "auto"\n'
@@ -127,3 +128,25 @@ def test_srun_without_an_oci_conf(make_site: MakeSite) -> None:
         said = site.shell("echo up").refused()
     assert 'launch = "container" needs an oci.conf on the nodes' in said
     site.settle(20)
+
+
+_RUNC = """RunTimeQuery="runc --root=/tmp/%U state %j.%s.%t"
+RunTimeKill="runc --root=/tmp/%U kill %j.%s.%t TERM"
+RunTimeDelete="runc --root=/tmp/%U delete --force %j.%s.%t"
+RunTimeRun="exec runc --root=/tmp/%U run --bundle=%b %j.%s.%t"
+"""
+
+
+@pytest.mark.oci_conf
+def test_runc_where_slurm_gives_it_a_link(make_site: MakeSite) -> None:
+    """22.05 does; each container ended with 1."""
+    settings = 'idle_timeout = 20\n[slurm]\nlaunch = "container"\n'
+    with cluster.with_oci_conf(_RUNC):
+        site = make_site("slurm-user", settings=settings)
+        if slurm_version().forces_rootfs:
+            said = site.life("true").refused()
+            assert "a link to it, which runc refuses: name crun in oci.conf" in said
+            assert site.jobs() == []
+        else:
+            site.life("true").created().delete()
+        site.settle(20)

@@ -47,6 +47,11 @@ async def sleeps(keeper: int) -> None:
     await trio.to_thread.run_sync(wait_until, "the shell", lambda: is_asleep(keeper))
 
 
+async def has_its_name(keeper: int) -> None:
+    comm = Path(f"/proc/{keeper}/comm")
+    await trio.to_thread.run_sync(wait_until, "it", lambda: comm.read_text() == "scrun-keeper\n")
+
+
 async def the_keeper() -> int:
     [keeper] = await trio.to_thread.run_sync(wait_until, "it", lambda: below(os.getpid()))
     return keeper
@@ -66,6 +71,9 @@ async def test_it_sleeps_and_has_everything_when_it_wakes() -> None:
         keeper = await the_keeper()
         for number in range(3):
             await sleeps(keeper)
+            await has_its_name(keeper)
+            assert "scrun-keeper\0/\0" in cmdline(keeper)  # and its directory of records
+            assert len(cmdline(keeper)) < 300, "no program"
             deposit.note(number=number)
             assert deposits.line is not None
             with Line(deposits.line.fds) as line:
@@ -76,6 +84,8 @@ async def test_it_sleeps_and_has_everything_when_it_wakes() -> None:
                 assert [*left.fds] == ["own.pipe"]
                 left.close()
             assert not is_asleep(keeper)
+            await has_its_name(keeper)
+            assert len(cmdline(keeper)) < 300, "no program"
         await sleeps(keeper)
         for each in (deposit, other):
             assert not ready([readable], seconds=0)[0]

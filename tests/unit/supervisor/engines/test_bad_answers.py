@@ -99,7 +99,8 @@ def test_statistics_of_resources_that_are_none(resources: dict[str, object]) -> 
 def test_a_runtime_whose_state_is_none(tmp_path: Path, state: str, status: int) -> None:
     (tmp_path / "state").write_text(state)
     log = tmp_path / "log"
-    command = [sys.executable, minder.__file__, str(log), "true", "true", f"cat {tmp_path}/state"]
+    words = ["-1", str(log), "true", "true", f"cat {tmp_path}/state"]
+    command = [sys.executable, minder.__file__, *words]
     assert subprocess.run(command, timeout=30, check=False).returncode == status
     assert log.exists() is bool(status)
 

@@ -6,6 +6,7 @@ from scrun.core.errors import SettingsError
 from scrun.settings.file.load import RuntimeSettings
 from scrun.settings.oci_conf.node_runtime import (
     NodeRuntime,
+    calls_runc,
     derived_exec,
     node_runtime,
     signalled,
@@ -139,3 +140,17 @@ def test_pause_without_resume_is_refused(own: RuntimeSettings) -> None:
 )
 def test_another_signal_than_the_one_of_the_pattern(pattern: str, command: str) -> None:
     assert signalled(pattern, "USR1") == command
+
+
+@pytest.mark.parametrize(
+    ("makes", "expected"),
+    [
+        ("exec runc --rootless=true run --bundle=%b %j", True),
+        ("/usr/sbin/runc create %j", True),
+        ("crun run --bundle=%b %j", False),
+        ("/opt/runc-wrapper run %j", False),
+    ],
+)
+def test_whether_runc_makes_containers(makes: str, expected: bool) -> None:
+    assert calls_runc(OciConf(run_time_run=makes)) is expected
+    assert calls_runc(OciConf(run_time_create=makes)) is expected
