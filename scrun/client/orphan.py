@@ -47,6 +47,11 @@ def run(parsed: Parsed, directory: str, *, asked: bool) -> int:
         sock.close()
         return forward(parsed, again=asked)
     if parsed.command == "delete":
+        from scrun.client.over import remove_over
+        from scrun.client.supervisor_name import supervisor_name
+
+        if remove_over(directory, supervisor_name(setting(parsed, "group") or "user", parsed)):
+            return 0
         status, answer = delete(parsed, directory, build_request(parsed, container))
         if status:
             from scrun.cli.failure import report_failure
