@@ -21,13 +21,20 @@ def main(argv: list[str]) -> int:
     options = dict(zip(argv[::2], argv[1::2], strict=True))
     root, name = options["--root"], options["--name"]
     gc.disable()  # saves a tenth of the import time (measured: 109 and 100 ms)
-    from scrun.supervisor.core.later import postpone
+    from scrun.supervisor.imports import finder
 
-    # trio imports them, and with them OpenSSL, for what we do not use of it: 4.9 of the 22.7 MiB
-    # that it takes (PSS), and a tenth of the time
-    postpone("ssl", "hmac")
-    from scrun.supervisor.daemon.daemonize import daemonize, leave_cgroup, remove_cgroup
-    from scrun.supervisor.daemon.starter import Starter
+    finder.install()
+    from scrun.supervisor.imports.libraries import (
+        import_libraries,
+        patterns_later,
+        postpone_modules,
+    )
+
+    postpone_modules()
+    with patterns_later():
+        from scrun.supervisor.daemon.daemonize import daemonize, leave_cgroup, remove_cgroup
+        from scrun.supervisor.daemon.starter import Starter
+        from scrun.supervisor.log import supervisor_log
 
     ready, lock = (int(options[key]) if key in options else None for key in ("--ready", "--lock"))
     starter = Starter(ready, lock)
@@ -36,10 +43,10 @@ def main(argv: list[str]) -> int:
     if detached:
         daemonize(starter.fds)
         cgroup = leave_cgroup()
-    from scrun.supervisor.log import supervisor_log
-
     try:
-        from scrun.supervisor.daemon.run import serve
+        with patterns_later():
+            import_libraries()
+            from scrun.supervisor.daemon.run import serve
 
         supervisor_log.begin(root, name, detached=detached)
         gc.freeze()  # what exists now stays, so collections can skip it

@@ -2,30 +2,46 @@
 
 import importlib
 import sys
+from collections.abc import Iterable
 from types import ModuleType
 
 
-def postpone(*names: str) -> None:
+def postpone(*names: str, packages: Iterable[str] = ()) -> None:
     """Have some modules imported only when one of their attributes is first used.
 
     `importlib.util.LazyLoader` would not do: the next `import` statement imports it then.
 
     Args:
         names: Modules that are not packages. Those that are imported already stay.
+        packages: Those that are.
     """
     for name in names:
-        sys.modules.setdefault(name, _Later(name))
+        sys.modules.setdefault(name, Later(name))
+    for name in packages:
+        sys.modules.setdefault(name, _PackageLater(name))
 
 
-class _Later(ModuleType):
+class Later(ModuleType):
     """Stands for a module."""
 
     def __getattr__(self, attribute: str) -> object:
-        name = self.__name__
         if attribute.startswith("__"):  # the interpreter looks, and the next module can be asked
-            raise AttributeError(f"module {name!r} is not imported yet")
+            raise AttributeError(f"module {self.__name__!r} is not imported yet")
+        return getattr(self._imported(), attribute)
+
+    def _imported(self) -> ModuleType:
+        name = self.__name__
         if sys.modules.get(name) is self:
             del sys.modules[name]
         module = importlib.import_module(name)
         vars(self).update(vars(module))
-        return getattr(module, attribute)
+        return module
+
+
+class _PackageLater(Later):
+    """Stands for a package; whoever imports a module in it needs its path."""
+
+    def __getattr__(self, attribute: str) -> object:
+        if attribute == "__path__":
+            return self._imported().__path__
+        return super().__getattr__(attribute)

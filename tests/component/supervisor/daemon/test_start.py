@@ -1,0 +1,54 @@
+"""What a supervisor imports until it serves: a user's first container waits for that."""
+
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests import CHECKOUT
+from tests.harness.wait import wait_until
+
+MOST = 430
+"""Modules; each takes 0.15 ms or more of a user's first container."""
+
+_LINE = re.compile(r"import time:\s+\d+ \|\s+\d+ \|\s+(\S+)")
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The modules that one imports until it listens."""
+    root = tmp_path_factory.mktemp("root", numbered=True)
+    root.chmod(0o700)
+    main = CHECKOUT / "supervisor" / "__main__.py"
+    program = str(CHECKOUT / "scrun" / main.relative_to(CHECKOUT))
+    argv = [sys.executable, "-I", "-X", "importtime", program, "--root", str(root), "--name", "@s"]
+    with (root / "said").open("w") as said, subprocess.Popen(argv, stderr=said) as process:
+        try:
+            wait_until("its socket", (root / "@s").is_socket, 30)
+        finally:
+            process.send_signal(signal.SIGINT)
+    assert process.returncode in (0, -signal.SIGINT)
+    found = _LINE.findall((root / "said").read_text())
+    return found[found.index("site") + 1 : found.index("scrun.supervisor.daemon.run") + 1]
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        *("argparse", "ast", "asyncio", "attr", "bz2", "dataclasses", "dis", "email", "hmac"),
+        *("http", "idna", "importlib.metadata", "inspect", "ipaddress", "locale", "lupa", "lzma"),
+        *("ssl", "textwrap", "tokenize", "unittest", "yaml"),
+        *("scrun.supervisor.programs.doctor", "scrun.supervisor.worker", "scrun.pull"),
+        *("scrun.commands", "scrun.supervisor.engines.slurm.engine"),
+        "scrun.supervisor.engines.local.engine",
+    ],
+)
+def test_it_does_without(imported: list[str], module: str) -> None:
+    assert "trio._core" in imported
+    assert not [name for name in imported if name == module or name.startswith(module + ".")]
+
+
+def test_how_many(imported: list[str]) -> None:
+    assert len(imported) <= MOST, sorted(imported)
