@@ -8,8 +8,8 @@ import json
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -280,19 +280,51 @@ def test_term_comes_before_the_end(make_site: MakeSite, launch: str, way: str) -
     assert not wrong, f"{len(wrong)} of {ENDS}: {wrong}"
 
 
+def requeue(jobs: Sequence[str]) -> None:
+    """Requeue jobs."""
+    cluster.slurm("scontrol", "requeue", ",".join(jobs), timeout=60)
+
+
 @launches
 def test_term_comes_before_a_requeue(make_site: MakeSite, launch: str) -> None:
     """A batch script runs the container, of one task or of several."""
+    scripts_are_told(make_site, launch, requeue)
+
+
+@launches
+@pytest.mark.parametrize("way", [cancel, requeue, limit])
+def test_a_script_that_becomes_the_container(
+    make_site: MakeSite, launch: str, way: Callable[[Sequence[str]], None]
+) -> None:
+    """Slurm tells it, too, and it may take as long as Slurm gives."""
+    twice = way is limit and launch == "container"  # as srun does
+    scripts_are_told(make_site, launch, way, "exec ", seconds=7, twice=twice)
+
+
+def scripts_are_told(
+    make_site: MakeSite,
+    launch: str,
+    way: Callable[[Sequence[str]], None],
+    calls: str = "",
+    seconds: float = 0.5,
+    *,
+    twice: bool = False,
+) -> None:
+    """Have batch scripts run containers, end their jobs, and see that each is told once."""
     tasks = (1, SEVERAL[launch])
     settings = f'idle_timeout = 20\n[slurm]\nlaunch = "{launch}"\n'
     site = make_site("slurm-user", settings=settings)
     place = Path(site.base) / "said"
     place.mkdir()
     place.chmod(0o777)
+    script = SAVES.replace("sleep 0.5", f"sleep {seconds}")
     wrong: list[str] = []
     for first in range(0, ENDS, AT_ONCE):
         numbers = range(first, min(first + AT_ONCE, ENDS))
-        jobs = {number: _batch(site, place, number, tasks[number % 2]) for number in numbers}
+        jobs = {
+            number: _batch(site, place, number, tasks[number % 2], calls, script)
+            for number in numbers
+        }
         try:
             for number in numbers:
                 wait_until(
@@ -300,15 +332,18 @@ def test_term_comes_before_a_requeue(make_site: MakeSite, launch: str) -> None:
                     lambda number=number: _said(place, number)["up"] == tasks[number % 2],  # type: ignore[misc]
                     100,
                 )
-            cluster.slurm("scontrol", "requeue", ",".join(jobs.values()), timeout=60)
+            way([*jobs.values()])
             for number in numbers:
-                wait_until(
-                    f"{number} has saved its state",
-                    lambda number=number: _said(place, number)["saved"] == tasks[number % 2],  # type: ignore[misc]
-                    60,
-                )
+                each = tasks[number % 2]
+                with suppress(AssertionError):
+                    wait_until(
+                        f"{number} has saved its state",
+                        lambda number=number, each=each: _said(place, number)["saved"] == each,  # type: ignore[misc]
+                        90,
+                    )
                 said = _said(place, number)
-                if said != dict.fromkeys(("up", "TERM", "saved"), tasks[number % 2]):
+                terms = range(each, each * 2 + 1) if twice else (each,)
+                if not (said["up"] == said["saved"] == each and said["TERM"] in terms):
                     wrong.append(f"{number}: {dict(said)}")
         finally:
             cluster.slurm("scancel", *jobs.values(), timeout=60)
@@ -324,16 +359,16 @@ def _said(place: Path, number: int) -> Counter[str]:
     return Counter(log.read_text().split() if log.exists() else ())
 
 
-def _batch(site: Site, place: Path, number: int, tasks: int) -> str:
-    config = site.config("sh", "-c", f"exec >>/said/{number}\n{SAVES}")
+def _batch(site: Site, place: Path, number: int, tasks: int, calls: str, script: str) -> str:
+    config = site.config("sh", "-c", f"exec >>/said/{number}\n{script}")
     config["mounts"].append(
         {"destination": "/said", "type": "bind", "source": str(place), "options": ["rbind"]}
     )
     job = place / f"job{number}"
+    run = f"{scrun_binary()} --root {site.root} run --bundle {site.bundle(config)} batch{number}"
     job.write_text(
         f"#!/bin/sh\nexport SCRUN_CONFIG={site.environment['SCRUN_CONFIG']}\n"
-        f"export SCRUN_NTASKS={tasks}\n"
-        f"{scrun_binary()} --root {site.root} run --bundle {site.bundle(config)} batch{number}\n"
+        f"export SCRUN_NTASKS={tasks}\n{calls}{run}\n"
     )
     shape = (f"--ntasks={tasks}", f"--nodes={min(tasks, 2)}")
     words = ("--parsable", "--requeue", *shape, "--chdir=/", "--output=/dev/null", str(job))
