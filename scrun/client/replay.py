@@ -34,7 +34,8 @@ SOCKET = "own"
 """The name of this process's socket in the record."""
 
 _GRACE = 5.0
-"""Seconds that a program has to end after a signal that ends programs (docs/reference)."""
+"""Seconds to the end after a signal that a program does not handle (see `containers.anchors`)."""
+_TWICE = 1.0
 
 _FATAL = (_signal.SIGHUP, _signal.SIGINT, _signal.SIGQUIT, _signal.SIGTERM)
 _SIGNALS = tuple({*range(1, 65)} - {9, 19, 32, 33})  # as in `scrun.client.launch`
@@ -119,6 +120,8 @@ class Replayed:
         self._listener = _socket.socket(_socket.AF_UNIX)
         self._woken, self._wakes = posix.pipe()
         self._signals: list[int] = []
+        self._first = self._killed_by = 0  # signals that end programs
+        self._ends_at = self._told_at = 0.0
 
     # Its beginning
 
@@ -356,28 +359,21 @@ class Replayed:
         late: list[_socket.socket] = []
         for fd in watched:
             poller.register(fd, select.POLLIN)
-        first = killed_by = 0
-        ends_at = 0.0
         while True:
             for number in self._signals:
-                if number == _signal.SIGWINCH:
-                    continue
-                if number in _FATAL and first:
-                    killed_by = first
-                elif number in _FATAL:
-                    first, ends_at = number, time.monotonic() + _GRACE
-                _signal.pidfd_send_signal(self.pidfd, _signal.SIGKILL if killed_by else number)
+                self._pass_on(number)
             self._signals.clear()
-            rest = max(0.0, ends_at - time.monotonic()) * 1e3 if first and not killed_by else None
+            rest = None
+            if self._ends_at and not self._killed_by:
+                rest = max(0.0, self._ends_at - time.monotonic()) * 1e3
             ready = [fd for fd, _ in poller.poll(rest)]
-            if not ready and first and not killed_by:
-                killed_by = first
-                _signal.pidfd_send_signal(self.pidfd, _signal.SIGKILL)
+            if not ready and rest is not None:
+                self._kill()
             if self.pidfd in ready:
                 status = posix.waitstatus_to_exitcode(posix.waitpid(self.pid, 0)[1])
                 self._end_keepalive()
-                if killed_by:
-                    return 128 + killed_by
+                if self._killed_by:
+                    return 128 + self._killed_by
                 return status if status >= 0 else 128 - status
             if self._woken in ready:
                 self._read_signals()
@@ -389,13 +385,34 @@ class Replayed:
                 if self._is_answered(caller := callers.pop(fd)):
                     caller.close()
                     continue
-                if first:
+                if self._ends_at:
                     late.append(caller)  # it has been told to end: in seconds there is none
                     continue
                 asking = [caller, *callers.values()]
                 if status_after := self._hand_over(parsed, asking):
                     return status_after[0]
                 caller.close()
+
+    def _pass_on(self, number: int) -> None:
+        """Pass a signal on; a second one that ends programs kills what does not handle it."""
+        if number == _signal.SIGWINCH:
+            return
+        if number == _signal.SIGTERM:
+            before, self._told_at = self._told_at, time.monotonic()
+            if self._told_at < before + _TWICE:
+                return
+        if number in _FATAL:
+            if not _handles(self.pid, number):
+                if self._first:
+                    self._kill()
+                    return
+                self._ends_at = time.monotonic() + _GRACE
+            self._first = self._first or number
+        _signal.pidfd_send_signal(self.pidfd, number)
+
+    def _kill(self) -> None:
+        self._killed_by = self._first
+        _signal.pidfd_send_signal(self.pidfd, _signal.SIGKILL)
 
     def _hand_over(self, parsed: "Parsed", asking: "list[_socket.socket]") -> "list[int]":
         """Give it to a supervisor, and be its anchor; return its exit status, or nothing."""
@@ -521,6 +538,18 @@ class Replayed:
 
 def _noted(number: int, frame: object) -> None:
     """Do nothing: `set_wakeup_fd` has written the number down."""
+
+
+def _handles(pid: int, number: int) -> bool:
+    """Do what `scrun.supervisor.shim.processes.handles` does, for crun."""
+    masks = {}
+    for line in contents(f"/proc/{pid}/status").splitlines():
+        name, _, value = line.partition(b":")
+        if name in (b"SigBlk", b"SigIgn", b"SigCgt"):
+            masks[name] = int(value, 16)
+    if masks.get(b"SigBlk", 0) >> (_signal.SIGSEGV - 1) & 1:
+        del masks[b"SigBlk"]  # it is crun at work
+    return any(mask >> (number - 1) & 1 for mask in masks.values())
 
 
 def _become_subreaper() -> None:

@@ -58,6 +58,12 @@ echo "the site's oci.conf has no RunTimeQuery"
 exit 3
 """
 
+_STATUS = """\
+pid=$( ({state}) </dev/null 2>/dev/null |
+    sed -n 's/.*"pid" *: *\\([0-9][0-9]*\\).*/\\1/p' | head -n 1)
+cat "/proc/${{pid:-0}}/status"
+"""
+
 _LIST = """\
 echo "host $(cat /proc/sys/kernel/random/boot_id) $(readlink /proc/self/ns/pid)"
 echo pids
@@ -147,6 +153,15 @@ def stats_script(state: str) -> str:
     It prints a line `units TICKS-PER-SECOND PAGE-SIZE`, and each process' `stat` (proc(5)).
     """
     return _processes(state) + _STATS
+
+
+def status_script(state: str) -> str:
+    """Write a script that prints the status (proc(5)) of the container's first process.
+
+    Args:
+        state: The runtime's command that prints the container's state, or "".
+    """
+    return _STATUS.format(state=state) if state else _UNKNOWN
 
 
 def signal_script(state: str, name: str) -> str:

@@ -1,6 +1,12 @@
-"""The supervisor's end of an anchor (see `scrun.anchor.shell`)."""
+"""The supervisor's end of an anchor (see `scrun.anchor.shell`).
+
+A fatal signal to an anchor ends what it stands for, at the latest after some seconds. But in a
+step that may be Slurm's signal: at the program's own request, long before the end, or twice. There
+a program that handles the signal goes on, as it would without scrun, and Slurm ends it.
+"""
 
 import contextlib
+import math
 import os
 import signal
 import socket
@@ -16,6 +22,7 @@ from scrun.supervisor.log.journal import Journal
 
 _GRACE = 5.0
 _LINE = 64
+_TWICE = 1.0  # 24.11 sends SIGTERM, SIGCONT and SIGTERM again at a time limit
 
 
 class Anchor:
@@ -129,6 +136,11 @@ class GetsSignals(Protocol):
         ...
 
     @property
+    def in_step(self) -> bool:
+        """Whether its anchor is in a step of Slurm's."""
+        ...
+
+    @property
     def journal(self) -> Journal:
         """Where messages about it go."""
         ...
@@ -149,6 +161,10 @@ class GetsSignals(Protocol):
         """Send a signal to it."""
         ...
 
+    async def handles(self, number: int) -> bool:
+        """Tell whether its program handles a signal; False if that is not known."""
+        ...
+
     def end(self, ending: Ending) -> None:
         """End it."""
         ...
@@ -157,25 +173,28 @@ class GetsSignals(Protocol):
 async def forward_signals(anchor: Anchor, container: GetsSignals) -> None:
     """Forward an anchor's signals to its container; when the anchor dies, end the container.
 
-    A fatal signal ends the container in any case: it is cancelled if it does not exit within some
-    seconds, or at the second such signal. A further one stops the wait for the script that stages
-    out.
+    A fatal signal ends the container: it is cancelled if it does not exit within some seconds, or
+    at the second such signal; in a step only if its program does not handle the signal. A further
+    one stops the wait for the script that stages out.
     """
     end_requested = False
+    is_repeated = repeats()
     async for number in anchor.signals():
         container.journal.write("verbose", f"the anchor received {number.name}")
         if number == signal.SIGWINCH:
             container.resized()
+        elif container.in_step and is_repeated(number):
+            continue
         elif number in FATAL and container.ending:
             if end_requested:
                 container.skip_stage_out()
             end_requested = True
-        elif number in FATAL and (end_requested or not _takes_signals(container)):
+        elif number in FATAL and not _takes_signals(container):
             end_requested = True
             container.end(killed(number, f"the anchor received {number.name}"))
         elif _takes_signals(container):
+            container.begin(partial(_pass_on, container, number, again=end_requested))
             end_requested = end_requested or number in FATAL
-            container.begin(partial(_pass_on, container, number))
     if container.phase is not Phase.STOPPED:
         container.end(killed(signal.SIGKILL, "the anchor was killed"))
 
@@ -184,13 +203,38 @@ def _takes_signals(container: GetsSignals) -> bool:
     return container.phase is Phase.RUNNING or container.about_to_run
 
 
-async def _pass_on(container: GetsSignals, number: signal.Signals) -> None:
-    over = trio.current_time() + _GRACE
-    try:
-        with trio.move_on_at(over):
-            await container.kill(number)
-    except (ScrunError, OSError) as error:
-        container.journal.write("error", f"{number.name} was not passed on: {described(error)}")
-    if number in FATAL:
-        await trio.sleep_until(over)
+def repeats() -> Callable[[int], bool]:
+    """Return what tells whether a signal is the one before once more, for a step."""
+    told = -math.inf
+
+    def is_repeated(number: int) -> bool:
+        nonlocal told
+        if number != signal.SIGTERM:
+            return False
+        before, told = told, trio.current_time()
+        return told < before + _TWICE
+
+    return is_repeated
+
+
+async def _pass_on(container: GetsSignals, number: signal.Signals, *, again: bool) -> None:
+    """Pass a signal on, and end the container if the signal is fatal, and is to do so.
+
+    Args:
+        container: The container.
+        number: The signal.
+        again: Whether it is not the first fatal one.
+    """
+    ends = number in FATAL and not (container.in_step and await container.handles(number))
+    if not (ends and again):
+        over = trio.current_time() + _GRACE
+        try:
+            with trio.move_on_at(over):
+                await container.kill(number)
+        except (ScrunError, OSError) as error:
+            text = f"{number.name} was not passed on: {described(error)}"
+            container.journal.write("error", text)
+        if ends:
+            await trio.sleep_until(over)
+    if ends:
         container.end(killed(number, f"the anchor received {number.name}"))

@@ -27,7 +27,8 @@ class LeftSession(LiveSession):
             deposit: Keeps it further; owned from now on.
         """
         anchor, stdio = Anchor(found.take(ANCHOR)), Stdio([-1, -1, -1], terminal=False)
-        super().__init__(found.facts["pid"], journal, anchor, stdio, deposit)
+        in_step = bool(found.facts.get("in_step"))
+        super().__init__(found.facts["pid"], journal, anchor, stdio, deposit, in_step=in_step)
         self._found = found
 
     async def run_on(self, job: AdoptedJob) -> None:

@@ -1,5 +1,6 @@
 """One more program in a running container, for `exec`: to its end."""
 
+import contextlib
 import signal
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -7,9 +8,9 @@ from typing import Any
 import msgspec
 import trio
 
-from scrun.core.errors import BundleError, ScrunError, described
+from scrun.core.errors import BundleError, EngineError, ScrunError, described
 from scrun.model.states import FATAL, Ending, killed, taken
-from scrun.supervisor.containers.anchors import Anchor
+from scrun.supervisor.containers.anchors import Anchor, repeats
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.engine import Job, KnowsHandlers, Program, Session
 from scrun.supervisor.core.deposits import OWN, Deposit
@@ -51,7 +52,14 @@ class LiveSession:
     """
 
     def __init__(
-        self, pid: int, journal: Journal, anchor: Anchor, stdio: Stdio, deposit: Deposit
+        self,
+        pid: int,
+        journal: Journal,
+        anchor: Anchor,
+        stdio: Stdio,
+        deposit: Deposit,
+        *,
+        in_step: bool = False,
     ) -> None:
         """Prepare; nothing runs yet.
 
@@ -61,7 +69,9 @@ class LiveSession:
             anchor: Owned from now on.
             stdio: Owned from now on.
             deposit: Keeps what it needs to outlive us; owned from now on.
+            in_step: Whether the anchor is in a step of Slurm's.
         """
+        self._in_step = in_step
         self.deposit = deposit
         self.settled = trio.Event()
         self.ending: Ending | None = None
@@ -148,30 +158,44 @@ class LiveSession:
         if "target" not in self.deposit.facts:
             self.deposit.give_up("its engine keeps nothing of it")
             return
-        self.deposit.hold({ANCHOR: self._anchor.fileno()}, pid=self._pid)
+        self.deposit.hold({ANCHOR: self._anchor.fileno()}, pid=self._pid, in_step=self._in_step)
         self.deposit.begin()
 
     async def _forward_signals(self, session: Session, nursery: trio.Nursery) -> None:
-        """Forward signals; a second fatal one, or the anchor's death, ends the program."""
+        """Forward signals; a second fatal one, or the anchor's death, ends the program.
+
+        In a step the second one does so only as in `supervisor.containers.anchors`.
+        """
         end_requested = False
+        is_repeated = repeats()
         async for number in self._anchor.signals():
             if number == signal.SIGWINCH:
                 session.resized()
-            elif number in FATAL and (end_requested or not self._runs):
+            elif self._in_step and is_repeated(number):
+                continue
+            elif number in FATAL and not self._runs:
                 self._end(killed(number))
             else:
-                nursery.start_soon(self._pass_on, session, number)
+                nursery.start_soon(self._pass_on, session, number, end_requested)
             end_requested = end_requested or number in FATAL
         self._end(killed(signal.SIGKILL))
 
-    async def _pass_on(self, session: Session, number: signal.Signals) -> None:
-        try:
-            await session.signal(number)
-        except (ScrunError, OSError) as error:
-            self._journal.write("error", f"{self._name}: {described(error)}")
-        if number in FATAL:
-            await trio.sleep(_GRACE)
+    async def _pass_on(self, session: Session, number: signal.Signals, again: bool) -> None:
+        ends = number in FATAL and not (self._in_step and await self._handles(session, number))
+        if not (ends and again):
+            try:
+                await session.signal(number)
+            except (ScrunError, OSError) as error:
+                self._journal.write("error", f"{self._name}: {described(error)}")
+            if ends:
+                await trio.sleep(_GRACE)
+        if ends:
             self._end(killed(number))
+
+    async def _handles(self, session: Session, number: int) -> bool:
+        with contextlib.suppress(EngineError):
+            return isinstance(session, KnowsHandlers) and await session.handles(number)
+        return False
 
     def _end(self, ending: Ending) -> None:
         self.ending = self.ending or ending

@@ -4,6 +4,7 @@ Every end is the same: `end` cancels the tree of `supervisor.containers.lifecycl
 reason; the levels clean up in order. The first reason counts.
 """
 
+import contextlib
 import os
 from collections.abc import Mapping
 
@@ -47,7 +48,7 @@ from scrun.supervisor.containers.notices import Notices
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.deleter import Deleter
-from scrun.supervisor.contracts.engine import Job
+from scrun.supervisor.contracts.engine import Job, KnowsHandlers
 from scrun.supervisor.contracts.first_process import FirstProcess
 from scrun.supervisor.contracts.running import RunningContainer
 from scrun.supervisor.contracts.staged import Staged
@@ -171,6 +172,11 @@ class Phases:
             return Phase.CREATING.status
         paused = (self.paused or self.suspended) and self.phase is Phase.RUNNING
         return "paused" if paused else self.phase.status
+
+    @property
+    def in_step(self) -> bool:
+        """Whether it was made in a step of Slurm's, which may end with that."""
+        return self._create_request.in_step
 
     @property
     def ending(self) -> bool:
@@ -308,6 +314,12 @@ class Phases:
                 f"container {self.id} is still being created: there is no process for "
                 f"{signal_name(number)}; TERM or KILL end it"
             )
+
+    async def handles(self, number: int) -> bool:
+        """Tell whether its program handles a signal; False if that is not known."""
+        with contextlib.suppress(EngineError):
+            return isinstance(self._job, KnowsHandlers) and await self._job.handles(number)
+        return False
 
     def _fail(self, error: Exception) -> None:
         """Set the ending from an error of the tree."""

@@ -41,6 +41,7 @@ class CreateRequest(msgspec.Struct, frozen=True):
         keeps_output: Whether it is a `run --detach`: output for a terminal is captured.
         task: The task of Slurm's that the caller is in, `JOB.STEP.TASK`; "" for none.
         template: The key of the template to leave of it (`scrun.client.template`); "": none.
+        in_step: Whether it is in a step of any kind, which Slurm signals and ends.
     """
 
     id: str
@@ -57,6 +58,7 @@ class CreateRequest(msgspec.Struct, frozen=True):
     keeps_output: bool = False
     task: str = ""
     template: str = ""
+    in_step: bool = False
 
     @property
     def is_create(self) -> bool:
@@ -166,6 +168,7 @@ def read_create_request(fields: Sequence[bytes], *commands: str) -> CreateReques
         keeps_output=parsed.command == "run" and bool(parsed.count("detach")),
         task=place.name if place.task else "",
         template=template if place.task and _KEY.fullmatch(template) else "",
+        in_step=bool(place.step),
     )
 
 

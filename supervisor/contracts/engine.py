@@ -192,10 +192,12 @@ class Session(Protocol):
 
 @runtime_checkable
 class KnowsHandlers(Protocol):
-    """A session that can tell what its program handles; optional."""
+    """A session, or a job, that can tell what its program handles; optional."""
 
     async def handles(self, number: int) -> bool:
         """Tell whether the program handles a signal; False if that is not known.
+
+        Of a container of several tasks, whether any program does.
 
         Raises:
             EngineError: Its engine has gone.

@@ -5,6 +5,7 @@ from functools import partial
 import trio
 
 from scrun.core.errors import StateError
+from scrun.core.place import place_of
 from scrun.supervisor.containers.anchors import Anchor
 from scrun.supervisor.containers.container import Container
 from scrun.supervisor.containers.live_session import LiveSession
@@ -41,7 +42,9 @@ async def execute(container: Container, call: CommandLine, anchor: Anchor, stdio
         if stdio.preserved and not hands_on(running.job):
             await container.tell_missed(stdio, ["--preserve-fds"])
         programs = container.programs
-        session = LiveSession(call.pid, running.journal, anchor, stdio, programs.deposit())
+        step = place_of(call.pid, call.child_env.environment).step
+        parts = (running.journal, anchor, stdio, programs.deposit())
+        session = LiveSession(call.pid, *parts, in_step=bool(step))
         if not programs.begin(session, partial(session.run, running.job, prepared)):
             raise StateError(f"container {container.id}: exec is not possible: it has ended")
     except BaseException:

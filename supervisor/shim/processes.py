@@ -62,9 +62,14 @@ def handles(pid: int, number: int) -> bool:
     """Tell whether a process catches, ignores or blocks a signal, so that it goes on."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
-            lines = dict(line.split(b":", 1) for line in file.read().splitlines())
+            return goes_on(file.read(), number)
     except OSError:
         return False
+
+
+def goes_on(status: bytes, number: int) -> bool:
+    """Tell whether a process with such a status (proc(5)) goes on after a signal. Pure."""
+    lines = dict(line.split(b":", 1) for line in status.splitlines())
     if lines[b"Name"].strip().startswith(b"runc:["):  # it has handlers of its own, until it execs
         return False
     blocked, *masks = (int(lines[name], 16) for name in (b"SigBlk", b"SigIgn", b"SigCgt"))

@@ -10,6 +10,7 @@ import trio
 from scrun.core.ready import ready
 from scrun.model.states import Ending, exited, taken
 from scrun.supervisor.children.processes import Child
+from scrun.supervisor.shim.processes import handles
 
 _PATIENCE = 5.0
 _BEGINNING, _RETRY = 1.0, 0.01
@@ -65,6 +66,12 @@ class HeldExec:
         with trio.move_on_after(_BEGINNING):
             while not (self.try_signal(number) or self._shell.ended):  # noqa: ASYNC110
                 await trio.sleep(_RETRY)
+
+    def handles(self, number: int) -> bool:
+        """Tell whether the program handles a signal."""
+        with _children(self._shell.pid, self._shell.pidfd) as runtimes:
+            programs = [pid for runtime in runtimes for pid in pids_of_children(runtime)]
+            return any(handles(pid, number) for pid in programs)
 
     def try_signal(self, number: int) -> bool:
         """Send SIGKILL to the program, or another signal to the runtime, which passes it on.

@@ -26,6 +26,7 @@ from scrun.supervisor.engines.local.environment import changed_environment
 from scrun.supervisor.engines.local.exits import ForeignChild
 from scrun.supervisor.engines.local.job import LocalJob, read_tail
 from scrun.supervisor.engines.local.reaper import Reaper
+from scrun.supervisor.shim.processes import handles
 from scrun.supervisor.shim.processors import bind
 
 _PATIENCE = 5.0
@@ -56,6 +57,11 @@ class RuntimeJob(LocalJob):
         """See `LocalJob`; before the start, the signal would hit the runtime's code."""
         await self._begun.wait()
         await super().signal(number)
+
+    async def handles(self, number: int) -> bool:
+        """See `supervisor.contracts.engine.KnowsHandlers`."""
+        await self._begun.wait()
+        return self._runs and self._first is not None and handles(self._first.pid, number)
 
     @property
     def _runs(self) -> bool:

@@ -28,6 +28,7 @@ from scrun.supervisor.engines.local.held_exec import (
 )
 from scrun.supervisor.engines.local.own_devices import spared
 from scrun.supervisor.engines.local.programs import Programs
+from scrun.supervisor.shim.processes import handles
 
 _PATIENCE = 5.0
 _SHELL, _STATUS = f"{OWN}shell", f"{OWN}status"
@@ -151,6 +152,15 @@ class LocalSession:
         else:
             self._runtime.signal(number)
 
+    async def handles(self, number: int) -> bool:
+        """See `supervisor.contracts.engine.KnowsHandlers`."""
+        if self._held is not None:
+            return self._held.handles(number)
+        runtime = self._runtime
+        if runtime is None or runtime.ended:
+            return False
+        return any(handles(pid, number) for pid in pids_of_children(runtime.pid))
+
     def _kill(self) -> None:
         """Kill the program; the runtime then exits with its status."""
         if self._runtime is not None:
@@ -195,6 +205,10 @@ class ResumedLocalSession:
         """See `LocalSession`."""
         if self._held is not None:
             await self._held.signal(number)
+
+    async def handles(self, number: int) -> bool:
+        """See `LocalSession`."""
+        return self._held is not None and self._held.handles(number)
 
     def resized(self) -> None:
         """See `LocalSession`."""

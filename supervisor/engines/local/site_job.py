@@ -23,11 +23,13 @@ from scrun.supervisor.engines.failures import NotMade, create_and_run, not_start
 from scrun.supervisor.engines.late import hold_step
 from scrun.supervisor.engines.local.commands import RuntimeContainer
 from scrun.supervisor.engines.local.environment import changed_environment
+from scrun.supervisor.engines.local.held_exec import pids_of_children
 from scrun.supervisor.engines.local.job import LocalJob, read_tail
 from scrun.supervisor.engines.local.own_devices import spared
 from scrun.supervisor.engines.local.session import kill_started
 from scrun.supervisor.engines.local.site_commands import OciConfCommands
 from scrun.supervisor.engines.watched import WatchedProcess
+from scrun.supervisor.shim.processes import handles
 
 _PATIENCE = 5.0
 GRACE = 1.0
@@ -73,6 +75,15 @@ class SiteJob(LocalJob):
         async with changed_environment(step.bundle, {**own, **step.variables}):
             status = await self._run(step)
         return await self._how_it_ended(status)
+
+    async def handles(self, number: int) -> bool:
+        """See `supervisor.contracts.engine.KnowsHandlers`."""
+        runtime = self._runtime
+        if runtime is None or runtime.ended:
+            return False
+        if not self._site_commands.is_container:
+            return handles(runtime.pid, number)
+        return any(handles(pid, number) for pid in pids_of_children(runtime.pid))
 
     @property
     def _log(self) -> str:

@@ -12,6 +12,7 @@ from scrun.core.errors import EngineError, StateError
 from scrun.model.states import Ending, not_run, taken
 from scrun.settings.slurm.outputs import container_variables
 from scrun.settings.slurm.versions import Features
+from scrun.supervisor.children.node_scripts import status_script
 from scrun.supervisor.children.terminal import give_a_size, write_size
 from scrun.supervisor.contracts.engine import JobRequest, NodeAnswer, Program, Session, Step
 from scrun.supervisor.core.deposits import Deposit
@@ -20,7 +21,7 @@ from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.slurm.allocation import Held
 from scrun.supervisor.engines.slurm.exits import ending_of_step, step_exit
 from scrun.supervisor.engines.slurm.inspect import inspect, labelled, read_answers
-from scrun.supervisor.engines.slurm.job_ending import ended_meanwhile
+from scrun.supervisor.engines.slurm.job_ending import ended_meanwhile, is_ending
 from scrun.supervisor.engines.slurm.layout import Layout
 from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.remote import in_directory, run_on_nodes
@@ -29,6 +30,7 @@ from scrun.supervisor.engines.slurm.signals import signal_container
 from scrun.supervisor.engines.slurm.step import SrunStep, Streams
 from scrun.supervisor.engines.slurm.tools import Tools, of_the_job
 from scrun.supervisor.engines.slurm.update import set_time_limit
+from scrun.supervisor.shim.processes import goes_on
 
 _ANSWER = 1 << 20
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -182,9 +184,20 @@ class SlurmJob:
         if number == signal.SIGKILL:
             await self._step.kill()
             return
+        if number == signal.SIGTERM and await is_ending(self._tools, self._child_env, self.id):
+            return  # a script that is told that its job ends has told us, and Slurm the step
         state = self._step.state
         await signal_container(
             self._tools, self._child_env, self._commands, state.step_id, state.running, number
+        )
+
+    async def handles(self, number: int) -> bool:
+        """See `supervisor.contracts.engine.KnowsHandlers`; True if Slurm will end it anyway."""
+        if await is_ending(self._tools, self._child_env, self.id):
+            return True
+        return any(
+            not answer.status and goes_on(answer.text.encode(), number)
+            for answer in await self.inspect(status_script)
         )
 
     async def let_end(self) -> None:

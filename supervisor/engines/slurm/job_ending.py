@@ -142,6 +142,19 @@ async def is_unknown(tools: Tools, child_env: ChildEnv, job_id: str) -> bool:
     return not known
 
 
+async def is_ending(tools: Tools, child_env: ChildEnv, job_id: str) -> bool:
+    """Return whether Slurm is ending a job's processes, and has told them so; False if in doubt.
+
+    A job is COMPLETING from before its first SIGTERM to the end of its last process.
+    """
+    if tools.squeue is None:
+        return False
+    answer = ""
+    with trio.move_on_after(_ANSWER), contextlib.suppress(OSError):
+        answer, _ = await _query(_squeue(tools.squeue, job_id), child_env)
+    return answer.partition("|")[0].strip() == "COMPLETING"
+
+
 def _squeue(squeue: str, job_id: str) -> list[str]:
     return [squeue, "--noheader", "--jobs", job_id, "--states", "all", "--Format", _FORMAT]
 

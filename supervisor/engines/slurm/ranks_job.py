@@ -313,11 +313,18 @@ class RanksJob(SlurmJob):
         self._request.journal.write("info", f"job {self.id}: a shim does not answer")
         await self._step.kill()
 
+    async def handles(self, number: int) -> bool:
+        """See `supervisor.contracts.engine.KnowsHandlers`."""
+        for task in [task for task in self._tasks if task.status is None]:
+            if await task.rank.shim.handles(task.id, number):
+                return True
+        return False
+
     async def let_end(self) -> None:
         """See `supervisor.contracts.engine.LetsEnd`."""
-        for task in [task for task in self._tasks if task.status is None]:
-            if self._first is not None and await task.rank.shim.handles(task.id, signal.SIGTERM):
-                await self._first.ended()
+        first = self._first
+        if first is not None and await self.handles(signal.SIGTERM):
+            await first.ended()
 
     async def session(self, program: Program) -> Session:
         """Prepare to run another program in the container, in its first task.

@@ -64,6 +64,11 @@ class SlurmSession:
             return taken("scrun-failure", f"the program could not be started: {reason}")
         return ending_of_step(state, ended)
 
+    async def handles(self, number: int) -> bool:
+        """See `supervisor.contracts.engine.KnowsHandlers`; what does not, the kernel ends."""
+        del number
+        return self._step.runs_now
+
     async def signal(self, number: int) -> None:
         """Send a signal to its processes: the runtime's command and the program."""
         if not await self._step.runs():

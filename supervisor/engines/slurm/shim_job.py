@@ -314,10 +314,15 @@ class ShimJob(SlurmJob):
         self._request.journal.write("info", f"{self._node}: the shim does not answer")
         await self._step.kill()
 
+    async def handles(self, number: int) -> bool:
+        """See `supervisor.contracts.engine.KnowsHandlers`."""
+        shim = await self._shim_step.shim()
+        return await shim.handles(self._place.id, number)
+
     async def let_end(self) -> None:
         """See `supervisor.contracts.engine.LetsEnd`."""
-        shim, first = await self._shim_step.shim(), self._first
-        if first is not None and await shim.handles(self._place.id, signal.SIGTERM):
+        first = self._first
+        if first is not None and await self.handles(signal.SIGTERM):
             await first.ended()
 
     async def session(self, program: Program) -> Session:

@@ -300,9 +300,22 @@ def _anchors() -> Iterator[Mutation]:
     )
     yield anchors(
         "a-second-term-is-no-other",
-        "elif number in FATAL and (end_requested or not _takes_signals(container)):",
-        "elif number in FATAL and not _takes_signals(container):",
+        "again=end_requested",
+        "again=False",
         scenario + "test_a_second_signal_to_the_anchor_is_not_waited_for",
+    )
+    tasks = "tests/integration/slurm/test_slurm_signals_of_tasks.py::"
+    yield anchors(
+        "what-handles-a-signal-ends-in-a-step-too",
+        "not (container.in_step and await container.handles(number))",
+        "True",
+        tasks + "test_they_go_on_after_signals_that_they_handle",
+    )
+    yield anchors(
+        "slurm-tells-twice",
+        "elif container.in_step and is_repeated(number):",
+        "elif False:",
+        tasks + "test_they_are_told_once_of_their_end",
     )
     yield anchors(
         "signals-go-nowhere",

@@ -128,6 +128,7 @@ class Unreachable:
     phase = Phase.RUNNING
     ending = False
     about_to_run = False
+    in_step = False
 
     def __init__(self, journal: Journal, nursery: trio.Nursery) -> None:
         self.journal = journal
@@ -148,6 +149,9 @@ class Unreachable:
             await cannot_run()
         finally:
             self.tried.set()
+
+    async def handles(self, number: int) -> bool:
+        return False
 
     def end(self, ending: Ending) -> None:
         pass
