@@ -108,6 +108,7 @@ class Record(msgspec.Struct, frozen=True):
         supervisor: The supervisor that serves the container or cleans up after it. The record's
             lock tells whether that one is still alive.
         until_delete: The job is kept only for hooks that run at `delete`.
+        goes_with_run: Nobody but a `run` deletes it, which may have ended with a step of Slurm's.
     """
 
     id: str
@@ -129,6 +130,7 @@ class Record(msgspec.Struct, frozen=True):
     format: int = 1
     supervisor: ProcessIdentity | None = None
     until_delete: bool = False
+    goes_with_run: bool = False
 
     @property
     def is_left(self) -> bool:
@@ -139,7 +141,7 @@ class Record(msgspec.Struct, frozen=True):
     def is_unfinished(self) -> bool:
         """Whether it has to be cleaned up even before somebody deletes it."""
         waits = self.until_delete and not (self.staged or self.moved)
-        return self.status != "stopped" or (self.is_left and not waits)
+        return self.status != "stopped" or self.goes_with_run or (self.is_left and not waits)
 
     @property
     def holds_job(self) -> bool:

@@ -112,15 +112,31 @@ async def undo(
     return record
 
 
-async def release(directory: str, engines: Engines, stagers: Stagers) -> None:
-    """Release what is left of a container, but keep its record; the caller holds its lock.
+async def release(directory: str, engines: Engines, stagers: Stagers, socket: str) -> None:
+    """Release what is left of a container; the caller holds its lock.
+
+    Its record is kept, unless its `run` would have deleted it, and ended with it.
+
+    Args:
+        directory: The record.
+        engines: Release the job.
+        stagers: Clean up what was staged.
+        socket: The name of this supervisor.
 
     Raises:
         ScrunError: Something may still exist.
         OSError: The record cannot be read.
     """
     _check(directory)
-    await undo(directory, engines, stagers)
+    record = await undo(directory, engines, stagers, deleting=_goes_with_run(directory))
+    if record.goes_with_run:
+        await in_thread(remove_record, directory, socket)
+
+
+def _goes_with_run(directory: str) -> bool:
+    with contextlib.suppress(ScrunError):
+        return read_record(directory).goes_with_run
+    return False
 
 
 def own_orphan(directory: str) -> int | None:

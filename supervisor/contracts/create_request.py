@@ -42,6 +42,7 @@ class CreateRequest(msgspec.Struct, frozen=True):
         task: The task of Slurm's that the caller is in, `JOB.STEP.TASK`; "" for none.
         template: The key of the template to leave of it (`scrun.client.template`); "": none.
         in_step: Whether it is in a step of any kind, which Slurm signals and ends.
+        is_kept: Whether it stays after a `run` (`--keep`).
     """
 
     id: str
@@ -59,6 +60,12 @@ class CreateRequest(msgspec.Struct, frozen=True):
     task: str = ""
     template: str = ""
     in_step: bool = False
+    is_kept: bool = False
+
+    @property
+    def goes_with_run(self) -> bool:
+        """Whether nobody but its `run` deletes it, which Slurm may end together with us."""
+        return self.in_step and self.in_foreground and not self.is_kept
 
     @property
     def is_create(self) -> bool:
@@ -169,6 +176,7 @@ def read_create_request(fields: Sequence[bytes], *commands: str) -> CreateReques
         task=place.name if place.task else "",
         template=template if place.task and _KEY.fullmatch(template) else "",
         in_step=bool(place.step),
+        is_kept=bool(parsed.count("keep")),
     )
 
 

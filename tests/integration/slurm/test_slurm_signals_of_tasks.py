@@ -181,3 +181,25 @@ def test_a_program_of_exec_goes_on(site: Site) -> None:
         told.say("up", "INT", "INT", "TERM")
         assert told.end() == 0
     site.must("delete", "--force", name, timeout=60)
+
+
+@pytest.mark.parametrize("by", ["srun ", ""])
+def test_no_record_stays_of_what_is_killed_with_its_step(site: Site, by: str) -> None:
+    """A `run` that is killed with all that is in its step deletes nothing; `list` has it done."""
+    name = f"{site.base.name}-kept"
+    kept = called(site, "run", "--keep", "--name", name, str(site.rootfs), "true")
+    script = "exec >>/said/0; echo up; exec sleep 600"
+    run = called(site, "run", str(site.rootfs), "sh", "-c", script)
+    both = f"{shlex.join(kept)}; {shlex.join(run)}"
+    with begun(site, "sh", "-c", both, by=by) as told:
+        assert len(ids(site)) == 2
+        told.cancel()
+        wait_until("the job", lambda: not cluster.slurm("squeue", "-h", "-j", told.job), 40)
+    site.must("list")
+    wait_until("the other one is gone", lambda: ids(site) == [name], 30)
+    site.must("delete", name, timeout=60)
+
+
+def ids(site: Site) -> list[str]:
+    """The containers of a site."""
+    return site.must("list", "--quiet").split()
