@@ -25,6 +25,7 @@ from scrun.oci.document import decode
 from scrun.oci.image import Image, find_image
 from scrun.pull import layout
 from scrun.pull.bar import Bar
+from scrun.pull.bounds import REMEDY
 from scrun.pull.programs import run
 from scrun.pull.reference import DIRECTORY, NAMED, SQUASHFS, Reference
 from scrun.pull.squashfs import look_into_squashfs, unpack_squashfs
@@ -245,12 +246,23 @@ class _Skopeo:
         run(
             *("skopeo", "copy", "--quiet", reference.source(of_registry), f"oci:{folder}:{_TAG}"),
             what=f"{reference.text}: skopeo cannot get it",
-            progress=lambda: bar.got(_bytes(folder)),
+            progress=lambda: bar.got(self._come_so_far(folder)),
         )
         image = find_image(f"{folder}:{_TAG}")
         facts = _Layout(reference, image, self._digest, self._request, bar)(directory, lock)
         shutil.rmtree(folder)
         return facts
+
+    def _come_so_far(self, folder: str) -> int:
+        """Return how many bytes have come.
+
+        Raises:
+            ImageError: They are more than the image may even unpack to.
+        """
+        count, most = _bytes(folder), self._request.unpacked
+        if most and count > most:
+            raise ImageError(f"{self._reference.text}: has more than {most >> 20} MiB: {REMEDY}")
+        return count
 
     def _size(self, digest: str) -> int:
         """Return how many bytes the image has, so far as it is worth to ask; else 0."""

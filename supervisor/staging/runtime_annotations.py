@@ -11,6 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from scrun.supervisor.staging.plan import Notes
 
 OBEYED = ("run.oci.", "krun.", "module.wasm.", "org.criu.")
@@ -33,12 +35,23 @@ PASSED = {
 """Those that pass, and why."""
 
 
-def fit_annotations(config: dict[str, Any], notes: Notes) -> None:
-    """Remove the annotations that a runtime on a node would obey, but for those that pass."""
+def fit_annotations(
+    config: dict[str, Any], notes: Notes, submitted: Mapping[str, str] | None = None
+) -> None:
+    """Remove the annotations that a runtime on a node would obey, but for those that pass.
+
+    Args:
+        config: The config.json, which is changed.
+        notes: What was removed.
+        submitted: Those of the config.json that a site's script has got: it is trusted with any
+            that it has added or changed. None: no script has seen them.
+    """
     annotations = config.get("annotations")
     if not annotations:
         return
     for name in [*annotations]:
+        if submitted is not None and submitted.get(name) != annotations[name]:
+            continue
         if name.startswith(OBEYED) and name not in PASSED:
             notes.drop(annotations, "annotations.", name, "an image may ask the runtime for it")
             notes.miss(f"--annotation {name}")

@@ -18,6 +18,7 @@ from scrun.settings.script import site_of
 from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.stager import Submission
+from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.files import write
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.ownership import staging_out
@@ -26,6 +27,8 @@ from scrun.supervisor.scripts.host import StagingScript, loaded
 from scrun.supervisor.scripts.process import Remote
 from scrun.supervisor.staging.mapped import remove_whoever_owns_it
 from scrun.supervisor.staging.owner import Owner, owner_of
+from scrun.supervisor.staging.plan import Notes
+from scrun.supervisor.staging.runtime_annotations import fit_annotations
 from scrun.supervisor.staging.stage_out import stage_out as clean
 from scrun.supervisor.staging.staged_bundle import directory_for, make_directory
 from scrun.supervisor.staging.view import view_of
@@ -148,12 +151,18 @@ class Scripted:
     async def describe(self, moved: Moved) -> Staged:
         """Describe the script's bundle, as far as it is visible here."""
         target = await self._engine.target(self._request.child_env)
-        shadow = self._shadow if target.link_rootfs else None
         owner = owner_of(self._request.record, "") if self._settings.staging.scratch else None
-        return await in_thread(_describe, moved, self._bundle, shadow, owner)
+        return await in_thread(_describe, moved, self._bundle, target, self._shadow, owner)
 
 
-def _describe(moved: Moved, bundle: Bundle, shadow: str | None, owner: Owner | None) -> Staged:
+def _describe(
+    moved: Moved, bundle: Bundle, target: Target, shadow: str, owner: Owner | None
+) -> Staged:
+    """Describe the script's bundle; make one of our own where the runtime is not to have that.
+
+    Raises:
+        StagingError: Its config.json is invalid, or ours cannot be made.
+    """
     name = os.path.join(moved.bundle, "config.json")
     if not os.path.exists(name):  # it may be on a file system of the nodes
         return Staged(moved.bundle, moved.root, (), tuple(bundle.config.process.args), moved)
@@ -164,22 +173,30 @@ def _describe(moved: Moved, bundle: Bundle, shadow: str | None, owner: Owner | N
         raise StagingError(f"{moved.script}: {_IN} {reason}") from error
     root = os.path.join(moved.bundle, config.root.path)
     path = moved.bundle
-    if shadow is not None and not os.path.lexists(os.path.join(path, "rootfs")):
+    notes = Notes()
+    fitted = msgspec.json.decode(msgspec.json.encode(raw))
+    if target.elsewhere:
+        fit_annotations(fitted, notes, bundle.raw.get("annotations") or {})
+    is_named = os.path.lexists(os.path.join(path, "rootfs"))
+    if notes.missed or (target.link_rootfs and not is_named):
         try:
-            _write_shadow(raw, path, root, shadow, owner)
+            _write_shadow(fitted, path, root, shadow, owner)
         except OSError as error:
             raise StagingError(f"{shadow}: {error.strerror}") from error
         path = shadow
     view = None
     if os.path.realpath(root) == os.path.realpath(bundle.rootfs):  # the engine has it there too
         view = view_of(raw, root, moved.bundle, elsewhere=True)
-    return Staged(path, root, (), tuple(config.process.args), moved, view=view)
+    return Staged(
+        path, root, tuple(notes.lines), tuple(config.process.args), moved,
+        view=view, missed=tuple(notes.missed),
+    )  # fmt: skip
 
 
 def _write_shadow(
     config: dict[str, Any], bundle: str, root: str, shadow: str, owner: Owner | None
 ) -> None:
-    """Write a bundle with a link `rootfs`, the only name that slurmstepd 22.05 knows."""
+    """Write a bundle; with a link `rootfs`, the only name that slurmstepd 22.05 knows."""
     make_directory(shadow, owner=owner)
     mounts = [
         {**mount, "source": os.path.join(bundle, mount["source"])}
@@ -189,7 +206,8 @@ def _write_shadow(
     ]
     try:
         os.symlink(os.path.realpath(root), os.path.join(shadow, "rootfs"))
-        content = msgspec.json.encode({**config, "mounts": mounts})
+        place = {**config["root"], "path": os.path.realpath(root)}
+        content = msgspec.json.encode({**config, "root": place, "mounts": mounts})
         write(os.path.join(shadow, "config.json"), content)
     except BaseException:
         clean(shadow)

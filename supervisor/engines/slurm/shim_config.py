@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from scrun.core.errors import SettingsError, StagingError, described
+from scrun.oci.config import parse
 from scrun.supervisor.contracts.engine import Step
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.local.environment import with_variables
@@ -26,6 +27,7 @@ async def container_config(shim: Shim, step: Step, node: str) -> dict[str, Any]:
         node: Where the shim is.
 
     Raises:
+        BundleError: It is invalid.
         StagingError: It cannot be read.
     """
     path = os.path.join(step.bundle, "config.json")
@@ -36,6 +38,7 @@ async def container_config(shim: Shim, step: Step, node: str) -> dict[str, Any]:
         if reply["status"]:
             raise StagingError(f"{node}: {reply['text'].strip()}") from None
         content = reply["text"].encode()
+        parse(content, f"{node}: {path}")  # whatever that node says
     except OSError as error:
         raise StagingError(f"{path}: {described(error)}") from error
     config: dict[str, Any] = with_absolute_paths(msgspec.json.decode(content), step.bundle)

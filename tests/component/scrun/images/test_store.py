@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from scrun.core.errors import ImageError
 from scrun.images.leases import Lease, lease_of
-from scrun.images.locks import Lock
-from scrun.images.store import Facts, Store
+from scrun.images.locks import Lock, locked
+from scrun.images.store import Facts, Store, find_elsewhere
 from scrun.model.identity import myself
 from tests import CHECKOUT
 
@@ -213,6 +213,41 @@ def test_a_store_of_others_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ImageError, match="File exists"):
         Store(str(tmp_path / "file"))
+
+
+def test_roots_store_is_not_everybodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else could write to it, and neither could we."""
+    owner = os.geteuid()
+    monkeypatch.setattr("scrun.images.store.replaceable", lambda path: "")
+    monkeypatch.setattr("os.geteuid", lambda: owner + 1)
+    with pytest.raises(ImageError, match=f"belongs to uid {owner}"):
+        Store(str(tmp_path / "store"))
+
+
+def test_a_further_store_that_others_write_to_is_not_read(store: Store, tmp_path: Path) -> None:
+    store.make(KEY, filled)
+    found = find_elsewhere([str(tmp_path / "missing"), store.path], KEY)
+    assert found is not None
+    assert found.directory == f"{store.path}/{KEY}"
+    os.chmod(store.path, 0o777)
+    assert find_elsewhere([store.path], KEY) is None
+
+
+def test_nothing_is_removed_while_somebody_has_the_lock(store: Store, tmp_path: Path) -> None:
+    """Who is about to lease it has looked whether it is there: then it is."""
+    store.make(KEY, filled)
+    answers: list[list[Lease]] = []
+    remover = threading.Thread(target=lambda: answers.append(store.remove(KEY)))
+    with locked(f"{store.path}/locks/{KEY}", shared=True):
+        remover.start()
+        time.sleep(0.5)
+        assert store.find(KEY)
+        assert answers == []
+        lease = lease_of(str(tmp_path), "c1")
+        assert store.lease(KEY, lease)
+    remover.join()
+    assert answers == [[lease]]
+    assert store.find(KEY)
 
 
 def test_names_are_a_store_of_their_own(store: Store) -> None:

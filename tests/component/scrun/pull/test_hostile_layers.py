@@ -130,7 +130,16 @@ def test_directories_without_permissions_can_be_removed(tmp_path: Path) -> None:
     assert not rootfs.exists()
 
 
-@pytest.mark.parametrize("digest", ["sha256:../../../../victim/file", "sha512:00", "", 5])
+@pytest.mark.parametrize(
+    "digest",
+    [
+        "sha256:../../../../victim/file",
+        f"sha256:{'0' * 64}/../../../../victim/file",
+        "sha512:00",
+        "",
+        5,
+    ],
+)
 def test_digests_are_no_paths(tmp_path: Path, digest: object) -> None:
     import json
 

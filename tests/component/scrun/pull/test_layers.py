@@ -276,6 +276,17 @@ def test_directories_that_no_entry_has_count(
     assert len(names(tmp_path / "rootfs")) < 12
 
 
+def test_too_many_bytes_of_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are in memory until the image is whole."""
+    monkeypatch.setattr("scrun.pull.bounds.Bounds.__init__.__defaults__", (1000, 2 << 20))
+    long = "/".join(["x" * 200] * 20)
+    with pytest.raises(ImageError, match="has more than 2 MiB of names of files"):
+        made(tmp_path, [member(f"{long}/{number}") for number in range(600)])
+
+
+_OF_PAX_1 = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "10"}
+
+
 @pytest.mark.parametrize(
     ("data", "told"),
     [
@@ -289,6 +300,16 @@ def test_directories_that_no_entry_has_count(
         (archive([folder("a"), member("a/.wh...")]), "a whiteout of this name makes no sense"),
         (archive([link("a", "b"), link("b", "a"), member("a/x")]), "Too many levels"),
         (archive([member("a", pax={"comment": "x" * (2 << 20)})]), "a header has 2097"),
+        (
+            archive(
+                [member("a", "xx", pax={"GNU.sparse.map": "0,1000", "GNU.sparse.size": "2000"})]
+            ),
+            "the holes of a file are unclear",
+        ),
+        (
+            archive([member("a", b"100001\n".ljust(512, b"\0"), pax=_OF_PAX_1)]),
+            "a file has too many holes",
+        ),
     ],
 )
 def test_what_is_no_layer(tmp_path: Path, data: bytes, told: str) -> None:
@@ -404,6 +425,17 @@ def test_damaged_blobs(tmp_path: Path, part: str, harm: str) -> None:
     elif harm == "device":
         path.symlink_to("/dev/zero")
     with pytest.raises(ImageError, match="get the image again"):
+        unpacked(tmp_path)
+
+
+@pytest.mark.parametrize("more", [-1, 1, 1 << 40])
+def test_a_size_that_is_another(tmp_path: Path, more: int) -> None:
+    """The digest may be right: what is announced is what was counted before it came."""
+    layout = Layout(tmp_path / "layout")
+    blob, diff_id = layout.layer(Layer(archive([member("a")])))
+    rootfs = {"rootfs": {"type": "layers", "diff_ids": [diff_id]}}
+    layout.tag(layout.manifest(rootfs, [{**blob, "size": blob["size"] + more}]), "one")
+    with pytest.raises(ImageError, match=f"has {blob['size']} bytes instead of"):
         unpacked(tmp_path)
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from scrun.core.errors import ImageError
+from scrun.images.store import Defaults
 from scrun.pull import programs
 from scrun.pull.bounds import ENTRIES
-from scrun.pull.squashfs import unpack_squashfs
+from scrun.pull.squashfs import look_into_squashfs, unpack_squashfs
 
 pytestmark = pytest.mark.covers("security the layers of an image")
 
@@ -53,3 +54,26 @@ def test_too_many_files(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match=f"has {ENTRIES + 1} files, at most {ENTRIES} are"):
         unpack_squashfs(str(path), str(tmp_path / "rootfs"), 0)
     assert not (tmp_path / "rootfs").exists()
+
+
+@pytest.mark.parametrize("link", ["environment", "etc"])
+def test_links_in_etc_lead_nowhere_outside(tmp_path: Path, link: str) -> None:
+    """Neither that of a file nor that of its directory: what it has for the program is its own."""
+    (outside := tmp_path / "outside").mkdir()
+    (outside / "environment").write_text("SECRET=1\n")
+    (content := tmp_path / "content").mkdir()
+    if link == "etc":
+        (content / "etc").symlink_to(outside)
+    else:
+        (content / "etc").mkdir()
+        (content / "etc" / "environment").symlink_to(outside / "environment")
+    path = tmp_path / "image.sqsh"
+    words = ["mksquashfs", str(content), str(path), "-quiet", "-no-progress"]
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+    for number, get in enumerate((unpacked, look_into_squashfs)):
+        defaults = get(str(path), str(tmp_path / f"rootfs-{number}"))
+        assert [word for word in defaults.env if not word.startswith("PATH=")] == []
+
+
+def unpacked(file: str, rootfs: str) -> Defaults:
+    return unpack_squashfs(file, rootfs, 0)

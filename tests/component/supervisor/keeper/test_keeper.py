@@ -16,6 +16,13 @@ from scrun.supervisor.daemon.keeper import Keeper
 from tests.harness.processes import descendants
 from tests.harness.wait import wait_until
 
+_IN_VAIN = """
+import os, sys
+with open(sys.argv[2] + "/called", "a") as file:
+    print(os.getppid(), file=file)
+sys.exit(1)
+"""
+
 # It fails once; what it has got is in a file, with what can be read there.
 _CALLED = """
 import os, sys
@@ -98,20 +105,16 @@ async def test_it_sleeps_and_has_everything_when_it_wakes() -> None:
     os.close(readable)
 
 
-@pytest.mark.parametrize("asleep", [False, True])
-def test_it_calls_until_somebody_has_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asleep: bool
-) -> None:
-    monkeypatch.setattr("scrun.supervisor.daemon.keeper._PROGRAM", _CALLED)
-    readable, writable = os.pipe()
+def killed(root: Path, pipe: int, seconds: float, *, asleep: bool = False) -> int:
+    """Begin a supervisor that keeps a pipe, and kills itself; return its pid."""
 
     async def put_away() -> None:
         deposits, told = Deposits(), trio.Event()
         deposit = deposits.new("c1")
-        deposit.hold({"own.pipe": writable}, a=1)
+        deposit.hold({"own.pipe": pipe}, a=1)
         deposit.begin()
         async with trio.open_nursery() as nursery:
-            keeper = Keeper(str(tmp_path), "@x", deposits, 60, told.set, lingers=False)
+            keeper = Keeper(str(root), "@x", deposits, seconds, told.set, lingers=False)
             nursery.start_soon(keeper.run)
             await told.wait()
             if asleep:
@@ -124,8 +127,36 @@ def test_it_calls_until_somebody_has_it(
             trio.run(put_away)
         finally:
             os._exit(1)
+    return supervisor
+
+
+@pytest.mark.parametrize("asleep", [False, True])
+def test_it_calls_until_somebody_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asleep: bool
+) -> None:
+    monkeypatch.setattr("scrun.supervisor.daemon.keeper._PROGRAM", _CALLED)
+    readable, writable = os.pipe()
+
+    supervisor = killed(tmp_path, writable, 60, asleep=asleep)
     os.close(writable)
     assert os.waitstatus_to_exitcode(os.waitpid(supervisor, 0)[1]) == -signal.SIGKILL
     with open(readable, "rb") as pipe:
         assert pipe.read() == b"xx"  # to its end: the keeper has let go
     wait_until("two calls", lambda: (tmp_path / "called").read_text() == "c1 {'a': 1}\n" * 2)
+
+
+def test_it_calls_for_some_time_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody takes it over: then what it holds ends, and it does not stay for ever."""
+    monkeypatch.setattr("scrun.supervisor.daemon.keeper._PROGRAM", _IN_VAIN)
+    readable, writable = os.pipe()
+    monkeypatch.setattr("scrun.supervisor.daemon.keeper._LIMIT", 0)
+    supervisor = killed(tmp_path, writable, 1)
+    os.close(writable)
+    os.waitpid(supervisor, 0)
+    is_over = bool(ready([readable], seconds=10)[0])
+    calls = (tmp_path / "called").read_text().split()
+    if not is_over:
+        os.kill(int(calls[0]), signal.SIGKILL)
+    os.close(readable)
+    assert is_over
+    assert len(calls) > 1

@@ -159,6 +159,24 @@ async def test_the_second_one_who_knows_is_not_taken() -> None:
         await second.aclose()
 
 
+async def test_there_is_no_second_one_beside_the_first() -> None:
+    """Who knows the secret and comes twice is not taken for one who is still to come."""
+    secret = os.urandom(32)
+    async with dialing.Listener(None, secret, Said().journal).listening() as listener:
+        call = {"port": listener.port}
+        first, second = await connection(call), await connection(call)
+        assert await prove(first, secret)
+        os.close((await listener.connected()).fd)
+        assert await prove(second, secret)
+        with trio.fail_after(10):
+            assert await second.receive_some(1) == b""
+        with trio.move_on_after(0.2) as waited:
+            await listener.connected()
+        assert waited.cancelled_caught
+        for stream in (first, second):
+            await stream.aclose()
+
+
 async def test_it_breaks_before_the_code_has_come() -> None:
     """Then the shim asks for that over srun, and is told nothing twice."""
     said = Said()

@@ -19,7 +19,8 @@ import pytest
 import trio
 
 from scrun.supervisor.children.processes import ChildEnv
-from scrun.supervisor.nodes.exact_source import PIPE, RING, ExactSource
+from scrun.supervisor.nodes.exact_source import PIPE, RING, ExactSource, Ring
+from scrun.supervisor.nodes.files import RegularFile
 from scrun.supervisor.nodes.lasting import Keeping, LastingEnds, ResumedEnds
 from scrun.supervisor.shim.frames import WINDOW
 
@@ -203,6 +204,25 @@ async def test_what_has_not_arrived_outlives_the_end() -> None:
         assert await successor.read_into(room) == 2
         assert bytes(room[:2]) == b"bc"
         assert await successor.read_into(room) == 0
+
+
+async def test_what_has_ended_does_not_begin_again(tmp_path: Path) -> None:
+    """A file may grow, and a terminal goes on after ^D: a successor reads no more, either."""
+    (path := tmp_path / "file").write_bytes(b"abc")
+    kept, room = Kept(), memoryview(bytearray(10))
+    with RegularFile(os.open(path, os.O_RDONLY)) as file:
+        source = ExactSource(file, kept.hold)
+        assert await source.read_into(room) == 3
+        assert await source.read_into(room) == 0
+        source.close()
+        with path.open("ab") as more:
+            more.write(b"more")
+        successor = ExactSource(file, kept.hold, Ring(kept.copies()[RING]))
+        successor.go_to(1)
+        assert await successor.read_into(room) == 2
+        assert await successor.read_into(room) == 0
+        successor.close()
+    kept.drop("")
 
 
 async def test_a_writer_sees_that_nobody_reads() -> None:

@@ -1,5 +1,6 @@
 """The supervisor's end of a connection: what it sends in silence, what it does not wait for."""
 
+import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 
+from scrun.supervisor.nodes.connection import BEGINS_WITH
 from scrun.supervisor.nodes.dialing import Proved
 from scrun.supervisor.nodes.link import Broken, Link, Sealing, direct_link
 from scrun.supervisor.shim.frames import DATA, QUIET
@@ -56,6 +58,25 @@ async def linked() -> AsyncIterator[End]:
         end = End(link, stream)
         nursery.start_soon(end.run)
         yield end
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_is_no_frame_has_an_end() -> None:
+    """Scripts of a site may write before the first frame, and a node that lies for ever."""
+    readable, writable = os.pipe()
+    link = Link(readable, os.open(os.devnull, os.O_WRONLY), BEGINS_WITH)
+    link._write_all = trio.sleep_forever  # type: ignore[method-assign]  # epoll(7) has no /dev/null
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def write() -> None:
+            async with trio.lowlevel.FdStream(writable) as stream:
+                while True:
+                    await stream.send_all(b"x" * (1 << 16))
+
+        with pytest.raises(Broken, match="what it sends is no frame"):
+            await link.run(lambda *_: None)
+        assert len(link.before) < 2 << 20
         nursery.cancel_scope.cancel()
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from scrun.supervisor.shim.door import MOST_UNKNOWN
-from scrun.supervisor.shim.frames import END, knock
+from scrun.supervisor.shim.frames import END, RANDOM, knock, proof
 from scrun.supervisor.shim.seals import digest
 from tests.component.supervisor.shim.conftest import MakeShim
 from tests.harness import users
@@ -169,6 +169,18 @@ def test_nothing_is_left_of_one_that_does_not_come(how: str, shim: Shim, disk: P
     assert images(disk) == set()
     assert fetch(shim, one="2") == {}
     assert "path" in send(shim, one="2")
+
+
+def test_more_than_was_announced(shim: Shim, disk: Path) -> None:
+    """It would fill the disk: what has no room in its size is not written."""
+    assert fetch(shim, size=1000) == {}
+    [stream] = shim.streams("image").values()
+    number = shim.ask("receive", id="1", stream=stream, digest=DIGEST)
+    shim.write(stream, CONTENT[:60_000])
+    assert "more came than was to" in shim.answer(number)["error"]
+    assert (disk / "scrun-images-0" / "a.part").stat().st_size <= 1000
+    assert shim.call("leave", id="1") == {}
+    assert images(disk) == set()
 
 
 def test_what_a_killed_shim_left_goes(make_shim: MakeShim, disk: Path) -> None:
@@ -347,6 +359,25 @@ def test_its_stream_is_closed_when_it_cannot_be_written(shim: Shim) -> None:
     assert "was killed" in shim.answer(number)["error"]
     shim.write(stream, CONTENT)
     assert stream in shim.closed
+
+
+@pytest.mark.covers("security connect to the port at which an image is passed on")
+@pytest.mark.parametrize("says", [b"x" * RANDOM, b""])
+def test_who_has_heard_how_it_begins_gets_nothing(nodes: list[Shim], says: bytes) -> None:
+    """A proof is not what was said before, nor anything else than the proof."""
+    first, *_ = nodes
+    assert fetch(first) == {}
+    send(first)
+    secret = os.urandom(32)
+    addresses = first.call("serve", id="1", secret=secret.hex(), peers=1)["addresses"]
+    begins = knock(secret, os.urandom(RANDOM // 2))
+    with socket.create_connection(tuple(addresses[-1]), 10) as sock:
+        sock.sendall(begins)
+        theirs = sock.recv(RANDOM, socket.MSG_WAITALL)
+        assert len(theirs) == RANDOM
+        sock.sendall(says or proof(secret, b"supervisor", begins + theirs))
+        with contextlib.suppress(ConnectionResetError):
+            assert sock.recv(1) == b""
 
 
 @pytest.mark.covers("security connect to the port at which an image is passed on")

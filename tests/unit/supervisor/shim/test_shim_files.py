@@ -12,8 +12,6 @@ from scrun.supervisor.shim.words import Refused
 from scrun.supervisor.staging.on_node import making_in
 from tests.harness.program import run_program
 
-pytestmark = pytest.mark.covers("security replace what is in a node's TMPDIR")
-
 Spoil = Callable[[Path], object]
 
 SPOILS: dict[str, Spoil] = {
@@ -43,6 +41,7 @@ def tmpdir(tmp_path: Path, depth: int = 0) -> tuple[Path, Path]:
     return path, [path, *path.parents][depth]
 
 
+@pytest.mark.covers("security replace what is in a node's TMPDIR")
 @pytest.mark.parametrize("depth", [0, 1, 2])
 @pytest.mark.parametrize("kind", SPOILS)
 @pytest.mark.by_root
@@ -98,6 +97,13 @@ def test_who_else_owns_a_directory(tmp_path: Path, uid: int) -> None:
     path.mkdir(0o700)
     os.chown(path, uid, -1)
     assert files.is_private(str(path)) is (uid == os.geteuid())
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o710, 0o701])
+def test_what_others_may_enter_is_not_private(tmp_path: Path, mode: int) -> None:
+    (path := tmp_path / "private").mkdir()
+    path.chmod(mode)
+    assert not files.is_private(str(path))
 
 
 def test_a_link_is_no_private_directory(tmp_path: Path) -> None:

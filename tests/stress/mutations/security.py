@@ -1,0 +1,282 @@
+"""Deliberate faults of what keeps strangers, hostile images and lying nodes out. Pure."""
+
+from collections.abc import Iterator
+
+from tests.stress.mutations.mutation import Faults, Mutation
+
+_UNIT = "tests/unit/"
+_PARTS = "tests/component/"
+_USED = "            if held := self.users(key):\n                return held\n            trash"
+_SHIM, _NODES = "supervisor/shim/", "supervisor/nodes/"
+
+
+def faults() -> Iterator[Mutation]:
+    """All of them."""
+    yield from _strangers()
+    yield from _nodes()
+    yield from _on_nodes()
+    yield from _layers()
+    yield from _files_of_images()
+    yield from _store()
+    yield from _others_here()
+
+
+def _strangers() -> Iterator[Mutation]:
+    cache = _PARTS + "supervisor/shim/test_cache.py::"
+    yield Faults(_SHIM + "door.py", cache + "test_who_has_heard_how_it_begins_gets_nothing")(
+        "a-stranger-gets-the-image",
+        'if not compare_digest(said, proof(self._secret, b"shim", visitor.both)):',
+        "if False:",
+    )
+    yield Faults(_SHIM + "courier.py", cache + "test_more_than_was_announced")(
+        "more-bytes-than-were-announced", "if len(data) > self._size - self._there:", "if False:"
+    )
+    yield Faults(_SHIM + "cache.py", cache + "test_a_bad_name_is_refused")(
+        "an-image-of-any-path", 'if "/" in name or name.startswith("."):', "if False:"
+    )
+    yield Faults(_NODES + "dialing.py", _PARTS + "supervisor/nodes/test_dialing.py")(
+        "a-second-connection-beside-the-first", "if not self._left:", "if False:"
+    )
+    yield Faults("supervisor/engines/slurm/engine.py", _UNIT + "supervisor/engines/slurm")(
+        "a-port-where-slurm-encrypts", "found = Direct(not encrypted,", "found = Direct(True,"
+    )
+
+
+def _nodes() -> Iterator[Mutation]:
+    dialing = _PARTS + "supervisor/nodes/test_dialing.py"
+    connection = Faults(_NODES + "connection.py", dialing)
+    yield connection(
+        "the-code-is-asked-for-again-and-again",
+        "if self._hello.came or link is self._asked_over:",
+        "if False:",
+    )
+    yield connection(
+        "frames-in-the-wrong-place", "elif link is not self._table.link:", "elif False:"
+    )
+    yield connection(
+        "any-protocol-is-spoken", "if hello.protocol != PROTOCOL:", "if False:",
+        _PARTS + "supervisor/nodes",
+    )  # fmt: skip
+    yield Faults(_SHIM + "streams.py", _UNIT + "supervisor/shim/test_shim_streams.py")(
+        "input-beyond-the-window-is-kept",
+        "if len(self._pending) + len(data) > WINDOW:",
+        "if False:",
+    )
+    yield Faults(_NODES + "exact_source.py", _PARTS + "supervisor/nodes/test_exact_source.py")(
+        "the-end-of-input-is-not-noted", "self._words[_ENDED] = 1", "pass"
+    )
+    yield Faults(_NODES + "link.py", _PARTS + "supervisor/nodes/test_link.py")(
+        "words-before-frames-without-end",
+        "if at < 0 and len(self.before) > _MOST_BEFORE:",
+        "if False:",
+    )
+    yield Faults("supervisor/keeper/main.py", _PARTS + "supervisor/keeper/test_keeper.py")(
+        "successors-are-called-for-ever",
+        "if time.clock_gettime(time.CLOCK_BOOTTIME) - began > seconds:",
+        "if False:",
+    )
+    yield Faults(
+        "supervisor/containers/adoption.py", _PARTS + "supervisor/containers/test_adoption.py"
+    )("a-stopped-record-is-adopted", 'if record.status == "stopped":', "if False:")
+
+
+def _on_nodes() -> Iterator[Mutation]:
+    unit = _UNIT + "supervisor/shim/test_shim_files.py"
+    files = Faults(_SHIM + "files.py", unit)
+    yield files(
+        "who-owns-a-private-directory-does-not-matter",
+        "return private and status.st_uid == os.geteuid()",
+        "return private",
+    )
+    yield files("a-private-directory-is-open", " and stat.S_IMODE(status.st_mode) == 0o700", "")
+    yield files("others-may-write-on-a-node", "shared = status.st_mode & 0o022", "shared = False")
+    yield files(
+        "owners-on-a-node-do-not-matter",
+        "if shared or not (status",
+        "if shared or not (1 or status",
+    )
+    yield files(
+        "directories-above-on-a-node-do-not-matter", "path = os.path.dirname(path)", 'path = "/"'
+    )
+    yield files(
+        "the-shims-place-is-not-judged",
+        "return _make_in(own_only(folder))",
+        "return _make_in(folder)",
+    )
+    yield files("what-was-left-is-not-judged", "folder = own_only(given)", "folder = given")
+    yield files(
+        "others-may-enter-the-shims-directory",
+        "os.mkdir(path, 0o700)\n        except FileExistsError:\n            continue",
+        "os.mkdir(path, 0o755)\n        except FileExistsError:\n            continue",
+    )
+    yield Faults(_SHIM + "room.py", unit)(
+        "the-place-of-images-is-not-judged",
+        "os.path.join(own_only(folder),",
+        "os.path.join(folder,",
+    )
+    yield Faults("supervisor/staging/on_node.py", unit)(
+        "where-a-container-writes-is-not-judged", "! -perm -020 ! -perm -002", "-perm -000"
+    )
+
+
+def _layers() -> Iterator[Mutation]:
+    hostile = _PARTS + "scrun/pull/test_hostile_layers.py"
+    layers = _PARTS + "scrun/pull/test_layers.py"
+    tree = Faults("scrun/pull/tree.py", hostile)
+    yield tree(
+        "a-name-leads-out",
+        'raise ImageError(f"{os.fsdecode(name)!r} leads out of the image")',
+        "found = [b'..']",
+        layers,
+    )
+    yield tree(
+        "what-is-there-is-written-to", "os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW",
+        "os.O_WRONLY | os.O_CREAT", hostile, layers,
+    )  # fmt: skip
+    yield tree(
+        "a-hard-link-leads-out",
+        'there = open_inside(self._root, b"/".join(folder))',
+        'there = os.open(b"/".join(folder) or b".", os.O_PATH, dir_fd=self._root)',
+    )
+    yield tree(
+        "implied-directories-do-not-count", "        self._bounds.folder()\n        os.mkdir",
+        "        os.mkdir", layers,
+    )  # fmt: skip
+    yield tree(
+        "directories-of-volumes-do-not-count",
+        "                self._bounds.folder()\n            try:",
+        "            try:",
+        layers,
+    )
+    yield tree(
+        "an-image-has-notes-for-overlays",
+        "        if not name.startswith(_LEFT_OUT):\n            with _unless_refused():\n"
+        "                os.setxattr",
+        "        if True:\n            with _unless_refused():\n                os.setxattr",
+        layers,
+    )
+    yield Faults("scrun/core/trees.py", hostile)(
+        "directories-of-layers-may-be-links", "os.O_DIRECTORY | os.O_NOFOLLOW", "os.O_DIRECTORY"
+    )
+    bounds = Faults("scrun/pull/bounds.py", layers)
+    yield bounds("any-number-of-bytes", "if self._left < 0 and self._size:", "if False:")
+    yield bounds("any-number-of-files", "if self._entries_left < 0:", "if False:")
+    yield bounds("any-bytes-of-names", "if self._names_left < 0:", "if False:")
+    yield bounds("any-depth", "if depth > DEPTH:", "if False:")
+    yield Faults("scrun/pull/layers.py", layers)(
+        "another-layer-than-the-image-has", "if (digest := ahead.digest) != diff_id:",
+        "if not (digest := ahead.digest):",
+    )  # fmt: skip
+    layout = Faults("scrun/pull/layout.py", layers)
+    yield layout(
+        "another-blob-than-its-name-says",
+        'if sha.hexdigest() != digest.removeprefix("sha256:"):',
+        "if False:",
+    )
+    yield layout("a-blob-of-any-size", "if size != wanted:", "if False:")
+    yield layout(
+        "a-digest-is-a-path", "_DIGEST.fullmatch(digest)", "_DIGEST.match(digest)", hostile
+    )
+    tar = Faults("scrun/pull/tar.py", layers)
+    yield tar("headers-of-any-size", "if not 0 <= size <= _MOST_OF_HEADER:", "if False:")
+    yield tar(
+        "holes-beyond-what-is-stored",
+        "if end > entry.size or total > stored",
+        "if end > entry.size",
+    )
+    yield tar("any-number-of-holes", "if count > _MOST_PIECES:", "if False:")
+    yield tar("any-letter-is-a-kind", "if entry.kind not in _KNOWN:", "if False:")
+
+
+def _files_of_images() -> Iterator[Mutation]:
+    inside = Faults("scrun/core/inside.py", _UNIT + "scrun/oci/test_users.py")
+    yield inside(
+        "links-lead-out-of-an-image",
+        '_go_back(way, 1 if target.startswith(b"/") else len(way) - 1)',
+        'return os.open(target, os.O_PATH) if target[:1] == b"/" else os.dup(root)',
+    )
+    yield inside("a-file-of-any-size", "if len(content) > limit:", "if False:")
+    yield Faults("scrun/core/paths.py", _UNIT + "scrun/oci/test_users.py")(
+        "a-fifo-of-an-image-is-opened",
+        "if not stat.S_ISREG(posix.fstat(found).st_mode):",
+        "if False:",
+    )
+    squashfs = Faults("scrun/pull/squashfs.py", _PARTS + "scrun/pull/test_squashfs.py")
+    yield squashfs(
+        "links-in-etc-of-a-squashfs-are-followed",
+        'return read_inside(root, f"etc/{name}".encode(), 1 << 20)',
+        'return open(os.path.join(rootfs, "etc", name), "rb").read()',
+    )
+    yield squashfs("a-squashfs-of-any-number-of-files", "if count > ENTRIES:", "if False:")
+    programs = Faults("scrun/pull/programs.py", _PARTS + "scrun/pull/test_layers.py")
+    yield programs(
+        "programs-of-pull-outlive-scrun", '"--pdeathsig", "KILL"', '"--pdeathsig", "CONT"'
+    )
+    yield programs(
+        "programs-of-pull-hang-for-ever",
+        "elif time.monotonic() - since >= PATIENCE:",
+        "elif time.monotonic() - since >= PATIENCE + 60:",
+    )
+    yield programs(
+        "unsquashfs-writes-any-number-of-bytes",
+        "if most and moved is not None and _written(moved) > most:",
+        "if False:",
+        _PARTS + "scrun/pull/test_squashfs.py",
+    )
+    yield Faults("scrun/pull/get.py", _PARTS + "scrun/pull/test_get.py")(
+        "a-registry-may-have-another-digest",
+        "if reference.digest and digest != reference.digest:",
+        "if False:",
+    )
+    yield Faults(
+        "supervisor/staging/runtime_annotations.py",
+        _UNIT + "supervisor/staging/test_staging_policy.py",
+    )("an-image-gives-krun-orders", '"krun.", ', "")
+    yield Faults("scrun/core/text.py", _UNIT + "scrun/core")(
+        "what-moves-the-cursor-is-shown",
+        "def printable(text: str) -> str:\n",
+        "def printable(text: str) -> str:\n    return text\n\n\ndef _nobody(text: str) -> str:\n",
+    )
+
+
+def _store() -> Iterator[Mutation]:
+    store = Faults("scrun/images/store.py", _PARTS + "scrun/images/test_store.py")
+    yield store(
+        "an-image-is-removed-without-the-lock",
+        f"with locked(self._lock(key)):\n{_USED}",
+        f"with contextlib.nullcontext():\n{_USED}",
+    )
+    yield store("any-word-is-a-key", "if not _KEY.fullmatch(key):", "if False:")
+    yield store("a-store-of-somebody-else", "if status.st_uid != os.geteuid():", "if False:")
+    yield store(
+        "a-store-that-others-write-to", "if reason := replaceable(path):", 'if reason := "":'
+    )
+    yield store("any-store-is-read", "if replaceable(directory):", "if False:")
+
+
+def _others_here() -> Iterator[Mutation]:
+    wire = Faults("scrun/protocol/wire.py", _UNIT + "scrun/protocol/test_wire.py")
+    yield wire("30000-s-for-an-answer", "_ANSWER = 30\n", "_ANSWER = 30000\n")
+    yield wire("an-answer-of-any-length", "if size > REPLY:", "if False:")
+    yield Faults("supervisor/daemon/receiving.py", _PARTS + "scrun/protocol/test_connecting.py")(
+        "nobody-is-one-of-us",
+        "if uid == _NOBODY:",
+        "if False:",
+    )
+    own = Faults("scrun/core/own_directory.py", _UNIT + "scrun/core", _PARTS + "scrun/core")
+    yield own(
+        "a-root-directory-of-somebody-else", "if status.st_uid != os.geteuid():", "if False:"
+    )
+    yield own("a-root-directory-for-all", "if status.st_mode & 0o022:", "if False:")
+    private = Faults(
+        "supervisor/core/private.py", _PARTS + "supervisor/staging/test_staged_bundle.py"
+    )
+    yield private(
+        "a-staged-bundle-in-a-place-of-somebody-elses",
+        "not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid()",
+        "False",
+    )
+    yield private("a-staged-bundle-beside-what-is-there", "if os.listdir(directory):", "if False:")
+    yield Faults("scrun/client/console.py", _UNIT + "scrun/client")(
+        "a-terminal-for-anybody", "if wire.peer_uid(sock) != 0:", "if False:"
+    )

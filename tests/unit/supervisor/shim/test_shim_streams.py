@@ -1,0 +1,67 @@
+"""What a shim takes of a supervisor that sends more than it was allowed."""
+
+import os
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from scrun.supervisor.shim.frames import CLOSED, CREDIT, DATA, END, WINDOW, BrokenFrame
+from scrun.supervisor.shim.link import Link
+from scrun.supervisor.shim.loop import Loop
+from scrun.supervisor.shim.streams import Streams
+
+pytestmark = pytest.mark.usefixtures("no_descriptor_stays")
+
+NUMBER = 7
+
+
+class Sent:
+    """What stands for a connection.
+
+    Attributes:
+        frames: The kinds of what was sent.
+    """
+
+    is_long = False
+
+    def __init__(self) -> None:
+        self.frames: list[int] = []
+
+    def send(self, kind: int, stream: int = 0, payload: bytes = b"") -> None:
+        del payload
+        assert stream == NUMBER
+        self.frames.append(kind)
+
+
+@pytest.fixture
+def sink() -> Iterator[tuple[Streams, Sent, int]]:
+    """A container that does not read its input, and the end from which it could."""
+    loop, sent = Loop(), Sent()
+    streams = Streams(loop, cast(Link, cast(Any, sent)))
+    readable, writable = os.pipe()
+    streams.sink(NUMBER, writable)
+    yield streams, sent, readable
+    streams.close_sink(NUMBER)
+    os.close(readable)
+    loop._epoll.close()
+
+
+def test_input_beyond_the_window(sink: tuple[Streams, Sent, int]) -> None:
+    """What its pipe does not take waits in the shim's memory, which is the job's."""
+    streams, sent, _ = sink
+    streams.dispatch(DATA, NUMBER, bytes(WINDOW))
+    assert set(sent.frames) <= {CREDIT}
+    with pytest.raises(BrokenFrame, match="stream 7: more than its window"):
+        streams.dispatch(DATA, NUMBER, bytes(WINDOW))
+
+
+def test_input_after_its_end(sink: tuple[Streams, Sent, int]) -> None:
+    """Its end comes when all before it is written, and then nothing of that number is known."""
+    streams, sent, readable = sink
+    streams.dispatch(DATA, NUMBER, b"abc")
+    streams.dispatch(END, NUMBER, b"")
+    assert os.read(readable, 10) == b"abc"
+    assert os.read(readable, 10) == b""
+    streams.dispatch(DATA, NUMBER, bytes(2 * WINDOW))
+    assert CLOSED not in sent.frames
