@@ -204,7 +204,7 @@ def _kind(kind: inspected.Type) -> str:
 def settings_variables() -> dict[str, str]:
     """Return the variables that stand above scrun.toml, with the key that they are for."""
     found = {}
-    for variable, setting in load._ENVIRONMENT.items():
+    for variable, setting in load.OF_SETTINGS.items():
         section, _, key = setting.rpartition(".")
         found[variable] = f"`{key}` in `[{section}]`" if section else f"`{key}`"
     return found

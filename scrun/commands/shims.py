@@ -30,6 +30,7 @@ from scrun.pull.pyxis import (
     container_options,
     exported,
     is_unknown,
+    name_of,
     of_the_job,
     options_of,
     requests_of,
@@ -159,13 +160,17 @@ def _srun(call: Call, words: "list[str]", parsed: Parsed) -> int:
     os.environ.update(requests_of(call.others, os.environ, salloc))
     if not (job_of(os.environ) or "SCRUN_JOB_NAME" in os.environ or not call.command):
         os.environ["SCRUN_JOB_NAME"] = os.path.basename(call.command[0])  # as srun does
-    options, image = _run_options(call)
-    name, _, how = call.container.get("container-name", "").partition(":")
-    if name and how in ("", "auto", "exec") and (how == "exec" or _is_running(name, parsed)):
+    name, how = name_of(call.container)
+    runs = bool(name) and _is_running(name, parsed)
+    if name and how == "create" and (runs or _is_there(name, parsed)):
+        raise UsageError(
+            f"--container-name={name}:create: it is there already: leave :create out, or "
+            f"'scrun image remove name:{name}'"
+        )
+    options, image = _run_options(call, beside=runs)
+    if name and how in ("auto", "exec") and (how == "exec" or runs):
         line = ["exec", name, *call.command]
     else:
-        if how == "create":
-            _forget(name, parsed)
         line = ["run", *options, image, *call.command]
     files = _redirected(call, runs=line[0] == "run")
     if here().task and "engine" not in parsed.options:
@@ -242,8 +247,8 @@ def _run_here(line: "list[str]", files: Redirected) -> int:
         files.discard()
 
 
-def _run_options(call: Call) -> "tuple[list[str], str]":
-    options, image = options_of(call.container, (os.getuid(), os.getgid()))
+def _run_options(call: Call, *, beside: bool) -> "tuple[list[str], str]":
+    options, image = options_of(call.container, (os.getuid(), os.getgid()), beside=beside)
     everything, besides = exported(call.others)
     if not everything:
         options.remove("--all-env")
@@ -259,10 +264,11 @@ def _is_running(name: str, parsed: Parsed) -> bool:
     return has_record(f"{record_root(parsed)}/{name}")
 
 
-def _forget(name: str, parsed: Parsed) -> None:
+def _is_there(name: str, parsed: Parsed) -> bool:
+    """Tell whether files are kept under a name."""
     from scrun.client.images import open_store
 
-    open_store(parsed).store.names().remove(name)
+    return open_store(parsed).store.names().find(name) is not None
 
 
 def _batch(call: Call, words: "list[str]", parsed: Parsed) -> int:

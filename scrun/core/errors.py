@@ -250,11 +250,20 @@ def shortened(message: str) -> str:
     return f"{message[:half]} [...] {message[-half:]}"
 
 
+_ALIKE, _BEGINNING = 0.75, 3
+
+
 def closest(word: str, known: "Iterable[str]") -> str:
-    """Return the known word that is most like a misspelled one, or ""."""
+    """Return the known word that is most like a misspelled one, or "".
+
+    The first letter is seldom wrong, and a beginning is enough: `cpus` is no misspelled `gpus`.
+    """
     import difflib  # takes half a millisecond, and only errors need it
 
-    return next(iter(difflib.get_close_matches(word, known, n=1)), "")
+    alike = [one for one in known if one[:1] == word[:1]]
+    begun = (one for one in alike if len(word) >= _BEGINNING <= len(one))
+    begins = (one for one in begun if one.startswith(word) or word.startswith(one))
+    return next(iter(difflib.get_close_matches(word, alike, 1, _ALIKE)), "") or next(begins, "")
 
 
 def leaves(error: BaseException) -> "Iterator[BaseException]":
@@ -266,6 +275,9 @@ def leaves(error: BaseException) -> "Iterator[BaseException]":
         yield error
 
 
+OF_PLUGINS: "set[str]" = set()
+"""The packages of the plugins that this process has loaded."""
+
 _REMEDIES = {
     "EAGAIN": "the user has as many processes as permitted (ulimit -u)",
     "EMFILE": "it may not have more (ulimit -n)",
@@ -275,10 +287,15 @@ _REMEDIES = {
 }
 
 
-def described(error: BaseException) -> str:
+def described(error: BaseException, *, foreign: bool = False) -> str:
     """Describe an error in one line for the user; it may be a group or an OSError.
 
-    Any other error is a fault of scrun itself, and is called an internal error.
+    Any other error is a fault of scrun itself, and is called an internal error; or one of a
+    plugin, which is named.
+
+    Args:
+        error: The error.
+        foreign: Whether it is a plugin's, which the message names already.
     """
     found = list(leaves(error))
     leaf = next((leaf for leaf in found if isinstance(leaf, ScrunError)), found[0])
@@ -293,4 +310,19 @@ def described(error: BaseException) -> str:
         remedy = _REMEDIES.get(errno.errorcode.get(leaf.errno or 0, ""), "")
         text = shortened(": ".join([*([", ".join(names)] if names else []), leaf.strerror]))
         return f"{text}; {remedy}" if remedy else text
-    return shortened(f"internal error: {type(leaf).__name__}: {leaf}")
+    text = f"{type(leaf).__name__}: {leaf}"
+    if foreign:
+        return shortened(text)
+    plugin = _raised_by(leaf)
+    return shortened(f"plugin's module {plugin}: {text}" if plugin else f"internal error: {text}")
+
+
+def _raised_by(error: BaseException) -> str:
+    """Return the package of a plugin's whose code has raised an error; "" if it is ours."""
+    found = ""
+    traceback = error.__traceback__
+    while traceback is not None:
+        name = str(traceback.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+        found = name if name in OF_PLUGINS else found
+        traceback = traceback.tb_next
+    return found

@@ -41,6 +41,7 @@ _WITHOUT = frozenset(
 )  # fmt: skip
 _BY_OPTION = {request.option.removeprefix("--"): name for name, request in TABLE.items()}
 _BY_OPTION |= {"chdir": "SCRUN_WORKING_DIR", "switches": "SCRUN_REQ_SWITCH"}
+_OF_ROOT = "/root"
 _NAMED = ("auto", "create", "exec", "no_exec")
 _INTERPRETERS = ("sh", "bash", "dash", "ksh", "zsh", "python", "python3")
 
@@ -173,21 +174,34 @@ def image_of(text: str) -> str:
     return f"docker://{rest}"
 
 
-def options_of(container: Mapping[str, str], ids: tuple[int, int]) -> tuple[list[str], str]:
+def name_of(container: Mapping[str, str]) -> tuple[str, str]:
+    """Return the name of `--container-name`, and what may be done with one that is there.
+
+    Raises:
+        UsageError: pyxis does not know that.
+    """
+    name, colon, how = container.get("container-name", "").partition(":")
+    if colon and how not in _NAMED:
+        raise UsageError(f"--container-name={name}:{how}: {how!r} is none of {', '.join(_NAMED)}")
+    return name, how or "auto"
+
+
+def options_of(
+    container: Mapping[str, str], ids: tuple[int, int], *, beside: bool = False
+) -> tuple[list[str], str]:
     """Return the options of `scrun run`, and its image.
 
     Args:
         container: pyxis' options.
         ids: The caller's uid and gid.
+        beside: Whether it uses the files of a container that runs under that name.
 
     Raises:
         UsageError: There is neither an image nor a name.
     """
-    name, colon, how = container.get("container-name", "").partition(":")
-    if colon and how not in _NAMED:
-        raise UsageError(f"--container-name={name}:{how}: {how!r} is none of {', '.join(_NAMED)}")
+    name, _ = name_of(container)
     image = image_of(container["container-image"]) if container.get("container-image") else ""
-    if not image:
+    if not image or beside:
         if not name:
             raise UsageError("--container-image is missing: name an image")
         image = f"name:{name}"
@@ -198,11 +212,14 @@ def options_of(container: Mapping[str, str], ids: tuple[int, int]) -> tuple[list
         words += ["--user", "{}:{}".format(*ids)]
     if "container-entrypoint" not in container:
         words.append("--no-entrypoint")
-    if name:
+    if name and not beside:
         words += ["--writable", "--name", name]
     elif "container-readonly" in container:
         words.append("--read-only")
-    if "container-mount-home" in container:
+    if "container-mount-home" in container and "container-remap-root" in container:
+        # where the image's root has it, as enroot does
+        words += ["--mount", f"~:{_OF_ROOT}", "--env", f"HOME={_OF_ROOT}"]
+    elif "container-mount-home" in container:
         words.append("--home")
     for option, ours in (("container-mounts", "--mount"), ("container-env", "--env")):
         for part in _parts(container, option):

@@ -303,6 +303,9 @@ class Lifecycle(Phases):
             self._has_lost_changes(error)
 
     async def _tell_missed(self, job: Job, staged: Staged) -> None:
+        for name, meant in self._create_request.misspelled:
+            self._stdio.say(f"{name} has no effect: is it {meant}?")
+            await self._stdio.said()
         missed = list(staged.missed)
         if self._stdio.preserved and not hands_on(job):
             missed.append("--preserve-fds")

@@ -12,6 +12,7 @@ from scrun.core.place import place_of
 from scrun.core.templates import VARIABLE
 from scrun.settings.file.load import LEVELS, Log, Settings, load, merge
 from scrun.settings.oci_conf.site import with_site_levels
+from scrun.settings.variables import misspelled
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.core.limits import processors_of, soft_limits
 from scrun.supervisor.log.journal import Shown
@@ -43,6 +44,7 @@ class CreateRequest(msgspec.Struct, frozen=True):
         template: The key of the template to leave of it (`scrun.client.template`); "": none.
         in_step: Whether it is in a step of any kind, which Slurm signals and ends.
         is_kept: Whether it stays after a `run` (`--keep`).
+        misspelled: The caller's variables that nobody reads, each with what was probably meant.
     """
 
     id: str
@@ -61,6 +63,7 @@ class CreateRequest(msgspec.Struct, frozen=True):
     template: str = ""
     in_step: bool = False
     is_kept: bool = False
+    misspelled: tuple[tuple[str, str], ...] = ()
 
     @property
     def goes_with_run(self) -> bool:
@@ -162,6 +165,7 @@ def read_create_request(fields: Sequence[bytes], *commands: str) -> CreateReques
         settings = msgspec.structs.replace(settings, engine="local")
     return CreateRequest(
         id=parsed.id or "",
+        misspelled=tuple(misspelled(environment)),
         bundle=os.path.normpath(os.path.join(here, parsed.text("bundle") or ".")),
         config_file=os.path.join(here, config_file) if config_file else None,
         directory=here,

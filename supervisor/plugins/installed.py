@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import msgspec
 
-from scrun.core.errors import PluginUnavailable, closest, described
+from scrun.core.errors import OF_PLUGINS, PluginUnavailable, closest, described
 from scrun.core.version import VERSION as SCRUN_VERSION
 from scrun.supervisor.contracts import plugin as api
 
@@ -115,6 +115,8 @@ def load(installed: Installed) -> api.Plugin:
     if not is_type(installed.type):
         raise PluginUnavailable(f"{installed}: not a plugin type: use engine/NAME or stage/NAME")
     module, _, attribute = installed.entry_point.partition(":")
+    if installed.type not in _BUILT_IN:
+        OF_PLUGINS.add(module.partition(".")[0])
     try:
         plugin: Any = importlib.import_module(module)
         for part in filter(None, attribute.split(".")):
@@ -125,7 +127,7 @@ def load(installed: Installed) -> api.Plugin:
             "scrun; install it there"
         ) from error
     except (Exception, SystemExit) as error:
-        reason = f"cannot be loaded: {described(error)}"
+        reason = f"cannot be loaded: {described(error, foreign=True)}"
         raise PluginUnavailable(f"{installed}: {reason}; ask its author") from error
     if complaint := check(installed.type, plugin):
         raise PluginUnavailable(f"{installed}: {complaint}")

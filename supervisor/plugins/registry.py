@@ -73,7 +73,7 @@ class Plugins:
             try:
                 result = init()
             except (Exception, SystemExit) as error:
-                reason = f"its init failed: {described(error)}"
+                reason = f"its init failed: {described(error, foreign=True)}"
                 raise PluginUnavailable(f"{installed}: {reason}") from error
             if isinstance(result, int) and result:  # as of a plugin of Slurm's
                 raise PluginUnavailable(f"{installed}: its init failed: it returned {result:d}")
@@ -94,7 +94,7 @@ class Plugins:
                 try:
                     await in_thread(fini, abandon=True)
                 except (Exception, SystemExit) as error:
-                    wrong[full] = f"its fini failed: {described(error)}"
+                    wrong[full] = f"its fini failed: {described(error, foreign=True)}"
             if scope.cancelled_caught:
                 wrong[full] = f"its fini took longer than {_ENDING:g} s"
         self._loaded.clear()
@@ -128,7 +128,7 @@ async def configured(
                 plugin.configure, settings, environment, abandon=True
             )
         except SystemExit as error:  # it would end the supervisor
-            reason = described(error)
+            reason = described(error, foreign=True)
             raise PluginUnavailable(f"plugin {plugin.plugin_type}: {reason}") from error
         return configuration
     raise PluginUnavailable(

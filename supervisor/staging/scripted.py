@@ -164,6 +164,9 @@ def _describe(
         StagingError: Its config.json is invalid, or ours cannot be made.
     """
     name = os.path.join(moved.bundle, "config.json")
+    if os.path.isfile(moved.bundle):
+        reason = f"has called set_bundle_path with a file: {moved.bundle}: name its directory"
+        raise StagingError(f"{moved.script}: {_IN} {reason}")
     if not os.path.exists(name):  # it may be on a file system of the nodes
         return Staged(moved.bundle, moved.root, (), tuple(bundle.config.process.args), moved)
     try:

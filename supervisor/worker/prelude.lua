@@ -10,7 +10,9 @@ local unpack = table.unpack or unpack
 local select, type, tostring, tonumber, error = select, type, tostring, tonumber, error
 local pcall, xpcall, setmetatable, getmetatable = pcall, xpcall, setmetatable, getmetatable
 local collectgarbage, rawget, pairs, globals = collectgarbage, rawget, pairs, _G
-local format, floor, traceback = string.format, math.floor, debug.traceback
+local format, sub, gsub, floor = string.format, string.sub, string.gsub, math.floor
+local concat, sort, next = table.concat, table.sort, next
+local traceback, getinfo = debug.traceback, debug.getinfo
 local tmpfile, close_file, file_type = io.tmpfile, io.close, io.type
 local open_file, temporary_name, remove_file = io.open, os.tmpname, os.remove
 local load_chunk = loadstring or load
@@ -198,8 +200,44 @@ io.stdout:setvbuf("line")
 
 -- Calls from the host
 
+local function plain(value)
+	if type(value) == "string" then return '"' .. gsub(sub(value, 1, 200), "%c", " ") .. '"' end
+	if type(value) == "number" or type(value) == "boolean" then return tostring(value) end
+	return type(value)
+end
+
+-- What is in a table that was raised: its address says nothing.
+local function members(value)
+	local parts, more = {}, ""
+	for key, member in next, value do
+		if #parts == 8 then more = ", ..." break end
+		local name = type(key) == "string" and sub(key, 1, 60) or "[" .. plain(key) .. "]"
+		parts[#parts + 1] = name .. " = " .. plain(member)
+	end
+	sort(parts)
+	return "{" .. concat(parts, ", ") .. more .. "}"
+end
+
+-- Where the script was: only a text that is raised says so itself.
+local function place()
+	for level = 2, 30 do
+		local info = getinfo(level, "Sl")
+		if not info then break end
+		if info.currentline > 0 and info.short_src ~= "scrun" then
+			return info.short_src .. ":" .. info.currentline .. ": "
+		end
+	end
+	return ""
+end
+
 local function explain(reason)
-	local words = type(reason) == "string" and reason or "error: " .. shown(reason)
+	local words = reason
+	if type(reason) ~= "string" then
+		local behind = getmetatable(reason)
+		local has_words = type(behind) == "table" and rawget(behind, "__tostring")
+		local is_bare = type(reason) == "table" and not has_words
+		words = place() .. "error: " .. (is_bare and members(reason) or shown(reason))
+	end
 	return words, traceback("", 2)
 end
 

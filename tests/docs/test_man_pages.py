@@ -121,7 +121,7 @@ def test_all_requests(built: Path, web: dict[str, Page]) -> None:
 
 def test_all_variables(built: Path) -> None:
     terms = entries(built, "scrun.1")
-    assert {*load._ENVIRONMENT} <= terms
+    assert {*load.OF_SETTINGS} <= terms
     for field in ScriptFacts.__struct_fields__:
         name = "ANNOTATION_KEY" if field == "annotations" else field.upper()
         assert f"SCRUN_{name}" in terms
@@ -181,7 +181,7 @@ def test_nothing_that_scrun_does_not_have(built: Path) -> None:
             assert {*re.findall(r"^scrun ([a-z-]+)", example, re.MULTILINE)} <= {*COMMANDS}
         assert {*re.findall(r"\bscrun ([a-z-]+) [A-Z]", text)} <= {*COMMANDS}, page
         variables = {*re.findall(r"\bSCRUN_[A-Z0-9_]*[A-Z0-9]", text)}
-        variables -= {*requests.TABLE, *load._ENVIRONMENT, "SCRUN_CONFIG"}
+        variables -= {*requests.TABLE, *load.OF_SETTINGS, "SCRUN_CONFIG"}
         told = {f"SCRUN_{field.upper()}" for field in ScriptFacts.__struct_fields__}
         assert variables <= {*told, "SCRUN_ANNOTATION_KEY", "SCRUN_OPTION_NAME"}, page
 

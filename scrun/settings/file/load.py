@@ -2,7 +2,7 @@
 
 The files are `/etc/scrun/scrun.toml` and `.config/scrun/scrun.toml` in the home of the real user,
 which takes precedence key by key; or only the file that `--config-file` or SCRUN_CONFIG names. The
-variables of `_ENVIRONMENT` (SCRUN_ROOT, SCRUN_DEBUG, …) override the files, and the command line
+variables of `OF_SETTINGS` (SCRUN_ROOT, SCRUN_DEBUG, …) override the files, and the command line
 overrides those. Engines do not pass the environment on (`delete` of podman gets only
 XDG_RUNTIME_DIR), so settings for every command belong in a file.
 
@@ -60,7 +60,7 @@ GIVE_UP = (
 """Reasons that no waiting removes: the job's own size or kind, and its account. For measurements,
 and why closed partitions and drained nodes are not among them: docs/decisions/give-up.md."""
 
-_ENVIRONMENT = {
+OF_SETTINGS = {
     "SCRUN_ENGINE": "engine",
     "SCRUN_STAGER": "stager",
     "SCRUN_ROOT": "root",
@@ -71,6 +71,7 @@ _ENVIRONMENT = {
     "SCRUN_LOG_FILE": "log.file",
     "SLURM_CONF": "slurm.conf",
 }
+"""Variables that override settings."""
 
 
 class Log(msgspec.Struct, frozen=True):
@@ -356,7 +357,7 @@ def merge(
     Raises:
         SettingsError: A value is invalid; the message names the variable or setting.
     """
-    for variable, setting in _ENVIRONMENT.items():
+    for variable, setting in OF_SETTINGS.items():
         if env.get(variable):
             settings = _replace(settings, setting, env[variable], variable)
     for setting, value in (options or {}).items():

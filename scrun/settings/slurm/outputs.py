@@ -58,6 +58,10 @@ class ScriptFacts(msgspec.Struct, frozen=True, kw_only=True):
     log_format: Literal["text", "json"]
 
 
+NAMES = frozenset(f"SCRUN_{field.upper()}" for field in ScriptFacts.__struct_fields__)
+"""The names of the variables; those of annotations have their keys besides."""
+
+
 def container_variables(container: str, bundle: str) -> dict[str, str]:
     """Return the variables by which Slurm names the container of a job or step.
 

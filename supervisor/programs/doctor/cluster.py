@@ -65,7 +65,12 @@ _USABLE = ("idle", "mix", "mixed", "alloc", "allocated", "comp", "completing", "
 
 
 def judge_oci_conf(
-    path: str, conf: OciConf, missing: dict[str, str], *, mounts_spool: bool = False
+    path: str,
+    conf: OciConf,
+    missing: dict[str, str],
+    *,
+    mounts_spool: bool = False,
+    by_slurm: bool = True,
 ) -> Finding:
     """Judge a readable oci.conf.
 
@@ -74,17 +79,18 @@ def judge_oci_conf(
         conf: Its content.
         missing: Programs that are not on this machine, by key.
         mounts_spool: Whether Slurm mounts the step's directory into each container.
+        by_slurm: Whether Slurm runs the commands, and no shim, which does not mind the rest.
     """
     name = "oci.conf"
     complaints = []
-    if conf.ignore_file_config_json:
+    if conf.ignore_file_config_json and by_slurm:
         text = f"{path}: IgnoreFileConfigJson is set, so Slurm runs no OCI runtime"
         return Finding(name, "fail", text, "remove it, and set RunTimeRun")
     run = (conf.run_time_run or "").split()
-    if conf.mode == "run" and run[:1] != ["exec"]:
+    if by_slurm and conf.mode == "run" and run[:1] != ["exec"]:
         # measured with 22.05: the shell around it gets the step's signals too, and dies before it
         complaints.append(("RunTimeRun does not begin with exec", "write exec before its command"))
-    if mounts_spool and conf.mount_spool_dir is None:
+    if by_slurm and mounts_spool and conf.mount_spool_dir is None:
         # measured with 24.11 and 26.05: "mkdir `/var/run`: Permission denied"
         fact = "MountSpoolDir is not set, so root file systems need to be writable"
         complaints.append((fact, "set MountSpoolDir=/dev/slurm, which is made in memory"))
@@ -299,7 +305,8 @@ def _read_oci_conf(call: DoctorCall, mounts_spool: bool) -> Finding:
         program = program_of(pattern)
         if program and call.which(program) is None and program not in missing.values():
             missing[key] = program
-    return judge_oci_conf(path, conf, missing, mounts_spool=mounts_spool)
+    by_slurm = call.settings.slurm.launch == "container"
+    return judge_oci_conf(path, conf, missing, mounts_spool=mounts_spool, by_slurm=by_slurm)
 
 
 async def _script(call: DoctorCall, report: Reporter) -> None:

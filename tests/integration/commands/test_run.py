@@ -597,3 +597,18 @@ def test_files(site: Site, tmp_path: Path) -> None:
     words = ("run", "--pid-file", "/nowhere/pid", "--bundle", site.bundle_of("true"), "one")
     assert "/nowhere/pid" in site.fails(*words)
     assert ids(site) == []
+
+
+@pytest.mark.covers("scrun requests: variables of the caller")
+@pytest.mark.parametrize("site", ["local-user", "slurm-user"], indirect=True)
+def test_a_variable_that_is_misspelled(site: Site) -> None:
+    """It is said, and no more: one that looks like nothing of ours is somebody else's."""
+    names = {"SCRUN_PARTITON": "x", "SCRUN_OF_THE_SITE": "y"}
+    done = site.run("run", "--bundle", site.bundle_of("true"), "one", environment=names)
+    line = "scrun: SCRUN_PARTITON has no effect: is it SCRUN_PARTITION?\n"
+    assert (done.returncode, done.stderr) == (0, line)
+    assert "SCRUN_DEBUG: loud: is none of quiet, fatal, error, info, verbose, debug, debug2" in (
+        site.run(
+            "run", "--bundle", site.bundle_of("true"), "one", environment={"SCRUN_DEBUG": "loud"}
+        ).stderr
+    )

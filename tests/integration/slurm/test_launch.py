@@ -16,7 +16,7 @@ from tests.harness.versions import slurm_version
 from tests.integration.slurm.test_shim_bad_cases import on_its_node, with_programs
 
 AUTO = 'idle_timeout = 20\n[slurm]\nlaunch = "auto"\n'
-NODE = {"SCRUN_NODELIST": "node1"}
+NODE = {"SCRUN_JOB_NODELIST": "node1"}
 
 
 @pytest.fixture

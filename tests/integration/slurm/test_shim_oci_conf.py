@@ -260,7 +260,7 @@ def test_the_shim_is_killed(make: MakeShimSite, shared: Path) -> None:
     """RunTimeDelete is called by the user's next shim on that node."""
     path = f"ContainerPath={shared}/made-%j\n"
     site = make(path + logging(shared, "run"))
-    life = site.life("sleep", "600", environment={"SCRUN_NODELIST": "node1"})
+    life = site.life("sleep", "600", environment={"SCRUN_JOB_NODELIST": "node1"})
     life.created().start()
     wait_until("it", lambda: "run" in called(shared))
     job = f"SLURM_JOB_ID={life.state()['annotations']['org.scrun.job_id']}"
@@ -273,7 +273,7 @@ def test_the_shim_is_killed(make: MakeShimSite, shared: Path) -> None:
     signal_quietly(pid, signal.SIGKILL)
     assert life.wait() != 0
     life.delete()
-    following = site.life("true", environment={"SCRUN_NODELIST": "node1"}).created().start()
+    following = site.life("true", environment={"SCRUN_JOB_NODELIST": "node1"}).created().start()
     assert following.wait() == 0
     following.delete()
     wait_while("its directory", lambda: list(shared.glob("made-*/oci-job*")))

@@ -161,6 +161,16 @@ def test_a_stage_in_that_fails(
     site.settle()
 
 
+@pytest.mark.parametrize("place", PLACES)
+def test_a_bundle_that_is_a_file(with_script: WithScript, place: str) -> None:
+    """Of a directory that is missing the nodes know more."""
+    body = 'slurm.set_bundle_path("/etc/passwd") return slurm.SUCCESS'
+    site = with_script(place, f"function slurm_scrun_stage_in() {body} end\n{FINE_OUT}")
+    said = life_of(site, "true").refused()
+    assert "called set_bundle_path with a file: /etc/passwd: name its directory" in said
+    site.settle()
+
+
 NOTING = f"""{NOTE}
 function slurm_scrun_stage_in() note('in') return slurm.SUCCESS end
 function slurm_scrun_stage_out() note('out') return slurm.SUCCESS end

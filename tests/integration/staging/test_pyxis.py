@@ -131,8 +131,15 @@ def test_names_and_saving(registry: Registry) -> None:
     assert done.returncode == 0, done.stderr
     done = call(registry, "srun", "--container-image=saved.sqsh", "cat", "/tmp/a")
     assert done.stdout == "kept\n", done.stderr
-    said = srun(registry, "--container-name=work:create", "sh", "-c", "cat /tmp/a 2>&1; :")
+    image = f"--container-image={registry.name}#box:1"
+    done = call(registry, "srun", image, "--container-name=work:create", "true")
+    assert done.returncode == 1
+    assert "--container-name=work:create: it is there already" in done.stderr
+    said = srun(registry, "--container-name=new:create", "sh", "-c", "cat /tmp/a 2>&1; :")
     assert "No such file" in said
+    done = call(registry, "srun", image, "--container-name=new:exec", "true")
+    assert done.returncode == 1
+    assert "new" in done.stderr
 
 
 def test_a_running_one_is_joined(registry: Registry) -> None:
@@ -145,6 +152,36 @@ def test_a_running_one_is_joined(registry: Registry) -> None:
     registry.site.must("delete", "--force", "work")
     assert done.stdout.startswith("up\n"), done.stderr
     assert int(done.stdout.split()[1]) >= 1
+
+
+@pytest.mark.parametrize("image", [(), ("--container-image=@box:1",)], ids=["", "with an image"])
+def test_another_one_beside_it(registry: Registry, image: tuple[str, ...]) -> None:
+    """`no_exec` is another container, with the same files."""
+    done = registry.site.run("image", "import", f"docker://{registry.name}/box:1", "work")
+    assert done.returncode == 0, done.stderr
+    words = ("name:work", "sh", "-c", "echo up >/tmp/a; sleep 60")
+    registry.site.must("run", "--detach", "--writable", "--name", "work", *words)
+    script = "until [ -s /tmp/a ]; do sleep 0.1; done; cat /tmp/a; echo too >>/tmp/a; echo $$"
+    named = [word.replace("@", f"{registry.name}#") for word in image]
+    done = call(registry, "srun", *named, "--container-name=work:no_exec", "sh", "-c", script)
+    assert done.stdout == "up\n1\n", done.stderr
+    assert registry.site.must("exec", "work", "cat", "/tmp/a") == "up\ntoo\n"
+    done = call(registry, "srun", *named, "--container-name=work:create", "true")
+    assert "it is there already" in done.stderr
+    registry.site.must("delete", "--force", "work")
+
+
+def test_the_home_of_a_remapped_root(registry: Registry) -> None:
+    """As enroot has it."""
+    home = registry.site.base / "b" / "home"
+    home.mkdir()
+    registry.site.user.give(home)
+    (home / "mine").write_text("")
+    words = ("--container-mount-home", "--container-remap-root")
+    said = srun(registry, *words, "sh", "-c", "id -u; echo $HOME; ls /root", HOME=str(home))
+    assert said == "0\n/root\nmine\n"
+    said = srun(registry, words[0], "sh", "-c", "echo $HOME; ls $HOME", HOME=str(home))
+    assert said == f"{home}\nmine\n"
 
 
 def test_options_of_srun(registry: Registry) -> None:

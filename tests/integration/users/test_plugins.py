@@ -106,7 +106,7 @@ def test_those_that_cannot_be_used_say_why(place: Site) -> None:
         "a matching version",
         "engine/needy": "needs the Python module scrun_is_not_this, which is not installed beside "
         "scrun; install it there",
-        "engine/sulky": "its init failed: internal error: RuntimeError: not today",
+        "engine/sulky": "its init failed: RuntimeError: not today",
         "engine/slurm": "scrun has one itself",
         "stage/mute": "has no function undo; ask its author",
         "sched/none": "not a plugin type: use engine/NAME or stage/NAME",
@@ -125,7 +125,8 @@ def test_those_that_cannot_be_used_say_why(place: Site) -> None:
     [
         ("--engine", "old", "plugin engine/old (of scrun-misfits 2.1): is for version 0.9.0 of"),
         ("--engine", "needy", "needs the Python module scrun_is_not_this"),
-        ("--engine", "sulky", "its init failed: internal error: RuntimeError: not today"),
+        ("--engine", "sulky", "its init failed: RuntimeError: not today"),
+        ("--engine", "clumsy", "plugin's module scrun_misfits: KeyError: 'c1'"),
         ("--engine", "quue", "plugin engine/quue is not installed beside scrun: is it queue? "),
         ("--stager", "mute", "plugin stage/mute (of scrun-misfits 2.1): has no function undo"),
         ("--stager", "queue", "plugin stage/queue is not installed beside scrun: there are "),

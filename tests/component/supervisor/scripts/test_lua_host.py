@@ -130,7 +130,15 @@ async def test_stage_out_is_called_in_the_same_way(bench: Bench) -> None:
         ("local x; x()", "scrun.lua:2: attempt to call"),
         ("error('text')", "scrun.lua:2: text"),
         ("error('text', 0)", "text"),
-        ("error({})", "error: table: 0x"),
+        ("error({})", "scrun.lua:2: error: {}"),
+        (
+            "error({code = 7, message = 'no\\ndisk', [1] = {}, [true] = false})",
+            'scrun.lua:2: error: {[1] = table, [true] = false, code = 7, message = "no disk"}',
+        ),
+        ("local t = {} for i = 1, 99 do t[i] = i end error(t)", "[8] = 8, ...}"),
+        ("error(setmetatable({a = 1}, {__metatable = 'mine'}))", "error: {a = 1}"),
+        ("error(setmetatable({a = 1}, {__metatable = true}))", "error: {a = 1}"),
+        ("error(true)", "scrun.lua:2: error: true"),
         ("error(setmetatable({}, {__tostring = function() return 'mine' end}))", "error: mine"),
         ("error(setmetatable({}, {__tostring = function() error('worse') end}))", ""),
         ("error(setmetatable({}, {__tostring = function() return {} end}))", ""),
@@ -157,7 +165,10 @@ async def test_failures(bench: Bench, body: str, reason: str, lua: Lua) -> None:
 
 
 async def test_an_error_of_nothing(bench: Bench, lua: Lua) -> None:
-    assert await bench.fails("error(nil)", lua) in ("error: nil", "<no error object>")
+    assert await bench.fails("error(nil)", lua) in (
+        "scrun.lua:2: error: nil",
+        "<no error object>",
+    )
 
 
 async def test_where_an_error_came_from_is_in_the_log(bench: Bench, lua: Lua) -> None:

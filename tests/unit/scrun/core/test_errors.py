@@ -12,6 +12,7 @@ from scrun.core.errors import (
     ScrunError,
     StateError,
     UnknownContainer,
+    closest,
     described,
 )
 
@@ -78,3 +79,26 @@ def test_messages_that_engines_look_for() -> None:
 )
 def test_what_is_no_error_of_ours_is_put_in_a_line(error: Exception, text: str) -> None:
     assert described(error) == text
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("strat", "start"),
+        ("lsit", "list"),
+        ("nodlist", "nodelist"),
+        ("acount", "account"),
+        ("mem", "memory"),
+        ("memory_of_node", "memory"),
+        ("cpus", "cpus_per_task"),
+        ("user", ""),
+        ("image", ""),
+        ("container", ""),
+        ("remove", ""),
+        ("q", ""),
+    ],
+)
+def test_the_word_that_was_meant(word: str, meant: str) -> None:
+    """Not one that is merely a little alike: `gpus` for `cpus`, `time` for `image`."""
+    known = ["start", "list", "nodelist", "account", "memory", "gpus", "cpus_per_task", "clusters"]
+    assert closest(word, [*known, "time", "constraint", "resume", "qos"]) == meant

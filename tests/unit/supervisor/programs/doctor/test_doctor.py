@@ -252,6 +252,14 @@ def test_oci_conf(text: str, missing: dict[str, str], status: str, complaint: st
     assert bool(finding.remedy) is (status != "ok")
 
 
+@pytest.mark.parametrize("text", [CONF.replace("exec ", ""), f"{CONF}IgnoreFileConfigJson=true\n"])
+def test_an_oci_conf_whose_commands_a_shim_runs(text: str) -> None:
+    """What only slurmstepd minds is no complaint then."""
+    conf = parse_oci_conf(text)
+    finding = cluster.judge_oci_conf("/oci.conf", conf, {}, mounts_spool=True, by_slurm=False)
+    assert finding.status == "ok"
+
+
 def test_where_slurm_mounts_the_directory_of_a_step() -> None:
     named = parse_oci_conf(CONF + "MountSpoolDir=/dev/slurm\n")
     assert cluster.judge_oci_conf("/oci.conf", named, {}, mounts_spool=True).status == "ok"
