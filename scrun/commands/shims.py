@@ -40,6 +40,7 @@ from scrun.pull.pyxis import (
 from scrun.pull.slurm_words import Word, known
 
 _TOOLS = ("srun", "sbatch")
+_MARK, _HEAD = b"\n# written by `scrun shims pyxis`:", 64
 _SCRIPT = """\
 #!/bin/sh
 # written by `scrun shims pyxis`: Slurm's own program, or scrun where there are options of pyxis
@@ -63,7 +64,10 @@ done
 old=$IFS IFS=:
 for folder in $PATH; do
 	IFS=$old
-	[ "$folder" = "$here" ] || ! [ -x "$folder/$tool" ] || exec "$folder/$tool" "$@"
+	[ "$folder" != "$here" ] && [ -x "$folder/$tool" ] || continue
+	line=
+	{ read -r _ && read -r line; } <"$folder/$tool" 2>/dev/null # one like this: for another HOME
+	case $line in *'`scrun shims pyxis`'*) ;; *) exec "$folder/$tool" "$@" ;; esac
 done
 echo "$tool: not found behind $here in PATH" >&2
 exit 127
@@ -127,13 +131,23 @@ def _scrun(parsed: Parsed) -> "list[str]":
 
 
 def _real(tool: str) -> str:
-    """Find Slurm's program, which is behind the one that called this."""
-    shims = os.path.realpath(_directory())
+    """Find Slurm's program, which is behind the one that called this.
+
+    That may be in another place than `_directory` says now: HOME is the caller's.
+    """
     for folder in os.environ.get("PATH", "").split(":"):
         path = os.path.join(folder or ".", tool)
-        if os.path.realpath(folder) != shims and os.access(path, os.X_OK):
+        if os.access(path, os.X_OK) and not _is_ours(path):
             return path
     raise UsageError(f"{tool}: not found in PATH: is Slurm installed here?")
+
+
+def _is_ours(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return _MARK in file.read(_HEAD)
+    except OSError:
+        return False
 
 
 def _listed(tool: str) -> "dict[str, tuple[str, bool]]":

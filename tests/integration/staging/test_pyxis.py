@@ -100,7 +100,9 @@ def test_home_and_root(registry: Registry) -> None:
     words = ("--container-mount-home", "--container-remap-root")
     with cluster.showing_home():
         said = srun(registry, *words, "sh", "-c", "ls ~/mine; id -u")
-    assert said == f"{home}/mine\n0\n"
+        assert said == "/root/mine\n0\n", "as with enroot"
+        said = srun(registry, words[0], "sh", "-c", "ls ~/mine; id -u")
+        assert said == f"{home}/mine\n{registry.site.user.uid}\n"
     words = ("--no-container-mount-home", "--no-container-remap-root")
     said = srun(registry, *words, "sh", "-c", f"ls -d {home} 2>&1; id -u")
     assert "No such file" in said
@@ -171,17 +173,18 @@ def test_another_one_beside_it(registry: Registry, image: tuple[str, ...]) -> No
     registry.site.must("delete", "--force", "work")
 
 
-def test_the_home_of_a_remapped_root(registry: Registry) -> None:
-    """As enroot has it."""
-    home = registry.site.base / "b" / "home"
-    home.mkdir()
-    registry.site.user.give(home)
-    (home / "mine").write_text("")
-    words = ("--container-mount-home", "--container-remap-root")
-    said = srun(registry, *words, "sh", "-c", "id -u; echo $HOME; ls /root", HOME=str(home))
-    assert said == "0\n/root\nmine\n"
-    said = srun(registry, words[0], "sh", "-c", "echo $HOME; ls $HOME", HOME=str(home))
-    assert said == f"{home}\nmine\n"
+@pytest.mark.parametrize("words", [("--version",), ("--help",)])
+def test_another_home_does_not_make_it_call_itself(
+    registry: Registry, words: tuple[str, ...]
+) -> None:
+    """It took its own program for Slurm's, which called it, and so on, until no pid was left."""
+    home, other = registry.site.base / "b" / "home", registry.site.base / "b" / "other"
+    for directory in (home, other):
+        directory.mkdir()
+        registry.site.user.give(directory)
+    behind = registry.site.run("shims", "pyxis", environment={"HOME": str(other)}).stdout.strip()
+    done = call(registry, "srun", *words, behind=behind, HOME=str(home))
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_options_of_srun(registry: Registry) -> None:
