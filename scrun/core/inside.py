@@ -8,6 +8,8 @@ opened directories.
 import errno
 import os
 import stat
+from collections.abc import Callable
+from typing import NamedTuple
 
 from scrun.core.paths import LIMIT, open_regular
 
@@ -16,6 +18,20 @@ LINKS = 40
 """The most links in a path, as for the kernel (path_resolution(7))."""
 DEPTH = 255
 """The most directories that a path goes through: each is an open descriptor for a while."""
+
+
+class Step(NamedTuple):
+    """A step of a way.
+
+    Attributes:
+        name: Its name in the directory before it.
+        fd: It is open.
+        layer: For whoever takes the step.
+    """
+
+    name: str
+    fd: int
+    layer: int = -1
 
 
 def open_inside(root: int, path: bytes) -> int:
@@ -28,36 +44,64 @@ def open_inside(root: int, path: bytes) -> int:
     Raises:
         OSError: It does not exist, or the way there is too long.
     """
-    way = [os.dup(root)]
-    todo = path.split(b"/")[::-1]
-    links = 0
+    way = [Step("", os.dup(root))]
     try:
-        while todo:
-            name = todo.pop()
-            if name in (b"", b"."):
-                continue
-            if name == b"..":
-                _go_back(way, max(1, len(way) - 1))
-                continue
-            if len(way) > DEPTH:
-                raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), path)
-            way.append(os.open(name, OPEN_ENTRY, dir_fd=way[-1]))
-            if not stat.S_ISLNK(os.fstat(way[-1]).st_mode):
-                continue
-            links += 1
-            if links > LINKS:
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-            target = os.readlink(b"", dir_fd=way[-1])
-            _go_back(way, 1 if target.startswith(b"/") else len(way) - 1)
-            todo += target.split(b"/")[::-1]
-        return way.pop()
+        walk(way, os.fsdecode(path), _enter)
+        return way.pop().fd
     finally:
-        _go_back(way, 0)
+        go_back(way, 0)
 
 
-def _go_back(way: list[int], length: int) -> None:
+def walk(
+    way: list[Step], path: str, enter: Callable[[list[Step], str], Step], depth: int = DEPTH
+) -> None:
+    """Go along a path, symbolic links included, which are those of the root.
+
+    Args:
+        way: What is open: the root at first, and in the end what the path names.
+        path: The path; where it begins makes no difference.
+        enter: Takes one step down, without following links.
+        depth: The most steps below the root.
+
+    Raises:
+        OSError: ENOTDIR, ELOOP or ENAMETOOLONG; and what `enter` raises.
+    """
+    todo = path.split("/")[::-1]
+    links = 0
+    while todo:
+        name = todo.pop()
+        if not stat.S_ISDIR(os.fstat(way[-1].fd).st_mode):
+            raise _error(errno.ENOTDIR, path)
+        if name in ("", "."):
+            continue
+        if name == "..":
+            go_back(way, max(1, len(way) - 1))
+            continue
+        if len(way) > depth:
+            raise _error(errno.ENAMETOOLONG, path)
+        way.append(enter(way, name))
+        if not stat.S_ISLNK(os.fstat(way[-1].fd).st_mode):
+            continue
+        links += 1
+        if links > LINKS:
+            raise _error(errno.ELOOP, path)
+        target = os.readlink("", dir_fd=way[-1].fd)
+        go_back(way, 1 if target.startswith("/") else len(way) - 1)
+        todo += target.split("/")[::-1]
+
+
+def go_back(way: list[Step], length: int) -> None:
+    """Close all but the first steps."""
     while len(way) > length:
-        os.close(way.pop())
+        os.close(way.pop().fd)
+
+
+def _enter(way: list[Step], name: str) -> Step:
+    return Step(name, os.open(name, OPEN_ENTRY, dir_fd=way[-1].fd))
+
+
+def _error(number: int, path: str) -> OSError:
+    return OSError(number, os.strerror(number), path)
 
 
 def read_inside(root: int, path: bytes, limit: int = LIMIT) -> bytes:

@@ -14,15 +14,15 @@ it. Where they differ, the answer is Unknown.
 import errno
 import os
 import stat
-from typing import NamedTuple, Self
+from typing import Self
 
 import msgspec
 
+from scrun.core.inside import OPEN_ENTRY, Step, go_back, walk
 from scrun.oci.config import Bundle, Mount
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-_LINKS = 40  # as the kernel, path_resolution(7)
 _DEPTH = 100  # directories that are open at once
 _STEPS = 20_000  # in total: a thread cannot be cancelled
 _MOUNTS = 1000
@@ -128,14 +128,6 @@ class _OpaqueError(_UnclearError):
     """The file is in a mount that only the node will have."""
 
 
-class _Step(NamedTuple):
-    """An open directory on the path: its name, the index of its mount, its descriptor."""
-
-    name: str
-    layer: int
-    fd: int
-
-
 class _Tree:
     """The container's files: the root file system with the mounts over it.
 
@@ -173,12 +165,12 @@ class _Tree:
             _MissingError: It does not exist.
             _UnclearError: It cannot be examined on this machine.
         """
-        way = [_Step("", -1, self.root)]
+        way = [Step("", self.root)]
         try:
             self._walk(path, way)
             return os.fstat(way[-1].fd).st_mode, "/".join(step.name for step in way) or "/"
         finally:
-            _go_back(way, 1)
+            go_back(way, 1)
 
     def _mount_point(self, destination: str) -> tuple[str, ...]:
         """Resolve a mount point as far as it exists; the runtime creates the rest."""
@@ -192,35 +184,20 @@ class _Tree:
             known = os.path.normpath("/".join(["", known, *rest]))
         return tuple(part for part in known.split("/") if part)
 
-    def _walk(self, path: str, way: list[_Step]) -> None:
-        """Walk along a path, symbolic links included; `way` begins with the root."""
-        todo = path.split("/")[::-1]
-        links = 0
-        while todo:
-            name = todo.pop()
-            here = way[-1]
-            if not stat.S_ISDIR(os.fstat(here.fd).st_mode):
-                raise _MissingError
-            if name in ("", "."):
-                continue
-            if name == "..":
-                _go_back(way, max(1, len(way) - 1))
-                continue
-            self.steps_left -= 1
-            if len(way) > _DEPTH or self.steps_left < 0:
-                raise _UnclearError(f"{path}: too long a way")
-            way.append(self._enter(way, name))
-            if not stat.S_ISLNK(os.fstat(way[-1].fd).st_mode):
-                continue
-            target = os.readlink("", dir_fd=way[-1].fd)
-            _go_back(way, 1 if target.startswith("/") else len(way) - 1)
-            todo += target.split("/")[::-1]
-            links += 1
-            if links > _LINKS:
-                raise _MissingError
+    def _walk(self, path: str, way: list[Step]) -> None:
+        """Walk along a path; `way` begins with the root."""
+        try:
+            walk(way, path, self._enter, _DEPTH)
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                raise _UnclearError(f"{path}: too long a way") from None
+            raise _MissingError from None
 
-    def _enter(self, way: list[_Step], name: str) -> _Step:
+    def _enter(self, way: list[Step], name: str) -> Step:
         """Take one step down, into the last mount there that is not hidden."""
+        self.steps_left -= 1
+        if self.steps_left < 0:
+            raise _UnclearError(f"/{'/'.join(step.name for step in way[1:])}: too long a way")
         here = way[-1]
         names = (*(step.name for step in way[1:]), name)
         for layer in range(len(self.mounts) - 1, here.layer, -1):
@@ -229,9 +206,9 @@ class _Tree:
                 if not mount.is_bind:
                     raise _OpaqueError(f"{mount.destination}: is a mount of type {mount.type}")
                 source = os.path.join(self.bundle.path, mount.source)
-                return _Step(name, layer, _open_source(source))
+                return Step(name, _open_source(source), layer)
         try:
-            fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here.fd)
+            fd = os.open(name, OPEN_ENTRY, dir_fd=here.fd)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
                 deeper = (point for point, _ in self.mounts[here.layer + 1 :])
@@ -240,12 +217,7 @@ class _Tree:
                     raise _OpaqueError(f"/{where}: is made for a mount below it") from None
                 raise _MissingError from None
             raise _UnclearError(f"/{'/'.join(names)}: {error.strerror}") from error
-        return _Step(name, here.layer, fd)
-
-
-def _go_back(way: list[_Step], length: int) -> None:
-    while len(way) > length:
-        os.close(way.pop().fd)
+        return Step(name, fd, here.layer)
 
 
 def _open_source(path: str) -> int:

@@ -23,6 +23,10 @@ _LAYER = "application/vnd.oci.image.layer.v1.tar"
 _NAME = "org.opencontainers.image.ref.name"
 
 
+Members = list[tuple[tarfile.TarInfo, bytes]]
+"""Those of an archive, with their content."""
+
+
 class Layer(NamedTuple):
     """An archive, and how it is compressed: "", "gzip" or "zstd"."""
 

@@ -11,14 +11,13 @@ from tests.harness.oci import (
     Json,
     Layer,
     Layout,
+    Members,
     archive,
     folder,
     hard_link,
     link,
     member,
 )
-
-Members = list[tuple[tarfile.TarInfo, bytes]]
 
 REPORT = r"""#!/bin/sh
 echo "args: $*"

@@ -27,14 +27,13 @@ from tests.harness.oci import (
     INDEX,
     Layer,
     Layout,
+    Members,
     archive,
     folder,
     hard_link,
     link,
     member,
 )
-
-Members = list[tuple[tarfile.TarInfo, bytes]]
 
 
 def written(base: Path, *layers: Layer, limit: int = 0) -> Path:
