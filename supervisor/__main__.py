@@ -77,4 +77,7 @@ def _failed(error: Exception, root: str, starter: "Starter") -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    status = main(sys.argv[1:])
+    # conmon waits for our end, and the interpreter would take all modules apart, for 5 ms; logs
+    # are written by now
+    os._exit(status)

@@ -39,6 +39,12 @@ def run(parsed: Parsed, directory: str, *, asked: bool) -> int:
     if parsed.command == "state" and (living := _living_state(directory)):
         say(living)
         return 0
+    if parsed.command == "delete":
+        from scrun.client.over import remove_over
+        from scrun.client.supervisor_name import supervisor_name
+
+        if remove_over(directory, supervisor_name(setting(parsed, "group") or "user", parsed)):
+            return 0
     from scrun.client.successor import wait_for_successor
 
     if sock := wait_for_successor(directory):
@@ -47,11 +53,6 @@ def run(parsed: Parsed, directory: str, *, asked: bool) -> int:
         sock.close()
         return forward(parsed, again=asked)
     if parsed.command == "delete":
-        from scrun.client.over import remove_over
-        from scrun.client.supervisor_name import supervisor_name
-
-        if remove_over(directory, supervisor_name(setting(parsed, "group") or "user", parsed)):
-            return 0
         status, answer = delete(parsed, directory, build_request(parsed, container))
         if status:
             from scrun.cli.failure import report_failure

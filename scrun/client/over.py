@@ -5,11 +5,13 @@ has, ends before podman calls `delete`; to start another one takes longer than a
 """
 
 import fcntl
+import json
 import os
 
-from scrun.core.errors import ScrunError, StagingError
+from scrun.core.errors import StagingError
+from scrun.core.paths import read_regular
 from scrun.core.trees import remove_tree
-from scrun.model.record import LOST, read_record
+from scrun.model.lost import LOST
 
 _FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
@@ -36,7 +38,7 @@ def remove_over(directory: str, socket: str) -> bool:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not _is_over(directory, lock):
             return False
-    except (OSError, ScrunError):  # somebody works on it, or it is damaged
+    except (OSError, ValueError, RecursionError):  # somebody works on it, or it is damaged
         return False
     else:
         _remove(directory, socket)
@@ -57,9 +59,16 @@ def _is_over(directory: str, lock: int) -> bool:
         return False  # whoever held it has removed that one
     if not os.path.islink(f"{directory}/supervisor"):
         return False
-    record = read_record(directory)
-    lost = record.annotations.get("org.scrun.message") == LOST["org.scrun.message"]
-    return record.status == "stopped" and not (record.is_left or lost)
+    # a `Record`, the import of which would take longer than all the rest
+    record = json.loads(read_regular(f"{directory}/state.json"))
+    if not isinstance(record, dict) or record.get("status") != "stopped":
+        return False
+    annotations = record.get("annotations", {})
+    if not isinstance(annotations, dict):
+        return False
+    is_left = record.get("job_id") and record.get("owns_job") is not False
+    is_lost = LOST.items() <= annotations.items()
+    return not (is_left or record.get("staged") or record.get("moved") or is_lost)
 
 
 def _remove(directory: str, socket: str) -> None:

@@ -18,6 +18,7 @@ import msgspec
 
 from scrun.core.errors import StateError
 from scrun.core.paths import read_regular
+from scrun.model.lost import LOST
 from scrun.model.waiting import OF_WAITING
 from scrun.oci.config import explain
 from scrun.oci.document import VALUES
@@ -197,10 +198,6 @@ def undone(record: Record) -> str:
         what = "its end"
     since = record.annotations.get(ENDING_SINCE)
     return f"{what} since {since}" if since else what
-
-
-LOST = {"org.scrun.reason": "scrun-failure", "org.scrun.message": "the supervisor was lost"}
-"""Annotations of a container that ended because its supervisor died."""
 
 
 def stopped_state(record: Record) -> bytes:

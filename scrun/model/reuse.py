@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 from scrun.core.errors import ScrunError
 from scrun.model.adoption import is_held
-from scrun.model.record import LOST, Record, read_record
+from scrun.model.lost import LOST
+from scrun.model.record import Record, read_record
 
 _LOST = LOST["org.scrun.message"]
 

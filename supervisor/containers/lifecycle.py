@@ -36,7 +36,6 @@ from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.containers.programs import Programs
 from scrun.supervisor.containers.shown_files import ShownFiles
 from scrun.supervisor.containers.stdio import Stdio
-from scrun.supervisor.containers.templates import NotPossible, leave
 from scrun.supervisor.contracts.adoption import KeepsStep
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.engine import (
@@ -57,7 +56,7 @@ from scrun.supervisor.engines.failures import NotMade, not_started
 from scrun.supervisor.plugins.choose_stager import Stagers
 from scrun.supervisor.scripts.spank.around import plugin_stack
 from scrun.supervisor.scripts.spank.stack import Stack
-from scrun.supervisor.staging.staged_bundle import directory_for
+from scrun.supervisor.staging.owner import directory_for
 from scrun.supervisor.staging.variables import script_variables
 
 _LAST_OUTPUT = 5.0
@@ -371,6 +370,8 @@ class Lifecycle(Phases):
 
     async def _leave_template(self, staged: Staged) -> None:
         """Leave what others like it can be made from, if that is possible."""
+        from scrun.supervisor.containers.templates import NotPossible, leave
+
         assert self._bundle is not None
         try:
             await in_thread(

@@ -34,7 +34,6 @@ from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.supervisor_log import fault, log
 from scrun.supervisor.plugins.choose_engine import Engines
 from scrun.supervisor.plugins.choose_stager import Stagers
-from scrun.supervisor.staging.leftovers import remove_leftovers
 
 _LETS_GO = 0.5
 _PAUSES = (0.0, 2.0, 5.0)  # requests of a tool that was killed too may reach Slurm late
@@ -116,7 +115,7 @@ class Successor:
             # if nothing indicates a dead supervisor, one more look is enough
             pauses = _PAUSES if dead or thorough else _PAUSES[:2]
             await self._release_jobs(engine, ChildEnv(environment), pauses)
-        await in_thread(remove_leftovers, settings.staging.scratch, self._root)
+        await in_thread(_remove_leftovers, settings.staging.scratch, self._root)
         await in_thread(remove_of_the_dead, self._root, self._name)
         await in_thread(_mark_as_looked, self._root)
 
@@ -175,6 +174,12 @@ def _is_dead(directory: str) -> bool:
         return False  # not a record: the root directory may contain other directories, too
     record = read_record(directory)
     return record.is_unfinished and not is_owned(directory)
+
+
+def _remove_leftovers(scratch: str | None, root: str) -> None:
+    from scrun.supervisor.staging.leftovers import remove_leftovers
+
+    remove_leftovers(scratch, root)
 
 
 def _mark_as_looked(root: str) -> None:

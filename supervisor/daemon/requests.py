@@ -42,9 +42,6 @@ from scrun.supervisor.daemon.retirement import Retirement
 from scrun.supervisor.daemon.succession import Succession
 from scrun.supervisor.keeper.main import END
 from scrun.supervisor.log.supervisor_log import fault
-from scrun.supervisor.sessions.inspection import processes, statistics
-from scrun.supervisor.sessions.operations import execute, pause
-from scrun.supervisor.sessions.viewers import attach, captured_output, follow
 
 DESCRIPTORS = 4
 """The number of descriptors with `create` and `exec`: three, and the anchor's socket. `create` may
@@ -302,18 +299,24 @@ class ClientRequest:
         return b""
 
     async def _pause(self, *, resume: bool) -> bytes:
+        from scrun.supervisor.sessions.operations import pause
+
         container = self._live("resume" if resume else "pause")
         if not (self._is_asked_again and container.paused is not resume):
             await pause(container, resume=resume)
         return DONE
 
     async def _ps(self) -> bytes:
+        from scrun.supervisor.sessions.inspection import processes
+
         form, words = os.fsdecode(self._arguments[1]), map(os.fsdecode, self._arguments[2:])
         container = self._live("ps")
         job = (await container.running("ps")).job
         return DONE + await processes(job, container.pid, form, [*words])
 
     async def _events(self) -> bytes:
+        from scrun.supervisor.sessions.inspection import statistics
+
         container = self._live("events")
         running = await container.running("events")
         resources = running.bundle.config.linux.resources
@@ -360,6 +363,8 @@ class ClientRequest:
 
     async def _exec(self) -> bytes:
         """Answer when the program runs; from then on it needs its anchor, not the caller."""
+        from scrun.supervisor.sessions.operations import execute
+
         call = read_command_line(self._arguments, "exec", "shell")
         self._check_descriptors(self._preserved("exec", "shell"))
         await self._containers.arrivals.of(call.parsed.id or "")
@@ -400,6 +405,8 @@ class ClientRequest:
 
     async def _follow(self) -> bytes:
         """Send a container's output or log as it grows."""
+        from scrun.supervisor.sessions.viewers import captured_output, follow
+
         container = self._live("logs --follow")
         output = self._arguments[1] == b"output"
         followed = captured_output(container).output if output else container.log
@@ -408,6 +415,8 @@ class ClientRequest:
         return b""
 
     async def _attach(self) -> bytes:
+        from scrun.supervisor.sessions.viewers import attach
+
         connection, position = trio.SocketStream(self._connection), self._position(1)
         resumes = len(self._arguments) > 1
         with self._retirement.cut_off() if resumes else nullcontext():

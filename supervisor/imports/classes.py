@@ -17,6 +17,7 @@ _CLASS_VARIABLES = ("ClassVar", "typing.ClassVar", "t.ClassVar", "_t.ClassVar")
 _POST = "__attrs_post_init__"
 _ABSENT: Any = object()
 _ATTRIBUTES = "__attrs_attrs__"
+_MANY = 20  # to compile takes as long as 50 calls, and most classes have few instances
 _ORDER = ("lt", "le", "gt", "ge")
 
 
@@ -174,7 +175,7 @@ def _made(
             methods[name] = method
 
     if init:
-        add("__init__", _init(cls.__name__, every, hasattr(cls, _POST)))
+        add("__init__", _init(cls.__name__, every, frozen=frozen, post=hasattr(cls, _POST)))
     if repr:
         add("__repr__", _repr([one for one in every if one.repr]))
     if eq:
@@ -225,15 +226,23 @@ def _with_slots(cls: type, own: Mapping[str, object], methods: dict[str, object]
     return made
 
 
-def _init(name: str, every: Sequence[Attribute], post: bool) -> object:
-    """Return the method `__init__`."""
+def _init(name: str, every: Sequence[Attribute], *, frozen: bool, post: bool) -> object:
+    """Return the method `__init__`; of a class with many instances, it becomes a faster one."""
     by_place = [one for one in every if one.init and not one.kw_only]
     by_name = [one for one in every if one.init and one.kw_only]
     others = [one for one in every if not one.init and one.default is not _ABSENT]
     checked = [one for one in every if one.validator is not None]
     put = object.__setattr__
+    calls = 0
 
     def __init__(self: object, *given: object, **named: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == _MANY:
+            fast = _compiled(every, frozen=frozen, post=post)
+            for cls in type(self).__mro__:
+                if vars(cls).get("__init__") is __init__:
+                    cls.__init__ = fast  # type: ignore[misc]
         for one, value in zip(by_place, given, strict=False):
             put(self, one.name, value)
         for one in (*by_place[len(given) :], *by_name):
@@ -256,6 +265,48 @@ def _init(name: str, every: Sequence[Attribute], post: bool) -> object:
             BaseException.__init__(self, *(getattr(self, one.name) for one in every if one.init))
 
     return __init__
+
+
+def _compiled(every: Sequence[Attribute], *, frozen: bool, post: bool) -> Callable[..., None]:
+    """Return the method `__init__` as attrs writes it."""
+    names: dict[str, object] = {
+        "put": object.__setattr__,
+        "ABSENT": _ABSENT,
+        "base": BaseException,
+    }
+    places: list[str] = []
+    keywords: list[str] = []
+    lines: list[str] = []
+    checks: list[str] = []
+    for number, one in enumerate(every):
+        value, default = str(one.alias), ""
+        if type(one.default) is Factory:
+            names[f"make_{number}"] = one.default.make
+            default = "=ABSENT"
+            made = f"make_{number}()"
+            value = f"{made} if {value} is ABSENT else {value}" if one.init else made
+        elif one.default is not _ABSENT:
+            names[f"default_{number}"] = one.default
+            default = f"=default_{number}"
+            value = value if one.init else f"default_{number}"
+        elif not one.init:
+            continue
+        if one.init:
+            (keywords if one.kw_only else places).append(f"{one.alias}{default}")
+        lines.append(
+            f"put(self, {one.name!r}, {value})" if frozen else f"self.{one.name} = {value}"
+        )
+        if one.validator is not None:
+            names |= {f"check_{number}": one.validator, f"attribute_{number}": one}
+            checks.append(f"check_{number}(self, attribute_{number}, self.{one.name})")
+    lines += [*checks, *[f"self.{_POST}()"] * post]
+    taken = ", ".join(f"self.{one.name}" for one in every if one.init)
+    lines.append(f"if isinstance(self, base): base.__init__(self, {taken})")
+    arguments = ", ".join(["self", *places, *["*"] * bool(keywords), *keywords])
+    text = "\n    ".join([f"def __init__({arguments}):", *lines])
+    exec(text, names)  # of names in a class's source, as attrs does
+    made_init: Callable[..., None] = names["__init__"]  # type: ignore[assignment]
+    return made_init
 
 
 def _repr(shown: Sequence[Attribute]) -> object:

@@ -35,10 +35,10 @@ from scrun.supervisor.staging.image_store import images_for
 from scrun.supervisor.staging.node_trial import Others, Refused
 from scrun.supervisor.staging.overlaid import Overlays
 from scrun.supervisor.staging.overlay_options import Unusable
-from scrun.supervisor.staging.owner import owner_of
+from scrun.supervisor.staging.owner import directory_for, owner_of
 from scrun.supervisor.staging.packing import Mounter, NotSeen
 from scrun.supervisor.staging.stage_out import clean, stage_out
-from scrun.supervisor.staging.staged_bundle import directory_for, stage_in
+from scrun.supervisor.staging.staged_bundle import stage_in
 from scrun.supervisor.staging.stored import progress
 from scrun.supervisor.staging.transfer import Transfer
 

@@ -18,6 +18,11 @@ from scrun.model.record import ProcessIdentity
 from scrun.settings.oci_conf.patterns import substitute
 from scrun.supervisor.core.names import user_of
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from scrun.settings.file.load import Staging
+    from scrun.supervisor.contracts.engine import JobRequest
+
 OWNER = "owner.json"
 IN_RECORD = "bundle"
 """The name of a staged bundle in its container's record."""
@@ -40,6 +45,18 @@ class Owner(msgspec.Struct, frozen=True):
     root: str
     supervisor: ProcessIdentity
     rootfs: str = ""
+
+
+def directory_for(settings: "Staging", request: "JobRequest") -> str:
+    """Return the directory of a container's staged bundle.
+
+    Raises:
+        StagingError: The setting uses the user's name, and the user has none.
+    """
+    if settings.scratch is None:
+        return os.path.join(request.record, IN_RECORD)
+    root = os.path.dirname(request.record)
+    return os.path.join(scratch_of(settings.scratch), name_in_scratch(root, request.container))
 
 
 def owner_of(record: str, rootfs: str) -> Owner:

@@ -26,11 +26,11 @@ from scrun.supervisor.core.threads import in_thread, look
 from scrun.supervisor.scripts.host import StagingScript, loaded
 from scrun.supervisor.scripts.process import Remote
 from scrun.supervisor.staging.mapped import remove_whoever_owns_it
-from scrun.supervisor.staging.owner import Owner, owner_of
+from scrun.supervisor.staging.owner import Owner, directory_for, owner_of
 from scrun.supervisor.staging.plan import Notes
 from scrun.supervisor.staging.runtime_annotations import fit_annotations
 from scrun.supervisor.staging.stage_out import stage_out as clean
-from scrun.supervisor.staging.staged_bundle import directory_for, make_directory
+from scrun.supervisor.staging.staged_bundle import make_directory
 from scrun.supervisor.staging.view import view_of
 
 _IN = "slurm_scrun_stage_in"

@@ -28,15 +28,13 @@ from scrun.supervisor.staging.mounts import FILES, Place
 from scrun.supervisor.staging.overlaid import LaidOut, lay_out, written_at
 from scrun.supervisor.staging.overlay_options import Unusable
 from scrun.supervisor.staging.owner import (
-    IN_RECORD,
     OWNER,
     Owner,
     beside,
-    name_in_scratch,
     read_owner,
-    scratch_of,
     volumes_in,
 )
+from scrun.supervisor.staging.owner import directory_for as directory_for  # for plugins
 from scrun.supervisor.staging.plain import why_unseen
 from scrun.supervisor.staging.policy import fit
 from scrun.supervisor.staging.root import REMEDY, owners_are_lost, rootfs_for_nodes
@@ -49,8 +47,6 @@ from scrun.supervisor.staging.volumes import bring_back, bring_in
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from scrun.settings.file.load import Staging
-    from scrun.supervisor.contracts.engine import JobRequest
     from scrun.supervisor.contracts.target import Target
     from scrun.supervisor.staging.overlaid import Overlays
 
@@ -60,18 +56,6 @@ _LAYERS = {
     "squashfs": "squashfs images of the layers",
 }
 _AUTOREMOVE = "io.podman.annotations.autoremove"
-
-
-def directory_for(settings: Staging, request: JobRequest) -> str:
-    """Return the directory of a container's staged bundle.
-
-    Raises:
-        StagingError: The setting uses the user's name, and the user has none.
-    """
-    if settings.scratch is None:
-        return os.path.join(request.record, IN_RECORD)
-    root = os.path.dirname(request.record)
-    return os.path.join(scratch_of(settings.scratch), name_in_scratch(root, request.container))
 
 
 def stage_in(

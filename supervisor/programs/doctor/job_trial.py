@@ -34,7 +34,7 @@ from scrun.supervisor.programs.doctor.containers import NAME as CONTAINER
 from scrun.supervisor.programs.doctor.containers import own_root, try_container
 from scrun.supervisor.programs.doctor.findings import Finding
 from scrun.supervisor.staging.id_maps import with_ids
-from scrun.supervisor.staging.staged_bundle import directory_for
+from scrun.supervisor.staging.owner import directory_for
 
 _USERS = "users of a container"
 NAMES = (

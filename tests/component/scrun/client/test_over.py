@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import sys
 import threading
 from pathlib import Path
 
@@ -11,9 +12,13 @@ from scrun import _fast
 from scrun.client import orphan, over
 from scrun.client.over import remove_over
 from scrun.core.errors import StagingError, SupervisorLost
-from scrun.model.record import LOST, Moved, Record
+from scrun.model.lost import LOST
+from scrun.model.record import Moved, Record
 from scrun.supervisor.containers.records import link, make_record, remove_half_made
+from tests import CHECKOUT
+from tests.harness.program import run_program
 
+PATH = f"import sys; sys.path.insert(0, {str(CHECKOUT)!r})"
 SOCKET = "@user-1-2-3-v"
 MOVED = Moved("/s.lua", "/b", "/b", "/r", "/r", "/spool", "/b/config.json", 1, 1)
 
@@ -84,6 +89,35 @@ def test_it_is_not_a_whole_record(tmp_path: Path, what: str) -> None:
     (directory / what).unlink()
     assert not remove_over(str(directory), SOCKET)
     assert directory.exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"{", b"[]", b'"stopped"', b"\xff", b"{}", b'{"status": ["stopped"]}', b"[" * 100_000,
+        b'{"status": "stopped", "job_id": 7}', b'{"status": "stopped", "annotations": 7}',
+        b'{"status": "stopped", "job_id": "7", "owns_job": 0}',
+    ],
+)  # fmt: skip
+def test_a_damaged_record(tmp_path: Path, content: bytes) -> None:
+    directory = made(tmp_path)
+    (directory / "state.json").write_bytes(content)
+    assert not remove_over(str(directory), SOCKET)
+    assert (directory / "state.json").read_bytes() == content
+
+
+def test_an_older_record(tmp_path: Path) -> None:
+    directory = made(tmp_path)
+    (directory / "state.json").write_text('{"id": "c1", "status": "stopped"}')
+    assert remove_over(str(directory), SOCKET)
+
+
+def test_it_is_quick() -> None:
+    """It imports no msgspec."""
+    program = "import sys, scrun.client.orphan, scrun.client.over; print(*sys.modules)"
+    done = run_program([sys.executable, "-I", "-S", "-c", f"{PATH}; {program}"], check=True)
+    assert "json" in done.stdout.split()
+    assert not {"msgspec", "trio", "subprocess", "socket"} & {*done.stdout.split()}
 
 
 @pytest.mark.parametrize("path", ["", "c1"])

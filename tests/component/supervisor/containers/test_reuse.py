@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from scrun.core.errors import ContainerExists, EngineError
-from scrun.model.record import LOST, Record, read_record
+from scrun.model.lost import LOST
+from scrun.model.record import Record, read_record
 from scrun.supervisor.containers.records import make_again, make_record, remove_record
 
 SOCKET = "@user-1"

@@ -10,7 +10,7 @@ import pytest
 from tests import CHECKOUT
 from tests.harness.wait import wait_until
 
-MOST = 430
+MOST = 380
 """Modules; each takes 0.15 ms or more of a user's first container."""
 
 _LINE = re.compile(r"import time:\s+\d+ \|\s+\d+ \|\s+(\S+)")

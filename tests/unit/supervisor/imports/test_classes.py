@@ -1,5 +1,6 @@
 """What stands for attrs makes the classes that attrs makes."""
 
+import inspect
 import subprocess
 import sys
 from types import ModuleType
@@ -127,8 +128,11 @@ CALLS = (
 )  # fmt: skip
 
 
+@pytest.mark.parametrize("many", [1, 30])
 @pytest.mark.parametrize("call", CALLS)
-def test_what_they_do(call: str) -> None:
+def test_what_they_do(call: str, many: int) -> None:
+    """The first time, and when there have been many instances."""
+
     def result(names: dict[str, Any]) -> object:
         try:
             found = eval(call, names)
@@ -136,8 +140,21 @@ def test_what_they_do(call: str) -> None:
             return next(it for it in type(error).__mro__ if it.__module__ == "builtins")
         return repr(found).split(" at 0x")[0].replace("attr.exceptions", "")
 
-    one, two = (result(made(*pair)) for pair in PAIRS)
-    assert one == two
+    one, two = (made(*pair) for pair in PAIRS)
+    for _ in range(many):
+        assert result(one) == result(two)
+
+
+def test_many_instances_are_made_faster() -> None:
+    names = made(*PAIRS[1])
+    kinds = [names[name] for name in ("Plain", "Child", "Frozen", "Loose", "Value", "Own")]
+    before = [kind.__init__ for kind in kinds]
+    for kind in kinds:
+        for _ in range(30):
+            kind(1)
+    for kind, first in zip(kinds, before, strict=True):
+        assert kind.__init__ is not first
+        assert "given" not in inspect.signature(kind).parameters
 
 
 def test_one_that_shows_itself() -> None:
