@@ -14,7 +14,7 @@ from scrun.core.version import SPEC, VERSION
 from scrun.model import states
 from scrun.oci.signals import signal_name
 from scrun.settings import script
-from scrun.settings.file import load, quick
+from scrun.settings.file import load, sources
 from scrun.settings.slurm.outputs import ScriptFacts
 from scrun.settings.slurm.requests import JobVariable, Release
 from scrun.supervisor.sessions import sessions
@@ -46,8 +46,8 @@ def substitutions() -> str:
     facts = {
         "version": VERSION,
         "spec": SPEC,
-        "system file": f"`{quick.SYSTEM_FILE}`",
-        "user file": f"`~/{quick.USER_FILE}`",
+        "system file": f"`{sources.SYSTEM_FILE}`",
+        "user file": f"`~/{sources.USER_FILE}`",
         "usual script": f"`{script.USUAL}`",
         "fatal": _signals(states.FATAL),
         "fatal to the anchor": _signals(states.FATAL - {signal.SIGKILL}),

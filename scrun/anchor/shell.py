@@ -285,7 +285,9 @@ def _become(
         _signal.signal(getattr(_signal, "SIG" + name), _signal.SIG_DFL)
     _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
     program, words = "/bin/sh", ["-c", _SCRIPT]
-    if terminal is not None:
+    if client := sys._xoptions.get("client"):
+        program, words = str(client), [_EXPLAINED.removesuffix("; ")]
+    elif terminal is not None:
         program, words = sys.executable, ["-I", "-S", "-c", _WITH_TERMINAL]
     posix.execve(program, ["scrun-anchor", *words], {})
 

@@ -6,7 +6,7 @@ from scrun.cli.parse import Parsed
 from scrun.cli.report import append, report
 from scrun.core.errors import NOT_RUNNING, ScrunError, UsageError, described, leaves
 from scrun.core.text import one_line, printable
-from scrun.settings.file.quick import environment
+from scrun.settings.file.sources import environment
 
 
 def explain(error: Exception, parsed: "Parsed | None") -> int:

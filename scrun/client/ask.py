@@ -48,6 +48,11 @@ def forward(parsed: Parsed, *, again: bool = False) -> int:
         from scrun.client import orphan
 
         return orphan.run(parsed, directory, asked=bool(asked))
+    return conclude(parsed, directory, status, answer)
+
+
+def conclude(parsed: Parsed, directory: str, status: int, answer: bytes) -> int:
+    """Print the answer to a forwarded operation, or report what it says; return the status."""
     if status:
         from scrun.cli.failure import report_failure
 
@@ -160,21 +165,28 @@ def record_root(parsed: Parsed) -> str:
         import os  # a sixth of the whole command
 
         return os.path.abspath(given)
-    from scrun.settings.file.quick import default_root, environment
+    from scrun.settings.file.sources import default_root, environment
 
     return default_root(environment(), setting(parsed, "root"))
 
 
 def setting(parsed: Parsed, key: str) -> "str | None":
-    """Look up one of the settings that the fast path needs: `root` or `group`."""
-    from scrun.settings.file.quick import environment, quick
+    """Look up one of the settings that decide where to ask: `root` or `group`.
+
+    Raises:
+        SettingsError: A settings file or a variable is invalid.
+    """
+    from scrun.settings.file.remembered import recall
+    from scrun.settings.file.sources import environment
 
     given = parsed.options.get("config-file")
     config_file = given if isinstance(given, str) else None
-    found = quick(environment(), config_file)
-    if found is None:  # only a full TOML parser can read it
-        from scrun.settings.file.load import load
+    root = environment().get("SCRUN_ROOT", "") if key == "root" else ""
+    if root[:1] == "/":
+        return root
+    found = None if root else recall(environment(), config_file)
+    if found is None:
+        from scrun.settings.file.load import load_and_remember
 
-        value = getattr(load(environment(), config_file), key)
-        return value if isinstance(value, str) else None
+        found = load_and_remember(environment(), config_file)
     return found.get(key)

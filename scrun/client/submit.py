@@ -103,10 +103,10 @@ def _connect_beside(root: str, name: str) -> "_socket.socket | None":
 
 def _jobs_linger(parsed: Parsed) -> bool:
     """Tell whether `[slurm] linger` is set; the whole settings are read only if it may be."""
-    from scrun.settings.file import quick
+    from scrun.settings.file import sources
 
-    environment, config_file = quick.environment(), parsed.text("config-file")
-    texts = (quick.read(*file) for file in quick.files(environment, config_file))
+    environment, config_file = sources.environment(), parsed.text("config-file")
+    texts = (sources.read(*file) for file in sources.files(environment, config_file))
     if not any(text and b"linger" in text for text in texts):
         return False
     from scrun.settings.file.load import load
@@ -149,20 +149,30 @@ def _ask(
             return status, answer, reason_shown
         except (BrokenPipeError, ConnectionResetError):
             if attempt == 2 or _is_there(record):
-                from scrun.client.successor import was_deleted
-                from scrun.core.errors import SupervisorLost
-
-                is_gone = not is_ours or was_deleted(parsed, record)
-                remedy = "" if is_gone else "delete it and "
-                raise SupervisorLost(
-                    f"the supervisor died while it created container {parsed.id}; "
-                    f"{remedy}create it again"
-                ) from None
+                raise lost(parsed, record, is_ours=is_ours) from None
         finally:
             sock.close()
             for fd in mounts:
                 posix.close(fd)
     raise AssertionError("unreachable")
+
+
+def lost(parsed: Parsed, record: str, *, is_ours: bool) -> Exception:
+    """Return the error for a supervisor that died while it created a container.
+
+    Args:
+        parsed: The command line.
+        record: The container's record, which is removed if it is ours.
+        is_ours: Whether it was not there before.
+    """
+    from scrun.client.successor import was_deleted
+    from scrun.core.errors import SupervisorLost
+
+    is_gone = not is_ours or was_deleted(parsed, record)
+    remedy = "" if is_gone else "delete it and "
+    return SupervisorLost(
+        f"the supervisor died while it created container {parsed.id}; {remedy}create it again"
+    )
 
 
 def _name_anchor(sock: _socket.socket, pid: int) -> None:

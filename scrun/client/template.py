@@ -22,7 +22,7 @@ from scrun.client.supervisor_name import place
 from scrun.core.place import contents, is_of_task
 from scrun.core.templates import FOLDER, VARIABLE, signature
 from scrun.core.version import VERSION
-from scrun.settings.file import quick
+from scrun.settings.file import sources
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -194,16 +194,16 @@ def _key(parsed: Parsed) -> str:
     """Return a digest of all that a call says, and of what its process is and has."""
     posix.umask(umask := posix.umask(0o077))
     named = parsed.text("config-file")
-    sources = [text.partition(":")[0] for text in parsed.texts("mount")]
+    mounted = [text.partition(":")[0] for text in parsed.texts("mount")]
     image = parsed.operands[0]
-    paths = [path for path, _ in quick.files(quick.environment(), named)]
+    paths = [path for path, _ in sources.files(sources.environment(), named)]
     own = (
         VERSION, sorted(map(repr, parsed.options.items())), parsed.operands, umask,
         posix.getresuid(), posix.getresgid(), posix.getgroups(),
         [posix.stat(f"/proc/self/ns/{kind}").st_ino for kind in ("user", "mnt", "pid")],
         posix.uname().nodename, contents("/proc/sys/kernel/random/boot_id"), posix.getcwdb(),
         [(path, signature(path)) for path in (*paths, image)],
-        [_identity(source) for source in sources],
+        [_identity(source) for source in mounted],
         sorted(_common(posix.environ.items())),
     )  # fmt: skip
     return blake2s(repr(own).encode(errors="surrogatepass"), digest_size=16).hexdigest()

@@ -28,7 +28,7 @@ from scrun.core.text import printable
 from scrun.install import docker, files, launcher, needs, podman, settings
 from scrun.install.files import Change
 from scrun.oci.lookup import DEFAULT_PATH
-from scrun.settings.file import load, quick
+from scrun.settings.file import load, sources
 from scrun.settings.slurm_conf import PLACES, find_slurm_conf
 
 ENGINES = ("podman", "docker")
@@ -48,10 +48,10 @@ class InstallTarget:
         self.podman = podman.drop_in(podman.directory(home_config))
         self.daemon = f"{self.docker}/daemon.json"
         if home_config is None:
-            self.settings = quick.SYSTEM_FILE
+            self.settings = sources.SYSTEM_FILE
         else:
             home = pwd.getpwuid(os.getuid()).pw_dir
-            self.settings = f"{home.rstrip('/')}/{quick.USER_FILE}"
+            self.settings = f"{home.rstrip('/')}/{sources.USER_FILE}"
 
     def base(self, path: str) -> str:
         """Return the lowest directory above a file that is never removed with it."""
@@ -257,7 +257,7 @@ def _named(site: InstallTarget, own: str | None) -> str | None:
     Raises:
         SettingsError: One of them is invalid.
     """
-    for path in dict.fromkeys((site.settings, quick.SYSTEM_FILE)):
+    for path in dict.fromkeys((site.settings, sources.SYSTEM_FILE)):
         text = own if path == site.settings else files.read(path)
         table = load.parse(text.encode(), path) if text is not None else {}
         slurm = table.get("slurm")

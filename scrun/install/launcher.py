@@ -8,7 +8,8 @@ import sys
 from scrun.core.errors import SettingsError
 from scrun.core.paths import of_path, replaceable
 
-_CALL = b"scrun._fast"
+_CALL = b"share/scrun/main.py"
+_LARGEST = 8 << 20  # of the client in C, with its libraries
 
 
 def find(argv0: str, path: str | None) -> str:
@@ -39,12 +40,12 @@ def find(argv0: str, path: str | None) -> str:
 
 
 def is_ours(program: str) -> bool:
-    """Tell whether a program is a launcher of this scrun, and not of Slurm's."""
+    """Tell whether a program is this scrun, the client in C or the script, and not Slurm's."""
     try:
         if not os.access(program, os.X_OK):
             return False
         with open(program, "rb") as file:
-            return _CALL in file.read(65536)
+            return _CALL in file.read(_LARGEST)
     except OSError:
         return False
 

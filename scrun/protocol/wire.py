@@ -241,14 +241,21 @@ def read_answer(sock: _socket.socket, reply: bytes) -> bytes:
             parts.append(sock.recv(65536))
             size += len(parts[-1])
             if size > REPLY:
-                raise OSError(90, f"its answer is longer than {REPLY >> 20} MiB", "the supervisor")
+                raise incomplete(90)
             if time.monotonic() > end:
                 raise BlockingIOError
     except BlockingIOError:
-        raise TimeoutError(110, "does not answer in time; try again", "the supervisor") from None
+        raise incomplete(110) from None
     if not size:
         raise ConnectionResetError("the supervisor closed the connection")
     return b"".join(parts)
+
+
+def incomplete(number: int) -> OSError:
+    """Return the error for an answer that is too long (90, EMSGSIZE), or takes too long."""
+    if number == 90:
+        return OSError(90, f"its answer is longer than {REPLY >> 20} MiB", "the supervisor")
+    return TimeoutError(110, "does not answer in time; try again", "the supervisor")
 
 
 def wait_for_ever(sock: _socket.socket) -> None:

@@ -10,7 +10,7 @@ import pwd
 import msgspec
 
 from scrun.core.paths import real_id
-from scrun.settings.file.quick import real_uid
+from scrun.settings.file.sources import real_uid
 
 
 class UserEntry(msgspec.Struct, frozen=True):

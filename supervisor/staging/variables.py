@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 
 from scrun.oci.config import Bundle
-from scrun.settings.file.quick import real_uid
+from scrun.settings.file.sources import real_uid
 from scrun.settings.slurm.outputs import ScriptFacts, container_variables, output_variables
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.core.names import UserEntry, user_of

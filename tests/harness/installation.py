@@ -36,6 +36,8 @@ class Installation:
             (self.base / name).symlink_to(environment / name)
         self.binary = str(self.base / "bin" / "scrun")
         shutil.copy(scrun_binary(), self.binary)
+        (self.base / "share").mkdir()
+        (self.base / "share" / "scrun").symlink_to(environment / "share" / "scrun")
 
     def own_copies(self, checkout: Path) -> None:
         """Have scrun itself from a checkout, as files that may be changed."""

@@ -19,7 +19,8 @@ import msgspec
 
 from scrun.core.errors import SettingsError
 from scrun.oci.config import explain
-from scrun.settings.file import quick
+from scrun.settings.file import sources
+from scrun.settings.file.remembered import identities, remember
 from scrun.settings.file.table import check_keys, read_table
 
 Level = Literal[
@@ -322,9 +323,9 @@ def load(env: Mapping[str, str], config_file: str | None = None) -> Settings:
         SettingsError: A file cannot be read or trusted, or it or a variable has an invalid value.
     """
     merged: dict[str, object] = {}
-    for path, kind in quick.files(env, config_file):
+    for path, kind in sources.files(env, config_file):
         try:
-            content = quick.read(path, kind)
+            content = sources.read(path, kind)
         except OSError as error:
             raise SettingsError(f"{path}: {error.strerror}") from error
         if content is not None:
@@ -332,6 +333,28 @@ def load(env: Mapping[str, str], config_file: str | None = None) -> Settings:
             _convert(table, path)
             merged = _overlay(merged, table)
     return merge(_convert(merged, "settings"), env=env)
+
+
+def load_and_remember(env: Mapping[str, str], config_file: str | None) -> dict[str, str]:
+    """Find `root` and `group`, and leave them for later commands.
+
+    Returns:
+        Those that the files set.
+
+    Raises:
+        SettingsError: As `load`.
+    """
+    try:
+        before = identities(env, config_file)
+    except OSError:
+        before = []
+    settings = load(env, config_file)
+    if env.get("SCRUN_ROOT"):  # it overrides what the files say
+        settings = load({**env, "SCRUN_ROOT": ""}, config_file)
+    found = {"group": settings.group, **({"root": settings.root} if settings.root else {})}
+    if before:
+        remember(env, config_file, before, found)
+    return found
 
 
 def parse(content: bytes, name: str) -> dict[str, object]:

@@ -29,7 +29,7 @@ from scrun.supervisor.programs.doctor.call import Check, DoctorCall, Done, Repor
 from scrun.supervisor.programs.doctor.findings import Finding
 
 NAME = "container"
-_SCRUN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from scrun._fast import main; main()"
+_SCRUN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from scrun.main import main; main()"
 _ID = "doctor"
 _LIFE = 60.0
 _REMEDY = "correct the other failures; with --debug the container's log has details"

@@ -14,7 +14,7 @@ from scrun.core.own_directory import own_directory
 from scrun.core.users import user_name
 from scrun.core.version import VERSION
 from scrun.install import needs
-from scrun.settings.file import quick
+from scrun.settings.file import sources
 from scrun.settings.slurm.versions import features
 from scrun.supervisor.children.processes import own_program
 from scrun.supervisor.containers.successor import abandoned_records
@@ -195,7 +195,7 @@ async def _settings(call: DoctorCall, report: Reporter) -> None:
         remedy = "correct that; until then no container can be created"
         report(Finding("settings", "fail", call.settings_error, remedy))
         return
-    listed = quick.files(call.child_env.environment, call.parsed.text("config-file"))
+    listed = sources.files(call.child_env.environment, call.parsed.text("config-file"))
     there = [path for path, _ in listed if await _in_thread_exists(path)]
     text = ", ".join(there) or f"the defaults, without {' or '.join(p for p, _ in listed)}"
     report(Finding("settings", "ok", text))

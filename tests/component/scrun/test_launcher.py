@@ -1,4 +1,4 @@
-"""`bin/scrun` starts the interpreter of the installation that it is part of, in every layout."""
+"""Both forms of the command start the interpreter of their installation, in every layout."""
 
 import os
 import subprocess
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from scrun.native.build import build
 from tests import CHECKOUT
 from tests.harness.program import output_of, run_program
 
-LAUNCHER = CHECKOUT / "bin" / "scrun"
 PYTHON = Path(sys.executable).resolve()
 VERSION = f"python{sys.version_info[0]}.{sys.version_info[1]}"
 MAIN = """
@@ -21,16 +21,35 @@ def main():
 """
 
 
-def install(prefix: Path, *, venv: bool = True) -> Path:
-    """Make an environment with a scrun that tells how it is run, and return its launcher."""
+@pytest.fixture(scope="module", params=["client", "script"])
+def launcher(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The client in C, or the script of an installation without a compiler."""
+    if request.param == "script":
+        return CHECKOUT / "bin" / "scrun"
+    built = tmp_path_factory.mktemp("client") / "scrun"
+    assert not build(built)
+    return built
+
+
+def put(launcher: Path, prefix: Path) -> Path:
+    """Put the command into an installation, with what it starts."""
+    program = prefix / "bin" / "scrun"
+    program.parent.mkdir(exist_ok=True)
+    program.write_bytes(launcher.read_bytes())
+    program.chmod(0o755)
+    share = prefix / "share" / "scrun"
+    share.mkdir(parents=True)
+    (share / "main.py").write_bytes((CHECKOUT / "bin" / "main.py").read_bytes())
+    return program
+
+
+def install(launcher: Path, prefix: Path, *, venv: bool = True) -> Path:
+    """Make an environment with a scrun that tells how it is run, and return its command."""
     package = prefix / "lib" / VERSION / "site-packages" / "scrun"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
-    (package / "_fast.py").write_text(MAIN)
-    program = prefix / "bin" / "scrun"
-    program.parent.mkdir()
-    program.write_bytes(LAUNCHER.read_bytes())
-    program.chmod(0o755)
+    (package / "main.py").write_text(MAIN)
+    program = put(launcher, prefix)
     if venv:
         (prefix / "pyvenv.cfg").write_text(f"home = {PYTHON.parent}\n")
         (program.parent / "python3").symlink_to(PYTHON)
@@ -43,8 +62,10 @@ def call(program: str | Path, *arguments: str, **environment: str) -> list[str]:
     return said.rstrip("\n").split("|")
 
 
-def test_it_is_called_directly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = install(tmp_path / "an environment")
+def test_it_is_called_directly(
+    launcher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = install(launcher, tmp_path / "an environment")
     assert call(program, "a  b", "$c", "") == [str(program), "a  b", "$c", "", "bare"]
     monkeypatch.chdir(program.parent)
     assert call("./scrun") == ["./scrun", "bare"]
@@ -52,8 +73,8 @@ def test_it_is_called_directly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("name", ["share/pipx/venvs/scrun", "share/uv/tools/scrun", "else where"])
-def test_it_is_called_by_a_link(tmp_path: Path, name: str) -> None:
-    program = install(tmp_path / name)
+def test_it_is_called_by_a_link(launcher: Path, tmp_path: Path, name: str) -> None:
+    program = install(launcher, tmp_path / name)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python3").symlink_to("/nowhere")
     link = tmp_path / "bin" / "scrun"
@@ -64,40 +85,46 @@ def test_it_is_called_by_a_link(tmp_path: Path, name: str) -> None:
     assert call(further) == [str(further), "bare"]
 
 
-def test_the_caller_s_variables_for_python_do_not_count(tmp_path: Path) -> None:
-    program = install(tmp_path / "environment")
+def test_the_caller_s_variables_for_python_do_not_count(launcher: Path, tmp_path: Path) -> None:
+    program = install(launcher, tmp_path / "environment")
     assert call(program, PYTHONHOME="/nowhere", PYTHONPATH="/nowhere")[-1] == "bare"
 
 
-def test_outside_of_an_environment_the_site_module_counts(tmp_path: Path) -> None:
-    program = install(tmp_path / "local", venv=False)
+def test_outside_of_an_environment_the_site_module_counts(launcher: Path, tmp_path: Path) -> None:
+    program = install(launcher, tmp_path / "local", venv=False)
     (tmp_path / "path").mkdir()
     (tmp_path / "path" / VERSION).symlink_to(PYTHON)
     path = f"{tmp_path}/path:{os.defpath}"
     assert call(program, PATH=path) == [str(program), "site"]
 
 
-def test_an_editable_installation(tmp_path: Path) -> None:
+def test_an_editable_installation(launcher: Path, tmp_path: Path) -> None:
     prefix = tmp_path / "environment"
     subprocess.run([PYTHON, "-m", "venv", "--without-pip", prefix], check=True, timeout=60)
-    program = prefix / "bin" / "scrun"
-    program.write_bytes(LAUNCHER.read_bytes())
-    program.chmod(0o755)
+    program = put(launcher, prefix)
     source = tmp_path / "source"
     (source / "scrun").mkdir(parents=True)
-    (source / "scrun" / "_fast.py").write_text(MAIN)
+    (source / "scrun" / "main.py").write_text(MAIN)
     packages = prefix / "lib" / VERSION / "site-packages"
     (packages / "scrun.pth").write_text(f"{source}\n")
     assert call(program, "state") == [str(program), "state", "site"]
 
 
-def test_a_copy_elsewhere_says_why(tmp_path: Path) -> None:
+def test_a_copy_elsewhere_says_why(launcher: Path, tmp_path: Path) -> None:
     program = tmp_path / "bin" / "scrun"
     program.parent.mkdir()
-    program.write_bytes(LAUNCHER.read_bytes())
+    program.write_bytes(launcher.read_bytes())
     program.chmod(0o755)
     done = run_program([program, "state", "x"], env={"PATH": os.defpath})
     assert (done.returncode, done.stdout) == (1, "")
     assert f"scrun: {program}: its packages are not in {tmp_path}" in done.stderr
     assert "make a symbolic link" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_without_an_interpreter_it_says_why(launcher: Path, tmp_path: Path) -> None:
+    program = install(launcher, tmp_path)
+    (program.parent / "python3").unlink()
+    done = run_program([program, "state", "x"], env={"PATH": os.defpath})
+    assert done.returncode
+    assert f"{program.parent}/python3" in done.stderr

@@ -38,7 +38,7 @@ class Floors:
         stand, scrun = self._stand, self._stand.site.command
         stand.take(BARE, *INTERPRETER)
         stand.take(TRIO, self._interpreter, "-I", "-c", "import trio")
-        self._import(COMMAND, "scrun.commands.create, scrun.settings.file.quick")
+        self._import(COMMAND, "scrun.commands.create, scrun.settings.file.sources")
         libraries = "trio, msgspec, daemon"
         self._import(LIBRARIES, libraries)
         own = ", ".join(

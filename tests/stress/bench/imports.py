@@ -20,7 +20,7 @@ def imports(interpreter: str, packages: Path) -> str:
     """
     path = f"import sys; sys.path.insert(0, {str(packages)!r}); "
     kinds: Sequence[tuple[str, Sequence[str], str]] = (
-        ("a command (`state`)", ("-I", "-S"), "import scrun._fast, scrun.settings.file.quick"),
+        ("a command (`state`)", ("-I", "-S"), "import scrun.main, scrun.settings.file.sources"),
         ("`create` that finds a supervisor", ("-I", "-S"), "import scrun.commands.create"),
         ("the supervisor", ("-I",), "import scrun.supervisor.daemon.run"),
         ("a script's worker", ("-I",), "import scrun.supervisor.worker.main"),

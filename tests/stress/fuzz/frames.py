@@ -8,7 +8,7 @@ from typing import NoReturn, cast
 
 import trio
 
-from scrun import _fast
+from scrun import main as program
 from scrun.cli.grammar import COMMANDS
 from scrun.cli.parse import parse as parse_argv
 from scrun.client import call as call_module
@@ -55,7 +55,7 @@ def argv(data: bytes) -> None:
     assert parsed.command in COMMANDS or parsed.command in _INFORMATION
     if parsed.id is not None:
         assert check_id(parsed.id) == parsed.id
-    if parsed.command in _fast._FORWARDED:
+    if parsed.command in program._FORWARDED:
         fields = build_request(parsed, parsed.id or "")
         assert wire.frame(fields)[4:].split(b"\0") == fields
     if parsed.command in ("create", "exec"):  # the supervisor reads the same out of it

@@ -4,7 +4,7 @@ import os
 import shlex
 
 from scrun.core.errors import SettingsError
-from scrun.settings.file import quick
+from scrun.settings.file import sources
 from scrun.settings.file.load import RuntimeSettings, load
 from scrun.settings.oci_conf.node_runtime import node_runtime, signalled
 from scrun.settings.oci_conf.parse import parse_oci_conf
@@ -18,17 +18,13 @@ from tests.stress.fuzz.base import RELEASES, check_error, written
 
 
 def settings(data: bytes) -> None:
-    """scrun.toml; both readers."""
+    """scrun.toml."""
     path = written("scrun.toml", data)
-    short = quick.scan(data)
     try:
         found = load({}, path)
     except SettingsError as error:
         check_error(error, begins=path)
         return
-    if short is not None:
-        assert short.get("root") == found.root
-        assert short.get("group", "user") == found.group
     for seconds in (found.idle_timeout, found.staging.timeout, found.slurm.release_timeout):
         assert seconds >= 0  # which is not true of what is not a number
     for name in (found.root, found.slurm.conf, found.log.file, found.staging.scratch):
@@ -40,7 +36,7 @@ def environment(data: bytes) -> None:
     """The caller's variables, separated by NUL."""
     pairs = (os.fsdecode(entry).partition("=") for entry in data.split(b"\0"))
     found = {name: value for name, _, value in pairs if name and name != "SCRUN_CONFIG"}
-    quick.real_uid(found, "/nowhere")
+    sources.real_uid(found, "/nowhere")
     try:
         load(found, written("empty.toml", b""))
         for release in RELEASES:

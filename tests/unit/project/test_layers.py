@@ -14,7 +14,7 @@ from tests.harness.program import run_program
 pytestmark = pytest.mark.covers("promise the client never imports the supervisor")
 
 FAST = (
-    "scrun._fast",
+    "scrun.main",
     "scrun.anchor.pid_file",
     "scrun.anchor.shell",
     "scrun.cli.parse",
@@ -24,7 +24,7 @@ FAST = (
     "scrun.core.version",
     "scrun.oci.ids",
     "scrun.protocol.wire",
-    "scrun.settings.file.quick",
+    "scrun.settings.file.sources",
 )
 
 # A folder may import those of its own line and of the lines above it, and nothing else.
@@ -39,7 +39,7 @@ settings.oci_conf settings.spank
 images
 pull
 cli anchor install
-cli.completion
+cli.completion native
 client
 commands
 """
@@ -248,14 +248,14 @@ def test_fast_path_as_a_whole() -> None:
 
 def test_completion_is_light() -> None:
     """It answers a key that somebody has pressed."""
-    assert not heavy(imported("scrun.commands.complete", "scrun.settings.file.quick"))
+    assert not heavy(imported("scrun.commands.complete", "scrun.settings.file.sources"))
 
 
 @pytest.mark.parametrize(
     ("module", "along"),
     [
         ("scrun.client.ask", set()),
-        ("scrun.settings.file.quick", set()),
+        ("scrun.settings.file.sources", set()),
         ("scrun.core.output", set()),
         ("scrun.cli.failure", {"scrun.core.text"}),
         ("scrun.client.orphan", {"scrun.core.paths"}),
@@ -269,7 +269,7 @@ def test_completion_is_light() -> None:
 )
 def test_frequent_commands_need_no_more_than_posix(module: str, along: set[str]) -> None:
     """`os` alone is a sixth of a `state`; of an unknown id, too."""
-    modules = imported("scrun._fast", module)
+    modules = imported("scrun.main", module)
     assert along <= modules
     assert not modules & {"os", "msgspec", "scrun.client.launch"}
     assert not heavy(modules) - {"_ctypes"}

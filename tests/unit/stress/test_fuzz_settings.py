@@ -58,7 +58,7 @@ def parse_and_load(text: str) -> None:
 @given(
     st.lists(st.sampled_from((*KEYS, *VALUES, *SETTINGS, "\n", "\r\n", "\r", " = ")), max_size=12)
 )
-def test_the_quick_reader_and_the_whole_one_agree(parts: list[str]) -> None:
+def test_lines_of_scrun_toml(parts: list[str]) -> None:
     with limited():
         TARGETS["settings"].check("".join(parts).encode(errors="surrogatepass"))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from scrun import _fast
+from scrun import main as program
 from scrun.cli.parse import Parsed
 from scrun.client import orphan
 from scrun.client.ask import ask
@@ -26,9 +26,9 @@ from tests.harness.program import run_program
 _WITHOUT = """
 import os, resource, sys
 sys.path.insert(0, sys.argv[1])
-import scrun._fast, scrun.cli.failure, scrun.client.orphan
+import scrun.main, scrun.cli.failure, scrun.client.orphan
 resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-os._exit(scrun._fast.run(sys.argv[2:]))
+os._exit(scrun.main.run(sys.argv[2:]))
 """
 
 
@@ -131,7 +131,7 @@ def test_one_that_dies_before_it_says_that_the_container_is_deleted(
     tmp_path: Path, command: str, status: int
 ) -> None:
     with deleting(record(tmp_path), b""):
-        assert _fast.run(["--root", str(tmp_path), command, "c1"]) == status
+        assert program.run(["--root", str(tmp_path), command, "c1"]) == status
 
 
 def test_one_that_has_started_a_container_which_is_deleted_at_once(
@@ -139,7 +139,7 @@ def test_one_that_has_started_a_container_which_is_deleted_at_once(
 ) -> None:
     """An engine deletes a short one as soon as it has ended."""
     with deleting(record(tmp_path), b"\0"):
-        assert _fast.run(["--root", str(tmp_path), "start", "c1"]) == 0
+        assert program.run(["--root", str(tmp_path), "start", "c1"]) == 0
     assert capfd.readouterr() == ("", "")
 
 
@@ -150,7 +150,7 @@ def test_one_that_only_hangs_up_is_not_dead(
     """`state` would say that the container is stopped, and `kill` that there is nothing to do."""
     directory = record(tmp_path)
     with listening(directory, [b""] * 3):
-        assert _fast.run(["--root", str(tmp_path), command, "c1"]) == 1
+        assert program.run(["--root", str(tmp_path), command, "c1"]) == 1
     out, err = capfd.readouterr()
     assert (out, err) == (
         "",
@@ -173,7 +173,7 @@ def test_a_command_without_a_descriptor_knows_nothing(tmp_path: Path, command: s
 def at_a_terminal(*argv: str) -> bytes:
     """What scrun writes to a terminal."""
     master, slave = os.openpty()
-    command = [sys.executable, "-c", "from scrun._fast import main; main()", *argv]
+    command = [sys.executable, "-c", "from scrun.main import main; main()", *argv]
     with open(master, "rb", buffering=0) as screen:
         process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave)
         os.close(slave)
@@ -221,12 +221,12 @@ def test_logs_follow_no_link(tmp_path: Path, capfd: pytest.CaptureFixture[str]) 
     directory.mkdir()
     (directory / "log").symlink_to(elsewhere / "log")
     for container in ("c1", "c2"):
-        assert _fast.run(["--root", str(root), "logs", "--messages", container]) == 1
+        assert program.run(["--root", str(root), "logs", "--messages", container]) == 1
     out, err = capfd.readouterr()
     assert out == ""
     assert "container c1 does not exist" in err
     os.mkfifo(directory / "output")
-    assert _fast.run(["--root", str(root), "logs", "c2"]) == 1
+    assert program.run(["--root", str(root), "logs", "c2"]) == 1
     assert "is not a regular file" in capfd.readouterr().err
 
 
@@ -255,7 +255,7 @@ def root_with_one(tmp_path: Path) -> Path:
 
 
 def printing(root: Path, words: list[str], stdout: int) -> tuple[int, str]:
-    command = [sys.executable, "-c", "from scrun._fast import main; main()", "--root", str(root)]
+    command = [sys.executable, "-c", "from scrun.main import main; main()", "--root", str(root)]
     done = subprocess.run(
         [*command, *words], stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE,
         timeout=60, text=True,
@@ -288,7 +288,7 @@ def test_who_has_read_enough_is_told_nothing(root_with_one: Path, command: str) 
 def test_a_pipe_that_others_made_nonblocking_gets_it_all(root_with_one: Path) -> None:
     readable, writable = os.pipe()
     os.set_blocking(writable, False)
-    words = [sys.executable, "-c", "from scrun._fast import main; main()", "--root"]
+    words = [sys.executable, "-c", "from scrun.main import main; main()", "--root"]
     process = subprocess.Popen([*words, str(root_with_one), "logs", "c1"], stdout=writable)
     os.close(writable)
     with open(readable, "rb") as pipe:
@@ -306,15 +306,15 @@ def test_the_last_lines(
     directory = record(tmp_path)
     (directory / "output.1").write_text("".join(f"line {n}\n" for n in range(9998)))
     (directory / "output").write_text("line 9998\nline 9999\n")
-    assert _fast.run(["--root", str(tmp_path), "logs", "--tail", tail, "c1"]) == 0
+    assert program.run(["--root", str(tmp_path), "logs", "--tail", tail, "c1"]) == 0
     assert capfd.readouterr().out == said
-    assert _fast.run(["--root", str(tmp_path), "logs", "-n", "20000", "c1"]) == 0
+    assert program.run(["--root", str(tmp_path), "logs", "-n", "20000", "c1"]) == 0
     assert capfd.readouterr().out == "".join(f"line {n}\n" for n in range(10000))
 
 
 def test_a_tail_that_is_no_number(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (record(tmp_path) / "output").write_text("a\n")
-    assert _fast.run(["--root", str(tmp_path), "logs", "--tail", "-1", "c1"]) == 1
+    assert program.run(["--root", str(tmp_path), "logs", "--tail", "-1", "c1"]) == 1
     assert "is not a number of lines" in capfd.readouterr().err
 
 
@@ -345,12 +345,12 @@ def test_messages_since(
     (directory / "log.1").write_text(first)
     (directory / "log").write_text("".join(others))
     expected = SAID.splitlines(keepends=True)[5 - lines :]
-    assert _fast.run([*root, "--messages", "--since", since, "c1"]) == 0
+    assert program.run([*root, "--messages", "--since", since, "c1"]) == 0
     assert capfd.readouterr().out == "".join(expected)
-    assert _fast.run([*root, "--messages", "--since", since, "--tail", "2", "c1"]) == 0
+    assert program.run([*root, "--messages", "--since", since, "--tail", "2", "c1"]) == 0
     assert capfd.readouterr().out == "".join(expected[-2:])
     (tmp_path / "@supervisor.log").write_text(SAID)
-    assert _fast.run([*root, "--supervisor", "--since", since]) == 0
+    assert program.run([*root, "--supervisor", "--since", since]) == 0
     assert capfd.readouterr().out == "".join(expected)
 
 
@@ -358,7 +358,7 @@ def test_messages_since(
 def test_since_when(tmp_path: Path, capfd: pytest.CaptureFixture[str], since: str) -> None:
     """Output that has no times may be of any time; a number is seconds since 1970."""
     (record(tmp_path) / "output").write_text("a\n")
-    status = _fast.run(["--root", str(tmp_path), "logs", "--since", since, "c1"])
+    status = program.run(["--root", str(tmp_path), "logs", "--since", since, "c1"])
     said = capfd.readouterr()
     assert (status, said.out) == ((0, "a\n") if since == "10" else (1, ""))
     assert since == "10" or "such as 2026-05-01T12:00:00" in said.err
@@ -387,7 +387,7 @@ def test_a_person_at_a_terminal_may_give_the_beginning_of_an_id(
 def test_elsewhere_an_id_is_whole(tmp_path: Path, words: str) -> None:
     """Scripts and engines mean the one that they name, also when it is gone."""
     record(tmp_path).rename(tmp_path / "abcd")
-    command = [sys.executable, "-c", "from scrun._fast import main; main()"]
+    command = [sys.executable, "-c", "from scrun.main import main; main()"]
     done = run_program([*command, "--root", str(tmp_path), *words.split()])
     assert (done.returncode, done.stdout) == (1, "")
     assert "container ab does not exist" in done.stderr
@@ -401,20 +401,20 @@ def test_people_may_give_the_beginning_of_an_id(
         write_record(str(tmp_path / name), Record(id=name, status="running"))
         (tmp_path / name / "output").write_text(f"of {name}\n")
     for given, said in (("abd", "of abd\n"), ("abc1", "of abc1\n"), ("ab", "of ab\n")):
-        assert _fast.run(["--root", str(tmp_path), "logs", given]) == 0
+        assert program.run(["--root", str(tmp_path), "logs", given]) == 0
         assert capfd.readouterr().out == said
     (tmp_path / "ab" / "output").unlink()
     (tmp_path / "ab" / "state.json").unlink()
     (tmp_path / "ab").rmdir()
-    assert _fast.run(["--root", str(tmp_path), "logs", "abc"]) == 1
+    assert program.run(["--root", str(tmp_path), "logs", "abc"]) == 1
     assert "is ambiguous: abc1, abc2" in capfd.readouterr().err
-    assert _fast.run(["--root", str(tmp_path), "logs", "abd"[:3]]) == 0
+    assert program.run(["--root", str(tmp_path), "logs", "abd"[:3]]) == 0
     capfd.readouterr()
     # what engines call takes whole ids only
     for command in ("state", "kill", "delete", "start"):
-        assert _fast.run(["--root", str(tmp_path), command, "abd"[:2] + "d0"]) == 1
+        assert program.run(["--root", str(tmp_path), command, "abd"[:2] + "d0"]) == 1
         assert "does not exist" in capfd.readouterr().err
-        assert _fast.run(["--root", str(tmp_path), command, "abc"]) == 1
+        assert program.run(["--root", str(tmp_path), command, "abc"]) == 1
         assert "does not exist" in capfd.readouterr().err
 
 

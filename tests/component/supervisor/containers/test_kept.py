@@ -14,7 +14,7 @@ import pytest
 import trio
 import trio.testing
 
-from scrun import _fast
+from scrun import main as program
 from scrun.supervisor.containers.capture import CapturedOutput, Followed
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.sessions.viewers import follow
@@ -250,12 +250,12 @@ async def test_what_was_written_since(
             called.close()
     logs = ["--root", str(tmp_path), "logs", "c1", "--since"]
     for since, first in (("4000", 4000), ("4000.7", 4000), ("4001", 5000), ("5001", 6000)):
-        assert _fast.run([*logs, since]) == 0
+        assert program.run([*logs, since]) == 0
         expected = b"".join(text for second, text in pieces.items() if second >= first)
         assert capfd.readouterr().out == expected.decode()
-    assert _fast.run([*logs, "500"]) == 0
+    assert program.run([*logs, "500"]) == 0
     everything = capfd.readouterr()
-    assert _fast.run(logs[:-1]) == 0
+    assert program.run(logs[:-1]) == 0
     assert capfd.readouterr() == everything
     assert "bytes are gone" in everything.err
 

@@ -295,7 +295,7 @@ def program() -> Iterator[Path]:
         os.chmod(directory, 0o755)
         found = Path(directory) / "bin" / "scrun"
         found.parent.mkdir()
-        found.write_text("#!/bin/sh\n# from scrun._fast import main\n")
+        found.write_text("#!/bin/sh\nexec python3 share/scrun/main.py\n")
         found.chmod(0o755)
         yield found
 

@@ -1,49 +1,19 @@
-"""The entry point: forwards the frequent operations without a heavy import.
+"""The entry point of the Python program, which does every command.
 
-An engine calls `create`, `start`, `kill` and `delete` for each container, and most of the time of
-such a call goes into starting the interpreter. So this module and what it imports use built-in
-modules only. Everything else (help, errors, a missing supervisor) is imported where it is needed.
+The client in C (`scrun/native`) does most calls of engines alone. What it is not sure of comes
+here, perhaps with what it has done already (`scrun.client.handed`). Without a compiler this is all
+there is: so this module and what it imports use built-in modules only, and everything else (help,
+errors, a missing supervisor) is imported where it is needed.
 """
 
 import posix
 import sys
 
-if sys.flags.no_site:  # to look for empty packages, and in folders, takes a tenth of a `state`
-    import _frozen_importlib as _importlib
-    import _frozen_importlib_external as _external
-
-    _here = __file__.removesuffix("_fast.py")
-    for _name in (
-        *("anchor", "cli", "client", "commands", "core", "oci", "protocol", "settings"),
-        "settings.file",
-    ):
-        _package = type(sys)("scrun." + _name)
-        _package.__path__ = [_here + _name.replace(".", "/")]
-        _above, _, _last = _package.__name__.rpartition(".")
-        setattr(sys.modules[_above], _last, sys.modules.setdefault(_package.__name__, _package))
-
-    class _Finder:
-        """Finds modules of these packages, without a look at all that is in their folders."""
-
-        @staticmethod
-        def find_spec(
-            name: str, path: object = None, target: object = None
-        ) -> "_importlib.ModuleSpec | None":
-            if not name.startswith("scrun."):
-                return None
-            file = f"{_here}{name.removeprefix('scrun.').replace('.', '/')}.py"
-            try:
-                posix.stat(file)
-            except OSError:
-                return None
-            return _external.spec_from_file_location(name, file)
-
-    sys.meta_path.insert(0, _Finder)
-
 from scrun.cli.parse import parse
 from scrun.client.ask import forward
 
 _FORWARDED = ("state", "start", "kill", "delete", "pause", "resume")
+_HANDED = frozenset(("answered", "failed", "again", "lost", "untaken", "stays", "left"))
 _MODULES = {
     "checkpoint": "unsupported", "restore": "unsupported", "shell": "exec",
     "doctor": "programs", "lua": "programs", "plugins": "programs",
@@ -78,6 +48,10 @@ def run(argv: "list[str]") -> int:
             from scrun.client.plugin_options import parse_again
 
             argv, parsed = parse_again(argv, error)  # type: ignore[arg-type]
+        if not _HANDED.isdisjoint(sys._xoptions):
+            from scrun.client.handed import go_on
+
+            return go_on(parsed, argv, sys._xoptions)
         if parsed.command in _FORWARDED:
             return forward(parsed)
         if parsed.command == "run" and parsed.operands:

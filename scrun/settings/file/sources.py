@@ -1,9 +1,4 @@
-"""Read the settings that every command needs, without a heavy import.
-
-A command needs only the root directory and the grouping to reach its supervisor. TOML needs
-`tomllib`, which needs `re`: ten times the cost of the rest of the command. So `quick` parses a
-strict subset of TOML by hand, and returns None where it is not sure; then the full loader
-(`scrun.settings.file.load`) reads the file, or reports what is wrong with it.
+"""Where the settings come from: files, the environment, and the default root directory.
 
 All commands on a container must find the same files, and engines pass hardly any variables on:
 `delete` gets only XDG_RUNTIME_DIR. So the home is that of the passwd entry of the real user, never
@@ -24,9 +19,6 @@ GROUPS = ("user", "pod", "container")
 
 LIMIT = 1 << 20
 """The largest settings file, in bytes."""
-
-_BARE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
-_TEXT = bytes(byte for byte in range(256) if byte in b"\t\n" or 32 <= byte != 127)
 
 
 def environment() -> "Mapping[str, str]":
@@ -98,75 +90,6 @@ def read(path: str, kind: str) -> bytes | None:
         return None
 
 
-def quick(env: "Mapping[str, str]", config_file: str | None = None) -> dict[str, str] | None:
-    """Find `root` and `group` as the full loader would, SCRUN_ROOT included.
-
-    Returns:
-        The keys that are set; None if only the full loader can tell, or must report an error.
-    """
-    found: dict[str, str] = {}
-    for path, kind in files(env, config_file):
-        try:
-            content = read(path, kind)
-        except OSError:
-            return None
-        keys = scan(content) if content else {}
-        if keys is None:
-            return None
-        found.update(keys)
-    root = env.get("SCRUN_ROOT")
-    if root:
-        if root[0] != "/":
-            return None
-        found["root"] = root
-    return found
-
-
-def scan(content: bytes) -> dict[str, str] | None:
-    """Find the top-level keys `root` and `group` in a settings file, if that is simple.
-
-    Simple is: every line before the first table is blank, a comment, or a bare key with a
-    plain string, number or boolean; after it, no table header that is not one bare name.
-    In such a document no line can be part of a value that began on another one.
-    """
-    content = content.replace(b"\r\n", b"\n")
-    if content.translate(None, _TEXT):
-        return None  # control characters, which TOML has none of
-    try:
-        text = content.decode()
-    except UnicodeDecodeError:
-        return None
-    found: dict[str, str] = {}
-    seen = set()
-    in_table = False
-    for raw in text.split("\n"):
-        line = raw.strip(" \t")
-        if not line or line.startswith("#"):
-            continue
-        if line.startswith("["):
-            in_table = True
-            name = line[1:].partition("]")[0]
-            if not _BARE.issuperset(name.replace(".", "")):
-                return None
-            if name.partition(".")[0] in ("root", "group"):
-                return None
-            continue
-        if in_table:
-            continue  # where a value has many lines, at worst one of them looks like a header
-        key, equals, value = line.partition("=")
-        key = key.rstrip(" \t")
-        plain = _plain(value.strip(" \t"))
-        if not key or not equals or not _BARE.issuperset(key) or key in seen or plain is None:
-            return None
-        seen.add(key)
-        if key not in ("root", "group"):
-            continue
-        if not (plain.startswith("/") if key == "root" else plain in GROUPS):
-            return None
-        found[key] = plain
-    return found
-
-
 def default_root(env: "Mapping[str, str]", setting: str | None = None) -> str:
     """Choose the directory of the records and sockets, scrun(1) `--root`.
 
@@ -195,21 +118,6 @@ def default_root(env: "Mapping[str, str]", setting: str | None = None) -> str:
     raise SettingsError(
         f"no directory for the containers of uid {uid}: set XDG_RUNTIME_DIR, or give --root"
     )
-
-
-def _plain(value: str) -> str | None:
-    """Parse a plain string; None for a value that is neither that nor a number or boolean.
-
-    A number or boolean becomes "", which is neither a path nor a group.
-    """
-    quote = value[:1]
-    if quote in ("'", '"') and not value.startswith(quote * 3):
-        text, closed, rest = value[1:].partition(quote)
-        if not closed or (quote == '"' and "\\" in text):
-            return None
-        return text if rest.lstrip(" \t")[:1] in ("", "#") else None
-    word = value.partition("#")[0].rstrip(" \t")
-    return "" if word and _BARE.issuperset(word.replace(".", "").replace("+", "")) else None
 
 
 def _read(path: str) -> bytes:

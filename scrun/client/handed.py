@@ -1,0 +1,100 @@
+"""Goes on where the client in C has stopped (`scrun/native`), which has asked the supervisor.
+
+It hands over what it has no words for: as options of the interpreter, by name.
+
+* `answered=FD`: a file with the answer, and with the messages for the log before it;
+* `failed=ERRNO`: there was no whole answer;
+* `again`: the supervisor of a forwarded operation died before it answered;
+* `lost=old`, `lost=new`: that of a `create` died; whether there was a record before it;
+* `stays=FD`, `left=PID`: that of an `exec` died before it answered; the socket of this process,
+  which is the program's anchor, or the pid of an anchor that was left behind;
+* `untaken=SIGNAL`: nobody takes a signal for the program of an `exec`.
+"""
+
+import _socket
+import posix
+
+from scrun.cli.parse import Parsed
+from scrun.client.ask import conclude, converse, forward, record_root
+from scrun.core.errors import NotTaken
+from scrun.protocol import wire
+from scrun.protocol.progress import REASON_SHOWN
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def go_on(parsed: Parsed, argv: "list[str]", told: "Mapping[str, str | bool]") -> int:
+    """Finish a command; return its exit status.
+
+    Args:
+        parsed: The command line.
+        argv: The command line as it is.
+        told: What the client has handed over.
+
+    Raises:
+        ScrunError: What the client has met.
+        OSError: Likewise.
+    """
+    directory = f"{record_root(parsed)}/{parsed.id}"
+    if "answered" in told:
+        return _report(parsed, directory, int(told["answered"]))
+    if "failed" in told:
+        raise wire.incomplete(int(told["failed"]))
+    if "untaken" in told:
+        raise NotTaken.of(int(told["untaken"]))
+    if "lost" in told:
+        from scrun.client.submit import lost
+
+        raise lost(parsed, directory, is_ours=told["lost"] == "new")
+    if "again" in told:
+        return forward(parsed, again=True)
+    return _ask_whether_it_runs(parsed, directory, told)
+
+
+def _report(parsed: Parsed, directory: str, fd: int) -> int:
+    from scrun.cli.failure import report_failure
+
+    size = posix.fstat(fd).st_size
+    data = b""
+    while len(data) < size and (part := posix.pread(fd, size - len(data), len(data))):
+        data += part
+    posix.close(fd)
+    reason_shown = False
+    while data[:1] >= REASON_SHOWN:
+        message, _, data = data.partition(b"\0")
+        if message == REASON_SHOWN:
+            reason_shown = True
+            continue
+        from scrun.client.progress import show
+
+        show(message, parsed)
+    if parsed.command not in ("create", "exec"):
+        return conclude(parsed, directory, data[0], data[1:])
+    if data[0]:
+        return report_failure(data[1:], data[0], parsed, reason_shown=reason_shown)
+    return 0
+
+
+def _ask_whether_it_runs(parsed: Parsed, directory: str, told: "Mapping[str, str | bool]") -> int:
+    from scrun.client.successor import connect_served
+
+    pid = int(told.get("left", posix.getpid()))
+    fields = [b"runs", wire.encoded(parsed.id or ""), b"%d" % pid]
+    status, answer = converse(lambda: connect_served(directory), fields)
+    if status:
+        from scrun.cli.failure import report_failure
+
+        return report_failure(answer, status, parsed)
+    if path := parsed.text("pid-file"):
+        from scrun.anchor.pid_file import PidFile
+
+        file = PidFile(path)
+        file.write(pid)
+        file.publish()
+    if "stays" not in told:
+        return 0
+    from scrun.anchor.foreground import stay
+
+    return stay(_socket.socket(fileno=int(told["stays"])))
