@@ -38,14 +38,14 @@ def build(program: Path, options: Sequence[str] = ("-Os", "-s")) -> str:
         for compiler in compilers():
             for linked in (["-static"], []):
                 command = [compiler, *OPTIONS, *options, *linked, "-I", place, "-I", str(SOURCES)]
-                command += [*map(str, sorted(SOURCES.glob("*.c"))), "-o", str(program)]
+                command += [*map(str, sorted(SOURCES.glob("*.c"))), "-o", f"{place}/scrun"]
                 done = subprocess.run(command, capture_output=True, text=True, check=False)
                 # a compiler for another machine may be first in PATH
-                if not done.returncode and _runs(program):
+                if not done.returncode and _runs(Path(place, "scrun")):
+                    shutil.copy(Path(place, "scrun"), program)
                     return ""
                 said = [line for line in done.stderr.splitlines() if "error" in line]
                 reason = said[0] if said else f"{compiler}: what it built does not run"
-    program.unlink(missing_ok=True)
     return reason
 
 

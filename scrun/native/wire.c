@@ -143,7 +143,7 @@ bool more(int sock, struct reply *reply)
 	while ((part = recv(sock, reply->data + reply->size, 65536, 0)) < 0 && errno == EINTR)
 		;
 	if (part < 0)
-		reply->error = errno == ECONNRESET && reply->size ? ETIMEDOUT : errno;
+		reply->error = errno;
 	if (part <= 0)
 		return false;
 	reply->size += (size_t)part;

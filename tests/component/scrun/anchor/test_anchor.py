@@ -1,4 +1,4 @@
-"""What `create` leaves behind: a real shell, its socket, its signals, its terminal."""
+"""What `create` leaves behind: the client in C or a shell, its socket, signals, terminal."""
 
 import contextlib
 import fcntl
@@ -10,6 +10,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from typing import IO, NamedTuple
 import pytest
 
 from scrun.anchor.pid_file import PidFile
+from scrun.native.build import build
 from scrun.protocol.anchor import LOST, PASSED_ON
 from tests import CHECKOUT
 from tests.harness.wait import wait_until
@@ -165,9 +167,20 @@ class Pty(NamedTuple):
 Leave = Callable[..., Left]
 
 
-@pytest.fixture(params=["dash", "bash"])
+@pytest.fixture(scope="module")
+def client() -> Iterator[str]:
+    """The client, which is the anchor's program where it could be built; for every user."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        os.chmod(place, 0o755)
+        assert not build(Path(place, "scrun"))
+        yield f"{place}/scrun"
+
+
+@pytest.fixture(params=["client", "dash", "bash"])
 def shell(request: pytest.FixtureRequest) -> list[str]:
     """What comes before a command whose /bin/sh is to be this shell."""
+    if request.param == "client":
+        return []
     path = shutil.which(request.param)
     assert path is not None
     real = os.path.realpath("/bin/sh")
@@ -183,7 +196,7 @@ def errors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IO[bytes]]:
 
 
 @pytest.fixture
-def leave(shell: list[str], errors: IO[bytes]) -> Iterator[Leave]:
+def leave(shell: list[str], errors: IO[bytes], client: str) -> Iterator[Leave]:
     """Makes anchors; they end with the test."""
     with contextlib.ExitStack() as stack:
 
@@ -204,7 +217,17 @@ def leave(shell: list[str], errors: IO[bytes]) -> Iterator[Leave]:
                 "terminal": terminal,
                 "python": interpreter,
             }
-            python = [sys.executable, "-I", "-S", "-c", CREATE, str(CHECKOUT), json.dumps(asked)]
+            python = [
+                sys.executable,
+                "-I",
+                "-S",
+                "-c",
+                CREATE,
+                str(CHECKOUT),
+                json.dumps(asked),
+            ]
+            if not shell:
+                python[1:1] = ["-X", f"client={interpreter or client}"]
             with theirs:
                 create = subprocess.Popen(
                     [*shell, *before, *python],
