@@ -37,6 +37,11 @@ class Process:
         return any("scrun.supervisor.shim" in word for word in self.argv)
 
     @property
+    def is_scrun(self) -> bool:
+        """Whether this is a command of ours: the client, or the Python program."""
+        return any(word.endswith(("/scrun", "/scrun/main.py")) for word in self.argv[:10])
+
+    @property
     def is_anchor(self) -> bool:
         """Whether this is the anchor of a container."""
         return self.argv[:1] == ("scrun-anchor",)

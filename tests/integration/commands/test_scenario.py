@@ -795,7 +795,7 @@ def test_delete_creating(site: Site) -> None:
 def test_create_that_is_killed_leaves_nothing(site: Site) -> None:
     with cluster.full(site.user):
         life = site.life("true").wait_for("creating")
-        creates = [p for p in site.processes() if "create" in p.argv and "python" in p.argv[0]]
+        creates = [p for p in site.processes() if "create" in p.argv and p.is_scrun]
         for create in creates:
             if not any("PR_SET_CHILD_SUBREAPER" in argument for argument in create.argv):
                 os.kill(create.pid, 9)
