@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scrun import _fast
+from scrun import main as program
 from scrun.client import orphan, over
 from scrun.client.over import remove_over
 from scrun.core.errors import StagingError, SupervisorLost
@@ -52,7 +52,7 @@ def test_no_supervisor_is_started(
     monkeypatch.setattr(orphan, "delete", start)
     tmp_path.chmod(0o700)
     call = ["--root", str(tmp_path), "delete", *["--force"] * force, "c1"]
-    assert _fast.run(call) == 0
+    assert program.run(call) == 0
     assert os.listdir(tmp_path) == []
 
 
