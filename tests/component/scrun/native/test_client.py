@@ -207,7 +207,7 @@ WORDS = [
 ]  # fmt: skip
 
 
-def test_a_thousand_command_lines(client: Client) -> None:
+def test_many_command_lines(client: Client) -> None:
     """Whatever it asks by itself, the Python program would ask; a wrong line is never asked."""
     choice = random.Random(5)
     asked: list[list[bytes]] = []
@@ -218,7 +218,7 @@ def test_a_thousand_command_lines(client: Client) -> None:
 
     forwarded = 0
     with serving(client.root / "c1" / "supervisor", serve):
-        for _ in range(1000):
+        for _ in range(300):
             argv = choice.choices(WORDS, k=choice.randrange(1, 6))
             argv = [*argv[: choice.randrange(3)], choice.choice(SERVED), "c1", *argv]
             done = client.run(*map(os.fsencode, argv))
@@ -234,7 +234,7 @@ def test_a_thousand_command_lines(client: Client) -> None:
             else:
                 assert request == build_request(parsed, parsed.id or "")
             forwarded += 1
-    assert forwarded > 50
+    assert forwarded > 15
 
 
 def test_its_table_is_the_grammar_s() -> None:
@@ -488,7 +488,7 @@ def test_any_content_is_read_or_left(remembered: Remembered) -> None:
     whole = remembered.file.read_bytes()
     socket_of = remembered.client.root / "c1" / "supervisor"
     with serving(socket_of, answers(b"\0fine")):
-        for number in range(300):
+        for number in range(100):
             content = bytearray(whole)
             for _ in range(choice.randrange(1, 4)):
                 at = choice.randrange(len(content))
