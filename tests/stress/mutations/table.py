@@ -184,7 +184,7 @@ def _server() -> Iterator[Mutation]:
     )
     yield receiving(
         "any-number-of-descriptors",
-        "or len(fds) > DESCRIPTORS + 1:",
+        "or len(fds) > MOST:",
         "or False:",
         calls + "test_descriptors_beside_every_part_of_a_request",
     )
@@ -266,7 +266,7 @@ def _records() -> Iterator[Mutation]:
     )
     yield orphans(
         "delete-forgets-an-orphans-job",
-        "await undo(directory, engines, stagers, deleting=True)",
+        "await undo(directory, engines, stagers, deleting=True, deleter=deleter)",
         "pass",
         _HERE + "faults/test_stopping.py::test_it_ends_in_time_while_slurm_does_not_answer",
     )

@@ -1,7 +1,13 @@
 """The table of tools/mutate: each fault can be put in, and its tests are there."""
 
+import subprocess
+import tempfile
+from pathlib import Path
+
 import pytest
 
+from scrun.native.build import OPTIONS, compilers
+from scrun.native.table import header
 from tests import CHECKOUT
 from tests.stress.mutations.mutation import Mutation, broken
 from tests.stress.mutations.table import MUTATIONS
@@ -11,10 +17,23 @@ from tests.stress.mutations.table import MUTATIONS
 def test_a_fault_can_be_put_in(mutation: Mutation) -> None:
     path = CHECKOUT / mutation.file
     text = broken(path.read_text(), mutation)
-    compile(text, mutation.file, "exec")
+    if path.suffix == ".py":
+        compile(text, mutation.file, "exec")
+    else:
+        _compile_c(path, text)
     for test in mutation.tests:
         file, _, function = test.partition("::")
-        assert f"def {function}" in (CHECKOUT / file).read_text()
+        where = CHECKOUT / file
+        files = [*where.glob("test_*.py")] if where.is_dir() else [where]
+        assert any(f"def {function}" in found.read_text() for found in files)
+
+
+def _compile_c(path: Path, text: str) -> None:
+    """What no compiler takes would be noticed by none of the tests."""
+    with tempfile.TemporaryDirectory() as place:
+        Path(place, "table.h").write_text(header())
+        check = [compilers()[0], *OPTIONS, "-fsyntax-only", "-I", place, "-I", str(path.parent)]
+        subprocess.run([*check, "-x", "c", "-"], input=text.encode(), check=True, timeout=60)
 
 
 def test_names_are_apart() -> None:

@@ -477,7 +477,7 @@ def test_descriptors_beside_every_part_of_a_request(undisturbed: Supervisor) -> 
         contextlib.suppress(ConnectionError),
     ):
         for byte in wire.frame(NOBODY):
-            socket.send_fds(sock, [bytes([byte])], [null.fileno()])
+            socket.send_fds(sock, [bytes([byte])], [null.fileno()] * 40)  # more than MOST in all
             time.sleep(0.01)
         assert everything(sock) == b""
 
