@@ -85,6 +85,8 @@ class Shim:
     Attributes:
         lost: Set when it has gone.
         asked: How it has asked for its code, when it has.
+        place: What is known of its node without its word: its name for Slurm, or a step's number.
+            What it tells counts there only; "": nowhere else than for itself.
         short_of_memory: The containers that may have ended for want of memory.
         without_files: Those whose root file system went away.
     """
@@ -92,6 +94,7 @@ class Shim:
     def __init__(self, control: Link, nursery: trio.Nursery, journal: Journal) -> None:
         """Use `connected`."""
         self.lost = trio.Event()
+        self.place = ""
         self.asked = Asked("")
         self.short_of_memory: set[str] = set()
         self.without_files: set[str] = set()

@@ -20,7 +20,8 @@ _OF_CRUN = "run.oci.seccomp"
 _Key = tuple[str, str, bytes]
 
 _filters: OrderedDict[_Key, str] = OrderedDict()
-"""Those that are known, by the node, its runtime and the rules; what was used last comes last."""
+"""Those that are known, by the shim's place, its runtime and the rules; what was used last comes
+last. Not by what a shim calls its node: one that lies would give other nodes its filters."""
 
 
 async def create(shim: Shim, config: Mapping[str, Any], **fields: object) -> None:
@@ -48,6 +49,8 @@ async def create(shim: Shim, config: Mapping[str, Any], **fields: object) -> Non
 
 async def _key_of(shim: Shim, config: Mapping[str, Any]) -> _Key | None:
     """Return what its filter depends on; None if it has none that could be used again."""
+    if not shim.place:
+        return None
     linux = config.get("linux")
     rules = linux.get("seccomp") if isinstance(linux, dict) else None
     if not isinstance(rules, dict) or rules.get("listenerPath"):
@@ -55,7 +58,7 @@ async def _key_of(shim: Shim, config: Mapping[str, Any]) -> _Key | None:
     hello = await shim.hello()
     annotations = config.get("annotations") or {}
     of_crun = sorted(item for item in annotations.items() if item[0].startswith(_OF_CRUN))
-    return hello.node, hello.runtime, msgspec.json.encode([rules, of_crun])
+    return shim.place, hello.runtime, msgspec.json.encode([rules, of_crun])
 
 
 def _remember(key: _Key, known: str) -> None:

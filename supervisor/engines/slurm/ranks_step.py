@@ -116,6 +116,7 @@ class RanksStep(ShimStep):
 
     async def _get_all_ready(self, gathering: Gathering) -> None:
         for rank in gathering.ranks:
+            rank.shim.place = self._place_in_step(rank.hello)
             try:
                 self.sites[rank.number] = await self._site_on(rank.hello, rank.shim)
             except (SettingsError, ShimError) as error:

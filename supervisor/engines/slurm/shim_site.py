@@ -4,6 +4,7 @@ import os
 import shlex
 import signal
 import zlib
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -43,6 +44,7 @@ while [ ! -e "${place:=/}" ]; do place=${place%%/*}; done
 """Says which directory keeps the user from making another one."""
 
 _KNOWN = 5.0
+_MOST_KNOWN = 1000
 _RETRY = 0.05
 
 
@@ -63,7 +65,8 @@ class SiteConfs:
         """
         self._runtime = runtime
         self.here = conf
-        self._known = {} if here is None or conf is None else {zlib.crc32(here): conf}
+        self._sum = None if here is None else zlib.crc32(here)
+        self._known: OrderedDict[str, tuple[int, OciConf]] = OrderedDict()
 
     @property
     def is_here(self) -> bool:
@@ -73,14 +76,16 @@ class SiteConfs:
     async def of_node(self, hello: Hello, shim: Shim) -> "NodeSite | None":
         """Return what counts on a shim's node: its own oci.conf, else that of this machine.
 
+        What a node says that it has is used there only: a sum is easily that of another one.
+
         Raises:
             SettingsError: The node's is wrong.
             ShimLost: The shim has gone.
         """
         conf = self.here
-        if hello.oci_conf:
-            conf = self._known.get(hello.oci_conf_sum)
-            if conf is None:
+        if hello.oci_conf and hello.oci_conf_sum != self._sum:
+            known, conf = self._known.get(shim.place, (0, None))
+            if conf is None or known != hello.oci_conf_sum:
                 conf = await self._read(hello, shim)
         if conf is None:
             return None
@@ -110,7 +115,12 @@ class SiteConfs:
         reply = await shim.call("script", script=f"exec cat -- {shlex.quote(hello.oci_conf)}")
         if reply["status"]:
             raise SettingsError(f"{where}: {reply['text'].strip()}")
-        conf = self._known[hello.oci_conf_sum] = parse_oci_conf(reply["text"], where)
+        conf = parse_oci_conf(reply["text"], where)
+        if shim.place:
+            self._known[shim.place] = hello.oci_conf_sum, conf
+            self._known.move_to_end(shim.place)
+        if len(self._known) > _MOST_KNOWN:
+            self._known.popitem(last=False)
         return conf
 
 

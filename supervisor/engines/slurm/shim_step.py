@@ -30,6 +30,8 @@ _FOR_CONTAINERS = (
     *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT),
     *(signal.SIGUSR1, signal.SIGUSR2),
 )
+_FIRST_WORDS, _MOST_WORDS = 100, 200
+_LONGEST_WORDS = 4000
 _NO_CGROUP = "error: proctrack_g_add: "  # slurmstepd's
 
 _runtimes: dict[str, str] = {}
@@ -309,6 +311,7 @@ class ShimStep:
         self.hello = await begun(shim, direct, self._journal, self._place, known)
         if self._place and self.hello.runtime:
             _runtimes[self._place] = self.hello.runtime
+        shim.place = self._place or self._place_in_step(self.hello)
         if not shim.is_direct:
             self.deposit.give_up("its streams go over srun")
         try:
@@ -317,6 +320,11 @@ class ShimStep:
             raise self._refused(str(error)) from None
         self.deposit.note(site=None if self.site is None else self.site.facts())
         self._shim = shim
+
+    def _place_in_step(self, hello: Hello) -> str:
+        """Return a place of this step's alone, for a shim of which only it says where it is."""
+        step = self.step.state.step_id
+        return f"step {step} {hello.node}" if step else ""
 
     async def _direct(self) -> Direct:
         return (await in_thread(self._find_direct))._replace(told=self._told)
@@ -349,7 +357,9 @@ class ShimStep:
         _runtimes.pop(self._place, None)
 
     def _take_words(self, line: str) -> None:
-        self._words.append(line)
+        if len(self._words) == _MOST_WORDS:
+            del self._words[_FIRST_WORDS]  # a node may say any number: the first and last count
+        self._words.append(line[:_LONGEST_WORDS])
         self._journal.write("error", line)
 
 

@@ -62,6 +62,23 @@ def _nodes() -> Iterator[Mutation]:
         "if len(self._pending) + len(data) > WINDOW:",
         "if False:",
     )
+    yield Faults(_NODES + "creating.py", _UNIT + "supervisor/nodes/test_creating.py")(
+        "a-filter-of-a-node-that-lies",
+        "return shim.place, hello.runtime",
+        "return hello.node, hello.runtime",
+    )
+    yield Faults(
+        "supervisor/engines/slurm/shim_site.py",
+        _UNIT + "supervisor/engines/slurm/test_shim_site.py",
+    )(
+        "commands-of-a-node-that-lies",
+        "known, conf = self._known.get(shim.place, (0, None))",
+        "known, conf = next(iter(self._known.values()), (0, None))",
+    )
+    yield Faults(
+        "supervisor/engines/slurm/shim_step.py",
+        _PARTS + "supervisor/engines/slurm/test_shim_step.py",
+    )("words-of-a-node-without-end", "if len(self._words) == _MOST_WORDS:", "if False:")
     yield Faults(_NODES + "exact_source.py", _PARTS + "supervisor/nodes/test_exact_source.py")(
         "the-end-of-input-is-not-noted", "self._words[_ENDED] = 1", "pass"
     )
@@ -228,11 +245,18 @@ def _files_of_images() -> Iterator[Mutation]:
         "if reference.digest and digest != reference.digest:",
         "if False:",
     )
-    yield Faults(
+    annotations = Faults(
         "supervisor/staging/runtime_annotations.py",
         _UNIT + "supervisor/staging/test_staging_policy.py",
-    )("an-image-gives-krun-orders", '"krun.", ', "")
-    yield Faults("scrun/core/text.py", _UNIT + "scrun/core")(
+    )
+    yield annotations("an-image-gives-krun-orders", '"krun.", ', "")
+    yield annotations(
+        "a-script-passes-orders-on",
+        "if submitted is not None and submitted.get(name) != annotations[name]:",
+        "if submitted is not None:",
+        _PARTS + "supervisor/staging/test_scripted.py",
+    )
+    yield Faults("scrun/core/text.py", _UNIT + "scrun/cli/test_report.py")(
         "what-moves-the-cursor-is-shown",
         "def printable(text: str) -> str:\n",
         "def printable(text: str) -> str:\n    return text\n\n\ndef _nobody(text: str) -> str:\n",

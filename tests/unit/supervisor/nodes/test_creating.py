@@ -16,8 +16,11 @@ NOTIFIES = {**RULES, "listenerPath": "/run/listener"}
 class FakeShim:
     """Takes calls, and has compiled a filter for each number of them."""
 
-    def __init__(self, node: str = "n1", runtime: str = "/usr/bin/crun") -> None:
-        self._hello = Hello(1, node, 2, runtime=runtime)
+    def __init__(
+        self, place: str = "n1", runtime: str = "/usr/bin/crun", *, says: str = ""
+    ) -> None:
+        self.place = place
+        self._hello = Hello(1, says or place, 2, runtime=runtime)
         self.filters: list[object] = []
 
     async def hello(self) -> Hello:
@@ -70,6 +73,15 @@ def test_another_node_or_runtime_or_an_oci_conf() -> None:
     assert create(FakeShim(runtime="/opt/crun"), config) == ""
     assert create(FakeShim(), config, site={}) is None
     assert create(FakeShim(), config) == "of call 1"
+
+
+@pytest.mark.covers("security say what is true of another node")
+@pytest.mark.parametrize("place", ["n2", ""])
+def test_a_node_that_lies_gives_others_no_filter(place: str) -> None:
+    """It says that it is another one, whose containers would have its filter."""
+    config = {"linux": {"seccomp": RULES}}
+    create(FakeShim(place, says="n1"), config)
+    assert create(FakeShim("n1"), config) == ""
 
 
 def test_what_is_known_has_an_end() -> None:

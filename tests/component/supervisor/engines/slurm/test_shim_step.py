@@ -1,4 +1,4 @@
-"""A step that finds no descriptors left keeps none."""
+"""A step that finds no descriptors left keeps none; and keeps little of what a node says."""
 
 import os
 import resource
@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from scrun.supervisor.children.transcripts import recorded
+from scrun.supervisor.engines.slurm.job_state import StepState
 from scrun.supervisor.engines.slurm.shim_site import SiteConfs
 from scrun.supervisor.engines.slurm.shim_step import ShimStep
 from scrun.supervisor.engines.slurm.step import SrunStep
@@ -63,6 +64,20 @@ async def test_a_step_without_descriptors(number: int) -> None:
     with room_for(number), pytest.raises(OSError, match="Too many open files"):
         await run_step()
     assert descriptors() == before
+
+
+def test_a_node_that_says_things_without_end() -> None:
+    """What says why a second step may do better is at its beginning, and the reason at its end."""
+    said: list[str] = []
+    journal = SimpleNamespace(write=lambda level, line: said.append(level))
+    step = cast(SrunStep, SimpleNamespace(on_message=None, state=StepState()))
+    one = ShimStep(step, cast(Any, journal), cast(Any, None), cast(SiteConfs, None))
+    for number in range(5000):
+        one._take_words(f"{number} " + "x" * 60_000)
+    assert sum(map(len, one._words)) < 1 << 20
+    assert one._words[0].startswith("0 ")
+    assert one.reason.split("; ")[-1].startswith("4999 ")
+    assert said == ["error"] * 5000
 
 
 @pytest.mark.parametrize("number", range(3))

@@ -47,8 +47,9 @@ STEP = Step(
 class Node:
     """A shim that tells the node's oci.conf."""
 
-    def __init__(self, text: str, status: int = 0) -> None:
+    def __init__(self, text: str, status: int = 0, place: str = "n1") -> None:
         self.text = text
+        self.place = place
         self.status = status
         self.scripts: list[str] = []
 
@@ -103,6 +104,39 @@ async def test_it_is_read_once() -> None:
     for _ in range(2):
         assert await known.of_node(hello(CREATE), cast("Shim", node)) is not None
     assert len(node.scripts) == 1
+
+
+async def test_a_node_that_changes_it_is_read_again() -> None:
+    known = confs()
+    for text in (CREATE, RUN, CREATE):
+        node = Node(text)
+        counts = await known.of_node(hello(text), cast("Shim", node))
+        assert len(node.scripts) == 1
+        assert counts is not None
+        assert counts.facts()["run_time_run"] == node_facts(text)
+
+
+def node_facts(text: str) -> object:
+    return parse_oci_conf(text).run_time_run
+
+
+@pytest.mark.covers("security say what is true of another node")
+@pytest.mark.parametrize("place", ["n2", ""])
+async def test_a_node_that_lies_gives_others_no_commands(place: str) -> None:
+    """It says that its oci.conf is theirs, by the sum, and shows another."""
+    known = confs()
+    liar = Node(RUN.replace("runc run", "of-the-liar"), place=place)
+    assert await known.of_node(hello(CREATE), cast("Shim", liar)) is not None
+    honest = Node(CREATE)
+    counts = await known.of_node(hello(CREATE), cast("Shim", honest))
+    assert len(honest.scripts) == 1
+    assert counts is not None
+    assert counts.facts()["run_time_run"] is None
+    # nor where that of the submit host counts
+    known = confs(CREATE)
+    counts = await known.of_node(hello(CREATE), cast("Shim", liar))
+    assert counts is not None
+    assert counts.facts()["run_time_run"] is None
 
 
 async def test_a_node_with_a_wrong_one() -> None:
