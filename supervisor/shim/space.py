@@ -144,7 +144,8 @@ class Space:
     def points(self) -> "set[str]":
         """Return where something is mounted in it."""
         os.lseek(self.mounts, 0, os.SEEK_SET)
-        with open(os.dup(self.mounts), errors="surrogateescape") as file:
+        # others name mount points, too, and the kernel does not escape a carriage return
+        with open(os.dup(self.mounts), errors="surrogateescape", newline="\n") as file:
             return {line.split(" ", 5)[4] for line in file}
 
     def let_go(self) -> None:

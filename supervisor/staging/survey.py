@@ -62,8 +62,11 @@ class MountPoint(msgspec.Struct, frozen=True):
 
 
 def read_mounts(path: str = "/proc/thread-self/mountinfo") -> list[MountPoint]:
-    """Read the mounts of this mount namespace, in the order in which they were made."""
-    with open(path, encoding="utf-8", errors="surrogateescape") as lines:
+    """Read the mounts of this mount namespace, in the order in which they were made.
+
+    Others name mount points, too, and the kernel does not escape a carriage return.
+    """
+    with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
         return [parse_mount(line) for line in lines]
 
 

@@ -1,11 +1,16 @@
-"""What the shim sees of its children before it reaps them."""
+"""What the shim sees of its children before it reaps them, and of what others name."""
 
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
-from scrun.supervisor.shim.processes import is_ending
+import pytest
+
+from scrun.supervisor.shim.processes import handles, is_ending
+from scrun.supervisor.shim.space import Space
+from scrun.supervisor.staging.survey import read_mounts
 from tests.harness.wait import wait_until
 
 
@@ -25,3 +30,56 @@ def test_a_child_that_is_ending() -> None:
     wait_until("it has ended", lambda: is_ending(pid))
     os.waitpid(pid, 0)
     assert is_ending(pid)
+
+
+@pytest.mark.covers("security call a mount point or a process what breaks a line")
+@pytest.mark.parametrize("name", [b"a\rb", b"SigCgt:\t0", b"a\nb", b"\r", b"x\x85y"])
+def test_a_process_whose_name_looks_like_lines(name: bytes) -> None:
+    """A container's process calls itself what it wants."""
+    readable, writable = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+            Path("/proc/self/comm").write_bytes(name)
+            os.write(writable, b".")
+            time.sleep(60)
+        finally:
+            os._exit(0)
+    try:
+        os.read(readable, 1)
+        assert handles(pid, signal.SIGUSR1)
+        assert not handles(pid, signal.SIGUSR2)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(readable)
+        os.close(writable)
+
+
+@pytest.mark.covers("security call a mount point or a process what breaks a line")
+def test_a_mount_point_whose_name_looks_like_lines(tmp_path: Path) -> None:
+    """Any user may mount by FUSE, at a directory of any name, and everybody sees that."""
+    line = b"50 22 0:40 / %b rw,nosuid - fuse.x x rw,user_id=1\n"
+    (tmp_path / "mountinfo").write_bytes(
+        line % b"/tmp/a\rb" + line % b"/tmp/\xff\x0b" + line % b"/c"
+    )
+    space = Space.__new__(Space)
+    space.mounts = os.open(tmp_path / "mountinfo", os.O_RDONLY)
+    try:
+        assert space.points() == {"/tmp/a\rb", "/tmp/\udcff\x0b", "/c"}
+    finally:
+        os.close(space.mounts)
+    mounts = read_mounts(str(tmp_path / "mountinfo"))
+    assert [mount.point for mount in mounts] == ["/tmp/a\rb", "/tmp/\udcff\x0b", "/c"]
+
+
+@pytest.mark.by_root
+def test_the_kernel_shows_it_so(tmp_path: Path) -> None:
+    (tmp_path / "a\rb").mkdir()
+    script = 'mount -t tmpfs none "$1" && cat /proc/self/mountinfo'
+    command = ["unshare", "--mount", "sh", "-c", script, "sh", str(tmp_path / "a\rb")]
+    shown = subprocess.run(command, check=True, capture_output=True).stdout
+    (tmp_path / "mountinfo").write_bytes(shown)
+    points = [mount.point for mount in read_mounts(str(tmp_path / "mountinfo"))]
+    assert str(tmp_path / "a\rb") in points
