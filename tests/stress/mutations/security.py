@@ -37,9 +37,9 @@ def _strangers() -> Iterator[Mutation]:
     yield Faults(_NODES + "dialing.py", _PARTS + "supervisor/nodes/test_dialing.py")(
         "a-second-connection-beside-the-first", "if not self._left:", "if False:"
     )
-    yield Faults("supervisor/engines/slurm/engine.py", _UNIT + "supervisor/engines/slurm")(
-        "a-port-where-slurm-encrypts", "found = Direct(not encrypted,", "found = Direct(True,"
-    )
+    yield Faults(
+        "supervisor/engines/slurm/engine.py", _UNIT + "supervisor/engines/slurm/test_launch.py"
+    )("a-port-where-slurm-encrypts", "found = Direct(not encrypted,", "found = Direct(True,")
 
 
 def _nodes() -> Iterator[Mutation]:
@@ -55,7 +55,7 @@ def _nodes() -> Iterator[Mutation]:
     )
     yield connection(
         "any-protocol-is-spoken", "if hello.protocol != PROTOCOL:", "if False:",
-        _PARTS + "supervisor/nodes",
+        _PARTS + "supervisor/nodes/test_connection.py",
     )  # fmt: skip
     yield Faults(_SHIM + "streams.py", _UNIT + "supervisor/shim/test_shim_streams.py")(
         "input-beyond-the-window-is-kept",
@@ -287,7 +287,7 @@ def _others_here() -> Iterator[Mutation]:
         "if uid == _NOBODY:",
         "if False:",
     )
-    own = Faults("scrun/core/own_directory.py", _UNIT + "scrun/core", _PARTS + "scrun/core")
+    own = Faults("scrun/core/own_directory.py", _PARTS + "scrun/core/test_own_directory.py")
     yield own(
         "a-root-directory-of-somebody-else", "if status.st_uid != os.geteuid():", "if False:"
     )
@@ -301,6 +301,6 @@ def _others_here() -> Iterator[Mutation]:
         "False",
     )
     yield private("a-staged-bundle-beside-what-is-there", "if os.listdir(directory):", "if False:")
-    yield Faults("scrun/client/console.py", _UNIT + "scrun/client")(
+    yield Faults("scrun/client/console.py", _PARTS + "scrun/client/test_console.py")(
         "a-terminal-for-anybody", "if wire.peer_uid(sock) != 0:", "if False:"
     )
