@@ -171,6 +171,7 @@ def test_nothing_that_scrun_does_not_have(built: Path) -> None:
     # of srun, and of pyxis
     known |= {"--error", "--export", "--input", "--output", "--container-image"}
     known |= {"--container-mounts", "--container-name"}
+    known |= {"--container-mount-home", "--container-remap-root"}
     known |= {"--comment", "--multi-prog", "--oversubscribe"}
     # of podman and docker
     known |= {"--annotation", "--network", "--rm", "--runtime", "--cpus", "--memory", "--gpus"}

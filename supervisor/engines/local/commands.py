@@ -9,7 +9,7 @@ import shlex
 import sys
 from _blake2 import blake2s  # hashlib brings OpenSSL
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -29,6 +29,7 @@ from scrun.supervisor.engines.local.runtime_config import (
 )
 from scrun.supervisor.engines.local.runtimes import InstalledRuntime
 from scrun.supervisor.shim.mpi import Mpi
+from scrun.supervisor.shim.runtime import Runtime
 
 RUNTIME = "runtime"
 """The state directory of crun or runc, in the record."""
@@ -184,6 +185,7 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
                 config = with_absolute_paths(msgspec.json.decode(file.read()), step.bundle)
             _look_for(config["root"]["path"], step.bundle)
             Mpi(variables).show(config)
+            self.fit(config.get("process") or {})
             if self.cgroups and real_id("uid") == 0:
                 # only for root: runc fails if it cannot create a cgroup that config.json names
                 name = f"{container.digest.hex()}-{container.id[:200]}"
@@ -195,6 +197,10 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
         except OSError as error:
             raise StagingError(f"{_config(container)}: {described(error)}") from error
         return msgspec.structs.replace(container, bundle=bundle)
+
+    def fit(self, process: dict[str, Any]) -> None:
+        """Leave out what the runtime refuses (see `supervisor.shim.runtime`)."""
+        Runtime(self.runtime.path, "").fit(process)
 
     def create(
         self,

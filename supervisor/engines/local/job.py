@@ -17,7 +17,7 @@ from scrun.supervisor.children.pumps import Output, messages
 from scrun.supervisor.contracts.engine import JobRequest, NodeAnswer, Program, Session
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.failures import read_log
-from scrun.supervisor.engines.local.commands import Commands, RuntimeContainer
+from scrun.supervisor.engines.local.commands import Commands, RuntimeCommands, RuntimeContainer
 from scrun.supervisor.engines.local.environment import with_variables
 from scrun.supervisor.engines.local.programs import Programs
 from scrun.supervisor.engines.local.session import LocalSession
@@ -144,6 +144,10 @@ class LocalJob:
             env = with_variables(program.process.get("env") or (), own)
             process = {**program.process, "env": env}
             bind_exec(process, self._child_env.processors or os.sched_getaffinity(0))
+            program = msgspec.structs.replace(program, process=process)
+        if isinstance(self._commands, RuntimeCommands):
+            process = {**program.process, "user": dict(program.process.get("user") or {})}
+            self._commands.fit(process)
             program = msgspec.structs.replace(program, process=process)
         preserved = program.preserved if self.hands_on else ()
         command = self._commands.exec(self._container, preserved)

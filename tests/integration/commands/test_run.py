@@ -612,3 +612,20 @@ def test_a_variable_that_is_misspelled(site: Site) -> None:
             "run", "--bundle", site.bundle_of("true"), "one", environment={"SCRUN_DEBUG": "loud"}
         ).stderr
     )
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_group_that_the_user_has_anyway(make_site: MakeSite, runtime: str) -> None:
+    """Images' users are in their own group. An ordinary user's runc adds no group, not even it."""
+    site = make_site("local-user", settings=f'[local]\nruntime = "{runtime}"\n')
+    before = CGROUP2 if runtime == "crun" else ()
+    config = site.config("sh", "-c", "id -G; sleep 600")
+    config["mounts"] = [mount for mount in config["mounts"] if mount["type"] != "cgroup"]
+    config["process"]["user"]["additionalGids"] = [config["process"]["user"].get("gid", 0)]
+    scrun = [*before, *site.user.prefix, *site.command]
+    how: dict[str, Any] = {"env": site.environment, "cwd": site.base}
+    words = ("run", "--detach", "--bundle", str(site.bundle(config)), "one")
+    done = run_program([*scrun, *words], **how)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert run_program([*scrun, "exec", "one", "id", "-G"], **how).stdout == "0\n"
+    assert run_program([*scrun, "delete", "--force", "one"], **how).returncode == 0

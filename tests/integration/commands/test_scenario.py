@@ -16,10 +16,12 @@ from typing import Any
 import jsonschema
 import pytest
 
+from tests.conftest import MakeSite
 from tests.harness import cluster, schema
 from tests.harness.beside import RUNTIMES, Beside
 from tests.harness.bundle import Config, make_config, snapshot, write_bundle
 from tests.harness.site import Site, whole_life
+from tests.harness.slow_staging import stage_slowly
 from tests.harness.versions import slurm_version
 from tests.harness.wait import wait_until, wait_while
 
@@ -775,6 +777,21 @@ def test_other_signals_leave_a_container_that_is_creating(site: Site) -> None:
         assert site.fails("start", life.id)
         assert life.status == "creating"
     assert life.created().start().wait() == 0
+
+
+@pytest.mark.parametrize("place", ["local-root", "slurm-user"])
+@pytest.mark.parametrize("waits", [False, True], ids=["", "longer than create"])
+def test_it_is_creating_only_until_create_returns(
+    make_site: MakeSite, place: str, waits: bool
+) -> None:
+    """Then it is created, and can be started, also if its bundle is still being staged."""
+    site = make_site(place, create_timeout=0.5 if waits else 60)
+    stage_slowly(site)
+    life = site.life("true").wait_for("creating")
+    assert "it is creating, not created" in site.fails("start", life.id)
+    assert life.created().status == "created"
+    assert life.start().wait() == 0, life.errors()
+    life.delete()
 
 
 @pytest.mark.covers("scrun(1) SYNOPSIS: delete")

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.life import TIMEOUT
 from tests.harness.odd_images import KINDS, Odd, odd_image
 from tests.harness.program import run_program
-from tests.harness.site import Site
+from tests.harness.site import CGROUP2, Site
 from tests.harness.users import ordinary, root
 
 pytestmark = pytest.mark.covers("scrun run: of an image")
@@ -26,6 +27,7 @@ _CGROUP2 = 'mount -t cgroup2 cgroup /sys/fs/cgroup && exec "$@"'
 
 
 _SLURM = ("SLURM_", "SLURMD_", "CUDA_VISIBLE_DEVICES", "TMPDIR=")
+_CALLERS = ("0", "65534")  # as a container sees them
 PLACES = ("local-root", "local-user", "slurm-root", "slurm-user")
 
 
@@ -80,7 +82,7 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
     made.close()
 
 
-def _as_decided(lines: list[str], image: Odd) -> list[str]:
+def _as_decided(lines: list[str], image: Odd, site: Site) -> list[str]:
     """Leave out what is different on purpose."""
     left = (*_MOUNTS_OF_PODMAN, *image.volumes)
     tops = [line.removeprefix("top: ") for line in lines if line.startswith("top: ")]
@@ -89,14 +91,21 @@ def _as_decided(lines: list[str], image: Odd) -> list[str]:
         "mount": lambda value: value in (*tops, *left) or value.startswith(_KERNEL),
         "env": lambda value: value.startswith((*_VARIABLES_OF_PODMAN, *_SLURM)),
     }
+    is_root = "user: 0:0" in lines
     kept = []
     for line in lines:
         what, _, value = line.partition(": ")
-        if what == "groups":  # podman names the user's own group again
-            value = " ".join(sorted(set(value.split())))
+        if what == "groups":  # podman names the user's own again, and crun keeps the caller's
+            value = " ".join(sorted(set(value.split()) - ({*_CALLERS} - {*_own_group(lines)})))
+        if what == "entry" and site.user.uid and not is_root:  # one id is mapped
+            value = value.rpartition("|")[0]
         if what not in left_out or not left_out[what](value):
             kept.append(f"{what}: {value}")
     return sorted(kept)
+
+
+def _own_group(lines: list[str]) -> list[str]:
+    return [line.rpartition(":")[2] for line in lines if line.startswith("user: ")]
 
 
 def _compare(podman: Podman, site: Site, kind: str, number: int) -> None:
@@ -105,9 +114,12 @@ def _compare(podman: Podman, site: Site, kind: str, number: int) -> None:
     image = odd_image(base, kind, number)
     site.user.give(base)
     status, lines = podman.run(image, (kind, number))
-    done = site.run("run", f"oci:{image.reference}", *image.command)
+    # an ordinary user's runc adds no groups
+    before = CGROUP2 if site.engine == "local" and site.user.uid else ()
+    words = [*site.user.prefix, *site.command, "run", f"oci:{image.reference}", *image.command]
+    done = run_program([*before, *words], env=site.environment, cwd=site.base, timeout=TIMEOUT)
     own_lines = done.stdout.splitlines() or done.stderr.splitlines()
-    assert _as_decided(own_lines, image) == _as_decided(lines, image)
+    assert _as_decided(own_lines, image, site) == _as_decided(lines, image, site)
     assert done.returncode == status
     shutil.rmtree(base)
 
