@@ -91,13 +91,12 @@ def _as_decided(lines: list[str], image: Odd, site: Site) -> list[str]:
         "mount": lambda value: value in (*tops, *left) or value.startswith(_KERNEL),
         "env": lambda value: value.startswith((*_VARIABLES_OF_PODMAN, *_SLURM)),
     }
-    is_root = "user: 0:0" in lines
     kept = []
     for line in lines:
         what, _, value = line.partition(": ")
         if what == "groups":  # podman names the user's own again, and crun keeps the caller's
             value = " ".join(sorted(set(value.split()) - ({*_CALLERS} - {*_own_group(lines)})))
-        if what == "entry" and site.user.uid and not is_root:  # one id is mapped
+        if what == "entry" and site.user.uid:  # all files of the store are the user's
             value = value.rpartition("|")[0]
         if what not in left_out or not left_out[what](value):
             kept.append(f"{what}: {value}")
