@@ -9,6 +9,15 @@ from tests.stress.bench.figures import table
 
 _LINE = re.compile(r"import time:\s+(\d+) \|\s+(\d+) \|(\s+)(\S+)")
 _LEAST_US = 1000
+_SUPERVISOR = """
+from scrun.supervisor.imports import finder
+finder.install()
+from scrun.supervisor.imports.libraries import *
+postpone_modules()
+with patterns_later():
+    import_libraries()
+    import scrun.supervisor.daemon.run
+"""
 
 
 def imports(interpreter: str, packages: Path) -> str:
@@ -22,7 +31,7 @@ def imports(interpreter: str, packages: Path) -> str:
     kinds: Sequence[tuple[str, Sequence[str], str]] = (
         ("a command (`state`)", ("-I", "-S"), "import scrun.main, scrun.settings.file.sources"),
         ("`create` that finds a supervisor", ("-I", "-S"), "import scrun.commands.create"),
-        ("the supervisor", ("-I",), "import scrun.supervisor.daemon.run"),
+        ("the supervisor", ("-I",), _SUPERVISOR),
         ("a script's worker", ("-I",), "import scrun.supervisor.worker.main"),
     )  # fmt: skip
     rows = []
