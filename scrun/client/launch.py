@@ -116,6 +116,13 @@ def _remove(*paths: str) -> None:
             pass  # it is gone already, or cannot be removed
 
 
+def _close(fd: int) -> None:
+    try:
+        os.close(fd)
+    except OSError:
+        pass  # that of the listing
+
+
 def launch_beside(root: str, name: str, *, to_tidy: bool = False) -> None:
     """Start a supervisor from a process that nobody waits for.
 
@@ -125,24 +132,22 @@ def launch_beside(root: str, name: str, *, to_tidy: bool = False) -> None:
         to_tidy: Whether it should only clean up after dead supervisors; one that is running does
             so now.
     """
-    package = packages()
-    call = "have_tidied" if to_tidy else "launch"
-    program = (
-        f"import sys; sys.path.insert(0, sys.argv[1]); from scrun.client.launch import {call}; "
-        f"{call}(sys.argv[2], sys.argv[3])"
-    )
-    argv = [sys.executable, "-I", *(["-S"] if sys.flags.no_site else []), "-c", program]
-    null = os.open("/dev/null", os.O_RDWR)
-    os.posix_spawn(
-        argv[0],
-        [*argv, package, root, name],
-        os.environ,
-        file_actions=[(os.POSIX_SPAWN_DUP2, null, fd) for fd in (0, 1, 2)],
-        setsid=True,
-        setsigmask=(),
-        setsigdef=_SIGNALS,
-    )
-    os.close(null)
+    if os.fork():  # an interpreter of its own would take as long as all of `start`
+        return
+    try:
+        os.setsid()
+        null = os.open("/dev/null", os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+        for name_of_fd in os.listdir("/proc/self/fd"):  # somebody may wait for their end
+            if int(name_of_fd) > 2:
+                _close(int(name_of_fd))
+        if to_tidy:
+            have_tidied(root, name)
+        else:
+            launch(root, name)
+    finally:
+        os._exit(0)
 
 
 def have_tidied(root: str, name: str) -> None:

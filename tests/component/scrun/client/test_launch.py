@@ -1,5 +1,6 @@
 """Supervisors as `create` starts them."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from scrun.core.paths import LOOKED
 from scrun.protocol import wire
 from tests import CHECKOUT
 from tests.harness.processes import peer, processes, signal_quietly
-from tests.harness.wait import wait_while
+from tests.harness.wait import wait_until, wait_while
 
 NAME = "@user-x"
 KILLED_AFTER_STARTING_ONE = """
@@ -132,3 +133,37 @@ def test_who_has_started_it_is_killed(tmp_path: Path) -> None:
     finally:
         end_supervisors(root)
     assert {*os.listdir(root)} <= {LOOKED}  # it may have come as far as that
+
+
+BESIDE = """
+import os, sys
+from scrun.client.launch import launch_beside
+os.set_inheritable(int(sys.argv[3]), True)
+launch_beside(sys.argv[1], sys.argv[2], to_tidy=bool(sys.argv[4:]))
+"""
+
+
+@pytest.mark.parametrize("to_tidy", [True, False])
+def test_one_that_is_started_beside_keeps_nobody_waiting(tmp_path: Path, to_tidy: bool) -> None:
+    """Neither the caller's end, nor that of what it has open, waits for the supervisor."""
+    root = tmp_path / "root"
+    root.mkdir(mode=0o700)
+    mine, given = os.pipe()
+    with (root / f"{NAME}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        words = [sys.executable, "-c", BESIDE, str(root), NAME, str(given), *["1"] * to_tidy]
+        process = subprocess.Popen(
+            words, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=[given]
+        )
+        os.close(given)
+        assert process.communicate(timeout=30) == (b"", b"")
+        assert process.returncode == 0
+        assert os.read(mine, 1) == b""
+        os.close(mine)
+        [beside] = [each for each in processes() if str(root) in each.argv]
+        assert os.getsid(beside.pid) == beside.pid
+        assert {os.readlink(f"/proc/{beside.pid}/fd/{fd}") for fd in range(3)} == {"/dev/null"}
+        assert not supervisors(root)
+    wait_until("a supervisor", lambda: supervisors(root), 30)
+    wait_while("who has started it", lambda: os.path.exists(f"/proc/{beside.pid}"))
+    end_supervisors(root)
