@@ -18,13 +18,15 @@ from scrun.supervisor.imports import classes
 _LATER = (
     *("ssl", "hmac"),  # and with them OpenSSL, for what we do not use of trio: 4.9 MiB
     *("bz2", "lzma"),  # shutil looks only whether they are there
+    "_colorize",  # traceback has it since Python 3.13, and with it dataclasses since 3.14
     *("ipaddress", "locale", "textwrap", "tokenize"),
 )
 
 
 def postpone_modules() -> None:
     """Have modules imported when they are used which others import in vain."""
-    postpone(*_LATER, packages=["idna"])
+    known = [name for name in _LATER if name in sys.stdlib_module_names]
+    postpone(*known, packages=["idna"])
 
 
 def import_libraries() -> None:

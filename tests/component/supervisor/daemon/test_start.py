@@ -37,7 +37,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 @pytest.mark.parametrize(
     "module",
     [
-        *("argparse", "ast", "asyncio", "attr", "bz2", "dataclasses", "dis", "email", "hmac"),
+        *("argparse", "asyncio", "attr", "bz2", "dataclasses", "dis", "email", "hmac"),
         *("http", "idna", "importlib.metadata", "inspect", "ipaddress", "locale", "lupa", "lzma"),
         *("ssl", "textwrap", "tokenize", "unittest", "yaml"),
         *("scrun.supervisor.programs.doctor", "scrun.supervisor.worker", "scrun.pull"),

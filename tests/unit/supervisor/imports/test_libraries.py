@@ -69,7 +69,7 @@ async def main():
     return "done"
 
 assert trio.run(main) == "done"
-assert not {"attr", "attrs", "ast"} & {*sys.modules}, sorted(sys.modules)
+assert not {"attr", "attrs", "inspect"} & {*sys.modules}, sorted(sys.modules)
 """)
 
 
