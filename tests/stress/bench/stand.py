@@ -26,6 +26,9 @@ _PR_SET_CHILD_SUBREAPER = 36
 _NOTHING = CHECKOUT / "docs" / "examples" / "plugin-none"
 _MEMORY = Path("/dev/shm")
 
+CPU = ", processor time"
+"""Ends the name of a measurement of that."""
+
 BARE = "`python3 -I -S -c pass`"
 INTERPRETER = ("/usr/bin/python3", "-I", "-S", "-c", "pass")
 _CALLS = """
@@ -147,20 +150,24 @@ class Stand:
         """
         began = time.perf_counter()
         process = self.popen(command, stdin)
-        self.succeeds(process)
+        cpu = self.succeeds(process)
         taken = time.perf_counter() - began
         if what:
             self.times.add(what, taken)
+            self.times.add(what + CPU, cpu)
         return taken
 
-    def succeeds(self, process: subprocess.Popen[bytes]) -> None:
-        """Wait for a command.
+    def succeeds(self, process: subprocess.Popen[bytes]) -> float:
+        """Wait for a command; return the seconds of processor time that it took.
 
         Raises:
             SystemExit: It failed.
         """
-        if status := process.wait():
+        _, ended, usage = os.wait4(process.pid, 0)
+        if status := os.waitstatus_to_exitcode(ended):
             raise SystemExit(f"bench: {process.args!r}: exit {status}: {self._errors.last()}")
+        process.returncode = status
+        return usage.ru_utime + usage.ru_stime
 
     # Containers
 
