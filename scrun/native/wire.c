@@ -18,14 +18,24 @@
 
 extern char **environ;
 
+/* As realloc(3), for a process that cannot go on without. */
+static void *grown(void *memory, size_t size)
+{
+	void *larger = realloc(memory, size);
+	if (!larger) {
+		free(memory);
+		_exit(1);
+	}
+	return larger;
+}
+
 /* Add a field; those before it end with NUL. The first four bytes are for the length. */
 void add(struct request *request, const char *field, size_t size)
 {
 	size_t wanted = request->size + size + 5;
 	if (wanted > request->room) {
 		request->room = wanted * 2;
-		if (!(request->data = realloc(request->data, request->room)))
-			_exit(1);
+		request->data = grown(request->data, request->room);
 	}
 	if (!request->size)
 		request->size = 4;
@@ -137,8 +147,7 @@ bool more(int sock, struct reply *reply)
 		reply->error = EMSGSIZE;
 		return false;
 	}
-	if (!(reply->data = realloc(reply->data, reply->size + 65536)))
-		_exit(1);
+	reply->data = grown(reply->data, reply->size + 65536);
 	ssize_t part;
 	while ((part = recv(sock, reply->data + reply->size, 65536, 0)) < 0 && errno == EINTR)
 		;

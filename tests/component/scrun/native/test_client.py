@@ -25,7 +25,7 @@ from scrun.cli.parse import parse
 from scrun.client.anchored import build_call
 from scrun.client.ask import build_request
 from scrun.core.version import VERSION
-from scrun.native.build import build
+from scrun.native.build import OPTIONS, SOURCES, build
 from scrun.native.table import ASIDE, SERVED, header
 from tests.harness.wait import wait_until
 
@@ -37,6 +37,7 @@ content = os.pread(int(fd), 1 << 26, 0).decode("latin-1") if fd else None
 print(json.dumps({"argv": sys.argv[1:], "told": told, "content": content}))
 """
 SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+MORE = 50 if os.environ.get("SCRUN_NIGHTLY") else 1
 QUIET = {"ASAN_OPTIONS": "exitcode=99:detect_leaks=0", "UBSAN_OPTIONS": "exitcode=99"}
 
 
@@ -207,6 +208,7 @@ WORDS = [
 ]  # fmt: skip
 
 
+@pytest.mark.timeout(120 * MORE)
 def test_many_command_lines(client: Client) -> None:
     """Whatever it asks by itself, the Python program would ask; a wrong line is never asked."""
     choice = random.Random(5)
@@ -218,7 +220,7 @@ def test_many_command_lines(client: Client) -> None:
 
     forwarded = 0
     with serving(client.root / "c1" / "supervisor", serve):
-        for _ in range(300):
+        for _ in range(300 * MORE):
             argv = choice.choices(WORDS, k=choice.randrange(1, 6))
             argv = [*argv[: choice.randrange(3)], choice.choice(SERVED), "c1", *argv]
             done = client.run(*map(os.fsencode, argv))
@@ -354,6 +356,25 @@ def test_an_answer_without_an_end(client: Client) -> None:
         assert client.aside("state", "c1")["told"]["failed"] == "90"  # type: ignore[index]
 
 
+@pytest.mark.timeout(120 * MORE)
+def test_any_bytes_for_an_answer(client: Client) -> None:
+    """Also to `create` and `exec`, whose answers have messages before them."""
+    choice = random.Random(11)
+    parts = [b"\0", b"\1", b"\xfb\0", b"\xfc", b"4\0true", b"99999999999\0", b"\xfd", b"\xfe", b"\xff",
+             b"text", b"7\n", b"-", b"5\0true\0"]  # fmt: skip
+
+    def serve(connection: socket.socket) -> None:
+        request = receive(connection)
+        connection.sendall(b"".join(choice.choices(parts, k=choice.randrange(7))))
+        for fd in request.fds:
+            os.close(fd)
+
+    with serving(client.root / "c1" / "supervisor", serve):
+        for number in range(60 * MORE):
+            words = [["state", "c1"], ["kill", "c1"], ["exec", "c1", "true"]][number % 3]
+            client.run(*words)
+
+
 def test_a_reader_that_has_gone(client: Client) -> None:
     def serve(connection: socket.socket) -> None:
         frame_of(connection)
@@ -483,12 +504,13 @@ def test_the_root_that_is_remembered(remembered: Remembered) -> None:
         assert b"argv" in _state(remembered)
 
 
+@pytest.mark.timeout(120 * MORE)
 def test_any_content_is_read_or_left(remembered: Remembered) -> None:
     choice = random.Random(7)
     whole = remembered.file.read_bytes()
     socket_of = remembered.client.root / "c1" / "supervisor"
     with serving(socket_of, answers(b"\0fine")):
-        for number in range(100):
+        for number in range(100 * MORE):
             content = bytearray(whole)
             for _ in range(choice.randrange(1, 4)):
                 at = choice.randrange(len(content))
@@ -812,3 +834,12 @@ def test_an_exec_whose_supervisor_dies_before_it_answers(client: Client, *, deta
     with serving(client.root / "c1" / "supervisor", serve):
         told = client.aside("exec", *["--detach"] * detach, "c1", "true")["told"]
     assert ("left" if detach else "stays") in told  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in SOURCES.glob("*.c")))
+def test_the_compiler_finds_nothing(name: str, tmp_path: Path) -> None:
+    (tmp_path / "table.h").write_text(header())
+    options = [*OPTIONS, "-Werror", "-fanalyzer", "-O2", "-I", str(tmp_path), "-I", str(SOURCES)]
+    command = ["gcc", *options, "-c", str(SOURCES / name), "-o", str(tmp_path / "object")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    assert (done.returncode, done.stderr) == (0, "")
