@@ -360,8 +360,10 @@ def test_an_answer_without_an_end(client: Client) -> None:
 def test_any_bytes_for_an_answer(client: Client) -> None:
     """Also to `create` and `exec`, whose answers have messages before them."""
     choice = random.Random(11)
-    parts = [b"\0", b"\1", b"\xfb\0", b"\xfc", b"4\0true", b"99999999999\0", b"\xfd", b"\xfe", b"\xff",
-             b"text", b"7\n", b"-", b"5\0true\0"]  # fmt: skip
+    parts = [
+        b"\0", b"\1", b"\xfb\0", b"\xfc", b"4\0true", b"99999999999\0", b"\xfd", b"\xfe", b"\xff",
+        b"text", b"7\n", b"-", b"5\0true\0",
+    ]  # fmt: skip
 
     def serve(connection: socket.socket) -> None:
         request = receive(connection)
