@@ -6,11 +6,13 @@ signal comes a hundred times to each kind, and each end a hundred times.
 
 import json
 import os
+import shlex
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +29,8 @@ ROUNDS = 100 if os.environ.get("SCRUN_NIGHTLY") else 3
 """How often each signal is sent."""
 ENDS = 100 if os.environ.get("SCRUN_NIGHTLY") else 4
 """How many containers, and pods, are ended in each way."""
+OTHERS = 10 if os.environ.get("SCRUN_NIGHTLY") else 2
+"""How many pods, and containers of podman in scripts, are requeued."""
 AT_ONCE = 12
 SEVERAL = {"shim": 4, "container": 2}
 """Tasks of who has several: srun of 22.05 runs one container of a job on each of the two nodes."""
@@ -354,22 +358,81 @@ def scripts_are_told(
     assert not wrong, f"{len(wrong)} of {ENDS}: {wrong}"
 
 
+@launches
+@pytest.mark.parametrize("kind", ["pod", "podman"])
+def test_term_comes_before_a_requeue_of(make_site: MakeSite, launch: str, kind: str) -> None:
+    """A batch script runs a pod of two, or podman."""
+    settings = f'idle_timeout = 20\n[slurm]\nlaunch = "{launch}"\n'
+    site = make_site("slurm-user", settings=settings)
+    place = Path(site.base) / "said"
+    place.mkdir()
+    place.chmod(0o777)
+    members = 2 if kind == "pod" else 1
+    counted = {"up": members, "TERM": members, "saved": members}
+    with podman_of(site.user, settings=f'launch = "{launch}"\n') as podman:
+        jobs = []
+        for number in range(OTHERS):
+            script = f"exec >>/said/{number}\n{SAVES}"
+            if kind == "pod":
+                lines = _pod(site, place, number, script)
+            else:
+                words = [*podman.command, *RUN, "--volume", f"{place}:/said", "busybox"]
+                own = {"XDG_RUNTIME_DIR", "TMPDIR"} & {*podman.environment}
+                env = " ".join(f"{name}={podman.environment[name]}" for name in sorted(own))
+                lines = f"{env} exec {shlex.join([*words, 'sh', '-c', script])}\n"
+            jobs.append(_submitted(site, place / f"job{number}", lines, members))
+        try:
+            for number in range(OTHERS):
+                up = lambda number=number: _said(place, number)["up"] == members  # noqa: E731
+                wait_until(f"{number} is up", up, 100)
+            requeue(jobs)
+            for number in range(OTHERS):
+                saved = lambda number=number: _said(place, number)["saved"] == members  # noqa: E731
+                wait_until(f"{number} has saved its state", saved, 60)
+                assert _said(place, number) == counted
+        finally:
+            cluster.slurm("scancel", *jobs, timeout=60)
+            queue = ",".join(jobs)
+            wait_until("jobs", lambda: not cluster.slurm("squeue", "-hj", queue), 90)
+            for container in site.must("list", "--quiet").split():
+                site.must("delete", "--force", container, timeout=60)
+
+
+def _pod(site: Site, place: Path, number: int, script: str) -> str:
+    """Return what runs two containers that share what they have."""
+    lines = ""
+    for member in ("a", "b"):
+        config = _config(site, place, script)
+        config["annotations"] = {"org.scrun.pod": f"pod{number}"}
+        bundle = site.bundle(config)
+        command = f"{scrun_binary()} --root {site.root} run --bundle {bundle}"
+        lines += f"{command} pod{number}{member} &\n"
+    return f"{lines}wait\n"
+
+
 def _said(place: Path, number: int) -> Counter[str]:
     log = place / str(number)
     return Counter(log.read_text().split() if log.exists() else ())
 
 
 def _batch(site: Site, place: Path, number: int, tasks: int, calls: str, script: str) -> str:
-    config = site.config("sh", "-c", f"exec >>/said/{number}\n{script}")
+    bundle = site.bundle(_config(site, place, f"exec >>/said/{number}\n{script}"))
+    run = f"{scrun_binary()} --root {site.root} run --bundle {bundle} batch{number}"
+    lines = f"export SCRUN_NTASKS={tasks}\n{calls}{run}\n"
+    return _submitted(site, place / f"job{number}", lines, tasks)
+
+
+def _config(site: Site, place: Path, script: str) -> dict[str, Any]:
+    config = site.config("sh", "-c", script)
     config["mounts"].append(
         {"destination": "/said", "type": "bind", "source": str(place), "options": ["rbind"]}
     )
-    job = place / f"job{number}"
-    run = f"{scrun_binary()} --root {site.root} run --bundle {site.bundle(config)} batch{number}"
-    job.write_text(
-        f"#!/bin/sh\nexport SCRUN_CONFIG={site.environment['SCRUN_CONFIG']}\n"
-        f"export SCRUN_NTASKS={tasks}\n{calls}{run}\n"
-    )
+    return config
+
+
+def _submitted(site: Site, job: Path, lines: str, tasks: int) -> str:
+    """Submit a script; return its job's number."""
+    job.write_text(f"#!/bin/sh\nexport SCRUN_CONFIG={site.environment['SCRUN_CONFIG']}\n{lines}")
     shape = (f"--ntasks={tasks}", f"--nodes={min(tasks, 2)}")
     words = ("--parsable", "--requeue", *shape, "--chdir=/", "--output=/dev/null", str(job))
     return cluster.slurm(*site.user.prefix, "sbatch", *words).strip()
