@@ -137,7 +137,7 @@ class GetsSignals(Protocol):
 
     @property
     def in_step(self) -> bool:
-        """Whether its anchor is in a step of Slurm's."""
+        """Whether its anchor is a command in a step of Slurm's, which signals that."""
         ...
 
     @property

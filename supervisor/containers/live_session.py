@@ -69,7 +69,7 @@ class LiveSession:
             anchor: Owned from now on.
             stdio: Owned from now on.
             deposit: Keeps what it needs to outlive us; owned from now on.
-            in_step: Whether the anchor is in a step of Slurm's.
+            in_step: Whether the anchor is a command in a step of Slurm's, which signals that.
         """
         self._in_step = in_step
         self.deposit = deposit

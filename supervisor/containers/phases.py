@@ -175,8 +175,8 @@ class Phases:
 
     @property
     def in_step(self) -> bool:
-        """Whether it was made in a step of Slurm's, which may end with that."""
-        return self._create_request.in_step
+        """Whether its anchor is a `run` in a step of Slurm's, which signals that."""
+        return self._create_request.in_step and self._create_request.in_foreground
 
     @property
     def ending(self) -> bool:

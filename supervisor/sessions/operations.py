@@ -42,9 +42,11 @@ async def execute(container: Container, call: CommandLine, anchor: Anchor, stdio
         if stdio.preserved and not hands_on(running.job):
             await container.tell_missed(stdio, ["--preserve-fds"])
         programs = container.programs
-        step = place_of(call.pid, call.child_env.environment).step
+        in_step = not call.parsed.count("detach") and bool(
+            place_of(call.pid, call.child_env.environment).step
+        )
         parts = (running.journal, anchor, stdio, programs.deposit())
-        session = LiveSession(call.pid, *parts, in_step=bool(step))
+        session = LiveSession(call.pid, *parts, in_step=in_step)
         if not programs.begin(session, partial(session.run, running.job, prepared)):
             raise StateError(f"container {container.id}: exec is not possible: it has ended")
     except BaseException:
