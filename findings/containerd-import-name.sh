@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# `ctr image import` of an archive of an OCI layout, whose image has the tag "tag" (ref.name in index.json).
+#
+# One would guess: the image has a name made of the tag, the same each time.
+# What happens: its name is import-DATE:tag with the date of today, so a script that runs it by its name works
+# until midnight. --base-name gives it a fixed one. (With an archive of `docker save` the name is
+# that in the archive.)
+# Seen with containerd 1.6.20 and umoci 0.4.7 of Debian 12. Needs root.
+#
+#   import-2026-11-28:tag      with --base-name name: name:tag
+. "${BASH_SOURCE[0]%/*}/common.bash"
+root_only
+debs containerd=1.6.20~ds1-1+deb12u3 umoci=0.4.7+ds-3+b7
+umoci init --layout image
+umoci new --image image:tag
+tar -C image -cf archive.tar .
+cat >configuration <<-END
+	version = 2
+	root = "$place/kept"
+	state = "$place/state"
+	disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.internal.v1.opt"]
+	[grpc]
+	  address = "$place/socket"
+END
+containerd --config configuration --log-level error >log 2>&1 &
+on_exit+=("kill $!; wait $!")
+for ((try = 0; try < 100; try++)); do
+	[[ ! -S socket ]] || break
+	sleep 0.1
+done
+ask() { ctr --address "$place/socket" "$@" 2>>words; }
+ask version >>words || cannot "containerd does not start: $(tail -n 1 log)"
+before=$(date +%F)
+ask image import --no-unpack archive.tar >>words
+[[ $before == $(date +%F) ]] || cannot "it has become midnight"
+expect "name" "import-$before:tag" "$(ask image list -q)"
+ask image remove "import-$before:tag" >>words
+ask image import --no-unpack --base-name name archive.tar >>words
+expect "name with --base-name" "name:tag" "$(ask image list -q)"
