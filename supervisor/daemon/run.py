@@ -9,6 +9,7 @@ import trio
 from scrun.core.errors import SettingsError
 from scrun.supervisor.containers.records import remove_half_made
 from scrun.supervisor.core.limits import raise_limits
+from scrun.supervisor.core.own_key import keep_key_in
 from scrun.supervisor.daemon.listening import listen
 from scrun.supervisor.daemon.server import Server, own_settings
 from scrun.supervisor.daemon.starter import Starter
@@ -37,6 +38,7 @@ def serve(root: str, name: str, starter: Starter, idle: float | None = None) -> 
     except OSError as error:
         raise SettingsError.of_root(root, f"{name}: {error.strerror}") from error
     remove_half_made(root, name)
+    keep_key_in(root)
     settings = own_settings()
     lingers = idle is None
     idle = settings.idle_timeout if idle is None else idle

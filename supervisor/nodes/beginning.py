@@ -9,6 +9,7 @@ import socket
 from contextlib import AsyncExitStack
 from typing import Any, NamedTuple
 
+from scrun.supervisor.core.own_key import own_key
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.code import sums
 from scrun.supervisor.nodes.connection import Shim
@@ -80,6 +81,7 @@ def begin_call(
         "kill_wait": direct.kill_wait,
         "reaches_all": direct.reaches_all,
         "told": direct.told,
+        "key": own_key().hex(),
         "code": sums(),
         "seal_streams": direct.sealing.streams,
         "quiet": direct.sealing.quiet,

@@ -58,7 +58,8 @@ twice.
              do without the connection, and says so on standard error and exits with 1. So it is
              for one of several tasks: srun sends the same to all, and mixes what they say;
              kill_wait: seconds from Slurm's SIGTERM to its SIGKILL; reaches_all: whether Slurm's
-             signals reach all processes of the step; told: the signals that came already; code:
+             signals reach all processes of the step; told: the signals that came already; key: a
+             secret of the user's supervisors, which marks the directories of their shims; code:
              the digests (SHA-256) of the code that it may get; seal_streams, quiet: see Seals. The
              first call, and the only one without a number and a reply
     resume   token; addresses: list of [host, port]; secret, patience, alone: as for `begin`;

@@ -4,6 +4,9 @@ import _signal as signal  # without enum, which takes longer than hello
 import fcntl
 import os
 import stat
+from _operator import _compare_digest as compare_digest  # hmac brings OpenSSL
+
+from .frames import RANDOM, proof
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +21,7 @@ _ROOM = 16 << 20  # for hundreds of containers
 _LOCK = "lock"
 _PATIENCE = 30  # seconds
 _NOBODY = 65534
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 LEFT = "site.json"
 """The file in a container's directory with what is to be run and removed after it, by oci.conf."""
@@ -40,11 +44,13 @@ class Directory:
         remove_tree(self.path)
 
 
-def make_directory(env: "Mapping[str, str]") -> Directory:
+def make_directory(env: "Mapping[str, str]", key: bytes) -> Directory:
     """Make the shim's directory, which nobody else may enter.
 
     Args:
         env: The environment, for TMPDIR.
+        key: What supervisors and shims of this user know, and no container: it marks what is a
+            shim's.
 
     Raises:
         OSError: It cannot be made anywhere.
@@ -52,10 +58,16 @@ def make_directory(env: "Mapping[str, str]") -> Directory:
     first = None
     for folder in _places(env):
         try:
-            return _make_in(own_only(folder))
+            made = _make_in(own_only(folder))
+            os.pwrite(made.lock, _mark(key, made.path), 0)
+            return made
         except OSError as error:
             first = first or error
     raise first or FileNotFoundError(2, "No folder for temporary files")
+
+
+def _mark(key: bytes, path: str) -> bytes:
+    return proof(key, b"directory of a shim", os.fsencode(os.path.basename(path)))
 
 
 def folders(env: "Mapping[str, str]") -> "list[str]":
@@ -176,12 +188,16 @@ def is_private(path: str) -> bool:
     return private and status.st_uid == os.geteuid()
 
 
-def remove_left(paths: "Sequence[str]", runtimes: "Sequence[Sequence[str]]") -> None:
+def remove_left(paths: "Sequence[str]", runtimes: "Sequence[Sequence[str]]", key: bytes) -> None:
     """Delete containers and files of shims that are dead. Blocks; for a process of its own.
+
+    A container that sees /tmp can make a directory there like theirs. A runtime would call the
+    hooks, and a shell the command, that are in it: so only what has a shim's mark is obeyed.
 
     Args:
         paths: What `others` found.
         runtimes: Each runtime's name, and its program with options up to `--root`.
+        key: See `make_directory`.
     """
     signal.alarm(_PATIENCE)
     for path in paths:
@@ -189,11 +205,12 @@ def remove_left(paths: "Sequence[str]", runtimes: "Sequence[Sequence[str]]") -> 
         if lock is None:
             _remove_empty(path)
             continue
-        for name, *command in runtimes:
+        is_a_shims = compare_digest(os.pread(lock, RANDOM + 1, 0), _mark(key, path))
+        for name, *command in runtimes if is_a_shims else ():
             root = os.path.join(path, name)
             for container in sorted(os.listdir(root)) if os.path.isdir(root) else ():
                 _wait([*command, root, "delete", "--force", "--", container])
-        for name in sorted(os.listdir(path)):
+        for name in sorted(os.listdir(path)) if is_a_shims else ():
             _remove_of_site(os.path.join(path, name, LEFT))
         remove_tree(path)
         os.close(lock)
@@ -268,18 +285,37 @@ def remove_file(path: str) -> None:
 
 
 def remove_tree(path: str) -> None:
-    """Remove a directory and what is in it, as far as that is possible; the lock last."""
+    """Remove a directory and what is in it, as far as that is possible; the lock last.
+
+    No link is followed, nor one that takes the place of a directory meanwhile.
+    """
     try:
-        names = os.listdir(path)
+        folder = os.open(path, _FOLDER)
     except OSError:
         return
-    for name in sorted(names, key=lambda name: name == _LOCK):
-        inner = os.path.join(path, name)
+    try:
+        _empty(folder)
+    except (OSError, RecursionError):
+        pass
+    finally:
+        os.close(folder)
+    _remove_empty(path)
+
+
+def _empty(folder: int) -> None:
+    for name in sorted(os.listdir(folder), key=lambda name: name == _LOCK):
         try:
-            if stat.S_ISDIR(os.lstat(inner).st_mode):
-                remove_tree(inner)
+            inner = os.open(name, _FOLDER, dir_fd=folder)
+        except OSError:  # it is no directory, or cannot be entered
+            inner = -1
+        try:
+            if inner < 0:
+                os.unlink(name, dir_fd=folder)
             else:
-                os.unlink(inner)
+                _empty(inner)
+                os.rmdir(name, dir_fd=folder)
         except OSError:
             pass
-    _remove_empty(path)
+        finally:
+            if inner >= 0:
+                os.close(inner)

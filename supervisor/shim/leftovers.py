@@ -8,11 +8,12 @@ from .files import remove_left
 from .runtime import NAMES, Runtime, installed
 
 
-def remove_in_a_child(paths: "list[str]") -> None:
+def remove_in_a_child(paths: "list[str]", key: bytes) -> None:
     """Remove what they have left, in a child that nobody waits for.
 
     Args:
         paths: Their directories.
+        key: See `files.make_directory`.
     """
     programs = {os.path.basename(path): path for path in installed(os.environ.get("PATH", ""))}
     runtimes = [
@@ -28,7 +29,7 @@ def remove_in_a_child(paths: "list[str]") -> None:
         for fd in os.listdir("/proc/self/fd"):
             if int(fd) > 2:
                 _close(int(fd))
-        remove_left(paths, runtimes)
+        remove_left(paths, runtimes, key)
     finally:
         os._exit(0)
 

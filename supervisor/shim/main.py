@@ -94,6 +94,7 @@ class Shim:
         self._patience = float(call["alone"])
         self._is_heard = bool(call["needed"])  # else srun is a way, too, until the first call
         self._known_runtime = str(call["runtime"])
+        self._key = bytes.fromhex(call["key"])
         self._directory: Directory | None = None
         self._runtime = Runtime("", "")
         self._conf = ("", 0)
@@ -104,7 +105,7 @@ class Shim:
     def run(self) -> int:
         """Run to the end; return the exit status."""
         try:
-            self._directory = make_directory(os.environ)
+            self._directory = make_directory(os.environ, self._key)
             self._children.use_own_null(self._directory.path)
         except OSError as error:
             sys.stderr.write(f"no directory for temporary files: {error}\n")
@@ -185,7 +186,7 @@ class Shim:
         if left:
             from .leftovers import remove_in_a_child
 
-            remove_in_a_child(left)
+            remove_in_a_child(left, self._key)
         return self._containers
 
     def signalled(self, number: int) -> None:

@@ -54,6 +54,7 @@ BEGIN = {
     "kill_wait": 1,
     "reaches_all": False,
     "told": [],
+    "key": SECRET.hex(),
     "code": [sum_of(b"")],
     "seal_streams": True,
     "quiet": 20.0,

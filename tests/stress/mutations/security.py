@@ -117,14 +117,32 @@ def _on_nodes() -> Iterator[Mutation]:
     )
     yield files(
         "the-shims-place-is-not-judged",
-        "return _make_in(own_only(folder))",
-        "return _make_in(folder)",
+        "made = _make_in(own_only(folder))",
+        "made = _make_in(folder)",
     )
     yield files("what-was-left-is-not-judged", "folder = own_only(given)", "folder = given")
     yield files(
         "others-may-enter-the-shims-directory",
         "os.mkdir(path, 0o700)\n        except FileExistsError:\n            continue",
         "os.mkdir(path, 0o755)\n        except FileExistsError:\n            continue",
+    )
+    yield files(
+        "what-anybody-left-is-run",
+        "is_a_shims = compare_digest(os.pread(lock, RANDOM + 1, 0), _mark(key, path))",
+        "is_a_shims = True",
+    )
+    yield files(
+        "what-is-removed-leads-elsewhere",
+        "os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW",
+        "os.O_RDONLY | os.O_DIRECTORY",
+    )
+    yield Faults(_SHIM + "processes.py", _UNIT + "supervisor/shim/test_processes.py")(
+        "names-of-processes-end-lines",
+        'file.read().rstrip().split(b"\\n")',
+        "file.read().splitlines()",
+    )
+    yield Faults("supervisor/staging/survey.py", _UNIT + "supervisor/shim/test_processes.py")(
+        "names-of-mount-points-end-lines", ', newline="\\n")', ")"
     )
     yield Faults(_SHIM + "room.py", unit)(
         "the-place-of-images-is-not-judged",

@@ -1,5 +1,6 @@
 """Where the shim's files are on a node: nobody else can replace them, by any part of the path."""
 
+import json
 import os
 import stat
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from scrun.supervisor.shim.words import Refused
 from scrun.supervisor.staging.on_node import making_in
 from tests.harness.program import run_program
 
+KEY = b"k" * 16
 Spoil = Callable[[Path], object]
 
 SPOILS: dict[str, Spoil] = {
@@ -57,14 +59,14 @@ def test_a_place_that_others_can_replace(
     monkeypatch.setenv("TMPDIR", str(place))
     assert room.folder_of_images() == f"{place}/scrun-images-{os.geteuid()}"
     SPOILS[kind](part)
-    made = files.make_directory(env)
+    made = files.make_directory(env, KEY)
     os.close(made.lock)
     assert os.path.dirname(made.path) == str(elsewhere)
     assert files.others(env, made.path) == []
     assert room.folder_of_images() == f"{elsewhere}/scrun-images-{os.geteuid()}"
     elsewhere.chmod(0o777)
     with pytest.raises(PermissionError, match="Others could replace"):
-        files.make_directory(env)
+        files.make_directory(env, KEY)
     with pytest.raises(Refused, match="Others could replace"):
         room.folder_of_images()
 
@@ -73,10 +75,81 @@ def test_a_sticky_place(tmp_path: Path) -> None:
     """As /tmp is: nobody renames what is somebody else's."""
     place, _ = tmpdir(tmp_path)
     place.chmod(0o1777)
-    made = files.make_directory({"TMPDIR": str(place)})
+    made = files.make_directory({"TMPDIR": str(place)}, KEY)
     os.close(made.lock)
     assert os.path.dirname(made.path) == str(place)
     assert stat.S_IMODE(os.stat(made.path).st_mode) == 0o700
+
+
+def left_in(place: Path, base: Path, key: bytes | None) -> tuple[Path, Path]:
+    """Leave what a dead shim leaves, with the mark of this key; and what its command makes."""
+    done, folder = base / "done", place / f"scrun-{os.geteuid()}-abcdef"
+    folder.mkdir(0o700)
+    (folder / "lock").write_bytes(b"" if key is None else files._mark(key, str(folder)))
+    (folder / "c1").mkdir()
+    told = {"delete": f"touch {done}", "made": []}
+    (folder / "c1" / files.LEFT).write_text(json.dumps(told))
+    return folder, done
+
+
+@pytest.mark.covers("security leave something for the next shim to run")
+@pytest.mark.parametrize("key", [KEY, None, b"x" * 16])
+def test_only_what_a_shim_has_left_is_run(tmp_path: Path, key: bytes | None) -> None:
+    """A container that sees the place, with a mount of /tmp, can make a directory there, too."""
+    place, _ = tmpdir(tmp_path)
+    folder, done = left_in(place, tmp_path, key)
+    ran = place / "ran"
+    runtime = tmp_path / "crun"
+    runtime.write_text(f'#!/bin/sh\necho "$@" >>{ran}\n')
+    runtime.chmod(0o755)
+    (folder / "crun" / "x").mkdir(parents=True)
+    child = os.fork()  # it sets an alarm
+    if child == 0:
+        try:
+            files.remove_left([str(folder)], [["crun", str(runtime)]], KEY)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert not folder.exists()
+    assert done.exists() is ran.exists() is (key == KEY)
+
+
+def test_no_link_is_followed_when_a_tree_is_removed(tmp_path: Path) -> None:
+    (kept := tmp_path / "kept").mkdir()
+    (kept / "file").write_text("")
+    (tree := tmp_path / "tree").mkdir()
+    (tree / "inner").mkdir()
+    (tree / "link").symlink_to(kept)
+    (tree / "inner" / "link").symlink_to(kept)
+    os.mkfifo(tree / "fifo")
+    files.remove_tree(str(tree))
+    assert not tree.exists()
+    (tmp_path / "link").symlink_to(kept)
+    files.remove_tree(str(tmp_path / "link"))
+    assert (kept / "file").exists()
+
+
+def test_what_takes_the_place_of_a_directory_is_not_entered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was a directory a moment ago, and leads elsewhere now."""
+    (kept := tmp_path / "kept").mkdir()
+    (kept / "file").write_text("")
+    (tree := tmp_path / "tree").mkdir()
+    (tree / "inner").mkdir()
+    names = os.listdir
+
+    def listed(folder: int | str) -> list[str]:
+        found = names(folder)
+        if "inner" in found:
+            (tree / "inner").rmdir()
+            (tree / "inner").symlink_to(kept)
+        return found
+
+    monkeypatch.setattr(os, "listdir", listed)
+    files.remove_tree(str(tree))
+    assert (kept / "file").exists()
+    assert not tree.exists()
 
 
 def test_a_link_is_what_it_leads_to(tmp_path: Path) -> None:
