@@ -1,6 +1,7 @@
 """Who the user of an image is; the rules are those of podman and docker."""
 
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -124,3 +125,24 @@ def test_a_file_that_is_too_large(tmp_path: Path, root: int) -> None:
     with pytest.raises(OSError, match="is larger than 1 MiB"):
         read_inside(root, b"etc/passwd", 1 << 20)
     assert find_user(root, "1000") == User(1000, 0, (), "")
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device", "socket", "folder"])
+def test_what_is_no_file_is_not_opened(tmp_path: Path, root: int, kind: str) -> None:
+    """To open acts: a FIFO has a reader then, and a device does what it does."""
+    path = tmp_path / "r" / "it"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "device":
+        path = Path("/dev/zero")
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.bind(str(path))
+    else:
+        path.mkdir()
+    there = os.open("/dev" if kind == "device" else tmp_path / "r", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with pytest.raises(OSError, match="is not a regular file"):
+            read_inside(there, os.fsencode(path.name))
+    finally:
+        os.close(there)
