@@ -405,3 +405,27 @@ def test_root_does_not_wait_for_ever_for_another_user(public: Path) -> None:
         size = sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, 16)
         assert int.from_bytes(size[:8], "little") == wire.PATIENCE
         sock.close()
+
+
+@pytest.mark.covers("security answer in its place, or at a console socket")
+@pytest.mark.parametrize(("seconds", "late"), [(29.0, False), (31.0, True)])
+def test_an_answer_that_comes_byte_by_byte(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, late: bool
+) -> None:
+    """Each byte in time, and yet without end: all of it has half a minute."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(b"\0")
+        times = iter((100.0,))
+        monkeypatch.setattr("time.monotonic", lambda: next(times, 100.0 + seconds))
+
+        def go_on() -> None:
+            theirs.sendall(b"x")
+            theirs.shutdown(socket.SHUT_WR)
+
+        threading.Timer(0.2, go_on).start()
+        if late:
+            with pytest.raises(TimeoutError, match="does not answer in time"):
+                wire.receive(ours)
+        else:
+            assert wire.receive(ours) == (0, b"x")
