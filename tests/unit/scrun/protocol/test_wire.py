@@ -423,9 +423,11 @@ def test_an_answer_that_comes_byte_by_byte(
             theirs.sendall(b"x")
             theirs.shutdown(socket.SHUT_WR)
 
-        threading.Timer(0.2, go_on).start()
+        timer = threading.Timer(0.2, go_on)
+        timer.start()
         if late:
             with pytest.raises(TimeoutError, match="does not answer in time"):
                 wire.receive(ours)
         else:
             assert wire.receive(ours) == (0, b"x")
+        timer.join()
