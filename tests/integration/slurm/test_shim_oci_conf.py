@@ -42,7 +42,7 @@ MakeShimSite = Callable[..., Site]
 def shared() -> Iterator[Path]:
     """A directory that users can enter and write to."""
     path = Path(tempfile.mkdtemp(prefix="oci-", dir="/tmp"))
-    path.chmod(0o777)
+    path.chmod(0o1777)
     yield path
     shutil.rmtree(path)
 
