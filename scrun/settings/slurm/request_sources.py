@@ -39,6 +39,18 @@ _WITH_SLASH = re.compile(r"[A-Za-z0-9_.,:=+*/-]*")
 # these name a kind of resource such as gres/gpu, and never a file
 _NAMES_A_TRES = ("SCRUN_TRES_BIND", "SCRUN_TRES_PER_TASK")
 _OURS = "SCRUN_"
+# what a refusal of Slurm's is about, and parts of the names of the requests for that
+_ABOUT: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (r"authenticat|credential|munge|connect|communicat|socket|timed out|user id", ()),
+    (r"\baccount\b", ("ACCOUNT", "PARTITION")),
+    (r"partition name", ("PARTITION",)),
+    (r"\bqos spec", ("QOS",)),
+    (r"time limit (is )?(invalid|spec)", ("TIME",)),
+    (r"\bfeature", ("CONSTRAINT", "PREFER")),
+    (r"generic resource|\bgres\b|\btres\b", ("GPU", "GRES", "TRES")),
+    (r"license", ("LICENSES",)),
+    (r"reservation", ("RESERVATION",)),
+)
 # enough for the node list of a large job; config.json's 16 MiB do not fit into a command line
 _LONGEST = 4096
 
@@ -112,6 +124,20 @@ def gather(
     because = [f"{key}={text} from {flags.origins[key]}" for key, text in derived.items()]
     because += [f"{key}={text} from config.json" for key, text in counted.items() if text]
     return Wanted({**below, **derived, **named}, flags.notes, ", ".join(because))
+
+
+def concerned(because: str, reason: str) -> str:
+    """Return those requests that a refusal may be about; all, if it says nothing of one kind.
+
+    Args:
+        because: See `Wanted`.
+        reason: Slurm's words.
+    """
+    kinds = next(
+        (kinds for words, kinds in _ABOUT if re.search(words, reason, re.IGNORECASE)), ("",)
+    )
+    each = re.split(r", (?=SCRUN_)", because)
+    return ", ".join(one for one in each if any(kind in one.partition("=")[0] for kind in kinds))
 
 
 def names_of_requests(env: Iterable[str]) -> list[str]:

@@ -27,6 +27,7 @@ import trio
 from scrun.core.errors import AllocationRefused
 from scrun.model.states import Ending, taken
 from scrun.model.waiting import Waiting, in_vain_line
+from scrun.settings.slurm.request_sources import concerned
 from scrun.supervisor.children.cancellers import canceller, dismiss, is_heard
 from scrun.supervisor.children.processes import Child
 from scrun.supervisor.contracts.engine import JobRequest
@@ -343,7 +344,8 @@ class Allocation:
                 return state.reason, state.ending.reason
             when = "" if state.granted else ", while it waited for resources"
             return f"{ending.text}{when}", ending.reason
-        return (f"{state.reason} ({because})" if because else state.reason), "scrun-failure"
+        asked = concerned(because, state.reason)
+        return (f"{state.reason} ({asked})" if asked else state.reason), "scrun-failure"
 
 
 def _send_status(line: trio.socket.SocketType, ending: Ending | None) -> None:

@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from scrun.core.errors import SettingsError
 from scrun.settings.slurm.engine_flags import Flags
-from scrun.settings.slurm.request_sources import Wanted, gather, names_of_requests, read_requests
+from scrun.settings.slurm.request_sources import (
+    Wanted,
+    concerned,
+    gather,
+    names_of_requests,
+    read_requests,
+)
 from scrun.settings.slurm.requests import TABLE, salloc_arguments, srun_arguments
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.staging.plan import Plan
@@ -295,3 +301,26 @@ def test_flags_stand_above_defaults_of_their_kind() -> None:
     defaults = {"SCRUN_MEM_PER_CPU": "1G", CPUS: "8", "SCRUN_GPUS": "1"}
     wanted = gather({}, {}, defaults, FLAGS)
     assert wanted.requests == {"SCRUN_GPUS": "1", CPUS: "2", MEMORY: "100M"}
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        ("Requested node configuration is not available", ["MEM", "GPUS", "PART"]),
+        ("Invalid generic resource (gres) specification", ["GPUS"]),
+        ("Invalid partition name specified", ["PART"]),
+        ("Invalid account or account/partition combination specified", ["PART"]),
+        ("Job violates accounting/QOS policy (job submit limit, …)", ["MEM", "GPUS", "PART"]),
+        ("Invalid qos specification", []),
+        ("Unable to contact slurm controller (connect failure)", []),
+        ("Zero Bytes were transmitted or received", ["MEM", "GPUS", "PART"]),
+    ],
+)
+def test_requests_that_a_refusal_may_be_about(reason: str, expected: list[str]) -> None:
+    """Others have nothing to do with it."""
+    each = {
+        "MEM": "SCRUN_MEM_PER_NODE=1G from --memory, linux.resources.memory",
+        "GPUS": "SCRUN_GPUS=2 from config.json",
+        "PART": "SCRUN_PARTITION=a, b from config.json",
+    }
+    assert concerned(", ".join(each.values()), reason) == ", ".join(each[one] for one in expected)
