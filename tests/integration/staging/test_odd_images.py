@@ -91,20 +91,19 @@ def _as_decided(lines: list[str], image: Odd, site: Site) -> list[str]:
         "mount": lambda value: value in (*tops, *left) or value.startswith(_KERNEL),
         "env": lambda value: value.startswith((*_VARIABLES_OF_PODMAN, *_SLURM)),
     }
+    own = {line.rpartition(":")[2] for line in lines if line.startswith("user: ")}
+    one_id = site.user.uid and site.engine == "slurm" and "user: 0:0" not in lines
     kept = []
     for line in lines:
         what, _, value = line.partition(": ")
         if what == "groups":  # podman names the user's own again, and crun keeps the caller's
-            value = " ".join(sorted(set(value.split()) - ({*_CALLERS} - {*_own_group(lines)})))
+            groups = set(value.split())
+            value = " ".join(sorted(groups & own if one_id else groups - ({*_CALLERS} - own)))
         if what == "entry" and site.user.uid:  # all files of the store are the user's
             value = value.rpartition("|")[0]
         if what not in left_out or not left_out[what](value):
             kept.append(f"{what}: {value}")
     return sorted(kept)
-
-
-def _own_group(lines: list[str]) -> list[str]:
-    return [line.rpartition(":")[2] for line in lines if line.startswith("user: ")]
 
 
 def _compare(podman: Podman, site: Site, kind: str, number: int) -> None:
