@@ -21,7 +21,7 @@ struct call {
 	enum command command;
 	const char *name;                            /* of the command */
 	const char *id, *signal;                     /* operands */
-	const char *root, *config, *pid_file;        /* values of options, or NULL */
+	const char *root, *config, *pid_file, *process; /* values of options, or NULL */
 	bool force, all, detach;                     /* options */
 	char record[4096];                           /* ROOT, from `find_root` on; then ROOT/ID */
 };

@@ -48,6 +48,8 @@ static void keep(struct call *call, const char *name, const char *value)
 		call->config = value;
 	else if (!strcmp(name, "pid-file"))
 		call->pid_file = value;
+	else if (!strcmp(name, "process"))
+		call->process = value;
 	else if (!strcmp(name, "force"))
 		call->force = true;
 	else if (!strcmp(name, "all"))
@@ -100,6 +102,12 @@ static bool is_id(const char *text)
 	return size && !text[size] && size <= 255 && strcmp(text, ".") && strcmp(text, "..");
 }
 
+/* Whether a file is one that only this process can open, such as `/dev/fd/63`. */
+static bool is_ours_alone(const char *path)
+{
+	return path && (!strncmp(path, "/dev/", 5) || !strncmp(path, "/proc/", 6));
+}
+
 static bool read_command_line(struct call *call)
 {
 	char **rest = call->argv + 1;
@@ -129,7 +137,7 @@ static bool read_command_line(struct call *call)
 		} else {
 			call->id = *rest;
 			if (known->open_ended) /* the rest is the program's; without one, Python has the words */
-				return rest[1] && is_id(call->id);
+				return (rest[1] || call->process) && is_id(call->id) && !is_ours_alone(call->process);
 		}
 	}
 	return call->id && is_id(call->id);

@@ -181,6 +181,7 @@ OTHERS = [
     ["exec", "--console-socket", "/x", "c1", "true"], ["exec", "--preserve-fds", "1", "c1",
     "true"],
     ["create", "--console-socket", "/x", "c1"], ["create", "--preserve-fds=1", "c1"],
+    ["exec", "-p", "/dev/fd/3", "c1"], ["exec", "--process=/proc/self/fd/3", "c1", "x"],
     ["kill", "c1", "TERM", "more"], ["pause", "c1", "more"], ["state", "c\u00e4"],
 ]  # fmt: skip
 
@@ -808,6 +809,26 @@ def test_a_signal_that_nobody_takes_ends_exec_the_second_time(client: Client) ->
     assert handed["told"]["untaken"] == "15"  # type: ignore[index]
     for fd in held:
         os.close(fd)
+
+
+@pytest.mark.parametrize(
+    "words", [["--process", "/p.json", "c1"], ["-p/p.json", "c1"], ["c1", "a"]]
+)
+def test_exec_as_engines_call_it(client: Client, words: list[str]) -> None:
+    got: list[list[bytes]] = []
+
+    def serve(connection: socket.socket) -> None:
+        request = receive(connection)
+        got.append(request.fields)
+        os.write(request.fds[3], b"5\n")
+        connection.sendall(b"\0")
+        for fd in request.fds:
+            os.close(fd)
+
+    with serving(client.root / "c1" / "supervisor", serve):
+        assert client.run("exec", *words).returncode == 5
+    whole = ["--root", str(client.root), "exec", *words]
+    assert got[0][5:] == [os.fsencode(word) for word in whole]
 
 
 @pytest.mark.parametrize("told", [b"", b"7", b"x\n", b"12345\n", b"\n"])
