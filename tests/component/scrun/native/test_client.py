@@ -221,7 +221,7 @@ def test_many_command_lines(client: Client) -> None:
 
     forwarded = 0
     with serving(client.root / "c1" / "supervisor", serve):
-        for _ in range(300 * MORE):
+        for _ in range(100 * MORE):
             argv = choice.choices(WORDS, k=choice.randrange(1, 6))
             argv = [*argv[: choice.randrange(3)], choice.choice(SERVED), "c1", *argv]
             done = client.run(*map(os.fsencode, argv))
@@ -237,7 +237,7 @@ def test_many_command_lines(client: Client) -> None:
             else:
                 assert request == build_request(parsed, parsed.id or "")
             forwarded += 1
-    assert forwarded > 15
+    assert forwarded > 5
 
 
 def test_its_table_is_the_grammar_s() -> None:
@@ -373,7 +373,7 @@ def test_any_bytes_for_an_answer(client: Client) -> None:
             os.close(fd)
 
     with serving(client.root / "c1" / "supervisor", serve):
-        for number in range(60 * MORE):
+        for number in range(30 * MORE):
             words = [["state", "c1"], ["kill", "c1"], ["exec", "c1", "true"]][number % 3]
             client.run(*words)
 
@@ -513,7 +513,7 @@ def test_any_content_is_read_or_left(remembered: Remembered) -> None:
     whole = remembered.file.read_bytes()
     socket_of = remembered.client.root / "c1" / "supervisor"
     with serving(socket_of, answers(b"\0fine")):
-        for number in range(100 * MORE):
+        for number in range(50 * MORE):
             content = bytearray(whole)
             for _ in range(choice.randrange(1, 4)):
                 at = choice.randrange(len(content))
