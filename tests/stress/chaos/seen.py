@@ -16,7 +16,7 @@ from tests.stress.chaos.faults import (
 )
 from tests.stress.chaos.plan import Plan
 
-_OTHERS = re.compile(rb"^(scrun: |slurmstepd: error: \*\*\* )[^\n]*\n?", re.MULTILINE)
+_OTHERS = re.compile(rb"(^scrun: |slurmstepd(-[^ :]+)?: error: \*\*\* )[^\n]*\n?", re.MULTILINE)
 KILLED = (-9, -15, -2, 130)
 """How a command ends that somebody kills."""
 

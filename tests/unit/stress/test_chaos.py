@@ -329,16 +329,17 @@ def test_an_interpreter_that_was_interrupted_at_once(own_words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
+    "out",
     [
-        b"scrun: the supervisor was told to stop\r\r\n",
-        b"slurmstepd: error: *** STEP 7.39 ON node1 CANCELLED AT 2026-11-28T14:53:50 ***\n",
+        b"1\n2\nscrun: the supervisor was told to stop\r\r\n",
+        b"1\n2\nslurmstepd: error: *** STEP 7.39 ON node1 CANCELLED AT 2026-11-28T14:53:50 ***\n",
+        b"1\n2slurmstepd-node1: error: *** STEP 7.39 ON node1 CANCELLED AT 2026-11-28T14:53 ***\n",
     ],
 )
-def test_what_others_say_at_its_end_is_not_the_container_s(line: bytes) -> None:
+def test_what_others_say_at_its_end_is_not_the_container_s(out: bytes) -> None:
     [fault] = find("supervisor-int")
     state = {"status": "stopped", "exit_status": "125"}
-    what = seen(hit=True, anchor=125, state=state, out=b"1\n2\n" + line)
+    what = seen(hit=True, anchor=125, state=state, out=out)
     assert kinds(plan(fault, RUNNING, "attach"), what) == []
 
 
