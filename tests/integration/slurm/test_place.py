@@ -20,10 +20,11 @@ from tests.conftest import MakeSite
 from tests.harness import bound, cluster
 from tests.harness.program import run_program
 from tests.harness.site import Site
+from tests.harness.versions import slurm_version
 from tests.harness.wait import wait_until, wait_while
 
 PAGE = CHECKOUT / "docs" / "reference" / "jobs.md"
-PLACES = ("program", "script", "script-container", "tasks", "task")
+PLACES = ("program", "script", "script-container", "tasks", "tasks-container", "task")
 
 # a file for each task: facts, and then the variables
 SHOW = """\
@@ -186,6 +187,9 @@ def test_as_a_program_of_srun(nodes: bound.Bound, project: tuple[Site, Path], ki
         lines.append(f"srun {tasks} {plain('tasks')}")
         lines.append(container("tasks-scrun", site.base / "scrun.toml", *tasks.split()))
         names["tasks"] = ("tasks", "tasks-scrun")
+        if cluster.has_oci_conf() and slurm_version().containers_per_node is None:
+            lines.append(container("tasks-container-scrun", by_container, *tasks.split()))
+            names["tasks-container"] = ("tasks", "tasks-container-scrun")
     for command in (plain("task"), container("task-scrun", site.base / "scrun.toml")):
         inner = f"srun {of_step} {command}"
         lines.append(inner if within == "{}" else f"srun --overlap -n1 sh -c {shlex.quote(inner)}")
@@ -224,3 +228,23 @@ def test_those_of_one_task_have_their_callers_processors(
     ]
     said = submit(site, "-n1 -c2", f"srun -n1 -c2 sh -c {shlex.quote('; '.join(lines))}")
     assert [line.split()[-1] for line in said.splitlines()] == ["1", "0"]
+
+
+@pytest.mark.parametrize("by", ["srun --container", "scrun"])
+def test_whether_tasks_know_their_ranks_by_slurm(make_site: MakeSite, by: str) -> None:
+    """Those that slurmstepd of 22.05 runs in containers have the ranks that the script has."""
+    if not cluster.has_oci_conf():
+        return  # Slurm makes no containers here
+    site = make_site("slurm-user", settings='idle_timeout = 2\n[slurm]\nlaunch = "container"\n')
+    words = ("/bin/sh", "-c", "echo rank $SLURM_PROCID")
+    bundle = site.bundle(site.config(*words))
+    (bundle / "rootfs").symlink_to(site.rootfs)  # for slurmstepd of 22.05
+    container = f"srun -N2 -n2 --container={bundle} {shlex.join(words)}"
+    if by == "scrun":
+        container = f"SCRUN_NTASKS=2 SCRUN_JOB_NUM_NODES=2 {shlex.join(site.command)}"
+        container += f" run --bundle {bundle} {site.base.name}"
+    (site.base / "b").mkdir(exist_ok=True)
+    site.user.give(site.base / "b")
+    said = submit(site, "-N2 -n2", container)
+    one = slurm_version().containers_per_node == 1
+    assert sorted(said.splitlines()) == ["rank 0", "rank 0" if one else "rank 1"]
