@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # mksquashfs is given a symbolic link to the directory: `mksquashfs current image`.
 #
-# One would guess: the image has what is in the directory, as with tar2sqfs's and mkfs.erofs's input, with
-# rsync --recursive current/ or with a bind mount of the link.
+# One would guess: the image has what is in the directory, as with mkfs.erofs or a bind mount of the link.
 # What happens: the image has the link and nothing else, status 0. With a slash at the end (current/) it
 # has the directory's content.
 # Seen with squashfs-tools 4.5.1 of Debian 12.

@@ -4,7 +4,7 @@
 # One would guess: half a processor for `echo` with two words, as with docker-py. What podman-py does not
 # support it refuses, with a TypeError, and its documentation lists nano_cpus.
 # What happens: nano_cpus is taken and dropped, so the container may use every processor; and the string
-# is not split into words, so podman looks for a program "echo a b". (cpu_period and cpu_quota work.)
+# is not split into words, so podman looks for a program "echo a b". (cpu_quota works.)
 # Seen with podman-py 5.8.0. What it would send is caught by a server of the script.
 #
 #   command ["echo a b"], and no word of processors

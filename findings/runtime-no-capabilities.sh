@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # config.json for root without process.capabilities, which is optional.
 #
-# One would guess: they stay as they are: root has those of whoever calls the runtime, all of them, as
-# limits and the environment of a user namespace stay when config.json is silent about them.
+# One would guess: they stay as they are: root has those of whoever calls the runtime, all of them, as it has
+# its limits when config.json says nothing of those.
 # What happens: root has none at all, not even in the bounding set. It cannot chown, cannot read a file
 # of somebody else's with mode 600, and nothing in the container can get that back.
 # Seen with crun 1.8.1 and runc 1.1.5 of Debian 12. Needs root.

@@ -3,8 +3,8 @@
 #
 # One would guess: the content of the file that it leads to, as from cat; or "not a regular file".
 # What happens: "File System corrupted: directory loop detected", status 2. The image is sound, and there is no
-# loop: every link says so but one with an absolute target, and -follow does not help. One has to ask for
-# the target itself, usr/lib/os-release.
+# loop; -follow does not help. (A link with an absolute target fails with other words.) One has to ask for the
+# target itself, usr/lib/os-release.
 # Seen with squashfs-tools 4.5.1 of Debian 12.
 #
 #   unsquashfs -cat image etc/os-release: File System corrupted: directory loop detected
