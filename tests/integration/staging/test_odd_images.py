@@ -92,7 +92,7 @@ def _as_decided(lines: list[str], image: Odd, site: Site) -> list[str]:
         "env": lambda value: value.startswith((*_VARIABLES_OF_PODMAN, *_SLURM)),
     }
     own = {line.rpartition(":")[2] for line in lines if line.startswith("user: ")}
-    one_id = site.user.uid and site.engine == "slurm" and "user: 0:0" not in lines
+    one_id = site.user.uid and "user: 0:0" not in lines
     kept = []
     for line in lines:
         what, _, value = line.partition(": ")
