@@ -138,8 +138,8 @@ def _on_nodes() -> Iterator[Mutation]:
     )
     yield Faults(_SHIM + "processes.py", _UNIT + "supervisor/shim/test_processes.py")(
         "names-of-processes-end-lines",
-        'file.read().rstrip().split(b"\\n")',
-        "file.read().splitlines()",
+        'status.rstrip().split(b"\\n")',
+        "status.splitlines()",
     )
     yield Faults("supervisor/staging/survey.py", _UNIT + "supervisor/shim/test_processes.py")(
         "names-of-mount-points-end-lines", ', newline="\\n")', ")"
