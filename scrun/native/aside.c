@@ -7,9 +7,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+/* The path by which this program was called, which argv[0] is not where PATH was searched. */
+static const char *called_by(void)
+{
+	const char *path = (const char *)getauxval(AT_EXECFN);
+	return path ? path : "scrun";
+}
 
 static void say(const char *text) { (void)!write(2, text, strlen(text)); }
 
@@ -52,7 +60,7 @@ void step_aside(const struct call *call, const char *hint, int fd)
 	snprintf(program, sizeof program, "%s/../share/scrun/main.py", self);
 	if (access(program, F_OK) || !(bare || find_packages(self, python, sizeof python))) {
 		say("scrun: ");
-		say(call->argc > 0 ? call->argv[0] : "scrun");
+		say(called_by());
 		say(": its packages are not in ");
 		if ((slash = strrchr(self, '/')))
 			*slash = 0;
@@ -61,11 +69,11 @@ void step_aside(const struct call *call, const char *hint, int fd)
 		_exit(1);
 	}
 	snprintf(prefix, sizeof prefix, "prefix=%s/..", self);
-	size_t room = call->argc > 0 && call->argv[0] ? strlen(call->argv[0]) + 8 : 8;
+	size_t room = strlen(called_by()) + 8;
 	char *called = malloc(room), **argv = calloc((size_t)call->argc + 14, sizeof *argv);
 	if (!called || !argv)
 		_exit(1);
-	snprintf(called, room, "called=%s", call->argc > 0 ? call->argv[0] : "");
+	snprintf(called, room, "called=%s", called_by());
 	char *options[] = {python, bare ? "-IS" : "-I", "-X", prefix, "-X", called, "-X", client};
 	memcpy(argv, options, sizeof options);
 	int count = sizeof options / sizeof *options;
