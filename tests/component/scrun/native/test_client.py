@@ -60,6 +60,12 @@ class Client(NamedTuple):
         # the real settings of this machine do not count
         return {"PATH": os.defpath, "SCRUN_CONFIG": str(self.root / "scrun.toml"), **QUIET, **more}
 
+    def told(self, *words: str | bytes) -> dict[str, object]:
+        """Run it, and return the options that the interpreter has got."""
+        found = self.aside(*words)["told"]
+        assert isinstance(found, dict)
+        return found
+
     def aside(self, *words: str | bytes, **how: object) -> dict[str, object]:
         """Run it, and return what it has handed over."""
         done = self.run(*words, **how)
@@ -289,8 +295,29 @@ def test_another_user_s_supervisor(client: Client) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
         assert server.stdout
         server.stdout.readline()
-        assert client.aside("state", "c1")["argv"]
+        assert "again" not in client.told("state", "c1")
         server.kill()
+
+
+@pytest.mark.by_root
+def test_another_user_s_record(client: Client) -> None:
+    with serving(client.root / "c1" / "supervisor", answers(b"\0fine")):
+        os.chown(client.root / "c1", 20001, -1)
+        assert client.told("state", "c1")
+        os.chown(client.root / "c1", 0, -1)
+        assert client.run("state", "c1").stdout == b"fine"
+
+
+def test_an_id_is_not_a_path(client: Client) -> None:
+    below = client.root / "c1" / "c2"
+    below.mkdir()
+    with (
+        serving(client.root / "supervisor", answers(b"\0fine")),
+        serving(below / "supervisor", answers(b"\0fine")),
+    ):
+        for name in ("c1/c2", "..", ".", ""):
+            assert client.told("--root", str(client.root / "c1"), "state", name)
+            assert client.told("state", name)
 
 
 # --- answers
@@ -503,6 +530,11 @@ def test_the_root_that_is_remembered(remembered: Remembered) -> None:
     socket_of = remembered.client.root / "c1" / "supervisor"
     with serving(socket_of, answers(b"\0fine")):
         assert _state(remembered) == b"fine"
+        for mode in (0o644, 0o660, 0o602):
+            remembered.file.chmod(mode)
+            assert b"argv" in _state(remembered)
+        remembered.file.chmod(0o600)
+        assert _state(remembered) == b"fine"
         remembered.config.write_text("# other\n")
         assert b"argv" in _state(remembered)
 
@@ -575,13 +607,18 @@ def test_create(remembered: Remembered) -> None:
         connection.shutdown(socket.SHUT_WR)
         confirmed.append(connection.recv(2))
 
+    ends = os.pipe()
     with (
         serving(remembered.supervisor(), serve) as wrong,
-        create(remembered, "--pid-file", str(pid_file)) as process,
+        create(remembered, "--pid-file", str(pid_file), pass_fds=ends[1:]) as process,
     ):
+        os.close(ends[1])
         said, errors = process.communicate(timeout=30)
         assert (process.returncode, said, errors) == (0, b"", b"scrun: wait\n")
         pid = process.pid
+    os.set_blocking(ends[0], False)
+    assert os.read(ends[0], 1) == b""  # nobody has the other end any more
+    os.close(ends[0])
     assert not wrong
     fields = got[0].fields
     directory = os.fsencode(remembered.client.root)
@@ -599,6 +636,9 @@ def test_create(remembered: Remembered) -> None:
     with pid_file.open() as file, pytest.raises(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # the anchor holds it
     assert os.listdir(f"/proc/{anchor}/root") == ["proc"]
+    assert sorted(os.listdir(f"/proc/{anchor}/fd")) == ["0", "1", "2", "3", "9"]
+    for kind in ("mnt", "pid", "ipc", "uts", "net", "cgroup"):
+        assert os.readlink(f"/proc/{anchor}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}")
     line = socket.socket(fileno=got[0].fds[3])
     line.settimeout(10)
     os.kill(anchor, signal.SIGUSR1)
@@ -804,8 +844,10 @@ def test_a_signal_that_nobody_takes_ends_exec_the_second_time(client: Client) ->
         time.sleep(1.2)
         os.kill(int(request.fields[1]), signal.SIGTERM)
 
+    began = time.monotonic()
     with serving(client.root / "c1" / "supervisor", serve):
         handed = client.aside("exec", "c1", "sleep", "9")
+    assert time.monotonic() - began < 8  # else it would be the one that comes by itself
     assert handed["told"]["untaken"] == "15"  # type: ignore[index]
     for fd in held:
         os.close(fd)
