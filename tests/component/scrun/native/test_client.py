@@ -288,8 +288,8 @@ def test_another_user_s_supervisor(client: Client) -> None:
     for path in (client.root, client.root / "c1"):
         path.chmod(0o777)
     listener = (
-        "import os, socket, sys; os.setuid(20001); s = socket.socket(socket.AF_UNIX);"
-        "s.bind(sys.argv[1]); s.listen(); print(flush=True); s.accept()"
+        "import os, socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]);"
+        "os.setuid(20001); s.listen(); print(flush=True); s.accept()"
     )
     command = [sys.executable, "-c", listener, str(client.root / "c1" / "supervisor")]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
