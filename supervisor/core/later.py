@@ -16,12 +16,12 @@ def postpone(*names: str, packages: Iterable[str] = ()) -> None:
         packages: Those that are.
     """
     for name in names:
-        sys.modules.setdefault(name, Later(name))
+        sys.modules.setdefault(name, _Later(name))
     for name in packages:
         sys.modules.setdefault(name, _PackageLater(name))
 
 
-class Later(ModuleType):
+class _Later(ModuleType):
     """Stands for a module."""
 
     def __getattr__(self, attribute: str) -> object:
@@ -38,7 +38,7 @@ class Later(ModuleType):
         return module
 
 
-class _PackageLater(Later):
+class _PackageLater(_Later):
     """Stands for a package; whoever imports a module in it needs its path."""
 
     def __getattr__(self, attribute: str) -> object:

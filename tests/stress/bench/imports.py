@@ -10,13 +10,10 @@ from tests.stress.bench.figures import table
 _LINE = re.compile(r"import time:\s+(\d+) \|\s+(\d+) \|(\s+)(\S+)")
 _LEAST_US = 1000
 _SUPERVISOR = """
-from scrun.supervisor.imports import finder
-finder.install()
-from scrun.supervisor.imports.libraries import *
-postpone_modules()
-with patterns_later():
-    import_libraries()
-    import scrun.supervisor.daemon.run
+from scrun.supervisor.__main__ import _IN_VAIN
+from scrun.supervisor.core.later import postpone
+postpone(*filter(sys.stdlib_module_names.__contains__, _IN_VAIN), packages=("idna",))
+import scrun.supervisor.daemon.run
 """
 
 

@@ -48,7 +48,6 @@ SHARED = "core protocol oci model settings settings.file settings.slurm settings
 SUPERVISOR = """
 log worker reapers shim keeper
 core
-imports
 children
 contracts
 nodes
