@@ -39,6 +39,7 @@ struct reply {
 	char *data;
 	size_t size;
 	int error; /* ECONNRESET: there was none; ETIMEDOUT, EMSGSIZE: not a whole one */
+	char missing[1024]; /* a program that was called for, and cannot be executed */
 };
 struct request {
 	char *data;

@@ -78,7 +78,11 @@ static bool run_runtime(int sock, struct reply *reply, int lock, bool *failed)
 		argv[words++] = command + at;
 	drop(reply, head + length);
 	pid_t pid;
-	int state = 127 << 8, error = posix_spawnp(&pid, argv[0], NULL, NULL, argv, environ);
+	int state = 0, error = posix_spawnp(&pid, argv[0], NULL, NULL, argv, environ);
+	if (error) {
+		snprintf(reply->missing, sizeof reply->missing, "%s", argv[0]);
+		reply->error = error;
+	}
 	while (!error && waitpid(pid, &state, 0) < 0 && errno == EINTR)
 		;
 	int status = WIFSIGNALED(state) ? -WTERMSIG(state) : WEXITSTATUS(state);
@@ -86,7 +90,7 @@ static bool run_runtime(int sock, struct reply *reply, int lock, bool *failed)
 	int size = snprintf(number, sizeof number, "%d\n", status);
 	free(argv);
 	free(command);
-	return send_with(sock, number, (size_t)size, &lock, lock >= 0);
+	return !error && send_with(sock, number, (size_t)size, &lock, lock >= 0);
 }
 
 static void show(const char *text, size_t size)
@@ -156,6 +160,7 @@ void create(struct call *call)
 	struct reply reply = {0};
 	int ends[2], sock;
 	bool shown = false;
+	signal(SIGCHLD, SIG_DFL); /* else nobody could wait for a child's status */
 	snprintf(record, sizeof record, "%s/%s", call->record, call->id);
 	bool was_there = !lstat(record, &status);
 	if (isatty(2) || !name_supervisor(call, name, sizeof name) ||
@@ -177,6 +182,8 @@ void create(struct call *call)
 	if (!answered) {
 		reap(&anchor);
 		discard(&file);
+		if (*reply.missing)
+			fail(call, "", reply.missing, reply.error);
 		lost(call, record, was_there);
 	}
 	if (!reply.data[0]) {

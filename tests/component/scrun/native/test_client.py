@@ -655,6 +655,33 @@ def _lives(pid: int) -> bool:
     return False
 
 
+def _ignore_children() -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+
+@pytest.mark.by_root
+def test_create_cannot_run_the_runtime(remembered: Remembered) -> None:
+    pid_file = remembered.client.root / "pid"
+    gone: list[bytes] = []
+
+    def serve(connection: socket.socket) -> None:
+        request = receive(connection)
+        line_of(connection)
+        connection.sendall(b"\xfc12\0/nowhere/run")
+        gone.append(connection.recv(10))
+        for fd in request.fds:
+            os.close(fd)
+
+    with (
+        serving(remembered.supervisor(), serve) as wrong,
+        create(remembered, "--pid-file", str(pid_file)) as process,
+    ):
+        said, _ = process.communicate(timeout=30)
+    assert json.loads(said)["content"] == "\1/nowhere/run: No such file or directory"
+    assert (wrong, gone) == ([], [b""])
+    assert not pid_file.exists()
+
+
 @pytest.mark.by_root
 def test_create_runs_the_runtime_for_the_supervisor(remembered: Remembered) -> None:
     pid_file = remembered.client.root / "pid"
@@ -677,7 +704,7 @@ def test_create_runs_the_runtime_for_the_supervisor(remembered: Remembered) -> N
 
     with (
         serving(remembered.supervisor(), serve) as wrong,
-        create(remembered, "--pid-file", str(pid_file)) as process,
+        create(remembered, "--pid-file", str(pid_file), preexec_fn=_ignore_children) as process,
     ):
         said, errors = process.communicate(timeout=30)
     assert (process.returncode, said, errors) == (0, b"it runs\n", b"")
