@@ -42,13 +42,11 @@ def _shared(path: str, own: bytes) -> bytes:
         fd = os.open(temporary, flags, 0o600)
         try:
             os.write(fd, own)
-        finally:
-            os.close(fd)
-        try:
             os.link(temporary, path)  # as a whole, and the first one counts
         except FileExistsError:
             pass
         finally:
+            os.close(fd)
             os.unlink(temporary)
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:

@@ -167,7 +167,8 @@ class SlurmEngine:
                     async with messages(said.append) as stderr:
                         env = self._tools.child_env(child_env)
                         text = await output_of(command, env, stderr=stderr)
-                    self._version = parse_version(text)
+                    if text or not said:  # else what it says is the reason
+                        self._version = parse_version(text)
                 if self._version is None:
                     self._unanswered = trio.current_time()
                     self._why_not = f": {shortened(said[0])}" if said else " does not answer"

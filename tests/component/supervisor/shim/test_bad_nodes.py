@@ -42,9 +42,9 @@ def fill(path: Path) -> None:
 def test_a_full_folder(make_shim: MakeShim, make_disk: MakeDisk) -> None:
     """`create` says so. When there is room again, all is well."""
     disk = make_disk("size=64k")
-    fill(disk)
     shim = make_shim(env={"TMPDIR": str(disk)})
     assert shim.hello["directory"].startswith(str(disk))
+    fill(disk)
     assert "No space left on device" in shim.create("a", "true")["error"]
     (disk / "filler").unlink()
     shim.run("a", "true")
