@@ -6,11 +6,11 @@ import json
 import os
 import re
 import shlex
+import secrets
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,9 @@ class Site:
         self.engine = engine
         self.user = user
         self.create_timeout = create_timeout
-        self.base = Path(tempfile.mkdtemp(prefix="sc-", dir="/tmp"))
+        # podman takes it for part of an image's name, in which `-_` and `_/` may not be
+        self.base = Path(f"/tmp/sc-{secrets.token_hex(4)}")
+        self.base.mkdir()
         self.base.chmod(0o755)
         self.root = self.base / "r"
         self.rootfs = self.base / "rootfs"

@@ -172,7 +172,7 @@ def test_a_job_that_is_suspended(site: Site) -> None:
 
 
 @as_user
-@pytest.mark.parametrize("tasks", ["1", "2"])
+@pytest.mark.parametrize("tasks", ["1", pytest.param("2", marks=pytest.mark.by_shim)])
 @pytest.mark.parametrize("how", ["delete --force", "kill KILL"])
 def test_a_job_that_is_suspended_is_ended(site: Site, how: str, tasks: str) -> None:
     """What is stopped answers nobody: it is not asked."""
