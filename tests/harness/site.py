@@ -5,8 +5,8 @@ import itertools
 import json
 import os
 import re
-import shlex
 import secrets
+import shlex
 import shutil
 import signal
 import subprocess
