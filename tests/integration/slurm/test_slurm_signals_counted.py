@@ -296,7 +296,9 @@ def test_term_comes_before_a_requeue(make_site: MakeSite, launch: str) -> None:
 
 
 @launches
-@pytest.mark.parametrize("way", [cancel, requeue, limit])
+@pytest.mark.parametrize(
+    "way", [cancel, *(pytest.param(way, marks=pytest.mark.nightly) for way in (requeue, limit))]
+)
 def test_a_script_that_becomes_the_container(
     make_site: MakeSite, launch: str, way: Callable[[Sequence[str]], None]
 ) -> None:
@@ -359,7 +361,7 @@ def scripts_are_told(
 
 
 @launches
-@pytest.mark.parametrize("kind", ["pod", "podman"])
+@pytest.mark.parametrize("kind", [pytest.param("pod", marks=pytest.mark.nightly), "podman"])
 def test_term_comes_before_a_requeue_of(make_site: MakeSite, launch: str, kind: str) -> None:
     """A batch script runs a pod of two, or podman."""
     settings = f'idle_timeout = 20\n[slurm]\nlaunch = "{launch}"\n'
