@@ -32,7 +32,7 @@ _Noreturn void hand_over(const struct call *call, const char *answer, size_t siz
 _Noreturn void fail(const struct call *call, const char *what, const char *path, int error);
 /* settings.c */
 bool find_root(struct call *call);
-bool is_for_all(const struct call *call);
+bool is_for_all(void);
 bool read_file(const char *path, char *into, size_t size, size_t *length);
 /* wire.c */
 struct reply {

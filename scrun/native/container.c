@@ -32,7 +32,7 @@ static bool name_supervisor(const struct call *call, char *name, size_t size)
 	struct stat found[3];
 	char path[64], groups[65536];
 	size_t length;
-	if (!is_for_all(call) || getenv("SLURM_JOB_ID") ||
+	if (!is_for_all() || getenv("SLURM_JOB_ID") ||
 	    !read_file("/proc/self/cgroup", groups, sizeof groups, &length) || strstr(groups, "/job_"))
 		return false;
 	for (int at = 0; at < 3; at++) {
@@ -209,14 +209,10 @@ void create(struct call *call)
 		reap(&anchor);
 		discard(&file);
 	}
-	if (!kept.size && !shown)
-		hand_over(call, reply.data, reply.size);
 	/* messages for the log, then the reply, as the supervisor sent them */
 	struct request all = {0};
-	for (size_t at = 4; kept.size && at < kept.size; at++)
-		kept.data[at - 4] = kept.data[at];
 	if (kept.size)
-		add(&all, kept.data, kept.size - 4);
+		add(&all, kept.data + 4, kept.size - 4);
 	if (shown)
 		add(&all, "\xfb", 1);
 	add(&all, reply.data, reply.size);

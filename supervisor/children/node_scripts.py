@@ -33,9 +33,12 @@ unset {names}
 {known}{command}
 """
 
-_PROCESSES = """\
+_PID = """\
 pid=$( ({state}) </dev/null 2>/dev/null |
     sed -n 's/.*"pid" *: *\\([0-9][0-9]*\\).*/\\1/p' | head -n 1)
+"""
+
+_PROCESSES = """\
 : "${{SCRUN_TELLS_APART:=pid}}"
 ns=$(readlink "/proc/${{pid:-0}}/ns/$SCRUN_TELLS_APART") || exit 3
 if [ "$ns" = "$(readlink "/proc/self/ns/$SCRUN_TELLS_APART")" ]; then
@@ -59,8 +62,6 @@ exit 3
 """
 
 _STATUS = """\
-pid=$( ({state}) </dev/null 2>/dev/null |
-    sed -n 's/.*"pid" *: *\\([0-9][0-9]*\\).*/\\1/p' | head -n 1)
 cat "/proc/${{pid:-0}}/status"
 """
 
@@ -161,7 +162,7 @@ def status_script(state: str) -> str:
     Args:
         state: The runtime's command that prints the container's state, or "".
     """
-    return _STATUS.format(state=state) if state else _UNKNOWN
+    return (_PID + _STATUS).format(state=state) if state else _UNKNOWN
 
 
 def signal_script(state: str, name: str) -> str:
@@ -179,4 +180,4 @@ def signal_script(state: str, name: str) -> str:
 
 def _processes(state: str) -> str:
     """Return the beginning of a script: it sets `pids`, or exits with 3."""
-    return _PROCESSES.format(state=state) if state else _UNKNOWN
+    return (_PID + _PROCESSES).format(state=state) if state else _UNKNOWN

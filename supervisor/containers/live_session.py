@@ -1,6 +1,5 @@
 """One more program in a running container, for `exec`: to its end."""
 
-import contextlib
 import signal
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -8,11 +7,11 @@ from typing import Any
 import msgspec
 import trio
 
-from scrun.core.errors import BundleError, EngineError, ScrunError, described
+from scrun.core.errors import BundleError, ScrunError, described
 from scrun.model.states import FATAL, Ending, killed, taken
 from scrun.supervisor.containers.anchors import Anchor, repeats
 from scrun.supervisor.containers.stdio import Stdio
-from scrun.supervisor.contracts.engine import Job, KnowsHandlers, Program, Session
+from scrun.supervisor.contracts.engine import Job, KnowsHandlers, Program, Session, handles
 from scrun.supervisor.core.deposits import OWN, Deposit
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.log.journal import Journal
@@ -181,7 +180,7 @@ class LiveSession:
         self._end(killed(signal.SIGKILL))
 
     async def _pass_on(self, session: Session, number: signal.Signals, again: bool) -> None:
-        ends = number in FATAL and not (self._in_step and await self._handles(session, number))
+        ends = number in FATAL and not (self._in_step and await handles(session, number))
         if not (ends and again):
             try:
                 await session.signal(number)
@@ -191,11 +190,6 @@ class LiveSession:
                 await trio.sleep(_GRACE)
         if ends:
             self._end(killed(number))
-
-    async def _handles(self, session: Session, number: int) -> bool:
-        with contextlib.suppress(EngineError):
-            return isinstance(session, KnowsHandlers) and await session.handles(number)
-        return False
 
     def _end(self, ending: Ending) -> None:
         self.ending = self.ending or ending

@@ -4,7 +4,6 @@ Every end is the same: `end` cancels the tree of `supervisor.containers.lifecycl
 reason; the levels clean up in order. The first reason counts.
 """
 
-import contextlib
 import os
 from collections.abc import Mapping
 
@@ -48,7 +47,7 @@ from scrun.supervisor.containers.notices import Notices
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.deleter import Deleter
-from scrun.supervisor.contracts.engine import Job, KnowsHandlers
+from scrun.supervisor.contracts.engine import Job, handles
 from scrun.supervisor.contracts.first_process import FirstProcess
 from scrun.supervisor.contracts.running import RunningContainer
 from scrun.supervisor.contracts.staged import Staged
@@ -317,9 +316,7 @@ class Phases:
 
     async def handles(self, number: int) -> bool:
         """Tell whether its program handles a signal; False if that is not known."""
-        with contextlib.suppress(EngineError):
-            return isinstance(self._job, KnowsHandlers) and await self._job.handles(number)
-        return False
+        return await handles(self._job, number)
 
     def _fail(self, error: Exception) -> None:
         """Set the ending from an error of the tree."""

@@ -5,11 +5,12 @@ undoes it, in order, with a deadline. An engine calls `on_lost` when a job is ta
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
+from scrun.core.errors import EngineError
 from scrun.model.states import Ending
 from scrun.model.waiting import Waiting
 from scrun.settings.slurm.engine_flags import NO_FLAGS, Flags
@@ -322,6 +323,13 @@ class HandsOn(Protocol):
     """
 
     hands_on: bool
+
+
+async def handles(running: object, number: int) -> bool:
+    """Tell whether the program of a job or of a session handles a signal; False if unknown."""
+    with suppress(EngineError):
+        return isinstance(running, KnowsHandlers) and await running.handles(number)
+    return False
 
 
 def hands_on(job: Job) -> bool:

@@ -40,8 +40,9 @@ def recall(env: "Mapping[str, str]", config_file: str | None = None) -> "dict[st
             raise
     *parts, rest = found.split(b"\0") if found else [b""]
     fields = [decoded(part) for part in parts]
-    named = [path for path, kind in files(env, config_file) if kind == "named"]
-    paths = [path for path, _ in files(env, config_file)]
+    listed = files(env, config_file)
+    named = [path for path, kind in listed if kind == "named"]
+    paths = [path for path, _ in listed]
     if rest or fields[:2] != [VERSION, *(named or [""])] or fields[_HEAD::2] != paths:
         return None
     if len(fields) != _HEAD + 2 * len(paths):
@@ -66,6 +67,7 @@ def remember(
     """
     from scrun.core.errors import ScrunError
     from scrun.core.own_directory import own_directory
+    from scrun.core.whole_files import write_whole
 
     listed = files(env, config_file)
     named = [path for path, kind in listed if kind == "named"]
@@ -81,16 +83,7 @@ def remember(
     try:
         place = _place(env, config_file)
         own_directory(place.rpartition("/")[0])
-        temporary = f"{place}.{posix.getpid()}.lock"  # no supervisor's: see core.supervisors
-        flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC
-        fd = posix.open(temporary, flags, 0o600)
-        try:
-            posix.write(fd, content)
-            posix.rename(temporary, place)
-        except OSError:
-            posix.unlink(temporary)
-        finally:
-            posix.close(fd)
+        write_whole(place, content)
     except (OSError, ScrunError):
         pass
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 SYSTEM_FILE = "/etc/scrun/scrun.toml"
 USER_FILE = ".config/scrun/scrun.toml"
-GROUPS = ("user", "pod", "container")
 
 LIMIT = 1 << 20
 """The largest settings file, in bytes."""
@@ -123,13 +122,9 @@ def default_root(env: "Mapping[str, str]", setting: str | None = None) -> str:
 def _read(path: str) -> bytes:
     descriptor = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
     try:
-        return _drain(descriptor)
+        content = b""
+        while len(content) < LIMIT and (piece := posix.read(descriptor, 65536)):
+            content += piece
+        return content
     finally:
         posix.close(descriptor)
-
-
-def _drain(descriptor: int, most: int = LIMIT) -> bytes:
-    content = b""
-    while len(content) < most and (piece := posix.read(descriptor, 65536)):
-        content += piece
-    return content

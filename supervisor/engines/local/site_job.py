@@ -193,17 +193,7 @@ class CreatingSiteJob(SiteJob):
     """One whose commands create a container first (see `contracts.first_process`)."""
 
     below_engine = False
-
-    def __init__(
-        self,
-        commands: OciConfCommands,
-        container: RuntimeContainer,
-        request: JobRequest,
-        tell: Callable[[RuntimeContainer | None], Awaitable[None]],
-    ) -> None:
-        """See `LocalJob`."""
-        super().__init__(commands, container, request, tell)
-        self._starting: Starting | None = None
+    _starting: Starting | None = None
 
     async def signal(self, number: int) -> None:
         """See `LocalJob`; before the start, the signal would hit the runtime's code."""
