@@ -18,14 +18,14 @@ import trio
 from scrun.core.errors import StagingError
 from scrun.model.states import Ending, Phase
 from scrun.supervisor.containers.inherited import InheritedContainer
-from scrun.supervisor.containers.left_session import LeftSession
+from scrun.supervisor.containers.inherited_session import InheritedSession
 from scrun.supervisor.contracts.adoption import AdoptedJob, Adopts, ResumedProcess
 from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.contracts.running import RunningContainer
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.stager import Leftover, Served
 from scrun.supervisor.core.deposits import Deposit
-from scrun.supervisor.core.left import Found
+from scrun.supervisor.core.inheritance import Inheritance
 
 
 class AdoptedContainer(InheritedContainer):
@@ -92,9 +92,9 @@ class AdoptedContainer(InheritedContainer):
                 await self._report_end()
         self.become(Phase.STOPPING)
 
-    def _go_on_with(self, found: Found, deposit: Deposit, job: AdoptedJob) -> None:
+    def _go_on_with(self, found: Inheritance, deposit: Deposit, job: AdoptedJob) -> None:
         """Go on with a program of `exec`."""
-        session = LeftSession(found, self._journal, deposit)
+        session = InheritedSession(found, self._journal, deposit)
         self.programs.was_left(found.facts["pid"])
 
         async def run() -> None:

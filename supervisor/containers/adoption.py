@@ -14,20 +14,20 @@ from scrun.model.states import Ending, Phase, exited, killed
 from scrun.supervisor.containers.adopted import AdoptedContainer
 from scrun.supervisor.containers.anchors import Anchor
 from scrun.supervisor.containers.inherited import InheritedContainer
+from scrun.supervisor.containers.inherited_session import tell
 from scrun.supervisor.containers.keeping import forget_making
 from scrun.supervisor.containers.ledger import Ledger
-from scrun.supervisor.containers.left_session import tell
 from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.containers.remembered import recalled
-from scrun.supervisor.containers.unmade import UnmadeContainer
+from scrun.supervisor.containers.unfinished import UnfinishedContainer
 from scrun.supervisor.contracts.adoption import Adopts
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.core.deposits import OWN, Deposit, Deposits
-from scrun.supervisor.core.left import Found
+from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.log.files import open_file
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.log.supervisor_log import fault, log
-from scrun.supervisor.nodes.lasting import READ
+from scrun.supervisor.nodes.restartable_streams import READ
 from scrun.supervisor.plugins.choose_engine import EngineChoices
 from scrun.supervisor.plugins.choose_stager import Stagers
 
@@ -36,9 +36,9 @@ _HAS_READ = "its supervisor died while it was being made, and had read of its in
 _NO_JOB = "its supervisor died while it was being made, and its job could not be kept"
 
 
-def by_jobs(found: Sequence[Found]) -> list[list[Found]]:
+def by_jobs(found: Sequence[Inheritance]) -> list[list[Inheritance]]:
     """Put those containers together that are in one job; let jobs go that have none."""
-    groups: dict[str, list[Found]] = {}
+    groups: dict[str, list[Inheritance]] = {}
     for left in found:
         if not left.is_of_job:
             groups.setdefault((left.job or left).container, []).append(left)
@@ -48,7 +48,7 @@ def by_jobs(found: Sequence[Found]) -> list[list[Found]]:
     return [*groups.values()]
 
 
-def in_turn(together: Sequence[Found]) -> list[Found]:
+def in_turn(together: Sequence[Inheritance]) -> list[Inheritance]:
     """Return the containers of a job as they join that.
 
     First those that were made: their shim makes the others. Then the one that has asked for the
@@ -78,7 +78,7 @@ class Adoption:
         self._pods = pods
         self._deposits = deposits
 
-    async def adopt(self, together: Sequence[Found], name: str) -> list[InheritedContainer]:
+    async def adopt(self, together: Sequence[Inheritance], name: str) -> list[InheritedContainer]:
         """Adopt the containers of a job: a successor of ours finds all of them, or none.
 
         Args:
@@ -111,7 +111,7 @@ class Adoption:
             log.info("container %s: adopted", container.id)
         return adopted
 
-    async def _adopt(self, found: Found, job: Deposit | None) -> InheritedContainer | None:
+    async def _adopt(self, found: Inheritance, job: Deposit | None) -> InheritedContainer | None:
         """Take over a container that lives; tell how one ended that was about to be cleaned up.
 
         Raises:
@@ -151,7 +151,7 @@ class Adoption:
             stack.pop_all()
         left = [(program, self._deposits.again(program)) for program in found.programs]
         found.programs.clear()
-        kind = AdoptedContainer if found.is_made else UnmadeContainer
+        kind = AdoptedContainer if found.is_made else UnfinishedContainer
         return kind(create_request, bundle, engine, self._stagers, ledger, self._pods, found, left)
 
 
@@ -169,7 +169,7 @@ def _with_engine(create_request: CreateRequest, name: str) -> CreateRequest:
     return msgspec.structs.replace(create_request, settings=settings)
 
 
-def _known_ending(found: Found) -> Ending | None:
+def _known_ending(found: Inheritance) -> Ending | None:
     """Return how a container has ended, or has to end; None if it lives."""
     facts = found.facts
     if "ending" in facts:
@@ -184,7 +184,7 @@ def _known_ending(found: Found) -> Ending | None:
     return None
 
 
-async def _tell_ended(found: Found, otherwise: Ending | None = None) -> None:
+async def _tell_ended(found: Inheritance, otherwise: Ending | None = None) -> None:
     """Tell the anchors of programs of `exec` how those have ended, and let these go.
 
     Args:
@@ -200,7 +200,7 @@ async def _tell_ended(found: Found, otherwise: Ending | None = None) -> None:
             await tell(program, ending)
 
 
-async def _finish(directory: str, record: Record, found: Found, ending: Ending) -> None:
+async def _finish(directory: str, record: Record, found: Inheritance, ending: Ending) -> None:
     """Tell the engine how it has ended, and note that."""
     told = {"org.scrun.reason": ending.reason}
     has_anchor = f"{OWN}anchor" in found.fds

@@ -19,11 +19,11 @@ import trio
 from scrun.model.record import TIMES
 from scrun.supervisor.containers.stdio import Stdio, is_terminal
 from scrun.supervisor.log.limited import LimitedFile
+from scrun.supervisor.nodes.counted_sink import Hold
+from scrun.supervisor.nodes.counted_source import PIPE, RING, CountedSource, Ring
 from scrun.supervisor.nodes.ends import kind_of
-from scrun.supervisor.nodes.exact import Hold
-from scrun.supervisor.nodes.exact_source import PIPE, RING, ExactSource, Ring
 from scrun.supervisor.nodes.link import buffer
-from scrun.supervisor.nodes.movable import Movable
+from scrun.supervisor.nodes.splicing import SplicedPipe
 
 _PIECE = 64 * 1024
 _PLAIN = "plain"
@@ -168,7 +168,7 @@ class CapturedOutput:
         self._reported: set[str] = set()
         self.output = Followed(path)
         self.terminal = False
-        self._plain: Movable | None = None
+        self._plain: SplicedPipe | None = None
         self._left: Mapping[str, int] = {}
         self._hold: Hold = _ignore
         self._typing = trio.Lock()
@@ -219,7 +219,7 @@ class CapturedOutput:
 
     def _read_from(self, fd: int) -> None:
         os.set_blocking(fd, False)
-        self._plain = Movable(fd)
+        self._plain = SplicedPipe(fd)
 
     def keep(self, hold: Hold) -> None:
         """Keep what a successor needs, by names for `take_over`; before `capture`."""
@@ -253,7 +253,7 @@ class CapturedOutput:
         assert plain is not None
         assert self.output.file is not None
         ring = Ring(left[RING], _PIECE) if RING in left else None
-        source = ExactSource(plain, self._hold, ring, left.get(PIPE, -1), _PIECE)
+        source = CountedSource(plain, self._hold, ring, left.get(PIPE, -1), _PIECE)
         source.go_to(self.output.file.offset)
         try:
             while count := await source.read_into(room):

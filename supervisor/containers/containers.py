@@ -31,10 +31,10 @@ from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.containers.successor import Successor
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.deleter import Deleter
-from scrun.supervisor.contracts.kept import KeepsJobs, WaitingJob
+from scrun.supervisor.contracts.reuse import KeepsJobs, WaitingJob
 from scrun.supervisor.core.deposits import Deposits
 from scrun.supervisor.core.garbage import collect_again, pause_collections
-from scrun.supervisor.core.left import Found, find
+from scrun.supervisor.core.inheritance import Inheritance, find
 from scrun.supervisor.core.line import Line
 from scrun.supervisor.core.names import learn
 from scrun.supervisor.core.nurseries import bulkhead, unwrapped
@@ -343,7 +343,7 @@ class Containers:
         finally:
             self._nursery.start_soon(collect_again, _SETTLING)
 
-    async def _adopt(self, together: Sequence[Found], adoption: Adoption) -> None:
+    async def _adopt(self, together: Sequence[Inheritance], adoption: Adoption) -> None:
         """Adopt the containers of one job, unless they are ours already."""
         own_threads()
         known = (self._known.get(found.container) for found in together)

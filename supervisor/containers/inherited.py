@@ -13,16 +13,16 @@ from scrun.oci.config import Bundle
 from scrun.supervisor.containers.anchors import Anchor, NoAnchor
 from scrun.supervisor.containers.caller import NoCaller
 from scrun.supervisor.containers.container import Container
+from scrun.supervisor.containers.inherited_session import tell
 from scrun.supervisor.containers.keeping import CAPTURED, STREAMS
 from scrun.supervisor.containers.ledger import Ledger
-from scrun.supervisor.containers.left_session import tell
 from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.containers.records import link
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.engine import Engine
 from scrun.supervisor.core.deposits import OWN, Deposit
-from scrun.supervisor.core.left import Found
+from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.mounts import Mounts
 from scrun.supervisor.core.threads import own_threads
 from scrun.supervisor.plugins.choose_stager import Stagers
@@ -45,8 +45,8 @@ class InheritedContainer(Container):
         stagers: Stagers,
         ledger: Ledger,
         pods: Pods,
-        found: Found,
-        left: Sequence[tuple[Found, Deposit]],
+        found: Inheritance,
+        left: Sequence[tuple[Inheritance, Deposit]],
     ) -> None:
         """Go on where the other was; nothing runs yet.
 

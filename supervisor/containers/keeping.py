@@ -16,7 +16,7 @@ from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.core.deposits import OWN
-from scrun.supervisor.core.left import MADE, OF, Found
+from scrun.supervisor.core.inheritance import MADE, OF, Inheritance
 
 _INPUT, _OUTPUT, _ERROR = (f"{OWN}{name}" for name in ("stdin", "stdout", "stderr"))
 STREAMS = (_INPUT, _OUTPUT, _ERROR)
@@ -28,7 +28,7 @@ CAPTURED = "captured."
 _UNMADE = (OF, "pod", "phase", "program", "terminal", "captured")
 
 
-def forget_making(found: Found) -> None:
+def forget_making(found: Inheritance) -> None:
     """Forget what was left of an attempt to make a container: it will be made from the start."""
     for name in [name for name in found.fds if not name.startswith((OWN, CAPTURED))]:
         os.close(found.take(name))

@@ -23,8 +23,8 @@ from scrun.core.paths import keepers
 from scrun.core.rights import receive_fds
 from scrun.model.states import Ending
 from scrun.protocol import wire
-from scrun.supervisor.contracts.kept import Borrow, Borrowed
-from scrun.supervisor.core.left import close_all
+from scrun.supervisor.contracts.reuse import Borrow, Borrowed
+from scrun.supervisor.core.inheritance import close_all
 from scrun.supervisor.core.lender import CLEAN, Lender
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread

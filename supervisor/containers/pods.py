@@ -36,10 +36,10 @@ from scrun.settings.slurm.requests import TABLE, from_environment
 from scrun.supervisor.containers.shared_job import Hold, SharedJob
 from scrun.supervisor.contracts.adoption import AdoptedJob, Adopts
 from scrun.supervisor.contracts.engine import Engine, Job, JobRequest
-from scrun.supervisor.contracts.kept import Borrow, Keep
 from scrun.supervisor.contracts.neighbours import SharesNamespaces
+from scrun.supervisor.contracts.reuse import Borrow, Keep
 from scrun.supervisor.core.deposits import Deposits
-from scrun.supervisor.core.left import Found
+from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.mounts import OURS
 from scrun.supervisor.log.supervisor_log import fault
 
@@ -128,7 +128,7 @@ class Pods:
 
     @asynccontextmanager
     async def adopted(
-        self, engine: Adopts, request: JobRequest, found: Found, anchor: int
+        self, engine: Adopts, request: JobRequest, found: Inheritance, anchor: int
     ) -> AsyncIterator[AdoptedJob]:
         """Take over the job of a container that another supervisor has made, which has died.
 
@@ -153,7 +153,7 @@ class Pods:
 
     @asynccontextmanager
     async def allocated_again(
-        self, engine: Engine, request: JobRequest, config: Config, found: Found, anchor: int
+        self, engine: Engine, request: JobRequest, config: Config, found: Inheritance, anchor: int
     ) -> AsyncIterator[Job]:
         """Take over the job of a container that another supervisor had yet to make.
 
@@ -188,7 +188,7 @@ class Pods:
             yield job
 
     def _again(
-        self, engine: object, request: JobRequest, left: Found, pod: str, hold: Hold
+        self, engine: object, request: JobRequest, left: Inheritance, pod: str, hold: Hold
     ) -> SharedJob:
         """Return the job that another supervisor had; the first who calls has it held.
 

@@ -10,7 +10,7 @@ from scrun.core.errors import AllocationRefused, described
 from scrun.model.states import FATAL, Ending
 from scrun.model.waiting import Waiting, waiting_line
 from scrun.supervisor.contracts.engine import Job, JobRequest
-from scrun.supervisor.contracts.kept import Borrow, Keep
+from scrun.supervisor.contracts.reuse import Borrow, Keep
 from scrun.supervisor.core.deposits import Deposit
 
 Hold = Callable[[JobRequest], AbstractAsyncContextManager[Job]]

@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 from scrun.supervisor.contracts.engine import Engine, Job, JobRequest, Session, Step
 from scrun.supervisor.contracts.first_process import FirstProcess
 from scrun.supervisor.core.deposits import Deposit
-from scrun.supervisor.core.left import Found
+from scrun.supervisor.core.inheritance import Inheritance
 
 
 class ResumedProcess(FirstProcess, Protocol):
@@ -28,7 +28,7 @@ class AdoptedJob(Job, Protocol):
         ...
 
     async def resumed_session(
-        self, found: Found, deposit: Deposit, running: Callable[[], None]
+        self, found: Inheritance, deposit: Deposit, running: Callable[[], None]
     ) -> Session:
         """Go on with a program of `exec` in the container; `resumed` waits for it.
 
@@ -57,7 +57,7 @@ class Adopts(Engine, Protocol):
     """
 
     def adopted(
-        self, request: JobRequest, found: Found
+        self, request: JobRequest, found: Inheritance
     ) -> AbstractAsyncContextManager[AdoptedJob]:
         """Hold a job that another supervisor has held; release it when the block is left.
 

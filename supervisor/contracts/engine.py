@@ -16,11 +16,11 @@ from scrun.model.waiting import Waiting
 from scrun.settings.slurm.engine_flags import NO_FLAGS, Flags
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.deleter import Deleter
-from scrun.supervisor.contracts.kept import Borrow, Keep
+from scrun.supervisor.contracts.reuse import Borrow, Keep
 from scrun.supervisor.contracts.staged import OfTask
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.deposits import Deposit, no_deposit
-from scrun.supervisor.core.left import Found
+from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.log.journal import Journal
 
 
@@ -97,7 +97,7 @@ class JobRequest(msgspec.Struct, frozen=True):
     beside: "Job | None" = None
     deposit: Deposit = msgspec.field(default_factory=no_deposit)
     job_deposit: Deposit = msgspec.field(default_factory=no_deposit)
-    left: Found | None = None
+    left: Inheritance | None = None
     joins: Mapping[str, str] = {}
     task: str = ""
 

@@ -20,7 +20,14 @@ import msgspec
 import trio
 
 from scrun.core.rights import MOST
-from scrun.supervisor.core.left import IN, OF, OF_JOB, Content, Found, close_all
+from scrun.supervisor.core.inheritance import (
+    IN,
+    OF,
+    OF_JOB,
+    DepositContent,
+    Inheritance,
+    close_all,
+)
 from scrun.supervisor.core.line import Line
 from scrun.supervisor.core.outbox import Outbox
 from scrun.supervisor.keeper.main import BEGIN, COMPLETE
@@ -174,7 +181,7 @@ class Deposit:
             OSError: The message is too long.
             TypeError: It cannot be written as JSON.
         """
-        content = msgspec.json.encode(Content(self.facts))
+        content = msgspec.json.encode(DepositContent(self.facts))
         names = [" ".join(each).encode() for each in (gone, new)]
         self._deposits.say([self.name.encode(), content, *names], [*new.values()])
 
@@ -278,7 +285,7 @@ class Deposits:
         """Return a deposit for the job of a container."""
         return Deposit(f"{container}{OF_JOB}{os.urandom(8).hex()}", self)
 
-    def again(self, found: Found) -> Deposit:
+    def again(self, found: Inheritance) -> Deposit:
         """Return a deposit for what another supervisor has left: it has the same."""
         deposit = Deposit(found.container, self)
         deposit.hold(found.fds, **found.facts)

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import trio
 
-from scrun.supervisor.core.left import close_all
+from scrun.supervisor.core.inheritance import close_all
 from scrun.supervisor.core.line import Line
 from scrun.supervisor.keeper.main import END, LONGEST
 

@@ -4,8 +4,8 @@ from contextlib import AbstractAsyncContextManager
 
 import trio
 
+from scrun.supervisor.nodes.counted_source import CountedSource
 from scrun.supervisor.nodes.ends import Source
-from scrun.supervisor.nodes.exact_source import ExactSource
 from scrun.supervisor.nodes.link import Broken, Link, buffer
 from scrun.supervisor.shim.frames import DATA, END, PIECE, WINDOW, BrokenFrame
 
@@ -72,7 +72,7 @@ class Outgoing:
                     async with opened as found:
                         self.opened.set()
                         await self.begun.wait()
-                        if isinstance(found, ExactSource):
+                        if isinstance(found, CountedSource):
                             found.go_to(self._taken)
                         await self._send_all(found)
                 finally:

@@ -13,7 +13,6 @@ from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.beginning import ALONE, LONGEST_ALONE
 from scrun.supervisor.nodes.connection import BEGINS_WITH, Awaited, Shim
 from scrun.supervisor.nodes.dialing import Listener
-from scrun.supervisor.nodes.lasting import ResumedEnds
 from scrun.supervisor.nodes.link import SEALING, Link, Sealing, direct_link
 from scrun.supervisor.nodes.listening import addresses
 from scrun.supervisor.nodes.messages import (
@@ -25,6 +24,7 @@ from scrun.supervisor.nodes.messages import (
     ShimError,
     decoded,
 )
+from scrun.supervisor.nodes.restartable_streams import ResumedStreams
 from scrun.supervisor.nodes.streams import ContainerStreams
 from scrun.supervisor.shim.frames import CALL, EVENT, PROTOCOL, RANDOM, SEALED
 
@@ -53,7 +53,7 @@ class ResumedShim(Shim):
         fields: Mapping[str, int],
         child_env: ChildEnv,
         journal: Journal,
-        ends: ResumedEnds,
+        ends: ResumedStreams,
     ) -> ContainerStreams:
         """Prepare the streams of a container that the other had; before `resume`.
 

@@ -34,7 +34,7 @@ from scrun.supervisor.staging.copies import (
 from scrun.supervisor.staging.growth import check_room
 from scrun.supervisor.staging.hard_links import HardLinks
 from scrun.supervisor.staging.levels import Level
-from scrun.supervisor.staging.marks import Marks, is_deletion
+from scrun.supervisor.staging.whiteouts import Whiteouts, is_deletion
 
 TEMPORARY = ".scrun-writing"
 """The name of a file while it is written; who repeats what was interrupted removes it first."""
@@ -74,7 +74,7 @@ class _Work(msgspec.Struct, frozen=True):
     device: int
     go_on: Callable[[], bool]
     links: HardLinks
-    marks: Marks | None = None
+    marks: Whiteouts | None = None
     others_since: int = NEVER
     known: Mapping[str, tuple[int, int]] = msgspec.field(default_factory=dict)
     inwards: bool = False
@@ -205,7 +205,7 @@ def bring_difference_back(
     original: str,
     since: int,
     *,
-    marks: Marks,
+    marks: Whiteouts,
     owners: bool,
     whole: bool,
     go_on: Callable[[], bool],
@@ -256,7 +256,7 @@ def _root(level: Level, work: _Work, mounted: frozenset[str]) -> None:
             _entry(name, level, work)
 
 
-def _mounted(upper: str, original: str, whole: _Work, marks: Marks) -> None:
+def _mounted(upper: str, original: str, whole: _Work, marks: Whiteouts) -> None:
     """Bring back what was changed in one directory."""
     if os.lstat(upper).st_ctime_ns <= whole.since and not os.listdir(upper):
         return

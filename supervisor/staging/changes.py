@@ -22,11 +22,11 @@ from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.staging.commands import carry_out
-from scrun.supervisor.staging.kept_changes import keep_changes
 from scrun.supervisor.staging.layout import UPPER
 from scrun.supervisor.staging.mapped import remove_whoever_owns_it
 from scrun.supervisor.staging.on_node import SENT, archive_of, removing, sending, unpacking
 from scrun.supervisor.staging.owner import beside
+from scrun.supervisor.staging.saved_changes import keep_changes
 from scrun.supervisor.staging.stage_out import return_changes
 from scrun.supervisor.staging.transfer import Transfer
 from scrun.supervisor.staging.volumes import bring_back

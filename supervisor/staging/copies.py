@@ -10,8 +10,8 @@ import stat
 from collections.abc import Iterator
 
 from scrun.core.trees import OPEN_FOLDER
-from scrun.supervisor.staging.marks import is_deletion, is_set
 from scrun.supervisor.staging.overlay_options import Unusable
+from scrun.supervisor.staging.whiteouts import is_deletion, is_set
 
 MOST = 2000
 OPEN = OPEN_FOLDER | os.O_CLOEXEC

@@ -15,8 +15,8 @@ import msgspec
 
 from scrun.core.whole_files import write_whole
 from scrun.supervisor.staging.copies import MOST, is_foreign
-from scrun.supervisor.staging.marks import is_deletion
 from scrun.supervisor.staging.overlay_options import Unusable
+from scrun.supervisor.staging.whiteouts import is_deletion
 
 _KNOWN = 400  # layers
 

@@ -5,13 +5,13 @@ import stat
 from collections.abc import Sequence
 
 from scrun.core.errors import StagingError
-from scrun.supervisor.staging.marks import Marks, is_deletion
+from scrun.supervisor.staging.whiteouts import Whiteouts, is_deletion
 
 _BLOCK = 512  # stat(2)
 _MEBIBYTE = 1 << 20
 
 
-def check_room(uppers: Sequence[str], original: str, marks: Marks) -> None:
+def check_room(uppers: Sequence[str], original: str, marks: Whiteouts) -> None:
     """Refuse changes that do not fit: half of them would be worse than none.
 
     Where something is removed as well, nobody knows before.
@@ -35,7 +35,7 @@ def check_room(uppers: Sequence[str], original: str, marks: Marks) -> None:
         )
 
 
-def _growth(uppers: Sequence[str], original: str, marks: Marks) -> int | None:
+def _growth(uppers: Sequence[str], original: str, marks: Whiteouts) -> int | None:
     """Return the bytes by which the original will grow; None if something is removed."""
     total = 0
     seen: set[tuple[int, int]] = set()

@@ -18,7 +18,7 @@ from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.places import program
 from scrun.supervisor.core.threads import in_thread
-from scrun.supervisor.staging.kept_images import Copier, Full, Images
+from scrun.supervisor.staging.image_access import Copier, Full, Images
 from scrun.supervisor.staging.mapped import remove_whoever_owns_it
 from scrun.supervisor.staging.overlay_options import Unusable
 from scrun.supervisor.staging.stored import COPY, NO_ROOM

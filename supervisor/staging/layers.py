@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from scrun.supervisor.staging.marks import ALL, REMOVED, is_set
 from scrun.supervisor.staging.overlay_options import Overlay, Unusable, is_plain, opaque, parse
 from scrun.supervisor.staging.plain import layers_of
+from scrun.supervisor.staging.whiteouts import ALL, REMOVED, is_set
 
 if TYPE_CHECKING:
     from scrun.supervisor.staging.survey import MountPoint

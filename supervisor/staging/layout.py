@@ -40,13 +40,13 @@ from scrun.supervisor.contracts.staged import OVERLAY, with_place
 from scrun.supervisor.core.files import write
 from scrun.supervisor.staging.copies import OPEN, Room, copy_all, copy_entry
 from scrun.supervisor.staging.foreign import foreign_in
+from scrun.supervisor.staging.foreign_files import copy_foreign
 from scrun.supervisor.staging.node_trial import TRIAL, Looks, Refused, Trial
 from scrun.supervisor.staging.overlay_options import Unusable, opaque, options_of
 from scrun.supervisor.staging.own_file import OwnFile
 from scrun.supervisor.staging.plain import write_difference
 from scrun.supervisor.staging.read_only import in_directory, make_mount_points
 from scrun.supervisor.staging.short_link import folder_of
-from scrun.supervisor.staging.strangers import copy_foreign
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from scrun.supervisor.contracts.staged import Image
-    from scrun.supervisor.staging.kept_images import Images
+    from scrun.supervisor.staging.image_access import Images
     from scrun.supervisor.staging.layout import Rootfs
     from scrun.supervisor.staging.overlay_options import Overlay
     from scrun.supervisor.staging.own_file import OwnFile

@@ -14,7 +14,7 @@ from scrun.core.errors import ImageError
 from scrun.images.limits import shrink
 from scrun.images.squashfs import FINE_FOR_USERS, entries, key_of
 from scrun.images.store import ROOTFS, Facts
-from scrun.supervisor.staging.kept_images import KeptImages
+from scrun.supervisor.staging.image_access import ImageAccess
 from scrun.supervisor.staging.overlay_options import Unusable
 from scrun.supervisor.staging.read_only import in_directory, names_in
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from scrun.images.locks import Lock
-    from scrun.supervisor.staging.kept_images import Images
+    from scrun.supervisor.staging.image_access import Images
     from scrun.supervisor.staging.packing import Packing
     from scrun.supervisor.staging.read_only import Find
 
@@ -48,7 +48,7 @@ class OwnFile:
             Unusable: It has been changed; or it cannot be unpacked.
         """
         self._file, self._key, self._images = file, key, images
-        self._kept = KeptImages(images)
+        self._kept = ImageAccess(images)
         self._check()
         self.packing = packing
         self.there: dict[int, str] = {}

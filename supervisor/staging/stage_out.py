@@ -26,7 +26,6 @@ from scrun.supervisor.staging.bring_back import bring_back, bring_difference_bac
 from scrun.supervisor.staging.commands import run
 from scrun.supervisor.staging.layout import BY_FUSE, ONE, PLACE, ROOTFS, UPPER, uppers_in
 from scrun.supervisor.staging.mapped import remove_mapped, remove_whoever_owns_it
-from scrun.supervisor.staging.marks import Marks
 from scrun.supervisor.staging.mounts import FILES
 from scrun.supervisor.staging.on_node import archives_in, unpacking
 from scrun.supervisor.staging.overlay_options import opaque
@@ -35,6 +34,7 @@ from scrun.supervisor.staging.short_link import remove_link
 from scrun.supervisor.staging.transfer import Transfer
 from scrun.supervisor.staging.volumes import USED
 from scrun.supervisor.staging.volumes import bring_back as bring_back_volumes
+from scrun.supervisor.staging.whiteouts import Whiteouts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -78,7 +78,7 @@ def return_changes(
             copied,
             original,
             since,
-            marks=Marks(opaque(users=not privileged), os.path.exists(by_fuse)),
+            marks=Whiteouts(opaque(users=not privileged), os.path.exists(by_fuse)),
             owners=owners,
             whole=os.path.exists(os.path.join(directory, OVERLAY, ONE)),
             go_on=go_on,

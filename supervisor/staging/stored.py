@@ -17,7 +17,7 @@ from scrun.core.paths import real_id
 from scrun.images.limits import shrink
 from scrun.images.store import ROOTFS, SQUASHFS, Entry, Facts, find_elsewhere
 from scrun.supervisor.staging.digests import contents
-from scrun.supervisor.staging.kept_images import GIB, Copier, Full, Images, KeptImages
+from scrun.supervisor.staging.image_access import GIB, Copier, Full, ImageAccess, Images
 from scrun.supervisor.staging.overlay_options import Unusable, is_plain
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class StoredLayers:
         """
         self._overlay = overlay
         self._images = images
-        self._kept = KeptImages(images)
+        self._kept = ImageAccess(images)
         marks = "user" if rootless else "trusted"
         self._how = (marks, "owners" if owners else "one", "fuse" if overlay.by_fuse else "kernel")
         self._ids = _id_maps() if owners else [str(real_id("uid")), str(real_id("gid"))]

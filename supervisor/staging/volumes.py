@@ -39,10 +39,10 @@ from scrun.supervisor.core.private import not_ours
 from scrun.supervisor.log.supervisor_log import log
 from scrun.supervisor.staging.bring_back import NEVER
 from scrun.supervisor.staging.file_times import mark_at, time_at, time_here
-from scrun.supervisor.staging.kept_changes import kept_prefix
 from scrun.supervisor.staging.mapped import remove_whoever_owns_it
 from scrun.supervisor.staging.owner import beside
 from scrun.supervisor.staging.plan import DATA, Volume, data_in
+from scrun.supervisor.staging.saved_changes import kept_prefix
 from scrun.supervisor.staging.transfer import Transfer, carry_over, why
 from scrun.supervisor.staging.volume_state import (
     RECORDS,

@@ -20,8 +20,8 @@ from scrun.supervisor.contracts.node import Mounting
 from scrun.supervisor.contracts.staged import OfTask, Staged, config_of_task
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.staging import staged_bundle
+from scrun.supervisor.staging.image_access import Copier, Full, Images
 from scrun.supervisor.staging.image_store import copying
-from scrun.supervisor.staging.kept_images import Copier, Full, Images
 from scrun.supervisor.staging.node_trial import Others, Refused
 from scrun.supervisor.staging.on_node import SENT, archive_of, sending, unpacking
 from scrun.supervisor.staging.overlaid import Overlays

@@ -16,14 +16,14 @@ import trio
 
 from scrun.core.errors import EngineError
 from scrun.model.states import Ending, Phase, taken
-from scrun.supervisor.children.lasting import lasted
+from scrun.supervisor.children.foreign import foreign_process
+from scrun.supervisor.children.persistent import inherited_child
 from scrun.supervisor.children.processes import output_of
 from scrun.supervisor.children.statuses import status_of
-from scrun.supervisor.children.strangers import stranger
 from scrun.supervisor.contracts.engine import JobRequest, Step
 from scrun.supervisor.core.deposits import JOB, Deposit
-from scrun.supervisor.core.left import Found
-from scrun.supervisor.engines.late import LateContainer
+from scrun.supervisor.core.inheritance import Inheritance
+from scrun.supervisor.engines.deferred_container import DeferredContainer
 from scrun.supervisor.engines.local.commands import RuntimeCommands, RuntimeContainer
 from scrun.supervisor.engines.local.exits import ForeignChild, ToldChild
 from scrun.supervisor.engines.local.programs import end_left
@@ -53,7 +53,7 @@ class AdoptedRuntimeJob(RuntimeJob):
         container: RuntimeContainer,
         request: JobRequest,
         tell: Tell,
-        found: Found,
+        found: Inheritance,
     ) -> None:
         """See `LocalJob`.
 
@@ -83,7 +83,7 @@ class AdoptedRuntimeJob(RuntimeJob):
                 yield process
 
     async def resumed_session(
-        self, found: Found, deposit: Deposit, running: Callable[[], None]
+        self, found: Inheritance, deposit: Deposit, running: Callable[[], None]
     ) -> ResumedLocalSession:
         """See `supervisor.contracts.adoption.AdoptedJob`."""
         return ResumedLocalSession(found, running)
@@ -98,7 +98,7 @@ class AdoptedRuntimeJob(RuntimeJob):
         if "reaper" not in facts:
             return ForeignChild(pid, pidfd)
         reaper = await stack.enter_async_context(
-            stranger(facts["reaper"], found.take(f"{JOB}reaper"), "reaper", grace=TERMINAL)
+            foreign_process(facts["reaper"], found.take(f"{JOB}reaper"), "reaper", grace=TERMINAL)
         )
         self._runtime = reaper
         status = found.take(f"{JOB}status")
@@ -125,7 +125,9 @@ class AdoptedRuntimeJob(RuntimeJob):
             return phase is not Phase.CREATED
         if f"{JOB}start" in found.fds:
             pidfd = found.take(f"{JOB}start")
-            async with stranger(found.facts["start"], pidfd, "start", grace=_PATIENCE) as start:
+            async with foreign_process(
+                found.facts["start"], pidfd, "start", grace=_PATIENCE
+            ) as start:
                 await start.wait()
         return first.over or await self._runs_already()
 
@@ -149,7 +151,7 @@ class AdoptedSiteJob(SiteJob):
         container: RuntimeContainer,
         request: JobRequest,
         tell: Tell,
-        found: Found,
+        found: Inheritance,
     ) -> None:
         """See `LocalJob`.
 
@@ -175,10 +177,10 @@ class AdoptedSiteJob(SiteJob):
             self._starting = Starting(trio.socket.from_stdlib_socket(ours), self._log)
             start = self._starting.start
         deposit = self._request.deposit
-        return LateContainer(self._found, deposit, self.run, go_on, start).resumed()
+        return DeferredContainer(self._found, deposit, self.run, go_on, start).resumed()
 
     async def resumed_session(
-        self, found: Found, deposit: Deposit, running: Callable[[], None]
+        self, found: Inheritance, deposit: Deposit, running: Callable[[], None]
     ) -> ResumedLocalSession:
         """See `supervisor.contracts.adoption.AdoptedJob`."""
         return ResumedLocalSession(found, running)
@@ -196,7 +198,7 @@ class AdoptedSiteJob(SiteJob):
             return await self._go_on_with(step, task_status)
 
     async def _go_on_with(self, step: Step, task_status: trio.TaskStatus[bool]) -> Ending:
-        async with lasted(self._found, RUNTIME, grace=GRACE) as runtime:
+        async with inherited_child(self._found, RUNTIME, grace=GRACE) as runtime:
             # what is created is started: again, for all that we know
             task_status.started(self._starting is None)
             await self._end_of(runtime, step.running)

@@ -23,11 +23,11 @@ from scrun.supervisor.contracts.adoption import AdoptedJob
 from scrun.supervisor.contracts.deleter import Deleter
 from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.contracts.target import Target
-from scrun.supervisor.core.left import Found
+from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.names import user_name
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
-from scrun.supervisor.engines.late import is_late
+from scrun.supervisor.engines.deferred_container import is_deferred
 from scrun.supervisor.engines.local.adopted import AdoptedRuntimeJob, AdoptedSiteJob
 from scrun.supervisor.engines.local.commands import (
     RUNTIME,
@@ -137,7 +137,7 @@ class LocalEngine:
             yield job
 
     @asynccontextmanager
-    async def adopted(self, request: JobRequest, found: Found) -> AsyncIterator[AdoptedJob]:
+    async def adopted(self, request: JobRequest, found: Inheritance) -> AsyncIterator[AdoptedJob]:
         """See `supervisor.contracts.adoption.Adopts`.
 
         Raises:
@@ -146,7 +146,7 @@ class LocalEngine:
         job_id = found.facts["job"]
         container = RuntimeContainer(request.record, job_id, request.directory)
         commands: RuntimeCommands | OciConfCommands | None
-        if is_late(found):
+        if is_deferred(found):
             commands = msgspec.convert(found.facts["commands"], OciConfCommands)
         else:
             commands = made_by(request.record)  # in the root directory, which does not hang

@@ -11,12 +11,12 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from scrun.supervisor.children.foreign import foreign_process
 from scrun.supervisor.children.processes import Child, ChildEnv, child
 from scrun.supervisor.children.pumps import messages, received
-from scrun.supervisor.children.strangers import stranger
 from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.core.deposits import JOB, Deposit
-from scrun.supervisor.core.left import Found
+from scrun.supervisor.core.inheritance import Inheritance
 
 _SCRIPT = """\
 text=$1
@@ -90,7 +90,7 @@ async def kept_alive(
 
 
 @asynccontextmanager
-async def taken_over(found: Found, request: JobRequest) -> AsyncIterator[Keepalive]:
+async def taken_over(found: Inheritance, request: JobRequest) -> AsyncIterator[Keepalive]:
     """Have the keepalive that another supervisor has begun, which has died.
 
     Args:
@@ -105,6 +105,6 @@ async def taken_over(found: Found, request: JobRequest) -> AsyncIterator[Keepali
                 found.take(f"{JOB}keepalive_said"),
                 lambda text: request.journal.write("info", text),
             ),
-            stranger(pid, pidfd, "keepalive", grace=_GRACE) as process,
+            foreign_process(pid, pidfd, "keepalive", grace=_GRACE) as process,
         ):
             yield Keepalive(process, line, request.deposit)

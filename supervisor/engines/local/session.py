@@ -12,13 +12,13 @@ import trio
 
 from scrun.core.errors import EngineError
 from scrun.model.states import Ending, exited, not_run
+from scrun.supervisor.children.foreign import foreign_process
 from scrun.supervisor.children.node_scripts import exec_script, process_variables
 from scrun.supervisor.children.processes import Child, ChildEnv, child, shell_status
 from scrun.supervisor.children.pumps import tee
-from scrun.supervisor.children.strangers import stranger
 from scrun.supervisor.contracts.engine import Program
 from scrun.supervisor.core.deposits import OWN
-from scrun.supervisor.core.left import Found
+from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.engines.failures import program_failure
 from scrun.supervisor.engines.local.held_exec import (
     HeldExec,
@@ -177,7 +177,7 @@ class LocalSession:
 class ResumedLocalSession:
     """A program that another supervisor has had run, which has died."""
 
-    def __init__(self, found: Found, running: Callable[[], None]) -> None:
+    def __init__(self, found: Inheritance, running: Callable[[], None]) -> None:
         """Take it over.
 
         Args:
@@ -193,7 +193,7 @@ class ResumedLocalSession:
         found, status = self._found, self._found.take(_STATUS)
         try:
             pid, pidfd = found.facts["target"], found.take(_SHELL)
-            async with stranger(pid, pidfd, "exec", grace=_PATIENCE) as shell:
+            async with foreign_process(pid, pidfd, "exec", grace=_PATIENCE) as shell:
                 self._held = HeldExec(shell, status)
                 self.resized()  # it may have been while nobody told
                 self._running()

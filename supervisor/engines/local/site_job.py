@@ -11,7 +11,7 @@ import trio
 
 from scrun.core.errors import EngineError, shortened
 from scrun.model.states import Ending, exited, killed, taken
-from scrun.supervisor.children.lasting import STDIO, lasting_child
+from scrun.supervisor.children.persistent import STDIO, persistent_child
 from scrun.supervisor.children.processes import Child, child, shell_status
 from scrun.supervisor.children.terminal import write_size
 from scrun.supervisor.contracts.engine import JobRequest, Step
@@ -19,8 +19,8 @@ from scrun.supervisor.contracts.first_process import Call
 from scrun.supervisor.core.deposits import STEP
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
+from scrun.supervisor.engines.deferred_container import hold_step
 from scrun.supervisor.engines.failures import NotMade, create_and_run, not_started
-from scrun.supervisor.engines.late import hold_step
 from scrun.supervisor.engines.local.commands import RuntimeContainer
 from scrun.supervisor.engines.local.environment import changed_environment
 from scrun.supervisor.engines.local.held_exec import pids_of_children
@@ -110,7 +110,7 @@ class SiteJob(LocalJob):
             commands.prepare, self._container, step, dict(self.environment)
         )
         deposit.note(bundle=container.bundle, rootfs=container.rootfs)
-        async with lasting_child(
+        async with persistent_child(
             commands.run(container, self._log),
             self._child_env,
             deposit if deposit.is_kept else None,

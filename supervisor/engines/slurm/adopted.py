@@ -15,11 +15,11 @@ from scrun.settings.slurm.versions import Features
 from scrun.supervisor.children.pumps import received
 from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.core.deposits import STEP, Deposit
-from scrun.supervisor.core.left import Found
+from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.nurseries import unwrapped
-from scrun.supervisor.engines.late import is_late
+from scrun.supervisor.engines.deferred_container import is_deferred
 from scrun.supervisor.engines.slurm.adopted_srun import AdoptedSrunJob, Another
-from scrun.supervisor.engines.slurm.allocation import Held
+from scrun.supervisor.engines.slurm.allocation import Allocation
 from scrun.supervisor.engines.slurm.job_shim import JobShim
 from scrun.supervisor.engines.slurm.layout import Layout
 from scrun.supervisor.engines.slurm.node import NodeCommands
@@ -33,8 +33,8 @@ from scrun.supervisor.engines.watched import ResumedProcess
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.beginning import Direct
 from scrun.supervisor.nodes.connection import Hello, Shim, ShimError, ShimLost
-from scrun.supervisor.nodes.lasting import ResumedEnds
 from scrun.supervisor.nodes.listening import NotReached
+from scrun.supervisor.nodes.restartable_streams import ResumedStreams
 from scrun.supervisor.nodes.resumed import ResumedShim, reconnected
 
 _ATTEMPTS = 3
@@ -48,8 +48,8 @@ class AdoptedShim(JobShim):
         self,
         tools: Tools,
         request: JobRequest,
-        held: Held,
-        found: Found,
+        held: Allocation,
+        found: Inheritance,
         direct: Callable[[], Direct],
         confs: SiteConfs,
     ) -> None:
@@ -89,7 +89,7 @@ class AdoptedStep(ShimStep):
         direct: Callable[[], Direct],
         confs: SiteConfs,
         deposit: Deposit,
-        found: Found,
+        found: Inheritance,
     ) -> None:
         """See `ShimStep`.
 
@@ -211,9 +211,9 @@ class AdoptedShimJob(ShimJob):
         features: Features,
         commands: NodeCommands,
         request: JobRequest,
-        held: Held,
+        held: Allocation,
         shims: AdoptedShim,
-        found: Found,
+        found: Inheritance,
     ) -> None:
         """See `ShimJob`.
 
@@ -252,7 +252,7 @@ class AdoptedShimJob(ShimJob):
         place = self._place
         place.id = facts["target"]
         place.recall(facts["neighbour"])
-        ends = ResumedEnds(self._found.fds, request.deposit)
+        ends = ResumedStreams(self._found.fds, request.deposit)
         fields = ends.fields(facts["streams"])
         async with unwrapped() as nursery:
             streams = shim.resumed_streams(fields, self._child_env, request.journal, ends)
@@ -276,7 +276,7 @@ class AdoptedShimJob(ShimJob):
                     yield first
 
     async def resumed_session(
-        self, found: Found, deposit: Deposit, running: Callable[[], None]
+        self, found: Inheritance, deposit: Deposit, running: Callable[[], None]
     ) -> ResumedShimSession:
         """See `supervisor.contracts.engine.AdoptedJob`.
 
@@ -301,7 +301,7 @@ class Adopted:
         tools: Tools,
         features: Features,
         commands: NodeCommands,
-        held: Held,
+        held: Allocation,
         shims: AdoptedShim | None,
     ) -> None:
         """Have the job.
@@ -317,7 +317,7 @@ class Adopted:
         self._held = held
         self._shims = shims
 
-    def job(self, request: JobRequest, found: Found) -> "AdoptedShimJob | AdoptedSrunJob":
+    def job(self, request: JobRequest, found: Inheritance) -> "AdoptedShimJob | AdoptedSrunJob":
         """Return the job for one of the containers.
 
         Args:
@@ -326,7 +326,7 @@ class Adopted:
         """
         parts = (*self._parts, request, self._held)
         job: AdoptedShimJob | AdoptedSrunJob
-        if is_late(found):
+        if is_deferred(found):
             job = AdoptedSrunJob(*parts, found)
         else:
             assert self._shims is not None

@@ -12,16 +12,16 @@ from scrun.settings.slurm.versions import Features
 from scrun.supervisor.contracts.adoption import AdoptedJob
 from scrun.supervisor.contracts.engine import JobRequest, Session, Step
 from scrun.supervisor.core.deposits import Deposit
-from scrun.supervisor.core.left import Found
-from scrun.supervisor.engines.late import LateContainer
-from scrun.supervisor.engines.slurm.allocation import Held
+from scrun.supervisor.core.inheritance import Inheritance
+from scrun.supervisor.engines.deferred_container import DeferredContainer
+from scrun.supervisor.engines.slurm.allocation import Allocation
 from scrun.supervisor.engines.slurm.layout import Layout
 from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.srun_job import SrunJob
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.engines.watched import ResumedProcess
 
-Another = Callable[[JobRequest, Found], AdoptedJob]
+Another = Callable[[JobRequest, Inheritance], AdoptedJob]
 
 
 class AdoptedSrunJob(SrunJob):
@@ -39,8 +39,8 @@ class AdoptedSrunJob(SrunJob):
         features: Features,
         commands: NodeCommands,
         request: JobRequest,
-        held: Held,
-        found: Found,
+        held: Allocation,
+        found: Inheritance,
     ) -> None:
         """See `SlurmJob`.
 
@@ -63,10 +63,10 @@ class AdoptedSrunJob(SrunJob):
         if found.job is not None:
             found.job.together.without(found.container)  # a shim of the job need not wait for it
         go_on = self._go_on if "srun" in found.facts else None
-        return LateContainer(found, self._request.deposit, self.run, go_on).resumed()
+        return DeferredContainer(found, self._request.deposit, self.run, go_on).resumed()
 
     async def resumed_session(
-        self, found: Found, deposit: Deposit, running: Callable[[], None]
+        self, found: Inheritance, deposit: Deposit, running: Callable[[], None]
     ) -> Session:
         """See `supervisor.contracts.adoption.AdoptedJob`; its srun has ended with the other.
 

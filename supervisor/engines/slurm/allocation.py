@@ -32,7 +32,7 @@ from scrun.supervisor.children.cancellers import canceller, dismiss, is_heard
 from scrun.supervisor.children.processes import Child
 from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.core.deposits import JOB
-from scrun.supervisor.core.left import Found
+from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.nurseries import until, unwrapped
 from scrun.supervisor.engines.slurm.cancel import cancel_job
 from scrun.supervisor.engines.slurm.grammar import is_chatter
@@ -52,7 +52,7 @@ _PID = 32
 _NOT_KNOWN = 1  # the job's exit status when the container's is unknown
 
 
-class Held(msgspec.Struct, frozen=True):
+class Allocation(msgspec.Struct, frozen=True):
     """A job that can run steps.
 
     Attributes:
@@ -82,7 +82,7 @@ class AllocationRequest(msgspec.Struct, frozen=True):
     deadline: float
 
 
-class Allocation:
+class SallocConversation:
     """The conversation with one salloc."""
 
     def __init__(self, tools: Tools, request: JobRequest) -> None:
@@ -107,7 +107,7 @@ class Allocation:
         self._request.journal.write("debug" if chatter else "info", line)
         self._report()
 
-    def go_on(self, found: Found) -> None:
+    def go_on(self, found: Inheritance) -> None:
         """Know what another supervisor knew, which has died.
 
         Args:
@@ -141,11 +141,11 @@ class Allocation:
         while not self.state.revoked:
             await self._changed.wait()
 
-    def granted(self, environment: dict[str, str]) -> Held:
+    def granted(self, environment: dict[str, str]) -> Allocation:
         """Return the granted job."""
         self.state.is_job(environment["SLURM_JOB_ID"])
         self._report()
-        return Held(self.state.job_id, environment, self.state)
+        return Allocation(self.state.job_id, environment, self.state)
 
     async def watch(self, salloc: Child) -> None:
         """Report the loss of the job. A release cancels this first."""
@@ -224,7 +224,7 @@ class Allocation:
         queue: Queue,
         terms: AllocationRequest,
         environment: dict[str, str] | None = None,
-    ) -> AsyncIterator[Held | None]:
+    ) -> AsyncIterator[Allocation | None]:
         """Wait for the job, and hold it while the block runs; None: there is none.
 
         Args:

@@ -34,9 +34,9 @@ from scrun.supervisor.children.processes import ChildEnv, output_of
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.contracts.adoption import AdoptedJob
 from scrun.supervisor.contracts.engine import Job, JobRequest
-from scrun.supervisor.contracts.kept import Borrowed, WaitingJob
+from scrun.supervisor.contracts.reuse import Borrowed, WaitingJob
 from scrun.supervisor.contracts.target import Target
-from scrun.supervisor.core.left import Found
+from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.slurm.adopted import (
     Adopted,
@@ -44,11 +44,13 @@ from scrun.supervisor.engines.slurm.adopted import (
     AdoptedShimJob,
 )
 from scrun.supervisor.engines.slurm.adopted_srun import AdoptedSrunJob
-from scrun.supervisor.engines.slurm.allocation import AllocationRequest, Held
+from scrun.supervisor.engines.slurm.allocating import allocated, held_again, held_anew
+from scrun.supervisor.engines.slurm.allocation import Allocation, AllocationRequest
+from scrun.supervisor.engines.slurm.borrowed_job import is_lent, lent_again
 from scrun.supervisor.engines.slurm.cancel import cancel_job
 from scrun.supervisor.engines.slurm.clusters import CLUSTERS, check_cluster, other_cluster
-from scrun.supervisor.engines.slurm.holding import allocated, held_again, held_anew
 from scrun.supervisor.engines.slurm.job import SlurmJob
+from scrun.supervisor.engines.slurm.job_lease import JobLease
 from scrun.supervisor.engines.slurm.job_shim import JobShim
 from scrun.supervisor.engines.slurm.launching import Launch, Launching
 from scrun.supervisor.engines.slurm.layout import (
@@ -61,8 +63,6 @@ from scrun.supervisor.engines.slurm.layout import (
     layout_within,
     nodes_of_salloc,
 )
-from scrun.supervisor.engines.slurm.lent import is_lent, lent_again
-from scrun.supervisor.engines.slurm.loan import Loan
 from scrun.supervisor.engines.slurm.needs import needs_of
 from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.pending import Queue
@@ -79,7 +79,7 @@ from scrun.supervisor.nodes.link import Sealing
 
 _ANSWER = 10.0
 
-_Parts = tuple[Tools, Features, NodeCommands, JobRequest, Held, Layout]
+_Parts = tuple[Tools, Features, NodeCommands, JobRequest, Allocation, Layout]
 """What the constructors of all kinds of jobs take first."""
 
 
@@ -240,7 +240,7 @@ class SlurmEngine:
 
         @asynccontextmanager
         async def job(
-            loan: Loan, layout_for: Callable[[OneNode], Layout]
+            loan: JobLease, layout_for: Callable[[OneNode], Layout]
         ) -> AsyncIterator[SlurmJob]:
             held, layout = loan.held, layout_for(one)
             parts = (self._tools, what_it_does, self._commands, request, held, layout)
@@ -275,7 +275,7 @@ class SlurmEngine:
             request.on_job_id(job_id, False)
             if request.beside is None:
                 request.job_deposit.note(job=job_id, environment=theirs)
-            async with job(Loan(Held(job_id, theirs)), within) as ready:
+            async with job(JobLease(Allocation(job_id, theirs)), within) as ready:
                 yield ready
             return
         allocation = AllocationRequest(options, directory, because, self._release_timeout)
@@ -286,7 +286,7 @@ class SlurmEngine:
                 yield loan.use
 
     @asynccontextmanager
-    async def adopted(self, request: JobRequest, found: Found) -> AsyncIterator[AdoptedJob]:
+    async def adopted(self, request: JobRequest, found: Inheritance) -> AsyncIterator[AdoptedJob]:
         """See `supervisor.contracts.engine.Adopts`."""
         if isinstance(request.beside, AdoptedShimJob | AdoptedSrunJob):
             yield request.beside.another(request, found)
@@ -305,27 +305,27 @@ class SlurmEngine:
             yield Adopted(*parts).job(request, found)
 
     def _held_again(
-        self, request: JobRequest, found: Found, because: str = ""
-    ) -> AbstractAsyncContextManager[Held]:
+        self, request: JobRequest, found: Inheritance, because: str = ""
+    ) -> AbstractAsyncContextManager[Allocation]:
         terms = AllocationRequest((), "", because, self._release_timeout)
         return held_again(self._tools, self._queue, request, terms, found)
 
     def _again(
-        self, request: JobRequest, found: Found, because: str = ""
-    ) -> AbstractAsyncContextManager[Held]:
+        self, request: JobRequest, found: Inheritance, because: str = ""
+    ) -> AbstractAsyncContextManager[Allocation]:
         hold = partial(self._held_again, because=because)
         return lent_again(request, found, hold) if is_lent(found) else hold(request, found)
 
     def _allocated(
         self, salloc_request: AllocationRequest, request: JobRequest
-    ) -> AbstractAsyncContextManager[Held]:
+    ) -> AbstractAsyncContextManager[Allocation]:
         if (left := request.left) is not None:
             return held_anew(self._again(request, left, salloc_request.because), request, left)
         return allocated(self._tools, self._queue, request, salloc_request)
 
     @asynccontextmanager
     async def _by_shims(
-        self, loan: Loan, parts: _Parts, options: list[str], asked: Mapping[str, str]
+        self, loan: JobLease, parts: _Parts, options: list[str], asked: Mapping[str, str]
     ) -> AsyncIterator[ShimJob | RanksJob]:
         """Have shims for a container: one for each of its tasks, or the one of its pod.
 
@@ -373,7 +373,7 @@ class SlurmEngine:
             kill_wait=float(kill_wait) if kill_wait.isdecimal() else found.kill_wait,
         )
 
-    def _spool_mount(self, what_it_does: Features, held: Held) -> str:
+    def _spool_mount(self, what_it_does: Features, held: Allocation) -> str:
         nodes = held.environment.get("SLURM_JOB_NODELIST", "[")
         return spool_mount(what_it_does, self._mount_spool_dir, self._slurm_conf(), nodes)
 

@@ -18,7 +18,7 @@ from scrun.supervisor.contracts.engine import JobRequest, NodeAnswer, Program, S
 from scrun.supervisor.core.deposits import Deposit
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
-from scrun.supervisor.engines.slurm.allocation import Held
+from scrun.supervisor.engines.slurm.allocation import Allocation
 from scrun.supervisor.engines.slurm.exits import ending_of_step, step_exit
 from scrun.supervisor.engines.slurm.inspect import inspect, labelled, read_answers
 from scrun.supervisor.engines.slurm.job_ending import ended_meanwhile, is_ending
@@ -52,7 +52,7 @@ class SlurmJob:
         features: Features,
         commands: NodeCommands,
         request: JobRequest,
-        held: Held,
+        held: Allocation,
         layout: Layout,
         options: list[str],
     ) -> None:
@@ -337,7 +337,7 @@ class SlurmJob:
         self._step.resized()
 
 
-def step_of(held: Held) -> list[str]:
+def step_of(held: Allocation) -> list[str]:
     """Return the options of srun for a container's step: the job, and a name.
 
     srun gives its program the name of the step as that of the job.

@@ -14,7 +14,7 @@ import trio
 from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.core.deposits import no_deposit
 from scrun.supervisor.core.nurseries import unwrapped
-from scrun.supervisor.engines.slurm.allocation import Held
+from scrun.supervisor.engines.slurm.allocation import Allocation
 from scrun.supervisor.engines.slurm.job import step_of
 from scrun.supervisor.engines.slurm.job_state import JobState
 from scrun.supervisor.engines.slurm.layout import Layout
@@ -45,7 +45,7 @@ class JobShim:
         self,
         tools: Tools,
         request: JobRequest,
-        held: Held,
+        held: Allocation,
         layout: Layout,
         options: Sequence[str],
         direct: Callable[[], Direct],

@@ -14,7 +14,7 @@ _ASKED_FOR = ("namespaces", "uidMappings", "gidMappings")
 """What others ask for of a container's config.json (`supervisor.staging.policy`)."""
 
 
-class Place:
+class ContainerOnNode:
     """What is known of a container on the node.
 
     Attributes:
@@ -63,10 +63,10 @@ class Neighbours:
 
     def __init__(self) -> None:
         """Have none."""
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, ContainerOnNode] = {}
 
     @contextmanager
-    def holding(self, container: str, place: Place) -> Iterator[None]:
+    def holding(self, container: str, place: ContainerOnNode) -> Iterator[None]:
         """Let others know of a container while the block runs."""
         self._places[container] = place
         try:
@@ -75,13 +75,13 @@ class Neighbours:
             place.is_over()
             del self._places[container]
 
-    def are_none(self, place: Place) -> bool:
+    def are_none(self, place: ContainerOnNode) -> bool:
         """Tell whether no other container has the same shim."""
         others = (other for other in self._places.values() if other is not place)
         return all(other.step is not place.step for other in others)
 
     async def configs(
-        self, place: Place, joins: Mapping[str, str]
+        self, place: ContainerOnNode, joins: Mapping[str, str]
     ) -> dict[str, Mapping[str, Any]]:
         """See `supervisor.contracts.neighbours.SharesNamespaces.neighbours`.
 
@@ -98,7 +98,7 @@ class Neighbours:
                     found[where] = other.config
         return found
 
-    async def joined(self, place: Place, joins: Mapping[str, str]) -> None:
+    async def joined(self, place: ContainerOnNode, joins: Mapping[str, str]) -> None:
         """Take the paths of other containers' namespaces out of a container's config.json.
 
         Those must be started: before that, their first process is the runtime's, which an ordinary
@@ -131,7 +131,7 @@ class Neighbours:
         """
         return (await self._begun(joins[where], "user")).id
 
-    async def _begun(self, container: str, kind: str) -> Place:
+    async def _begun(self, container: str, kind: str) -> ContainerOnNode:
         """Wait until a container is started whose namespace another one enters."""
         other = self._places.get(container)
         if other is not None and other.there:
@@ -143,7 +143,7 @@ class Neighbours:
             )
         return other
 
-    def share_processes(self, place: Place) -> bool:
+    def share_processes(self, place: ContainerOnNode) -> bool:
         """Tell whether a container's PID namespace is that of another, too."""
         others = (other.joins.get("pid") for other in self._places.values())
         return "pid" in place.joins or place.id in others

@@ -24,7 +24,7 @@ from scrun.supervisor.contracts.node import ImageFile, Mounting
 from scrun.supervisor.contracts.staged import config_of_task
 from scrun.supervisor.core.nurseries import until, unwrapped
 from scrun.supervisor.engines.failures import NotMade, create_and_run
-from scrun.supervisor.engines.slurm.allocation import Held
+from scrun.supervisor.engines.slurm.allocation import Allocation
 from scrun.supervisor.engines.slurm.exits import exit_code, out_of_memory, without_files
 from scrun.supervisor.engines.slurm.job import SlurmJob, step_of
 from scrun.supervisor.engines.slurm.job_ending import ended_meanwhile
@@ -58,7 +58,7 @@ class RanksJob(SlurmJob):
         features: Features,
         commands: NodeCommands,
         request: JobRequest,
-        held: Held,
+        held: Allocation,
         layout: Layout,
         options: list[str],
         direct: Callable[[], Direct],

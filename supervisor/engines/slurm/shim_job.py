@@ -18,13 +18,13 @@ from scrun.supervisor.contracts.first_process import Call
 from scrun.supervisor.contracts.node import ImageFile, Mounting
 from scrun.supervisor.core.nurseries import until, unwrapped
 from scrun.supervisor.engines.failures import NotMade, create_and_run
-from scrun.supervisor.engines.slurm.allocation import Held
+from scrun.supervisor.engines.slurm.allocation import Allocation
 from scrun.supervisor.engines.slurm.exits import exit_code, out_of_memory, without_files
 from scrun.supervisor.engines.slurm.job import SlurmJob
 from scrun.supervisor.engines.slurm.job_ending import ended_meanwhile
 from scrun.supervisor.engines.slurm.job_shim import JobShim
 from scrun.supervisor.engines.slurm.layout import Layout
-from scrun.supervisor.engines.slurm.neighbours import Place
+from scrun.supervisor.engines.slurm.neighbours import ContainerOnNode
 from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.shim_config import check_pmi, container_config
 from scrun.supervisor.engines.slurm.shim_session import LAST_OUTPUT, ShimSession, words_of
@@ -34,8 +34,8 @@ from scrun.supervisor.engines.slurm.tools import Tools, of_a_container
 from scrun.supervisor.engines.watched import WatchedProcess
 from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost
 from scrun.supervisor.nodes.creating import create
-from scrun.supervisor.nodes.lasting import LastingEnds
 from scrun.supervisor.nodes.mounting import mount
+from scrun.supervisor.nodes.restartable_streams import RestartableStreams
 from scrun.supervisor.nodes.spreading import Receiver, Spreading
 from scrun.supervisor.nodes.streams import ContainerStreams
 
@@ -54,7 +54,7 @@ class ShimJob(SlurmJob):
         features: Features,
         commands: NodeCommands,
         request: JobRequest,
-        held: Held,
+        held: Allocation,
         layout: Layout,
         options: list[str],
         shims: JobShim,
@@ -68,7 +68,7 @@ class ShimJob(SlurmJob):
         self.shims = shims
         self._shim_step = self._step_of(shims)
         self._step = self._shim_step.step
-        self._place = Place(self._shim_step)
+        self._place = ContainerOnNode(self._shim_step)
         self._until_made = ExitStack()
         self._killed = trio.Event()
         self._forgotten = False
@@ -137,7 +137,7 @@ class ShimJob(SlurmJob):
         journal.write("info", f"job {self.id}: {self._shim_step.what}")
         async with unwrapped() as nursery:
             deposit = self._request.deposit
-            ends = LastingEnds(step.stdio, self._child_env, deposit)
+            ends = RestartableStreams(step.stdio, self._child_env, deposit)
             streams = shim.streams(step.stdio, step.terminal, self._child_env, journal, ends)
             async with streams:
                 await self._create(shim, step, streams)

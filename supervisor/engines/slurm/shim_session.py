@@ -10,13 +10,13 @@ from scrun.model.states import Ending, exited, killed
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.engine import Program
 from scrun.supervisor.core.deposits import Deposit
-from scrun.supervisor.core.left import Found
+from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.engines.failures import not_started, read_log
 from scrun.supervisor.engines.slurm.exits import exit_code
 from scrun.supervisor.engines.slurm.shim_site import SiteContainer, program_missing
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost
-from scrun.supervisor.nodes.lasting import LastingEnds, ResumedEnds
+from scrun.supervisor.nodes.restartable_streams import RestartableStreams, ResumedStreams
 from scrun.supervisor.nodes.resumed import ResumedShim
 from scrun.supervisor.nodes.streams import ContainerStreams
 
@@ -115,7 +115,7 @@ class ShimSession(_Running):
     async def run(self) -> Ending:
         """Run it to its end."""
         program, shim, child_env = self._program, self._shim, self._child_env
-        ends = LastingEnds(program.stdio, child_env, program.deposit)
+        ends = RestartableStreams(program.stdio, child_env, program.deposit)
         async with shim.streams(program.stdio, program.terminal, child_env, ends=ends) as streams:
             streams.hold()  # what was seen of it is never lost: a successor has to know it before
             try:
@@ -142,7 +142,7 @@ class ResumedShimSession(_Running):
     def __init__(
         self,
         shim: ResumedShim,
-        found: Found,
+        found: Inheritance,
         deposit: Deposit,
         child_env: ChildEnv,
         journal: Journal,
@@ -172,7 +172,7 @@ class ResumedShimSession(_Running):
 
     async def run(self) -> Ending:
         """Run it to its end."""
-        ends = ResumedEnds(self._found.fds, self._deposit)
+        ends = ResumedStreams(self._found.fds, self._deposit)
         fields = ends.fields(self._found.facts["streams"])
         carried = self._resumed_shim.resumed_streams(fields, self._child_env, self._journal, ends)
         async with carried as streams:

@@ -6,7 +6,7 @@ import msgspec
 
 from scrun.supervisor.contracts.engine import Step
 from scrun.supervisor.core.deposits import Deposit
-from scrun.supervisor.engines.late import hold_step
+from scrun.supervisor.engines.deferred_container import hold_step
 from scrun.supervisor.engines.slurm.job import SlurmJob
 
 

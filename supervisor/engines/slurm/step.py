@@ -11,15 +11,15 @@ import trio
 
 from scrun.core.errors import EngineError
 from scrun.settings.file.load import Level
-from scrun.supervisor.children.lasting import lasted, lasting_child
+from scrun.supervisor.children.foreign import foreign_process
+from scrun.supervisor.children.persistent import inherited_child, persistent_child
 from scrun.supervisor.children.processes import Child, ChildEnv
 from scrun.supervisor.children.pumps import can_be_opened_again, cat_to, messages, tee
 from scrun.supervisor.children.statuses import status_of
-from scrun.supervisor.children.strangers import stranger
 from scrun.supervisor.children.terminal import give_a_size
 from scrun.supervisor.children.transcripts import MEMORY, PIPE, Transcript, recorded
 from scrun.supervisor.core.deposits import STEP, Deposit
-from scrun.supervisor.core.left import Found
+from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.engines.slurm.cancel import signal_step
 from scrun.supervisor.engines.slurm.job_state import StepState
@@ -138,7 +138,7 @@ class SrunStep:
             words += ["--", *program]
             # --export decides which of them the program gets
             child_env = lean_srun(self._child_env.with_more(variables or {}))
-            async with lasting_child(
+            async with persistent_child(
                 words,
                 child_env,
                 deposit,
@@ -183,7 +183,7 @@ class SrunStep:
 
     async def run_on(
         self,
-        found: Found,
+        found: Inheritance,
         running: Callable[[], None] = lambda: None,
         streams: Streams | None = None,
         task_status: trio.TaskStatus[bool] = trio.TASK_STATUS_IGNORED,
@@ -209,7 +209,7 @@ class SrunStep:
         async with (
             self._cat_of(found),
             transcript.received(partial(self._feed, running)),
-            lasted(found, _SRUN, grace=_STEP_ENDS) as srun,
+            inherited_child(found, _SRUN, grace=_STEP_ENDS) as srun,
         ):
             self._srun = srun
             task_status.started(self._started.is_set())
@@ -219,12 +219,12 @@ class SrunStep:
         return 1 if status is None else os.waitstatus_to_exitcode(status)
 
     @asynccontextmanager
-    async def _cat_of(self, found: Found) -> AsyncIterator[None]:
+    async def _cat_of(self, found: Inheritance) -> AsyncIterator[None]:
         """Wait for what copies the standard error; a cancellation waits only briefly."""
         if _CAT not in found.fds:
             yield
             return
-        async with stranger(found.facts["cat"], found.take(_CAT), "cat", grace=0) as cat:
+        async with foreign_process(found.facts["cat"], found.take(_CAT), "cat", grace=0) as cat:
             try:
                 yield
                 await cat.wait()

@@ -19,15 +19,21 @@ from scrun.model.states import Ending, taken
 from scrun.settings.file.load import Level, Log
 from scrun.supervisor.children.processes import output_of
 from scrun.supervisor.contracts.engine import JobRequest
-from scrun.supervisor.contracts.kept import Borrowed, WaitingJob
+from scrun.supervisor.contracts.reuse import Borrowed, WaitingJob
 from scrun.supervisor.core.deposits import JOB, PassedOn, no_deposit
 from scrun.supervisor.core.nurseries import unwrapped
-from scrun.supervisor.engines.slurm.allocation import Held
-from scrun.supervisor.engines.slurm.kept_shim import KeptShim
-from scrun.supervisor.engines.slurm.lent import HoldAgain
-from scrun.supervisor.engines.slurm.loan import Loan, LoanRequest, borrowed_job, tell, with_own
+from scrun.supervisor.engines.slurm.allocation import Allocation
+from scrun.supervisor.engines.slurm.borrowed_job import HoldAgain
+from scrun.supervisor.engines.slurm.job_lease import (
+    JobLease,
+    JobLeaseRequest,
+    borrowed_job,
+    tell,
+    with_own,
+)
 from scrun.supervisor.engines.slurm.needs import Needs, fits, seconds_of_limit
 from scrun.supervisor.engines.slurm.tools import Tools
+from scrun.supervisor.engines.slurm.warm_shim import WarmShim
 from scrun.supervisor.log.journal import Journal, Shown
 from scrun.supervisor.log.supervisor_log import fault, log
 
@@ -35,7 +41,7 @@ _LATE = 1.0  # Slurm's clock of the job began before we knew of the grant
 _ANSWER = 10.0
 
 
-Allocate = Callable[[JobRequest], AbstractAsyncContextManager[Held]]
+Allocate = Callable[[JobRequest], AbstractAsyncContextManager[Allocation]]
 
 
 class WarmJobs:
@@ -68,7 +74,7 @@ class WarmJobs:
     @asynccontextmanager
     async def loan(
         self, request: JobRequest, needs: Needs | None, allocate: Allocate
-    ) -> AsyncIterator[Loan]:
+    ) -> AsyncIterator[JobLease]:
         """Hold a job for a container: one that waits, or a new one.
 
         Args:
@@ -82,7 +88,7 @@ class WarmJobs:
         is_new = request.left is None
         if not (self._linger and is_new) or request.keep is None or needs is None:
             async with allocate(request) as held:
-                yield Loan(held)
+                yield JobLease(held)
             return
         kept = await self._take(needs)
         if kept is None:
@@ -98,7 +104,7 @@ class WarmJobs:
         loan = None
         try:
             await kept.settled.wait()
-            loan = Loan(kept.held_for(request), kept.shims)
+            loan = JobLease(kept.held_for(request), kept.shims)
             yield loan
         finally:
             await self._used(kept, request, clean=loan is not None and loan.is_clean(request))
@@ -121,7 +127,7 @@ class WarmJobs:
         """Lend a job that waits to another supervisor (see `contracts.kept.KeepsJobs`)."""
         kept = None
         with contextlib.suppress(msgspec.DecodeError):
-            asked = msgspec.json.decode(loan_request, type=LoanRequest)
+            asked = msgspec.json.decode(loan_request, type=JobLeaseRequest)
             if asked.tools == self._tools:
                 kept = await self._take(asked.needs)
         if kept is None:
@@ -177,7 +183,7 @@ class _Kept:
         self.needs = needs
         self.settled = trio.Event()
         self.limit_asked = trio.Event()
-        self.shims: KeptShim | None = None
+        self.shims: WarmShim | None = None
         self._tools = tools
         self._allocate = allocate
         self._forget = forget
@@ -187,7 +193,7 @@ class _Kept:
         self._tenant: JobRequest | None = first
         self._deposit = PassedOn()
         self._deposit.enter(first.job_deposit)
-        self._held: Held | None = None
+        self._held: Allocation | None = None
         self._failure: Exception | None = None
         self._ending: Ending | None = None
         self._suspended = False
@@ -272,7 +278,7 @@ class _Kept:
         if self._failure is not None and self._failure is not known:
             raise self._failure
 
-    def held_for(self, request: JobRequest) -> Held:
+    def held_for(self, request: JobRequest) -> Allocation:
         """Return the job with the variables of a container's own.
 
         Raises:
@@ -320,7 +326,7 @@ class _Kept:
         with contextlib.closing(journal):
             async with self._allocate(request) as self._held, unwrapped() as nursery:
                 self._since = _now() - _LATE
-                self.shims = KeptShim(nursery, journal, self._deposit)
+                self.shims = WarmShim(nursery, journal, self._deposit)
                 self.settled.set()
                 await self._ask_for_limit(request)
                 await trio.sleep_forever()

@@ -11,7 +11,7 @@ from scrun.supervisor.containers import adoption
 from scrun.supervisor.containers.adoption import Adoption
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.core.deposits import Deposits
-from scrun.supervisor.core.left import Found
+from scrun.supervisor.core.inheritance import Inheritance
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_stays")
 
@@ -33,19 +33,19 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def left(root: Path, status: str) -> Found:
+def left(root: Path, status: str) -> Inheritance:
     (directory := root / "c1").mkdir()
     (directory / "lock").touch()
     (directory / "supervisor").symlink_to(root / "@user")
     write_record(str(directory), Record(id="c1", status=status))
     lock = os.open(directory / "lock", os.O_RDWR | os.O_CLOEXEC)
     request = os.memfd_create("request")
-    return Found(
+    return Inheritance(
         "c1", {"staged": {}, "phase": "RUNNING"}, {"own.lock": lock, "own.request": request}
     )
 
 
-async def adopted(root: Path, found: Found) -> list[object]:
+async def adopted(root: Path, found: Inheritance) -> list[object]:
     nothing = cast(Any, None)  # nobody is asked
     whole = Adoption(str(root), nothing, nothing, nothing, Deposits())
     return [*await whole.adopt([found], "@user")]

@@ -12,7 +12,7 @@ import trio
 from scrun.model.states import Ending, taken
 from scrun.supervisor.containers import lending
 from scrun.supervisor.containers.lending import Lending, borrow
-from scrun.supervisor.contracts.kept import Borrowed
+from scrun.supervisor.contracts.reuse import Borrowed
 
 OURS = "@build-me"
 

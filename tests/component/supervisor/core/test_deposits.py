@@ -20,7 +20,7 @@ from scrun.core.errors import StateError
 from scrun.core.rights import receive_fds
 from scrun.supervisor.containers.adoption import by_jobs, in_turn
 from scrun.supervisor.core.deposits import Deposit, Deposits, PassedOn, no_deposit
-from scrun.supervisor.core.left import MADE, Found, Together, close_all, find
+from scrun.supervisor.core.inheritance import MADE, AdoptionGroup, Inheritance, close_all, find
 from scrun.supervisor.core.line import Line
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.daemon.keeper import Keeper
@@ -61,7 +61,7 @@ def at_end(readable: int) -> bool:
         return False
 
 
-def only(found: list[Found]) -> Found:
+def only(found: list[Inheritance]) -> Inheritance:
     [one] = found
     return one
 
@@ -244,7 +244,7 @@ async def test_a_program_is_found_with_its_container(pipe: tuple[int, int]) -> N
 
 
 async def test_all_that_are_together_wait_for_one_another() -> None:
-    together = Together()
+    together = AdoptionGroup()
     for name in ("c1", "c2"):
         together.awaits(name)
     together.without("c1")
@@ -255,7 +255,7 @@ async def test_all_that_are_together_wait_for_one_another() -> None:
 
 
 def test_the_last_that_leaves_a_job_is_told() -> None:
-    together = Together()
+    together = AdoptionGroup()
     for name in ("c1", "c2"):
         together.line_up(name)
     assert not together.leaves("c2")
@@ -264,7 +264,7 @@ def test_the_last_that_leaves_a_job_is_told() -> None:
 
 
 async def test_each_joins_the_job_after_those_before_it(autojump_clock: trio.abc.Clock) -> None:
-    together, joined = Together(), list[str]()
+    together, joined = AdoptionGroup(), list[str]()
     for name in ("c1", "c2", "c3"):
         together.line_up(name)
 
@@ -283,14 +283,14 @@ async def test_each_joins_the_job_after_those_before_it(autojump_clock: trio.abc
 
 
 def test_those_that_are_made_join_first_then_who_asked_for_the_job() -> None:
-    job = Found("c3/1", {}, {})
+    job = Inheritance("c3/1", {}, {})
     names: dict[str, dict[str, object]] = {
         "c1": {},
         "c2": {MADE: {}},
         "c3": {},
         "c4": {MADE: {}},
     }
-    found = [Found(name, facts, {}, job) for name, facts in names.items()]
+    found = [Inheritance(name, facts, {}, job) for name, facts in names.items()]
     assert [one.container for one in in_turn(found)] == ["c2", "c4", "c3", "c1"]
 
 
@@ -420,7 +420,7 @@ _MANY = """
 import os, resource, socket, sys, trio
 from scrun.core.rights import send_fds
 from scrun.supervisor.core.deposits import Deposits
-from scrun.supervisor.core.left import find
+from scrun.supervisor.core.inheritance import find
 from scrun.supervisor.daemon.keeper import Keeper
 from scrun.supervisor.daemon.watchdog import Watchdog
 from scrun.supervisor.keeper.main import LONGEST
@@ -477,7 +477,9 @@ async def test_more_are_found_than_may_usually_be_open() -> None:
 @pytest.mark.parametrize("room", [0, 1, 2, 5, 23, 50])
 async def test_without_descriptors_none_stays(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who looks again would find fewer each time."""
-    monkeypatch.setattr("scrun.supervisor.core.left.raise_open_files", lambda: None)  # the most
+    monkeypatch.setattr(
+        "scrun.supervisor.core.inheritance.raise_open_files", lambda: None
+    )  # the most
     deposits = Deposits()
     for number in range(20):
         deposit = deposits.new(f"c{number}")

@@ -9,7 +9,7 @@ import trio
 
 from scrun.core.ready import ready
 from scrun.supervisor.core.deposits import Deposits
-from scrun.supervisor.core.left import find
+from scrun.supervisor.core.inheritance import find
 from scrun.supervisor.core.line import Line
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.daemon.keeper import Keeper
@@ -27,7 +27,7 @@ sys.exit(1)
 _CALLED = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-from scrun.supervisor.core.left import find
+from scrun.supervisor.core.inheritance import find
 from scrun.supervisor.core.line import Line
 for left in find(Line([0])):
     os.write(left.fds["own.pipe"], b"x")

@@ -11,7 +11,7 @@ import trio
 
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.nodes.connection import Shim, ShimLost
-from scrun.supervisor.nodes.exact_source import ExactSource, Ring
+from scrun.supervisor.nodes.counted_source import CountedSource, Ring
 from scrun.supervisor.nodes.messages import (
     LONGEST_EVENT,
     LONGEST_REPLY,
@@ -232,7 +232,7 @@ async def test_input_from_where_there_is_none(position: int) -> None:
     ring.begin(3, 3)
     ring.at(0, 3)[:] = b"abc"
     ring.put(3)
-    source = ExactSource(None, lambda _: None, ring)
+    source = CountedSource(None, lambda _: None, ring)
     try:
         source.go_to(position)
         room = memoryview(bytearray(10))

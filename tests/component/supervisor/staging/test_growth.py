@@ -9,8 +9,8 @@ import pytest
 
 from scrun.core.errors import StagingError
 from scrun.supervisor.staging.bring_back import bring_difference_back
-from scrun.supervisor.staging.kept_changes import keep_changes
-from scrun.supervisor.staging.marks import Marks
+from scrun.supervisor.staging.saved_changes import keep_changes
+from scrun.supervisor.staging.whiteouts import Whiteouts
 from tests.harness.places import mounted
 
 MIB = 1 << 20
@@ -36,7 +36,7 @@ def upper(tmp_path: Path) -> Path:
 
 def bring_back(upper: Path, original: Path) -> None:
     bring_difference_back(
-        [str(upper)], "", str(original), 0, marks=Marks(OPAQUE), owners=True, whole=True,
+        [str(upper)], "", str(original), 0, marks=Whiteouts(OPAQUE), owners=True, whole=True,
         go_on=lambda: True,
     )  # fmt: skip
 

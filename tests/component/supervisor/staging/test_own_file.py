@@ -17,8 +17,8 @@ from scrun.pull.reference import parse
 from scrun.supervisor.contracts.node import ImageFile, Mounting
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.target import Target
+from scrun.supervisor.staging.image_access import Copier, Full, Images
 from scrun.supervisor.staging.image_store import copying
-from scrun.supervisor.staging.kept_images import Copier, Full, Images
 from scrun.supervisor.staging.overlaid import Overlays
 from scrun.supervisor.staging.overlay_options import Unusable
 from scrun.supervisor.staging.own_file import UNPACK

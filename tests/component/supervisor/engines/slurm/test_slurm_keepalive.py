@@ -12,8 +12,8 @@ from scrun.model.states import exited
 from scrun.settings.file.load import Log
 from scrun.supervisor.children.processes import ChildEnv, child
 from scrun.supervisor.contracts.engine import JobRequest
-from scrun.supervisor.engines.slurm.allocation import Allocation, AllocationRequest
-from scrun.supervisor.engines.slurm.holding import KEEPALIVE
+from scrun.supervisor.engines.slurm.allocating import KEEPALIVE
+from scrun.supervisor.engines.slurm.allocation import AllocationRequest, SallocConversation
 from scrun.supervisor.engines.slurm.pending import Queue
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.log.journal import Journal
@@ -47,7 +47,7 @@ async def test_a_successor_reads_it_again(request_of_seven: JobRequest) -> None:
             @asynccontextmanager
             async def held(sock: socket.socket) -> AsyncIterator[None]:
                 line = trio.socket.from_stdlib_socket(sock)
-                allocation = Allocation(TOOLS, request_of_seven)
+                allocation = SallocConversation(TOOLS, request_of_seven)
                 async with allocation.held(salloc, line, Queue(TOOLS, ()), TERMS) as granted:
                     assert granted is not None
                     assert granted.environment["SLURM_JOB_ID"] == "5"

@@ -16,7 +16,7 @@ from scrun.settings.slurm.versions import SlurmVersion, features
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.engine import JobRequest, Step
 from scrun.supervisor.engines.slurm import signals
-from scrun.supervisor.engines.slurm.allocation import Held
+from scrun.supervisor.engines.slurm.allocation import Allocation
 from scrun.supervisor.engines.slurm.job import SlurmJob
 from scrun.supervisor.engines.slurm.layout import Layout
 from scrun.supervisor.engines.slurm.node import NodeCommands
@@ -74,7 +74,7 @@ class Srun:
         )  # fmt: skip
         job = SlurmJob(
             self.tools, features(SlurmVersion(24, 11, 5)), NodeCommands(NodeRuntime()), request,
-            Held("7", JOB), layout, [],
+            Allocation("7", JOB), layout, [],
         )  # fmt: skip
         nothing = os.open(os.devnull, os.O_RDWR)
         try:

@@ -16,15 +16,15 @@ from scrun.model.states import Ending, exited, taken
 from scrun.settings.file.load import Log
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.engine import JobRequest
-from scrun.supervisor.contracts.kept import Borrowed
-from scrun.supervisor.core.left import Found
+from scrun.supervisor.contracts.reuse import Borrowed
+from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.lender import Lender
 from scrun.supervisor.core.nurseries import bulkhead
 from scrun.supervisor.engines.slurm import warm
-from scrun.supervisor.engines.slurm.allocation import Held
+from scrun.supervisor.engines.slurm.allocation import Allocation
 from scrun.supervisor.engines.slurm.job import SlurmJob
+from scrun.supervisor.engines.slurm.job_lease import JobLeaseRequest
 from scrun.supervisor.engines.slurm.job_state import JobState
-from scrun.supervisor.engines.slurm.loan import LoanRequest
 from scrun.supervisor.engines.slurm.needs import Needs
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.engines.slurm.warm import WarmJobs
@@ -48,7 +48,7 @@ class Cluster:
     def __init__(self, nursery: trio.Nursery, directory: Path) -> None:
         self.jobs = WarmJobs(TOOLS, LINGER, self.again)
         self.asked: list[JobRequest] = []
-        self.again_asked: list[Found] = []
+        self.again_asked: list[Inheritance] = []
         self.held: dict[str, JobState] = {}
         self.endings: list[Ending | None] = []
         self.limit = "2:00:00"
@@ -59,7 +59,7 @@ class Cluster:
         self.directory = directory
 
     @asynccontextmanager
-    async def allocate(self, request: JobRequest) -> AsyncIterator[Held]:
+    async def allocate(self, request: JobRequest) -> AsyncIterator[Allocation]:
         self.asked.append(request)
         if self.refuses is not None:
             raise self.refuses
@@ -68,7 +68,7 @@ class Cluster:
         request.on_job_id(state.job_id, True)
         self.held[state.job_id] = state
         try:
-            yield Held(state.job_id, {"SLURM_SUBMIT_DIR": "/first", "SLURM_X": "x"}, state)
+            yield Allocation(state.job_id, {"SLURM_SUBMIT_DIR": "/first", "SLURM_X": "x"}, state)
         finally:
             with trio.CancelScope(shield=True):
                 await trio.sleep(0.01)
@@ -78,9 +78,9 @@ class Cluster:
             del self.held[state.job_id]
 
     @asynccontextmanager
-    async def again(self, request: JobRequest, found: Found) -> AsyncIterator[Held]:
+    async def again(self, request: JobRequest, found: Inheritance) -> AsyncIterator[Allocation]:
         self.again_asked.append(found)
-        yield Held(found.facts["job"], found.facts["environment"])
+        yield Allocation(found.facts["job"], found.facts["environment"])
         self.endings.append(request.ending())
 
     async def output_of(self, argv: list[str], child_env: ChildEnv) -> str:
@@ -120,7 +120,7 @@ class Container:
         self.lost: list[Ending] = []
         self.suspended: list[bool] = []
         self.failure: Exception | None = None
-        self.held: Held | None = None
+        self.held: Allocation | None = None
         self.scope = trio.CancelScope()
         self._cluster, self._needs = cluster, needs
         self._ending = exited(how.get("status", 0))
@@ -304,7 +304,7 @@ async def test_a_suspended_job_is_not_lent(cluster: Cluster, autojump_clock: Clo
 
 
 def loan_request(tools: Tools = TOOLS, needs: Needs = PLAIN) -> bytes:
-    return msgspec.json.encode(LoanRequest(tools, needs))
+    return msgspec.json.encode(JobLeaseRequest(tools, needs))
 
 
 async def test_it_is_lent_to_another_supervisor(cluster: Cluster, autojump_clock: Clock) -> None:

@@ -15,8 +15,8 @@ _NOBLOCK = 2  # SPLICE_F_NONBLOCK
 _SOME = 1 << 14  # a socket that can be written has far more room
 
 
-class Movable(Pipe):
-    """A caller's pipe, terminal, other device, or socket of a stream; see `movable`.
+class SplicedPipe(Pipe):
+    """A caller's pipe, terminal, other device, or socket of a stream; see `spliced_pipe`.
 
     splice(2) need not wait for a pipe, whatever its flags are. For a socket it may: we look before
     (poll(2)), and a socket that can be written has room for what we move at once. What is read
@@ -70,7 +70,7 @@ class Movable(Pipe):
                 raise BlockingIOError
 
 
-async def movable(fd: int, mode: int) -> Movable | None:
+async def spliced_pipe(fd: int, mode: int) -> SplicedPipe | None:
     """Return a caller's descriptor, if bytes can be moved from or to it.
 
     Args:
@@ -88,7 +88,7 @@ async def movable(fd: int, mode: int) -> Movable | None:
         return None
     kind = await kind_of(fd)
     if stat.S_ISFIFO(kind) or (stat.S_ISSOCK(kind) and _is_stream(fd)):
-        return Movable(os.dup(fd))
+        return SplicedPipe(os.dup(fd))
     return _device(fd, mode) if stat.S_ISCHR(kind) else None
 
 
@@ -97,10 +97,10 @@ def _is_stream(fd: int) -> bool:
         return sock.type == socket.SOCK_STREAM
 
 
-def _device(fd: int, mode: int) -> Movable | None:
+def _device(fd: int, mode: int) -> SplicedPipe | None:
     """Open a device anew: only so it does not block."""
     try:
-        device = Movable(open_again(fd, mode))
+        device = SplicedPipe(open_again(fd, mode))
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise
@@ -111,7 +111,7 @@ def _device(fd: int, mode: int) -> Movable | None:
     return device
 
 
-def _takes_moved(device: Movable) -> bool:
+def _takes_moved(device: SplicedPipe) -> bool:
     """Return whether the kernel moves bytes to it: that is told before it looks at the bytes."""
     pipe = new_pipe()
     try:

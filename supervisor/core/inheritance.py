@@ -33,11 +33,11 @@ IN = "in"
 _PATIENCE = 10.0
 
 
-class Content(msgspec.Struct):
+class DepositContent(msgspec.Struct):
     """What is noted beside descriptors.
 
     Attributes:
-        facts: See `Found`.
+        facts: See `Inheritance`.
         version: Of the scrun that has left it.
     """
 
@@ -45,7 +45,7 @@ class Content(msgspec.Struct):
     version: str = VERSION
 
 
-class Together:
+class AdoptionGroup:
     """The containers of one job, which are adopted together.
 
     Attributes:
@@ -90,7 +90,7 @@ class Together:
         return len(self._ended) == len(self._turns)
 
 
-class Found(msgspec.Struct):
+class Inheritance(msgspec.Struct):
     """What a supervisor has left for a container, or for a job.
 
     Attributes:
@@ -105,9 +105,9 @@ class Found(msgspec.Struct):
     container: str
     facts: dict[str, Any]
     fds: dict[str, int]
-    job: "Found | None" = None
-    programs: "list[Found]" = msgspec.field(default_factory=list)
-    together: Together = msgspec.field(default_factory=Together)
+    job: "Inheritance | None" = None
+    programs: "list[Inheritance]" = msgspec.field(default_factory=list)
+    together: AdoptionGroup = msgspec.field(default_factory=AdoptionGroup)
 
     @property
     def is_of_job(self) -> bool:
@@ -136,7 +136,7 @@ class Found(msgspec.Struct):
             self.programs.pop().close()
 
 
-def find(line: Line) -> list[Found]:
+def find(line: Line) -> list[Inheritance]:
     """Ask a keeper for what a dead supervisor has left; it holds that further.
 
     Args:
@@ -146,7 +146,7 @@ def find(line: Line) -> list[Found]:
         StateError: It was a newer scrun's.
         OSError: We are out of descriptors, or the keeper is gone.
     """
-    found: dict[str, Found] = {}
+    found: dict[str, Inheritance] = {}
     versions: set[str] = set()
     try:
         raise_open_files()
@@ -170,7 +170,7 @@ def find(line: Line) -> list[Found]:
     return _without_programs(found)
 
 
-def _receive(sock: socket.socket, versions: set[str]) -> Found | None:
+def _receive(sock: socket.socket, versions: set[str]) -> Inheritance | None:
     """Receive one of what is left; None if that was all.
 
     Raises:
@@ -185,16 +185,16 @@ def _receive(sock: socket.socket, versions: set[str]) -> Found | None:
         name, text, names = message.split(b"\0")
         if not name:
             return None
-        content = msgspec.json.decode(text, type=Content)
+        content = msgspec.json.decode(text, type=DepositContent)
         versions.add(content.version)
         by_name = dict(zip(names.decode().split(), fds, strict=True))
-        return Found(name.decode(), content.facts, by_name)
+        return Inheritance(name.decode(), content.facts, by_name)
     except BaseException:
         close_all(fds)
         raise
 
 
-def _without_programs(found: Mapping[str, Found]) -> list[Found]:
+def _without_programs(found: Mapping[str, Inheritance]) -> list[Inheritance]:
     """Give the programs of `exec` to their containers; a program has no life without one."""
     whole = []
     for left in found.values():

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from scrun.supervisor.children.lasting import Gate, open_gate
+from scrun.supervisor.children.persistent import Gate, open_gate
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_stays")
 

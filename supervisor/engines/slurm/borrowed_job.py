@@ -12,28 +12,28 @@ import trio
 
 from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.core.deposits import JOB
-from scrun.supervisor.core.left import Found
+from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.lender import Lender
 from scrun.supervisor.core.nurseries import unwrapped
-from scrun.supervisor.engines.slurm.allocation import Held
+from scrun.supervisor.engines.slurm.allocation import Allocation
 from scrun.supervisor.engines.slurm.job_state import JobState
 
-HoldAgain = Callable[[JobRequest, Found], AbstractAsyncContextManager[Held]]
+HoldAgain = Callable[[JobRequest, Inheritance], AbstractAsyncContextManager[Allocation]]
 """Holds a job by what another supervisor has left for it."""
 
 LOAN = f"{JOB}loan"
 """The name of the connection to the lender in a deposit."""
 
 
-def is_lent(found: Found) -> bool:
+def is_lent(found: Inheritance) -> bool:
     """Tell whether the one that has died had borrowed a job."""
     return LOAN in found.fds
 
 
 @asynccontextmanager
 async def lent(
-    request: JobRequest, found: Found, lender: Lender, hold: HoldAgain
-) -> AsyncIterator[Held]:
+    request: JobRequest, found: Inheritance, lender: Lender, hold: HoldAgain
+) -> AsyncIterator[Allocation]:
     """Have a job that is lent to us.
 
     Args:
@@ -55,7 +55,7 @@ async def lent(
                     await over.wait()
 
         try:
-            yield Held(facts["job"], facts["environment"], state)
+            yield Allocation(facts["job"], facts["environment"], state)
         finally:
             over.set()
             request.job_deposit.drop(JOB)
@@ -64,7 +64,9 @@ async def lent(
 
 
 @asynccontextmanager
-async def lent_again(request: JobRequest, found: Found, hold: HoldAgain) -> AsyncIterator[Held]:
+async def lent_again(
+    request: JobRequest, found: Inheritance, hold: HoldAgain
+) -> AsyncIterator[Allocation]:
     """Have a job that was lent to a supervisor that has died. It is given back to Slurm then.
 
     Args:

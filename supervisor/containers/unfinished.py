@@ -20,12 +20,12 @@ from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.engine import Engine, Job
 from scrun.supervisor.contracts.stager import Leftover
 from scrun.supervisor.core.deposits import Deposit
-from scrun.supervisor.core.left import Found
+from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.plugins.choose_stager import Stagers
 from scrun.supervisor.scripts.spank.stack import Stack
 
 
-class UnmadeContainer(InheritedContainer):
+class UnfinishedContainer(InheritedContainer):
     """See the module."""
 
     def __init__(
@@ -36,8 +36,8 @@ class UnmadeContainer(InheritedContainer):
         stagers: Stagers,
         ledger: Ledger,
         pods: Pods,
-        found: Found,
-        left: Sequence[tuple[Found, Deposit]],
+        found: Inheritance,
+        left: Sequence[tuple[Inheritance, Deposit]],
     ) -> None:
         """See `InheritedContainer`."""
         super().__init__(create_request, bundle, engine, stagers, ledger, pods, found, left)

@@ -12,7 +12,7 @@ from scrun.supervisor.engines.slurm.job_shim import JobShim
 from scrun.supervisor.log.journal import Journal
 
 
-class KeptShim:
+class WarmShim:
     """The one shim of a job that has one container at a time.
 
     To start it takes most of a short container's time, so it waits together with its job.

@@ -11,14 +11,14 @@ from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.adoption import AdoptedJob
 from scrun.supervisor.contracts.engine import Session
 from scrun.supervisor.core.deposits import Deposit
-from scrun.supervisor.core.left import Found
+from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.log.journal import Journal
 
 
-class LeftSession(LiveSession):
+class InheritedSession(LiveSession):
     """See the module."""
 
-    def __init__(self, found: Found, journal: Journal, deposit: Deposit) -> None:
+    def __init__(self, found: Inheritance, journal: Journal, deposit: Deposit) -> None:
         """Take it over.
 
         Args:
@@ -43,7 +43,7 @@ class LeftSession(LiveSession):
         await self._forward_signals(session, nursery)
 
 
-async def tell(found: Found, ending: Ending) -> None:
+async def tell(found: Inheritance, ending: Ending) -> None:
     """Tell the anchor of a program that a dead supervisor has left how that has ended."""
     anchor = Anchor(found.take(ANCHOR))
     anchor.end(ending.status)

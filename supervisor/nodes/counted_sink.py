@@ -17,7 +17,7 @@ from collections.abc import Callable
 import trio
 
 from scrun.supervisor.nodes.files import RegularFile, gone
-from scrun.supervisor.nodes.movable import Movable, left_in, new_pipe
+from scrun.supervisor.nodes.splicing import SplicedPipe, left_in, new_pipe
 
 _SIZE = 1 << 16
 
@@ -81,7 +81,7 @@ class Count:
         os.close(self.fd)
 
 
-class ExactPipe:
+class CountedPipe:
     """A pipe that is written exactly (see `supervisor.nodes.ends.Sink`).
 
     Attributes:
@@ -90,7 +90,7 @@ class ExactPipe:
 
     def __init__(
         self,
-        plain: Movable,
+        plain: SplicedPipe,
         hold: Hold,
         count: Count | None = None,
         pipe: int = -1,
@@ -193,7 +193,7 @@ class ExactPipe:
             await trio.lowlevel.wait_writable(self._fd)
 
 
-class ExactFile:
+class CountedFile:
     """A regular file that is written exactly, unless others write to it at the same time.
 
     Attributes:
@@ -203,7 +203,7 @@ class ExactFile:
     pending = False
 
     def __init__(self, file: RegularFile, hold: Hold, count: Count | None = None) -> None:
-        """See `ExactPipe`."""
+        """See `CountedPipe`."""
         self.plain = self._file = file
         self._hold = hold
         self._count = count

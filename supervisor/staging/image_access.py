@@ -68,7 +68,7 @@ class Images(msgspec.Struct, frozen=True):
     discard: Callable[[str], None] = remove_tree
 
 
-class KeptImages:
+class ImageAccess:
     """The store of images, as one container uses it.
 
     Attributes:

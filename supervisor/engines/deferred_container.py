@@ -12,10 +12,10 @@ from typing import Protocol
 import trio
 
 from scrun.model.states import Ending
-from scrun.supervisor.children.lasting import STDIO
+from scrun.supervisor.children.persistent import STDIO
 from scrun.supervisor.contracts.engine import Step
 from scrun.supervisor.core.deposits import Deposit
-from scrun.supervisor.core.left import Found
+from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.engines.watched import ResumedProcess
 
@@ -28,7 +28,7 @@ def hold_step(deposit: Deposit, step: Step) -> None:
     deposit.hold(stdio, late={name: getattr(step, name) for name in _OF_STEP})
 
 
-def is_late(found: Found) -> bool:
+def is_deferred(found: Inheritance) -> bool:
     """Tell whether a container is created only when it runs."""
     return "late" in found.facts
 
@@ -41,12 +41,12 @@ class GoesOn(Protocol):
         ...
 
 
-class LateContainer:
+class DeferredContainer:
     """A container of another supervisor's, which has died."""
 
     def __init__(
         self,
-        found: Found,
+        found: Inheritance,
         deposit: Deposit,
         run: Callable[[Step], Awaitable[Ending]],
         go_on: GoesOn | None,

@@ -11,9 +11,9 @@ import os
 
 import trio
 
-from scrun.supervisor.nodes.exact import Count, Hold
+from scrun.supervisor.nodes.counted_sink import Count, Hold
 from scrun.supervisor.nodes.files import RegularFile
-from scrun.supervisor.nodes.movable import Movable, left_in, new_pipe
+from scrun.supervisor.nodes.splicing import SplicedPipe, left_in, new_pipe
 from scrun.supervisor.shim.frames import WINDOW
 
 PIPE, RING = "pipe", "ring"
@@ -50,7 +50,7 @@ class Ring(Count):
         return self.memory[start : min(start + most, self._size)]
 
 
-class ExactSource:
+class CountedSource:
     """Input that is read exactly (see `supervisor.nodes.ends.Source`).
 
     Attributes:
@@ -59,7 +59,7 @@ class ExactSource:
 
     def __init__(
         self,
-        plain: Movable | RegularFile | None,
+        plain: SplicedPipe | RegularFile | None,
         hold: Hold,
         ring: Ring | None = None,
         pipe: int = -1,
@@ -128,7 +128,7 @@ class ExactSource:
         """Make what is needed for the first byte; many a container never gets one."""
         if self.plain is None:
             return False
-        if isinstance(self.plain, Movable):
+        if isinstance(self.plain, SplicedPipe):
             await trio.lowlevel.wait_readable(self.plain.fd)
             self._pipe = new_pipe()
         self._ring = Ring(None, self._size)

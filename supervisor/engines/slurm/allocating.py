@@ -9,17 +9,17 @@ from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanag
 import trio
 
 from scrun.core.errors import AllocationRefused
+from scrun.supervisor.children.foreign import foreign_process
 from scrun.supervisor.children.processes import Child, child
 from scrun.supervisor.children.pumps import messages, received
-from scrun.supervisor.children.strangers import stranger
 from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.core.deposits import JOB, STEP
-from scrun.supervisor.core.left import Found
+from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.engines.slurm.allocation import (
     LAST_BREATH,
     Allocation,
     AllocationRequest,
-    Held,
+    SallocConversation,
 )
 from scrun.supervisor.engines.slurm.pending import Queue
 from scrun.supervisor.engines.slurm.tools import Tools, lean
@@ -38,7 +38,7 @@ _LINE, _SALLOC, _SAID = f"{JOB}line", f"{JOB}salloc", f"{JOB}salloc_said"
 @asynccontextmanager
 async def allocated(
     tools: Tools, queue: Queue, request: JobRequest, salloc_request: AllocationRequest
-) -> AsyncIterator[Held]:
+) -> AsyncIterator[Allocation]:
     """Allocate a job and hold it.
 
     Args:
@@ -50,7 +50,7 @@ async def allocated(
     Raises:
         AllocationRefused: Slurm gave no job; with its reason.
     """
-    allocation = Allocation(tools, request)
+    allocation = SallocConversation(tools, request)
     ours, theirs = socket.socketpair()
     command = ["/bin/sh", "-c", _IN_DIRECTORY, salloc_request.directory, tools.salloc]
     # with -v it reports that the job is suspended
@@ -58,7 +58,7 @@ async def allocated(
     line = trio.socket.from_stdlib_socket(ours)
     began = time.time()
     salloc: Child | None = None
-    held: Held | None = None
+    held: Allocation | None = None
 
     def hold(said: int) -> None:
         request.job_deposit.hold({_SAID: said})
@@ -94,8 +94,8 @@ def held_again(
     queue: Queue,
     request: JobRequest,
     salloc_request: AllocationRequest,
-    found: Found,
-) -> AbstractAsyncContextManager[Held]:
+    found: Inheritance,
+) -> AbstractAsyncContextManager[Allocation]:
     """Have a job that another supervisor has had, which has died; the caller's own as it is.
 
     Args:
@@ -110,12 +110,12 @@ def held_again(
     """
     if is_own(found):
         return _taken_over(tools, queue, request, salloc_request, found)
-    held = Held(found.facts["job"], found.facts["environment"])
+    held = Allocation(found.facts["job"], found.facts["environment"])
     request.on_job_id(held.job_id, False)
     return nullcontext(held)
 
 
-def is_own(found: Found) -> bool:
+def is_own(found: Inheritance) -> bool:
     """Tell whether a job is one that we hold, and not the caller's own."""
     return _LINE in found.fds
 
@@ -126,18 +126,18 @@ async def _taken_over(
     queue: Queue,
     request: JobRequest,
     salloc_request: AllocationRequest,
-    found: Found,
-) -> AsyncIterator[Held]:
+    found: Inheritance,
+) -> AsyncIterator[Allocation]:
     """Hold a job, or wait for it, as another supervisor has done; see `held_again`."""
-    allocation, facts = Allocation(tools, request), found.facts
+    allocation, facts = SallocConversation(tools, request), found.facts
     line = trio.socket.from_stdlib_socket(socket.socket(fileno=found.take(_LINE)))
     salloc: Child | None = None
-    held: Held | None = None
+    held: Allocation | None = None
     try:
         with line:
             async with (
                 received(found.take(_SAID), allocation.feed),
-                stranger(
+                foreign_process(
                     facts["salloc"], found.take(_SALLOC), "salloc", grace=LAST_BREATH
                 ) as salloc,
             ):
@@ -157,8 +157,8 @@ async def _taken_over(
 
 @asynccontextmanager
 async def held_anew(
-    hold: AbstractAsyncContextManager[Held], request: JobRequest, found: Found
-) -> AsyncIterator[Held]:
+    hold: AbstractAsyncContextManager[Allocation], request: JobRequest, found: Inheritance
+) -> AsyncIterator[Allocation]:
     """Have a job in which another supervisor has made no container, without the step it began.
 
     Args:
@@ -177,7 +177,7 @@ async def held_anew(
         yield held
 
 
-async def _end_step(found: Found) -> None:
+async def _end_step(found: Inheritance) -> None:
     """End the step of a shim that another supervisor has started, if there is one."""
     left = {name: found.take(name) for name in [*found.fds] if name.startswith(STEP)}
     srun = left.pop(f"{STEP}srun", None)
@@ -189,6 +189,8 @@ async def _end_step(found: Found) -> None:
             else:
                 os.close(fd)
         if srun is not None:
-            async with stranger(found.facts["srun"], srun, "srun", grace=LAST_BREATH) as step:
+            async with foreign_process(
+                found.facts["srun"], srun, "srun", grace=LAST_BREATH
+            ) as step:
                 with trio.move_on_after(_STEP_ENDS):
                     await step.wait()

@@ -13,15 +13,19 @@ from pathlib import Path
 import pytest
 
 from scrun.supervisor.children.processes import ChildEnv
+from scrun.supervisor.nodes.counted_sink import CountedPipe
 from scrun.supervisor.nodes.ends import open_again
-from scrun.supervisor.nodes.exact import ExactPipe
 from scrun.supervisor.nodes.files import Gone
-from scrun.supervisor.nodes.lasting import Keeping, LastingEnds, ResumedEnds
+from scrun.supervisor.nodes.restartable_streams import (
+    Deposited,
+    RestartableStreams,
+    ResumedStreams,
+)
 
 ENV = ChildEnv({})
 
 
-class Kept(Keeping):
+class Kept(Deposited):
     """Keeps descriptors in this process."""
 
     def __init__(self) -> None:
@@ -44,9 +48,9 @@ DATA = b"".join(b"%07d\n" % number for number in range(200_000))
 
 def write_on(kept: Kept, done: int) -> None:
     """Write the rest of DATA, in a process that may be killed."""
-    ends = ResumedEnds(dict(kept.fds), kept)
+    ends = ResumedStreams(dict(kept.fds), kept)
     sink = ends._sinks["stdout"]
-    assert isinstance(sink, ExactPipe)
+    assert isinstance(sink, CountedPipe)
     rest = memoryview(DATA)[ends.written["stdout"] :]
     while rest or sink.pending:
         count = sink.try_write(rest[:100_000])
@@ -70,7 +74,7 @@ def test_each_byte_once(dice: random.Random, kind: str) -> None:
         writable = open_again(own, os.O_WRONLY)
         os.close(own)
     kept = Kept()
-    first = ResumedEnds({"stdout": os.dup(writable)}, kept)
+    first = ResumedStreams({"stdout": os.dup(writable)}, kept)
     sink = first._sinks["stdout"]
     assert sink.try_write(memoryview(DATA)[:100]) == 100
     os.close(writable)
@@ -110,12 +114,12 @@ async def test_a_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     kept = Kept()
     with path.open("wb") as file:
-        ends = LastingEnds((0, file.fileno(), 2), ENV, kept)
+        ends = RestartableStreams((0, file.fileno(), 2), ENV, kept)
         async with ends.sink("stdout") as sink:
             assert await sink.write(memoryview(b"hello ")) == 6
             others = {name: os.dup(fd) for name, fd in kept.fds.items()}
     successor = Kept()
-    resumed = ResumedEnds(others, successor)
+    resumed = ResumedStreams(others, successor)
     assert resumed.written == {"stdout": 6}
     async with resumed.sink("stdout") as sink:
         await sink.write(memoryview(b"world"))
@@ -126,7 +130,7 @@ async def test_a_file(tmp_path: Path) -> None:
 async def test_what_is_neither_is_not_kept() -> None:
     kept = Kept()
     device = os.open("/dev/full", os.O_WRONLY)
-    async with LastingEnds((0, device, 2), ENV, kept).sink("stdout"):
+    async with RestartableStreams((0, device, 2), ENV, kept).sink("stdout"):
         assert "cannot be handed over" in kept.why
         assert not kept.fds
     os.close(device)
@@ -137,13 +141,13 @@ def test_who_was_about_to_write_has_not_written() -> None:
     for written in (0, 5):
         readable, writable = os.pipe()
         kept = Kept()
-        sink = ResumedEnds({"stdout": writable}, kept)._sinks["stdout"]
-        assert isinstance(sink, ExactPipe)
+        sink = ResumedStreams({"stdout": writable}, kept)._sinks["stdout"]
+        assert isinstance(sink, CountedPipe)
         sink.try_write(memoryview(b"abc"))
         assert sink._count is not None
         sink._count.begin(5)
         os.write(sink._pipe, b"12345"[:written])
-        assert ResumedEnds(dict(kept.fds), Kept()).written == {"stdout": 3 + written}
+        assert ResumedStreams(dict(kept.fds), Kept()).written == {"stdout": 3 + written}
         os.close(readable)
 
 
@@ -151,21 +155,21 @@ def test_who_was_about_to_write_has_not_written() -> None:
 async def test_a_file_tells_by_its_offset(tmp_path: Path, written: int) -> None:
     kept = Kept()
     with (tmp_path / "file").open("wb") as file:
-        ends = LastingEnds((0, file.fileno(), 2), ENV, kept)
+        ends = RestartableStreams((0, file.fileno(), 2), ENV, kept)
         async with ends.sink("stdout") as sink:
             await sink.write(memoryview(b"abc"))
             count = sink._count  # type: ignore[attr-defined]
             count.begin(4, 3)
             os.write(file.fileno(), b"1234"[:written])
             others = {name: os.dup(fd) for name, fd in kept.fds.items()}
-            assert ResumedEnds(others, Kept()).written == {"stdout": 3 + written}
+            assert ResumedStreams(others, Kept()).written == {"stdout": 3 + written}
 
 
 async def test_a_terminal_that_was_hung_up() -> None:
     """splice(2) says of it what it says of devices to which nothing can be moved."""
     ours, theirs = os.openpty()
     kept = Kept()
-    ends = LastingEnds((theirs, theirs, theirs), ENV, kept)
+    ends = RestartableStreams((theirs, theirs, theirs), ENV, kept)
     async with ends.sink("terminal") as sink, ends.source() as source:
         assert sink.try_write(memoryview(b"abc")) == 3
         os.close(ours)

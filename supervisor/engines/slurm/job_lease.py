@@ -7,17 +7,17 @@ import msgspec
 
 from scrun.model.states import Ending
 from scrun.supervisor.contracts.engine import JobRequest
-from scrun.supervisor.core.left import Found
-from scrun.supervisor.engines.slurm.allocation import Held
+from scrun.supervisor.core.inheritance import Inheritance
+from scrun.supervisor.engines.slurm.allocation import Allocation
+from scrun.supervisor.engines.slurm.borrowed_job import LOAN, HoldAgain, lent
 from scrun.supervisor.engines.slurm.job import SlurmJob
 from scrun.supervisor.engines.slurm.job_shim import JobShim
-from scrun.supervisor.engines.slurm.kept_shim import KeptShim
-from scrun.supervisor.engines.slurm.lent import LOAN, HoldAgain, lent
 from scrun.supervisor.engines.slurm.needs import Needs
 from scrun.supervisor.engines.slurm.tools import Tools, of_a_container
+from scrun.supervisor.engines.slurm.warm_shim import WarmShim
 
 
-class Loan:
+class JobLease:
     """A job, for one container.
 
     Attributes:
@@ -25,7 +25,7 @@ class Loan:
         use: What the container does in it, once that is known.
     """
 
-    def __init__(self, held: Held, shims: KeptShim | None = None) -> None:
+    def __init__(self, held: Allocation, shims: WarmShim | None = None) -> None:
         """Begin without a use.
 
         Args:
@@ -45,7 +45,7 @@ class Loan:
         return self.use is not None and self.use.sound and request.reusable()
 
 
-class LoanRequest(msgspec.Struct, frozen=True):
+class JobLeaseRequest(msgspec.Struct, frozen=True):
     """What one supervisor asks of another: a job of the same cluster."""
 
     tools: Tools
@@ -55,7 +55,7 @@ class LoanRequest(msgspec.Struct, frozen=True):
 @asynccontextmanager
 async def borrowed_job(
     request: JobRequest, tools: Tools, needs: Needs, hold: HoldAgain
-) -> AsyncIterator[Loan | None]:
+) -> AsyncIterator[JobLease | None]:
     """Hold a job that another supervisor keeps; None if there is none.
 
     Args:
@@ -64,7 +64,7 @@ async def borrowed_job(
         needs: What the container asks for.
         hold: See `lent`.
     """
-    loan_request = msgspec.json.encode(LoanRequest(tools, needs))
+    loan_request = msgspec.json.encode(JobLeaseRequest(tools, needs))
     async with (request.borrow or _no_others)(loan_request, request.on_lost) as borrowed:
         if borrowed is None:
             yield None
@@ -72,11 +72,11 @@ async def borrowed_job(
         lender = borrowed.lender
         assert lender is not None
         tell(request, borrowed.job_id)
-        held = with_own(Held(borrowed.job_id, dict(borrowed.environment)), request)
+        held = with_own(Allocation(borrowed.job_id, dict(borrowed.environment)), request)
         facts = {**borrowed.facts, "job": held.job_id, "environment": held.environment}
         request.job_deposit.hold({**borrowed.fds, LOAN: lender.sock.fileno()}, **facts)
-        async with lent(request, Found("", facts, borrowed.fds), lender, hold) as held:
-            loan = Loan(held)
+        async with lent(request, Inheritance("", facts, borrowed.fds), lender, hold) as held:
+            loan = JobLease(held)
             try:
                 yield loan
             finally:
@@ -93,7 +93,7 @@ def tell(request: JobRequest, job_id: str) -> None:
     request.journal.write("info", f"job {job_id} has waited for this container")
 
 
-def with_own(held: Held, request: JobRequest) -> Held:
+def with_own(held: Allocation, request: JobRequest) -> Allocation:
     """Return a job with the variables that are of a container's own."""
     theirs = {"SLURM_SUBMIT_DIR": request.directory, "SLURM_CONTAINER_ID": request.container}
     own = {name: theirs[name] for name in of_a_container(held.environment)}

@@ -7,11 +7,11 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import Protocol
 
 from scrun.supervisor.children.processes import ChildEnv
+from scrun.supervisor.nodes.counted_sink import Count, CountedFile, CountedPipe, Hold
+from scrun.supervisor.nodes.counted_source import PIPE, RING, CountedSource, Ring
 from scrun.supervisor.nodes.ends import Sink, Source, sink, source
-from scrun.supervisor.nodes.exact import Count, ExactFile, ExactPipe, Hold
-from scrun.supervisor.nodes.exact_source import PIPE, RING, ExactSource, Ring
 from scrun.supervisor.nodes.files import RegularFile
-from scrun.supervisor.nodes.movable import Movable, movable
+from scrun.supervisor.nodes.splicing import SplicedPipe, spliced_pipe
 
 _STANDARD = ("stdin", "stdout", "stderr")
 _OUTPUTS = ("stdout", "stderr", "terminal")
@@ -25,7 +25,7 @@ STREAMS = (*_OUTPUTS, _INPUT)
 """Begin the names of the descriptors that are kept of streams."""
 
 
-class Keeping(Protocol):
+class Deposited(Protocol):
     """What keeps descriptors for a successor (`supervisor.core.deposits.Deposit`)."""
 
     def hold(self, fds: Mapping[str, int]) -> None:
@@ -41,10 +41,12 @@ class Keeping(Protocol):
         ...
 
 
-class LastingEnds:
+class RestartableStreams:
     """The descriptors of a container's caller (see `supervisor.nodes.streams.Ends`)."""
 
-    def __init__(self, stdio: tuple[int, int, int], child_env: ChildEnv, keeping: Keeping) -> None:
+    def __init__(
+        self, stdio: tuple[int, int, int], child_env: ChildEnv, keeping: Deposited
+    ) -> None:
         """Use them as long as streams are carried.
 
         Args:
@@ -56,18 +58,18 @@ class LastingEnds:
 
     def source(self) -> AbstractAsyncContextManager[Source]:
         """Open the standard input."""
-        return exact_source(self._stdio[0], self._child_env, self._keeping)
+        return counted_source(self._stdio[0], self._child_env, self._keeping)
 
     def sink(self, name: str) -> AbstractAsyncContextManager[Sink]:
         """Open an output."""
         fd = self._stdio[_STANDARD.index(name) if name in _STANDARD else 0]
-        return exact_sink(name, fd, self._child_env, self._keeping)
+        return counted_sink(name, fd, self._child_env, self._keeping)
 
 
-class ResumedEnds:
+class ResumedStreams:
     """The streams that a supervisor has left which has died."""
 
-    def __init__(self, fds: dict[str, int], keeping: Keeping) -> None:
+    def __init__(self, fds: dict[str, int], keeping: Deposited) -> None:
         """Take them over.
 
         Args:
@@ -137,7 +139,9 @@ class ResumedEnds:
 
 
 @asynccontextmanager
-async def exact_source(fd: int, child_env: ChildEnv, keeping: Keeping) -> AsyncIterator[Source]:
+async def counted_source(
+    fd: int, child_env: ChildEnv, keeping: Deposited
+) -> AsyncIterator[Source]:
     """Open a caller's descriptor for reading, so that a successor can go on exactly.
 
     Where that is not possible, nothing is kept. What was read is kept longer: it may not have
@@ -149,7 +153,7 @@ async def exact_source(fd: int, child_env: ChildEnv, keeping: Keeping) -> AsyncI
         keeping: Keeps what a successor needs.
     """
     async with AsyncExitStack() as stack:
-        plain: Movable | RegularFile | None = await movable(fd, os.O_RDONLY)
+        plain: SplicedPipe | RegularFile | None = await spliced_pipe(fd, os.O_RDONLY)
         if plain is not None:
             stack.callback(plain.close)
         else:
@@ -160,7 +164,7 @@ async def exact_source(fd: int, child_env: ChildEnv, keeping: Keeping) -> AsyncI
                 return
             plain = other
         keeping.hold({_INPUT + _PLAIN: plain.fd})
-        exact = ExactSource(plain, _holding(_INPUT, keeping))
+        exact = CountedSource(plain, _holding(_INPUT, keeping))
         try:
             yield exact
         finally:
@@ -169,8 +173,8 @@ async def exact_source(fd: int, child_env: ChildEnv, keeping: Keeping) -> AsyncI
 
 
 @asynccontextmanager
-async def exact_sink(
-    name: str, fd: int, child_env: ChildEnv, keeping: Keeping
+async def counted_sink(
+    name: str, fd: int, child_env: ChildEnv, keeping: Deposited
 ) -> AsyncIterator[Sink]:
     """Open a caller's descriptor for writing, so that a successor can go on exactly.
 
@@ -183,7 +187,7 @@ async def exact_sink(
         keeping: Keeps what a successor needs, as long as the block runs.
     """
     async with AsyncExitStack() as stack:
-        plain: Movable | RegularFile | None = await movable(fd, os.O_WRONLY)
+        plain: SplicedPipe | RegularFile | None = await spliced_pipe(fd, os.O_WRONLY)
         if plain is not None:
             stack.callback(plain.close)
         else:
@@ -202,28 +206,28 @@ async def exact_sink(
             exact.close()
 
 
-def _revived_source(fds: Mapping[str, int], keeping: Keeping) -> ExactSource:
+def _revived_source(fds: Mapping[str, int], keeping: Deposited) -> CountedSource:
     left = {name.removeprefix(_INPUT): fd for name, fd in fds.items()}
     ring = Ring(left[RING]) if RING in left else None
     plain = _plain(left[_PLAIN]) if _PLAIN in left else None
-    return ExactSource(plain, _holding(_INPUT, keeping), ring, left.get(PIPE, -1))
+    return CountedSource(plain, _holding(_INPUT, keeping), ring, left.get(PIPE, -1))
 
 
-def _holding(beginning: str, keeping: Keeping) -> Hold:
+def _holding(beginning: str, keeping: Deposited) -> Hold:
     """Return what keeps descriptors by names that begin so."""
     return lambda fds: keeping.hold({beginning + name: fd for name, fd in fds.items()})
 
 
 def _exact(
-    name: str, plain: Movable | RegularFile, keeping: Keeping, fds: Mapping[str, int]
-) -> ExactPipe | ExactFile:
+    name: str, plain: SplicedPipe | RegularFile, keeping: Deposited, fds: Mapping[str, int]
+) -> CountedPipe | CountedFile:
     count = Count(fds[f"{name}.count"]) if f"{name}.count" in fds else None
     hold = _holding(f"{name}.", keeping)
     if isinstance(plain, RegularFile):
-        return ExactFile(plain, hold, count)
-    return ExactPipe(plain, hold, count, fds.get(f"{name}.pipe", -1))
+        return CountedFile(plain, hold, count)
+    return CountedPipe(plain, hold, count, fds.get(f"{name}.pipe", -1))
 
 
-def _plain(fd: int) -> Movable | RegularFile:
+def _plain(fd: int) -> SplicedPipe | RegularFile:
     """Return what was held, which is ours now."""
-    return RegularFile(fd) if stat.S_ISREG(os.fstat(fd).st_mode) else Movable(fd)
+    return RegularFile(fd) if stat.S_ISREG(os.fstat(fd).st_mode) else SplicedPipe(fd)

@@ -13,10 +13,10 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 import msgspec
 
 from scrun.supervisor.children.cancellers import canceller, dismiss
+from scrun.supervisor.children.foreign import ForeignProcess, foreign_process
 from scrun.supervisor.children.processes import Child, ChildEnv, child
-from scrun.supervisor.children.strangers import Stranger, stranger
 from scrun.supervisor.core.deposits import STEP, Deposit
-from scrun.supervisor.core.left import Found
+from scrun.supervisor.core.inheritance import Inheritance
 
 STDIO = f"{STEP}stdio."
 """Begins the names of the standard streams that a child will have: they go when it has them."""
@@ -64,7 +64,7 @@ def open_gate(fd: int) -> None:
 
 
 @asynccontextmanager
-async def lasting_child(
+async def persistent_child(
     argv: Sequence[str],
     child_env: ChildEnv,
     deposit: Deposit | None,
@@ -139,8 +139,10 @@ async def _leash(pid: int, child_env: ChildEnv, deposit: Deposit) -> AsyncIterat
 
 
 @asynccontextmanager
-async def lasted(found: Found, name: str, *, grace: float) -> AsyncIterator[Stranger]:
-    """Have a child that another supervisor has begun so; see `lasting_child`."""
+async def inherited_child(
+    found: Inheritance, name: str, *, grace: float
+) -> AsyncIterator[ForeignProcess]:
+    """Have a child that another supervisor has begun so; see `persistent_child`."""
     if _GATE in found.fds:
         gate = found.take(_GATE)
         open_gate(gate)
@@ -148,7 +150,7 @@ async def lasted(found: Found, name: str, *, grace: float) -> AsyncIterator[Stra
     pidfd = found.take(f"{STEP}{name}")
     leash = found.take(_LEASH) if _LEASH in found.fds else -1
     try:
-        async with stranger(found.facts[name], pidfd, name, grace=grace) as running:
+        async with foreign_process(found.facts[name], pidfd, name, grace=grace) as running:
             yield running
     finally:
         if leash >= 0:

@@ -23,7 +23,7 @@ ALL = ".wh..wh..opq"
 """The name that says that all is."""
 
 
-class Marks(msgspec.Struct, frozen=True):
+class Whiteouts(msgspec.Struct, frozen=True):
     """Those of one difference.
 
     Attributes:

@@ -19,9 +19,13 @@ import pytest
 import trio
 
 from scrun.supervisor.children.processes import ChildEnv
-from scrun.supervisor.nodes.exact_source import PIPE, RING, ExactSource, Ring
+from scrun.supervisor.nodes.counted_source import PIPE, RING, CountedSource, Ring
 from scrun.supervisor.nodes.files import RegularFile
-from scrun.supervisor.nodes.lasting import Keeping, LastingEnds, ResumedEnds
+from scrun.supervisor.nodes.restartable_streams import (
+    Deposited,
+    RestartableStreams,
+    ResumedStreams,
+)
 from scrun.supervisor.shim.frames import WINDOW
 
 ENV = ChildEnv({})
@@ -29,7 +33,7 @@ DATA = b"".join(b"%07d\n" % number for number in range(300_000))
 Kind = Literal["pipe", "terminal", "socket", "file"]
 
 
-class Kept(Keeping):
+class Kept(Deposited):
     """Keeps descriptors in this process."""
 
     def __init__(self) -> None:
@@ -81,8 +85,8 @@ def write_all(to: int, size: int) -> int:
 
 async def read_on(kept: Kept, at: int, to: int) -> None:
     """Be a supervisor: give away what is read, with the number of its first byte."""
-    async with ResumedEnds(kept.copies(), kept).source() as source:
-        assert isinstance(source, ExactSource)
+    async with ResumedStreams(kept.copies(), kept).source() as source:
+        assert isinstance(source, CountedSource)
         source.go_to(at)
         room = memoryview(bytearray(WINDOW // 8))
         while count := await source.read_into(room):
@@ -115,7 +119,7 @@ def test_each_byte_once(kind: Kind, tmp_path: Path, dice: random.Random) -> None
 
     async def begin() -> None:
         """Give away the first bytes, and be killed."""
-        async with LastingEnds((source, 1, 2), ENV, kept).source() as found:
+        async with RestartableStreams((source, 1, 2), ENV, kept).source() as found:
             room = memoryview(bytearray(10))
             assert await found.read_into(room) == 10
             assert bytes(room) == DATA[:10]
@@ -163,8 +167,8 @@ async def test_who_was_about_to_read_has_not_read(read: int) -> None:
     readable, writable = os.pipe()
     kept = Kept()
     os.write(writable, b"abc1234")
-    async with LastingEnds((readable, 1, 2), ENV, kept).source() as source:
-        assert isinstance(source, ExactSource)
+    async with RestartableStreams((readable, 1, 2), ENV, kept).source() as source:
+        assert isinstance(source, CountedSource)
         room = memoryview(bytearray(3))
         assert await source.read_into(room) == 3
         ring = source._ring
@@ -173,8 +177,8 @@ async def test_who_was_about_to_read_has_not_read(read: int) -> None:
         ring.begin(4, 4)
         os.readv(source._pipe, [ring.at(3, read)])
         others = kept.copies()
-    async with ResumedEnds(others, Kept()).source() as successor:
-        assert isinstance(successor, ExactSource)
+    async with ResumedStreams(others, Kept()).source() as successor:
+        assert isinstance(successor, CountedSource)
         successor.go_to(3)
         room = memoryview(bytearray(10))
         assert await successor.read_into(room) == 4
@@ -191,15 +195,15 @@ async def test_what_has_not_arrived_outlives_the_end() -> None:
     os.write(writable, b"abc")
     os.close(writable)
     room = memoryview(bytearray(10))
-    async with LastingEnds((readable, 1, 2), ENV, kept).source() as source:
+    async with RestartableStreams((readable, 1, 2), ENV, kept).source() as source:
         assert await source.read_into(room) == 3
         assert await source.read_into(room) == 0
     os.close(readable)
     assert list(kept.fds) == [f"input.{RING}"]
-    resumed = ResumedEnds(kept.copies(), kept)
+    resumed = ResumedStreams(kept.copies(), kept)
     assert resumed.has_input
     async with resumed.source() as successor:
-        assert isinstance(successor, ExactSource)
+        assert isinstance(successor, CountedSource)
         successor.go_to(1)
         assert await successor.read_into(room) == 2
         assert bytes(room[:2]) == b"bc"
@@ -211,13 +215,13 @@ async def test_what_has_ended_does_not_begin_again(tmp_path: Path) -> None:
     (path := tmp_path / "file").write_bytes(b"abc")
     kept, room = Kept(), memoryview(bytearray(10))
     with RegularFile(os.open(path, os.O_RDONLY)) as file:
-        source = ExactSource(file, kept.hold)
+        source = CountedSource(file, kept.hold)
         assert await source.read_into(room) == 3
         assert await source.read_into(room) == 0
         source.close()
         with path.open("ab") as more:
             more.write(b"more")
-        successor = ExactSource(file, kept.hold, Ring(kept.copies()[RING]))
+        successor = CountedSource(file, kept.hold, Ring(kept.copies()[RING]))
         successor.go_to(1)
         assert await successor.read_into(room) == 2
         assert await successor.read_into(room) == 0
@@ -228,7 +232,7 @@ async def test_what_has_ended_does_not_begin_again(tmp_path: Path) -> None:
 async def test_a_writer_sees_that_nobody_reads() -> None:
     readable, writable = os.pipe()
     kept = Kept()
-    async with LastingEnds((readable, 1, 2), ENV, kept).source() as source:
+    async with RestartableStreams((readable, 1, 2), ENV, kept).source() as source:
         os.close(readable)
         os.write(writable, b"abc")
         assert await source.read_into(memoryview(bytearray(10))) == 3
@@ -243,7 +247,7 @@ async def test_what_cannot_be_moved_is_not_kept() -> None:
     fd, other = (one.detach() for one in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
     os.write(other, b"\0")
     kept = Kept()
-    async with LastingEnds((fd, 1, 2), ENV, kept).source() as source:
+    async with RestartableStreams((fd, 1, 2), ENV, kept).source() as source:
         assert await source.read_into(memoryview(bytearray(1))) == 1
     assert "cannot be handed over" in kept.why
     assert not kept.fds
@@ -261,7 +265,7 @@ async def test_what_knows_no_splice_is_copied(monkeypatch: pytest.MonkeyPatch) -
     tty.setraw(theirs)
     kept = Kept()
     monkeypatch.setattr(os, "splice", refuse)
-    async with LastingEnds((theirs, 1, 2), ENV, kept).source() as source:
+    async with RestartableStreams((theirs, 1, 2), ENV, kept).source() as source:
         for piece in (b"x" * 10, b"y" * 3000):
             os.write(ours, piece)
             room = memoryview(bytearray(5000))

@@ -10,7 +10,7 @@ import trio
 from scrun.supervisor.children.processes import Child
 
 
-class Stranger(Child):
+class ForeignProcess(Child):
     """A process that is no child of ours: its pidfd has come to us, and its status will not.
 
     Attributes:
@@ -48,9 +48,11 @@ class Stranger(Child):
 
 
 @asynccontextmanager
-async def stranger(pid: int, pidfd: int, name: str, *, grace: float) -> AsyncIterator[Stranger]:
+async def foreign_process(
+    pid: int, pidfd: int, name: str, *, grace: float
+) -> AsyncIterator[ForeignProcess]:
     """Have a process for a block; it is ended when the block is left, as by `child`."""
-    running = Stranger(pid, pidfd, name)
+    running = ForeignProcess(pid, pidfd, name)
     try:
         yield running
     finally:

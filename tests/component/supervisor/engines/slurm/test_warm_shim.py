@@ -12,7 +12,7 @@ from scrun.settings.file.load import Log
 from scrun.supervisor.core.deposits import Deposit, PassedOn
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.engines.slurm.job_shim import JobShim
-from scrun.supervisor.engines.slurm.kept_shim import KeptShim
+from scrun.supervisor.engines.slurm.warm_shim import WarmShim
 from scrun.supervisor.log.journal import Journal, Shown
 
 
@@ -46,7 +46,7 @@ def journal() -> Journal:
     return Journal("/dev/null", Log(level="quiet"), "", Shown())
 
 
-async def used(kept: KeptShim, made: Made) -> Made:
+async def used(kept: WarmShim, made: Made) -> Made:
     async with kept.opened(cast(JobShim, made)) as got:
         return cast(Made, got)
 
@@ -55,7 +55,7 @@ async def test_one_for_all_that_are_alike() -> None:
     said: list[str] = []
     async with unwrapped() as nursery:
         messages, deposit = journal(), PassedOn()
-        kept = KeptShim(nursery, messages, deposit)
+        kept = WarmShim(nursery, messages, deposit)
         first = await used(kept, Made(said, "1"))
         assert (first.is_kept, first.journal, first.deposit) == (True, messages, deposit)
         assert await used(kept, Made(said, "2")) is first
@@ -68,7 +68,7 @@ async def test_one_for_all_that_are_alike() -> None:
 async def test_the_old_one_ends_before_another_begins(why: str) -> None:
     said: list[str] = []
     async with unwrapped() as nursery:
-        kept = KeptShim(nursery, journal(), PassedOn())
+        kept = WarmShim(nursery, journal(), PassedOn())
         first = await used(kept, Made(said, "1"))
         first.works = why != "lost"
         await used(kept, Made(said, "2", "limits" if why == "another" else ""))
@@ -79,7 +79,7 @@ async def test_the_old_one_ends_before_another_begins(why: str) -> None:
 async def test_none_begins_while_the_job_is_released() -> None:
     said: list[str] = []
     async with unwrapped() as nursery:
-        kept = KeptShim(nursery, journal(), PassedOn())
+        kept = WarmShim(nursery, journal(), PassedOn())
         nursery.cancel_scope.cancel()
         with trio.CancelScope(shield=True), pytest.raises(EngineError, match="being released"):
             await used(kept, Made(said, "1"))

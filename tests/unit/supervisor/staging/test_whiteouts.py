@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from scrun.supervisor.staging.marks import Marks
+from scrun.supervisor.staging.whiteouts import Whiteouts
 
-KERNELS, FUSES = Marks("user.overlay.opaque"), Marks("user.overlay.opaque", by_fuse=True)
+KERNELS, FUSES = Whiteouts("user.overlay.opaque"), Whiteouts("user.overlay.opaque", by_fuse=True)
 
 
 @pytest.mark.parametrize(
