@@ -21,7 +21,7 @@ from scrun.commands.spec import spec
 from scrun.core.errors import BundleError, StateError
 from scrun.core.trees import remove_tree
 from scrun.images.store import ROOTFS
-from scrun.oci.image import Image, find_image
+from scrun.oci.image import LayoutImage, find_image
 from scrun.pull.conversion import bundle_config
 from scrun.pull.interrupts import Interrupted, interruptible
 from scrun.pull.layout import defaults_of, unpack
@@ -51,7 +51,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     return 0
 
 
-def make(image: Image, target: str, limit: int = 0, *, terminal: bool) -> None:
+def make(image: LayoutImage, target: str, limit: int = 0, *, terminal: bool) -> None:
     """Make a bundle.
 
     Args:

@@ -20,7 +20,7 @@ DEPTH = 255
 """The most directories that a path goes through: each is an open descriptor for a while."""
 
 
-class Step(NamedTuple):
+class PathStep(NamedTuple):
     """A step of a way.
 
     Attributes:
@@ -44,7 +44,7 @@ def open_inside(root: int, path: bytes) -> int:
     Raises:
         OSError: It does not exist, or the way there is too long.
     """
-    way = [Step("", os.dup(root))]
+    way = [PathStep("", os.dup(root))]
     try:
         walk(way, os.fsdecode(path), _enter)
         return way.pop().fd
@@ -53,7 +53,10 @@ def open_inside(root: int, path: bytes) -> int:
 
 
 def walk(
-    way: list[Step], path: str, enter: Callable[[list[Step], str], Step], depth: int = DEPTH
+    way: list[PathStep],
+    path: str,
+    enter: Callable[[list[PathStep], str], PathStep],
+    depth: int = DEPTH,
 ) -> None:
     """Go along a path, symbolic links included, which are those of the root.
 
@@ -90,14 +93,14 @@ def walk(
         todo += target.split("/")[::-1]
 
 
-def go_back(way: list[Step], length: int) -> None:
+def go_back(way: list[PathStep], length: int) -> None:
     """Close all but the first steps."""
     while len(way) > length:
         os.close(way.pop().fd)
 
 
-def _enter(way: list[Step], name: str) -> Step:
-    return Step(name, os.open(name, OPEN_ENTRY, dir_fd=way[-1].fd))
+def _enter(way: list[PathStep], name: str) -> PathStep:
+    return PathStep(name, os.open(name, OPEN_ENTRY, dir_fd=way[-1].fd))
 
 
 def _error(number: int, path: str) -> OSError:

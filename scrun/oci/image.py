@@ -15,7 +15,7 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}  # as Go calls them
 _REMEDY = "`skopeo copy SOURCE oci:DIRECTORY:TAG` makes one"
 
 
-class Image:
+class LayoutImage:
     """One image of a layout.
 
     Attributes:
@@ -35,7 +35,7 @@ class Image:
         return f"{self.layout}:{self.tag}" if self.tag else self.layout
 
 
-def find_image(text: str) -> Image:
+def find_image(text: str) -> LayoutImage:
     """Find the image that `DIRECTORY` or `DIRECTORY:TAG` names.
 
     Without a tag it is the only image, or the one with the tag `latest`.
@@ -64,7 +64,7 @@ def find_image(text: str) -> Image:
         raise BundleError(f"{directory}: there is no image in it; {_REMEDY}")
     if not tag and len(meant) > 1 and not any(is_of_here(each) for each in meant):
         raise BundleError(f"{directory}: which image? {len(meant)} are there, and none has a tag")
-    return Image(layout, tag, of_here(meant) or meant[-1])
+    return LayoutImage(layout, tag, of_here(meant) or meant[-1])
 
 
 def of_here(descriptors: list[dict[str, Any]]) -> dict[str, Any] | None:

@@ -18,7 +18,7 @@ from typing import Self
 
 import msgspec
 
-from scrun.core.inside import OPEN_ENTRY, Step, go_back, walk
+from scrun.core.inside import OPEN_ENTRY, PathStep, go_back, walk
 from scrun.oci.config import Bundle, Mount
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -165,7 +165,7 @@ class _Tree:
             _MissingError: It does not exist.
             _UnclearError: It cannot be examined on this machine.
         """
-        way = [Step("", self.root)]
+        way = [PathStep("", self.root)]
         try:
             self._walk(path, way)
             return os.fstat(way[-1].fd).st_mode, "/".join(step.name for step in way) or "/"
@@ -184,7 +184,7 @@ class _Tree:
             known = os.path.normpath("/".join(["", known, *rest]))
         return tuple(part for part in known.split("/") if part)
 
-    def _walk(self, path: str, way: list[Step]) -> None:
+    def _walk(self, path: str, way: list[PathStep]) -> None:
         """Walk along a path; `way` begins with the root."""
         try:
             walk(way, path, self._enter, _DEPTH)
@@ -193,7 +193,7 @@ class _Tree:
                 raise _UnclearError(f"{path}: too long a way") from None
             raise _MissingError from None
 
-    def _enter(self, way: list[Step], name: str) -> Step:
+    def _enter(self, way: list[PathStep], name: str) -> PathStep:
         """Take one step down, into the last mount there that is not hidden."""
         self.steps_left -= 1
         if self.steps_left < 0:
@@ -206,7 +206,7 @@ class _Tree:
                 if not mount.is_bind:
                     raise _OpaqueError(f"{mount.destination}: is a mount of type {mount.type}")
                 source = os.path.join(self.bundle.path, mount.source)
-                return Step(name, _open_source(source), layer)
+                return PathStep(name, _open_source(source), layer)
         try:
             fd = os.open(name, OPEN_ENTRY, dir_fd=here.fd)
         except OSError as error:
@@ -217,7 +217,7 @@ class _Tree:
                     raise _OpaqueError(f"/{where}: is made for a mount below it") from None
                 raise _MissingError from None
             raise _UnclearError(f"/{'/'.join(names)}: {error.strerror}") from error
-        return Step(name, fd, here.layer)
+        return PathStep(name, fd, here.layer)
 
 
 def _open_source(path: str) -> int:

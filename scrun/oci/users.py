@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _LAST = (1 << 31) - 1
 
 
-class User(NamedTuple):
+class Account(NamedTuple):
     """Who runs a program.
 
     Attributes:
@@ -34,7 +34,7 @@ class User(NamedTuple):
     home: str = ""
 
 
-def find_user(root: int, text: str) -> User:
+def find_user(root: int, text: str) -> Account:
     """Find who `USER`, `USER:GROUP`, or either as a number is; "" is root.
 
     Args:
@@ -61,7 +61,7 @@ def find_user(root: int, text: str) -> User:
         gid = _group(root, group)
     elif known and ":" not in text:  # also `USER:`, as for podman
         groups = tuple(_groups_of(root, known))
-    return User(_checked(uid, text), _checked(gid, text), groups, home)
+    return Account(_checked(uid, text), _checked(gid, text), groups, home)
 
 
 def _group(root: int, group: str) -> int:

@@ -22,7 +22,7 @@ from scrun.images.store import ROOTFS, Defaults, Entry, Facts, Store, find_elsew
 from scrun.images.store import SQUASHFS as LINK
 from scrun.images.tags import FOREVER, digest_of_words, look_up, remember
 from scrun.oci.document import decode
-from scrun.oci.image import Image, find_image
+from scrun.oci.image import LayoutImage, find_image
 from scrun.pull import layout
 from scrun.pull.bar import Bar
 from scrun.pull.bounds import REMEDY
@@ -212,7 +212,7 @@ class _Layout:
     def __init__(
         self,
         reference: Reference,
-        image: Image,
+        image: LayoutImage,
         digest: str,
         request: Request,
         bar: Bar | None = None,

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from scrun.core.errors import ImageError
 from scrun.pull.bounds import Bounds
 from scrun.pull.programs import PATIENCE, reading
-from scrun.pull.tar import Archive, Damaged
+from scrun.pull.tar import Archive, DamagedArchive
 
 _GZIP, _ZSTD, _SKIPPED = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\x2a\x4d\x18"
 _PIECE = 1 << 16  # of gzip
@@ -83,9 +83,9 @@ def _of_gzip(blob: int) -> Iterator[bytes]:
                     yield made
                 rest = unpack.unused_data if unpack.eof else unpack.unconsumed_tail
     except zlib.error as error:
-        raise Damaged(f"gzip: {error}") from error
+        raise DamagedArchive(f"gzip: {error}") from error
     if not unpack.eof:
-        raise Damaged("gzip: it ends too early")
+        raise DamagedArchive("gzip: it ends too early")
 
 
 class _Stream:

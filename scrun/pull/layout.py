@@ -15,8 +15,8 @@ from scrun.core.paths import LIMIT, open_regular
 from scrun.core.trees import OPEN_FOLDER
 from scrun.images.store import Defaults
 from scrun.oci.document import decode
-from scrun.oci.image import Image, architecture, of_here
-from scrun.oci.users import User, find_user
+from scrun.oci.image import LayoutImage, architecture, of_here
+from scrun.oci.users import Account, find_user
 from scrun.pull.bounds import Bounds
 from scrun.pull.layers import layer
 from scrun.pull.tree import Tree
@@ -39,7 +39,7 @@ class Configuration(NamedTuple):
     run: dict[str, Any]
 
 
-def manifest_digest(image: Image) -> str:
+def manifest_digest(image: LayoutImage) -> str:
     """Return the digest of an image's manifest, or of an index of it.
 
     Raises:
@@ -49,7 +49,10 @@ def manifest_digest(image: Image) -> str:
 
 
 def unpack(
-    image: Image, rootfs: str, size: int, progress: Callable[[int, int], None] = lambda *_: None
+    image: LayoutImage,
+    rootfs: str,
+    size: int,
+    progress: Callable[[int, int], None] = lambda *_: None,
 ) -> Configuration:
     """Unpack an image into an empty directory; return what the image says of itself.
 
@@ -114,7 +117,7 @@ def digest_of_here(index: object) -> str:
     return str(chosen.get("digest", ""))
 
 
-def defaults_of(image: Image, configuration: Configuration, rootfs: str) -> Defaults:
+def defaults_of(image: LayoutImage, configuration: Configuration, rootfs: str) -> Defaults:
     """Return how an image's program is started.
 
     Args:
@@ -123,10 +126,10 @@ def defaults_of(image: Image, configuration: Configuration, rootfs: str) -> Defa
         rootfs: Its root file system, for the numbers of the user.
     """
     config = configuration.run
-    user, unknown = User(), ""
+    user, unknown = Account(), ""
     root = os.open(rootfs, OPEN_FOLDER | os.O_CLOEXEC)
     try:
-        user = find_user(root, _word(config.get("User")))
+        user = find_user(root, _word(config.get("Account")))
     except ImageError as error:
         unknown = f"{image}: {error}"
     finally:
@@ -144,7 +147,7 @@ def defaults_of(image: Image, configuration: Configuration, rootfs: str) -> Defa
     )
 
 
-def environment(value: object, user: User) -> tuple[str, ...]:
+def environment(value: object, user: Account) -> tuple[str, ...]:
     """Return the variables of an image, and HOME; an entry without `=` is none."""
     env = tuple(word for word in _words(value) if word.find("=") > 0)
     if not any(word.startswith("HOME=") for word in env):
@@ -152,7 +155,7 @@ def environment(value: object, user: User) -> tuple[str, ...]:
     return env
 
 
-def _manifest(image: Image) -> dict[str, Any]:
+def _manifest(image: LayoutImage) -> dict[str, Any]:
     """Return the manifest of this machine's platform (image-index.md)."""
     content = _blob(image, image.descriptor)
     for _ in range(_NESTED):
@@ -170,7 +173,7 @@ def _manifest(image: Image) -> dict[str, Any]:
     return content
 
 
-def _blob(image: Image, descriptor: object) -> dict[str, Any]:
+def _blob(image: LayoutImage, descriptor: object) -> dict[str, Any]:
     if _size(descriptor) > LIMIT:
         raise ImageError(f"{image}: {_digest(descriptor, image)} is larger than {LIMIT >> 20} MiB")
     file = _open(image, descriptor)
@@ -183,7 +186,7 @@ def _blob(image: Image, descriptor: object) -> dict[str, Any]:
     return content
 
 
-def _open(image: Image, descriptor: object) -> int:
+def _open(image: LayoutImage, descriptor: object) -> int:
     """Open a blob that is what its descriptor says.
 
     Raises:
@@ -216,7 +219,7 @@ def _size(descriptor: object) -> int:
     return size if isinstance(size, int) else -1
 
 
-def _digest(descriptor: object, image: Image) -> str:
+def _digest(descriptor: object, image: LayoutImage) -> str:
     digest = descriptor.get("digest") if isinstance(descriptor, dict) else None
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
         raise ImageError(f"{image}: has no digest of SHA-256")

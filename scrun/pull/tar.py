@@ -29,7 +29,7 @@ _LATEST = (1 << 63) // _SECOND - 1  # in nanoseconds, for the kernel
 Pieces = tuple[tuple[int, int], ...]
 
 
-class Entry(msgspec.Struct):
+class Member(msgspec.Struct):
     """An entry of an archive.
 
     Attributes:
@@ -59,7 +59,7 @@ class Entry(msgspec.Struct):
     pieces: Pieces | None = None
 
 
-class Damaged(ImageError):
+class DamagedArchive(ImageError):
     """It is not an archive, or a damaged one."""
 
     def __init__(self, why: str) -> None:
@@ -80,7 +80,7 @@ class Archive:
         self._left = 0  # of the content of the current entry, as it is stored
         self._padding = 0
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[Member]:
         """Yield the entries; what was not read of the content of one is skipped.
 
         Raises:
@@ -105,7 +105,7 @@ class Archive:
     def _exactly(self, count: int) -> bytes:
         content = self._read(count)
         if len(content) != count:
-            raise Damaged("it ends too early")
+            raise DamagedArchive("it ends too early")
         return content
 
     def _header(self) -> bytes | None:
@@ -117,21 +117,21 @@ class Archive:
                 return None
             block = following
         if len(block) != _BLOCK:
-            raise Damaged("it ends too early")
+            raise DamagedArchive("it ends too early")
         stored = _number(block[148:156])
         total = sum(block) - sum(block[148:156]) + 8 * 32
         if stored != total and stored != total - 256 * sum(byte > 127 for byte in block):
-            raise Damaged("the checksum of a header is wrong")
+            raise DamagedArchive("the checksum of a header is wrong")
         return block
 
-    def _entry(self, header: bytes) -> Entry:
+    def _entry(self, header: bytes) -> Member:
         records: dict[bytes, bytes] = {}
         holes: list[bytes] = []
         name = link = b""
         while (kind := header[156:157]) in (_LONG_NAME, _LONG_LINK, _PAX, _PAX_OF_ALL):
             size = _number(header[124:136])
             if not 0 <= size <= _MOST_OF_HEADER:
-                raise Damaged(f"a header has {size} bytes")
+                raise DamagedArchive(f"a header has {size} bytes")
             content = self._exactly(size)
             self._exactly(-size % _BLOCK)
             if kind == _LONG_NAME:
@@ -143,8 +143,8 @@ class Archive:
             following = self._header()
             if following is None:
                 if kind == _PAX_OF_ALL:  # at the end: `git archive` of nothing
-                    return Entry(FOLDER, b".", 0o755, 0, 0, 0, 0)
-                raise Damaged("it ends too early")
+                    return Member(FOLDER, b".", 0o755, 0, 0, 0, 0)
+                raise DamagedArchive("it ends too early")
             header = following
         entry = _of_header(header)
         stored = entry.size
@@ -162,15 +162,17 @@ class Archive:
         elif any(key.startswith(b"GNU.sparse.") for key in records) and entry.kind == FILE:
             self._pax_sparse(entry, records, holes)
         if not (0 <= entry.uid < _IDS and 0 <= entry.gid < _IDS and 0 <= entry.size < _SIZES):
-            raise Damaged(f"{os.fsdecode(entry.name)!r} has an owner or a size that cannot be")
+            raise DamagedArchive(
+                f"{os.fsdecode(entry.name)!r} has an owner or a size that cannot be"
+            )
         if not all(0 <= number < _DEVICES for number in entry.device):
-            raise Damaged(f"{os.fsdecode(entry.name)!r} is a device that cannot be")
+            raise DamagedArchive(f"{os.fsdecode(entry.name)!r} is a device that cannot be")
         if entry.kind not in _KNOWN:
             letter = entry.kind.decode("latin-1")
-            raise Damaged(f"{os.fsdecode(entry.name)!r} is of the unknown type {letter!r}")
+            raise DamagedArchive(f"{os.fsdecode(entry.name)!r} is of the unknown type {letter!r}")
         return entry
 
-    def _old_sparse(self, entry: Entry, header: bytes) -> None:
+    def _old_sparse(self, entry: Member, header: bytes) -> None:
         """Read where the holes of a file are, which GNU tar writes behind its header."""
         pieces = _pairs(header[386:482])
         more, entry.size = header[482], _number(header[483:495])
@@ -183,7 +185,7 @@ class Archive:
         entry.kind = FILE
         entry.pieces = _checked(pieces, entry, self._left)
 
-    def _pax_sparse(self, entry: Entry, records: dict[bytes, bytes], holes: list[bytes]) -> None:
+    def _pax_sparse(self, entry: Member, records: dict[bytes, bytes], holes: list[bytes]) -> None:
         """Read where the holes of a file are, from records of pax (GNU tar, "Sparse Formats")."""
         if b"GNU.sparse.name" in records:
             entry.name = records[b"GNU.sparse.name"].partition(b"\0")[0]
@@ -198,7 +200,7 @@ class Archive:
             return
         size = records.get(b"GNU.sparse.realsize", records.get(b"GNU.sparse.size"))
         if size is None or len(numbers) % 2:
-            raise Damaged("the holes of a file are unclear")
+            raise DamagedArchive("the holes of a file are unclear")
         entry.size = _decimal(size)
         pairs = list(zip(numbers[::2], numbers[1::2], strict=True))
         entry.pieces = _checked(pairs, entry, self._left)
@@ -209,18 +211,18 @@ class Archive:
         while lines < wanted:
             block = self.content(_BLOCK)
             if len(block) < _BLOCK:
-                raise Damaged("the holes of a file are unclear")
+                raise DamagedArchive("the holes of a file are unclear")
             if not blocks:
                 count = _decimal(block.partition(b"\n")[0])
                 if count > _MOST_PIECES:
-                    raise Damaged("a file has too many holes")
+                    raise DamagedArchive("a file has too many holes")
                 wanted = 1 + 2 * count
             lines += block.count(b"\n")
             blocks.append(block)
         return [_decimal(line) for line in b"".join(blocks).split(b"\n")[1:wanted]]
 
 
-def _of_header(header: bytes) -> Entry:
+def _of_header(header: bytes) -> Member:
     kind, name = header[156:157], header[:100].partition(b"\0")[0]
     magic = header[257:263]
     if magic == b"ustar\0":
@@ -231,8 +233,8 @@ def _of_header(header: bytes) -> Entry:
         kind = FOLDER if kind == b"\0" and name.endswith(b"/") else FILE
     size = _number(header[124:136])
     if size < 0:
-        raise Damaged("a size is negative")
-    entry = Entry(
+        raise DamagedArchive("a size is negative")
+    entry = Member(
         kind,
         name,
         _number(header[100:108]) & 0o7777,
@@ -248,7 +250,7 @@ def _of_header(header: bytes) -> Entry:
     return entry
 
 
-def _apply(entry: Entry, records: dict[bytes, bytes]) -> int:
+def _apply(entry: Member, records: dict[bytes, bytes]) -> int:
     """Let records of pax replace what a header says; return the size of what is stored."""
     xattrs = {}
     for key, value in records.items():
@@ -258,7 +260,7 @@ def _apply(entry: Entry, records: dict[bytes, bytes]) -> int:
             continue
         elif key in (b"path", b"linkpath"):
             if b"\0" in value:
-                raise Damaged("a name contains NUL")
+                raise DamagedArchive("a name contains NUL")
             if key == b"path":
                 entry.name = value
             else:
@@ -287,7 +289,7 @@ def _records(content: bytes) -> tuple[dict[bytes, bytes], list[bytes]]:
         key, equals, value = content[space + 1 : end - 1].partition(b"=")
         whole = position < space < end <= len(content) and content[end - 1 : end] == b"\n"
         if not whole or not equals or b"\0" in key:
-            raise Damaged("a record of pax is unclear")
+            raise DamagedArchive("a record of pax is unclear")
         if key in (b"GNU.sparse.offset", b"GNU.sparse.numbytes"):
             holes.append(value)
         found[key] = value
@@ -295,15 +297,15 @@ def _records(content: bytes) -> tuple[dict[bytes, bytes], list[bytes]]:
     return found, holes
 
 
-def _checked(pieces: list[tuple[int, int]], entry: Entry, stored: int) -> Pieces:
+def _checked(pieces: list[tuple[int, int]], entry: Member, stored: int) -> Pieces:
     end = total = 0
     for offset, length in pieces:
         if offset < end or length < 0:
-            raise Damaged("the holes of a file are unclear")
+            raise DamagedArchive("the holes of a file are unclear")
         end = offset + length
         total += length
     if end > entry.size or total > stored or len(pieces) > _MOST_PIECES:
-        raise Damaged("the holes of a file are unclear")
+        raise DamagedArchive("the holes of a file are unclear")
     return tuple(pieces)
 
 
@@ -326,20 +328,20 @@ def _number(field: bytes) -> int:
     if not text:
         return 0
     if not text.isdigit() or b"8" in text or b"9" in text:
-        raise Damaged("a header has something else than a number")
+        raise DamagedArchive("a header has something else than a number")
     return int(text, 8)
 
 
 def _decimal(text: bytes) -> int:
     if not text.isdigit() or len(text) > 19:
-        raise Damaged("a record of pax has something else than a number")
+        raise DamagedArchive("a record of pax has something else than a number")
     return int(text)
 
 
 def _time(text: bytes) -> int:
     whole, _, part = text.removeprefix(b"-").partition(b".")
     if part and not part.isdigit():
-        raise Damaged("a record of pax has something else than a time")
+        raise DamagedArchive("a record of pax has something else than a time")
     time = _nanoseconds(_decimal(whole)) + int((part + bytes(9).replace(b"\0", b"0"))[:9])
     return -time if text.startswith(b"-") else time
 

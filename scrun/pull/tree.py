@@ -23,7 +23,7 @@ from scrun.core.errors import ImageError
 from scrun.core.inside import DEPTH, LINKS, OPEN_ENTRY, open_inside
 from scrun.core.trees import OPEN_FOLDER, remove
 from scrun.pull.bounds import Bounds
-from scrun.pull.tar import BLOCKS, CHARACTERS, FIFO, FILE, FOLDER, HARD_LINK, LINK, Archive, Entry
+from scrun.pull.tar import BLOCKS, CHARACTERS, FIFO, FILE, FOLDER, HARD_LINK, LINK, Archive, Member
 
 _FOLDER = OPEN_FOLDER | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -218,7 +218,7 @@ class Tree:
 
     # Entries
 
-    def _put(self, entry: Entry, path: list[bytes], archive: Archive) -> None:
+    def _put(self, entry: Member, path: list[bytes], archive: Archive) -> None:
         *folder, name = path
         if name.startswith(_WHITEOUT):
             self._hide(folder, name)
@@ -244,7 +244,7 @@ class Tree:
             self._remove(here, name)
             return make()
 
-    def _folder(self, entry: Entry, here: int, name: bytes, full: bytes) -> None:
+    def _folder(self, entry: Member, here: int, name: bytes, full: bytes) -> None:
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=here)
         try:
@@ -260,7 +260,7 @@ class Tree:
         finally:
             os.close(folder)
 
-    def _describe(self, folder: int, full: bytes, entry: Entry) -> None:
+    def _describe(self, folder: int, full: bytes, entry: Member) -> None:
         """Give a directory what its entry says; mode and time at the end."""
         self._folders[full] = entry.mode, entry.time
         if self._is_root:
@@ -271,7 +271,7 @@ class Tree:
                     os.removexattr(folder, name)
         _set_xattrs(folder, entry)
 
-    def _file(self, entry: Entry, here: int, name: bytes, archive: Archive) -> None:
+    def _file(self, entry: Member, here: int, name: bytes, archive: Archive) -> None:
         file = self._anew(here, name, lambda: os.open(name, _NEW, 0o600, dir_fd=here))
         try:
             if entry.pieces is not None:
@@ -291,7 +291,7 @@ class Tree:
         finally:
             os.close(file)
 
-    def _hard_link(self, entry: Entry, here: int, name: bytes) -> None:
+    def _hard_link(self, entry: Member, here: int, name: bytes) -> None:
         *folder, target = _parts(entry.link) or [b"."]
         there = open_inside(self._root, b"/".join(folder))
         try:
@@ -310,7 +310,7 @@ class Tree:
         finally:
             os.close(there)
 
-    def _special(self, entry: Entry, here: int, name: bytes) -> None:
+    def _special(self, entry: Member, here: int, name: bytes) -> None:
         """Make a link, a FIFO or a device; of a device without root an empty file."""
         if entry.kind == LINK:
             self._anew(here, name, lambda: os.symlink(entry.link, name, dir_fd=here))
@@ -409,7 +409,7 @@ def _copy(archive: Archive, file: int, length: int) -> None:
             piece = piece[os.write(file, piece) :]
 
 
-def _set_xattrs(file: int, entry: Entry) -> None:
+def _set_xattrs(file: int, entry: Member) -> None:
     for name, value in entry.xattrs.items():
         if not name.startswith(_LEFT_OUT):
             with _unless_refused():

@@ -19,7 +19,7 @@ from scrun.core.text import printable
 from scrun.protocol.progress import CALL, LIVE, TO_LOG, TO_STDERR
 from scrun.settings.file.load import LEVELS, Level
 from scrun.supervisor.contracts.create_request import read_pid
-from scrun.supervisor.core.mounts import OURS, Mounts
+from scrun.supervisor.core.mounts import OURS, MountNamespace
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.ownership import release
 from scrun.supervisor.log.journal import Journal, Shown, as_runc
@@ -42,7 +42,10 @@ class Caller:
     """
 
     def __init__(
-        self, connection: trio.socket.SocketType, unread: bytes = b"", mounts: Mounts = OURS
+        self,
+        connection: trio.socket.SocketType,
+        unread: bytes = b"",
+        mounts: MountNamespace = OURS,
     ) -> None:
         """Use a connection that somebody else closes.
 
@@ -150,7 +153,9 @@ class Caller:
 class NoCaller(Caller):
     """A `create` that has ended long ago."""
 
-    def __init__(self, anchor: int, lock: int | None = None, mounts: Mounts = OURS) -> None:
+    def __init__(
+        self, anchor: int, lock: int | None = None, mounts: MountNamespace = OURS
+    ) -> None:
         """Know what it has left.
 
         Args:

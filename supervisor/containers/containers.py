@@ -35,7 +35,7 @@ from scrun.supervisor.contracts.reuse import KeepsJobs, WaitingJob
 from scrun.supervisor.core.deposits import Deposits
 from scrun.supervisor.core.garbage import collect_again, pause_collections
 from scrun.supervisor.core.inheritance import Inheritance, find
-from scrun.supervisor.core.line import Line
+from scrun.supervisor.core.line import KeeperLine
 from scrun.supervisor.core.names import learn
 from scrun.supervisor.core.nurseries import bulkhead, unwrapped
 from scrun.supervisor.core.threads import in_thread, own_threads
@@ -314,7 +314,7 @@ class Containers:
         self._nursery.start_soon(self._run, container)
         return container
 
-    async def adopt(self, line: Line) -> None:
+    async def adopt(self, line: KeeperLine) -> None:
         """Adopt what a dead supervisor has left.
 
         Args:

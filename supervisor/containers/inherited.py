@@ -23,7 +23,7 @@ from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.engine import Engine
 from scrun.supervisor.core.deposits import OWN, Deposit
 from scrun.supervisor.core.inheritance import Inheritance
-from scrun.supervisor.core.mounts import Mounts
+from scrun.supervisor.core.mounts import MountNamespace
 from scrun.supervisor.core.threads import own_threads
 from scrun.supervisor.plugins.choose_stager import Stagers
 
@@ -64,7 +64,7 @@ class InheritedContainer(Container):
         stdio = Stdio(fds, terminal=found.facts["terminal"])
         self._has_anchor = f"{OWN}anchor" in found.fds
         anchor = Anchor(found.take(f"{OWN}anchor")) if self._has_anchor else NoAnchor()
-        mounts = Mounts(found.fds.pop(f"{OWN}mounts", -1))
+        mounts = MountNamespace(found.fds.pop(f"{OWN}mounts", -1))
         caller = NoCaller(ledger.record.pid, found.fds.pop(f"{OWN}pid_file", None), mounts)
         super().__init__(create_request, engine, stagers, ledger, anchor, stdio, pods, caller)
         self._submitted = self._bundle = bundle

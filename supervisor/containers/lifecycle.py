@@ -33,7 +33,7 @@ from scrun.supervisor.containers.creation import Creation
 from scrun.supervisor.containers.ledger import Ledger
 from scrun.supervisor.containers.phases import Phases
 from scrun.supervisor.containers.pods import Pods
-from scrun.supervisor.containers.programs import Programs
+from scrun.supervisor.containers.programs import Execs
 from scrun.supervisor.containers.shown_files import ShownFiles
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.adoption import KeepsStep
@@ -113,7 +113,7 @@ class Lifecycle(Phases):
         self._beside = Tasks(f"container {self.id}")
         self._is_lost = False
         self.files = ShownFiles(self._beside, self._journal, lambda: self._anchor.alive)
-        self.programs = Programs(self._beside, self._deposit)
+        self.programs = Execs(self._beside, self._deposit)
         self._removing = trio.Lock()
         self._removed = False
 

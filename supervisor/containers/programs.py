@@ -7,7 +7,7 @@ from scrun.supervisor.core.deposits import Deposit
 from scrun.supervisor.core.nurseries import Tasks, unwrapped
 
 
-class Programs:
+class Execs:
     """See the module.
 
     Attributes:

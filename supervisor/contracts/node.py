@@ -122,7 +122,7 @@ class OnNodes(Protocol):
 
 
 @runtime_checkable
-class Mounts(OnNodes, Protocol):
+class MountsImages(OnNodes, Protocol):
     """One that can mount a root file system, and images, files of squashfs; optional."""
 
     async def mount(self, mounting: Mounting) -> str:

@@ -28,7 +28,7 @@ from scrun.supervisor.core.inheritance import (
     Inheritance,
     close_all,
 )
-from scrun.supervisor.core.line import Line
+from scrun.supervisor.core.line import KeeperLine
 from scrun.supervisor.core.outbox import Outbox
 from scrun.supervisor.keeper.main import BEGIN, COMPLETE
 
@@ -263,7 +263,7 @@ class Deposits:
         self._awaits_room = trio.Lock()
 
     @property
-    def line(self) -> Line | None:
+    def line(self) -> KeeperLine | None:
         """That to the keeper; None without one."""
         return None if self._outbox is None else self._outbox.line
 
@@ -305,7 +305,7 @@ class Deposits:
         self._kept.pop(name, None)
         self.say([name.encode(), b"", b"", b""])
 
-    async def connect(self, line: Line, safe: Callable[[], None]) -> None:
+    async def connect(self, line: KeeperLine, safe: Callable[[], None]) -> None:
         """Tell a new keeper everything, and from now on what changes; then call `deliver`.
 
         Args:

@@ -15,7 +15,7 @@ from scrun.core.supervisors import is_newer
 from scrun.core.version import VERSION
 from scrun.supervisor.core.descriptors import close
 from scrun.supervisor.core.limits import raise_open_files
-from scrun.supervisor.core.line import Line
+from scrun.supervisor.core.line import KeeperLine
 from scrun.supervisor.keeper.main import ALL, LONGEST, NEXT
 
 MADE = "staged"
@@ -136,7 +136,7 @@ class Inheritance(msgspec.Struct):
             self.programs.pop().close()
 
 
-def find(line: Line) -> list[Inheritance]:
+def find(line: KeeperLine) -> list[Inheritance]:
     """Ask a keeper for what a dead supervisor has left; it holds that further.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Self
 from scrun.core.rights import send_fds
 
 
-class Line:
+class KeeperLine:
     """A socket, and a pipe that wakes the keeper. The end of both calls a successor.
 
     Attributes:

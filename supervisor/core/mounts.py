@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 
-class Mounts:
+class MountNamespace:
     """A mount namespace.
 
     Attributes:
@@ -81,11 +81,11 @@ class Mounts:
             _seen.reset(token)
 
 
-OURS = Mounts()
-_seen: ContextVar[Mounts] = ContextVar("mounts", default=OURS)
+OURS = MountNamespace()
+_seen: ContextVar[MountNamespace] = ContextVar("mounts", default=OURS)
 
 
-def seen_mounts() -> Mounts:
+def seen_mounts() -> MountNamespace:
     """Return those that this task sees."""
     return _seen.get()
 

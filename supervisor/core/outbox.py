@@ -13,7 +13,7 @@ from contextlib import suppress
 import trio
 
 from scrun.supervisor.core.inheritance import close_all
-from scrun.supervisor.core.line import Line
+from scrun.supervisor.core.line import KeeperLine
 from scrun.supervisor.keeper.main import END, LONGEST
 
 _MOST = 10_000
@@ -27,7 +27,7 @@ class Outbox:
         lost: Set when the keeper takes nothing more.
     """
 
-    def __init__(self, line: Line, changed: Callable[[], None]) -> None:
+    def __init__(self, line: KeeperLine, changed: Callable[[], None]) -> None:
         """Begin.
 
         Args:

@@ -22,7 +22,7 @@ from scrun.core import rights
 from scrun.core.paths import packages
 from scrun.supervisor.children.processes import Child, ChildEnv, child
 from scrun.supervisor.core.deposits import Deposits
-from scrun.supervisor.core.line import Line
+from scrun.supervisor.core.line import KeeperLine
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.keeper import main
 from scrun.supervisor.keeper.main import named
@@ -106,7 +106,7 @@ class Keeper:
         """Return the beginning of its command line: all that `ps` shows of it is a name."""
         return [*_python(), named(program), main.NAME, self._root]
 
-    async def _tell(self, keeper: Child, line: Line) -> None:
+    async def _tell(self, keeper: Child, line: KeeperLine) -> None:
         """Have it hold everything, until it ends or does not read."""
         try:
             async with unwrapped() as nursery:
@@ -153,7 +153,7 @@ def _source(module: ModuleType) -> str:
 
 
 @contextmanager
-def _line() -> Iterator[tuple[Line, socket.socket, BinaryIO]]:
+def _line() -> Iterator[tuple[KeeperLine, socket.socket, BinaryIO]]:
     """Yield a line to a keeper, and the other ends of its socket and its pipe.
 
     Raises:
@@ -166,5 +166,5 @@ def _line() -> Iterator[tuple[Line, socket.socket, BinaryIO]]:
             readable, writable = os.pipe()
             wakes = stack.enter_context(open(readable, "rb", buffering=0))
             with open(writable, "wb", buffering=0):
-                line = stack.enter_context(Line([ours.fileno(), writable]))
+                line = stack.enter_context(KeeperLine([ours.fileno(), writable]))
         yield line, theirs, wakes

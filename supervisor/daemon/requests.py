@@ -33,8 +33,8 @@ from scrun.supervisor.contracts.create_request import (
 )
 from scrun.supervisor.contracts.deleter import deleter_of
 from scrun.supervisor.core.descriptors import is_a_pipe
-from scrun.supervisor.core.line import Line
-from scrun.supervisor.core.mounts import OURS, Mounts
+from scrun.supervisor.core.line import KeeperLine
+from scrun.supervisor.core.mounts import OURS, MountNamespace
 from scrun.supervisor.core.names import learn
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread, look
@@ -249,7 +249,7 @@ class ClientRequest:
     async def _adopt(self) -> bytes:
         if len(self._fds) != 1:
             raise UsageError("adopt: the request lacks a descriptor")
-        with Line(self._fds) as line:
+        with KeeperLine(self._fds) as line:
             await self._containers.adopt(line)
             with suppress(OSError):
                 # what it has grows old: it may not call another successor, should we die now
@@ -333,7 +333,7 @@ class ClientRequest:
     async def _create(self) -> bytes:
         """Answer when the container is created; end it if the caller goes before that."""
         more = self._preserved("create", "run")
-        mounts = Mounts(self._fds.pop()) if len(self._fds) > DESCRIPTORS + more else OURS
+        mounts = MountNamespace(self._fds.pop()) if len(self._fds) > DESCRIPTORS + more else OURS
         caller = Caller(self._connection, self._unread, mounts)
         try:
             if not (mounts.are_ours or await in_thread(mounts.may_be_entered)):

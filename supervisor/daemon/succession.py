@@ -14,7 +14,7 @@ import trio
 from scrun.core.supervisors import is_newer, parts
 from scrun.protocol import wire
 from scrun.supervisor.core.inheritance import close_all
-from scrun.supervisor.core.line import Line
+from scrun.supervisor.core.line import KeeperLine
 from scrun.supervisor.core.nurseries import bulkhead
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.daemon.retirement import TAKEN, received_line
@@ -29,7 +29,7 @@ class Succession:
         self,
         root: str,
         name: str,
-        adopt: Callable[[Line], Awaitable[None]],
+        adopt: Callable[[KeeperLine], Awaitable[None]],
         nursery: trio.Nursery,
     ) -> None:
         """Prepare.
@@ -91,7 +91,7 @@ class Succession:
             if sock.recv(1):
                 return
             if fds:
-                with Line(fds) as line:
+                with KeeperLine(fds) as line:
                     await self._adopt(line)
                     line.send(END)
         finally:

@@ -17,7 +17,7 @@ from scrun.supervisor.contracts.engine import Step
 from scrun.supervisor.core.deposits import Deposit
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.nurseries import unwrapped
-from scrun.supervisor.engines.watched import ResumedProcess
+from scrun.supervisor.engines.watched import WatchedAgain
 
 _OF_STEP = ("bundle", "arguments", "terminal", "program", "program_is_known", "variables")
 
@@ -78,9 +78,9 @@ class DeferredContainer:
         )
 
     @asynccontextmanager
-    async def resumed(self) -> AsyncIterator[ResumedProcess]:
+    async def resumed(self) -> AsyncIterator[WatchedAgain]:
         """See `supervisor.contracts.adoption.AdoptedJob`."""
-        first = ResumedProcess(self._begin, lambda _: self._ended())
+        first = WatchedAgain(self._begin, lambda _: self._ended())
         try:
             async with unwrapped() as nursery:
                 if self._go_on is not None:

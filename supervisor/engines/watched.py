@@ -79,7 +79,7 @@ class WatchedProcess:
             self.begun.set()
 
 
-class ResumedProcess(WatchedProcess):
+class WatchedAgain(WatchedProcess):
     """The first process of a container that another supervisor has made."""
 
     is_started = False

@@ -17,7 +17,7 @@ from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.code import code, known_code
 from scrun.supervisor.nodes.dialing import Listener
 from scrun.supervisor.nodes.ends import Source
-from scrun.supervisor.nodes.link import Broken, Link, Sealing, direct_link
+from scrun.supervisor.nodes.link import Broken, Sealing, ShimLink, direct_link
 from scrun.supervisor.nodes.messages import (
     LONGEST_REPLY,
     Asked,
@@ -91,7 +91,7 @@ class Shim:
         without_files: Those whose root file system went away.
     """
 
-    def __init__(self, control: Link, nursery: trio.Nursery, journal: Journal) -> None:
+    def __init__(self, control: ShimLink, nursery: trio.Nursery, journal: Journal) -> None:
         """Use `connected`."""
         self.lost = trio.Event()
         self.place = ""
@@ -103,7 +103,7 @@ class Shim:
         self._nursery = nursery
         self._journal = journal
         self._come, self._hello = Awaited(), Awaited()
-        self._asked_over: Link | None = None
+        self._asked_over: ShimLink | None = None
         self._direct_scope: trio.CancelScope | None = None
         self._say_from = 0.0
         self._last_call = 0
@@ -307,7 +307,7 @@ class Shim:
         link = direct_link(await listener.connected(), sealing)
         self._nursery.start_soon(self._run_direct, link)
 
-    async def _run_direct(self, link: Link) -> None:
+    async def _run_direct(self, link: ShimLink) -> None:
         with trio.CancelScope() as scope:
             self._direct_scope = scope
             try:
@@ -365,7 +365,7 @@ class Shim:
         if self._direct_scope is not None:  # what it sent last may be on its way
             self._direct_scope.deadline = trio.current_time() + _LAST_DATA
 
-    def _dispatch(self, link: Link, kind: int, stream: int, payload: memoryview) -> None:
+    def _dispatch(self, link: ShimLink, kind: int, stream: int, payload: memoryview) -> None:
         event = decoded(payload, Event).event if kind == EVENT else ""
         if event == "code":
             if self._hello.came or link is self._asked_over:
@@ -393,7 +393,7 @@ class Shim:
                 raise BrokenFrame(f"a reply of {len(payload)} bytes")
             waiting.set(msgspec.structs.asdict(reply))
 
-    def _send_code(self, link: Link, asked: Asked) -> None:
+    def _send_code(self, link: ShimLink, asked: Asked) -> None:
         """Use the connection over which it asks: it has found no other, or that one failed."""
         if link is self._control and self._direct_scope is not None:
             self._direct_scope.cancel()
@@ -455,12 +455,12 @@ async def connected(to_srun: int, from_srun: int, journal: Journal) -> AsyncIter
         from_srun: The pipe from its standard output; likewise.
         journal: Where messages go.
     """
-    async with carried(Link(from_srun, to_srun, BEGINS_WITH), journal) as shim:
+    async with carried(ShimLink(from_srun, to_srun, BEGINS_WITH), journal) as shim:
         yield shim
 
 
 @asynccontextmanager
-async def carried(control: Link, journal: Journal) -> AsyncIterator[Shim]:
+async def carried(control: ShimLink, journal: Journal) -> AsyncIterator[Shim]:
     """Carry frames over one link; see `connected`."""
     async with unwrapped() as nursery:
         shim = Shim(control, nursery, journal)

@@ -44,7 +44,7 @@ class RegularFile:
         Args:
             fd: The descriptor.
         """
-        self._kept = _Kept(fd)
+        self._kept = _SharedDescriptor(fd)
         self._abandoned = False
 
     def __enter__(self) -> Self:
@@ -109,7 +109,7 @@ class RegularFile:
             raise
 
 
-class _Kept:
+class _SharedDescriptor:
     """A descriptor that is closed at the latest when no thread needs it any more."""
 
     def __init__(self, fd: int) -> None:
@@ -124,7 +124,7 @@ class _Kept:
         self.close()
 
 
-def _read(kept: _Kept, room: memoryview, offsets: Offsets | None) -> int:
+def _read(kept: _SharedDescriptor, room: memoryview, offsets: Offsets | None) -> int:
     if offsets is not None:
         offsets.begin(len(room), os.lseek(kept.fd, 0, os.SEEK_CUR))
     read = os.readv(kept.fd, [room])
@@ -133,7 +133,7 @@ def _read(kept: _Kept, room: memoryview, offsets: Offsets | None) -> int:
     return read
 
 
-def _write(kept: _Kept, data: memoryview, offsets: Offsets | None) -> int:
+def _write(kept: _SharedDescriptor, data: memoryview, offsets: Offsets | None) -> int:
     if offsets is not None:
         offsets.begin(len(data), os.lseek(kept.fd, 0, os.SEEK_CUR))
     written = os.write(kept.fd, data)

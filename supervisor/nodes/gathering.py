@@ -16,7 +16,7 @@ from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.beginning import Direct, begin_call
 from scrun.supervisor.nodes.connection import Hello, Shim, ShimLost, carried
 from scrun.supervisor.nodes.dialing import Listener
-from scrun.supervisor.nodes.link import Link, direct_link
+from scrun.supervisor.nodes.link import ShimLink, direct_link
 from scrun.supervisor.shim.frames import CALL, RANDOM, frame
 
 _PATIENCE = 5.0
@@ -114,7 +114,7 @@ class Gathering:
                     link = direct_link(await listener.connected(), direct.sealing)
                     nursery.start_soon(self._take, link)
 
-    async def _take(self, link: Link) -> None:
+    async def _take(self, link: ShimLink) -> None:
         try:
             async with carried(link, self._journal) as shim:
                 hello = await shim.hello()

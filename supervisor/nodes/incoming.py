@@ -8,7 +8,7 @@ import trio
 
 from scrun.supervisor.nodes.ends import Sink
 from scrun.supervisor.nodes.files import Gone
-from scrun.supervisor.nodes.link import Link
+from scrun.supervisor.nodes.link import ShimLink
 from scrun.supervisor.shim.frames import CLOSED, CREDIT, CREDIT_BYTES, WINDOW, BrokenFrame
 
 _CREDIT_AT = WINDOW // 4
@@ -28,7 +28,9 @@ class Incoming:
         held: Whether what comes is not to be written yet; see `let_go`.
     """
 
-    def __init__(self, link: Link, number: int, name: str, failed: Callable[[str], None]) -> None:
+    def __init__(
+        self, link: ShimLink, number: int, name: str, failed: Callable[[str], None]
+    ) -> None:
         """Create it.
 
         Args:

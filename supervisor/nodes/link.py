@@ -53,7 +53,7 @@ class Seals(NamedTuple):
 _NO_SEALS = Seals()
 
 
-def direct_link(proved: Proved, sealing: Sealing | None) -> "Link":
+def direct_link(proved: Proved, sealing: Sealing | None) -> "ShimLink":
     """Return the link over a direct connection, whose frames are plain until its `seal`.
 
     Args:
@@ -63,10 +63,10 @@ def direct_link(proved: Proved, sealing: Sealing | None) -> "Link":
     seals = _NO_SEALS
     if sealing is not None:
         seals = Seals(*sealed(proved.secret, proved.both, sealing.streams), sealing.quiet)
-    return Link(proved.fd, proved.fd, seals=seals)
+    return ShimLink(proved.fd, proved.fd, seals=seals)
 
 
-class Link:
+class ShimLink:
     """One connection: srun's standard input and output, or a socket."""
 
     def __init__(

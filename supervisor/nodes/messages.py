@@ -139,7 +139,7 @@ class Strangers(msgspec.Struct, frozen=True):
     who: Word
 
 
-class Target(msgspec.Struct, frozen=True):
+class TargetReport(msgspec.Struct, frozen=True):
     """What became of a container while there was no supervisor, see `supervisor.shim`."""
 
     started: bool
@@ -152,7 +152,7 @@ class Resumed(msgspec.Struct, frozen=True):
     token: Word
     error: Words | None = None
     times: Annotated[int, msgspec.Meta(ge=1, le=_MOST_TIMES)] = 1
-    targets: Mapping[str, Target] = {}
+    targets: Mapping[str, TargetReport] = {}
     inputs: Mapping[str, tuple[Number, Annotated[int, msgspec.Meta(ge=0, le=WINDOW)]]] = {}
 
 

@@ -6,7 +6,7 @@ import trio
 
 from scrun.supervisor.nodes.counted_source import CountedSource
 from scrun.supervisor.nodes.ends import Source
-from scrun.supervisor.nodes.link import Broken, Link, buffer
+from scrun.supervisor.nodes.link import Broken, ShimLink, buffer
 from scrun.supervisor.shim.frames import DATA, END, PIECE, WINDOW, BrokenFrame
 
 
@@ -19,7 +19,7 @@ class Outgoing:
         begun: To be set when the shim knows the stream.
     """
 
-    def __init__(self, link: Link, number: int) -> None:
+    def __init__(self, link: ShimLink, number: int) -> None:
         """Create it.
 
         Args:

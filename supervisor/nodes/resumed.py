@@ -13,7 +13,7 @@ from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.beginning import ALONE, LONGEST_ALONE
 from scrun.supervisor.nodes.connection import BEGINS_WITH, Awaited, Shim
 from scrun.supervisor.nodes.dialing import Listener
-from scrun.supervisor.nodes.link import SEALING, Link, Sealing, direct_link
+from scrun.supervisor.nodes.link import SEALING, Sealing, ShimLink, direct_link
 from scrun.supervisor.nodes.listening import addresses
 from scrun.supervisor.nodes.messages import (
     STREAMS,
@@ -35,7 +35,7 @@ _NO_STDIO = (-1, -1, -1)
 class ResumedShim(Shim):
     """See the module."""
 
-    def __init__(self, control: Link, nursery: trio.Nursery, journal: Journal) -> None:
+    def __init__(self, control: ShimLink, nursery: trio.Nursery, journal: Journal) -> None:
         """Use `reconnected`."""
         super().__init__(control, nursery, journal)
         self._token = ""
@@ -165,7 +165,7 @@ class ResumedShim(Shim):
                 self._take(resumed)
             self._resumed.set(resumed)
 
-    def _dispatch(self, link: Link, kind: int, stream: int, payload: memoryview) -> None:
+    def _dispatch(self, link: ShimLink, kind: int, stream: int, payload: memoryview) -> None:
         is_forged = kind == EVENT and decoded(payload, Event).event == "forged"
         if link is self._table.link or is_forged:  # else a late word for the other, of no matter
             super()._dispatch(link, kind, stream, payload)
@@ -187,7 +187,7 @@ async def reconnected(
 
     What is first read may be the rest of something that the other has begun to read.
     """
-    control = Link(from_srun, to_srun, BEGINS_WITH)
+    control = ShimLink(from_srun, to_srun, BEGINS_WITH)
     async with unwrapped() as nursery:
         shim = ResumedShim(control, nursery, journal)
         nursery.start_soon(shim.run_control)

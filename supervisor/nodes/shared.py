@@ -85,7 +85,7 @@ class TaskEnds:
     async def source(self) -> AsyncIterator[Source]:
         """Get its own copy of the input."""
         async with self._input.copies[self._task] as copy:
-            yield _Copy(copy, self._input.wanted)
+            yield _TaskInput(copy, self._input.wanted)
 
     @asynccontextmanager
     async def sink(self, name: str) -> AsyncIterator[Sink]:
@@ -127,7 +127,7 @@ class _Input:
             send.close()
 
 
-class _Copy:
+class _TaskInput:
     """A task's copy of standard input."""
 
     def __init__(self, pieces: trio.MemoryReceiveChannel[bytes], wanted: trio.Event) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from scrun.supervisor.nodes.incoming import Incoming
-from scrun.supervisor.nodes.link import Link
+from scrun.supervisor.nodes.link import ShimLink
 from scrun.supervisor.nodes.outgoing import Outgoing
 from scrun.supervisor.shim.frames import (
     CLOSED,
@@ -22,7 +22,7 @@ class StreamTable:
         link: The connection over which they go.
     """
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: ShimLink) -> None:
         """Begin without streams."""
         self.link = link
         self.outgoing: dict[int, Outgoing] = {}
@@ -35,7 +35,7 @@ class StreamTable:
         self._last += 1
         return self._last
 
-    def use(self, link: Link) -> None:
+    def use(self, link: ShimLink) -> None:
         """Use another connection from now on, for the streams that there are, too."""
         self.link = link
         for incoming in self.incoming.values():

@@ -29,7 +29,7 @@ _ELSEWHERE = ("metacopy", "redirect", "whiteout")
 _STATUS = ("user.containers.override_stat", "user.fuseoverlayfs.override_stat")
 
 
-class Refused(Exception):
+class LayerRefused(Exception):
     """The layer cannot be copied; says why, as the end of a sentence about layers."""
 
 
@@ -41,7 +41,7 @@ def main(argv: "list[str]") -> int:
             f"{mark}.overlay.opaque", owners=owners == "owners", names_delete=kind == "fuse"
         )
         copy.root(source, target)
-    except Refused as error:
+    except LayerRefused as error:
         sys.stderr.write(f"{error}\n")
         return 1
     except OSError as error:
@@ -82,7 +82,7 @@ def attributes_of(reading: int, opaque: str) -> "dict[str, bytes]":
     for name in names:
         mark = next((name[len(kind) :] for kind in _KINDS if name.startswith(kind)), None)
         if name in _STATUS or mark in _ELSEWHERE:
-            raise Refused(f"have what only the engine's mount can read: {name}")
+            raise LayerRefused(f"have what only the engine's mount can read: {name}")
         if mark is None:
             try:
                 found[name] = os.getxattr(reading, name)
@@ -118,7 +118,7 @@ class _Copy:
 
     def _folder(self, source: int, target: int, path: bytes, depth: int) -> None:
         if not depth:
-            raise Refused(f"have more than {DEPTH} directories within each other")
+            raise LayerRefused(f"have more than {DEPTH} directories within each other")
         for name in map(os.fsencode, os.listdir(source)):
             status = os.stat(name, dir_fd=source, follow_symlinks=False)
             kind = stat.S_IFMT(status.st_mode)

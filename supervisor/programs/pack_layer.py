@@ -26,7 +26,7 @@ from scrun.supervisor.programs.copy_layer import (
     NO_ROOM,
     PERIOD,
     READ,
-    Refused,
+    LayerRefused,
     attributes_of,
     deletion_by_name,
     kept_mode,
@@ -70,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
         )
         try:
             archive.root(source)
-        except Refused as error:
+        except LayerRefused as error:
             child.kill()
             sys.stderr.write(f"{error}\n")
             return 1
@@ -143,7 +143,7 @@ class _Archive:
 
     def _folder(self, source: int, path: bytes, depth: int) -> None:
         if not depth:
-            raise Refused(f"have more than {DEPTH} directories within each other")
+            raise LayerRefused(f"have more than {DEPTH} directories within each other")
         for name in map(os.fsencode, os.listdir(source)):
             if self._names_delete and (deleted := deletion_by_name(name)) is not None:
                 if deleted:
@@ -186,7 +186,7 @@ class _Archive:
                     self._header(path, stat.S_IFREG, status, {}, target=first, link=True)
                     return
             if status.st_size - status.st_blocks * _BLOCK > _HOLES:
-                raise Refused(f"have a file with large holes: {os.fsdecode(path)!a}")
+                raise LayerRefused(f"have a file with large holes: {os.fsdecode(path)!a}")
             attributes = attributes_of(reading, self._opaque)
             self._header(path, status.st_mode, status, attributes, size=status.st_size)
             self._content(reading, status.st_size)

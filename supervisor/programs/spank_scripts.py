@@ -20,7 +20,7 @@ from scrun.core.paths import read_regular
 from scrun.settings.file.load import Log, Settings
 from scrun.settings.spank.callbacks import CALLBACKS
 from scrun.settings.spank.plugin_options import Option
-from scrun.settings.spank.plugstack import Line, StackScript
+from scrun.settings.spank.plugstack import PlugstackLine, StackScript
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.create_request import settings_of
 from scrun.supervisor.contracts.target import SLURM
@@ -28,7 +28,7 @@ from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.scripts.spank.around import find
 from scrun.supervisor.scripts.spank.contexts import Context, Variables
-from scrun.supervisor.scripts.spank.items import Facts
+from scrun.supervisor.scripts.spank.items import JobFacts
 from scrun.supervisor.scripts.spank.scripts import Scripts
 
 _PATIENCE = 30.0
@@ -53,7 +53,7 @@ async def check_spank(
     Raises:
         SpankError: It cannot be loaded, or has a function that is never called.
     """
-    script = StackScript(path, Line("the command line", True, True, "lua.so", path, ()))
+    script = StackScript(path, PlugstackLine("the command line", True, True, "lua.so", path, ()))
     async with _opened(path, [script], settings, child_env, directory, journal) as (_, context):
         [member] = context.members
         _tell(path, settings.lua.version, member.functions, member.options)
@@ -76,7 +76,7 @@ async def _opened(
     async with unwrapped() as nursery:
         scripts = Scripts(
             source, found, settings.lua, _PATIENCE, child_env, directory, journal, nursery,
-            Facts(SLURM),
+            JobFacts(SLURM),
         )  # fmt: skip
         try:
             yield scripts, await scripts.open("allocator", Variables(child_env.environment))

@@ -23,7 +23,7 @@ from .locks import is_at, lock
 from .loop import READ
 from .processes import kill_quietly
 from .room import PART, folder_of_images, make_room
-from .words import Refused
+from .words import CallRefused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .children import Children
     from .containers import Reply
     from .loop import Loop
-    from .streams import Streams
+    from .streams import ShimStreams
 
     Peer = tuple[list[tuple[str, int]], bytes, float]
 
@@ -47,7 +47,7 @@ class Cache:
         self,
         loop: "Loop",
         children: "Children",
-        streams: "Streams",
+        streams: "ShimStreams",
         address: str,
         tell_strangers: "Callable[[str], None]",
     ) -> None:
@@ -63,22 +63,22 @@ class Cache:
         self.tell_strangers = tell_strangers
         self._address = address
         self.loop, self.children, self.streams = loop, children, streams
-        self._had: dict[str, Image] = {}
+        self._had: dict[str, CachedImage] = {}
 
     def fetch(self, call: "dict[str, Any]", reply: "Reply") -> None:
         """Reply with an image's path; or without, if it is ours to get, or comes already.
 
         Raises:
-            Refused: There is no place for it.
+            CallRefused: There is no place for it.
             OSError: Likewise.
         """
         name = call["name"]
         if "/" in name or name.startswith("."):
-            raise Refused(f"{name}: is no name of an image")
+            raise CallRefused(f"{name}: is no name of an image")
         if call["id"] in self._had:
-            raise Refused(f"there is an image {call['id']} already")
+            raise CallRefused(f"there is an image {call['id']} already")
         path = os.path.join(folder_of_images(), name)
-        image = self._had[call["id"]] = Image(self, path, call["size"], call["limit"])
+        image = self._had[call["id"]] = CachedImage(self, path, call["size"], call["limit"])
         image.begin(reply)
 
     def wait(self, call: "dict[str, Any]", reply: "Reply") -> None:
@@ -108,13 +108,13 @@ class Cache:
         for image in self._had.values():
             image.leave()
 
-    def _of(self, call: "dict[str, Any]") -> "Image":
+    def _of(self, call: "dict[str, Any]") -> "CachedImage":
         if call["id"] not in self._had:
-            raise Refused(f"there is no image {call['id']}")
+            raise CallRefused(f"there is no image {call['id']}")
         return self._had[call["id"]]
 
 
-class Image:
+class CachedImage:
     """One that a container uses, or is to."""
 
     def __init__(self, cache: Cache, path: str, size: int, limit: int) -> None:
@@ -135,13 +135,13 @@ class Image:
         self._is_asked(reply)
         try:
             self._look(waits)
-        except (OSError, Refused) as error:
+        except (OSError, CallRefused) as error:
             self._answer({"error": str(error)})
             self.leave()
 
     def _is_asked(self, reply: "Reply") -> None:
         if self._asked is not None:
-            raise Refused(f"{self._path}: something else is being done with it")
+            raise CallRefused(f"{self._path}: something else is being done with it")
         self._asked = reply
 
     def _answer(self, words: "dict[str, Any]") -> None:
@@ -213,11 +213,11 @@ class Image:
         """Have it come.
 
         Raises:
-            Refused: It is there, or comes already.
+            CallRefused: It is there, or comes already.
             OSError: The machine has no process or descriptor left.
         """
         if not self._comes or self._pid:
-            raise Refused(f"{self._path}: is not to be received")
+            raise CallRefused(f"{self._path}: is not to be received")
         self._is_asked(reply)
         try:
             self._receive(call)

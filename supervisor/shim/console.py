@@ -12,14 +12,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .streams import Sink, Source, Streams
+    from .streams import InputStream, OutputStream, ShimStreams
 
 _PIPE = 1 << 18  # many larger ones would use up what a user may have
 _F_SETPIPE_SZ = 1031
 _WORDS = 1 << 16
 
 
-class Stdio:
+class ProgramStdio:
     """The standard streams of a container or of an exec.
 
     Attributes:
@@ -31,7 +31,7 @@ class Stdio:
 
     def __init__(
         self,
-        streams: "Streams",
+        streams: "ShimStreams",
         wanted: "Mapping[str, int]",
         place: str,
         makes_terminal: bool = False,
@@ -51,8 +51,8 @@ class Stdio:
         self._streams = streams
         self.terminal = "terminal" in wanted
         self.child: list[int | None] = [None, None, None]
-        self._sources: list[Source] = []
-        self._sinks: list[Sink] = []
+        self._sources: list[OutputStream] = []
+        self._sinks: list[InputStream] = []
         self._words = self._master = self._input = -1
         self._socket: socket.socket | None = None
         self._number = wanted.get("terminal", 0)

@@ -10,7 +10,7 @@ from .memory import Memory
 from .processes import kill_quietly
 from .site_containers import SiteContainers
 from .slurm_signals import SlurmSignals, is_busy
-from .words import Refused, last_line, read_log
+from .words import CallRefused, last_line, read_log
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .children import Children
-    from .images import Images
+    from .images import NodeImages
     from .loop import Loop
     from .mpi import Mpi
     from .runtime import Runtime
-    from .streams import Streams
-    from .targets import Target
+    from .streams import ShimStreams
+    from .targets import NodeProcess
 
     Reply = Callable[[dict[str, Any]], None]
 
@@ -35,7 +35,7 @@ _WORDS = 1 << 16
 _BEFORE_MAIN = b"Failed to re-execute libcrun"
 
 
-class Containers:
+class NodeContainers:
     """The containers and execs of this shim.
 
     Attributes:
@@ -48,7 +48,7 @@ class Containers:
         self,
         loop: "Loop",
         children: "Children",
-        streams: "Streams",
+        streams: "ShimStreams",
         runtime: "Runtime",
         directory: str,
         mpi: "Mpi",
@@ -72,8 +72,8 @@ class Containers:
         self._runtime, self._tell_ended = runtime, ended
         self.signals = signals
         self._directory = directory
-        self._images: Images | None = None
-        self.targets: dict[str, Target] = {}
+        self._images: NodeImages | None = None
+        self.targets: dict[str, NodeProcess] = {}
         self._deleted: dict[str, list[Reply]] = {}
         self._memory = Memory()
         self._sites = SiteContainers(loop, children, self)
@@ -81,15 +81,15 @@ class Containers:
         self.last_status = 0
 
     @property
-    def images(self) -> "Images":
+    def images(self) -> "NodeImages":
         """The images that containers have as layers; most shims mount none."""
         if self._images is None:
-            from .images import Images
+            from .images import NodeImages
 
-            self._images = Images(self._loop, self._children, self._directory, self._lost)
+            self._images = NodeImages(self._loop, self._children, self._directory, self._lost)
         return self._images
 
-    def _lost(self, target: "Target") -> None:
+    def _lost(self, target: "NodeProcess") -> None:
         """End a container whose files are gone."""
         target.lost = True
         target.stop_runtime()
@@ -99,7 +99,7 @@ class Containers:
             self.run(target, self._runtime.command(target.place, *words), _ignore)
 
     def mount(self, call: "dict[str, Any]", reply: "Reply") -> None:
-        """Mount a root file system, or images, for a container; see `Images.mount`."""
+        """Mount a root file system, or images, for a container; see `NodeImages.mount`."""
         self._making.mount(call, reply)
 
     def unmount(self, name: str) -> None:
@@ -115,20 +115,20 @@ class Containers:
         """Have the runtime run one more program in a container."""
         self._making.exec(call, reply)
 
-    def get(self, target: str) -> "Target":
+    def get(self, target: str) -> "NodeProcess":
         """Return a container or an exec.
 
         Raises:
-            Refused: There is no such one.
+            CallRefused: There is no such one.
         """
         try:
             return self.targets[target]
         except KeyError:
-            raise Refused(f"there is no {target}") from None
+            raise CallRefused(f"there is no {target}") from None
 
     def run(
         self,
-        target: "Target",
+        target: "NodeProcess",
         command: "list[str]",
         ended: "Callable[[int], None]",
         stdio: "Sequence[int | None]" = (None, None, None),
@@ -159,7 +159,7 @@ class Containers:
         if all(one.started or one.container for one in self.targets.values()):
             self._runtime.unseal()
 
-    def ended(self, target: "Target", status: int) -> None:
+    def ended(self, target: "NodeProcess", status: int) -> None:
         """Tell that the first process of a target has ended."""
         target.pid = 0
         short = False
@@ -177,7 +177,7 @@ class Containers:
         """Have the runtime start a container's program."""
         target = self.get(call["id"])
         if target.container is not None:
-            raise Refused(f"{target.id} is started already")
+            raise CallRefused(f"{target.id} is started already")
         if target.started:  # its supervisor died before it knew
             reply({})
         elif target.is_plain and self._runtime.start(target.name):
@@ -194,14 +194,14 @@ class Containers:
             self._sites.start(target, target.site)
             self._started(target, {}, reply)
         else:
-            raise Refused(f"{target.id} has ended")
+            raise CallRefused(f"{target.id} has ended")
 
-    def _started(self, target: "Target", answer: "dict[str, Any]", reply: "Reply") -> None:
+    def _started(self, target: "NodeProcess", answer: "dict[str, Any]", reply: "Reply") -> None:
         reply(answer)
         if "error" not in answer:
             self.runs(target)
 
-    def runs(self, target: "Target") -> None:
+    def runs(self, target: "NodeProcess") -> None:
         """Note that the program of a container or an exec has begun."""
         target.started = True
         self.signals.started(target, self)
@@ -211,7 +211,7 @@ class Containers:
         reply({"handles": is_busy(self.get(call["id"]), int(call["number"]))})
 
     def _simply(
-        self, target: "Target", command: "list[str]", reply: "Reply", again: bool = False
+        self, target: "NodeProcess", command: "list[str]", reply: "Reply", again: bool = False
     ) -> None:
         """Run a command of the runtime's for a container, and answer with its success."""
         remove_file(os.path.join(target.place, "words"))
@@ -241,9 +241,9 @@ class Containers:
         """Send a signal to the first process or to all."""
         target, number = self.get(call["id"]), int(call["number"])
         if not 0 < number < signal.NSIG:
-            raise Refused(f"there is no signal {number}")
+            raise CallRefused(f"there is no signal {number}")
         if not target.made:
-            raise Refused(f"{target.id} is not there yet")
+            raise CallRefused(f"{target.id} is not there yet")
         if self.signals.is_told(target, number):
             reply({})
             return
@@ -260,7 +260,7 @@ class Containers:
         else:
             self.deliver(target, number, reply)
 
-    def deliver(self, target: "Target", number: int, reply: "Reply | None" = None) -> None:
+    def deliver(self, target: "NodeProcess", number: int, reply: "Reply | None" = None) -> None:
         """Send a signal to the first process, if there is one."""
         reply = reply or _ignore
         if target.pid:
@@ -316,7 +316,7 @@ class Containers:
                 one.signal_all(signal.SIGKILL)
         forget()
 
-    def _forget(self, target: "Target", doomed: "list[Target]") -> None:
+    def _forget(self, target: "NodeProcess", doomed: "list[NodeProcess]") -> None:
         """Have the runtime forget a container, then remove the files."""
         if target.container is not None:
             self._gone(target, doomed)
@@ -341,7 +341,7 @@ class Containers:
             return
         late = self._loop.after(_DELETING, lambda: kill_quietly(-pid, signal.SIGKILL))
 
-    def _gone(self, target: "Target", doomed: "list[Target]", words: str = "") -> None:
+    def _gone(self, target: "NodeProcess", doomed: "list[NodeProcess]", words: str = "") -> None:
         for one in doomed:
             one.let_go()
             one.stdio.let_go()
@@ -370,7 +370,7 @@ class Containers:
             if target.site is not None:
                 target.site.remove()
 
-    def _delete_command(self, target: "Target") -> "list[str]":
+    def _delete_command(self, target: "NodeProcess") -> "list[str]":
         if target.site is not None:
             return target.site.command("delete")
         return self._runtime.command(target.place, "delete", "--force", "--", target.name)

@@ -27,7 +27,7 @@ LEFT = "site.json"
 """The file in a container's directory with what is to be run and removed after it, by oci.conf."""
 
 
-class Directory:
+class ShimDirectory:
     """The shim's own directory, locked while it lives.
 
     Attributes:
@@ -44,7 +44,7 @@ class Directory:
         remove_tree(self.path)
 
 
-def make_directory(env: "Mapping[str, str]", key: bytes) -> Directory:
+def make_directory(env: "Mapping[str, str]", key: bytes) -> ShimDirectory:
     """Make the shim's directory, which nobody else may enter.
 
     Args:
@@ -125,7 +125,7 @@ def _has_room(folder: str) -> bool:
     return space.f_bavail * space.f_frsize >= _ROOM
 
 
-def _make_in(folder: str) -> Directory:
+def _make_in(folder: str) -> ShimDirectory:
     for _ in range(_ATTEMPTS):
         letters = "".join(_LETTERS[byte % len(_LETTERS)] for byte in os.urandom(_RANDOM))
         path = os.path.join(folder, f"scrun-{os.geteuid()}-{letters}")
@@ -135,7 +135,7 @@ def _make_in(folder: str) -> Directory:
             continue
         lock = _locked(path, os.O_CREAT)
         if lock is not None:
-            return Directory(path, lock)
+            return ShimDirectory(path, lock)
     raise FileExistsError(17, f"No free name in {folder}")
 
 

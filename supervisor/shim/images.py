@@ -15,7 +15,7 @@ from .loop import READ
 from .processes import is_ending, kill_quietly
 from .runtime import found
 from .space import Space
-from .words import Refused, last_line
+from .words import CallRefused, last_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .containers import Reply
     from .loop import Loop
     from .space import Maps
-    from .targets import Target
+    from .targets import NodeProcess
 
 _KERNEL = "overlay"
 _FUSE = ("squashfuse_ll", "squashfuse")  # the first has several threads
@@ -59,14 +59,14 @@ class Mounted:
         self.root = _root_of(call)
         self.space = Space(call.get("maps"), users)
         self.by_fuse = ""
-        self.user: Target | None = None
+        self.user: NodeProcess | None = None
         self.running: set[int] = set()
         self.reply: Reply | None = reply
         self.over = False
         self.late: object = None
 
 
-class Images:
+class NodeImages:
     """All of them."""
 
     def __init__(
@@ -74,7 +74,7 @@ class Images:
         loop: "Loop",
         children: "Children",
         directory: str,
-        lost: "Callable[[Target], None]",
+        lost: "Callable[[NodeProcess], None]",
     ) -> None:
         """Have none.
 
@@ -119,7 +119,7 @@ class Images:
             command += _owned_by(call.get("maps"))
         name, key = call["id"], dumps(call.get("maps"))
         if name in self._mounted:
-            raise Refused(f"{name} is mounted already")
+            raise CallRefused(f"{name} is mounted already")
         users = self._users.get(key, -1)
         if beside:
             users = os.open(f"/proc/{beside}/ns/user", os.O_RDONLY)
@@ -235,26 +235,26 @@ class Images:
             self._tell(mounted, {"error": why, "root": root})
         self.unmount(name)
 
-    def use(self, name: str, user: "Target") -> Mounted:
+    def use(self, name: str, user: "NodeProcess") -> Mounted:
         """Have a container use some, which go with it.
 
         Raises:
-            Refused: There are none, or not any more.
+            CallRefused: There are none, or not any more.
         """
         mounted = self.of(name)
         mounted.user = user
         if len(mounted.running) < len(mounted.points) and os.geteuid():
-            raise Refused("its root file system went away")
+            raise CallRefused("its root file system went away")
         return mounted
 
     def of(self, name: str) -> Mounted:
         """Return some.
 
         Raises:
-            Refused: There are none.
+            CallRefused: There are none.
         """
         if name not in self._mounted:
-            raise Refused(f"nothing is mounted as {name}")
+            raise CallRefused(f"nothing is mounted as {name}")
         return self._mounted[name]
 
     def are_going(self, mounted: Mounted) -> bool:
@@ -292,11 +292,11 @@ def _root_of(call: "dict[str, Any]") -> "tuple[str, ...]":
     """Return `root` of a call, three texts or none.
 
     Raises:
-        Refused: It is something else.
+        CallRefused: It is something else.
     """
     root = tuple(call.get("root") or ())
     if len(root) not in (0, 3) or not all(isinstance(text, str) for text in root):
-        raise Refused(f"{root!r}: is no root file system")
+        raise CallRefused(f"{root!r}: is no root file system")
     return root
 
 
@@ -317,21 +317,21 @@ def _way(mine: bool) -> str:
         mine: Whether files shall belong to somebody else than the image says.
 
     Raises:
-        Refused: They cannot be.
+        CallRefused: They cannot be.
     """
     if os.geteuid() == 0:
         with open("/proc/filesystems") as file:
             if "\tsquashfs\n" in file and os.path.exists("/dev/loop-control"):
                 return "squashfs"
-        raise Refused("the node's kernel has no squashfs or no loop devices")
+        raise CallRefused("the node's kernel has no squashfs or no loop devices")
     # squashfuse_ll before 0.2 has no option for it
     for name in _FUSE[1:] if mine else _FUSE:
         path = found(name)
         if path:
             if not os.access("/dev/fuse", os.R_OK | os.W_OK):
-                raise Refused("the node has no /dev/fuse for users")
+                raise CallRefused("the node has no /dev/fuse for users")
             return path
-    raise Refused("squashfuse is not installed on the node")
+    raise CallRefused("squashfuse is not installed on the node")
 
 
 def _overlay_by_fuse() -> str:

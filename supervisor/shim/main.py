@@ -7,7 +7,7 @@ import sys
 
 from .children import TOLD, Children, become_subreaper
 from .dial import dial
-from .files import Directory, make_directory, others
+from .files import ShimDirectory, make_directory, others
 from .frames import CALL, EVENT, REPLY, SEALED, BrokenFrame
 from .hello import hello, oci_conf
 from .json_text import dumps, loads
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .cache import Cache
-    from .containers import Containers, Reply
+    from .containers import NodeContainers, Reply
     from .link import Seals
-    from .streams import Streams
+    from .streams import ShimStreams
 
 _BY_THE_WAY = ("_ctypes",)
 _AFTER_HELLO = tuple(
@@ -56,7 +56,7 @@ def main(
     """
     status = 1
     try:
-        shim = Shim(call, direct)
+        shim = ShimProcess(call, direct)
         for number in (*call["told"], *told):
             shim.signalled(number)
         status = shim.run()
@@ -69,7 +69,7 @@ def main(
         os._exit(status)
 
 
-class Shim:
+class ShimProcess:
     """The whole."""
 
     def __init__(self, call: "dict[str, Any]", direct: "tuple[socket, bytes] | None") -> None:
@@ -95,11 +95,11 @@ class Shim:
         self._is_heard = bool(call["needed"])  # else srun is a way, too, until the first call
         self._known_runtime = str(call["runtime"])
         self._key = bytes.fromhex(call["key"])
-        self._directory: Directory | None = None
+        self._directory: ShimDirectory | None = None
         self._runtime = Runtime("", "")
         self._conf = ("", 0)
-        self._containers: Containers | None = None
-        self._streams: Streams | None = None
+        self._containers: NodeContainers | None = None
+        self._streams: ShimStreams | None = None
         self._cache: Cache | None = None
 
     def run(self) -> int:
@@ -162,17 +162,17 @@ class Shim:
         said = hello(self._runtime.path, self._directory.path, self._conf)
         self._used().send(EVENT, 0, said)
 
-    def _ready(self) -> "Containers":
+    def _ready(self) -> "NodeContainers":
         """Do what need not be done before the supervisor knows that this is here."""
         if self._containers is not None:
             return self._containers
-        from .containers import Containers
-        from .streams import Streams
+        from .containers import NodeContainers
+        from .streams import ShimStreams
 
         assert self._directory is not None
         become_subreaper()
-        self._streams = Streams(self._loop, self._used())
-        self._containers = Containers(
+        self._streams = ShimStreams(self._loop, self._used())
+        self._containers = NodeContainers(
             self._loop,
             self._children,
             self._streams,

@@ -4,15 +4,15 @@ import _signal as signal  # without enum, which takes longer than hello
 import os
 
 from .children import exit_status
-from .console import Stdio
+from .console import ProgramStdio
 from .files import remove_file, remove_tree, write_private
 from .json_text import dumps
 from .processors import bind, bind_exec
 from .runtime import is_plain, merged, pid_file_of, process_of
 from .site import Site
 from .site_containers import SiteContainers
-from .targets import Target
-from .words import Refused, needs, read_log, with_missing
+from .targets import NodeProcess
+from .words import CallRefused, needs, read_log, with_missing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .children import Children
-    from .containers import Containers, Reply
+    from .containers import NodeContainers, Reply
     from .loop import Loop
     from .mpi import Mpi
     from .runtime import Runtime
-    from .streams import Streams
+    from .streams import ShimStreams
 
 _TRY, _TRIES = 0.01, 300
 
 
 class Making:
-    """What makes them, and hands them to `Containers`."""
+    """What makes them, and hands them to `NodeContainers`."""
 
     def __init__(
         self,
         loop: "Loop",
         children: "Children",
-        streams: "Streams",
+        streams: "ShimStreams",
         runtime: "Runtime",
         directory: str,
-        containers: "Containers",
+        containers: "NodeContainers",
         sites: SiteContainers,
         mpi: "Mpi",
     ) -> None:
@@ -108,7 +108,7 @@ class Making:
             raise
 
     def _create_by_site(
-        self, target: Target, site: Site, config: "dict[str, Any]", reply: "Reply"
+        self, target: NodeProcess, site: Site, config: "dict[str, Any]", reply: "Reply"
     ) -> None:
         if site.is_container:
             self._mpi.show(config)
@@ -124,7 +124,7 @@ class Making:
         """Have the runtime run one more program in a container."""
         container = self._containers.get(call["container"])
         if container.container is not None:
-            raise Refused(f"{container.id} is no container")
+            raise CallRefused(f"{container.id} is no container")
         target = self._make(call, container.name, container)
         try:
             if container.site is not None:
@@ -192,34 +192,38 @@ class Making:
     def _process_of(self, container: str) -> int:
         pid = self._containers.get(container).pid
         if not pid:
-            raise Refused(f"{container}, whose namespaces it is to enter, has ended")
+            raise CallRefused(f"{container}, whose namespaces it is to enter, has ended")
         return pid
 
-    def _make(self, call: "dict[str, Any]", name: str, container: "Target | None") -> Target:
+    def _make(
+        self, call: "dict[str, Any]", name: str, container: "NodeProcess | None"
+    ) -> NodeProcess:
         target_id = call["id"]
         site = Site(call["site"], os.environ) if "site" in call else None
         by_site = site is not None or (container is not None and container.site is not None)
         if not (by_site or self._runtime.path):
-            raise Refused("no OCI runtime is installed on this node, neither crun nor runc")
+            raise CallRefused("no OCI runtime is installed on this node, neither crun nor runc")
         if target_id in self._containers.targets:
-            raise Refused(f"{target_id} exists already")
+            raise CallRefused(f"{target_id} exists already")
         if container is not None and container.doomed:
-            raise Refused(f"{container.id} is being deleted")
+            raise CallRefused(f"{container.id} is being deleted")
         self._made += 1
         place = os.path.join(self._directory, str(self._made))
         os.mkdir(place, 0o700)
         try:
-            stdio = Stdio(self._streams, call["streams"], place, makes_terminal=by_site)
+            stdio = ProgramStdio(self._streams, call["streams"], place, makes_terminal=by_site)
         except BaseException:
             remove_tree(place)
             raise
         targets = self._containers.targets
-        targets[target_id] = target = Target(target_id, place, name, container, stdio, targets)
+        targets[target_id] = target = NodeProcess(
+            target_id, place, name, container, stdio, targets
+        )
         target.site = site
         self._containers.signals.made(target)
         return target
 
-    def _unmake(self, target: Target) -> None:
+    def _unmake(self, target: NodeProcess) -> None:
         if target.site is not None:
             target.site.remove()
         if target.images is not None and target.container is None:
@@ -229,7 +233,11 @@ class Making:
         del self._containers.targets[target.id]
 
     def _begin(
-        self, target: Target, command: "list[str]", reply: "Reply", passed: "Sequence[int]" = ()
+        self,
+        target: NodeProcess,
+        command: "list[str]",
+        reply: "Reply",
+        passed: "Sequence[int]" = (),
     ) -> None:
         self._children.expect()
         try:
@@ -241,7 +249,7 @@ class Making:
             raise
         target.stdio.close_child()
 
-    def _begun(self, target: Target, status: int, reply: "Reply") -> None:
+    def _begun(self, target: NodeProcess, status: int, reply: "Reply") -> None:
         """Go on after `create` or `exec`."""
         if target.site is not None and not status:
             self._sites.find(target, target.site, lambda pid: self._found(target, pid, reply))
@@ -254,7 +262,7 @@ class Making:
         else:
             self._is_there(target, pid, reply)
 
-    def _found(self, target: Target, pid: int, reply: "Reply") -> None:
+    def _found(self, target: NodeProcess, pid: int, reply: "Reply") -> None:
         """Go on after RunTimeQuery."""
         if pid:
             self._is_there(target, pid, reply)
@@ -262,7 +270,7 @@ class Making:
             text = "RunTimeQuery does not know the new container"
             self._is_not_there(target, text, "", reply)
 
-    def _is_there(self, target: Target, pid: int, reply: "Reply") -> None:
+    def _is_there(self, target: NodeProcess, pid: int, reply: "Reply") -> None:
         target.begin(pid)
         if target.container is None:
             bind(pid, os.sched_getaffinity(0))
@@ -279,23 +287,23 @@ class Making:
             self._containers.runs(target)
         self._is_known(target)
 
-    def _is_not_there(self, target: Target, text: str, log: str, reply: "Reply") -> None:
+    def _is_not_there(self, target: NodeProcess, text: str, log: str, reply: "Reply") -> None:
         reply({"error": "it has been deleted" if target.doomed else text, "log": log})
         target.stdio.fail()
         if not target.doomed:
             self._containers.delete({"id": target.id}, _ignore)
         self._is_known(target)
 
-    def _is_known(self, target: Target) -> None:
+    def _is_known(self, target: NodeProcess) -> None:
         self._children.expect_no_longer()
         if target.container is not None:
             remove_file(process_of(target.place))
 
-    def _pid_of(self, target: Target, status: int) -> int:
+    def _pid_of(self, target: NodeProcess, status: int) -> int:
         """Return the first process of what a runtime has begun."""
         if status:
             what = "the OCI runtime" if target.site is None else "RunTimeCreate"
-            raise Refused(f"{what} ended with status {exit_status(status)}")
+            raise CallRefused(f"{what} ended with status {exit_status(status)}")
         with open(pid_file_of(target.place)) as file:
             pid = int(file.read(32))
         target.stdio.receive()

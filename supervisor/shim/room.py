@@ -5,7 +5,7 @@ import os
 
 from .files import folders, is_private, own_only
 from .locks import is_at, lock
-from .words import Refused
+from .words import CallRefused
 
 PART = ".part"
 """How the name of one ends that is not complete."""
@@ -19,7 +19,7 @@ def folder_of_images() -> str:
 
     Raises:
         OSError: It cannot be made.
-        Refused: Somebody else has made it.
+        CallRefused: Somebody else has made it.
     """
     errors = []
     for folder in folders(os.environ):
@@ -34,7 +34,7 @@ def folder_of_images() -> str:
         if is_private(path):
             return path
         errors.append(f"{path} is not the user's own")
-    raise Refused(f"no directory for images on the node: {errors[0]}")
+    raise CallRefused(f"no directory for images on the node: {errors[0]}")
 
 
 def make_room(part: str, size: int, limit: int) -> None:
@@ -46,7 +46,7 @@ def make_room(part: str, size: int, limit: int) -> None:
         limit: The most bytes of all images; 0: any number.
 
     Raises:
-        Refused: There is none.
+        CallRefused: There is none.
     """
     folder = os.path.dirname(part)
     found, total = [], 0
@@ -72,9 +72,9 @@ def make_room(part: str, size: int, limit: int) -> None:
     if limit and total + size > limit:
         had = f"; others, which are used, have {total // _MIB}" if total else ""
         most = f"images may have {limit // _MIB} there ([images] node_size){had}"
-        raise Refused(f"no room for {size // _MIB} MiB on the node: {most}")
+        raise CallRefused(f"no room for {size // _MIB} MiB on the node: {most}")
     if size > _free(folder):
-        raise Refused(f"no room for {size // _MIB} MiB in {folder} on the node")
+        raise CallRefused(f"no room for {size // _MIB} MiB in {folder} on the node")
 
 
 def _free(folder: str) -> int:

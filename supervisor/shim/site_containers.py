@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .children import Children
-    from .containers import Containers
+    from .containers import NodeContainers
     from .loop import Loop
     from .site import Site
-    from .targets import Target
+    from .targets import NodeProcess
 
 _CREATING = 2.0  # until RunTimeQuery has to know a new container
 _KILLING = 2.0  # for RunTimeKill
@@ -26,7 +26,7 @@ _TRY, _TRIES = 0.05, 40  # until the runtime has made a terminal
 class SiteContainers:
     """What differs from containers that crun or runc makes."""
 
-    def __init__(self, loop: "Loop", children: "Children", containers: "Containers") -> None:
+    def __init__(self, loop: "Loop", children: "Children", containers: "NodeContainers") -> None:
         """Have none.
 
         Args:
@@ -38,7 +38,7 @@ class SiteContainers:
 
     def run(
         self,
-        target: "Target",
+        target: "NodeProcess",
         site: "Site",
         command: "list[str]",
         variables: "Mapping[str, str] | None" = None,
@@ -65,7 +65,7 @@ class SiteContainers:
         self.resized(target)
         return pid
 
-    def resized(self, target: "Target") -> None:
+    def resized(self, target: "NodeProcess") -> None:
         """Pass the size of a terminal on, where it is not the container's own.
 
         crun 1.8 in the foreground does not: it has one, and makes another for the container.
@@ -80,7 +80,7 @@ class SiteContainers:
         elif target.pid:
             self._resize(target, _TRIES)
 
-    def _resize(self, target: "Target", tries: int) -> None:
+    def _resize(self, target: "NodeProcess", tries: int) -> None:
         found = False
         for pid in descendants(target.pid) if target.pid else ():
             try:
@@ -96,20 +96,20 @@ class SiteContainers:
         if target.pid and tries and not found:  # the runtime has not made it yet
             self._loop.after(_TRY, lambda: self._resize(target, tries - 1))
 
-    def start(self, target: "Target", site: "Site") -> None:
+    def start(self, target: "NodeProcess", site: "Site") -> None:
         """Call RunTimeRun."""
         site.waits = False
         site.pid = self.run(target, site, site.command("run"))
         site.note(target.place)
 
-    def _over(self, target: "Target", site: "Site", status: int) -> None:
+    def _over(self, target: "NodeProcess", site: "Site", status: int) -> None:
         if target.container is None:
             if not site.is_container:  # what it has started ends with it
                 kill_quietly(-site.pid, signal.SIGKILL)
             site.pid = 0
         self._containers.ended(target, status)
 
-    def find(self, target: "Target", site: "Site", found: "Callable[[int], None]") -> None:
+    def find(self, target: "NodeProcess", site: "Site", found: "Callable[[int], None]") -> None:
         """Ask until the runtime has created a container; tell its first process, 0 if never."""
         late: list[bool] = []
         key = self._loop.after(_CREATING, lambda: late.append(True))
@@ -123,7 +123,7 @@ class SiteContainers:
 
         self._ask(target, site, will_do, told)
 
-    def await_end(self, target: "Target", site: "Site", pid: int) -> None:
+    def await_end(self, target: "NodeProcess", site: "Site", pid: int) -> None:
         """Learn when a container has ended: as the parent of its first process, or by asking."""
         if self._children.has_ended(pid) or pid in children_of(os.getpid()):
             self._children.claim(pid, lambda status: self._containers.ended(target, status))
@@ -137,7 +137,7 @@ class SiteContainers:
 
     def _ask(
         self,
-        target: "Target",
+        target: "NodeProcess",
         site: "Site",
         will_do: "Callable[[Mapping[str, Any]], bool]",
         told: "Callable[[Mapping[str, Any]], None]",
@@ -155,7 +155,7 @@ class SiteContainers:
 
         Asking(self._loop, ask, will_do, told)
 
-    def kill(self, target: "Target", site: "Site", killed: "Callable[[], None]") -> None:
+    def kill(self, target: "NodeProcess", site: "Site", killed: "Callable[[], None]") -> None:
         """Call RunTimeKill with SIGKILL, then kill what is left and can be seen from here."""
         if site.waits:  # for `start`, which will not come
             site.waits = False

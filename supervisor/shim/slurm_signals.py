@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from .containers import Containers
+    from .containers import NodeContainers
     from .loop import Loop
-    from .targets import Target
+    from .targets import NodeProcess
 
 _BEGINNING = 2.0  # in which a program may come to handle a signal
 _TRY = 0.04
@@ -33,7 +33,7 @@ class SlurmSignals:
         self._expected: dict[str, list[int]] = {}
         self._asked = self._told_to_end = 0.0
 
-    def came(self, number: int, containers: "Containers | None") -> None:
+    def came(self, number: int, containers: "NodeContainers | None") -> None:
         """Pass one on; containers that do not run yet get it when they do."""
         if number == signal.SIGTERM:
             before, self._told_to_end = self._told_to_end, time.monotonic()
@@ -53,7 +53,7 @@ class SlurmSignals:
             if target.started and not waiting:
                 self._give(target, containers)
 
-    def expect(self, names: "Iterable[str]", containers: "Containers | None") -> None:
+    def expect(self, names: "Iterable[str]", containers: "NodeContainers | None") -> None:
         """Know, by their names, all containers that are still to be made.
 
         The first ones were there before us, so what came before is for them, too. One that is
@@ -66,18 +66,18 @@ class SlurmSignals:
         }
         self._early = None
 
-    def made(self, target: "Target") -> None:
+    def made(self, target: "NodeProcess") -> None:
         """Keep for a container what came while it was staged; for the first one, all that came."""
         if target.container is None:
             target.signals = self._expected.pop(target.name, self._early or [])
             self._early = None
 
-    def started(self, target: "Target", containers: "Containers") -> None:
+    def started(self, target: "NodeProcess", containers: "NodeContainers") -> None:
         """Give a container or an exec what came before its program ran."""
         target.began = time.monotonic()
         self._give(target, containers)
 
-    def is_told(self, target: "Target", number: int) -> bool:
+    def is_told(self, target: "NodeProcess", number: int) -> bool:
         """Tell whether a target need not get a signal that its supervisor has for it.
 
         Slurm tells a batch script of the end of its job, too, and a `scrun run` that it runs
@@ -91,7 +91,7 @@ class SlurmSignals:
         target.told_to_end = now
         return False
 
-    def _give(self, target: "Target", containers: "Containers | None") -> None:
+    def _give(self, target: "NodeProcess", containers: "NodeContainers | None") -> None:
         """Give a target the signals that it has still to get.
 
         A program that has just begun gets them once it handles them, of which nothing tells. The
@@ -112,7 +112,7 @@ class SlurmSignals:
         """Whether Slurm has sent SIGTERM, and SIGKILL may follow."""
         return bool(self._told_to_end) and time.monotonic() < self._told_to_end + self._kill_wait
 
-    def time_left(self, containers: "Containers | None") -> float:
+    def time_left(self, containers: "NodeContainers | None") -> float:
         """Return for how many seconds programs may go on without a supervisor.
 
         They may if they use the time between Slurm's SIGTERM and SIGKILL. That ends who started
@@ -128,12 +128,12 @@ class SlurmSignals:
         return max(0.0, until - now)
 
 
-def is_busy(target: "Target", number: int) -> bool:
+def is_busy(target: "NodeProcess", number: int) -> bool:
     """Tell whether a target's program runs, and does something about a signal."""
     return bool(target.started and target.pid) and _handles(target, number)
 
 
-def _living(containers: "Containers | None") -> "Iterable[Target]":
+def _living(containers: "NodeContainers | None") -> "Iterable[NodeProcess]":
     targets = [] if containers is None else list(containers.targets.values())
     return [one for one in targets if not (one.ended or one.doomed)]
 
@@ -143,7 +143,7 @@ def _keep(signals: "list[int]", number: int) -> None:
         signals.append(number)
 
 
-def _handles(target: "Target", number: int) -> bool:
+def _handles(target: "NodeProcess", number: int) -> bool:
     """Tell whether its first process does, of a runtime in the foreground the first child."""
     pids = [target.pid]
     if target.is_by_foreground:
@@ -151,7 +151,7 @@ def _handles(target: "Target", number: int) -> bool:
     return any(handles(pid, number) for pid in pids)
 
 
-def _deliver(target: "Target", number: int, containers: "Containers | None") -> None:
+def _deliver(target: "NodeProcess", number: int, containers: "NodeContainers | None") -> None:
     """Do what slurmstepd does to a task."""
     # RunTimeRun passes it on; what an exec runs may be another user's
     if target.site is not None or target.container is not None:

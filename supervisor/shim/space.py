@@ -23,7 +23,7 @@ from .libc import (
     unshare,
 )
 from .runtime import found
-from .words import Refused, last_line
+from .words import CallRefused, last_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Space:
 
         Raises:
             OSError: No process is left.
-            Refused: newuidmap(1) is not installed.
+            CallRefused: newuidmap(1) is not installed.
         """
         self._has_users = bool(maps)
         tools = _tools(maps) if maps and users < 0 else []
@@ -83,7 +83,7 @@ class Space:
 
         Raises:
             OSError: The kernel refuses.
-            Refused: Likewise; or newuidmap(1) does.
+            CallRefused: Likewise; or newuidmap(1) does.
         """
         self.check()
         for name in ("mnt",) if os.geteuid() == 0 else ("user", "mnt"):
@@ -114,11 +114,11 @@ class Space:
         """Take the child's word for what it was to do.
 
         Raises:
-            Refused: It could not.
+            CallRefused: It could not.
         """
         said = os.read(self.said, _WORDS)
         if said != _DONE:
-            raise Refused(last_line(said) or "it was killed")
+            raise CallRefused(last_line(said) or "it was killed")
 
     def enter(self) -> None:
         """Be in it; for a child before it becomes a program."""
@@ -162,7 +162,7 @@ def _tools(maps: "Maps") -> "list[list[str]]":
     for tool, name in zip(_TOOLS, _MAPS):
         path = found(tool)
         if not path:
-            raise Refused(f"the node has no {tool}")
+            raise CallRefused(f"the node has no {tool}")
         numbers = [
             str(line[key]) for line in maps[name] for key in ("containerID", "hostID", "size")
         ]

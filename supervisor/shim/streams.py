@@ -27,7 +27,7 @@ _TELL = 1 << 16
 _SMALL = 1 << 16
 
 
-class Streams:
+class ShimStreams:
     """All streams, by number, and where their frames go.
 
     Attributes:
@@ -38,19 +38,19 @@ class Streams:
         """Have none."""
         self.loop = loop
         self.link = link
-        self._sources: dict[int, Source] = {}
-        self._sinks: dict[int, Sink] = {}
+        self._sources: dict[int, OutputStream] = {}
+        self._sinks: dict[int, InputStream] = {}
 
-    def source(self, number: int, fd: int, terminal: bool = False) -> "Source":
+    def source(self, number: int, fd: int, terminal: bool = False) -> "OutputStream":
         """Carry from a descriptor to the supervisor, once `begin` is called."""
         _check(number, self._sources)
-        self._sources[number] = source = Source(self, number, fd, terminal)
+        self._sources[number] = source = OutputStream(self, number, fd, terminal)
         return source
 
-    def sink(self, number: int, fd: int) -> "Sink":
+    def sink(self, number: int, fd: int) -> "InputStream":
         """Carry from the supervisor to a descriptor; -1: it comes later."""
         _check(number, self._sinks)
-        self._sinks[number] = sink = Sink(self, number, fd)
+        self._sinks[number] = sink = InputStream(self, number, fd)
         return sink
 
     def forget_source(self, number: int) -> None:
@@ -101,14 +101,14 @@ class Streams:
             source.closed()
 
 
-class Source:
+class OutputStream:
     """Output of a container.
 
     Attributes:
         number: Its number.
     """
 
-    def __init__(self, streams: Streams, number: int, fd: int, terminal: bool) -> None:
+    def __init__(self, streams: ShimStreams, number: int, fd: int, terminal: bool) -> None:
         """Use `Streams.source`."""
         self._streams, self.number, self._fd = streams, number, fd
         self._terminal = terminal
@@ -231,10 +231,10 @@ class Source:
         self._streams.link.send(END, self.number)
 
 
-class Sink:
+class InputStream:
     """Input of a container."""
 
-    def __init__(self, streams: Streams, number: int, fd: int) -> None:
+    def __init__(self, streams: ShimStreams, number: int, fd: int) -> None:
         """Use `Streams.sink`."""
         self._streams, self._number, self._fd = streams, number, -1
         self._pending = bytearray()

@@ -10,12 +10,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from .console import Stdio
+    from .console import ProgramStdio
     from .images import Mounted
     from .site import Site
 
 
-class Target:
+class NodeProcess:
     """A container, or an exec in one.
 
     Attributes:
@@ -48,9 +48,9 @@ class Target:
         id: str,  # noqa: A002
         place: str,
         name: str,
-        container: "Target | None",
-        stdio: "Stdio",
-        targets: "Mapping[str, Target]",
+        container: "NodeProcess | None",
+        stdio: "ProgramStdio",
+        targets: "Mapping[str, NodeProcess]",
     ) -> None:
         """Describe one that is about to be made; `targets` are all that there are."""
         self.id, self.place, self.name = id, place, name

@@ -13,7 +13,7 @@ _LAST_WORDS = 1 << 16
 _LARGEST_LOG = 1 << 16  # in JSON it may be six times as long
 
 
-class Refused(ValueError):
+class CallRefused(ValueError):
     """A call cannot be done; its text is for the supervisor."""
 
 

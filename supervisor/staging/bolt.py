@@ -26,7 +26,7 @@ _MOST = 1 << 20  # pages that are looked at: damaged ones may lead in circles
 _FNV, _PRIME, _MASK = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) - 1
 
 
-class Damaged(ValueError):
+class DamagedDatabase(ValueError):
     """The file is not bbolt's, or of another version."""
 
 
@@ -53,7 +53,7 @@ class Bucket:
         for name, bucket in self.buckets():
             if name == key:
                 return bucket
-        raise Damaged(f"has no bucket {key!a}")
+        raise DamagedDatabase(f"has no bucket {key!a}")
 
     def values(self) -> dict[bytes, bytes]:
         """Return the values in it."""
@@ -92,7 +92,7 @@ class Bolt:
             if meta[:2] == (_MAGIC, _VERSION) and meta[9] == _checksum(before):
                 metas.append(meta)
         if not metas:
-            raise Damaged("is not bbolt's")
+            raise DamagedDatabase("is not bbolt's")
         latest = max(metas, key=lambda meta: int(meta[8]))
         self._size = int(latest[2])
         self.top = Bucket(self, int(latest[4]), b"")
@@ -105,12 +105,12 @@ class Bolt:
         """Return a page, with those that belong to it."""
         self._left -= 1
         if self._left < 0:
-            raise Damaged("leads in circles")
+            raise DamagedDatabase("leads in circles")
         begin = number * self._size
         try:
             overflow = _HEADER.unpack_from(self._content, begin)[3]
         except (struct.error, OverflowError) as error:
-            raise Damaged("ends too early") from error
+            raise DamagedDatabase("ends too early") from error
         return bytes(self._content[begin : begin + (overflow + 1) * self._size])
 
     def bucket(self, value: bytes) -> Bucket:
@@ -118,13 +118,13 @@ class Bolt:
         try:
             root, _ = _BUCKET.unpack_from(value)
         except struct.error as error:
-            raise Damaged("has half a bucket") from error
+            raise DamagedDatabase("has half a bucket") from error
         return Bucket(self, root, value[_BUCKET.size :])
 
     def entries(self, page: bytes, depth: int) -> Iterator[tuple[bytes, bytes, int]]:
         """Yield keys, values and flags of a page and those below it."""
         if not depth:
-            raise Damaged("is too deep")
+            raise DamagedDatabase("is too deep")
         try:
             _, kind, count, _ = _HEADER.unpack_from(page)
             for index in range(count):
@@ -137,9 +137,9 @@ class Bolt:
                     begin = at + position
                     yield page[begin : begin + key], page[begin + key :][:value], flags
                 else:
-                    raise Damaged("has a page of another kind")
+                    raise DamagedDatabase("has a page of another kind")
         except struct.error as error:
-            raise Damaged("ends too early") from error
+            raise DamagedDatabase("ends too early") from error
 
 
 def _checksum(content: bytes) -> int:

@@ -19,7 +19,7 @@ from scrun.supervisor.contracts.neighbours import SharesNamespaces
 from scrun.supervisor.contracts.node import (
     ImageFile,
     Mounting,
-    Mounts,
+    MountsImages,
     NotThere,
     OnNodes,
     OthersThere,
@@ -32,7 +32,7 @@ from scrun.supervisor.staging.changes import Changes
 from scrun.supervisor.staging.commands import carry_out
 from scrun.supervisor.staging.id_maps import cache_of, with_ids
 from scrun.supervisor.staging.image_store import images_for
-from scrun.supervisor.staging.node_trial import Others, Refused
+from scrun.supervisor.staging.node_trial import BundleRefused, Others
 from scrun.supervisor.staging.overlaid import Overlays
 from scrun.supervisor.staging.overlay_options import Unusable
 from scrun.supervisor.staging.owner import directory_for, owner_of
@@ -137,7 +137,7 @@ class BuiltIn:
                 wanted=wanted,
                 tasks=job.separate_tasks,
                 mount_points=job.mount_points,
-                mounter=self._mounter(job) if isinstance(job, Mounts) else None,
+                mounter=self._mounter(job) if isinstance(job, MountsImages) else None,
                 mounted=job.mounted if isinstance(job, RemembersMounts) else set(),
             )
         elif wanted and not target.elsewhere:
@@ -175,7 +175,7 @@ class BuiltIn:
         finally:
             # a longer removal goes on in its thread, and stays in the record until it is done
             with trio.move_on_after(_CLEAN_UP, shield=True):
-                if isinstance(job, Mounts):
+                if isinstance(job, MountsImages):
                     await job.unmount()
                 if await _remove(directory, request, abandon=True):
                     self._removed()
@@ -183,7 +183,7 @@ class BuiltIn:
     def _tell(self, text: str) -> None:
         trio.from_thread.run_sync(self._request.journal.live, text)
 
-    def _mounter(self, job: Mounts) -> Mounter:
+    def _mounter(self, job: MountsImages) -> Mounter:
         shown = ""
 
         def say(count: int, total: int) -> None:
@@ -201,7 +201,7 @@ class BuiltIn:
             except OthersThere as error:
                 raise Others(error.numbers) from error
             except RootRefused as error:
-                raise Refused(f"cannot be mounted on the node: {error}") from error
+                raise BundleRefused(f"cannot be mounted on the node: {error}") from error
             except (EngineError, trio.TooSlowError) as error:
                 raise Unusable(str(error) or f"no answer in {_ANSWER:g} s") from error
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from scrun.core.paths import read_regular, read_trusted, replaceable
-from scrun.supervisor.staging.bolt import Bolt, Damaged
+from scrun.supervisor.staging.bolt import Bolt, DamagedDatabase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ _COMMITTED = b"\x03"
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 
 
-class Content(msgspec.Struct, frozen=True):
+class LayerContent(msgspec.Struct, frozen=True):
     """What a layer contains.
 
     Attributes:
@@ -57,14 +57,14 @@ class _Layer(msgspec.Struct, frozen=True):
     gidmap: Any = None
 
 
-def contents(layers: Sequence[str]) -> list[Content | None]:
+def contents(layers: Sequence[str]) -> list[LayerContent | None]:
     """Return what each layer contains, as far as it is known.
 
     Only records that nobody but root or this user can write count: others could pass their files
     off as those of an image.
     """
-    stores: dict[str, dict[str, Content]] = {}
-    found: list[Content | None] = []
+    stores: dict[str, dict[str, LayerContent]] = {}
+    found: list[LayerContent | None] = []
     for layer in layers:
         if (dir_of_vfs := _DIR_OF_VFS.fullmatch(layer)) is not None:
             found.append(_chain(dir_of_vfs[1], dir_of_vfs[2]))
@@ -110,7 +110,7 @@ def _word(folder: str, file: str) -> str:
     return read_regular(os.path.join(folder, file), _SHORT).decode().strip()
 
 
-def _chain(root: str, name: str) -> Content | None:
+def _chain(root: str, name: str) -> LayerContent | None:
     """Return what a directory of a driver vfs contains: the layer with all below it."""
     records = _records(root)
     if name not in records:
@@ -123,7 +123,7 @@ def _chain(root: str, name: str) -> Content | None:
         digests.append(content.digest)
         size += content.size
         name = layer.parent
-    return Content(f"vfs {' '.join(digests)}", size)
+    return LayerContent(f"vfs {' '.join(digests)}", size)
 
 
 def _records(root: str) -> dict[str, _Layer]:
@@ -139,7 +139,7 @@ def _parts(layer: str) -> tuple[str, str, str]:
     return store, name, last
 
 
-def _read(store: str) -> Iterator[tuple[str, Content]]:
+def _read(store: str) -> Iterator[tuple[str, LayerContent]]:
     root, driver = os.path.split(store)
     if driver == "snapshots":
         yield from _of_containerd(os.path.join(root, "metadata.db"))
@@ -149,7 +149,7 @@ def _read(store: str) -> Iterator[tuple[str, Content]]:
     yield from _of_docker(root, driver)
 
 
-def _of_podman(path: str) -> Iterator[tuple[str, Content]]:
+def _of_podman(path: str) -> Iterator[tuple[str, LayerContent]]:
     for layer in _layers(path):
         if (content := _content(layer)) is not None:
             yield layer.id, content
@@ -162,16 +162,16 @@ def _layers(path: str) -> list[_Layer]:
         return []
 
 
-def _content(layer: _Layer) -> Content | None:
+def _content(layer: _Layer) -> LayerContent | None:
     if not _DIGEST.fullmatch(layer.digest):
         return None
     # for containers with ids of their own podman has copies with other owners
     maps = [layer.uidmap, layer.gidmap] if layer.uidmap or layer.gidmap else []
     own = msgspec.json.encode(maps).decode() if maps else ""
-    return Content(layer.digest + own, layer.size)
+    return LayerContent(layer.digest + own, layer.size)
 
 
-def _of_docker(root: str, driver: str) -> Iterator[tuple[str, Content]]:
+def _of_docker(root: str, driver: str) -> Iterator[tuple[str, LayerContent]]:
     path = os.path.join(root, "image", driver, "layerdb", "sha256")
     try:
         if replaceable(path):
@@ -186,12 +186,12 @@ def _of_docker(root: str, driver: str) -> Iterator[tuple[str, Content]]:
         except (OSError, UnicodeDecodeError):
             continue
         if driver == "vfs" and _ID.fullmatch(chain):
-            yield name, Content(f"vfs chain {chain}")
+            yield name, LayerContent(f"vfs chain {chain}")
         elif _DIGEST.fullmatch(digest):
-            yield name, Content(digest, int(size) if size.isdigit() else 0)
+            yield name, LayerContent(digest, int(size) if size.isdigit() else 0)
 
 
-def _of_containerd(path: str) -> Iterator[tuple[str, Content]]:
+def _of_containerd(path: str) -> Iterator[tuple[str, LayerContent]]:
     try:
         content = b""
         for _ in range(_ATTEMPTS):
@@ -202,14 +202,14 @@ def _of_containerd(path: str) -> Iterator[tuple[str, Content]]:
             return
         snapshots = Bolt(content).top.bucket(b"v1").bucket(b"snapshots")
         found = [(name, bucket.values()) for name, bucket in snapshots.buckets()]
-    except (OSError, Damaged):
+    except (OSError, DamagedDatabase):
         return
     for name, values in found:
         # NAMESPACE/NUMBER/NAME; those of images have their digest as their name
         chain = name.rpartition(b"/")[2].decode(errors="replace")
         if values.get(b"kind") == _COMMITTED and _DIGEST.fullmatch(chain):
             size = _number(values.get(b"size", b""))
-            yield str(_number(values.get(b"id", b""))), Content(f"chain {chain}", size)
+            yield str(_number(values.get(b"id", b""))), LayerContent(f"chain {chain}", size)
 
 
 def _number(value: bytes) -> int:

@@ -21,7 +21,7 @@ from scrun.supervisor.staging.whiteouts import is_deletion
 _KNOWN = 400  # layers
 
 
-class _Known(msgspec.Struct, frozen=True):
+class _LayerOwners(msgspec.Struct, frozen=True):
     """What a layer had when it was looked through.
 
     Attributes:
@@ -77,7 +77,7 @@ def _mark(layer: str) -> tuple[int, int, int]:
     return status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
 
-def _look_through(layer: str) -> _Known:
+def _look_through(layer: str) -> _LayerOwners:
     """Return what belongs to others in a layer, and hardly more than the limit."""
     found: list[bytes] = []
     closed: list[bytes] = []
@@ -94,17 +94,17 @@ def _look_through(layer: str) -> _Known:
                     found.append(entry.path[len(root) + 1 :])
                     if stat.S_ISDIR(status.st_mode) and status.st_mode & 0o005 != 0o005:
                         closed.append(found[-1])
-    return _Known(mark, tuple(found), tuple(closed))
+    return _LayerOwners(mark, tuple(found), tuple(closed))
 
 
-def _read(cache: str) -> dict[str, _Known]:
+def _read(cache: str) -> dict[str, _LayerOwners]:
     try:
-        return msgspec.json.decode(Path(cache).read_bytes(), type=dict[str, _Known])
+        return msgspec.json.decode(Path(cache).read_bytes(), type=dict[str, _LayerOwners])
     except (OSError, msgspec.DecodeError):
         return {}
 
 
-def _write(cache: str, known: dict[str, _Known]) -> None:
+def _write(cache: str, known: dict[str, _LayerOwners]) -> None:
     """Write the cache; a failure costs only another look next time."""
     latest = dict(list(known.items())[-_KNOWN:])
     with contextlib.suppress(OSError, UnicodeEncodeError):

@@ -62,7 +62,7 @@ echo "$SLURMD_NODENAME: $output" | head -n 1
 """
 
 
-class _Known(msgspec.Struct, frozen=True):
+class _NodeIds(msgspec.Struct, frozen=True):
     """The answer of a job's nodes.
 
     Attributes:
@@ -82,7 +82,7 @@ class _Known(msgspec.Struct, frozen=True):
         return self.ids == ids and 0 <= now - self.when < _GOOD_FOR[self.can]
 
 
-_File = dict[str, _Known]
+_File = dict[str, _NodeIds]
 
 
 async def with_ids(
@@ -183,7 +183,7 @@ async def _why_not_on_nodes(ids: BothIds, job: Job, request: JobRequest) -> str:
             why = await _ask(ids, job)
         except EngineError as error:
             return f"{nodes}: cannot find out whether more ids can be mapped: {error}"
-        found = known[name] = _Known(ids, not why, now, why)
+        found = known[name] = _NodeIds(ids, not why, now, why)
         await in_thread(_write, path, known, now)
     return found.why
 

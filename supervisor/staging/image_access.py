@@ -46,7 +46,7 @@ class Copier(msgspec.Struct, frozen=True):
     wait: Callable[[], None]
 
 
-class Images(msgspec.Struct, frozen=True):
+class ContainerImages(msgspec.Struct, frozen=True):
     """The store of images, for one container.
 
     Attributes:
@@ -55,7 +55,7 @@ class Images(msgspec.Struct, frozen=True):
         copier: Copies layers.
         limit: The most bytes of the store; 0: any number.
         also: Further stores, which are only read.
-        format: What is wanted, see `scrun.settings.file.load.Images`.
+        format: What is wanted, see `scrun.settings.file.load.ImageSettings`.
         discard: Removes a tree of the store.
     """
 
@@ -76,7 +76,7 @@ class ImageAccess:
         store: The store, which is made if it is missing. Raises Unusable: it cannot be made.
     """
 
-    def __init__(self, images: Images) -> None:
+    def __init__(self, images: ContainerImages) -> None:
         """Touch nothing yet."""
         self._images = images
         self._store: Store | None = None

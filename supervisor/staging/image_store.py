@@ -18,7 +18,7 @@ from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.places import program
 from scrun.supervisor.core.threads import in_thread
-from scrun.supervisor.staging.image_access import Copier, Full, Images
+from scrun.supervisor.staging.image_access import ContainerImages, Copier, Full
 from scrun.supervisor.staging.mapped import remove_whoever_owns_it
 from scrun.supervisor.staging.overlay_options import Unusable
 from scrun.supervisor.staging.stored import COPY, NO_ROOM
@@ -28,7 +28,7 @@ import sys; sys.path.insert(0, sys.argv.pop(1))
 from scrun.supervisor.programs.{0} import main; sys.exit(main(sys.argv[1:]))"""
 
 
-def images_for(settings: Settings, request: JobRequest) -> Images | None:
+def images_for(settings: Settings, request: JobRequest) -> ContainerImages | None:
     """Return the store of images for a container; None if it can have none. In a thread.
 
     Args:
@@ -49,7 +49,7 @@ def images_for(settings: Settings, request: JobRequest) -> Images | None:
 
     copier = Copier(run, say, trio.from_thread.check_cancelled)
     lease, wanted = lease_of(root, container), settings.images
-    return Images(
+    return ContainerImages(
         path,
         lease,
         copier,

@@ -41,7 +41,7 @@ from scrun.supervisor.core.files import write
 from scrun.supervisor.staging.copies import OPEN, Room, copy_all, copy_entry
 from scrun.supervisor.staging.foreign import foreign_in
 from scrun.supervisor.staging.foreign_files import copy_foreign
-from scrun.supervisor.staging.node_trial import TRIAL, Looks, Refused, Trial
+from scrun.supervisor.staging.node_trial import TRIAL, BundleRefused, Looks, Trial
 from scrun.supervisor.staging.overlay_options import Unusable, opaque, options_of
 from scrun.supervisor.staging.own_file import OwnFile
 from scrun.supervisor.staging.plain import write_difference
@@ -237,7 +237,7 @@ class Layout:
             os.setxattr(self._path("own"), name, b"y")
         except OSError as error:
             where = f"extended attributes in {self.directory}"
-            raise Refused(f"need {where}: {error.strerror}") from error
+            raise BundleRefused(f"need {where}: {error.strerror}") from error
 
     def _copy_own_layer(self) -> None:
         """Copy the container's own layer if it is small: it may be where the nodes do not look.

@@ -10,7 +10,7 @@ import msgspec
 
 from scrun.core.errors import StagingError
 from scrun.supervisor.contracts.target import Target
-from scrun.supervisor.staging.plan import Notes, Source, Volume
+from scrun.supervisor.staging.plan import MountSource, Notes, Volume
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ _INITS = frozenset(("/dev/init", "/run/podman-init", "/sbin/docker-init"))
 _EVERYWHERE = frozenset(("/", "/dev/shm", "/run", "/tmp", "/var/run", "/var/tmp"))
 
 
-class Place(msgspec.Struct, frozen=True):
+class CopyPlaces(msgspec.Struct, frozen=True):
     """Where copies of what only this machine has are.
 
     Attributes:
@@ -42,11 +42,11 @@ def fit_mounts(
     *,
     bundle: str,
     staged: str,
-    place: Place,
+    place: CopyPlaces,
     target: Target,
     namespaces: frozenset[str],
     one_user: bool,
-    sources: Mapping[str, Source],
+    sources: Mapping[str, MountSource],
     notes: Notes,
 ) -> tuple[list[dict[str, Any]], list[Volume]]:
     """Return the mounts that work at the target, changed where needed, and what to copy.
@@ -77,7 +77,7 @@ def fit_mounts(
                 kept.append(mount)
             continue
         path = mount["source"] = absolute(mount, bundle, index)
-        source = sources.get(path, Source(kind="directory", real=path))
+        source = sources.get(path, MountSource(kind="directory", real=path))
         path = mount["source"] = source.there or path
         if source.kind == "missing" and _may_be_there(mount, path, source, target, staged):
             kept.append(mount)
@@ -149,7 +149,7 @@ def _from_the_top(path: str) -> Iterator[str]:
 
 
 def _volume(
-    mount: Mapping[str, Any], index: int, source: Source, staged: str, place: Place
+    mount: Mapping[str, Any], index: int, source: MountSource, staged: str, place: CopyPlaces
 ) -> Volume:
     """Return where the copy of a mount's source is.
 
@@ -200,7 +200,7 @@ def absolute(mount: Mapping[str, Any], bundle: str, index: int) -> str:
     return os.path.normpath(os.path.join(bundle, source))
 
 
-def only_here(path: str, source: Source, target: Target, staged: str) -> bool:
+def only_here(path: str, source: MountSource, target: Target, staged: str) -> bool:
     """Return whether another machine would not find this at the same path."""
     if not target.elsewhere or below(path, staged) or of_every_machine(path):
         return False
@@ -213,7 +213,7 @@ def only_here(path: str, source: Source, target: Target, staged: str) -> bool:
 
 
 def _may_be_there(
-    mount: Mapping[str, Any], path: str, source: Source, target: Target, staged: str
+    mount: Mapping[str, Any], path: str, source: MountSource, target: Target, staged: str
 ) -> bool:
     """Return whether the node decides about what is missing here; it cannot leave it out."""
     alone = only_here(path, source, target, staged)
@@ -232,7 +232,7 @@ def _is_read_only(mount: Mapping[str, Any]) -> bool:
     return [option for option in options(mount) if option in ("ro", "rw")][-1:] == ["ro"]
 
 
-def _is_init(mount: Mapping[str, Any], source: Source, target: Target) -> bool:
+def _is_init(mount: Mapping[str, Any], source: MountSource, target: Target) -> bool:
     """Return whether a mount is the program of `--init`, and can be copied."""
     ours = target.elsewhere and mount["destination"] in _INITS and source.kind == "file"
     return ours and source.size <= _LARGEST_INIT
@@ -279,7 +279,7 @@ def _of_own_namespace(mount: dict[str, Any], namespaces: frozenset[str], notes: 
     return True
 
 
-def _shared_memory(mount: dict[str, Any], source: Source) -> dict[str, Any]:
+def _shared_memory(mount: dict[str, Any], source: MountSource) -> dict[str, Any]:
     """Replace podman's shm, a tmpfs in podman's own mount namespace, by a new tmpfs."""
     kept = [option for option in options(mount) if option not in _BIND]
     if not any(option.startswith("mode=") for option in kept):

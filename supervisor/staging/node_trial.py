@@ -62,7 +62,7 @@ class Others(Unusable):
         self.numbers = numbers
 
 
-class Refused(Unusable):
+class BundleRefused(Unusable):
     """What is written cannot be in the staged bundle; or nothing can be mounted at all."""
 
 
@@ -176,13 +176,13 @@ class Trial:
             Unusable: One does not see the staged bundle.
         """
         unseen: list[Unseen] = []
-        refused: list[Refused] = []
+        refused: list[BundleRefused] = []
         for answer in answers:
             try:
                 self._judge(answer)
             except Unseen as error:
                 unseen.append(error)
-            except Refused as error:
+            except BundleRefused as error:
                 refused.append(error)
         if unseen:
             layers = frozenset[int]().union(*(error.layers for error in unseen))
@@ -209,4 +209,4 @@ class Trial:
                 why, missing, store=store and int(seen[self._store or ""][2]) == self._store_is
             )
         if _MOUNTED not in lines:
-            raise Refused(why)
+            raise BundleRefused(why)

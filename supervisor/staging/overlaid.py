@@ -22,7 +22,7 @@ from scrun.supervisor.contracts.node import Mounting
 from scrun.supervisor.contracts.staged import OVERLAY, OfTask
 from scrun.supervisor.staging.layers import overlay_of, top_level
 from scrun.supervisor.staging.layout import ROOTFS, Layout, is_read_only
-from scrun.supervisor.staging.node_trial import Others, Refused, Unseen
+from scrun.supervisor.staging.node_trial import BundleRefused, Others, Unseen
 from scrun.supervisor.staging.on_node import (
     archive_of,
     making_in,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from scrun.supervisor.contracts.staged import Image
-    from scrun.supervisor.staging.image_access import Images
+    from scrun.supervisor.staging.image_access import ContainerImages
     from scrun.supervisor.staging.layout import Rootfs
     from scrun.supervisor.staging.overlay_options import Overlay
     from scrun.supervisor.staging.own_file import OwnFile
@@ -75,7 +75,7 @@ class Overlays(msgspec.Struct, frozen=True):
 
     ask: Callable[[str], list[str]]
     cache: str
-    images: Images | None = None
+    images: ContainerImages | None = None
     keeps: bool = True
     wanted: bool = True
     tasks: int = 1
@@ -238,7 +238,7 @@ def _laid_out(
             if not error.store:
                 stored.send(str(error))
             unseen |= error.layers
-        except Refused:
+        except BundleRefused:
             _give_up(overlays, places, rootfs)
             if len(ways) == 1:
                 raise

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from scrun.images.locks import Lock
-    from scrun.supervisor.staging.image_access import Images
+    from scrun.supervisor.staging.image_access import ContainerImages
     from scrun.supervisor.staging.packing import Packing
     from scrun.supervisor.staging.read_only import Find
 
@@ -35,7 +35,7 @@ _FILE = 1  # the number of its layer; the one above has nothing
 class OwnFile:
     """Such a file, as a copy of a layer (`supervisor.staging.stored.Copies`)."""
 
-    def __init__(self, file: str, key: str, images: Images, packing: Packing) -> None:
+    def __init__(self, file: str, key: str, images: ContainerImages, packing: Packing) -> None:
         """Decide how the node gets it.
 
         Args:

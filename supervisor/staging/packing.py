@@ -16,7 +16,7 @@ import msgspec
 from scrun.images.squashfs import key_of
 from scrun.images.store import SQUASHFS
 from scrun.supervisor.contracts.node import ImageFile, Mounting
-from scrun.supervisor.staging.node_trial import Others, Refused
+from scrun.supervisor.staging.node_trial import BundleRefused, Others
 from scrun.supervisor.staging.overlay_options import Unusable
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class Packing:
                 self.sent = True
                 images = [(_described(file), point) for file, point in files]
                 self._mounter.send(images, mounting)
-        except (Others, Refused):
+        except (Others, BundleRefused):
             raise
         except Unusable as error:
             raise NotMounted(str(error)) from error

@@ -13,7 +13,7 @@ _MOST = 1000
 _MOST_MISSED = 8  # enough for one line
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True):
+class MountSource(msgspec.Struct, frozen=True, kw_only=True):
     """The properties of a path on this machine that config.json names.
 
     Attributes:

@@ -17,8 +17,8 @@ from scrun.oci.userns import Maps, Range, is_mapped, mappings, maps_for
 from scrun.settings.slurm.engine_flags import processes_asked
 from scrun.settings.slurm.request_sources import names_of_requests
 from scrun.supervisor.contracts.target import Target
-from scrun.supervisor.staging.mounts import Place, fit_mounts
-from scrun.supervisor.staging.plan import Notes, Plan, Source
+from scrun.supervisor.staging.mounts import CopyPlaces, fit_mounts
+from scrun.supervisor.staging.plan import MountSource, Notes, Plan
 from scrun.supervisor.staging.runtime_annotations import fit_annotations
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ def fit(
     bundle: str,
     staged: str,
     rootfs: str,
-    place: Place,
+    place: CopyPlaces,
     target: Target,
-    sources: Mapping[str, Source],
+    sources: Mapping[str, MountSource],
 ) -> Plan:
     """Adapt a config.json to a target.
 
@@ -206,7 +206,7 @@ def _fit_linux(
     user: Mapping[str, Any],
     target: Target,
     maps: Maps | None,
-    sources: Mapping[str, Source],
+    sources: Mapping[str, MountSource],
     notes: Notes,
 ) -> None:
     """Adapt namespaces, id maps, cgroups, labels, devices and sysctls."""
@@ -293,7 +293,7 @@ def _id_maps(user: Mapping[str, Any], target: Target, maps: Maps | None) -> dict
 
 
 def _devices_that_can_be_bound(
-    linux: dict[str, Any], sources: Mapping[str, Source], notes: Notes, *, elsewhere: bool
+    linux: dict[str, Any], sources: Mapping[str, MountSource], notes: Notes, *, elsewhere: bool
 ) -> None:
     """Keep devices whose path exists, or may exist on the node.
 
@@ -306,7 +306,7 @@ def _devices_that_can_be_bound(
     kept = []
     for device in linux["devices"]:
         path = device["path"]
-        if sources.get(path, Source(kind="device")).kind in good:
+        if sources.get(path, MountSource(kind="device")).kind in good:
             kept.append(device)
         else:
             notes.add(f"linux.devices: {path} dropped: no such device to bind")

@@ -24,7 +24,7 @@ from scrun.supervisor.core.private import make_private
 from scrun.supervisor.staging.commands import run
 from scrun.supervisor.staging.image_root import copy_command, lay_out_image
 from scrun.supervisor.staging.layout import ROOTFS, Rootfs
-from scrun.supervisor.staging.mounts import FILES, Place
+from scrun.supervisor.staging.mounts import FILES, CopyPlaces
 from scrun.supervisor.staging.overlaid import LaidOut, lay_out, written_at
 from scrun.supervisor.staging.overlay_options import Unusable
 from scrun.supervisor.staging.owner import (
@@ -157,7 +157,7 @@ def _fill(
         config,
         bundle=bundle,
         staged=directory,
-        place=Place(volumes_in(beside(directory), records), transfer.limit),
+        place=CopyPlaces(volumes_in(beside(directory), records), transfer.limit),
         rootfs=staged_rootfs if why_copied else rootfs,
         target=target,
         sources=survey(

@@ -17,14 +17,14 @@ from scrun.core.paths import real_id
 from scrun.images.limits import shrink
 from scrun.images.store import ROOTFS, SQUASHFS, Entry, Facts, find_elsewhere
 from scrun.supervisor.staging.digests import contents
-from scrun.supervisor.staging.image_access import GIB, Copier, Full, ImageAccess, Images
+from scrun.supervisor.staging.image_access import GIB, ContainerImages, Copier, Full, ImageAccess
 from scrun.supervisor.staging.overlay_options import Unusable, is_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from scrun.images.locks import Lock
-    from scrun.supervisor.staging.digests import Content
+    from scrun.supervisor.staging.digests import LayerContent
     from scrun.supervisor.staging.overlay_options import Overlay
     from scrun.supervisor.staging.packing import Packing
 
@@ -108,7 +108,7 @@ class StoredLayers:
     def __init__(
         self,
         overlay: Overlay,
-        images: Images,
+        images: ContainerImages,
         packing: Packing,
         *,
         rootless: bool,
@@ -129,7 +129,7 @@ class StoredLayers:
         marks = "user" if rootless else "trusted"
         self._how = (marks, "owners" if owners else "one", "fuse" if overlay.by_fuse else "kernel")
         self._ids = _id_maps() if owners else [str(real_id("uid")), str(real_id("gid"))]
-        self._known: list[Content | None] | None = None
+        self._known: list[LayerContent | None] | None = None
         self.there: dict[int, str] = {}
         self.packed: set[int] = set()
         self.packing = packing
@@ -147,7 +147,7 @@ class StoredLayers:
         """See `Copies`."""
         return self._kept.folder
 
-    def _contents(self) -> list[Content | None]:
+    def _contents(self) -> list[LayerContent | None]:
         if self._known is None:
             self._known = [None, *contents(self._overlay.layers[1:])]
         return self._known
@@ -225,7 +225,9 @@ class StoredLayers:
         if wanted:
             shrink(self._kept.store, self._images.limit)
 
-    def _have(self, number: int, content: Content, progress: _Progress, *, packed: bool) -> None:
+    def _have(
+        self, number: int, content: LayerContent, progress: _Progress, *, packed: bool
+    ) -> None:
         """Have a copy, and make it if it is not there."""
         layer = self._overlay.layers[number]
 
@@ -259,7 +261,7 @@ class StoredLayers:
         words = (layer, image, mark, whose, kind, self.packing.tool or "")
         self._images.copier.run(PACK, words, tell)
 
-    def _key(self, content: Content, *, packed: bool) -> str:
+    def _key(self, content: LayerContent, *, packed: bool) -> str:
         parts = [_FORMAT, content.digest, *self._how[:2], *self._ids]
         parts += ["squashfs"] if packed else []
         return f"layer-{blake2s(msgspec.json.encode(parts), digest_size=24).hexdigest()}"

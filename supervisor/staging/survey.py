@@ -15,7 +15,7 @@ import msgspec
 from scrun.core.trees import size_of
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.staging.mounts import below, binds, only_here
-from scrun.supervisor.staging.plan import Source
+from scrun.supervisor.staging.plan import MountSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -150,7 +150,7 @@ def survey(
     *,
     container: str,
     limit: int,
-) -> dict[str, Source]:
+) -> dict[str, MountSource]:
     """Return the properties of every path that the policy decides about.
 
     Args:
@@ -163,7 +163,7 @@ def survey(
         container: The container's id: engines put it into the paths of what they make for it.
         limit: The bytes up to which directories are measured.
     """
-    found: dict[str, Source] = {}
+    found: dict[str, MountSource] = {}
     for path in binds(config.get("mounts") or [], bundle):
         source = look(path, mounts)
         if target.elsewhere and source.real:
@@ -178,7 +178,9 @@ def survey(
     return found
 
 
-def _look_behind(source: Source, bundle: str, rootfs: str, mounts: list[MountPoint]) -> Source:
+def _look_behind(
+    source: MountSource, bundle: str, rootfs: str, mounts: list[MountPoint]
+) -> MountSource:
     """Return the properties of what was mounted for the container, instead of the mount's."""
     there = on_the_nodes(source.real, bundle, rootfs, mounts)
     if there is None:
@@ -188,14 +190,14 @@ def _look_behind(source: Source, bundle: str, rootfs: str, mounts: list[MountPoi
     return msgspec.structs.replace(look(there, mounts), there=there)
 
 
-def look(path: str, mounts: list[MountPoint]) -> Source:
+def look(path: str, mounts: list[MountPoint]) -> MountSource:
     """Return the properties of one path."""
     try:
         status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
-        return Source(kind="missing")
+        return MountSource(kind="missing")
     except OSError:
-        return Source(kind="unreadable", real=path)
+        return MountSource(kind="unreadable", real=path)
     real = os.path.realpath(path)
     mount = mount_of(real, mounts)
     capacity = 0
@@ -203,7 +205,7 @@ def look(path: str, mounts: list[MountPoint]) -> Source:
         space = os.statvfs(path)
         capacity = space.f_blocks * space.f_frsize
     kind: Any = next((name for test, name in _KINDS if test(status.st_mode)), "device")
-    return Source(
+    return MountSource(
         kind=kind,
         real=real,
         private=mount.private,

@@ -17,7 +17,7 @@ from scrun.core.paths import packages
 from scrun.images.leases import Lease
 from scrun.supervisor.staging.bring_back import Merged, merge
 from scrun.supervisor.staging.mapped import run_mapped
-from scrun.supervisor.staging.volume_state import State, read_folders
+from scrun.supervisor.staging.volume_state import VolumeState, read_folders
 
 _PAUSE = 0.5  # seconds between two lines of progress
 _MERGING = 3600.0
@@ -54,7 +54,7 @@ def why(error: Exception) -> str:
 
 def carry_over(
     parts: tuple[str, str],
-    state: State,
+    state: VolumeState,
     place: str,
     since: int,
     others_since: int,
@@ -103,7 +103,7 @@ class Order(msgspec.Struct, frozen=True):
     """
 
     parts: tuple[str, str]
-    state: State
+    state: VolumeState
     place: str
     since: int
     others_since: int

@@ -24,7 +24,7 @@ _LARGEST = 1 << 20
 _LARGEST_FOLDERS = 1 << 28
 
 
-class State(msgspec.Struct, frozen=True):
+class VolumeState(msgspec.Struct, frozen=True):
     """A copy.
 
     Attributes:
@@ -47,7 +47,7 @@ class State(msgspec.Struct, frozen=True):
     conflicts: tuple[str, ...] = ()
 
 
-def read_state(place: str) -> State | None:
+def read_state(place: str) -> VolumeState | None:
     """Return what is known of a copy; None if it does not count.
 
     Raises:
@@ -57,7 +57,9 @@ def read_state(place: str) -> State | None:
     if not os.path.isdir(os.path.join(place, DATA)):  # it was kept
         return None
     try:
-        return msgspec.json.decode(read_regular(os.path.join(place, STATE), _LARGEST), type=State)
+        return msgspec.json.decode(
+            read_regular(os.path.join(place, STATE), _LARGEST), type=VolumeState
+        )
     except FileNotFoundError:
         return None
     except msgspec.MsgspecError as error:
@@ -80,7 +82,7 @@ def read_folders(place: str) -> dict[str, tuple[int, int]]:
         raise StagingError(f"{place}/{_FOLDERS}: {error}") from error
 
 
-def write_state(place: str, state: State) -> None:
+def write_state(place: str, state: VolumeState) -> None:
     """Have a copy count; see `State`."""
     _write(place, STATE, state)
 

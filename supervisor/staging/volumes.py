@@ -46,7 +46,7 @@ from scrun.supervisor.staging.saved_changes import kept_prefix
 from scrun.supervisor.staging.transfer import Transfer, carry_over, why
 from scrun.supervisor.staging.volume_state import (
     RECORDS,
-    State,
+    VolumeState,
     read_folders,
     read_state,
     write_folders,
@@ -160,7 +160,7 @@ def _fill(volume: Volume, used: _Used, transfer: Transfer) -> Sequence[str]:
     if os.path.lexists(folder):
         remove_whoever_owns_it(folder)
     os.mkdir(folder, 0o700)
-    state = State(
+    state = VolumeState(
         source=volume.source,
         is_file=volume.is_file,
         since=0,
@@ -239,7 +239,7 @@ def _bring_back(volume: Volume, lease: Lease, base: str, transfer: Transfer) -> 
             raise kept
 
 
-def _catch_up(state: State, place: str, container: str, transfer: Transfer) -> None:
+def _catch_up(state: VolumeState, place: str, container: str, transfer: Transfer) -> None:
     """Bring back what has changed until now in a copy that others go on using.
 
     Raises:
@@ -265,7 +265,7 @@ def _catch_up(state: State, place: str, container: str, transfer: Transfer) -> N
         raise StagingError(_both(state.source, container, conflicts, where))
 
 
-def _refresh(state: State, place: str, began: int, since: int, transfer: Transfer) -> None:
+def _refresh(state: VolumeState, place: str, began: int, since: int, transfer: Transfer) -> None:
     """Have in a copy what has changed in the source, unless containers have changed it, too.
 
     Args:
@@ -282,7 +282,7 @@ def _refresh(state: State, place: str, began: int, since: int, transfer: Transfe
             write_folders(place, {**read_folders(place), **made})
 
 
-def _settle(state: State, place: str, container: str, base: str, transfer: Transfer) -> None:
+def _settle(state: VolumeState, place: str, container: str, base: str, transfer: Transfer) -> None:
     """Bring back what has changed in a copy, or keep the copy.
 
     Raises:
@@ -304,7 +304,7 @@ def _settle(state: State, place: str, container: str, base: str, transfer: Trans
 
 
 def _return(
-    state: State, place: str, container: str, transfer: Transfer
+    state: VolumeState, place: str, container: str, transfer: Transfer
 ) -> tuple[Sequence[str], dict[str, tuple[int, int]]]:
     """Bring back what has changed in a copy.
 
@@ -328,7 +328,7 @@ def _return(
         ) from error
 
 
-def _unchanged(state: State, copy: str) -> bool:
+def _unchanged(state: VolumeState, copy: str) -> bool:
     """Return whether no container has changed, made or removed anything in a copy."""
     found = itertools.chain((os.lstat(copy),), everything_below(copy))
     return all(one.st_ctime_ns <= state.since for one in found)
@@ -363,7 +363,7 @@ def _keep(place: str, container: str, base: str) -> str:
 
 
 @contextlib.contextmanager
-def _held(place: str, transfer: Transfer, mode: int = 0) -> Iterator[State | None]:
+def _held(place: str, transfer: Transfer, mode: int = 0) -> Iterator[VolumeState | None]:
     """Hold the lock of a shared volume; yields what is known of its copy, if that is complete.
 
     Args:
@@ -454,7 +454,7 @@ def tidy(folder: str) -> Iterator[str]:
                 yield why(error)
 
 
-def _settled(state: State, place: str) -> str:
+def _settled(state: VolumeState, place: str) -> str:
     try:
         _settle(state, place, "", _base(place), Transfer())
     except StagingError as error:  # what did not come back is kept

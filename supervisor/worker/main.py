@@ -73,7 +73,7 @@ class Failed(Exception):
         self.trace = trace
 
 
-class Supervisor:
+class SupervisorEnd:
     """The other end of the socket."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -118,7 +118,7 @@ class Supervisor:
 class Host:
     """The functions that the prelude calls."""
 
-    def __init__(self, supervisor: Supervisor, output_limit: int) -> None:
+    def __init__(self, supervisor: SupervisorEnd, output_limit: int) -> None:
         self._supervisor = supervisor
         self._limit = output_limit
         self.paths = {b"bundle": b"", b"root": b""}
@@ -197,7 +197,7 @@ class WorkerScript:
         missing: The functions that it does not define.
     """
 
-    def __init__(self, supervisor: Supervisor, orders: list[bytes]) -> None:
+    def __init__(self, supervisor: SupervisorEnd, orders: list[bytes]) -> None:
         """Load it.
 
         Raises:
@@ -337,7 +337,7 @@ def _argument(field: bytes) -> int | bytes:
     return int(text) if kind == b"n" else text
 
 
-def serve(supervisor: Supervisor) -> None:
+def serve(supervisor: SupervisorEnd) -> None:
     """Serve the supervisor's requests; the first one determines the kind of script.
 
     Raises:
@@ -367,7 +367,7 @@ def main() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_CPU)
     wanted = int(processor_time)
     resource.setrlimit(resource.RLIMIT_CPU, (wanted if most < 0 else min(wanted, most), most))
-    supervisor = Supervisor(socket.socket(fileno=int(number)))
+    supervisor = SupervisorEnd(socket.socket(fileno=int(number)))
     try:
         serve(supervisor)
     except Failed as error:

@@ -33,12 +33,12 @@ from scrun.supervisor.worker.runtime import LuaRuntime, Value
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from scrun.supervisor.worker.main import Supervisor
+    from scrun.supervisor.worker.main import SupervisorEnd
 
 _HERE = os.path.dirname(__file__)
 
 
-class Changes:
+class ScriptChanges:
     """Collects the changes that a script makes during a call, by functions for Lua."""
 
     def __init__(
@@ -114,7 +114,7 @@ class Changes:
 class LuaContext:
     """The scripts in one context."""
 
-    def __init__(self, supervisor: Supervisor, orders: list[bytes]) -> None:
+    def __init__(self, supervisor: SupervisorEnd, orders: list[bytes]) -> None:
         """Create the runtime; no script is loaded yet."""
         context, version, memory, limit, slurm, trusted = orders
         self._count = 0
@@ -123,7 +123,7 @@ class LuaContext:
         self._runtime = LuaRuntime(version.decode(), int(memory))
         host = Host(supervisor, int(limit))
         own = context in (b"allocator", b"local")
-        self._changes = Changes(host, self._table, own_environment=own)
+        self._changes = ScriptChanges(host, self._table, own_environment=own)
         *_, guarded, message, shown = prelude(self._runtime, host, "")
         functions = self._runtime.table(self._changes.functions())
         compiled = [self._compile(name) for name in ("spank.lua", "posix.lua")]
@@ -261,7 +261,7 @@ _OF_FILES: dict[str, Callable[..., object]] = {
 }
 
 
-def serve_stack(supervisor: Supervisor, request: list[bytes]) -> None:
+def serve_stack(supervisor: SupervisorEnd, request: list[bytes]) -> None:
     """Serve requests for contexts and their functions. Does not return."""
     contexts: dict[bytes, LuaContext] = {}
     while True:

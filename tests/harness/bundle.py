@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from scrun.supervisor.staging.mounts import Place
+from scrun.supervisor.staging.mounts import CopyPlaces
 from tests.harness.program import run_program
 from tests.harness.users import User
 
 Config = dict[str, Any]
 
-VOLUMES = Place("/shared/volumes", 4 << 20)
+VOLUMES = CopyPlaces("/shared/volumes", 4 << 20)
 """Where a plan of staging puts what containers share."""
 
 _CAPABILITIES = ["CAP_AUDIT_WRITE", "CAP_KILL", "CAP_NET_BIND_SERVICE"]

@@ -20,9 +20,9 @@ from scrun.supervisor.contracts.node import Mounting
 from scrun.supervisor.contracts.staged import OfTask, Staged, config_of_task
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.staging import staged_bundle
-from scrun.supervisor.staging.image_access import Copier, Full, Images
+from scrun.supervisor.staging.image_access import ContainerImages, Copier, Full
 from scrun.supervisor.staging.image_store import copying
-from scrun.supervisor.staging.node_trial import Others, Refused
+from scrun.supervisor.staging.node_trial import BundleRefused, Others
 from scrun.supervisor.staging.on_node import SENT, archive_of, sending, unpacking
 from scrun.supervisor.staging.overlaid import Overlays
 from scrun.supervisor.staging.overlay_options import Unusable
@@ -169,7 +169,9 @@ class Image:
         if self.with_store:
             copier = Copier(self._copy, self.said.append, self.wait)
             lease = lease_of(str(self._base), self.container)
-            images = Images(str(self.images), lease, copier, self.limit, self.also, self.format)
+            images = ContainerImages(
+                str(self.images), lease, copier, self.limit, self.also, self.format
+            )
         overlays = Overlays(
             remember,
             str(self.cache),
@@ -226,14 +228,14 @@ class Image:
         if others:
             raise Others(frozenset(others))
         if self._refused and not mounting.by_fuse:
-            raise Refused("cannot be mounted on the node: mount: Invalid argument")
+            raise BundleRefused("cannot be mounted on the node: mount: Invalid argument")
         self.node_by_fuse = mounting.by_fuse
         before = ROOTLESS if self.rootless else AS_ROOT
         try:
             for root in mounting.roots:
                 subprocess.run([*before, self._mounting(root)], check=True)
         except subprocess.CalledProcessError as error:
-            raise Refused(str(error)) from error
+            raise BundleRefused(str(error)) from error
         self.roots = mounting.roots
         return "overlay"
 

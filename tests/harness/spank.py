@@ -7,16 +7,16 @@ from pathlib import Path
 import trio
 
 from scrun.settings.file.load import Lua
-from scrun.settings.spank.plugstack import Line, StackScript
+from scrun.settings.spank.plugstack import PlugstackLine, StackScript
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.scripts.spank.contexts import Context, Variables
-from scrun.supervisor.scripts.spank.items import ContextName, Facts
+from scrun.supervisor.scripts.spank.items import ContextName, JobFacts
 from scrun.supervisor.scripts.spank.scripts import Scripts
 from tests.harness import users
 from tests.harness.lua import Said
 
 CALLBACK = "slurm_spank_local_user_init"
-FACTS = Facts("24.11.5", 1000, 100, (4, 5), 7, 2, 3, 4, ("a", "b c"), 0, None)
+FACTS = JobFacts("24.11.5", 1000, 100, (4, 5), 7, 2, 3, 4, ("a", "b c"), 0, None)
 
 
 class SpankBench:
@@ -46,7 +46,7 @@ class SpankBench:
         path.write_text(text)
         where = f"plugstack.conf:{line}"
         return StackScript(
-            str(path), Line(where, required, fails, "lua.so", str(path), ("x=1", "y"))
+            str(path), PlugstackLine(where, required, fails, "lua.so", str(path), ("x=1", "y"))
         )
 
     @asynccontextmanager
@@ -55,7 +55,7 @@ class SpankBench:
         *scripts: StackScript,
         context: ContextName = "allocator",
         lua: Lua | None = None,
-        facts: Facts = FACTS,
+        facts: JobFacts = FACTS,
         patience: float = 20,
     ) -> AsyncIterator[tuple[Scripts, Context]]:
         """Open a context of scripts."""
@@ -77,7 +77,7 @@ class SpankBench:
         callback: str = CALLBACK,
         context: ContextName = "allocator",
         lua: Lua | None = None,
-        facts: Facts = FACTS,
+        facts: JobFacts = FACTS,
         given: dict[str, str | bool] | None = None,
         before: str = "",
     ) -> list[str]:

@@ -208,7 +208,7 @@ class Staging(msgspec.Struct, frozen=True):
 ImageFormat = Literal["auto", "squashfs", "files"]
 
 
-class Images(msgspec.Struct, frozen=True):
+class ImageSettings(msgspec.Struct, frozen=True):
     """`[images]`: the store of images: those of `scrun run IMAGE`, and copies of engines' layers.
 
     Attributes:
@@ -310,7 +310,7 @@ class Settings(msgspec.Struct, frozen=True):
     local: Local = Local()
     runtime: RuntimeSettings = RuntimeSettings()
     staging: Staging = Staging()
-    images: Images = Images()
+    images: ImageSettings = ImageSettings()
     lua: Lua = Lua()
     plugins: dict[str, dict[str, Any]] = {}
     spank: Spank = Spank()

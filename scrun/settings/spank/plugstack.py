@@ -33,7 +33,7 @@ _SCRIPTS = 1000
 _LONGEST = 4096  # as a path; fnmatch takes n * n steps for a pattern of n brackets
 
 
-class Line(msgspec.Struct, frozen=True):
+class PlugstackLine(msgspec.Struct, frozen=True):
     """A line of `lua.so`.
 
     Attributes:
@@ -63,7 +63,7 @@ class StackScript(msgspec.Struct, frozen=True):
     """
 
     path: str
-    line: Line
+    line: PlugstackLine
     trusted: tuple[int, ...] = ()
 
 
@@ -102,7 +102,7 @@ def _read_slurm_conf(conf: str, changed: int, size: int) -> str | None:
     return read_slurm_conf(conf).get("plugstackconfig")
 
 
-def read_plugstack(path: str, trusted: tuple[int, ...] = ()) -> list[Line]:
+def read_plugstack(path: str, trusted: tuple[int, ...] = ()) -> list[PlugstackLine]:
     """Read a plugstack.conf and the files that it includes.
 
     Args:
@@ -112,12 +112,12 @@ def read_plugstack(path: str, trusted: tuple[int, ...] = ()) -> list[Line]:
     Raises:
         SettingsError: A file cannot be read or trusted, or a line is invalid (with its number).
     """
-    found: list[Line] = []
+    found: list[PlugstackLine] = []
     _read(path, found, _DEPTH, [], trusted)
     return found
 
 
-def find_scripts(lines: list[Line], trusted: tuple[int, ...] = ()) -> list[StackScript]:
+def find_scripts(lines: list[PlugstackLine], trusted: tuple[int, ...] = ()) -> list[StackScript]:
     """Find the scripts of all lines, in order; those of a pattern are sorted by name.
 
     Args:
@@ -141,7 +141,7 @@ def find_scripts(lines: list[Line], trusted: tuple[int, ...] = ()) -> list[Stack
 
 
 def _read(
-    path: str, found: list[Line], depth: int, read: list[str], trusted: Collection[int]
+    path: str, found: list[PlugstackLine], depth: int, read: list[str], trusted: Collection[int]
 ) -> None:
     """Read one file; `read` are the files read so far."""
     if depth == 0:
@@ -180,7 +180,7 @@ def _included(words: list[str], where: str, directory: str) -> list[str]:
     return sorted(glob.glob(os.path.join(directory, words[0])))
 
 
-def _plugin(words: list[str], where: str, *, required: bool) -> Line | None:
+def _plugin(words: list[str], where: str, *, required: bool) -> PlugstackLine | None:
     """Parse the rest of a plugin's line; None for a compiled plugin."""
     if not words:
         raise SettingsError(f"{where}: the plugin is missing")
@@ -194,4 +194,4 @@ def _plugin(words: list[str], where: str, *, required: bool) -> Line | None:
         raise SettingsError(f"{where}: {_PLUGIN} needs a script, or a pattern of scripts")
     if not rest[0].startswith("/"):
         raise SettingsError(f"{where}: {rest[0]}: an absolute path expected")
-    return Line(where, required, fails, plugin, rest[0], tuple(rest[1:]))
+    return PlugstackLine(where, required, fails, plugin, rest[0], tuple(rest[1:]))

@@ -32,7 +32,7 @@ from scrun.supervisor.engines.local.runtime_job import RuntimeJob, RuntimeProces
 from scrun.supervisor.engines.local.session import ResumedLocalSession
 from scrun.supervisor.engines.local.site_commands import OciConfCommands
 from scrun.supervisor.engines.local.site_job import GRACE, LINE, RUNTIME, SiteJob, Starting
-from scrun.supervisor.engines.watched import ResumedProcess
+from scrun.supervisor.engines.watched import WatchedAgain
 
 _PATIENCE = 10.0
 _UNKNOWN = "nobody knows its exit status: its supervisor has died, and Linux is older than 6.15"
@@ -166,7 +166,7 @@ class AdoptedSiteJob(SiteJob):
         self._found = found
         self._starting: Starting | None = None
 
-    def resumed(self) -> AbstractAsyncContextManager[ResumedProcess]:
+    def resumed(self) -> AbstractAsyncContextManager[WatchedAgain]:
         """See `supervisor.contracts.adoption.AdoptedJob`."""
         end_left(self._found.facts)
         self._request.deposit.note(programs=[])

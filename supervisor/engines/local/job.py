@@ -19,7 +19,7 @@ from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.failures import read_log
 from scrun.supervisor.engines.local.commands import Commands, RuntimeCommands, RuntimeContainer
 from scrun.supervisor.engines.local.environment import with_variables
-from scrun.supervisor.engines.local.programs import Programs
+from scrun.supervisor.engines.local.programs import OwnPrograms
 from scrun.supervisor.engines.local.session import LocalSession
 from scrun.supervisor.shim.processors import bind_exec
 from scrun.supervisor.shim.runtime import of_slurm
@@ -61,7 +61,7 @@ class LocalJob:
         self._tell = tell
         self._child_env = commands.child_env(request.child_env)
         self._runtime: Child | None = None
-        self._programs = Programs(request.deposit)
+        self._programs = OwnPrograms(request.deposit)
         self._fatal = 0
         self.stays = False
         self._of_task = of_task(request)

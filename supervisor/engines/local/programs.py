@@ -15,7 +15,7 @@ from scrun.supervisor.core.deposits import Deposit
 from scrun.supervisor.engines.local.held_exec import pids_of_children
 
 
-class Programs:
+class OwnPrograms:
     """The programs in a container that have to end with us, noted for a successor."""
 
     def __init__(self, deposit: Deposit) -> None:

@@ -27,7 +27,7 @@ from scrun.supervisor.engines.local.held_exec import (
     pids_of_children,
 )
 from scrun.supervisor.engines.local.own_devices import spared
-from scrun.supervisor.engines.local.programs import Programs
+from scrun.supervisor.engines.local.programs import OwnPrograms
 from scrun.supervisor.shim.processes import handles
 
 _PATIENCE = 5.0
@@ -43,7 +43,7 @@ class LocalSession:
         state: str,
         child_env: ChildEnv,
         program: Program,
-        programs: Programs,
+        programs: OwnPrograms,
         record: str,
     ) -> None:
         """Create it; nothing runs yet.

@@ -21,7 +21,7 @@ from scrun.supervisor.engines.deferred_container import is_deferred
 from scrun.supervisor.engines.slurm.adopted_srun import AdoptedSrunJob, Another
 from scrun.supervisor.engines.slurm.allocation import Allocation
 from scrun.supervisor.engines.slurm.job_shim import JobShim
-from scrun.supervisor.engines.slurm.layout import Layout
+from scrun.supervisor.engines.slurm.layout import StepLayout
 from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.shim_job import ShimJob
 from scrun.supervisor.engines.slurm.shim_session import ResumedShimSession
@@ -29,7 +29,7 @@ from scrun.supervisor.engines.slurm.shim_site import SiteConfs
 from scrun.supervisor.engines.slurm.shim_step import ShimStep
 from scrun.supervisor.engines.slurm.step import SrunStep
 from scrun.supervisor.engines.slurm.tools import Tools
-from scrun.supervisor.engines.watched import ResumedProcess
+from scrun.supervisor.engines.watched import WatchedAgain
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.beginning import Direct
 from scrun.supervisor.nodes.connection import Hello, Shim, ShimError, ShimLost
@@ -66,7 +66,7 @@ class AdoptedShim(JobShim):
         facts = found.facts
         self.found = found
         self.adopted: AdoptedStep | None = None
-        self.layout = msgspec.convert(facts["layout"], Layout)
+        self.layout = msgspec.convert(facts["layout"], StepLayout)
         self.options: list[str] = facts["options"]
         shape = (self.layout, self.options)
         super().__init__(tools, request, held, *shape, direct, facts["asked"], confs)
@@ -239,7 +239,7 @@ class AdoptedShimJob(ShimJob):
         """Expect nothing: it is made."""
 
     @asynccontextmanager
-    async def resumed(self) -> AsyncIterator[ResumedProcess]:
+    async def resumed(self) -> AsyncIterator[WatchedAgain]:
         """See `supervisor.contracts.engine.AdoptedJob`.
 
         Raises:
@@ -257,7 +257,7 @@ class AdoptedShimJob(ShimJob):
         async with unwrapped() as nursery:
             streams = shim.resumed_streams(fields, self._child_env, request.journal, ends)
             async with streams:
-                first = ResumedProcess(
+                first = WatchedAgain(
                     lambda: self._begin(shim),
                     lambda first: self.how_it_ended(first, shim, streams),
                 )

@@ -15,11 +15,11 @@ from scrun.supervisor.core.deposits import Deposit
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.engines.deferred_container import DeferredContainer
 from scrun.supervisor.engines.slurm.allocation import Allocation
-from scrun.supervisor.engines.slurm.layout import Layout
+from scrun.supervisor.engines.slurm.layout import StepLayout
 from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.srun_job import SrunJob
 from scrun.supervisor.engines.slurm.tools import Tools
-from scrun.supervisor.engines.watched import ResumedProcess
+from scrun.supervisor.engines.watched import WatchedAgain
 
 Another = Callable[[JobRequest, Inheritance], AdoptedJob]
 
@@ -52,12 +52,12 @@ class AdoptedSrunJob(SrunJob):
             held: The job.
             found: What the other has left for the container.
         """
-        layout = msgspec.convert(found.facts["layout"], Layout)
+        layout = msgspec.convert(found.facts["layout"], StepLayout)
         options = found.facts["options"]
         super().__init__(tools, features, commands, request, held, layout, options)
         self._found = found
 
-    def resumed(self) -> AbstractAsyncContextManager[ResumedProcess]:
+    def resumed(self) -> AbstractAsyncContextManager[WatchedAgain]:
         """See `supervisor.contracts.adoption.AdoptedJob`."""
         found = self._found
         if found.job is not None:

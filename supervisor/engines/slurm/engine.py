@@ -55,8 +55,8 @@ from scrun.supervisor.engines.slurm.job_shim import JobShim
 from scrun.supervisor.engines.slurm.launching import Launch, Launching
 from scrun.supervisor.engines.slurm.layout import (
     SHAPE,
-    Layout,
     OneNode,
+    StepLayout,
     check,
     first_node,
     layout_of_own_job,
@@ -79,7 +79,7 @@ from scrun.supervisor.nodes.link import Sealing
 
 _ANSWER = 10.0
 
-_Parts = tuple[Tools, Features, NodeCommands, JobRequest, Allocation, Layout]
+_Parts = tuple[Tools, Features, NodeCommands, JobRequest, Allocation, StepLayout]
 """What the constructors of all kinds of jobs take first."""
 
 
@@ -240,7 +240,7 @@ class SlurmEngine:
 
         @asynccontextmanager
         async def job(
-            loan: JobLease, layout_for: Callable[[OneNode], Layout]
+            loan: JobLease, layout_for: Callable[[OneNode], StepLayout]
         ) -> AsyncIterator[SlurmJob]:
             held, layout = loan.held, layout_for(one)
             parts = (self._tools, what_it_does, self._commands, request, held, layout)

@@ -22,12 +22,12 @@ from scrun.supervisor.engines.slurm.allocation import Allocation
 from scrun.supervisor.engines.slurm.exits import ending_of_step, step_exit
 from scrun.supervisor.engines.slurm.inspect import inspect, labelled, read_answers
 from scrun.supervisor.engines.slurm.job_ending import ended_meanwhile, is_ending
-from scrun.supervisor.engines.slurm.layout import Layout
+from scrun.supervisor.engines.slurm.layout import StepLayout
 from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.remote import in_directory, run_on_nodes
 from scrun.supervisor.engines.slurm.session import SlurmSession
 from scrun.supervisor.engines.slurm.signals import signal_container
-from scrun.supervisor.engines.slurm.step import SrunStep, Streams
+from scrun.supervisor.engines.slurm.step import SrunStep, StepStreams
 from scrun.supervisor.engines.slurm.tools import Tools, of_the_job
 from scrun.supervisor.engines.slurm.update import set_time_limit
 from scrun.supervisor.shim.processes import goes_on
@@ -53,7 +53,7 @@ class SlurmJob:
         commands: NodeCommands,
         request: JobRequest,
         held: Allocation,
-        layout: Layout,
+        layout: StepLayout,
         options: list[str],
     ) -> None:
         """Create a job; nothing runs yet.
@@ -127,9 +127,9 @@ class SlurmJob:
         """What keeps its srun, if that can outlive us."""
         return None
 
-    def _streams_of(self, step: Step) -> Streams:
+    def _streams_of(self, step: Step) -> StepStreams:
         far_terminal = step.terminal and self._features.real_terminal
-        return Streams(step.stdio, step.terminal, not step.program_is_known, far_terminal)
+        return StepStreams(step.stdio, step.terminal, not step.program_is_known, far_terminal)
 
     async def _how_step_ended(self, status: int) -> Ending:
         """Say how the container ended, from the exit status of srun and what it has said."""

@@ -17,7 +17,7 @@ from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.engines.slurm.allocation import Allocation
 from scrun.supervisor.engines.slurm.job import step_of
 from scrun.supervisor.engines.slurm.job_state import JobState
-from scrun.supervisor.engines.slurm.layout import Layout
+from scrun.supervisor.engines.slurm.layout import StepLayout
 from scrun.supervisor.engines.slurm.neighbours import Neighbours
 from scrun.supervisor.engines.slurm.shim_site import SiteConfs
 from scrun.supervisor.engines.slurm.shim_step import ShimStep
@@ -46,7 +46,7 @@ class JobShim:
         tools: Tools,
         request: JobRequest,
         held: Allocation,
-        layout: Layout,
+        layout: StepLayout,
         options: Sequence[str],
         direct: Callable[[], Direct],
         asked: Mapping[str, str],

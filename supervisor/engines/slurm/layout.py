@@ -19,7 +19,7 @@ SHAPE = (NODES, TASKS)
 """The requests that become a `Layout` of the step, and are not passed to srun."""
 
 
-class Layout(msgspec.Struct, frozen=True):
+class StepLayout(msgspec.Struct, frozen=True):
     """The shape of a step.
 
     Attributes:
@@ -83,7 +83,9 @@ def check(wanted: Mapping[str, str], one: OneNode) -> None:
         )
 
 
-def layout_of_own_job(wanted: Mapping[str, str], job: Mapping[str, str], one: OneNode) -> Layout:
+def layout_of_own_job(
+    wanted: Mapping[str, str], job: Mapping[str, str], one: OneNode
+) -> StepLayout:
     """Return the layout of a step that fills the container's own job.
 
     Args:
@@ -103,10 +105,10 @@ def layout_of_own_job(wanted: Mapping[str, str], job: Mapping[str, str], one: On
             f"{tasks} tasks: {one.fact}, and job {job.get('SLURM_JOB_ID')} has "
             f"{_nodes_of(granted)}: set {NODES} to {_needed(tasks, one.limit)}"
         )
-    return Layout(tasks, min(granted, tasks))
+    return StepLayout(tasks, min(granted, tasks))
 
 
-def layout_within(wanted: Mapping[str, str], job: Mapping[str, str], one: OneNode) -> Layout:
+def layout_within(wanted: Mapping[str, str], job: Mapping[str, str], one: OneNode) -> StepLayout:
     """Return the layout of a step in an existing job, which may be larger.
 
     Args:
@@ -133,9 +135,9 @@ def layout_within(wanted: Mapping[str, str], job: Mapping[str, str], one: OneNod
         tasks = tasks or _number(wanted, PER_NODE) or 1
         if one.limit is None:
             if not wanted.get(TASKS):
-                return Layout(tasks, 1)
+                return StepLayout(tasks, 1)
             # on all of them, as by srun, which takes SLURM_JOB_NUM_NODES for a request
-            return Layout(tasks, 1 if tasks == 1 else there and min(there, tasks))
+            return StepLayout(tasks, 1 if tasks == 1 else there and min(there, tasks))
         nodes = _needed(tasks, one.limit)
     most_tasks = None if one.limit is None else (there or nodes) * one.limit
     if most_tasks is not None and tasks > most_tasks:
@@ -143,7 +145,7 @@ def layout_within(wanted: Mapping[str, str], job: Mapping[str, str], one: OneNod
             f"{tasks} tasks: {one.fact}, and {name} has {_nodes_of(there or nodes)}; "
             f"request at most {most_tasks}"
         )
-    return Layout(tasks, min(nodes, tasks))
+    return StepLayout(tasks, min(nodes, tasks))
 
 
 def first_node(job: Mapping[str, str]) -> str:

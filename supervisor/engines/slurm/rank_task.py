@@ -22,7 +22,7 @@ _LONGEST = 600.0
 _T = TypeVar("_T")
 
 
-class Task:
+class RankTask:
     """A task of the container.
 
     Attributes:

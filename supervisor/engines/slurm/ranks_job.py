@@ -28,9 +28,9 @@ from scrun.supervisor.engines.slurm.allocation import Allocation
 from scrun.supervisor.engines.slurm.exits import exit_code, out_of_memory, without_files
 from scrun.supervisor.engines.slurm.job import SlurmJob, step_of
 from scrun.supervisor.engines.slurm.job_ending import ended_meanwhile
-from scrun.supervisor.engines.slurm.layout import Layout
+from scrun.supervisor.engines.slurm.layout import StepLayout
 from scrun.supervisor.engines.slurm.node import NodeCommands
-from scrun.supervisor.engines.slurm.rank_task import Task, for_all
+from scrun.supervisor.engines.slurm.rank_task import RankTask, for_all
 from scrun.supervisor.engines.slurm.ranks_images import RanksImages
 from scrun.supervisor.engines.slurm.ranks_step import RanksStep
 from scrun.supervisor.engines.slurm.shim_config import check_pmi, container_config
@@ -59,7 +59,7 @@ class RanksJob(SlurmJob):
         commands: NodeCommands,
         request: JobRequest,
         held: Allocation,
-        layout: Layout,
+        layout: StepLayout,
         options: list[str],
         direct: Callable[[], Direct],
         confs: SiteConfs,
@@ -67,7 +67,7 @@ class RanksJob(SlurmJob):
         """See `SlurmJob`, and `ShimStep` for `direct` and `confs`."""
         super().__init__(tools, features, commands, request, held, layout, options)
         self._ranks_step = RanksStep(self._step, request.journal, direct, confs, layout.tasks)
-        self._tasks: list[Task] = []
+        self._tasks: list[RankTask] = []
         self._settled = trio.Event()  # they are created, or never will be
         self._killed = trio.Event()
         self._first: WatchedProcess | None = None
@@ -147,7 +147,7 @@ class RanksJob(SlurmJob):
                 with trio.move_on_after(_PATIENCE, shield=True):
                     if self._is_suspended and self._first is not None and not self._first.over:
                         await self._step.kill()
-                    await for_all(self._tasks, Task.delete)
+                    await for_all(self._tasks, RankTask.delete)
                     if self._first is not None:
                         await self._first.ended()
                 nursery.cancel_scope.cancel()
@@ -175,7 +175,7 @@ class RanksJob(SlurmJob):
                     by_site = partial(
                         site.container, self.id, self._request.directory, step, number=rank.number
                     )
-                task = Task(rank, streams, self._request.container, by_site)
+                task = RankTask(rank, streams, self._request.container, by_site)
                 task.images = self._images.of(rank)
                 self._tasks.append(task)
             yield shared
@@ -186,10 +186,10 @@ class RanksJob(SlurmJob):
         Raises:
             NotMade: One failed; the others may be there.
         """
-        failed: list[tuple[Task, ShimError]] = []
+        failed: list[tuple[RankTask, ShimError]] = []
         async with unwrapped() as nursery:
 
-            async def create(task: Task) -> None:
+            async def create(task: RankTask) -> None:
                 own = config
                 if step.tasks:
                     of_task = step.tasks[task.rank.number]
@@ -214,7 +214,7 @@ class RanksJob(SlurmJob):
             EngineError: A runtime failed.
         """
         try:
-            await for_all(self._tasks, Task.start)
+            await for_all(self._tasks, RankTask.start)
         except ShimError as error:
             text = f"the container could not be started: {words_of(error)}"
             raise EngineError(shortened(text)) from None
@@ -222,10 +222,10 @@ class RanksJob(SlurmJob):
     async def _how_it_ended(self, first: WatchedProcess, shared: SharedStreams) -> Ending:
         """Wait for the ends of all tasks and for their output, and say how it ended."""
         step, salloc = self._ranks_step, self._held.state
-        lost: list[Task] = []
+        lost: list[RankTask] = []
         async with unwrapped() as nursery:
 
-            async def wait(task: Task) -> None:
+            async def wait(task: RankTask) -> None:
                 try:
                     await task.wait(self._killed)
                     if task.is_without_files:  # the others may wait for it
@@ -266,7 +266,7 @@ class RanksJob(SlurmJob):
             return ending
         return step.ending(salloc, highest)
 
-    async def _alive(self) -> list[Task]:
+    async def _alive(self) -> list[RankTask]:
         """Return the tasks that run.
 
         Raises:
@@ -344,7 +344,7 @@ class RanksJob(SlurmJob):
         """
         name = "CONT" if resume else "STOP"
 
-        def script(task: Task) -> str:
+        def script(task: RankTask) -> str:
             own = task.site.pause(resume=resume) if task.site is not None else ""
             return own or signal_script(task.state, name)
 
@@ -360,11 +360,11 @@ class RanksJob(SlurmJob):
         """
         return await self._ask_all(lambda task: script(task.state))
 
-    async def _ask_all(self, script: Callable[[Task], str]) -> list[NodeAnswer]:
+    async def _ask_all(self, script: Callable[[RankTask], str]) -> list[NodeAnswer]:
         tasks = await self._alive()
         answers: dict[int, NodeAnswer] = {}
 
-        async def ask(task: Task) -> None:
+        async def ask(task: RankTask) -> None:
             reply = await task.rank.shim.call("script", script=script(task))
             answer = NodeAnswer(task.rank.node, reply["status"], reply["text"])
             answers[task.rank.number] = answer

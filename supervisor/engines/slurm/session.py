@@ -11,7 +11,7 @@ from scrun.supervisor.children.node_scripts import exec_script, process_variable
 from scrun.supervisor.contracts.engine import Program
 from scrun.supervisor.engines.slurm.exits import ending_of_step, step_exit
 from scrun.supervisor.engines.slurm.node import NodeCommands
-from scrun.supervisor.engines.slurm.step import SrunStep, Streams
+from scrun.supervisor.engines.slurm.step import SrunStep, StepStreams
 
 
 class SlurmSession:
@@ -52,7 +52,7 @@ class SlurmSession:
     async def run(self) -> Ending:
         """Run it to its end."""
         program, state = self._program, self._step.state
-        streams = Streams(program.stdio, program.terminal, listen=not program.program_is_known)
+        streams = StepStreams(program.stdio, program.terminal, listen=not program.program_is_known)
         status = await self._step.run(
             self._options, self._command, streams, program.running, self._variables
         )

@@ -23,7 +23,7 @@ from scrun.supervisor.engines.slurm.exits import exit_code, out_of_memory, witho
 from scrun.supervisor.engines.slurm.job import SlurmJob
 from scrun.supervisor.engines.slurm.job_ending import ended_meanwhile
 from scrun.supervisor.engines.slurm.job_shim import JobShim
-from scrun.supervisor.engines.slurm.layout import Layout
+from scrun.supervisor.engines.slurm.layout import StepLayout
 from scrun.supervisor.engines.slurm.neighbours import ContainerOnNode
 from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.shim_config import check_pmi, container_config
@@ -55,7 +55,7 @@ class ShimJob(SlurmJob):
         commands: NodeCommands,
         request: JobRequest,
         held: Allocation,
-        layout: Layout,
+        layout: StepLayout,
         options: list[str],
         shims: JobShim,
     ) -> None:

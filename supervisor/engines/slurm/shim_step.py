@@ -16,7 +16,7 @@ from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.slurm.exits import ending_of_step, exit_code, step_exit
 from scrun.supervisor.engines.slurm.job_state import JobState
 from scrun.supervisor.engines.slurm.shim_site import NodeSite, SiteConfs
-from scrun.supervisor.engines.slurm.step import SrunStep, Streams
+from scrun.supervisor.engines.slurm.step import SrunStep, StepStreams
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.beginning import Direct, begun
 from scrun.supervisor.nodes.boot import boot_command
@@ -248,7 +248,7 @@ class ShimStep:
             async with messages(self._take_words, hold) as error, unwrapped() as nursery:
                 undo.pop_all()
                 nursery.start_soon(self._connect, to_srun, from_srun, ended)
-                streams = Streams((stdin, stdout, error), terminal=False, listen=False)
+                streams = StepStreams((stdin, stdout, error), terminal=False, listen=False)
                 try:
                     with self._scope:
                         self._status = await self.step.run(

@@ -36,7 +36,7 @@ _SRUN = "srun"
 _CAT, _SAID = f"{STEP}cat", f"{STEP}said."
 
 
-class Streams(msgspec.Struct, frozen=True):
+class StepStreams(msgspec.Struct, frozen=True):
     """The streams of a step.
 
     Attributes:
@@ -104,7 +104,7 @@ class SrunStep:
         self,
         options: Sequence[str],
         program: Sequence[str],
-        streams: Streams,
+        streams: StepStreams,
         running: Callable[[], None],
         variables: Mapping[str, str] | None = None,
         deposit: Deposit | None = None,
@@ -153,7 +153,7 @@ class SrunStep:
         self._started.set()  # nobody has to wait for it any more
         return status
 
-    async def _end_of(self, srun: Child, streams: Streams | None) -> int:
+    async def _end_of(self, srun: Child, streams: StepStreams | None) -> int:
         async with unwrapped() as nursery:
             if streams is not None and streams.terminal:
                 nursery.start_soon(self._tell_the_size, streams.far_terminal)
@@ -185,7 +185,7 @@ class SrunStep:
         self,
         found: Inheritance,
         running: Callable[[], None] = lambda: None,
-        streams: Streams | None = None,
+        streams: StepStreams | None = None,
         task_status: trio.TaskStatus[bool] = trio.TASK_STATUS_IGNORED,
     ) -> int:
         """Wait for the end of an srun that another supervisor has started.
@@ -234,7 +234,7 @@ class SrunStep:
 
     @asynccontextmanager
     async def _standard_error(
-        self, streams: Streams, deposit: Deposit | None
+        self, streams: StepStreams, deposit: Deposit | None
     ) -> AsyncIterator[int | None]:
         """Yield the descriptor that srun opens as the program's standard error.
 

@@ -58,7 +58,7 @@ class WarmJobs:
         self._hold = hold
         self._tools = tools
         self._linger = linger
-        self._waiting: list[_Kept] = []
+        self._waiting: list[_WarmJob] = []
 
     def list(self) -> list[WaitingJob]:
         """Return those that wait."""
@@ -96,7 +96,7 @@ class WarmJobs:
                 if loan is not None:
                     yield loan
                     return
-            kept = _Kept(self._tools, needs, request, allocate, self._forget)
+            kept = _WarmJob(self._tools, needs, request, allocate, self._forget)
             request.keep(kept.run)
         else:
             tell(request, kept.job_id)
@@ -109,7 +109,7 @@ class WarmJobs:
         finally:
             await self._used(kept, request, clean=loan is not None and loan.is_clean(request))
 
-    async def _used(self, kept: "_Kept", request: JobRequest, *, clean: bool) -> None:
+    async def _used(self, kept: "_WarmJob", request: JobRequest, *, clean: bool) -> None:
         """Let a job wait after its use, or release it."""
         may_wait = clean and kept.is_usable
         kept.leave(request)
@@ -141,7 +141,7 @@ class WarmJobs:
         finally:
             await self._used(kept, request, clean=borrowed.clean)
 
-    async def _take(self, needs: Needs) -> "_Kept | None":
+    async def _take(self, needs: Needs) -> "_WarmJob | None":
         """Take a job out of those that wait: the last one, so that the others may end."""
         for kept in [*reversed(self._waiting)]:
             if kept.needs == needs and kept in self._waiting:
@@ -157,12 +157,12 @@ class WarmJobs:
                     return kept
         return None
 
-    def _forget(self, kept: "_Kept") -> None:
+    def _forget(self, kept: "_WarmJob") -> None:
         with contextlib.suppress(ValueError):
             self._waiting.remove(kept)
 
 
-class _Kept:
+class _WarmJob:
     """A job, held by a task.
 
     Attributes:
@@ -178,7 +178,7 @@ class _Kept:
         needs: Needs,
         first: JobRequest,
         allocate: Allocate,
-        forget: Callable[["_Kept"], None],
+        forget: Callable[["_WarmJob"], None],
     ) -> None:
         self.needs = needs
         self.settled = trio.Event()

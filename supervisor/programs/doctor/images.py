@@ -9,7 +9,7 @@ from scrun.core.paths import of_path, replaceable
 from scrun.images.limits import size_of
 from scrun.images.place import path_for
 from scrun.images.store import Store
-from scrun.settings.file.load import Images
+from scrun.settings.file.load import ImageSettings
 from scrun.supervisor.programs.doctor.call import Check, DoctorCall, Reporter
 from scrun.supervisor.programs.doctor.findings import Finding
 from scrun.supervisor.staging.packing import NO_TOOL, tool
@@ -47,7 +47,7 @@ def _look(call: DoctorCall) -> Finding:
     return Finding(_NAME, "ok", finding)
 
 
-def _how(wanted: Images) -> str:
+def _how(wanted: ImageSettings) -> str:
     """Return what copies of layers are, as far as this machine decides."""
     if wanted.format == "files":
         return "copies of layers are directories"

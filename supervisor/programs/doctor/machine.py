@@ -106,7 +106,7 @@ def judge_ids(user: str, uids: int, gids: int) -> Finding:
     return Finding(name, "warn", found, needs.ids_remedy(user))
 
 
-class Directory(msgspec.Struct, frozen=True):
+class DirectoryMode(msgspec.Struct, frozen=True):
     """The owner and mode of a directory."""
 
     uid: int
@@ -114,7 +114,7 @@ class Directory(msgspec.Struct, frozen=True):
 
 
 def judge_runtime_dir(
-    value: str, seen: Directory | None, uid: int, *, goes: bool = False
+    value: str, seen: DirectoryMode | None, uid: int, *, goes: bool = False
 ) -> Finding:
     """Judge XDG_RUNTIME_DIR (basedir-spec: the user's own, 0700).
 
@@ -281,12 +281,12 @@ async def _left_behind(call: DoctorCall, report: Reporter) -> None:
     )
 
 
-def _look(path: str) -> Directory | None:
+def _look(path: str) -> DirectoryMode | None:
     try:
         status = os.stat(path)
     except OSError:
         return None
-    return Directory(status.st_uid, status.st_mode) if stat.S_ISDIR(status.st_mode) else None
+    return DirectoryMode(status.st_uid, status.st_mode) if stat.S_ISDIR(status.st_mode) else None
 
 
 async def _namespaces(call: DoctorCall, report: Reporter) -> None:

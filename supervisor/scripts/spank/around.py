@@ -54,7 +54,7 @@ async def plugin_stack(
         yield Stack(request)
         return
     # imported here: most sites have no scripts, and this takes 2 ms of a supervisor's start
-    from scrun.supervisor.scripts.spank.items import Facts
+    from scrun.supervisor.scripts.spank.items import JobFacts
     from scrun.supervisor.scripts.spank.native import Native, loaded_by_slurm
     from scrun.supervisor.scripts.spank.script_stack import ScriptStack
     from scrun.supervisor.scripts.spank.scripts import Scripts
@@ -64,7 +64,7 @@ async def plugin_stack(
         native = await look("slurm.conf", loaded_by_slurm, found, settings)
     target = await engine.target(request.child_env)
     is_node = not target.elsewhere
-    facts = Facts(target.slurm, target.uid, target.gid, tuple(os.getgroups()))
+    facts = JobFacts(target.slurm, target.uid, target.gid, tuple(os.getgroups()))
     async with unwrapped() as nursery:
         scripts = Scripts(
             source, found, settings.lua, settings.staging.timeout, request.child_env, directory,

@@ -31,7 +31,7 @@ _OF_A_TASK = (
 _BEFORE_OPTIONS = ("slurm_spank_init", "slurm_spank_slurmd_init", "slurm_spank_slurmd_exit")
 
 
-class Facts(msgspec.Struct, frozen=True):
+class JobFacts(msgspec.Struct, frozen=True):
     """What is known about a container's job.
 
     Attributes:
@@ -61,7 +61,7 @@ class Facts(msgspec.Struct, frozen=True):
     status: int | None = None
 
 
-class State(msgspec.Struct, frozen=True):
+class SpankItems(msgspec.Struct, frozen=True):
     """What a callback may read (see `spank.lua`).
 
     Attributes:
@@ -90,13 +90,13 @@ class State(msgspec.Struct, frozen=True):
 def state(
     context: ContextName,
     callback: str,
-    facts: Facts,
+    facts: JobFacts,
     *,
     arguments: Sequence[str] = (),
     job: Mapping[str, str] | None = None,
     control: Mapping[str, str] | None = None,
     given: Mapping[str, str | bool] | None = None,
-) -> State:
+) -> SpankItems:
     """Return what a callback may read, with the values.
 
     Args:
@@ -117,7 +117,7 @@ def state(
             refused[name] = reason
         else:
             items[name] = value
-    return State(
+    return SpankItems(
         arguments,
         items,
         refused,
@@ -159,7 +159,7 @@ def _closed(context: ContextName) -> dict[str, str]:
     return {"job": NOT_REMOTE, "control": NOT_AVAILABLE}
 
 
-def _values(facts: Facts) -> dict[str, object]:
+def _values(facts: JobFacts) -> dict[str, object]:
     """Return the values of all items; in JSON, a key that is a number begins with `=`."""
     major, minor, micro = (*facts.version.split("."), "", "")[:3]
     cores = _cores(facts.cpus)

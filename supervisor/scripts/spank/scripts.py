@@ -20,7 +20,7 @@ from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.scripts.process import Worker, working
 from scrun.supervisor.scripts.spank.contexts import Context, LoadedScript, Variables
-from scrun.supervisor.scripts.spank.items import ContextName, Facts, State, state
+from scrun.supervisor.scripts.spank.items import ContextName, JobFacts, SpankItems, state
 
 
 class Scripts:
@@ -41,7 +41,7 @@ class Scripts:
         directory: str,
         journal: Journal,
         nursery: trio.Nursery,
-        facts: Facts,
+        facts: JobFacts,
     ) -> None:
         """Create it; nothing runs yet.
 
@@ -174,7 +174,7 @@ class Scripts:
         if reason := await self._call(context, member, f"{option.function} of {shown}", *request):
             raise SpankError(reason)
 
-    def _state(self, context: Context, callback: str, member: LoadedScript) -> State:
+    def _state(self, context: Context, callback: str, member: LoadedScript) -> SpankItems:
         variables = context.variables
         return state(
             context.name,
@@ -289,6 +289,6 @@ class _Loaded(msgspec.Struct):
     options: list[Option] = []
 
 
-def _json(state: State) -> bytes:
+def _json(state: SpankItems) -> bytes:
     # json and not msgspec: a variable need not be UTF-8
     return json.dumps(msgspec.to_builtins(state)).encode()

@@ -8,12 +8,12 @@ import msgspec
 
 from scrun.model.states import Ending
 from scrun.oci.config import read_config
-from scrun.supervisor.scripts.spank.items import Facts
+from scrun.supervisor.scripts.spank.items import JobFacts
 
 
 def facts_of_job(
-    before: Facts, job_id: str, environment: Mapping[str, str], arguments: Sequence[str]
-) -> Facts:
+    before: JobFacts, job_id: str, environment: Mapping[str, str], arguments: Sequence[str]
+) -> JobFacts:
     """Add what is known once there is a job.
 
     Args:

@@ -31,7 +31,7 @@ from scrun.supervisor.daemon.succession import Succession
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.connection import Awaited, Shim
 from scrun.supervisor.nodes.incoming import Incoming
-from scrun.supervisor.nodes.link import Link
+from scrun.supervisor.nodes.link import ShimLink
 from scrun.supervisor.nodes.outgoing import Outgoing
 from scrun.supervisor.nodes.parsing import Frames
 from scrun.supervisor.plugins.registry import plugins
@@ -192,12 +192,12 @@ def anchor(data: bytes) -> None:
 
 def shim(data: bytes) -> None:
     """What a shim sends, over srun: its first reply and event, and a stream, are waited for."""
-    link = cast("Link", _Sent())
+    link = cast("ShimLink", _Sent())
     found = Shim(link, cast("trio.Nursery", _Sent()), cast("Journal", _Sent()))
     _, reply = found._send("script", {})
     ended = found._targets["c"] = Awaited()
-    output = found._table.incoming[1] = Incoming(cast("Link", _Sent()), 1, "stdout", print)
-    typed = found._table.outgoing[2] = Outgoing(cast("Link", _Sent()), 2)
+    output = found._table.incoming[1] = Incoming(cast("ShimLink", _Sent()), 1, "stdout", print)
+    typed = found._table.outgoing[2] = Outgoing(cast("ShimLink", _Sent()), 2)
     frames = Frames(partial(found._dispatch, link), found._longest)
     try:
         for place in range(0, len(data), 7):

@@ -21,7 +21,7 @@ from scrun.core.rights import receive_fds
 from scrun.supervisor.containers.adoption import by_jobs, in_turn
 from scrun.supervisor.core.deposits import Deposit, Deposits, PassedOn, no_deposit
 from scrun.supervisor.core.inheritance import MADE, AdoptionGroup, Inheritance, close_all, find
-from scrun.supervisor.core.line import Line
+from scrun.supervisor.core.line import KeeperLine
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.daemon.keeper import Keeper
 from scrun.supervisor.daemon.watchdog import Watchdog
@@ -32,7 +32,7 @@ from tests.harness.wait import wait_until
 
 
 @asynccontextmanager
-async def kept(deposits: Deposits) -> AsyncIterator[Line]:
+async def kept(deposits: Deposits) -> AsyncIterator[KeeperLine]:
     """Have a keeper, which calls nobody; yield the line to it."""
     told = trio.Event()
     async with unwrapped() as nursery:
@@ -41,7 +41,7 @@ async def kept(deposits: Deposits) -> AsyncIterator[Line]:
         deposits.needed.set()
         await told.wait()
         assert deposits.line is not None
-        with Line(deposits.line.fds) as line:
+        with KeeperLine(deposits.line.fds) as line:
             yield line
         nursery.cancel_scope.cancel()
 
@@ -66,7 +66,7 @@ def only(found: list[Inheritance]) -> Inheritance:
     return one
 
 
-def found_in(line: Line) -> list[str]:
+def found_in(line: KeeperLine) -> list[str]:
     """The names of what a keeper has; it has done all it was told before."""
     found = find(line)
     for one in found:
@@ -94,9 +94,9 @@ def socketpair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 @contextmanager
-def unread() -> Iterator[Line]:
+def unread() -> Iterator[KeeperLine]:
     """A line that nobody reads."""
-    with socketpair() as (ours, _), Line([ours.fileno()]) as line:
+    with socketpair() as (ours, _), KeeperLine([ours.fileno()]) as line:
         yield line
 
 
@@ -377,7 +377,7 @@ async def test_a_slow_keeper_stops_nobody_else(
     deposits, safe = Deposits(), []
     deposit = deposits.new("c1")
     deposit.begin()
-    with socketpair() as (ours, theirs), Line([ours.fileno()]) as line, trio.fail_after(5):
+    with socketpair() as (ours, theirs), KeeperLine([ours.fileno()]) as line, trio.fail_after(5):
         await deposits.connect(line, lambda: safe.append(deposits.are_safe))
         nursery.start_soon(deposits.deliver)
         begun = time.monotonic()

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from scrun.supervisor.children.processes import ChildEnv, output_of
-from scrun.supervisor.core.mounts import OURS, Mounts
+from scrun.supervisor.core.mounts import OURS, MountNamespace
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.staging.survey import mount_of, read_mounts
 from tests.harness.users import ordinary
@@ -25,18 +25,18 @@ def place(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def mounts(place: Path) -> Iterator[Mounts]:
+def mounts(place: Path) -> Iterator[MountNamespace]:
     command = ["unshare", "--mount", "sh", "-c", _MOUNT, "sh", str(place)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as shell:
         assert shell.stdout is not None
         assert shell.stdout.readline() == b"up\n"
-        found = Mounts(os.open(f"/proc/{shell.pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC))
+        found = MountNamespace(os.open(f"/proc/{shell.pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC))
         shell.communicate(b"\n")
     yield found
     found.close()
 
 
-async def test_a_container_sees_its_own_mounts(place: Path, mounts: Mounts) -> None:
+async def test_a_container_sees_its_own_mounts(place: Path, mounts: MountNamespace) -> None:
     """So do tasks that are started for it, and its children; its thread then serves others."""
     command, child_env = ["/bin/ls", str(place)], ChildEnv({})
     found: list[list[str]] = []
@@ -58,25 +58,27 @@ async def test_a_container_sees_its_own_mounts(place: Path, mounts: Mounts) -> N
     assert found == [["theirs"]] * 3
 
 
-async def test_what_is_mounted_is_known(place: Path, mounts: Mounts) -> None:
+async def test_what_is_mounted_is_known(place: Path, mounts: MountNamespace) -> None:
     with mounts.seen():
         assert mount_of(str(place), await in_thread(read_mounts)).kind == "tmpfs"
     assert mount_of(str(place), await in_thread(read_mounts)).point != str(place)
 
 
-async def test_an_error_leaves_the_thread_in_our_mounts(place: Path, mounts: Mounts) -> None:
+async def test_an_error_leaves_the_thread_in_our_mounts(
+    place: Path, mounts: MountNamespace
+) -> None:
     with mounts.seen(), pytest.raises(FileNotFoundError):
         await in_thread(os.listdir, place / "none")
     assert await in_thread(os.listdir, place) == ["ours"]
 
 
-async def test_closed_mounts_are_not_taken_for_ours(place: Path, mounts: Mounts) -> None:
+async def test_closed_mounts_are_not_taken_for_ours(place: Path, mounts: MountNamespace) -> None:
     mounts.close()
     with mounts.seen(), pytest.raises(OSError, match="Bad file descriptor"):
         await in_thread(os.listdir, place)
 
 
-def test_without_a_capability_none_may_be_entered(mounts: Mounts) -> None:
+def test_without_a_capability_none_may_be_entered(mounts: MountNamespace) -> None:
     """In a process of its own, as another user."""
     assert OURS.may_be_entered()
     pid = os.fork()

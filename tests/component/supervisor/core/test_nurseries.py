@@ -20,7 +20,7 @@ from scrun.supervisor.children.pumps import messages, tee
 from scrun.supervisor.containers.anchors import Anchor, forward_signals
 from scrun.supervisor.containers.container import Container
 from scrun.supervisor.containers.live_session import LiveSession, Prepared
-from scrun.supervisor.containers.programs import Programs
+from scrun.supervisor.containers.programs import Execs
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.create_request import CommandLine
 from scrun.supervisor.contracts.engine import Job, Program
@@ -256,7 +256,7 @@ async def test_an_exec_whose_container_ends_meanwhile_leaves_no_descriptor(
     class Ending:
         id = "c"
         paused = suspended = False
-        programs = Programs(over, no_deposit())
+        programs = Execs(over, no_deposit())
 
         async def running(self, purpose: str) -> RunningContainer:
             return inside

@@ -10,7 +10,7 @@ import trio
 from scrun.core.ready import ready
 from scrun.supervisor.core.deposits import Deposits
 from scrun.supervisor.core.inheritance import find
-from scrun.supervisor.core.line import Line
+from scrun.supervisor.core.line import KeeperLine
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.daemon.keeper import Keeper
 from tests.harness.processes import descendants
@@ -83,7 +83,7 @@ async def test_it_sleeps_and_has_everything_when_it_wakes() -> None:
             assert len(cmdline(keeper)) < 300, "no program"
             deposit.note(number=number)
             assert deposits.line is not None
-            with Line(deposits.line.fds) as line:
+            with KeeperLine(deposits.line.fds) as line:
                 found = {left.container: left for left in find(line)}
             assert found["c1"].facts == {"name": "c1", "number": number}
             assert found["c2"].facts == {"name": "c2"}

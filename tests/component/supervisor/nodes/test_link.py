@@ -11,7 +11,7 @@ import trio.testing
 
 from scrun.supervisor.nodes.connection import BEGINS_WITH
 from scrun.supervisor.nodes.dialing import Proved
-from scrun.supervisor.nodes.link import Broken, Link, Sealing, direct_link
+from scrun.supervisor.nodes.link import Broken, Sealing, ShimLink, direct_link
 from scrun.supervisor.shim.frames import DATA, QUIET
 from scrun.supervisor.shim.seals import NO_REST, Reader, Sealed, sealed
 
@@ -23,7 +23,7 @@ SECRET, BOTH = b"s" * 32, b"b" * 64
 class End:
     """A supervisor's link, and the other end of its socket."""
 
-    def __init__(self, link: Link, stream: trio.SocketStream) -> None:
+    def __init__(self, link: ShimLink, stream: trio.SocketStream) -> None:
         self.link, self.stream = link, stream
         self.taken: list[bytes] = []
         self.reason = ""
@@ -64,7 +64,7 @@ async def linked() -> AsyncIterator[End]:
 async def test_what_is_no_frame_has_an_end() -> None:
     """Scripts of a site may write before the first frame, and a node that lies for ever."""
     readable, writable = os.pipe()
-    link = Link(readable, os.open(os.devnull, os.O_WRONLY), BEGINS_WITH)
+    link = ShimLink(readable, os.open(os.devnull, os.O_WRONLY), BEGINS_WITH)
     link._write_all = trio.sleep_forever  # type: ignore[method-assign]  # epoll(7) has no /dev/null
     async with trio.open_nursery() as nursery:
 

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from scrun.supervisor.staging import overlaid
-from scrun.supervisor.staging.node_trial import Refused
+from scrun.supervisor.staging.node_trial import BundleRefused
 from scrun.supervisor.staging.overlaid import NO_ROOT
 from scrun.supervisor.staging.overlay_options import Unusable
 from scrun.supervisor.staging.stage_out import clean, stage_out
@@ -101,7 +101,7 @@ def test_a_kernel_that_refuses_one_overlay(image: Image) -> None:
     mounter = image.mounter
 
     def refused(_: object) -> str:
-        raise Refused("cannot be mounted on the node: overlay: Invalid argument")
+        raise BundleRefused("cannot be mounted on the node: overlay: Invalid argument")
 
     assert mounter is not None
     image.mounter = msgspec.structs.replace(mounter, mount=refused)

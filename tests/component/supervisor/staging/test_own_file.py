@@ -17,7 +17,7 @@ from scrun.pull.reference import parse
 from scrun.supervisor.contracts.node import ImageFile, Mounting
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.target import Target
-from scrun.supervisor.staging.image_access import Copier, Full, Images
+from scrun.supervisor.staging.image_access import ContainerImages, Copier, Full
 from scrun.supervisor.staging.image_store import copying
 from scrun.supervisor.staging.overlaid import Overlays
 from scrun.supervisor.staging.overlay_options import Unusable
@@ -96,7 +96,9 @@ class File:
         images = None
         if self.with_store:
             copier = Copier(self._copy, lambda _: None, lambda: None)
-            images = Images(str(self.base / "images"), lease_of(str(self.base), "c"), copier)
+            images = ContainerImages(
+                str(self.base / "images"), lease_of(str(self.base), "c"), copier
+            )
         overlays = Overlays(
             lambda script: [ask(script)],
             str(self.base / "layers.json"),
@@ -210,7 +212,7 @@ def test_mount_points_of_what_is_read_only(file: File) -> None:
     ]
     config = {"root": {"path": "rootfs", "readonly": True}, "mounts": mounts}
     copier = Copier(lambda *_: None, lambda _: None, lambda: None)
-    images = Images(str(file.base / "images"), lease_of(str(file.base), "c"), copier)
+    images = ContainerImages(str(file.base / "images"), lease_of(str(file.base), "c"), copier)
     overlays = Overlays(
         lambda script: [ask(script)], str(file.base / "layers.json"), images, mounter=file.mounter
     )

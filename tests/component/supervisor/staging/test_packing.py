@@ -15,7 +15,7 @@ import pytest
 from scrun.supervisor.contracts.node import ImageFile, Mounting
 from scrun.supervisor.shim.seals import digest
 from scrun.supervisor.staging.image_store import copying
-from scrun.supervisor.staging.node_trial import Others, Refused
+from scrun.supervisor.staging.node_trial import BundleRefused, Others
 from scrun.supervisor.staging.overlay_options import Unusable
 from scrun.supervisor.staging.packing import Mounter, NotSeen
 from scrun.supervisor.staging.stage_out import stage_out
@@ -61,7 +61,13 @@ class Node:
         if "others" in reply:
             raise Others(frozenset(reply["others"]))
         if "error" in reply:
-            why = NotSeen if reply.get("unseen") else Refused if reply.get("root") else Unusable
+            why = (
+                NotSeen
+                if reply.get("unseen")
+                else BundleRefused
+                if reply.get("root")
+                else Unusable
+            )
             raise why(reply["error"])
         self.images = name
         return str(reply["way"])

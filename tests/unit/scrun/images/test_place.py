@@ -4,7 +4,7 @@ import pytest
 
 from scrun.core.errors import SettingsError
 from scrun.images.place import image_of, store_path
-from scrun.settings.file.load import Images, Settings, Staging
+from scrun.settings.file.load import ImageSettings, Settings, Staging
 
 
 @pytest.mark.parametrize(
@@ -12,7 +12,10 @@ from scrun.settings.file.load import Images, Settings, Staging
     [
         (Settings(), "/home/alex/.cache/scrun/images"),
         (Settings(staging=Staging(scratch="/s/%u")), "/s/alex/images-1001"),
-        (Settings(images=Images(store="/i/%U"), staging=Staging(scratch="/s/%u")), "/i/1001"),
+        (
+            Settings(images=ImageSettings(store="/i/%U"), staging=Staging(scratch="/s/%u")),
+            "/i/1001",
+        ),
     ],
 )
 def test_where_it_is(settings: Settings, path: str) -> None:
@@ -21,10 +24,12 @@ def test_where_it_is(settings: Settings, path: str) -> None:
 
 def test_users_without_names_and_homes() -> None:
     with pytest.raises(SettingsError, match=r"\[images\] store = '/i/%u': uid 7 has no user name"):
-        store_path(Settings(images=Images(store="/i/%u")), uid=7, user=None, home=None)
+        store_path(Settings(images=ImageSettings(store="/i/%u")), uid=7, user=None, home=None)
     with pytest.raises(SettingsError, match="no directory for the images of uid 7"):
         store_path(Settings(), uid=7, user=None, home=None)
-    assert store_path(Settings(images=Images(store="/i")), uid=7, user=None, home=None) == "/i"
+    assert (
+        store_path(Settings(images=ImageSettings(store="/i")), uid=7, user=None, home=None) == "/i"
+    )
 
 
 def test_another_bundle_is_no_image(tmp_path: object) -> None:

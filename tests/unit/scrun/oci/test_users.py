@@ -9,7 +9,7 @@ import pytest
 
 from scrun.core.errors import ImageError
 from scrun.core.inside import open_inside, read_inside
-from scrun.oci.users import User, find_user
+from scrun.oci.users import Account, find_user
 
 PASSWD = """root:x:0:0:root:/root:/bin/sh
 
@@ -42,22 +42,22 @@ def root(tmp_path: Path) -> Iterator[int]:
 @pytest.mark.parametrize(
     ("text", "user"),
     [
-        ("", User(0, 0, (10,), "/root")),
-        ("root", User(0, 0, (10,), "/root")),
-        ("app", User(1000, 1001, (10, 50), "/home/app")),
-        ("1000", User(1000, 1001, (10, 50), "/home/app")),
-        ("app:staff", User(1000, 50, (), "/home/app")),
-        ("app:7", User(1000, 7, (), "/home/app")),
-        ("app:", User(1000, 1001, (), "/home/app")),
-        (":staff", User(0, 50, (), "/root")),
-        ("1000:1000:5", User(1000, 1000, (), "/home/app")),
-        ("4711", User(4711, 0, (), "")),
-        ("4711:wheel", User(4711, 10, (), "")),
-        ("no-shell", User(7, 8, (), "")),
-        ("12", User(12, 0, (), "")),  # a number is always one
+        ("", Account(0, 0, (10,), "/root")),
+        ("root", Account(0, 0, (10,), "/root")),
+        ("app", Account(1000, 1001, (10, 50), "/home/app")),
+        ("1000", Account(1000, 1001, (10, 50), "/home/app")),
+        ("app:staff", Account(1000, 50, (), "/home/app")),
+        ("app:7", Account(1000, 7, (), "/home/app")),
+        ("app:", Account(1000, 1001, (), "/home/app")),
+        (":staff", Account(0, 50, (), "/root")),
+        ("1000:1000:5", Account(1000, 1000, (), "/home/app")),
+        ("4711", Account(4711, 0, (), "")),
+        ("4711:wheel", Account(4711, 10, (), "")),
+        ("no-shell", Account(7, 8, (), "")),
+        ("12", Account(12, 0, (), "")),  # a number is always one
     ],
 )
-def test_who_it_is(root: int, text: str, user: User) -> None:
+def test_who_it_is(root: int, text: str, user: Account) -> None:
     assert find_user(root, text) == user
 
 
@@ -100,7 +100,7 @@ def test_files_that_are_none(tmp_path: Path, root: int, kind: str) -> None:
     elif kind == "no etc":
         (tmp_path / "r" / "etc").rename(tmp_path / "r" / "gone")
         (tmp_path / "r" / "etc").symlink_to(f"{tmp_path}/r/gone")
-    assert find_user(root, "1000") == User(1000, 0, (), "")
+    assert find_user(root, "1000") == Account(1000, 0, (), "")
 
 
 def test_links_are_those_of_the_container(tmp_path: Path, root: int) -> None:
@@ -124,7 +124,7 @@ def test_a_file_that_is_too_large(tmp_path: Path, root: int) -> None:
     os.truncate(tmp_path / "r" / "etc" / "passwd", 1 << 40)
     with pytest.raises(OSError, match="is larger than 1 MiB"):
         read_inside(root, b"etc/passwd", 1 << 20)
-    assert find_user(root, "1000") == User(1000, 0, (), "")
+    assert find_user(root, "1000") == Account(1000, 0, (), "")
 
 
 @pytest.mark.parametrize("kind", ["fifo", "device", "socket", "folder"])

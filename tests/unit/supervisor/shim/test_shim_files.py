@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scrun.supervisor.shim import files, room
-from scrun.supervisor.shim.words import Refused
+from scrun.supervisor.shim.words import CallRefused
 from scrun.supervisor.staging.on_node import making_in
 from tests.harness.program import run_program
 
@@ -67,7 +67,7 @@ def test_a_place_that_others_can_replace(
     elsewhere.chmod(0o777)
     with pytest.raises(PermissionError, match="Others could replace"):
         files.make_directory(env, KEY)
-    with pytest.raises(Refused, match="Others could replace"):
+    with pytest.raises(CallRefused, match="Others could replace"):
         room.folder_of_images()
 
 

@@ -9,7 +9,7 @@ import pytest
 from scrun.supervisor.shim.frames import CLOSED, CREDIT, DATA, END, WINDOW, BrokenFrame
 from scrun.supervisor.shim.link import Link
 from scrun.supervisor.shim.loop import Loop
-from scrun.supervisor.shim.streams import Streams
+from scrun.supervisor.shim.streams import ShimStreams
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_stays")
 
@@ -35,10 +35,10 @@ class Sent:
 
 
 @pytest.fixture
-def sink() -> Iterator[tuple[Streams, Sent, int]]:
+def sink() -> Iterator[tuple[ShimStreams, Sent, int]]:
     """A container that does not read its input, and the end from which it could."""
     loop, sent = Loop(), Sent()
-    streams = Streams(loop, cast(Link, cast(Any, sent)))
+    streams = ShimStreams(loop, cast(Link, cast(Any, sent)))
     readable, writable = os.pipe()
     streams.sink(NUMBER, writable)
     yield streams, sent, readable
@@ -47,7 +47,7 @@ def sink() -> Iterator[tuple[Streams, Sent, int]]:
     loop._epoll.close()
 
 
-def test_input_beyond_the_window(sink: tuple[Streams, Sent, int]) -> None:
+def test_input_beyond_the_window(sink: tuple[ShimStreams, Sent, int]) -> None:
     """What its pipe does not take waits in the shim's memory, which is the job's."""
     streams, sent, _ = sink
     streams.dispatch(DATA, NUMBER, bytes(WINDOW))
@@ -56,7 +56,7 @@ def test_input_beyond_the_window(sink: tuple[Streams, Sent, int]) -> None:
         streams.dispatch(DATA, NUMBER, bytes(WINDOW))
 
 
-def test_input_after_its_end(sink: tuple[Streams, Sent, int]) -> None:
+def test_input_after_its_end(sink: tuple[ShimStreams, Sent, int]) -> None:
     """Its end comes when all before it is written, and then nothing of that number is known."""
     streams, sent, readable = sink
     streams.dispatch(DATA, NUMBER, b"abc")

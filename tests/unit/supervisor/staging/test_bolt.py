@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scrun.supervisor.staging.bolt import Bolt, Damaged
+from scrun.supervisor.staging.bolt import Bolt, DamagedDatabase
 from scrun.supervisor.staging.digests import contents
 
 SIZE = 4096
@@ -99,7 +99,7 @@ def test_circles() -> None:
     circle = page(5, 1, [(b"a", b"\x05"), (b"b", b"\x05")])
     whole[5 * SIZE : 6 * SIZE] = circle
     snapshots = Bolt(bytes(whole)).top.bucket(b"v1").bucket(b"snapshots")
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedDatabase):
         list(snapshots.buckets())
 
 

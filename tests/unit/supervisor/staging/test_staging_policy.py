@@ -13,7 +13,7 @@ from scrun.core.errors import StagingError
 from scrun.oci.userns import BothIds, Ids, Maps, Range, mappings
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.staging import policy
-from scrun.supervisor.staging.plan import Notes, Plan, Source
+from scrun.supervisor.staging.plan import MountSource, Notes, Plan
 from scrun.supervisor.staging.policy import fit
 from scrun.supervisor.staging.runtime_annotations import OBEYED, PASSED
 from tests import CHECKOUT
@@ -40,7 +40,7 @@ def load(name: str) -> dict[str, Any]:
 
 
 def fitted(
-    config: Mapping[str, Any], target: Target, sources: Mapping[str, Source] | None = None
+    config: Mapping[str, Any], target: Target, sources: Mapping[str, MountSource] | None = None
 ) -> Plan:
     return fit(
         config,
@@ -88,7 +88,7 @@ def test_fitting_what_fits_changes_nothing(path: Path, target: Target) -> None:
         ),
         "none",
     )
-    sources = {shm: Source(kind="directory", private=True, capacity=65536000)}
+    sources = {shm: MountSource(kind="directory", private=True, capacity=65536000)}
     once = fitted(json.loads(path.read_bytes()), target, sources)
     twice = fitted(once.config, target, sources)
     assert twice.config == once.config
@@ -177,7 +177,7 @@ def test_many_volumes() -> None:
     count = 5000
     paths = ["/tmp/v", *(f"/tmp/v/{one % 50}/{one}" for one in range(count))]
     mounts = [bind(path, f"/m{number}") for number, path in enumerate(paths)]
-    sources = {path: Source(kind="directory", real=path, private=True) for path in paths}
+    sources = {path: MountSource(kind="directory", real=path, private=True) for path in paths}
     began = time.process_time()
     plan = fitted({"mounts": mounts}, SLURM_USER, sources)
     assert time.process_time() - began < 5
@@ -339,7 +339,7 @@ def test_sysctls_of_own_namespaces_stay(name: str, value: str, kept: bool) -> No
 
 def test_devices_that_can_be_bound_stay() -> None:
     devices = [{"path": "/dev/fuse", "type": "c"}, {"path": "/dev/none", "type": "c"}]
-    sources = {"/dev/fuse": Source(kind="device"), "/dev/none": Source(kind="missing")}
+    sources = {"/dev/fuse": MountSource(kind="device"), "/dev/none": MountSource(kind="missing")}
     config = {"linux": {"devices": devices}}
     assert fitted(config, LOCAL_USER, sources).config["linux"]["devices"] == devices[:1]
     # the node decides
@@ -410,7 +410,7 @@ def test_a_bind_mount_without_a_source_is_refused(target: Target, source: str | 
 
 @each_target
 def test_a_bind_mount_of_nothing_is_for_the_node_to_refuse(target: Target) -> None:
-    config, sources = {"mounts": [bind("/gone")]}, {"/gone": Source(kind="missing")}
+    config, sources = {"mounts": [bind("/gone")]}, {"/gone": MountSource(kind="missing")}
     if target.elsewhere:
         assert fitted(config, target, sources).config["mounts"] == config["mounts"]
         return
@@ -420,14 +420,14 @@ def test_a_bind_mount_of_nothing_is_for_the_node_to_refuse(target: Target) -> No
 
 def test_what_can_only_be_here_is_refused() -> None:
     target = msgspec.structs.replace(SLURM_USER, host_only=("/run/user",))
-    sources = {"/run/user/1/gone": Source(kind="missing", real="/run/user/1/gone")}
+    sources = {"/run/user/1/gone": MountSource(kind="missing", real="/run/user/1/gone")}
     with pytest.raises(StagingError, match="/run/user/1/gone does not exist"):
         fitted({"mounts": [bind("/run/user/1/gone")]}, target, sources)
 
 
 def test_an_optional_mount_of_nothing_is_dropped() -> None:
     mount = bind("/gone", options=["rbind", "nofail"])
-    plan = fitted({"mounts": [mount]}, SLURM_USER, {"/gone": Source(kind="missing")})
+    plan = fitted({"mounts": [mount]}, SLURM_USER, {"/gone": MountSource(kind="missing")})
     assert plan.config["mounts"] == []
     assert plan.notes == ("mount /x dropped: /gone does not exist",)
 
@@ -442,7 +442,7 @@ def test_relative_sources_begin_at_the_bundle(target: Target) -> None:
 
 def test_an_engines_file_for_one_container_is_copied_for_it_alone() -> None:
     path = "/run/user/1000/containers/x/hosts"
-    source = Source(kind="file", size=10, own=True)
+    source = MountSource(kind="file", size=10, own=True)
     plan = fitted({"mounts": [bind(path)]}, SLURM_USER, {path: source})
     [volume] = plan.volumes
     assert (volume.source, volume.place) == (path, "/shared/staged/files/0")
@@ -454,17 +454,17 @@ def test_an_engines_file_for_one_container_is_copied_for_it_alone() -> None:
 def test_the_init_of_an_engine_is_copied(destination: str) -> None:
     path = "/usr/bin/some-init"
     mount = bind(path, destination)
-    plan = fitted({"mounts": [mount]}, SLURM_ROOT, {path: Source(kind="file", size=700_000)})
+    plan = fitted({"mounts": [mount]}, SLURM_ROOT, {path: MountSource(kind="file", size=700_000)})
     [volume] = plan.volumes
     assert (volume.place, volume.read_only) == ("/shared/staged/files/0", True)
-    large = fitted({"mounts": [mount]}, SLURM_ROOT, {path: Source(kind="file", size=5 << 20)})
+    large = fitted({"mounts": [mount]}, SLURM_ROOT, {path: MountSource(kind="file", size=5 << 20)})
     assert large.config["mounts"] == [mount]
     assert fitted({"mounts": [mount]}, LOCAL_ROOT).config["mounts"] == [mount]
 
 
 def test_a_mount_that_was_made_for_the_container_is_passed_by() -> None:
     path = "/bundle/mnt/bound"
-    source = Source(kind="directory", real="/data", there="/data")
+    source = MountSource(kind="directory", real="/data", there="/data")
     plan = fitted({"mounts": [bind(path)]}, SLURM_USER, {path: source})
     assert plan.config["mounts"] == [bind("/data")]
     assert plan.notes == ()
@@ -480,7 +480,7 @@ def test_a_mount_that_was_made_for_the_container_is_passed_by() -> None:
     ],
 )
 def test_a_volume_that_is_only_here_is_copied_for_all(options: list[str], read_only: bool) -> None:
-    source = Source(kind="directory", size=VOLUMES.limit, private=True, real="/scratch/d")
+    source = MountSource(kind="directory", size=VOLUMES.limit, private=True, real="/scratch/d")
     mounts = [bind("/scratch/d", options=options), bind("/scratch/link", "/y", options=["ro"])]
     sources = dict.fromkeys(("/scratch/d", "/scratch/link"), source)
     plan = fitted({"mounts": mounts}, SLURM_USER, sources)
@@ -494,8 +494,8 @@ def test_a_volume_that_is_only_here_is_copied_for_all(options: list[str], read_o
 @pytest.mark.parametrize("target", [SLURM_USER, SLURM_ROOT], ids=["user", "root"])
 def test_a_volume_in_another(target: Target) -> None:
     """Root's are apart: another container may put a link in the place of a directory."""
-    directory = Source(kind="directory", private=True, real="/dev/shm/d")
-    file = Source(kind="file", private=True, real="/dev/shm/d/a/file")
+    directory = MountSource(kind="directory", private=True, real="/dev/shm/d")
+    file = MountSource(kind="file", private=True, real="/dev/shm/d/a/file")
     mounts = [bind(file.real, "/f"), bind(directory.real, "/d", options=["ro"])]
     sources = {each.real: each for each in (directory, file)}
     plan = fitted({"mounts": mounts}, target, sources)
@@ -509,7 +509,7 @@ def test_a_volume_in_another(target: Target) -> None:
 @pytest.mark.parametrize("kind", ["file", "directory"])
 def test_a_volume_that_is_too_large_is_refused(kind: Any) -> None:
     """Without it the container would run, and what it writes would be lost."""
-    source = Source(kind=kind, size=VOLUMES.limit + 1, private=True)
+    source = MountSource(kind=kind, size=VOLUMES.limit + 1, private=True)
     with pytest.raises(StagingError, match=r"mount /x: .* more than 4 MiB: move it .*copy_size"):
         fitted({"mounts": [bind("/scratch/d")]}, SLURM_USER, {"/scratch/d": source})
 
@@ -517,7 +517,7 @@ def test_a_volume_that_is_too_large_is_refused(kind: Any) -> None:
 @pytest.mark.parametrize("kind", ["socket", "fifo", "device"])
 def test_what_cannot_be_copied_is_dropped_and_said(kind: Any) -> None:
     path = "/run/user/1000/it"
-    plan = fitted({"mounts": [bind(path)]}, SLURM_USER, {path: Source(kind=kind)})
+    plan = fitted({"mounts": [bind(path)]}, SLURM_USER, {path: MountSource(kind=kind)})
     assert (plan.config["mounts"], plan.volumes) == ([], ())
     why = f"{path} is only on this machine, and a {kind} cannot be copied"
     assert plan.notes == (f"mount /x dropped: {why}",)
@@ -529,12 +529,12 @@ def test_what_cannot_be_read_is_refused() -> None:
         fitted(
             {"mounts": [bind("/run/user/1/it")]},
             SLURM_USER,
-            {"/run/user/1/it": Source(kind="unreadable")},
+            {"/run/user/1/it": MountSource(kind="unreadable")},
         )
 
 
 def test_a_directory_in_the_place_of_shared_memory_is_a_volume() -> None:
-    source = Source(kind="directory", private=True)
+    source = MountSource(kind="directory", private=True)
     plan = fitted(
         {"mounts": [bind("/dev/shm/mine", "/dev/shm")]}, SLURM_USER, {"/dev/shm/mine": source}
     )
@@ -546,19 +546,19 @@ def test_a_directory_in_the_place_of_shared_memory_is_a_volume() -> None:
 )
 def test_what_every_node_has_is_bound_there(path: str) -> None:
     private = path != "/home/user/x"
-    source = Source(kind="directory", private=private, real=path)
+    source = MountSource(kind="directory", private=private, real=path)
     plan = fitted({"mounts": [bind(path)]}, SLURM_USER, {path: source})
     assert plan.config["mounts"] == [bind(path)]
 
 
 def test_what_is_only_here_by_its_real_path_is_copied() -> None:
-    source = Source(kind="file", real="/run/user/1000/x")
+    source = MountSource(kind="file", real="/run/user/1000/x")
     plan = fitted({"mounts": [bind("/home/user/x")]}, SLURM_USER, {"/home/user/x": source})
     assert len(plan.volumes) == 1
 
 
 def test_nothing_is_only_here_when_it_runs_here() -> None:
-    source = Source(kind="socket", private=True)
+    source = MountSource(kind="socket", private=True)
     plan = fitted({"mounts": [bind("/run/user/1/s")]}, LOCAL_USER, {"/run/user/1/s": source})
     assert plan.config["mounts"] == [bind("/run/user/1/s")]
 
@@ -566,7 +566,7 @@ def test_nothing_is_only_here_when_it_runs_here() -> None:
 def test_shared_memory_of_podman_becomes_a_tmpfs() -> None:
     options = ["bind", "rprivate", "nosuid", "noexec", "nodev"]
     mount = bind("/run/user/1/shm", "/dev/shm", options=options)
-    source = Source(kind="directory", private=True, capacity=65536000)
+    source = MountSource(kind="directory", private=True, capacity=65536000)
     plan = fitted({"mounts": [mount]}, SLURM_USER, {"/run/user/1/shm": source})
     assert plan.config["mounts"] == [
         {
@@ -582,7 +582,7 @@ def test_shared_memory_of_podman_becomes_a_tmpfs() -> None:
 def test_only_the_file_itself_has_its_name(name: str) -> None:
     """What is beside it has names of scrun's own, whatever a user calls a file."""
     path = f"/run/user/1000/{name}"
-    plan = fitted({"mounts": [bind(path)]}, SLURM_USER, {path: Source(kind="file")})
+    plan = fitted({"mounts": [bind(path)]}, SLURM_USER, {path: MountSource(kind="file")})
     [volume] = plan.volumes
     assert volume.data == f"{volume.place}/data/{name}"
     assert name not in volume.place

@@ -16,7 +16,7 @@ from scrun.supervisor.engines.slurm import ranks_step
 from scrun.supervisor.engines.slurm.job_state import StepState
 from scrun.supervisor.engines.slurm.ranks_step import RanksStep
 from scrun.supervisor.engines.slurm.shim_site import HAS_OCI_CONF, SiteConfs
-from scrun.supervisor.engines.slurm.step import SrunStep, Streams
+from scrun.supervisor.engines.slurm.step import SrunStep, StepStreams
 from scrun.supervisor.nodes.beginning import Direct
 from scrun.supervisor.nodes.connection import ShimLost
 from scrun.supervisor.shim.frames import CALL, EVENT, REPLY, UNREACHED
@@ -42,7 +42,7 @@ class Srun:
         self,
         options: Sequence[str],
         program: Sequence[str],
-        streams: Streams,
+        streams: StepStreams,
         running: Callable[[], None],
         variables: Mapping[str, str],
         deposit: Deposit,

@@ -18,7 +18,7 @@ from scrun.supervisor.contracts.engine import JobRequest, Step
 from scrun.supervisor.engines.slurm import signals
 from scrun.supervisor.engines.slurm.allocation import Allocation
 from scrun.supervisor.engines.slurm.job import SlurmJob
-from scrun.supervisor.engines.slurm.layout import Layout
+from scrun.supervisor.engines.slurm.layout import StepLayout
 from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.signals import signal_container
 from scrun.supervisor.engines.slurm.tools import Tools
@@ -67,7 +67,7 @@ class Srun:
         lines = (self.directory / "srun.env").read_text().splitlines()
         return dict(line.split("=", 1) for line in lines)
 
-    async def run(self, layout: Layout) -> Ending:
+    async def run(self, layout: StepLayout) -> Ending:
         request = JobRequest(
             container="c1", child_env=SETTING, directory="/", record=str(self.directory),
             journal=self.journal, on_job_id=lambda *_: None, on_lost=lambda _: None,
@@ -104,10 +104,10 @@ def srun(tmp_path: Path) -> Srun:
 
 @pytest.mark.parametrize(
     ("layout", "no_kill"),
-    [(Layout(1, 1), False), (Layout(2, 2), True), (Layout(2, None), True)],
+    [(StepLayout(1, 1), False), (StepLayout(2, 2), True), (StepLayout(2, None), True)],
 )
 async def test_a_step_of_several_nodes_outlives_one(
-    srun: Srun, layout: Layout, no_kill: bool
+    srun: Srun, layout: StepLayout, no_kill: bool
 ) -> None:
     assert await srun.run(layout) == exited(3)
     assert ("--no-kill" in srun.argv()) is no_kill
@@ -115,7 +115,7 @@ async def test_a_step_of_several_nodes_outlives_one(
 
 async def test_the_jobs_variables(srun: Srun) -> None:
     """A step has those of its job; how srun shall talk to the job's user is not for us."""
-    await srun.run(Layout(2, 2))
+    await srun.run(StepLayout(2, 2))
     found = {name: text for name, text in srun.environment.items() if name.startswith("SLURM")}
     expected = {**JOB}
     del expected["SLURM_LABELIO"], expected["SLURM_JOB_ID"]  # for which there is --jobid

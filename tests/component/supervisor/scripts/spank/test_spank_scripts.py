@@ -10,7 +10,7 @@ import trio
 
 from scrun.core.errors import SpankError, leaves
 from scrun.settings.file.load import Lua
-from scrun.supervisor.scripts.spank.items import ContextName, Facts
+from scrun.supervisor.scripts.spank.items import ContextName, JobFacts
 from tests import CHECKOUT
 from tests.harness.lua import VERSIONS
 from tests.harness.spank import CALLBACK, FACTS, SpankBench
@@ -120,7 +120,7 @@ async def test_items_with_many_values_are_tables(bench: SpankBench, lua: Lua) ->
 
 @pytest.mark.covers("spank-lua get_item: all items of spank.h")
 async def test_items_that_need_an_id(bench: SpankBench, lua: Lua) -> None:
-    facts = Facts("24.11.5", pid=99, status=0)
+    facts = JobFacts("24.11.5", pid=99, status=0)
     body = """
     local name = "S_JOB_LOCAL_TO_GLOBAL_ID"
     say(spank:get_item(name, 0), spank:get_item(name, 1))
@@ -144,7 +144,7 @@ async def test_a_task_s_exit_status(
     bench: SpankBench, lua: Lua, status: int, expected: str
 ) -> None:
     """get_item: S_TASK_EXIT_STATUS has three more values."""
-    facts = Facts("24.11.5", status=status)
+    facts = JobFacts("24.11.5", status=status)
     body = """
     local status, code, signal, core = spank:get_item("S_TASK_EXIT_STATUS")
     local function whole(n) return n and string.format("%d", n) end

@@ -7,7 +7,12 @@ import pytest
 
 from scrun.core.errors import SettingsError
 from scrun.settings.file.load import Settings, Slurm, Spank
-from scrun.settings.spank.plugstack import Line, find_plugstack, find_scripts, read_plugstack
+from scrun.settings.spank.plugstack import (
+    PlugstackLine,
+    find_plugstack,
+    find_scripts,
+    read_plugstack,
+)
 
 
 @pytest.fixture
@@ -15,7 +20,7 @@ def conf(tmp_path: Path) -> Path:
     return tmp_path / "plugstack.conf"
 
 
-def read(conf: Path, text: str) -> list[Line]:
+def read(conf: Path, text: str) -> list[PlugstackLine]:
     conf.write_text(text)
     return read_plugstack(str(conf))
 

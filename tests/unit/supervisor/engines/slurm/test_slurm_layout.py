@@ -4,8 +4,8 @@ import pytest
 
 from scrun.core.errors import SettingsError
 from scrun.supervisor.engines.slurm.layout import (
-    Layout,
     OneNode,
+    StepLayout,
     check,
     first_node,
     layout_of_own_job,
@@ -47,22 +47,22 @@ def test_one_node_unless_asked_otherwise(wanted: str, option: list[str]) -> None
 @pytest.mark.parametrize(
     ("wanted", "granted", "layout"),
     [
-        ("", job(1), Layout(1, 1)),
-        ("", {}, Layout(1, 1)),
-        ("JOB_NUM_NODES=2", job(2), Layout(2, 2)),
-        ("JOB_NUM_NODES=1-4", job(3), Layout(3, 3)),
-        ("JOB_NUM_NODES=2 NTASKS=2", job(2), Layout(2, 2)),
-        ("JOB_NUM_NODES=2 NTASKS=1", job(1), Layout(1, 1)),
-        ("NTASKS=2", job(2), Layout(2, 2)),
-        ("JOB_NODELIST=n[1-2]", job(2), Layout(2, 2)),
-        ("JOB_NODELIST=n[1-2] NTASKS=1", job(2), Layout(1, 1)),
-        ("JOB_NUM_NODES=2k", job(2048), Layout(2048, 2048)),
-        ("", {"SLURM_NNODES": "2"}, Layout(2, 2)),
-        ("GPUS=2 NTASKS_PER_GPU=1", job(2, 2), Layout(2, 2)),
+        ("", job(1), StepLayout(1, 1)),
+        ("", {}, StepLayout(1, 1)),
+        ("JOB_NUM_NODES=2", job(2), StepLayout(2, 2)),
+        ("JOB_NUM_NODES=1-4", job(3), StepLayout(3, 3)),
+        ("JOB_NUM_NODES=2 NTASKS=2", job(2), StepLayout(2, 2)),
+        ("JOB_NUM_NODES=2 NTASKS=1", job(1), StepLayout(1, 1)),
+        ("NTASKS=2", job(2), StepLayout(2, 2)),
+        ("JOB_NODELIST=n[1-2]", job(2), StepLayout(2, 2)),
+        ("JOB_NODELIST=n[1-2] NTASKS=1", job(2), StepLayout(1, 1)),
+        ("JOB_NUM_NODES=2k", job(2048), StepLayout(2048, 2048)),
+        ("", {"SLURM_NNODES": "2"}, StepLayout(2, 2)),
+        ("GPUS=2 NTASKS_PER_GPU=1", job(2, 2), StepLayout(2, 2)),
     ],
 )
 @pytest.mark.parametrize("one", [OLD, NEW])
-def test_own_job(wanted: str, granted: dict[str, str], layout: Layout, one: OneNode) -> None:
+def test_own_job(wanted: str, granted: dict[str, str], layout: StepLayout, one: OneNode) -> None:
     check(asked(wanted), one)
     assert layout_of_own_job(asked(wanted), granted, one) == layout
 
@@ -70,13 +70,13 @@ def test_own_job(wanted: str, granted: dict[str, str], layout: Layout, one: OneN
 @pytest.mark.parametrize(
     ("wanted", "granted", "layout"),
     [
-        ("NTASKS=4", job(1), Layout(4, 1)),
-        ("NTASKS_PER_NODE=2", job(1), Layout(2, 1)),
-        ("JOB_NUM_NODES=2 NTASKS_PER_NODE=3", job(2), Layout(6, 2)),
-        ("JOB_NUM_NODES=2 NTASKS=5", job(2), Layout(5, 2)),
+        ("NTASKS=4", job(1), StepLayout(4, 1)),
+        ("NTASKS_PER_NODE=2", job(1), StepLayout(2, 1)),
+        ("JOB_NUM_NODES=2 NTASKS_PER_NODE=3", job(2), StepLayout(6, 2)),
+        ("JOB_NUM_NODES=2 NTASKS=5", job(2), StepLayout(5, 2)),
     ],
 )
-def test_several_on_a_node(wanted: str, granted: dict[str, str], layout: Layout) -> None:
+def test_several_on_a_node(wanted: str, granted: dict[str, str], layout: StepLayout) -> None:
     check(asked(wanted), NEW)
     assert layout_of_own_job(asked(wanted), granted, NEW) == layout
 
@@ -115,35 +115,35 @@ def test_known_after_the_grant() -> None:
 @pytest.mark.parametrize(
     ("wanted", "there", "layout"),
     [
-        ("", job(4, 16), Layout(1, 1)),
-        ("", job(None), Layout(1, 1)),
-        ("JOB_NUM_NODES=2", job(4, 16), Layout(2, 2)),
-        ("JOB_NUM_NODES=2-8", job(4), Layout(4, 4)),
-        ("JOB_NUM_NODES=2-8", job(None), Layout(8, 8)),
-        ("JOB_NUM_NODES=2 NTASKS=2", job(4), Layout(2, 2)),
-        ("JOB_NUM_NODES=3 NTASKS=2", job(4), Layout(2, 2)),
-        ("NTASKS=1", job(4), Layout(1, 1)),
-        ("NTASKS=2", job(4), Layout(2, 2)),
-        ("NTASKS=2", job(None), Layout(2, 2)),
-        ("JOB_NUM_NODES=2", {"SLURM_JOB_ID": "12", "SLURM_NNODES": "x"}, Layout(2, 2)),
+        ("", job(4, 16), StepLayout(1, 1)),
+        ("", job(None), StepLayout(1, 1)),
+        ("JOB_NUM_NODES=2", job(4, 16), StepLayout(2, 2)),
+        ("JOB_NUM_NODES=2-8", job(4), StepLayout(4, 4)),
+        ("JOB_NUM_NODES=2-8", job(None), StepLayout(8, 8)),
+        ("JOB_NUM_NODES=2 NTASKS=2", job(4), StepLayout(2, 2)),
+        ("JOB_NUM_NODES=3 NTASKS=2", job(4), StepLayout(2, 2)),
+        ("NTASKS=1", job(4), StepLayout(1, 1)),
+        ("NTASKS=2", job(4), StepLayout(2, 2)),
+        ("NTASKS=2", job(None), StepLayout(2, 2)),
+        ("JOB_NUM_NODES=2", {"SLURM_JOB_ID": "12", "SLURM_NNODES": "x"}, StepLayout(2, 2)),
     ],
 )
-def test_within_a_job(wanted: str, there: dict[str, str], layout: Layout) -> None:
+def test_within_a_job(wanted: str, there: dict[str, str], layout: StepLayout) -> None:
     assert layout_within(asked(wanted), there, OLD) == layout
 
 
 @pytest.mark.parametrize(
     ("wanted", "layout"),
     [
-        ("", Layout(1, 1)),
-        ("NTASKS=1", Layout(1, 1)),
-        ("NTASKS=8", Layout(8, 2)),
-        ("NTASKS_PER_NODE=2", Layout(2, 1)),
-        ("JOB_NUM_NODES=2 NTASKS_PER_NODE=2", Layout(4, 2)),
-        ("JOB_NUM_NODES=2 NTASKS=8", Layout(8, 2)),
+        ("", StepLayout(1, 1)),
+        ("NTASKS=1", StepLayout(1, 1)),
+        ("NTASKS=8", StepLayout(8, 2)),
+        ("NTASKS_PER_NODE=2", StepLayout(2, 1)),
+        ("JOB_NUM_NODES=2 NTASKS_PER_NODE=2", StepLayout(4, 2)),
+        ("JOB_NUM_NODES=2 NTASKS=8", StepLayout(8, 2)),
     ],
 )
-def test_within_a_job_of_a_newer_version(wanted: str, layout: Layout) -> None:
+def test_within_a_job_of_a_newer_version(wanted: str, layout: StepLayout) -> None:
     assert layout_within(asked(wanted), job(2), NEW) == layout
 
 
@@ -167,12 +167,12 @@ def test_more_than_the_job_has(wanted: str, nodes: int | None, message: str) -> 
 @pytest.mark.parametrize(
     ("layout", "arguments"),
     [
-        (Layout(), ["--nodes=1", "--ntasks=1"]),
-        (Layout(4, 2), ["--nodes=2", "--ntasks=4"]),
-        (Layout(4, None), ["--ntasks=4"]),
+        (StepLayout(), ["--nodes=1", "--ntasks=1"]),
+        (StepLayout(4, 2), ["--nodes=2", "--ntasks=4"]),
+        (StepLayout(4, None), ["--ntasks=4"]),
     ],
 )
-def test_arguments(layout: Layout, arguments: list[str]) -> None:
+def test_arguments(layout: StepLayout, arguments: list[str]) -> None:
     assert layout.arguments == arguments
 
 

@@ -23,7 +23,7 @@ from scrun.supervisor.programs.doctor import (
 )
 from scrun.supervisor.programs.doctor.call import Check, DoctorCall, Reporter, run_tool
 from scrun.supervisor.programs.doctor.findings import Finding, Report, json_text, text_line
-from scrun.supervisor.programs.doctor.machine import Directory, Namespaces
+from scrun.supervisor.programs.doctor.machine import DirectoryMode, Namespaces
 from tests.harness import users
 
 CONF = """
@@ -177,12 +177,12 @@ def test_packages() -> None:
         ("", None, 0, "ok"),
         ("run", None, 7, "fail"),
         ("/run", None, 7, "fail"),
-        ("/run", Directory(8, 0o40700), 7, "fail"),
-        ("/run", Directory(7, 0o40750), 7, "warn"),
-        ("/run", Directory(7, 0o40700), 7, "ok"),
+        ("/run", DirectoryMode(8, 0o40700), 7, "fail"),
+        ("/run", DirectoryMode(7, 0o40750), 7, "warn"),
+        ("/run", DirectoryMode(7, 0o40700), 7, "ok"),
     ],
 )
-def test_runtime_dir(value: str, seen: Directory | None, uid: int, status: str) -> None:
+def test_runtime_dir(value: str, seen: DirectoryMode | None, uid: int, status: str) -> None:
     assert machine.judge_runtime_dir(value, seen, uid).status == status
 
 
@@ -419,7 +419,7 @@ def test_docker() -> None:
 
 
 def test_a_runtime_directory_that_goes_with_the_session() -> None:
-    seen = machine.Directory(1000, 0o700)
+    seen = machine.DirectoryMode(1000, 0o700)
     found = machine.judge_runtime_dir("/run/user/1000", seen, 1000, goes=True)
     assert found.status == "warn"
     assert "loginctl enable-linger" in found.remedy

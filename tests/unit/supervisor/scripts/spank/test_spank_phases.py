@@ -13,14 +13,14 @@ from scrun.settings.spank.callbacks import (
     REMOTE_ITEMS,
     TASK_ITEMS,
 )
-from scrun.supervisor.scripts.spank.items import ContextName, Facts, state
+from scrun.supervisor.scripts.spank.items import ContextName, JobFacts, state
 from scrun.supervisor.scripts.spank.tasks import environment_of, facts_of_job, wait_status
 
-FACTS = Facts("24.11.5", 1000, 100, (4, 5), 7, 2, 3, 4, ("a", "b"), 99, 768)
+FACTS = JobFacts("24.11.5", 1000, 100, (4, 5), 7, 2, 3, 4, ("a", "b"), 99, 768)
 TASK = "slurm_spank_task_exit"
 
 
-def refusal(context: ContextName, callback: str, item: str, facts: Facts = FACTS) -> str | None:
+def refusal(context: ContextName, callback: str, item: str, facts: JobFacts = FACTS) -> str | None:
     told = state(context, f"slurm_spank_{callback}", facts)
     assert (item in told.items) is not (item in told.refused)
     return told.refused.get(item)
@@ -55,7 +55,7 @@ def test_local_user_init() -> None:
 def test_tasks() -> None:
     for item in TASK_ITEMS:
         assert refusal("remote", "user_init", item) == "Not in task context"
-    before = Facts("22.05.8")
+    before = JobFacts("22.05.8")
     assert refusal("remote", "task_init", "S_TASK_ID", before) is None
     assert refusal("remote", "task_init", "S_TASK_EXIT_STATUS", before) == "Not in task context"
     assert (
@@ -113,9 +113,9 @@ def test_values() -> None:
 
 def test_what_a_job_tells() -> None:
     environment = {"SLURM_NNODES": "2", "SLURM_NTASKS": "4", "SLURM_JOB_CPUS_PER_NODE": "8(x2)"}
-    facts = facts_of_job(Facts("1"), "42", environment, ["true"])
+    facts = facts_of_job(JobFacts("1"), "42", environment, ["true"])
     assert (facts.job, facts.nodes, facts.tasks, facts.cpus) == (42, 2, 4, 8)
-    bare = facts_of_job(Facts("1"), "x", {}, [])
+    bare = facts_of_job(JobFacts("1"), "x", {}, [])
     assert (bare.job, bare.nodes, bare.tasks, bare.cpus) == (0, 1, 1, 0)
 
 
