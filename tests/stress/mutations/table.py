@@ -68,7 +68,7 @@ def _allocation() -> Iterator[Mutation]:
         "status = 0",
         _HERE + "slurm/test_job_status.py::test_the_job_ends_as_its_container",
     )
-    yield Faults(_SLURM + "holding.py")(
+    yield Faults(_SLURM + "allocating.py")(
         "a-killed-sallocs-job-is-forgotten",
         "await allocation.cancel_leftovers(salloc, began)",
         "pass",
