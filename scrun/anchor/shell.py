@@ -24,8 +24,8 @@ signal. Few containers have terminals.
 Engines take its pid for the container's and work in its namespaces: `podman cp` enters its mount
 namespace, and the network for a container with mapped users is made in its network namespace. So
 it has namespaces of its own, of every kind. Its root directory is empty until the supervisor shows
-the container's files there (`containers.show_files`). An intermediate process makes the anchor and
-removes the host's root from its reach once its program is loaded; for the reasons see
+the container's files there (`containers.shown_files`). An intermediate process makes the anchor
+and removes the host's root from its reach once its program is loaded; for the reasons see
 docs/decisions/pid-namespaces.md.
 """
 

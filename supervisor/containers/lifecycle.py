@@ -353,12 +353,12 @@ class Lifecycle(Phases):
         self._creation.making = True
         engines = self._engine_creates(job, staged)
         call, console = self._caller.call, self._create_request.console
+        if not engines:  # `start` waits for it: so beside what the runtime takes
+            self.files.begin_to_show(self.pid, staged.view)
         async with job.created(step, call, console) if engines else job.created(step) as process:
             self._first_process = process
             if engines:
                 await self._replace_anchor(process)
-            else:
-                self.files.begin_to_show(self.pid, staged.view)
             await self._keep(staged)
             if self._create_request.template and not engines:
                 await self._leave_template(staged)

@@ -1,14 +1,34 @@
-"""Has a container's files shown to engines while it runs."""
+"""Shows a container's files in the mount namespace of its anchor, for commands like `podman cp`.
 
+A thread builds the tree in a mount namespace of its own, which begins with the host's mounts,
+clones the tree, attaches it over the anchor's empty root, and makes it the root there. So nothing
+of the host is ever in the anchor's namespace. The author of the root file system may be hostile:
+paths in it are resolved within it (openat2(2)).
+
+What this machine does not have is covered by a directory of that thread in /proc. When the thread
+has ended, every access to it is an error, for root too. An empty directory would be copied as if
+it were the container's.
+"""
+
+import os
+import stat
+import threading
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 
 import trio
 
-from scrun.supervisor.containers.show_files import show
 from scrun.supervisor.contracts.staged import View
 from scrun.supervisor.core.nurseries import Tasks
+from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.journal import Journal
+
+_PATIENCE = 10.0
+_MOMENT = 0.0001
+_GONE_DIRECTORY, _GONE_FILE = "/proc/thread-self/fdinfo", "/proc/thread-self/comm"
+_EMPTY_ROOT = ["proc"]
 
 
 class ShownFiles:
@@ -24,7 +44,7 @@ class ShownFiles:
         Args:
             beside: Tasks that end with the container.
             journal: Where messages go.
-            alive: Whether its anchor lives.
+            alive: Tells whether its anchor lives, so that the pid is still its own.
         """
         self.shown = trio.Event()
         self.shown.set()
@@ -33,18 +53,191 @@ class ShownFiles:
         self._alive = alive
 
     def begin_to_show(self, anchor: int, view: View | None) -> None:
-        """Show them to engines, which look for them while it runs.
+        """Show them to engines; else the anchor's root stays empty, and the log says why.
+
+        No engine enters the namespaces of an anchor that has a user namespace of its own or shares
+        ours: the container's user has no right to.
 
         Args:
             anchor: The pid of its anchor.
-            view: See `show`.
+            view: What to show.
         """
         self.shown = trio.Event()
         if not self._beside.begin(partial(self._show, anchor, view, self.shown)):
             self.shown.set()
 
     async def _show(self, anchor: int, view: View | None, shown: trio.Event) -> None:
+        why = _why_not(anchor, view)
         try:
-            await show(anchor, view, self._journal, self._alive)
+            if why is None and view is not None:
+                with trio.move_on_after(_PATIENCE) as patience:
+                    why = await in_thread(show, anchor, view, self._alive, abandon=True)
+                if patience.cancelled_caught:
+                    why = f"it took longer than {_PATIENCE:g} s"
         finally:
             shown.set()
+        if why:
+            text = f"commands like `podman cp` do not see the container's files: {why}"
+            self._journal.write("info", text)
+
+
+def _why_not(anchor: int, view: View | None) -> str | None:
+    """Return why nothing can be shown; None if it can, "" if that needs no message."""
+    try:
+        mine, theirs = (
+            [os.stat(f"/proc/{pid}/ns/{kind}").st_ino for kind in ("user", "mnt")]
+            for pid in ("self", anchor)
+        )
+    except OSError:  # it is gone
+        return ""
+    if mine[1] == theirs[1]:
+        return (
+            "user namespaces are not permitted here, so its anchor is in the namespaces of this "
+            "host"
+        )
+    if mine[0] != theirs[0]:
+        return ""
+    if view is None:
+        return "this host does not know where its root file system is"
+    if view.rootfs == "/":
+        return "its root file system is that of the node"
+    return None
+
+
+def show(anchor: int, view: View, alive: Callable[[], bool]) -> str:
+    """Show files in the namespace of an anchor; return what went wrong, or "". Blocks."""
+    errors: list[BaseException] = []
+    # one that ends: it cannot come back from there, and what is missing is shown as its own
+    thread = threading.Thread(target=_show, args=(anchor, view, alive, errors), daemon=True)
+    thread.start()
+    thread.join()
+    while os.path.exists(f"/proc/self/task/{thread.native_id}"):  # for some microseconds
+        time.sleep(_MOMENT)  # pidfds of threads, which would tell, are Linux 6.9's
+    for error in errors:
+        if not isinstance(error, OSError):
+            raise error
+        where = f": {os.fsdecode(error.filename)}" if error.filename else ""
+        return f"{error.strerror}{where}"
+    return ""
+
+
+def _show(anchor: int, view: View, alive: Callable[[], bool], errors: list[BaseException]) -> None:
+    try:
+        with ExitStack() as stack:
+            namespace = os.open(f"/proc/{anchor}/ns/mnt", os.O_RDONLY)
+            stack.callback(os.close, namespace)
+            if alive():  # else the pid may be another process'
+                _attach(namespace, view, stack)
+    except BaseException as error:
+        errors.append(error)
+
+
+def _attach(namespace: int, view: View, stack: ExitStack) -> None:
+    from scrun.core import namespaces as ns  # few supervisors need it
+
+    ns.unshare(ns.NEW_MOUNT)
+    ns.mount("none", "/", None, ns.RECURSIVE | ns.PRIVATE)
+    shared = {os.stat(path).st_dev for path in (view.rootfs, view.bundle)}
+    ns.mount(view.rootfs, view.rootfs, None, ns.BIND | ns.RECURSIVE)
+    root = os.open(view.rootfs, os.O_PATH | os.O_DIRECTORY)
+    stack.callback(os.close, root)
+    os.close(_place(root, "proc", of_file=False))
+    for mount in view.places:
+        known = _on_the_nodes(mount.source, shared if view.elsewhere else None)
+        visible = known and not mount.own
+        _cover(root, mount.path, mount.source, visible=visible, read_only=mount.read_only)
+    if view.read_only:
+        _forbid_writing(root)
+    tree = ns.clone_tree(root)
+    stack.callback(os.close, tree)
+    ns.enter(namespace, ns.NEW_MOUNT)
+    if os.listdir("/") != _EMPTY_ROOT:
+        raise OSError(0, "the namespace is not that of an anchor")
+    ns.attach_tree(tree, "/")
+    proc = ns.open_within(tree, "proc", os.O_PATH | os.O_DIRECTORY)
+    stack.callback(os.close, proc)
+    os.fchdir(proc)
+    ns.mount("/proc", ".", None, ns.BIND)
+    os.fchdir(tree)
+    ns.become_root()
+
+
+def _on_the_nodes(source: str, devices: set[int] | None) -> bool:
+    """Tell whether a source exists and is the same as on the nodes."""
+    try:
+        device = os.stat(source).st_dev
+    except OSError:
+        return False
+    return devices is None or device in devices
+
+
+def _cover(root: int, path: str, source: str, *, visible: bool, read_only: bool) -> None:
+    """Mount a source at a path of the container, or something that fails if it is not visible."""
+    from scrun.core import namespaces as ns
+
+    try:
+        mount_point = _place(root, path, of_file=_is_file(source))
+    except FileNotFoundError:  # the runtime will make it, and only the node knows what it will be
+        return
+    try:
+        if not visible:
+            gone = _GONE_DIRECTORY if stat.S_ISDIR(os.fstat(mount_point).st_mode) else _GONE_FILE
+            ns.mount(gone, f"/proc/thread-self/fd/{mount_point}", None, ns.BIND)
+            return
+        ns.mount(source, f"/proc/thread-self/fd/{mount_point}", None, ns.BIND | ns.RECURSIVE)
+        if read_only:
+            mounted = ns.open_within(root, path, os.O_PATH)
+            try:
+                _forbid_writing(mounted)
+            finally:
+                os.close(mounted)
+    finally:
+        os.close(mount_point)
+
+
+def _is_file(source: str) -> bool | None:
+    """Return whether the runtime makes a file as mount point, or None if unknown here."""
+    if not source:  # a file system
+        return False
+    return not os.path.isdir(source) if os.path.exists(source) else None
+
+
+def _place(root: int, path: str, *, of_file: bool | None) -> int:
+    """Open a mount point; create what is missing of it, as the runtime will.
+
+    Raises:
+        FileNotFoundError: It does not exist, and its type is unknown.
+    """
+    from scrun.core import namespaces as ns
+
+    names = [name for name in path.split("/") if name]
+    here = os.dup(root)
+    try:
+        for count, name in enumerate(names, 1):
+            way = "/".join(names[:count])
+            try:
+                there = ns.open_within(root, way, os.O_PATH)
+            except FileNotFoundError:
+                if of_file is None:
+                    raise
+                if of_file and count == len(names):
+                    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW
+                    os.close(os.open(name, flags, 0o644, dir_fd=here))
+                else:
+                    os.mkdir(name, 0o755, dir_fd=here)
+                there = ns.open_within(root, way, os.O_PATH)
+            os.close(here)
+            here = there
+    except BaseException:
+        os.close(here)
+        raise
+    return here
+
+
+def _forbid_writing(fd: int) -> None:
+    """Make a mount read-only, and keep its other flags, which may not be cleared."""
+    from scrun.core import namespaces as ns
+
+    flags = os.fstatvfs(fd).f_flag & (os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC)
+    flags |= ns.REMOUNT | ns.BIND | ns.READ_ONLY
+    ns.mount(None, f"/proc/thread-self/fd/{fd}", None, flags)

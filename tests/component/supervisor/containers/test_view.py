@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from scrun.supervisor.containers import show_files as show
+from scrun.supervisor.containers.shown_files import show
 from scrun.supervisor.contracts.staged import ShownMount, View
-from scrun.supervisor.programs import show_files as program
 from tests import CHECKOUT
 from tests.harness.wait import wait_until
 
@@ -54,19 +53,7 @@ def shown(
 ) -> tuple[Path, str]:
     """Show a container's files; return where they are, and what went wrong."""
     view = View(str(rootfs), str(rootfs.parent), elsewhere, read_only, places)
-    namespace = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY)
-    try:
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", program.__file__, str(namespace)],
-            input=show.encoded(view),
-            pass_fds=[namespace],
-            stderr=subprocess.PIPE,
-            timeout=30,
-        )
-    finally:
-        os.close(namespace)
-    assert (done.returncode == 0) is (done.stderr == b"")
-    return Path(f"/proc/{pid}/root"), done.stderr.decode()
+    return Path(f"/proc/{pid}/root"), show(pid, view, lambda: True)
 
 
 def test_files(anchor: int, rootfs: Path) -> None:
@@ -111,7 +98,7 @@ def test_mounts(anchor: int, rootfs: Path, tmp_path: Path) -> None:
     assert (place / "scratch").is_dir()
     with pytest.raises(ProcessLookupError):
         os.listdir(place / "scratch")
-    with pytest.raises((ProcessLookupError, FileNotFoundError)):
+    with pytest.raises(ProcessLookupError):
         (place / "scratch" / "new").write_text("")
     assert not os.listdir(rootfs / "scratch")
     # the runtime on the node mounts a file there, so it has to be one
@@ -163,7 +150,7 @@ def test_links_in_a_root_file_system_lead_nowhere(
 
 def test_a_root_file_system_that_is_gone(anchor: int, rootfs: Path) -> None:
     place, error = shown(anchor, rootfs / "no")
-    assert error == f"No such file or directory: {rootfs}/no\n"
+    assert error == f"No such file or directory: {rootfs}/no"
     assert os.listdir(place) == ["proc"]
 
 
@@ -175,7 +162,7 @@ def test_only_into_the_empty_root_of_an_anchor(rootfs: Path) -> None:
         wait_until("it", lambda: os.readlink(f"/proc/{other.pid}/ns/mnt") != mine)
         before = Path(f"/proc/{other.pid}/mountinfo").read_text()
         _, error = shown(other.pid, rootfs)
-        assert error == "the namespace is not that of an anchor\n"
+        assert error == "the namespace is not that of an anchor"
         assert Path(f"/proc/{other.pid}/mountinfo").read_text() == before
         other.send_signal(signal.SIGKILL)
 
@@ -183,5 +170,27 @@ def test_only_into_the_empty_root_of_an_anchor(rootfs: Path) -> None:
 def test_once_only(anchor: int, rootfs: Path) -> None:
     place, _ = shown(anchor, rootfs)
     _, error = shown(anchor, rootfs)
-    assert error == "the namespace is not that of an anchor\n"
+    assert error == "the namespace is not that of an anchor"
     assert (place / "file").read_text() == "the container's\n"
+
+
+def test_a_dead_anchor_s_pid_is_left_alone(anchor: int, rootfs: Path) -> None:
+    view = View(str(rootfs), str(rootfs.parent), elsewhere=True)
+    assert show(anchor, view, lambda: False) == ""
+    assert os.listdir(f"/proc/{anchor}/root") == ["proc"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_nothing_of_it_stays_in_the_supervisor(anchor: int, rootfs: Path, *, fails: bool) -> None:
+    """Its other threads see what they saw, and no descriptor is left."""
+
+    def mine() -> tuple[str, str, list[str], str]:
+        mounts = Path("/proc/self/mountinfo").read_text()
+        return mounts, os.readlink("/proc/self/ns/mnt"), os.listdir("/proc/self/fd"), os.getcwd()
+
+    before = mine()
+    place = ShownMount("/volume", "/etc" if fails else str(rootfs), read_only=True)
+    (rootfs / "volume").write_text("no directory") if fails else None
+    _, error = shown(anchor, rootfs, place, elsewhere=False)
+    assert bool(error) is fails
+    assert mine() == before

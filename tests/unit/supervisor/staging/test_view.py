@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from scrun.supervisor.containers.show_files import encoded
 from scrun.supervisor.contracts.staged import ShownMount, View
 from scrun.supervisor.staging.view import view_of
 
@@ -51,13 +50,3 @@ def test_on_this_machine_its_own_places_are_the_containers() -> None:
     config = {"root": {"readonly": True}, "mounts": [mount("/t", "/tmp", *BIND)]}
     found = view_of(config, "/r", "/b", elsewhere=False)
     assert found == View("/r", "/b", False, True, (ShownMount("/t", "/tmp"),))
-
-
-def test_what_the_program_reads() -> None:
-    view = View("/r\n", "/b", True, False, (ShownMount("/a\n", "/s", True), ShownMount("/c")))
-    records = [record.split(b"\0") for record in encoded(view).split(b"\0\n")[:-1]]
-    assert records == [
-        [b"/r\n", b"/b", b"0", b"1"],
-        [b"/a\n", b"/s", b"1", b"0"],
-        [b"/c", b"", b"0", b"0"],
-    ]
