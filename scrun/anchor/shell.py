@@ -82,17 +82,21 @@ class AnchorProcess:
     and the container's log says so. Nobody else with the same rights could enter other ones.
     """
 
-    __slots__ = ("_lock", "_maker", "_pid", "_said", "_sock", "_terminal", "_told")
+    __slots__ = ("_lock", "_maker", "_name", "_pid", "_said", "_sock", "_terminal", "_told")
 
-    def __init__(self, sock: int, lock: "int | None", terminal: "str | None") -> None:
+    def __init__(
+        self, container: str, sock: int, lock: "int | None", terminal: "str | None"
+    ) -> None:
         """Start to make it.
 
         Args:
+            container: The id of its container, which is in its name.
             sock: The anchor's end of the socket pair, whose other end goes to the supervisor. It
                 is closed here as soon as the anchor has it.
             lock: The descriptor of the locked pid file, if there is one.
             terminal: The path of the container's terminal, if it has one.
         """
+        self._name = f"scrun-anchor {container}"
         self._sock, self._lock, self._terminal = sock, lock, terminal
         self._pid = 0
         self._begin(apart=True)
@@ -142,7 +146,7 @@ class AnchorProcess:
         self._maker = posix.fork()
         if self._maker == 0:
             try:
-                _make(self._sock, self._lock, self._terminal, telling, apart=apart)
+                _make(self._name, self._sock, self._lock, self._terminal, telling, apart=apart)
             except BaseException as error:
                 kind = "unprivileged" if isinstance(error, _UnprivilegedError) else "failed"
                 posix.write(telling, wire.encoded(f"{kind} {_reason(error)}\n"))
@@ -181,7 +185,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _make(
-    sock: int, lock: "int | None", terminal: "str | None", telling: int, *, apart: bool
+    name: str, sock: int, lock: "int | None", terminal: "str | None", telling: int, *, apart: bool
 ) -> None:
     """Make the anchor, report its pid, and remove the host's root from its reach."""
     inherited = [int(name) for name in posix.listdir("/proc/self/fd")]
@@ -199,7 +203,7 @@ def _make(
     anchor = posix.fork()
     if anchor == 0:
         try:
-            _become(fds, inherited, terminal, apart=apart)
+            _become(name, fds, inherited, terminal, apart=apart)
         except BaseException as error:
             posix.write(fds[4], wire.encoded(_reason(error)))
         finally:
@@ -250,11 +254,17 @@ def _go_apart() -> None:
 
 
 def _become(
-    fds: "dict[int, int]", inherited: "list[int]", terminal: "str | None", *, apart: bool
+    name: str,
+    fds: "dict[int, int]",
+    inherited: "list[int]",
+    terminal: "str | None",
+    *,
+    apart: bool,
 ) -> None:
     """Become the anchor's program: a shell, or a bare Python.
 
     Args:
+        name: Its name in lists of processes.
         fds: The descriptors that it gets, by their numbers there.
         inherited: Descriptors that this process may have inherited from the caller of `create`.
         terminal: The path of the container's terminal, if it has one.
@@ -281,15 +291,15 @@ def _become(
             pass
     # Ignored signals stay ignored over exec, and a shell cannot trap them: a job of
     # a non-interactive shell ignores INT and QUIT, one under nohup HUP.
-    for name in (*PASSED_ON, "PIPE"):
-        _signal.signal(getattr(_signal, "SIG" + name), _signal.SIG_DFL)
+    for signal in (*PASSED_ON, "PIPE"):
+        _signal.signal(getattr(_signal, "SIG" + signal), _signal.SIG_DFL)
     _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
     program, words = "/bin/sh", ["-c", _SCRIPT]
     if client := sys._xoptions.get("client"):
         program, words = str(client), [_EXPLAINED.removesuffix("; ")]
     elif terminal is not None:
         program, words = sys.executable, ["-I", "-S", "-c", _WITH_TERMINAL]
-    posix.execve(program, ["scrun-anchor", *words], {})
+    posix.execve(program, [name, *words], {})
 
 
 def out_of_the_way(fd: int) -> int:

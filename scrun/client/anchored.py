@@ -33,6 +33,7 @@ class Anchored:
     """
 
     __slots__ = (
+        "_container",
         "_preserved",
         "_socket_path",
         "_supervisor_end",
@@ -55,6 +56,7 @@ class Anchored:
             UsageError: A descriptor of `--preserve-fds` is not open.
         """
         open_closed_descriptors()
+        self._container = parsed.id or ""
         self._preserved = _preserved(parsed)  # before we open anything
         self._socket_path = parsed.text("console-socket")
         self.pid_file = None
@@ -95,7 +97,7 @@ class Anchored:
 
             lock = self.pid_file.lock if self.pid_file else None
             terminal = self.console.path if self.console else None
-            self.anchor = AnchorProcess(self.socket.detach(), lock, terminal)
+            self.anchor = AnchorProcess(self._container, self.socket.detach(), lock, terminal)
 
     def name(self) -> int:
         """Return the anchor's pid, and write it to the pid file.

@@ -148,14 +148,16 @@ static bool go_apart(bool *unprivileged)
 	       !mount(NULL, EMPTY, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | safe, NULL);
 }
 
-/* Become the anchor's program: this one, afresh. */
-static _Noreturn void become(const int *fds, bool apart)
+/* Become the anchor's program: this one, afresh, with the container's id in its name. */
+static _Noreturn void become(const char *id, const int *fds, bool apart)
 {
-	char *argv[] = {"scrun-anchor",
+	char name[sizeof ANCHOR + LONGEST_ID];
+	char *argv[] = {name,
 	                ": stands here for a container on the cluster, whose processes 'exec ID ps' shows",
 	                NULL};
 	char *environment[] = {NULL};
 	sigset_t none;
+	snprintf(name, sizeof name, ANCHOR "%s", id);
 	if (apart) /* fails in a container that hides parts of /proc */
 		(void)mount("proc", EMPTY "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
 	setsid();
@@ -184,7 +186,7 @@ static _Noreturn void become(const int *fds, bool apart)
 }
 
 /* Make the anchor, tell its pid, and remove the host's root from its reach. */
-static _Noreturn void make(int sock, int lock, int telling, bool apart)
+static _Noreturn void make(const char *id, int sock, int lock, int telling, bool apart)
 {
 	int loaded[2], fds[7], null = open("/dev/null", O_RDWR | O_CLOEXEC);
 	int self = open("/proc/self/exe", O_PATH | O_CLOEXEC); /* before another /proc is there */
@@ -204,7 +206,7 @@ static _Noreturn void make(int sock, int lock, int telling, bool apart)
 	close(loaded[1]);
 	pid_t anchor = has_all ? fork() : -1;
 	if (!anchor)
-		become(fds, apart);
+		become(id, fds, apart);
 	close(fds[4]);
 	int size = snprintf(told, sizeof told, "%d\n", (int)anchor);
 	bool done = anchor > 0 && write(telling, told, (size_t)size) == size;
@@ -253,7 +255,7 @@ void reap(struct anchor *anchor)
 
 /* Make an anchor, a grandchild, with this end of its socket and the descriptor of a lock, or -1.
  * An ordinary user on a host without user namespaces gets one in the caller's namespaces. */
-bool leave_anchor(struct anchor *anchor, int sock, int lock)
+bool leave_anchor(struct anchor *anchor, const char *id, int sock, int lock)
 {
 	for (int apart = 1; apart >= 0; apart--) {
 		int told[2];
@@ -261,7 +263,7 @@ bool leave_anchor(struct anchor *anchor, int sock, int lock)
 		if (pipe2(told, O_CLOEXEC) || (anchor->maker = fork()) < 0)
 			return false;
 		if (!anchor->maker)
-			make(sock, lock, told[1], apart);
+			make(id, sock, lock, told[1], apart);
 		close(told[1]);
 		anchor->told = told[0];
 		if (next_line(told[0], text, sizeof text)) {

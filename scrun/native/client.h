@@ -11,6 +11,8 @@
 #include <sys/types.h>
 
 #define LOST 125          /* scrun.protocol.anchor */
+#define ANCHOR "scrun-anchor " /* begins the name of an anchor; its container's id follows */
+#define LONGEST_ID 255
 #define LONGEST (16 << 20) /* of a request and of a reply: scrun.protocol.wire */
 
 enum command { CREATE, START, STATE, KILL, DELETE, PAUSE, RESUME, EXEC };
@@ -69,7 +71,7 @@ struct anchor {
 	pid_t pid, maker;
 	int told;
 };
-bool leave_anchor(struct anchor *anchor, int sock, int lock);
+bool leave_anchor(struct anchor *anchor, const char *id, int sock, int lock);
 bool settle(struct anchor *anchor);
 void reap(struct anchor *anchor);
 void pass_signals_on(int sock, const struct call *call);

@@ -141,7 +141,7 @@ static bool begin(struct call *call, struct pid_file *file, int ends[2], struct 
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends))
 		return false;
 	if (anchor) {
-		bool left = leave_anchor(anchor, ends[1], lock);
+		bool left = leave_anchor(anchor, call->id, ends[1], lock);
 		close(ends[1]);
 		if (!left)
 			close(ends[0]);
@@ -152,7 +152,7 @@ static bool begin(struct call *call, struct pid_file *file, int ends[2], struct 
 
 void create(struct call *call)
 {
-	char name[256], record[4400], number[32];
+	char name[LONGEST_ID + 1], record[4400], number[32];
 	struct stat status;
 	struct pid_file file = {.lock = -1, .replaced = -1};
 	struct anchor anchor = {0};

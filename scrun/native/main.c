@@ -99,7 +99,7 @@ static int read_option(struct call *call, const struct option *options, char **r
 static bool is_id(const char *text)
 {
 	size_t size = strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_+.-");
-	return size && !text[size] && size <= 255 && strcmp(text, ".") && strcmp(text, "..");
+	return size && !text[size] && size <= LONGEST_ID && strcmp(text, ".") && strcmp(text, "..");
 }
 
 /* Whether a file is one that only this process can open, such as `/dev/fd/63`. */
@@ -199,7 +199,7 @@ int main(int argc, char **argv)
 	static struct call call;
 	call.argc = argc;
 	call.argv = argv;
-	if (argc > 0 && !strcmp(argv[0], "scrun-anchor"))
+	if (argc > 0 && !strncmp(argv[0], ANCHOR, strlen(ANCHOR)))
 		stay(-1);
 	for (int fd = 0; fd <= 2; fd++)
 		if (fcntl(fd, F_GETFD) < 0)

@@ -6,7 +6,7 @@ mount of /tmp, and what one shim has left another one cleans up with the user's 
 
 import os
 
-_NAME = "@key"
+NAME = "@key"
 _SIZE = 16
 
 
@@ -31,7 +31,7 @@ def own_key() -> bytes:
     if not _own.content:
         _own.content = os.urandom(_SIZE)
         if _own.root:
-            _own.content = _shared(os.path.join(_own.root, _NAME), _own.content)
+            _own.content = _shared(os.path.join(_own.root, NAME), _own.content)
     return _own.content
 
 

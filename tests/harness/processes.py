@@ -44,7 +44,7 @@ class Process:
     @property
     def is_anchor(self) -> bool:
         """Whether this is the anchor of a container."""
-        return self.argv[:1] == ("scrun-anchor",)
+        return self.argv[0].startswith("scrun-anchor ")
 
     def mentions(self, text: str) -> bool:
         """Whether the text is in its arguments, its environment or the paths it has open."""

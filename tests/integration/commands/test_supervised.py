@@ -117,7 +117,7 @@ def test_a_service_is_stopped_by_its_main_process(site: Site) -> None:
     with unit(site, "exec sleep 600") as service:
         main = service.tells("main")
         assert site.must("list", "--quiet") == "unit\n"
-        assert Path(f"/proc/{main}/cmdline").read_bytes().startswith(b"scrun-anchor\0")
+        assert Path(f"/proc/{main}/cmdline").read_bytes().startswith(b"scrun-anchor unit\0")
         assert service.stop(20) == 128 + signal.SIGTERM
     assert site.must("list", "--quiet") == ""
 

@@ -161,7 +161,8 @@ def test_top_shows_no_process_of_the_host(engine: Podman, running: str) -> None:
     assert header.split() == ["PID", "HPID", "COMMAND"]
     [row] = rows
     pid = engine.must("inspect", "--format", "{{.State.Pid}}", running).strip()
-    assert row.split()[:3] == ["1", pid, "scrun-anchor"]
+    name = engine.must("inspect", "--format", "{{.Id}}", running).strip()
+    assert row.split()[:4] == ["1", pid, "scrun-anchor", name]
     assert "whose processes 'exec ID ps' shows" in row
     assert "sh -c trap" in engine.must("exec", running, "ps")
 

@@ -43,10 +43,11 @@ class Idle:
         made = [self._stand.create(self._stand.sleep) for _ in range(size)]
         for each in made:
             each.take("", "start")
-        self._found["scrun", size] = self._weighed()
+        anchors = [each.anchor for each in made if _is_anchor(each.anchor)]
+        self._found["scrun", size] = self._weighed(anchors)
         if self._can_be_adopted:
             adopt(self._stand.site.root, [each.id for each in made])
-            self._found["adopted", size] = self._weighed()
+            self._found["adopted", size] = self._weighed(anchors)
         for each in made:
             each.remove()
 
@@ -54,9 +55,9 @@ class Idle:
     def _can_be_adopted(self) -> bool:
         return self._stand.site.engine == "local" or not cluster.has_oci_conf()
 
-    def _weighed(self) -> dict[str, Weight]:
+    def _weighed(self, anchors: list[int]) -> dict[str, Weight]:
         time.sleep(SETTLED)
-        groups = defaultdict(list)
+        groups = defaultdict(list, {"anchor": anchors} if anchors else {})
         for process in self._submit_side():
             groups[_kind(process)].append(process.pid)
         return weigh(groups)
@@ -90,7 +91,11 @@ class Idle:
         """The site's processes without those inside the containers, or of its nodes."""
         site = self._stand.site
         inside = f"SITE={site.base}"
-        found = [process for process in site.processes() if inside not in process.environment]
+        found = [
+            process
+            for process in site.processes()
+            if inside not in process.environment and not process.is_anchor
+        ]
         if site.engine == "local":
             return found
         nodes = {
@@ -154,12 +159,15 @@ def _with_children(parents: Iterable[int]) -> dict[str, Weight]:
     return weigh(groups)
 
 
+def _is_anchor(pid: int) -> bool:
+    """A container here has none under an engine; as the client it names no file of a site."""
+    return any(process.pid == pid and process.is_anchor for process in processes())
+
+
 def _kind(process: Process) -> str:
     """What a process of the submit side is."""
     if process.is_supervisor:
         return "supervisor"
     if process.is_keeper:
         return "keeper"
-    if process.is_anchor:
-        return "anchor"
     return os.path.basename(process.argv[0])

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from tests.harness.processes import voluntary_switches
 
-SETTLED = 12.0
-"""Seconds after which threads have ended that served what has just happened."""
+SETTLED = 24.0
+"""Seconds after which threads have ended that served what has just happened, and both ends of a
+connection to a shim have said, once, that nothing was left out."""
 
 _QUIET = 10.0
 _SIZES = ("Rss", "Pss", "Private")

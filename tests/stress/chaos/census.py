@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from scrun.core.paths import LOOKED, OWN_LOG
+from scrun.supervisor.core.own_key import NAME as OWN_KEY
 from tests.harness.processes import Process, processes
 from tests.harness.shim import FOLDERS
 from tests.harness.versions import slurm_version
@@ -101,7 +102,7 @@ def look(testbeds: list[Testbed], jobs: list[str], forgotten: set[str], agents: 
             add("processes", str(process))
     for pid in (pid for parent in parents for pid in children_of(parent)):
         words = words_of(pid)
-        if words[:1] == ["scrun-anchor"]:
+        if words and words[0].startswith("scrun-anchor "):
             add("processes", f"{pid}: an anchor")
     for job in jobs:
         if any(os.path.basename(base) in job for base in bases):
@@ -203,11 +204,12 @@ def remains(testbed: Testbed) -> list[str]:
 def left_in(root: str) -> list[str]:
     """Return what a supervisor has left in its root directory, or in any other one.
 
-    The mark of who has looked for the dead stays. The supervisors' log stays when there is
-    something in it: what was refused them may be told there, but no fault of scrun's own.
+    The mark of who has looked for the dead stays, and the key of the root directory. The
+    supervisors' log stays when there is something in it: what was refused them may be told there,
+    but no fault of scrun's own.
     """
     names = sorted(os.listdir(root)) if os.path.exists(root) else []
     log = Path(root, OWN_LOG)
     text = log.read_text(errors="replace") if log.exists() else ""
-    left = [name for name in names if name not in (LOOKED, OWN_LOG)]
+    left = [name for name in names if name not in (LOOKED, OWN_KEY, OWN_LOG)]
     return left + [f"{OWN_LOG}: {error}" for error in _ERROR.findall(text)]

@@ -175,7 +175,7 @@ class Where:
 
     def _anchor(self) -> int:
         for pid in [self.anchor] if self.anchor else self._young():
-            if words_of(pid)[:1] == ["scrun-anchor"]:
+            if _is_anchor(words_of(pid)):
                 return pid
         return 0
 
@@ -187,7 +187,8 @@ class Where:
                 pid = int(Path(f"{self.root}/{self.container}/runtime.pid").read_text())
             except (OSError, ValueError):  # it is not made yet
                 return 0
-        return pid if words_of(pid)[:1] not in ([], ["scrun-anchor"]) else 0
+        words = words_of(pid)
+        return pid if words and not _is_anchor(words) else 0
 
     def _young(self) -> list[int]:
         """Return those of which one may be the anchor, while `create` runs."""
@@ -295,3 +296,7 @@ async def signalled(
         return
     finally:
         os.close(pidfd)
+
+
+def _is_anchor(words: Words) -> bool:
+    return bool(words) and words[0].startswith("scrun-anchor ")

@@ -43,7 +43,7 @@ if asked["number"]:
     sock = asked["number"]
 from scrun.anchor.pid_file import PidFile
 file = PidFile(asked["pid_file"]) if asked["pid_file"] else None
-left = anchor.AnchorProcess(sock, file.lock if file else None, asked["terminal"])
+left = anchor.AnchorProcess("c1", sock, file.lock if file else None, asked["terminal"])
 pid = left.pid
 if file:
     file.name_anchor(pid, left)
@@ -60,7 +60,7 @@ ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
 sys.path.insert(0, sys.argv[1])
 from scrun.anchor.shell import AnchorProcess
 ours, theirs = socket.socketpair()
-left = AnchorProcess(theirs.detach(), None, None)
+left = AnchorProcess("c1", theirs.detach(), None, None)
 pid = left.pid
 os.kill(left._maker, signal.SIGSTOP)
 ours.sendall(b"7\\n")
@@ -388,7 +388,7 @@ def test_has_no_environment(leave: Leave) -> None:
 
 def test_its_name(leave: Leave) -> None:
     left = leave().ready()
-    assert Path(f"/proc/{left.pid}/cmdline").read_bytes().startswith(b"scrun-anchor\0")
+    assert Path(f"/proc/{left.pid}/cmdline").read_bytes().startswith(b"scrun-anchor c1\0")
 
 
 def test_leads_a_session_of_its_own(leave: Leave) -> None:

@@ -19,7 +19,7 @@ LEAVE = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
 from scrun.anchor import shell as anchor
-left = anchor.AnchorProcess(int(sys.argv[2]), None, None)
+left = anchor.AnchorProcess("c1", int(sys.argv[2]), None, None)
 left.settle()
 print(left.pid)
 """
