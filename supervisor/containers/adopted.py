@@ -18,7 +18,7 @@ import trio
 from scrun.core.errors import StagingError
 from scrun.model.states import Ending, Phase
 from scrun.supervisor.containers.inherited import InheritedContainer
-from scrun.supervisor.containers.inherited_session import InheritedSession
+from scrun.supervisor.containers.live_session import InheritedSession
 from scrun.supervisor.contracts.adoption import AdoptedJob, Adopts, ResumedProcess
 from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.contracts.running import RunningContainer

@@ -14,9 +14,9 @@ from scrun.model.states import Ending, Phase, exited, killed
 from scrun.supervisor.containers.adopted import AdoptedContainer
 from scrun.supervisor.containers.anchors import Anchor
 from scrun.supervisor.containers.inherited import InheritedContainer
-from scrun.supervisor.containers.inherited_session import tell
 from scrun.supervisor.containers.keeping import forget_making
 from scrun.supervisor.containers.ledger import Ledger
+from scrun.supervisor.containers.live_session import tell
 from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.containers.remembered import recalled
 from scrun.supervisor.containers.unfinished import UnfinishedContainer

@@ -13,9 +13,9 @@ from scrun.oci.config import Bundle
 from scrun.supervisor.containers.anchors import Anchor, NoAnchor
 from scrun.supervisor.containers.caller import NoCaller
 from scrun.supervisor.containers.container import Container
-from scrun.supervisor.containers.inherited_session import tell
 from scrun.supervisor.containers.keeping import CAPTURED, STREAMS
 from scrun.supervisor.containers.ledger import Ledger
+from scrun.supervisor.containers.live_session import tell
 from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.containers.records import link
 from scrun.supervisor.containers.stdio import Stdio

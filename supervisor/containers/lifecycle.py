@@ -31,9 +31,9 @@ from scrun.supervisor.containers.anchors import Anchor, forward_signals
 from scrun.supervisor.containers.caller import Caller
 from scrun.supervisor.containers.creation import Creation
 from scrun.supervisor.containers.ledger import Ledger
+from scrun.supervisor.containers.live_session import Execs
 from scrun.supervisor.containers.phases import Phases
 from scrun.supervisor.containers.pods import Pods
-from scrun.supervisor.containers.programs import Execs
 from scrun.supervisor.containers.shown_files import ShownFiles
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.adoption import KeepsStep

@@ -1,7 +1,8 @@
-"""One more program in a running container, for `exec`: to its end."""
+"""The programs of `exec` in a container: new ones, and those that a dead supervisor began."""
 
 import signal
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -11,9 +12,11 @@ from scrun.core.errors import BundleError, ScrunError, described
 from scrun.model.states import FATAL, Ending, killed, taken
 from scrun.supervisor.containers.anchors import Anchor, repeats
 from scrun.supervisor.containers.stdio import Stdio
+from scrun.supervisor.contracts.adoption import AdoptedJob
 from scrun.supervisor.contracts.engine import Job, KnowsHandlers, Program, Session, handles
 from scrun.supervisor.core.deposits import OWN, Deposit
-from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.core.inheritance import Inheritance
+from scrun.supervisor.core.nurseries import Tasks, unwrapped
 from scrun.supervisor.log.journal import Journal
 
 _GRACE = 5.0
@@ -194,3 +197,105 @@ class LiveSession:
     def _end(self, ending: Ending) -> None:
         self.ending = self.ending or ending
         self._scope.cancel()
+
+
+class Execs:
+    """All of one container's.
+
+    Attributes:
+        when_ended: Called when one has ended.
+    """
+
+    def __init__(self, tasks: Tasks, deposit: Deposit) -> None:
+        """Begin without any.
+
+        Args:
+            tasks: Those beside the container.
+            deposit: The container's.
+        """
+        self.when_ended: Callable[[], None] = _nothing
+        self._tasks = tasks
+        self._deposit = deposit
+        self._live: set[LiveSession] = set()
+        self._known: set[int] = set()
+
+    @property
+    def would_end(self) -> bool:
+        """Whether one of them would end with us."""
+        return any(not session.deposit.is_kept for session in self._live)
+
+    def deposit(self) -> Deposit:
+        """Return a deposit for one more."""
+        return self._deposit.of_program()
+
+    def was_left(self, pid: int) -> None:
+        """Note the pid of the anchor of one that another supervisor has begun."""
+        self._known.add(pid)
+
+    def runs(self, pid: int) -> bool:
+        """Tell whether one that another supervisor was asked for has come to run."""
+        return pid in self._known
+
+    def begin(self, session: LiveSession, run: Callable[[], Awaitable[None]]) -> bool:
+        """Run one, which ends with the container; return whether that was possible."""
+
+        async def live() -> None:
+            self._live.add(session)
+            try:
+                await run()
+            finally:
+                self._live.remove(session)
+                self.when_ended()
+
+        return self._tasks.begin(live)
+
+    async def let_end(self) -> None:
+        """Wait for the ends of those that make use of the time that Slurm gives them.
+
+        Raises:
+            EngineError: The ends are not known.
+        """
+        async with unwrapped() as nursery:
+            for session in self._live:
+                nursery.start_soon(session.let_end)
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+class InheritedSession(LiveSession):
+    """One that another supervisor has begun, which has died."""
+
+    def __init__(self, found: Inheritance, journal: Journal, deposit: Deposit) -> None:
+        """Take it over.
+
+        Args:
+            found: What the other has left; its descriptors are owned from now on.
+            journal: The container's.
+            deposit: Keeps it further; owned from now on.
+        """
+        anchor, stdio = Anchor(found.take(ANCHOR)), Stdio([-1, -1, -1], terminal=False)
+        in_step = bool(found.facts.get("in_step"))
+        super().__init__(found.facts["pid"], journal, anchor, stdio, deposit, in_step=in_step)
+        self._found = found
+
+    async def run_on(self, job: AdoptedJob) -> None:
+        """Run it to its end; see `run`."""
+        self._runs = True
+        begin = partial(job.resumed_session, self._found, self.deposit, self.settled.set)
+        await self._run(begin, self._forward_later)
+
+    async def _forward_later(self, session: Session, nursery: trio.Nursery) -> None:
+        """Forward signals when it can get them; some may have come while there was nobody."""
+        await self.settled.wait()
+        await self._forward_signals(session, nursery)
+
+
+async def tell(found: Inheritance, ending: Ending) -> None:
+    """Tell the anchor of a program that a dead supervisor has left how that has ended."""
+    anchor = Anchor(found.take(ANCHOR))
+    anchor.end(ending.status)
+    with trio.CancelScope(shield=True):
+        await anchor.close()
+    found.close()

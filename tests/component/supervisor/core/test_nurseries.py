@@ -19,8 +19,7 @@ from scrun.supervisor.children.processes import ChildEnv, child
 from scrun.supervisor.children.pumps import messages, tee
 from scrun.supervisor.containers.anchors import Anchor, forward_signals
 from scrun.supervisor.containers.container import Container
-from scrun.supervisor.containers.live_session import LiveSession, Prepared
-from scrun.supervisor.containers.programs import Execs
+from scrun.supervisor.containers.live_session import Execs, LiveSession, Prepared
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.create_request import CommandLine
 from scrun.supervisor.contracts.engine import Job, Program
