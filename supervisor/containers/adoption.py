@@ -11,15 +11,17 @@ from scrun.core.errors import ScrunError
 from scrun.core.paths import has_record
 from scrun.model.record import Record, read_record, write_record
 from scrun.model.states import Ending, Phase, exited, killed
-from scrun.supervisor.containers.adopted import AdoptedContainer
 from scrun.supervisor.containers.anchors import Anchor
-from scrun.supervisor.containers.inherited import InheritedContainer
+from scrun.supervisor.containers.inherited import (
+    AdoptedContainer,
+    InheritedContainer,
+    UnfinishedContainer,
+)
 from scrun.supervisor.containers.keeping import forget_making
 from scrun.supervisor.containers.ledger import Ledger
 from scrun.supervisor.containers.live_session import tell
 from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.containers.remembered import recalled
-from scrun.supervisor.containers.unfinished import UnfinishedContainer
 from scrun.supervisor.contracts.adoption import Adopts
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.core.deposits import OWN, Deposit, Deposits
