@@ -1,25 +1,31 @@
 """The containers of a supervisor: created, found and deleted by id."""
 
+import contextlib
+import math
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Container as In
 from functools import partial
 
 import trio
 
-from scrun.core.errors import StateError, SupervisorLost, UnknownContainer
+from scrun.core.errors import ScrunError, StateError, SupervisorLost, UnknownContainer
 from scrun.core.paths import BUILDS, COMMON, has_record
+from scrun.core.pods import named_pod
+from scrun.model.adoption import is_on_its_way
 from scrun.model.record import Record, read_record
-from scrun.oci.ids import check_id
+from scrun.model.states import taken
+from scrun.oci.config import Config
+from scrun.oci.ids import check_id, is_id
 from scrun.supervisor.containers import orphans
 from scrun.supervisor.containers.adoption import Adoption, by_jobs
 from scrun.supervisor.containers.anchors import Anchor
-from scrun.supervisor.containers.arrivals import Arrivals
 from scrun.supervisor.containers.caller import Caller
 from scrun.supervisor.containers.container import Container
-from scrun.supervisor.containers.leaving import TOLD_TO_STOP, Leaving
+from scrun.supervisor.containers.inherited import InheritedContainer
 from scrun.supervisor.containers.ledger import Ledger, first_record
 from scrun.supervisor.containers.lending import Lending, borrow
-from scrun.supervisor.containers.pods import Pods
+from scrun.supervisor.containers.pods import Pods, named_anchors
 from scrun.supervisor.containers.records import (
     link,
     make_again,
@@ -47,6 +53,123 @@ from scrun.supervisor.plugins.choose_stager import Stagers
 from scrun.supervisor.plugins.registry import Plugins
 
 _NAMES, _SETTLING = 10.0, 10.0
+_ARRIVING = 60.0
+_PAUSE = 0.05
+TOLD_TO_STOP = taken("scrun-failure", "the supervisor was told to stop")
+
+
+class Leaving:
+    """Which containers a successor can take over, while we still serve them."""
+
+    def __init__(self, known: Mapping[str, Container]) -> None:
+        """Begin.
+
+        Args:
+            known: The containers, by id.
+        """
+        self._known = known
+
+    def staying(self, *, with_programs: bool = True) -> dict[str, str]:
+        """Return those that a successor cannot take over now, and why.
+
+        Args:
+            with_programs: Whether programs of `exec` count that would end.
+        """
+        found = {}
+        for name, container in self._known.items():
+            if why := container.why_it_stays:
+                found[name] = why
+            elif with_programs and container.programs.would_end:
+                found[name] = "a program of `exec` runs that would end"
+        return found
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether a successor finds any that lives."""
+        return any(one.alive and not one.why_it_stays for one in self._known.values())
+
+    async def end_the_others(self) -> None:
+        """End those that no successor finds; returns when they, and what ends, are cleaned up."""
+        others = [one for one in self._known.values() if one.why_it_stays or one.ending]
+        for container in others:
+            if not container.ending:
+                container.end(TOLD_TO_STOP)
+        for container in others:
+            await container.gone.wait()
+
+    def end_unadoptable(self) -> None:
+        """End those that no successor could ever take over."""
+        for container in self._known.values():
+            if container.is_ours_alone:
+                container.end(taken("scrun-failure", "the supervisor was told to restart"))
+
+
+class Arrivals:
+    """The containers that are about to be adopted: who needs one waits for it."""
+
+    def __init__(self, root: str, known: Mapping[str, Container]) -> None:
+        """Prepare.
+
+        Args:
+            root: The directory of the records.
+            known: The containers of this supervisor, by id.
+        """
+        self._root = root
+        self._known = known
+
+    async def of(self, container: str, patience: float = math.inf) -> None:
+        """Wait for a container that is about to be adopted; return at once for others.
+
+        Args:
+            container: Its id.
+            patience: Seconds to wait until it can be worked with, once it is ours.
+        """
+        directory = os.path.join(self._root, container)
+        with trio.move_on_after(_ARRIVING), contextlib.suppress(ScrunError, OSError):
+            while is_id(container) and container not in self._known:
+                if not await in_thread(is_on_its_way, directory):
+                    break  # or it has arrived meanwhile
+                await trio.sleep(_PAUSE)
+        known = self._known.get(container)
+        if isinstance(known, InheritedContainer):
+            with trio.move_on_after(patience):
+                await known.there.wait()
+
+    async def of_pod(self, config: Config) -> None:
+        """Wait for the containers of a config.json's pod that are about to be adopted."""
+        if named_pod(config.annotations) or [*named_anchors(config)]:
+            adopted = (one for one in self._known.values() if isinstance(one, InheritedContainer))
+            arriving = {container.id for container in adopted if not container.joined.is_set()}
+            here = self._known.keys() - arriving  # only the others' records have to be read
+            for container in await in_thread(on_their_way, self._root, config, here, arriving):
+                await self.of(container)
+                if isinstance(known := self._known.get(container), InheritedContainer):
+                    await known.joined.wait()
+
+
+def on_their_way(root: str, config: Config, here: In[str], arriving: In[str]) -> list[str]:
+    """Return the containers of a config.json's pod whose supervisor has died and that live.
+
+    Args:
+        root: The directory of the records.
+        config: The config.json.
+        here: Those that are not: they are ours.
+        arriving: Those that are being adopted.
+    """
+    pod = named_pod(config.annotations)
+    anchors = {anchor for _, anchor in named_anchors(config)}
+    found = []
+    for name in filter(is_id, os.listdir(root)):
+        if name in here:
+            continue
+        directory = os.path.join(root, name)
+        with contextlib.suppress(ScrunError, OSError):
+            if name in arriving or is_on_its_way(directory):
+                record = read_record(directory)
+                its = (name, named_pod(record.annotations))
+                if record.pid in anchors or (pod is not None and pod in its):
+                    found.append(name)
+    return found
 
 
 class Containers:
