@@ -21,8 +21,7 @@ from scrun.settings.slurm.engine_flags import Flags
 from scrun.settings.slurm.request_sources import gather
 from scrun.settings.slurm.requests import salloc_arguments, srun_arguments
 from scrun.supervisor.children.processes import ChildEnv
-from scrun.supervisor.containers.pods import Pods
-from scrun.supervisor.containers.shared_job import ending_of, that_count
+from scrun.supervisor.containers.pods import Pods, ending_of, that_count
 from scrun.supervisor.contracts.engine import Engine, Job, JobRequest
 from scrun.supervisor.core.deposits import Deposits
 from scrun.supervisor.log.journal import Journal
