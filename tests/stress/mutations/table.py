@@ -337,7 +337,6 @@ def _life() -> Iterator[Mutation]:
     scenario = _HERE + "commands/test_scenario.py::"
     waiting = _HERE + "slurm/test_waiting.py::"
     phases = Faults("supervisor/containers/phases.py")
-    creation = Faults("supervisor/containers/creation.py")
     lifecycle = Faults("supervisor/containers/lifecycle.py")
     yield phases(
         "the-last-reason-counts",
@@ -363,13 +362,13 @@ def _life() -> Iterator[Mutation]:
         "pass",
         scenario + "test_exit_status",
     )
-    yield creation(
+    yield lifecycle(
         "create-waits-for-its-job",
         "if container.phase is Phase.CREATING and not (container.ending or self.making):",
         "if False:",
         waiting + "test_it_is_started_when_its_job_is_there",
     )
-    yield creation(
+    yield lifecycle(
         "create-does-not-wait-at-all",
         "with trio.move_on_after(self._create_request.settings.create_timeout):",
         "with trio.move_on_after(0):",
