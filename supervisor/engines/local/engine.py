@@ -28,7 +28,6 @@ from scrun.supervisor.core.names import user_name
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.deferred_container import is_deferred
-from scrun.supervisor.engines.local.adopted import AdoptedRuntimeJob, AdoptedSiteJob
 from scrun.supervisor.engines.local.commands import (
     RUNTIME,
     Commands,
@@ -38,10 +37,10 @@ from scrun.supervisor.engines.local.commands import (
 )
 from scrun.supervisor.engines.local.job import LocalJob
 from scrun.supervisor.engines.local.keepalive import Keepalive, kept_alive, taken_over
-from scrun.supervisor.engines.local.runtime_job import RuntimeJob
+from scrun.supervisor.engines.local.runtime_job import AdoptedRuntimeJob, RuntimeJob
 from scrun.supervisor.engines.local.runtimes import find_runtime
 from scrun.supervisor.engines.local.site_commands import OciConfCommands
-from scrun.supervisor.engines.local.site_job import CreatingSiteJob, SiteJob
+from scrun.supervisor.engines.local.site_job import AdoptedSiteJob, CreatingSiteJob, SiteJob
 from scrun.supervisor.engines.local.target import local_target
 
 _RELEASE = 20.0

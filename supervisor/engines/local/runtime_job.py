@@ -6,32 +6,41 @@ docs/decisions/pid-on-this-machine.md explains why. Otherwise its parent is a re
 (`supervisor.reapers.runtime`).
 """
 
+import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import (
+    AsyncExitStack,
+    asynccontextmanager,
+)
 
 import trio
 
 from scrun.core.errors import EngineError, shortened
-from scrun.model.states import Ending
-from scrun.supervisor.children.processes import child, own_program
+from scrun.model.states import Ending, Phase
+from scrun.supervisor.children.foreign import foreign_process
+from scrun.supervisor.children.processes import child, output_of, own_program
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.contracts.engine import JobRequest, Step
 from scrun.supervisor.contracts.first_process import Call
-from scrun.supervisor.core.deposits import JOB
+from scrun.supervisor.core.deposits import JOB, Deposit
+from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.failures import NotMade, create_and_run
 from scrun.supervisor.engines.local.commands import RuntimeCommands, RuntimeContainer, put_in_place
 from scrun.supervisor.engines.local.environment import changed_environment
-from scrun.supervisor.engines.local.exits import ForeignChild
+from scrun.supervisor.engines.local.exits import ForeignChild, ToldChild
 from scrun.supervisor.engines.local.job import LocalJob, read_tail
-from scrun.supervisor.engines.local.reaper import Reaper
+from scrun.supervisor.engines.local.programs import end_left
+from scrun.supervisor.engines.local.reaper import TERMINAL, Reaper, ReaperChild
+from scrun.supervisor.engines.local.session import ResumedLocalSession
 from scrun.supervisor.shim.processes import handles
 from scrun.supervisor.shim.processors import bind
 
 _PATIENCE = 5.0
 _LOCAL = ("/bin/sh", "-c", 'exec "$@"', "sh")  # the runtime may be on a file system that hangs
 Tell = Callable[[RuntimeContainer | None], Awaitable[None]]
+_STARTS = 10.0
 
 
 class RuntimeJob(LocalJob):
@@ -197,3 +206,107 @@ class RuntimeProcess:
 def _read_pid(path: str) -> int:
     with open(path, encoding="ascii") as file:
         return int(file.read(32))
+
+
+class ResumedRuntimeProcess(RuntimeProcess):
+    """The first process of a container that another supervisor has made."""
+
+    is_started = False
+
+
+class AdoptedRuntimeJob(RuntimeJob):
+    """A job whose container another supervisor has made."""
+
+    def __init__(
+        self,
+        commands: RuntimeCommands,
+        container: RuntimeContainer,
+        request: JobRequest,
+        tell: Tell,
+        found: Inheritance,
+    ) -> None:
+        """See `LocalJob`.
+
+        Args:
+            commands: The commands of the runtime that has made it.
+            container: The container.
+            request: The request for the job.
+            tell: See `LocalJob`.
+            found: What the other supervisor has left.
+        """
+        super().__init__(commands, container, request, tell)
+        self._found = found
+
+    @asynccontextmanager
+    async def resumed(self) -> AsyncIterator[ResumedRuntimeProcess]:
+        """See `supervisor.contracts.adoption.AdoptedJob`."""
+        async with AsyncExitStack() as stack:
+            stack.callback(self._begun.set)
+            first = await self._first_process(stack)
+            if end_left(self._found.facts):
+                self._request.deposit.note(programs=[])
+            async with self._holding(first):
+                process = ResumedRuntimeProcess(first, self)
+                process.is_started = await self._is_started(first)
+                if process.is_started:
+                    self._begun.set()
+                yield process
+
+    async def resumed_session(
+        self, found: Inheritance, deposit: Deposit, running: Callable[[], None]
+    ) -> ResumedLocalSession:
+        """See `supervisor.contracts.adoption.AdoptedJob`."""
+        return ResumedLocalSession(found, running)
+
+    async def _first_process(self, stack: AsyncExitStack) -> ForeignChild:
+        found, facts = self._found, self._found.facts
+        pid, pidfd = facts["first"], found.take(f"{JOB}first")
+        if f"{JOB}told" in found.fds:
+            told = found.take(f"{JOB}told")
+            stack.callback(os.close, told)
+            return ToldChild(pid, pidfd, told)
+        if "reaper" not in facts:
+            return ForeignChild(pid, pidfd)
+        reaper = await stack.enter_async_context(
+            foreign_process(facts["reaper"], found.take(f"{JOB}reaper"), "reaper", grace=TERMINAL)
+        )
+        self._runtime = reaper
+        status = found.take(f"{JOB}status")
+        stack.callback(os.close, status)
+        return ReaperChild(pid, reaper, status, pidfd)
+
+    async def begin(self) -> None:
+        """See `RuntimeJob`; the other supervisor may have begun that at its last moment."""
+        try:
+            with trio.move_on_after(_STARTS):
+                await super().begin()
+                return
+        except EngineError:
+            if not await self._runs_already():
+                raise
+        if not await self._runs_already():
+            raise EngineError(f"the container could not be started within {_STARTS:g} s")
+        self._begun.set()
+
+    async def _is_started(self, first: ForeignChild) -> bool:
+        """Tell whether its program was started, or is being started still."""
+        found, phase = self._found, Phase[self._found.facts["phase"]]
+        if phase is not Phase.STARTING:
+            return phase is not Phase.CREATED
+        if f"{JOB}start" in found.fds:
+            pidfd = found.take(f"{JOB}start")
+            async with foreign_process(
+                found.facts["start"], pidfd, "start", grace=_STARTS
+            ) as start:
+                await start.wait()
+        return first.over or await self._runs_already()
+
+    async def _runs_already(self) -> bool:
+        """Ask the runtime whether the program runs, or has ended."""
+        command = self._runtime_commands.state(self._container)
+        answer = await output_of(["/bin/sh", "-c", command], self._child_env)
+        try:
+            status = str(json.loads(answer)["status"])
+        except (ValueError, KeyError, TypeError):
+            return True  # it does not know the container, which ends
+        return status not in ("creating", "created")

@@ -1,34 +1,44 @@
-"""A container that the commands of a site's oci.conf run, in the foreground."""
+"""A container that the commands of an oci.conf run, in the foreground; also of a dead supervisor."""
 
 import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    nullcontext,
+    suppress,
+)
 
 import msgspec
 import trio
 
 from scrun.core.errors import EngineError, shortened
 from scrun.model.states import Ending, exited, killed, taken
-from scrun.supervisor.children.persistent import STDIO, persistent_child
+from scrun.supervisor.children.persistent import STDIO, inherited_child, persistent_child
 from scrun.supervisor.children.processes import Child, child, shell_status
+from scrun.supervisor.children.statuses import status_of
 from scrun.supervisor.children.terminal import write_size
 from scrun.supervisor.contracts.engine import JobRequest, Step
 from scrun.supervisor.contracts.first_process import Call
-from scrun.supervisor.core.deposits import STEP
+from scrun.supervisor.core.deposits import STEP, Deposit
+from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
-from scrun.supervisor.engines.deferred_container import hold_step
+from scrun.supervisor.engines.deferred_container import DeferredContainer, hold_step
 from scrun.supervisor.engines.failures import NotMade, create_and_run, not_started
 from scrun.supervisor.engines.local.commands import RuntimeContainer
 from scrun.supervisor.engines.local.environment import changed_environment
 from scrun.supervisor.engines.local.held_exec import pids_of_children
 from scrun.supervisor.engines.local.job import LocalJob, read_tail
 from scrun.supervisor.engines.local.own_devices import spared
-from scrun.supervisor.engines.local.session import kill_started
+from scrun.supervisor.engines.local.programs import end_left
+from scrun.supervisor.engines.local.runtime_job import Tell
+from scrun.supervisor.engines.local.session import ResumedLocalSession, kill_started
 from scrun.supervisor.engines.local.site_commands import OciConfCommands
-from scrun.supervisor.engines.watched import WatchedProcess
+from scrun.supervisor.engines.watched import WatchedAgain, WatchedProcess
 from scrun.supervisor.shim.processes import handles
 
 _PATIENCE = 5.0
@@ -42,6 +52,7 @@ LINE = f"{STEP}line"
 """The name by which the socket is kept, on which it is told to start the container."""
 
 _FAILED = 1  # the exit status of crun and runc when they fail themselves
+_UNKNOWN = "nobody knows its exit status: its supervisor has died, and Linux is older than 6.15"
 
 
 class SiteJob(LocalJob):
@@ -273,3 +284,69 @@ class CreatingSiteJob(SiteJob):
         deposit.hold(kept, **{RUNTIME: runtime.pid})
         runtime.outlives_us()
         return runtime, starting
+
+
+class AdoptedSiteJob(SiteJob):
+    """A job in which the commands of an oci.conf run a container, or are to."""
+
+    def __init__(
+        self,
+        commands: OciConfCommands,
+        container: RuntimeContainer,
+        request: JobRequest,
+        tell: Tell,
+        found: Inheritance,
+    ) -> None:
+        """See `LocalJob`.
+
+        Args:
+            commands: The commands of the oci.conf.
+            container: The container.
+            request: The request for the job.
+            tell: See `LocalJob`.
+            found: What the other supervisor has left.
+        """
+        super().__init__(commands, container, request, tell)
+        self._found = found
+        self._starting: Starting | None = None
+
+    def resumed(self) -> AbstractAsyncContextManager[WatchedAgain]:
+        """See `supervisor.contracts.adoption.AdoptedJob`."""
+        end_left(self._found.facts)
+        self._request.deposit.note(programs=[])
+        go_on = self._go_on if RUNTIME in self._found.facts else None
+        start = None
+        if LINE in self._found.fds:
+            ours = socket.socket(fileno=self._found.take(LINE))
+            self._starting = Starting(trio.socket.from_stdlib_socket(ours), self._log)
+            start = self._starting.start
+        deposit = self._request.deposit
+        return DeferredContainer(self._found, deposit, self.run, go_on, start).resumed()
+
+    async def resumed_session(
+        self, found: Inheritance, deposit: Deposit, running: Callable[[], None]
+    ) -> ResumedLocalSession:
+        """See `supervisor.contracts.adoption.AdoptedJob`."""
+        return ResumedLocalSession(found, running)
+
+    async def _go_on(self, step: Step, *, task_status: trio.TaskStatus[bool]) -> Ending:
+        facts = self._found.facts
+        self._container = msgspec.structs.replace(
+            self._container,
+            bundle=facts["bundle"],
+            rootfs=facts["rootfs"],
+            arguments=tuple(step.arguments),
+            foreground=facts[RUNTIME],
+        )
+        with nullcontext() if self._starting is None else self._starting.line:
+            return await self._go_on_with(step, task_status)
+
+    async def _go_on_with(self, step: Step, task_status: trio.TaskStatus[bool]) -> Ending:
+        async with inherited_child(self._found, RUNTIME, grace=GRACE) as runtime:
+            # what is created is started: again, for all that we know
+            task_status.started(self._starting is None)
+            await self._end_of(runtime, step.running)
+            status = await status_of(runtime.pid, runtime.pidfd)
+        if status is None:
+            return taken("scrun-failure", _UNKNOWN)
+        return await self._how_it_ended(os.waitstatus_to_exitcode(status))
