@@ -1,4 +1,4 @@
-"""A container that the commands of an oci.conf run, in the foreground; also of a dead supervisor."""
+"""A container that an oci.conf's commands run, in the foreground; also a dead supervisor's."""
 
 import os
 import signal

@@ -15,9 +15,9 @@ from scrun.supervisor.core.deposits import Deposit
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.engines.deferred_container import DeferredContainer
 from scrun.supervisor.engines.slurm.allocation import Allocation
+from scrun.supervisor.engines.slurm.job import SrunJob
 from scrun.supervisor.engines.slurm.layout import StepLayout
 from scrun.supervisor.engines.slurm.node import NodeCommands
-from scrun.supervisor.engines.slurm.srun_job import SrunJob
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.engines.watched import WatchedAgain
 

@@ -6,30 +6,37 @@ import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
 
+import msgspec
 import trio
 
 from scrun.core.errors import EngineError, StateError
 from scrun.model.states import Ending, not_run, taken
 from scrun.settings.slurm.outputs import container_variables
 from scrun.settings.slurm.versions import Features
-from scrun.supervisor.children.node_scripts import status_script
+from scrun.supervisor.children.node_scripts import exec_script, process_variables, status_script
+from scrun.supervisor.children.processes import ChildEnv, child
+from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.children.terminal import give_a_size, write_size
 from scrun.supervisor.contracts.engine import JobRequest, NodeAnswer, Program, Session, Step
 from scrun.supervisor.core.deposits import Deposit
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
+from scrun.supervisor.engines.deferred_container import hold_step
 from scrun.supervisor.engines.slurm.allocation import Allocation
 from scrun.supervisor.engines.slurm.exits import ending_of_step, step_exit
-from scrun.supervisor.engines.slurm.inspect import inspect, labelled, read_answers
 from scrun.supervisor.engines.slurm.job_ending import ended_meanwhile, is_ending
 from scrun.supervisor.engines.slurm.layout import StepLayout
 from scrun.supervisor.engines.slurm.node import NodeCommands
-from scrun.supervisor.engines.slurm.remote import in_directory, run_on_nodes
-from scrun.supervisor.engines.slurm.session import SlurmSession
+from scrun.supervisor.engines.slurm.remote import (
+    in_directory,
+    inspect,
+    labelled,
+    read_answers,
+    run_on_nodes,
+)
 from scrun.supervisor.engines.slurm.signals import signal_container
 from scrun.supervisor.engines.slurm.step import SrunStep, StepStreams
 from scrun.supervisor.engines.slurm.tools import Tools, of_the_job
-from scrun.supervisor.engines.slurm.update import set_time_limit
 from scrun.supervisor.shim.processes import goes_on
 
 _ANSWER = 1 << 20
@@ -353,3 +360,132 @@ def _handed_over(step: Step) -> dict[str, str]:
 def _names(step: Step) -> str:
     """Return the value of `--export`: their names, separated by commas."""
     return ",".join(name for name in _handed_over(step) if _NAME.fullmatch(name)) or "NONE"
+
+
+async def set_time_limit(tools: Tools, child_env: ChildEnv, job_id: str, limit: str) -> None:
+    """Change a job's time limit; only an administrator can raise it.
+
+    Args:
+        tools: Slurm's tools.
+        child_env: Their environment.
+        job_id: The job.
+        limit: TimeLimit of scontrol(1), known to be a valid time.
+
+    Raises:
+        EngineError: Slurm refuses; with its message.
+    """
+    if tools.scontrol is None:
+        raise EngineError("scontrol is not installed here: the time limit cannot be changed")
+    errors: list[str] = []
+    command = [tools.scontrol, "update", f"JobId={job_id}", f"TimeLimit={limit}"]
+    async with (
+        messages(errors.append) as stderr,
+        child(command, child_env, stderr=stderr) as scontrol,
+    ):
+        status = await scontrol.wait()
+    if status:
+        reason = errors[-1] if errors else f"scontrol ended with {status}"
+        raise EngineError(f"job {job_id}: the time limit was not changed: {reason}")
+
+
+class SlurmSession:
+    """A program of `exec`: a step of its own, on the container's node.
+
+    The OCI runtime there makes it join the container's namespaces. It is the runtime's child and
+    in the cgroup of its own step: ending the step ends it and all that it started.
+    """
+
+    def __init__(
+        self,
+        step: SrunStep,
+        commands: NodeCommands,
+        job_id: str,
+        where: tuple[str, str, int],
+        program: Program,
+    ) -> None:
+        """Create it; nothing runs yet.
+
+        Args:
+            step: The step, not yet run.
+            commands: The commands of the nodes' runtime.
+            job_id: The job.
+            where: The container's step id, its node, and its index there.
+            program: What to run.
+
+        Raises:
+            EngineError: The site has no command for it.
+            BundleError: The program's description is too long.
+        """
+        step_id, node, task = where
+        command = commands.exec(step_id, node, task)
+        self._step = step
+        self._program = program
+        self._variables = process_variables(program.process)
+        script = exec_script(command, commands.state(step_id, node, task), self._variables)
+        self._command = ["/bin/sh", "-c", script]
+        self._options = ["--jobid", job_id, "--job-name", "scrun-exec", "--overlap"]
+        self._options += ["--nodes=1", "--ntasks=1", "--nodelist", node, "--mem=0", "--chdir=/"]
+        self._options += [f"--export={','.join(self._variables)}"]
+
+    async def run(self) -> Ending:
+        """Run it to its end."""
+        program, state = self._program, self._step.state
+        streams = StepStreams(program.stdio, program.terminal, listen=not program.program_is_known)
+        status = await self._step.run(
+            self._options, self._command, streams, program.running, self._variables
+        )
+        ended = step_exit(state, status)
+        if ended.status and state.runtime_status is not None:
+            return not_run(state.runtime_status)
+        if not ended.launched:
+            reason = "; ".join(state.complaints) or f"srun ended with {status}"
+            return taken("scrun-failure", f"the program could not be started: {reason}")
+        return ending_of_step(state, ended)
+
+    async def handles(self, number: int) -> bool:
+        """See `supervisor.contracts.engine.KnowsHandlers`; what does not, the kernel ends."""
+        del number
+        return self._step.runs_now
+
+    async def signal(self, number: int) -> None:
+        """Send a signal to its processes: the runtime's command and the program."""
+        if not await self._step.runs():
+            return
+        if number == signal.SIGKILL:
+            await self._step.kill()
+        else:
+            await self._step.signal_all(number)
+
+    def resized(self) -> None:
+        """Tell srun that the terminal has a new size."""
+        self._step.resized()
+
+
+class SrunJob(SlurmJob):
+    """See `supervisor.contracts.adoption.KeepsStep`.
+
+    Attributes:
+        spool_mount: Where slurmstepd mounts something in the container (`spool.spool_mount`).
+    """
+
+    spool_mount = ""
+
+    @property
+    def mount_points(self) -> Sequence[str]:
+        """See `supervisor.contracts.node.OnNodes`."""
+        return [self.spool_mount] if self.spool_mount else []
+
+    def keep(self, step: Step) -> None:
+        """Keep what the step needs: before the start its streams, and srun's after that."""
+        deposit, request = self._request.deposit, self._request
+        if self._streams_of(step).listen and not step.terminal:
+            deposit.give_up("its standard error is searched for the runtime's message")
+        deposit.needs(request.job_deposit)
+        hold_step(deposit, step)
+        layout = msgspec.to_builtins(self._layout)
+        deposit.note(target=request.container, options=self._options, layout=layout)
+
+    @property
+    def _step_deposit(self) -> Deposit | None:
+        deposit = self._request.deposit
+        return deposit if deposit.is_kept else None

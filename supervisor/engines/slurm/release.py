@@ -4,7 +4,7 @@ import trio
 
 from scrun.core.errors import EngineError, described, leaves
 from scrun.supervisor.children.processes import ChildEnv
-from scrun.supervisor.engines.slurm.cancel import cancel_job
+from scrun.supervisor.engines.slurm.signals import cancel_job
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.log.journal import Journal
 

@@ -1,4 +1,4 @@
-"""Sends signals to a container that runs as a step.
+"""Signals a container that runs as a step, and ends jobs by their ids.
 
 scancel signals all processes of a step. A container's signal is for its first process (runtime.md,
 Kill): with scancel, a shell that waits for a child with a trap set would see the child die of the
@@ -11,6 +11,7 @@ gets the signal. One step on all those nodes delivers it.
 """
 
 import shlex
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 
 import trio
@@ -18,7 +19,7 @@ import trio
 from scrun.core.errors import EngineError, SettingsError
 from scrun.supervisor.children.processes import ChildEnv, child
 from scrun.supervisor.children.pumps import messages
-from scrun.supervisor.engines.slurm.cancel import signal_step
+from scrun.supervisor.engines.slurm.grammar import Sentence, complaint, parse_line
 from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.tools import Tools
 
@@ -43,6 +44,7 @@ try() {
     echo delivered
 }
 """
+_SCANCEL = 20.0
 
 
 def kill_scripts(
@@ -131,3 +133,53 @@ async def _by_runtime(
     if patience.cancelled_caught and not delivered:
         raise EngineError("the signal was not delivered: Slurm started no step for it")
     return bool(delivered)
+
+
+async def cancel_job(tools: Tools, child_env: ChildEnv, job_id: str) -> None:
+    """End a running or pending job, unless it is gone already.
+
+    Raises:
+        EngineError: Slurm does not answer; the job may still be there.
+    """
+    status, errors = await _scancel(tools, child_env, [job_id])
+    if status and not _means(errors, Sentence.GONE):
+        raise EngineError(f"job {job_id} may still be there: {_error_text(errors)}")
+
+
+async def signal_step(tools: Tools, child_env: ChildEnv, step_id: str, number: int) -> None:
+    """Send a signal to the processes of a step.
+
+    scancel of 22.05 fails with "Invalid job id specified" or "No error" although the signal was
+    delivered: these count as success.
+
+    Raises:
+        EngineError: Slurm does not answer, or does not know the signal.
+    """
+    name = signal.Signals(number).name.removeprefix("SIG")
+    status, errors = await _scancel(tools, child_env, ["--signal", name, step_id])
+    if status and not _means(errors, Sentence.GONE, Sentence.NO_ERROR):
+        raise EngineError(f"signal {name} was not delivered: {_error_text(errors)}")
+
+
+def _means(errors: list[str], *sentences: Sentence) -> bool:
+    parsed = (parse_line("scancel", line) for line in errors)
+    return any(words is not None and words.sentence in sentences for words in parsed)
+
+
+def _error_text(errors: list[str]) -> str:
+    texts = [complaint("scancel", line) or line for line in errors]
+    return "; ".join(texts) or "scancel does not answer"
+
+
+async def _scancel(
+    tools: Tools, child_env: ChildEnv, arguments: list[str]
+) -> tuple[int, list[str]]:
+    errors: list[str] = []
+    with trio.move_on_after(_SCANCEL):
+        async with (
+            messages(errors.append) as stderr,
+            child([tools.scancel, *arguments], child_env, stderr=stderr) as scancel,
+        ):
+            status = await scancel.wait()
+        return status, errors
+    return 1, []

@@ -21,8 +21,8 @@ from scrun.supervisor.children.transcripts import MEMORY, PIPE, Transcript, reco
 from scrun.supervisor.core.deposits import STEP, Deposit
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.nurseries import unwrapped
-from scrun.supervisor.engines.slurm.cancel import signal_step
 from scrun.supervisor.engines.slurm.job_state import StepState
+from scrun.supervisor.engines.slurm.signals import signal_step
 from scrun.supervisor.engines.slurm.tools import Tools, lean_srun
 from scrun.supervisor.log.journal import Journal
 

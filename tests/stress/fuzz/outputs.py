@@ -10,10 +10,10 @@ from scrun.supervisor.children.pumps import Output
 from scrun.supervisor.contracts.engine import NodeAnswer
 from scrun.supervisor.engines.failures import program_failure, read_log
 from scrun.supervisor.engines.slurm.exits import ending_of_step, step_exit
-from scrun.supervisor.engines.slurm.inspect import read_answers
 from scrun.supervisor.engines.slurm.job_ending import parse_sacct, parse_squeue
 from scrun.supervisor.engines.slurm.job_state import JobState, StepState
 from scrun.supervisor.engines.slurm.pending import read_waiting
+from scrun.supervisor.engines.slurm.remote import read_answers
 from scrun.supervisor.reapers import site_commands as minder
 from scrun.supervisor.sessions.inspection import read_list, rows_of, total
 from tests.stress.fuzz.base import check_error, lines_of, written

@@ -14,8 +14,8 @@ from scrun.core.errors import EngineError
 from scrun.supervisor.children.pumps import Output
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.engine import NodeAnswer
-from scrun.supervisor.engines.slurm.inspect import read_answers
 from scrun.supervisor.engines.slurm.job_state import JobState, StepState
+from scrun.supervisor.engines.slurm.remote import read_answers
 from scrun.supervisor.reapers import site_commands as minder
 from scrun.supervisor.sessions.inspection import read_list, statistics, total
 from tests.harness.limits import limited

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from scrun.supervisor.contracts.engine import NodeAnswer
-from scrun.supervisor.engines.slurm.inspect import _COMMAND_LINE, _command, parts_of, read_answers
+from scrun.supervisor.engines.slurm.remote import _COMMAND_LINE, _command, parts_of, read_answers
 from tests.harness.program import run_program
 
 SHELLS = [words for words in (["/bin/sh"], ["bash"], ["busybox", "sh"]) if shutil.which(words[0])]
