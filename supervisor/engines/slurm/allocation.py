@@ -24,12 +24,12 @@ from signal import SIGTERM
 import msgspec
 import trio
 
-from scrun.core.errors import AllocationRefused
+from scrun.core.errors import AllocationRefused, EngineError, described, leaves
 from scrun.model.states import Ending, taken
 from scrun.model.waiting import Waiting, in_vain_line
 from scrun.settings.slurm.request_sources import concerned
 from scrun.supervisor.children.cancellers import canceller, dismiss, is_heard
-from scrun.supervisor.children.processes import Child
+from scrun.supervisor.children.processes import Child, ChildEnv
 from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.core.deposits import JOB
 from scrun.supervisor.core.inheritance import Inheritance
@@ -38,10 +38,10 @@ from scrun.supervisor.engines.slurm.grammar import is_chatter
 from scrun.supervisor.engines.slurm.job_ending import query_ending
 from scrun.supervisor.engines.slurm.job_state import JobState
 from scrun.supervisor.engines.slurm.pending import Queue
-from scrun.supervisor.engines.slurm.release import cancel_in_the_end, may_pass
 from scrun.supervisor.engines.slurm.signals import cancel_job
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.engines.slurm.unknown import jobs_of_a_killed_salloc
+from scrun.supervisor.log.journal import Journal
 
 _LAST_WORDS = 0.1
 _MOST_SAID, _LONGEST_SAID = 20, 1000
@@ -50,6 +50,7 @@ _FIRST_WORDS = 5.0
 LAST_BREATH = 3.0
 _PID = 32
 _NOT_KNOWN = 1  # the job's exit status when the container's is unknown
+_FIRST_PAUSE, _LAST_PAUSE = 1.0, 60.0
 
 
 class Allocation(msgspec.Struct, frozen=True):
@@ -380,3 +381,37 @@ def _environment(pid: str) -> dict[str, str] | None:
     pairs = (os.fsdecode(entry).partition("=") for entry in content.split(b"\0") if entry)
     found = {name: value for name, _, value in pairs if name.startswith("SLURM_")}
     return found if "SLURM_JOB_ID" in found else None
+
+
+async def cancel_in_the_end(
+    tools: Tools, child_env: ChildEnv, journal: Journal, job_id: str
+) -> None:
+    """Cancel a job that salloc could not release; try until that works.
+
+    Slurm may not answer, and this machine may have no process to spare. Until then the container's
+    record keeps the job's id: a supervisor that has to end leaves the job to the next command.
+
+    Args:
+        tools: Slurm's tools.
+        child_env: Their environment.
+        journal: Where failures are logged.
+        job_id: The job.
+    """
+    pause = _FIRST_PAUSE
+    doubt = f"job {job_id} may still be there"
+    while True:
+        try:
+            return await cancel_job(tools, child_env, job_id)
+        except Exception as error:
+            if not may_pass(error):
+                raise
+            text = described(error)
+        message = text if text.startswith(doubt) else f"{doubt}: {text}"
+        journal.write("error", f"{message}; trying again in {pause:g} s")
+        await trio.sleep(pause)
+        pause = min(2 * pause, _LAST_PAUSE)
+
+
+def may_pass(error: Exception) -> bool:
+    """Return whether an error may be temporary: a tool of Slurm failed, or could not start."""
+    return all(isinstance(leaf, EngineError | OSError) for leaf in leaves(error))

@@ -42,13 +42,12 @@ from scrun.supervisor.engines.slurm.adopted import (
     Adopted,
     AdoptedShim,
     AdoptedShimJob,
+    AdoptedSrunJob,
 )
-from scrun.supervisor.engines.slurm.adopted_srun import AdoptedSrunJob
 from scrun.supervisor.engines.slurm.allocating import allocated, held_again, held_anew
 from scrun.supervisor.engines.slurm.allocation import Allocation, AllocationRequest
 from scrun.supervisor.engines.slurm.borrowed_job import is_lent, lent_again
-from scrun.supervisor.engines.slurm.clusters import CLUSTERS, check_cluster, other_cluster
-from scrun.supervisor.engines.slurm.job import SlurmJob, SrunJob
+from scrun.supervisor.engines.slurm.job import SlurmJob, SrunJob, spool_mount
 from scrun.supervisor.engines.slurm.job_lease import JobLease
 from scrun.supervisor.engines.slurm.job_shim import JobShim
 from scrun.supervisor.engines.slurm.launching import Launch, Launching
@@ -69,8 +68,7 @@ from scrun.supervisor.engines.slurm.ranks_job import RanksJob
 from scrun.supervisor.engines.slurm.shim_job import ShimJob
 from scrun.supervisor.engines.slurm.shim_site import SiteConfs
 from scrun.supervisor.engines.slurm.signals import cancel_job
-from scrun.supervisor.engines.slurm.spool import spool_mount
-from scrun.supervisor.engines.slurm.tools import Tools
+from scrun.supervisor.engines.slurm.tools import CLUSTERS, Tools, check_cluster, other_cluster
 from scrun.supervisor.engines.slurm.unknown import jobs_of_the_dead
 from scrun.supervisor.engines.slurm.warm import WarmJobs
 from scrun.supervisor.nodes.beginning import ALONE, Direct

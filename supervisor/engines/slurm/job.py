@@ -46,6 +46,7 @@ _HALF_A_TERMINAL = (
     "this version of Slurm does not give the container a controlling terminal: ^C reaches the "
     "first process only, and there is no job control; use `exec` with a terminal for both"
 )
+_SPOOL = "/var/spool/slurmd"  # slurm.conf(5), SlurmdSpoolDir
 
 
 class SlurmJob:
@@ -465,7 +466,7 @@ class SrunJob(SlurmJob):
     """See `supervisor.contracts.adoption.KeepsStep`.
 
     Attributes:
-        spool_mount: Where slurmstepd mounts something in the container (`spool.spool_mount`).
+        spool_mount: Where slurmstepd mounts something in the container (`spool_mount`).
     """
 
     spool_mount = ""
@@ -489,3 +490,27 @@ class SrunJob(SlurmJob):
     def _step_deposit(self) -> Deposit | None:
         deposit = self._request.deposit
         return deposit if deposit.is_kept else None
+
+
+def spool_mount(
+    features: Features, pattern: str | None, conf: Mapping[str, str], nodes: str
+) -> str:
+    """Return where it does so, or the directory above that all steps have in common; "": nowhere.
+
+    What would hide a whole top-level directory of the container is left out as well.
+
+    Args:
+        features: What this version of Slurm can do.
+        pattern: MountSpoolDir of oci.conf.
+        conf: The settings of slurm.conf, by name in lower case.
+        nodes: SLURM_JOB_NODELIST.
+    """
+    if not features.mounts_spool:
+        return ""
+    where = pattern or features.spool_mount or conf.get("slurmdspooldir") or _SPOOL
+    if not set(nodes) & set(",["):
+        where = where.replace("%n", nodes)
+    known = where.partition("%")[0]
+    if known != where:
+        known = known.rpartition("/")[0]
+    return known if known.count("/") > 1 else ""

@@ -10,8 +10,8 @@ import trio
 
 from scrun.settings.file.load import Log
 from scrun.supervisor.children.processes import ChildEnv
-from scrun.supervisor.engines.slurm import release
-from scrun.supervisor.engines.slurm.release import cancel_in_the_end
+from scrun.supervisor.engines.slurm import allocation
+from scrun.supervisor.engines.slurm.allocation import cancel_in_the_end
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.log.journal import Journal
 from tests.harness import users
@@ -52,7 +52,7 @@ class Scancel:
 
 @pytest.fixture
 def scancel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scancel:
-    monkeypatch.setattr(release, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(allocation, "_FIRST_PAUSE", 0.01)
     return Scancel(tmp_path)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from scrun.core.errors import SettingsError
-from scrun.supervisor.engines.slurm.clusters import CLUSTERS, check_cluster, other_cluster
+from scrun.supervisor.engines.slurm.tools import CLUSTERS, check_cluster, other_cluster
 
 INSIDE = {"SLURM_JOB_ID": "7", "SLURM_WORKING_CLUSTER": "far:10.0.0.1:6817:9728:109"}
 

@@ -3,7 +3,7 @@
 import pytest
 
 from scrun.settings.slurm.versions import SlurmVersion, features
-from scrun.supervisor.engines.slurm.spool import spool_mount
+from scrun.supervisor.engines.slurm.job import spool_mount
 
 OLD, MIDDLE, NEW = (22, 5), (24, 11), (26, 5)
 
