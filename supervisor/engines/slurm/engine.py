@@ -44,8 +44,13 @@ from scrun.supervisor.engines.slurm.adopted import (
     AdoptedShimJob,
     AdoptedSrunJob,
 )
-from scrun.supervisor.engines.slurm.allocating import allocated, held_again, held_anew
-from scrun.supervisor.engines.slurm.allocation import Allocation, AllocationRequest
+from scrun.supervisor.engines.slurm.allocation import (
+    Allocation,
+    AllocationRequest,
+    allocated,
+    held_again,
+    held_anew,
+)
 from scrun.supervisor.engines.slurm.borrowed_job import is_lent, lent_again
 from scrun.supervisor.engines.slurm.job import SlurmJob, SrunJob, spool_mount
 from scrun.supervisor.engines.slurm.job_lease import JobLease

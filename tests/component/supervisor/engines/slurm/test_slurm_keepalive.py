@@ -12,8 +12,11 @@ from scrun.model.states import exited
 from scrun.settings.file.load import Log
 from scrun.supervisor.children.processes import ChildEnv, child
 from scrun.supervisor.contracts.engine import JobRequest
-from scrun.supervisor.engines.slurm.allocating import KEEPALIVE
-from scrun.supervisor.engines.slurm.allocation import AllocationRequest, SallocConversation
+from scrun.supervisor.engines.slurm.allocation import (
+    KEEPALIVE,
+    AllocationRequest,
+    SallocConversation,
+)
 from scrun.supervisor.engines.slurm.pending import Queue
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.log.journal import Journal
