@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
     from scrun.supervisor.log import supervisor_log
 
     try:
-        from scrun.supervisor.daemon.run import serve
+        from scrun.supervisor.daemon.server import serve
 
         supervisor_log.begin(root, name, detached=detached)
         gc.freeze()  # what exists now stays, so collections can skip it

@@ -17,7 +17,7 @@ from scrun.settings import script
 from scrun.settings.file import load, sources
 from scrun.settings.slurm.outputs import ScriptFacts
 from scrun.settings.slurm.requests import JobVariable, Release
-from scrun.supervisor.sessions import sessions
+from scrun.supervisor.sessions import operations
 
 # Texts of the code
 
@@ -51,7 +51,7 @@ def substitutions() -> str:
         "usual script": f"`{script.USUAL}`",
         "fatal": _signals(states.FATAL),
         "fatal to the anchor": _signals(states.FATAL - {signal.SIGKILL}),
-        "shells": ", ".join(sessions._SHELLS),
+        "shells": ", ".join(operations._SHELLS),
     }
     return "".join(f"\n.. |{name}| replace:: {text}" for name, text in facts.items())
 

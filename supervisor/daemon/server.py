@@ -6,24 +6,29 @@ import os
 import signal
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import NoReturn
 
 import trio
 
-from scrun.core.errors import ScrunError, StateError, UsageError
+from scrun.core.errors import ScrunError, SettingsError, StateError, UsageError
 from scrun.core.paths import BUILDAH
 from scrun.core.supervisors import parts
 from scrun.settings.file.load import Settings, load
 from scrun.supervisor.children.processes import end_children, keep_descriptors_free
 from scrun.supervisor.containers.caller import hang_up, send, send_last
 from scrun.supervisor.containers.containers import Containers
+from scrun.supervisor.containers.records import remove_half_made
+from scrun.supervisor.core.limits import raise_limits
+from scrun.supervisor.core.own_key import keep_key_in
 from scrun.supervisor.core.threads import in_thread, own_threads
 from scrun.supervisor.daemon.keeper import Keeper
-from scrun.supervisor.daemon.listening import listen_again, watch_removals
-from scrun.supervisor.daemon.receiving import may_call, receive
-from scrun.supervisor.daemon.requests import ClientRequest
+from scrun.supervisor.daemon.listening import listen, listen_again, watch_removals
+from scrun.supervisor.daemon.requests import ClientRequest, may_call, receive
 from scrun.supervisor.daemon.retirement import Retirement
+from scrun.supervisor.daemon.starter import Starter
 from scrun.supervisor.daemon.succession import Succession
+from scrun.supervisor.daemon.watchdog import watchdogs
 from scrun.supervisor.log.files import finish
 from scrun.supervisor.log.supervisor_log import fault, log
 from scrun.supervisor.plugins.registry import plugins
@@ -394,3 +399,68 @@ def own_settings() -> Settings:
         return load(os.environ)
     except ScrunError:
         return Settings()
+
+
+def serve(root: str, name: str, starter: Starter, idle: float | None = None) -> None:
+    """Serve the socket ROOT/NAME until it is no longer needed.
+
+    Args:
+        root: The directory of the records.
+        name: The socket's name in it.
+        starter: Is told `ready` once callers can connect.
+        idle: Seconds to stay without a container; None: the settings decide.
+
+    Raises:
+        SettingsError: The socket cannot be made there.
+    """
+    os.umask(0o077)
+    raise_limits()
+    try:
+        listener = listen(root, name)
+    except OSError as error:
+        raise SettingsError.of_root(root, f"{name}: {error.strerror}") from error
+    remove_half_made(root, name)
+    keep_key_in(root)
+    settings = own_settings()
+    lingers = idle is None
+    idle = settings.idle_timeout if idle is None else idle
+    server = Server(
+        root,
+        name,
+        listener,
+        idle,
+        settings.stop_timeout,
+        settings.restore_timeout,
+        lingers=lingers,
+    )
+    trio.run(_serve, server, starter, instruments=watchdogs())
+    finish(_LAST_WORDS)
+
+
+async def _serve(server: Server, starter: Starter) -> None:
+    async with trio.open_nursery() as nursery:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+
+            async def handle_signals() -> None:
+                """SIGTERM leaves the containers to a successor, SIGINT ends them."""
+                number = await anext(signals)
+                # at the end of a session systemd sends SIGHUP as well, and means one signal
+                twice = number != signal.SIGHUP
+                while True:
+                    leave = number != signal.SIGINT
+                    async with trio.open_nursery() as stopping:
+                        stopping.start_soon(partial(server.stop, leave=leave))
+                        while (number := await anext(signals)) == signal.SIGHUP:
+                            pass
+                        if twice and not (leave and number == signal.SIGINT):
+                            server.exit_now(leave=leave)
+                        twice = True
+                        stopping.cancel_scope.cancel()
+
+            def serving() -> None:
+                nursery.start_soon(handle_signals)
+                # not before: until here SIGTERM ends us and leaves our socket behind
+                starter.tell("ready")
+
+            await server.serve(serving)
+            nursery.cancel_scope.cancel()

@@ -1,19 +1,39 @@
 """Operations on a running container besides signals: exec, pause, resume."""
 
+import os
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
+import msgspec
 import trio
 
-from scrun.core.errors import StateError
+from scrun.cli.parse import Parsed
+from scrun.core.errors import StateError, UsageError
 from scrun.core.place import place_of
+from scrun.images.lookup import find_directory, find_program
+from scrun.images.squashfs import file_of
+from scrun.oci.config import Bundle, Process, read_config
+from scrun.oci.document import read_file
+from scrun.oci.lookup import Found, NotFound
+from scrun.oci.process import (
+    ExecOptions,
+    checked,
+    fitting_user,
+    process_from_file,
+    process_from_options,
+)
+from scrun.supervisor.children.terminal import give_a_size
 from scrun.supervisor.containers.anchors import Anchor
 from scrun.supervisor.containers.container import Container
-from scrun.supervisor.containers.live_session import LiveSession
+from scrun.supervisor.containers.live_session import LiveSession, NotRunnableError, Prepared
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.create_request import CommandLine
 from scrun.supervisor.contracts.engine import hands_on
+from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.core.threads import look
-from scrun.supervisor.sessions.sessions import prepare
+
+_SHELLS = ("bash", "zsh", "fish", "ash", "dash", "sh")
 
 
 async def execute(container: Container, call: CommandLine, anchor: Anchor, stdio: Stdio) -> None:
@@ -87,3 +107,100 @@ async def pause(container: Container, *, resume: bool) -> None:
         raise StateError(f"container {container.id} {word}")
     await running.job.pause(resume=resume)
     container.set_paused(not resume)
+
+
+def prepare(call: CommandLine, bundle: Bundle, staged: Staged, terminal: int | None) -> Prepared:
+    """Read and check the request. Reads the user's files, which may hang.
+
+    Args:
+        call: The `exec` or `shell`.
+        bundle: The container's bundle, as it was submitted.
+        staged: The staged bundle.
+        terminal: A descriptor of the program's terminal, if it gets one.
+
+    Raises:
+        UsageError: The command is missing or malformed.
+        BundleError: The file of `--process` is wrong, or the program does not exist.
+        StateError: The container has no such user.
+    """
+    parsed = call.parsed
+    running = _as_it_runs(bundle, staged)
+    if path := parsed.text("process"):
+        name = os.path.join(call.directory, path)
+        process, typed = process_from_file(read_file(name), name)
+        process["terminal"] = terminal is not None
+    else:
+        options = _exec_options(parsed, bundle, staged, terminal=terminal is not None)
+        process = process_from_options(options, running.get("process") or {})
+        typed = checked(process, f"{parsed.command} {parsed.id}")
+    for unwanted in ("rlimits", "apparmorProfile", "selinuxLabel", "oomScoreAdj"):
+        if unwanted not in (running.get("process") or {}):
+            process.pop(unwanted, None)  # staging removed it: the node does not support it
+    fitting_user(process, running)
+    if terminal is not None:
+        if typed.console_size:
+            give_a_size(terminal, typed.console_size)
+        columns, rows = os.get_terminal_size(terminal)
+        process["consoleSize"] = {"height": rows, "width": columns}
+    looking_at = _looking_at(bundle, staged, typed)
+    program, directory = find_program(looking_at), find_directory(looking_at)
+    if staged.overlaid:  # they may have been made or removed since
+        return Prepared(process, False)
+    for found in (directory, program):
+        if isinstance(found, NotFound):
+            raise NotRunnableError(found.message, found.exit_status)
+    return Prepared(process, isinstance(program, Found) and isinstance(directory, str))
+
+
+def _as_it_runs(bundle: Bundle, staged: Staged) -> Mapping[str, Any]:
+    """Return the config.json that the container runs with.
+
+    If a script staged the bundle where only the nodes see it, returns the submitted one.
+    """
+    name = os.path.join(staged.bundle, "config.json")
+    if not os.path.exists(name):
+        return bundle.raw
+    return read_config(name)[0]
+
+
+def _looking_at(bundle: Bundle, staged: Staged, process: Process) -> Bundle:
+    config = msgspec.structs.replace(bundle.config, process=process)
+    rootfs = staged.rootfs if os.path.isdir(staged.rootfs) else bundle.rootfs
+    return msgspec.structs.replace(bundle, config=config, rootfs=rootfs)
+
+
+def _exec_options(
+    parsed: Parsed, bundle: Bundle, staged: Staged, *, terminal: bool
+) -> ExecOptions:
+    words = parsed.operands
+    if parsed.command == "shell" and (not words or words[0].startswith("-")):
+        words = [_best_shell(bundle, staged), *words]
+    if not words:
+        raise UsageError("exec needs a command, or --process FILE: see 'scrun exec --help'")
+    return ExecOptions(
+        args=words,
+        env=parsed.texts("env"),
+        cwd=parsed.text("cwd"),
+        user=parsed.text("user"),
+        groups=parsed.texts("additional-gids"),
+        capabilities=parsed.texts("cap"),
+        no_new_privileges=bool(parsed.count("no-new-privs")),
+        terminal=terminal,
+    )
+
+
+def _best_shell(bundle: Bundle, staged: Staged) -> str:
+    """Return the name of the most comfortable shell in a container.
+
+    Raises:
+        BundleError: It has no shell.
+    """
+    if file_of(bundle.rootfs):
+        return _SHELLS[-1]
+    for name in _SHELLS:
+        process = msgspec.structs.replace(bundle.config.process, args=[name])
+        if isinstance(find_program(_looking_at(bundle, staged, process)), Found):
+            return name
+    raise NotRunnableError(
+        f"no shell found in the container ({', '.join(_SHELLS)}): name a program, or use exec", 127
+    )

@@ -43,7 +43,7 @@ class Floors:
         self._import(LIBRARIES, libraries)
         own = ", ".join(
             f"scrun.supervisor.{name}"
-            for name in ("daemon.run", "engines.slurm.plugin", "staging.builtin")
+            for name in ("daemon.server", "engines.slurm.plugin", "staging.builtin")
         )
         self._import(MODULES, f"{libraries}, {own}")
         with stand.job(SALLOC):

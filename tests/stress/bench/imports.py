@@ -13,7 +13,7 @@ _SUPERVISOR = """
 from scrun.supervisor.__main__ import _IN_VAIN
 from scrun.supervisor.core.later import postpone
 postpone(*filter(sys.stdlib_module_names.__contains__, _IN_VAIN), packages=("idna",))
-import scrun.supervisor.daemon.run
+import scrun.supervisor.daemon.server
 """
 
 

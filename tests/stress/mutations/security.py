@@ -300,7 +300,7 @@ def _others_here() -> Iterator[Mutation]:
     wire = Faults("scrun/protocol/wire.py", _UNIT + "scrun/protocol/test_wire.py")
     yield wire("30000-s-for-an-answer", "_ANSWER = 30\n", "_ANSWER = 30000\n")
     yield wire("an-answer-of-any-length", "if size > REPLY:", "if False:")
-    yield Faults("supervisor/daemon/receiving.py", _PARTS + "scrun/protocol/test_connecting.py")(
+    yield Faults("supervisor/daemon/requests.py", _PARTS + "scrun/protocol/test_connecting.py")(
         "nobody-is-one-of-us",
         "if uid == _NOBODY:",
         "if False:",

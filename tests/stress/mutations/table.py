@@ -68,7 +68,7 @@ def _allocation() -> Iterator[Mutation]:
         "status = 0",
         _HERE + "slurm/test_job_status.py::test_the_job_ends_as_its_container",
     )
-    yield Faults(_SLURM + "allocating.py")(
+    yield Faults(_SLURM + "allocation.py")(
         "a-killed-sallocs-job-is-forgotten",
         "await allocation.cancel_leftovers(salloc, began)",
         "pass",
@@ -156,7 +156,7 @@ def _paths() -> Iterator[Mutation]:
 
 def _server() -> Iterator[Mutation]:
     server = Faults("supervisor/daemon/server.py")
-    receiving = Faults("supervisor/daemon/receiving.py")
+    requests = Faults("supervisor/daemon/requests.py")
     calls = "tests/component/supervisor/daemon/test_server.py::"
     yield server(
         "half-a-request-is-waited-for",
@@ -164,25 +164,25 @@ def _server() -> Iterator[Mutation]:
         "_REQUEST_DEADLINE = 3600.0",
         calls + "test_half_a_request_is_not_waited_for",
     )
-    yield receiving(
+    yield requests(
         "everybody-may-call",
         "return uid in (0, os.geteuid())",
         "return True",
         calls + "test_another_user_gets_nothing",
     )
-    yield receiving(
+    yield requests(
         "root-may-not-call",
         "return uid in (0, os.geteuid())",
         "return uid == os.geteuid()",
         calls + "test_root_may_call_everybody",
     )
-    yield receiving(
+    yield requests(
         "a-request-of-any-length",
         "if length > wire.LIMIT:",
         "if False:",
         calls + "test_a_frame_that_is_too_long_is_not_waited_for",
     )
-    yield receiving(
+    yield requests(
         "any-number-of-descriptors",
         "or len(fds) > MOST:",
         "or False:",

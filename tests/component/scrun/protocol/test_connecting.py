@@ -106,7 +106,7 @@ def test_errors_name_the_socket(tmp_path: Path) -> None:
 
 MAY_CALL = """
 import socket, sys, trio
-from scrun.supervisor.daemon.receiving import may_call
+from scrun.supervisor.daemon.requests import may_call
 async def main():
     print(may_call(trio.socket.from_stdlib_socket(socket.socketpair()[0])))
 trio.run(main)

@@ -29,7 +29,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         finally:
             process.kill()
     found = _LINE.findall((root / "said").read_text())
-    return found[found.index("site") + 1 : found.index("scrun.supervisor.daemon.run") + 1]
+    return found[found.index("site") + 1 : found.index("scrun.supervisor.daemon.server") + 1]
 
 
 @pytest.mark.parametrize(

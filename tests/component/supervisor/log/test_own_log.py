@@ -91,14 +91,14 @@ def test_a_late_fault_is_in_the_log_and_in_nobody_elses_file(base: Path) -> None
     """The descriptor by which it said that it is ready has been somebody else's since."""
     victim = base / "victim"
     before = f"""
-import os, scrun.supervisor.daemon.run
+import os, scrun.supervisor.daemon.server
 def serve(root, name, starter, idle=None):
-    server = scrun.supervisor.daemon.run.listen(root, name)
+    server = scrun.supervisor.daemon.server.listen(root, name)
     starter.tell("ready")
     fds = [os.open({str(victim)!r}, os.O_WRONLY | os.O_CREAT, 0o600) for _ in range(20)]
     server.accept()
     raise RuntimeError("boom")
-scrun.supervisor.daemon.run.serve = serve
+scrun.supervisor.daemon.server.serve = serve
 """
     with detached(base, before) as supervisor:
         wait_while("supervisor", lambda: supervisor.runs)

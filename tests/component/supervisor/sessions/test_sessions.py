@@ -12,7 +12,7 @@ from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.containers.live_session import NotRunnableError
 from scrun.supervisor.contracts.create_request import CommandLine
 from scrun.supervisor.contracts.staged import Staged
-from scrun.supervisor.sessions.sessions import prepare
+from scrun.supervisor.sessions.operations import prepare
 from tests.harness.bundle import make_config, make_rootfs, write_bundle
 
 
