@@ -30,8 +30,7 @@ from scrun.supervisor.engines.slurm.job import SlurmJob, step_of
 from scrun.supervisor.engines.slurm.job_ending import ended_meanwhile
 from scrun.supervisor.engines.slurm.layout import StepLayout
 from scrun.supervisor.engines.slurm.node import NodeCommands
-from scrun.supervisor.engines.slurm.rank_task import RankTask, for_all
-from scrun.supervisor.engines.slurm.ranks_step import RanksStep
+from scrun.supervisor.engines.slurm.ranks_step import RanksStep, RankTask, for_all
 from scrun.supervisor.engines.slurm.shim_config import check_pmi, container_config
 from scrun.supervisor.engines.slurm.shim_session import LAST_OUTPUT, ShimSession, words_of
 from scrun.supervisor.engines.slurm.shim_site import SiteConfs
