@@ -26,7 +26,6 @@ async def admit(
     """Read and check a bundle, in a thread: the user's file system may hang.
 
     Args:
-        create_request: The request.
         at_terminal: Whether the caller's standard input and output are a terminal.
 
     Returns:
@@ -66,13 +65,7 @@ def _check_terminal(bundle: Bundle, create_request: CreateRequest, *, at_termina
 
 
 def called_as(program: Found | Unknown, process: Process, name: str) -> str:
-    """Return the absolute path of a program in the container; "" if unknown.
-
-    Args:
-        program: What the lookup found for the first word of `process`.
-        process: `process` of config.json.
-        name: The first word of the command that will run.
-    """
+    """Return the absolute path of a program in the container; "" if unknown."""
     if "/" in name:
         return os.path.join(process.cwd, name)
     if isinstance(program, Found) and name == process.args[0]:

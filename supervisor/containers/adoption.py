@@ -65,15 +65,6 @@ class Adoption:
     def __init__(
         self, root: str, engines: EngineChoices, stagers: Stagers, pods: Pods, deposits: Deposits
     ) -> None:
-        """Prepare.
-
-        Args:
-            root: The directory of the records.
-            engines: Choose where containers run.
-            stagers: Clean up what was staged.
-            pods: For their jobs.
-            deposits: Keep them further.
-        """
         self._root = root
         self._engines = engines
         self._stagers = stagers
@@ -85,7 +76,6 @@ class Adoption:
 
         Args:
             together: What their supervisor has left; owned from now on.
-            name: The name of this supervisor's socket.
 
         Returns:
             Those that live. The others are to be cleaned up, like all of dead supervisors.
@@ -190,7 +180,6 @@ async def _tell_ended(found: Inheritance, otherwise: Ending | None = None) -> No
     """Tell the anchors of programs of `exec` how those have ended, and let these go.
 
     Args:
-        found: What was left for their container.
         otherwise: How the others end; None if they live.
     """
     for program in [*found.programs]:

@@ -33,11 +33,7 @@ class Anchor:
     """
 
     def __init__(self, fd: int) -> None:
-        """Take over the socket.
-
-        Args:
-            fd: Our end of the pair; closed by `close`.
-        """
+        """`fd`: our end of the pair; closed by `close`."""
         self._fd = fd
         self._stream = trio.lowlevel.FdStream(fd)
 
@@ -221,8 +217,6 @@ async def _pass_on(container: GetsSignals, number: signal.Signals, *, again: boo
     """Pass a signal on, and end the container if the signal is fatal, and is to do so.
 
     Args:
-        container: The container.
-        number: The signal.
         again: Whether it is not the first fatal one.
     """
     ends = number in FATAL and not (container.in_step and await container.handles(number))

@@ -47,13 +47,6 @@ class Caller:
         unread: bytes = b"",
         mounts: MountNamespace = OURS,
     ) -> None:
-        """Use a connection that somebody else closes.
-
-        Args:
-            connection: The connection.
-            unread: What was received after the request.
-            mounts: What it sees.
-        """
         self.mounts = mounts
         self.anchor_known = trio.Event()
         self.anchor = 0
@@ -156,13 +149,7 @@ class NoCaller(Caller):
     def __init__(
         self, anchor: int, lock: int | None = None, mounts: MountNamespace = OURS
     ) -> None:
-        """Know what it has left.
-
-        Args:
-            anchor: The pid in its pid file.
-            lock: The descriptor that holds the lock of that, if we have to release it.
-            mounts: What it saw.
-        """
+        """`lock`: the descriptor that holds the lock of that, if we have to release it."""
         self.mounts = mounts
         self.anchor_known = trio.Event()
         self.anchor_known.set()
@@ -221,7 +208,6 @@ async def send_progress(
     those that do not fit into the queue; one that is gone misses them all.
 
     Args:
-        journal: Where the messages come from.
         send: Sends bytes to the caller.
     """
     shown = journal.shown

@@ -40,12 +40,7 @@ class Followed:
     """
 
     def __init__(self, path: str, file: LimitedFile | None = None) -> None:
-        """Begin with an empty file.
-
-        Args:
-            path: Its path.
-            file: The file, if its size is limited.
-        """
+        """`file`: the file, if its size is limited."""
         self.path = path
         self.file = file
         self.ended = False
@@ -159,7 +154,6 @@ class CapturedOutput:
         """Prepare; nothing is captured yet.
 
         Args:
-            path: The file for the output.
             limit: How many bytes to keep.
             report: Called with a message when output is lost.
         """

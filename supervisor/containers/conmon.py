@@ -65,8 +65,6 @@ async def watch_conmon(
     before the start is never started, and podman 4.3 does not even delete it.
 
     Args:
-        environment: The environment of `create`.
-        anchor: The pid of the container's anchor, while its `create` still runs.
         lost: Called at most once; never if another engine called `create`.
     """
     pidfd = _find_conmon(environment, anchor)

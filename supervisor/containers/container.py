@@ -34,7 +34,7 @@ class Container(Lifecycle):
         return self._ledger.state(self.status)
 
     async def run(self) -> None:
-        """See `Lifecycle`; all of it sees the mounts of its caller."""
+        """Run all of it with the mounts of its caller."""
         mounts = self._caller.mounts
         with mounts.seen():
             await super().run()
@@ -142,7 +142,6 @@ class Container(Lifecycle):
         """End the container if necessary, and wait until it is cleaned up; then call `remove`.
 
         Args:
-            deleter: Who wants that, if it is known.
             own: Whether that is its own `run`.
 
         Raises:
@@ -166,7 +165,6 @@ class Container(Lifecycle):
         """Remove the record of a container that is cleaned up.
 
         Args:
-            socket: The supervisor's name.
             undo: Called before, if something may be left outside of the record.
 
         Raises:

@@ -62,11 +62,6 @@ class Leaving:
     """Which containers a successor can take over, while we still serve them."""
 
     def __init__(self, known: Mapping[str, Container]) -> None:
-        """Begin.
-
-        Args:
-            known: The containers, by id.
-        """
         self._known = known
 
     def staying(self, *, with_programs: bool = True) -> dict[str, str]:
@@ -108,12 +103,6 @@ class Arrivals:
     """The containers that are about to be adopted: who needs one waits for it."""
 
     def __init__(self, root: str, known: Mapping[str, Container]) -> None:
-        """Prepare.
-
-        Args:
-            root: The directory of the records.
-            known: The containers of this supervisor, by id.
-        """
         self._root = root
         self._known = known
 
@@ -121,7 +110,6 @@ class Arrivals:
         """Wait for a container that is about to be adopted; return at once for others.
 
         Args:
-            container: Its id.
             patience: Seconds to wait until it can be worked with, once it is ours.
         """
         directory = os.path.join(self._root, container)
@@ -148,14 +136,7 @@ class Arrivals:
 
 
 def on_their_way(root: str, config: Config, here: In[str], arriving: In[str]) -> list[str]:
-    """Return the containers of a config.json's pod whose supervisor has died and that live.
-
-    Args:
-        root: The directory of the records.
-        config: The config.json.
-        here: Those that are not: they are ours.
-        arriving: Those that are being adopted.
-    """
+    """Return the containers of a config.json's pod whose supervisor has died and that live."""
     pod = named_pod(config.annotations)
     anchors = {anchor for _, anchor in named_anchors(config)}
     found = []
@@ -189,15 +170,7 @@ class Containers:
         nursery: trio.Nursery,
         changed: Callable[[], None],
     ) -> None:
-        """Begin without any.
-
-        Args:
-            root: The directory of the records.
-            name: The supervisor's socket in it.
-            plugins: Engines and stagers.
-            nursery: Runs the containers and the jobs of pods.
-            changed: Called when a container is cleaned up.
-        """
+        """`changed`: called when a container is cleaned up."""
         self._root, self._name = root, name
         self._nursery = nursery
         self._changed = changed
@@ -324,7 +297,6 @@ class Containers:
         return [(engine, job) for engine in engines for job in engine.waiting_jobs()]
 
     def _keep(self, task: Callable[[], Awaitable[None]]) -> None:
-        """See `supervisor.contracts.kept.Keep`."""
 
         async def keep() -> None:
             try:
@@ -383,9 +355,7 @@ class Containers:
         """Create a container, and start its task.
 
         Args:
-            create_request: The request.
             fds: Standard input, output and error, and the anchor's socket; the list gets empty.
-            caller: The `create` that waits.
 
         Raises:
             SupervisorLost: The supervisor is stopping.
@@ -439,9 +409,6 @@ class Containers:
 
     async def adopt(self, line: KeeperLine) -> None:
         """Adopt what a dead supervisor has left.
-
-        Args:
-            line: That to its keeper.
 
         Raises:
             StateError: It was a newer scrun's.
@@ -497,9 +464,7 @@ class Containers:
         """End a container, and remove all that is left of it.
 
         Args:
-            container: Its id.
             force: Whether there need not be one.
-            deleter: Who wants that, if it is known.
             own: Whether that is the container's own `run`.
 
         Raises:

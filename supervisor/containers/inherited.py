@@ -60,12 +60,6 @@ class InheritedContainer(Container):
         """Go on where the other was; nothing runs yet.
 
         Args:
-            create_request: The request.
-            bundle: The submitted bundle, as it was.
-            engine: Where it runs.
-            stagers: Clean up what was staged.
-            ledger: Its record.
-            pods: The jobs of others.
             found: What the other has left; its descriptors are owned from now on.
             left: What it has left for programs of `exec`, and what keeps that; likewise.
         """
@@ -101,11 +95,7 @@ class InheritedContainer(Container):
             self._capture(captured)
 
     def is_kept(self, name: str) -> None:
-        """Note that it is ours: its deposit has begun. The others of its job wait for it.
-
-        Args:
-            name: The name of this supervisor's socket.
-        """
+        """Note that it is ours: its deposit has begun. The others of its job wait for it."""
         with suppress(OSError):  # a full disk ends no container
             link(self._directory, name)  # first: who reads that we live connects to us
         self._ledger.note(supervisor=myself())
@@ -121,7 +111,6 @@ class InheritedContainer(Container):
         return [self.id, *(found.container for found, _ in self._left)] * self._found.is_made
 
     async def run(self) -> None:
-        """See `Lifecycle`."""
         own_threads()
         try:
             # if we died before that, the next one would begin with what we have begun with
@@ -160,7 +149,6 @@ class UnfinishedContainer(InheritedContainer):
         found: Inheritance,
         left: Sequence[tuple[Inheritance, Deposit]],
     ) -> None:
-        """See `InheritedContainer`."""
         super().__init__(create_request, bundle, engine, stagers, ledger, pods, found, left)
         if self.phase is Phase.STARTING:  # nothing had been started
             self.phase = Phase.WAITING
@@ -181,7 +169,7 @@ class UnfinishedContainer(InheritedContainer):
             await self._creation.wait_for_start()
 
     async def _read_bundle(self) -> Bundle:
-        """See `Lifecycle`; the other has read and checked it."""
+        """The other supervisor has read and checked it."""
         self._take_captured_over()
         return self._submitted
 
@@ -226,17 +214,15 @@ class AdoptedContainer(InheritedContainer):
     """
 
     async def _forward_signals(self) -> None:
-        """See `Lifecycle`; some may have come while there was nobody, and none gets lost."""
+        """Signals may have arrived while nobody served the container; none gets lost."""
         await self.there.wait()
         await super()._forward_signals()
 
     async def kill(self, number: int) -> None:
-        """See `Phases`."""
         await self.there.wait()
         await super().kill(number)
 
     async def start(self, *, again: bool = False) -> Callable[[], None]:
-        """See `Container`."""
         await self.there.wait()
         return await super().start(again=again)
 

@@ -46,7 +46,6 @@ class Keeping:
         stdio: Stdio,
         caller: Caller,
     ) -> None:
-        """See `Phases`; nothing is kept yet."""
         self._deposit = ledger.deposit
         self._create_request = create_request
         self._ledger = ledger
@@ -58,10 +57,6 @@ class Keeping:
         """Keep what it needs while it waits for its job, and is staged: it is about to be created.
 
         Does nothing for one that has no queue to wait in, or that is kept already.
-
-        Args:
-            bundle: The submitted bundle.
-            program: What is known of its program.
         """
         deposit = self._deposit
         if deposit.job is not None and not (deposit.is_kept or deposit.why_not):
@@ -77,8 +72,6 @@ class Keeping:
 
         Args:
             phase: Its phase; one that is still being created will be created.
-            bundle: The submitted bundle.
-            staged: What was staged for it.
             has_anchor: Whether its engine watches its anchor, not its first process.
         """
         deposit = self._deposit

@@ -73,9 +73,6 @@ class Ledger:
         """Take over a record that is on disk already.
 
         Args:
-            directory: Its directory.
-            record: The record.
-            journal: For write errors, and for what the job waits for.
             lock: The descriptor that holds its lock; closed by `close`.
             deposit: Keeps what the container needs to outlive us; None: nothing does.
         """
@@ -105,9 +102,6 @@ class Ledger:
 
     def make_again(self, socket: str) -> None:
         """Make the record again, if it was removed.
-
-        Args:
-            socket: The name of the supervisor that serves the container.
 
         Raises:
             ContainerExists: Another container has the id.
@@ -140,10 +134,6 @@ class Ledger:
 
     def job_granted(self, job: Job, directory: str) -> str:
         """Note where the container will run, and what launches it.
-
-        Args:
-            job: Its job.
-            directory: Where its bundle will be staged.
 
         Returns:
             The nodes, as a Slurm node list.

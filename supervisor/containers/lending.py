@@ -44,7 +44,6 @@ class Lending:
     """The jobs that others have."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._lent = 0
 
     @property
@@ -56,11 +55,6 @@ class Lending:
         self, lenders: Sequence[Borrow], loan_request: bytes, connection: trio.SocketStream
     ) -> None:
         """Lend a job, until the borrower gives it back.
-
-        Args:
-            lenders: `lend` of each engine.
-            loan_request: What the borrower needs.
-            connection: To the borrower.
 
         Raises:
             trio.BrokenResourceError: The borrower is gone.
@@ -113,9 +107,6 @@ async def borrow(
     """Borrow a job (see `supervisor.contracts.kept.Borrow`).
 
     Args:
-        root: The root directory, where the supervisors' sockets are.
-        name: Our own socket.
-        loan_request: What the engine needs.
         on_lost: Called when the job is taken away.
     """
     borrowed = await _found(root, name, loan_request)

@@ -83,14 +83,6 @@ class Creation:
     def __init__(
         self, container: Phases, create_request: CreateRequest, stdio: Stdio, notices: Notices
     ) -> None:
-        """Prepare.
-
-        Args:
-            container: The container.
-            create_request: Its request.
-            stdio: Its descriptors.
-            notices: Its messages while its job is pending.
-        """
         self.making = False
         self.start_requested = trio.Event()
         self._container = container
@@ -173,14 +165,9 @@ class Lifecycle(Phases):
         """Prepare; nothing runs yet.
 
         Args:
-            create_request: The request.
-            engine: Where it will run.
-            stagers: Choose who stages it.
             ledger: Its record; the ledger's journal is owned from now on.
             anchor: The anchor; owned from now on.
             stdio: The container's descriptors; owned from now on.
-            pods: The jobs that it may share.
-            caller: Its `create`, as long as that waits.
         """
         super().__init__(create_request, ledger, anchor, stdio, caller)
         self._engine = engine
@@ -399,12 +386,7 @@ class Lifecycle(Phases):
             await self.tell_missed(self._stdio, missed)
 
     async def tell_missed(self, stdio: Stdio, missed: Sequence[str]) -> None:
-        """Say on standard error which options have no effect.
-
-        Args:
-            stdio: Of the container, or of a program in it.
-            missed: The options.
-        """
+        """Say on standard error which options have no effect."""
         where = "" if self._engine.name == "local" else " in a job"
         stdio.say(f"no effect{where}: {', '.join(missed)}")
         await stdio.said()
@@ -559,7 +541,7 @@ class Lifecycle(Phases):
         self.end(self._ending)
 
     def become(self, phase: Phase, annotations: Mapping[str, str] | None = None) -> bool:
-        """See `Phases`; when a lost one has ended by itself, its job is of no more use."""
+        """When a lost one has ended by itself, its job is of no more use."""
         if phase is Phase.STOPPING and self._is_lost:
             self._scope.cancel()
         return super().become(phase, annotations)

@@ -66,8 +66,6 @@ class LiveSession:
         """Prepare; nothing runs yet.
 
         Args:
-            pid: Its anchor's.
-            journal: The container's.
             anchor: Owned from now on.
             stdio: Owned from now on.
             deposit: Keeps what it needs to outlive us; owned from now on.
@@ -207,12 +205,6 @@ class Execs:
     """
 
     def __init__(self, tasks: Tasks, deposit: Deposit) -> None:
-        """Begin without any.
-
-        Args:
-            tasks: Those beside the container.
-            deposit: The container's.
-        """
         self.when_ended: Callable[[], None] = _nothing
         self._tasks = tasks
         self._deposit = deposit
@@ -272,7 +264,6 @@ class InheritedSession(LiveSession):
 
         Args:
             found: What the other has left; its descriptors are owned from now on.
-            journal: The container's.
             deposit: Keeps it further; owned from now on.
         """
         anchor, stdio = Anchor(found.take(ANCHOR)), Stdio([-1, -1, -1], terminal=False)

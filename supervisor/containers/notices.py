@@ -16,11 +16,7 @@ class Notices:
     """The notices of one container."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        """Begin silently.
-
-        Args:
-            say: Writes a line to the container's standard error without waiting.
-        """
+        """`say`: writes a line to the container's standard error without waiting."""
         self._say = say
         self._open = False
         self._wrote = False
@@ -59,7 +55,6 @@ class Notices:
         """Go on where another supervisor has died; what was written is not written again.
 
         Args:
-            news: What the job has waited for, as far as was known.
             started: Whether the container counts as running.
             granted: Whether it was written that the job was allocated nodes.
         """

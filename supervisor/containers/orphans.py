@@ -34,13 +34,6 @@ async def delete(
 ) -> bool:
     """Release the job of a container that nobody serves; remove its staged bundle and record.
 
-    Args:
-        directory: The record.
-        engines: Release the job.
-        stagers: Clean up what was staged.
-        socket: The name of this supervisor.
-        deleter: Who deletes it, if that is known.
-
     Returns:
         Whether there was such a record.
 
@@ -77,11 +70,7 @@ async def undo(
     Each release is recorded at once: if we are killed, the next supervisor does only the rest.
 
     Args:
-        directory: The record.
-        engines: Release the job.
-        stagers: Clean up what was staged.
         deleting: Whether the container is deleted: then release what waits for that, too.
-        deleter: Who deletes it, if that is known.
 
     Returns:
         The updated record.
@@ -116,12 +105,6 @@ async def release(directory: str, engines: Engines, stagers: Stagers, socket: st
     """Release what is left of a container; the caller holds its lock.
 
     Its record is kept, unless its `run` would have deleted it, and ended with it.
-
-    Args:
-        directory: The record.
-        engines: Release the job.
-        stagers: Clean up what was staged.
-        socket: The name of this supervisor.
 
     Raises:
         ScrunError: Something may still exist.
@@ -169,8 +152,6 @@ def lives(root: str, job_id: str, *, until_given_back: bool = False) -> bool:
     being cleaned up is stopped.
 
     Args:
-        root: The directory of the records.
-        job_id: The job's number.
         until_given_back: Whether it counts as well when somebody is giving the job back: who
             cancels it then can make salloc hang (docs/decisions/salloc-and-signals.md).
     """

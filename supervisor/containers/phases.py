@@ -94,11 +94,9 @@ class Phases:
         """Begin with the first phase.
 
         Args:
-            create_request: The request.
             ledger: Its record; the ledger's journal is owned from now on.
             anchor: The anchor; owned from now on.
             stdio: The container's descriptors; owned from now on.
-            caller: Its `create`, as long as that waits.
         """
         self.id = create_request.id
         self._deposit = ledger.deposit

@@ -70,7 +70,6 @@ class SharedJob:
     """
 
     def __init__(self, first: JobRequest, hold: Hold, deposit: Deposit) -> None:
-        """Prepare; the first member has yet to enter."""
         self.first = first
         self.hold = hold
         self.deposit = deposit
@@ -93,8 +92,6 @@ class SharedJob:
 
         Args:
             lost: Called when the job is taken away.
-            keep: See `JobRequest`.
-            borrow: Likewise.
         """
         return msgspec.structs.replace(
             self.first,
@@ -228,12 +225,6 @@ class Pods:
     ) -> AsyncIterator[Job]:
         """Get the job of a container's pod; the last member to leave releases it.
 
-        Args:
-            engine: Where the container will run.
-            request: The container's request.
-            config: Its config.json.
-            anchor: The pid of its anchor.
-
         Raises:
             AllocationRefused: With the engine's reason.
             SettingsError: Its requests cannot be fulfilled.
@@ -269,14 +260,7 @@ class Pods:
     async def adopted(
         self, engine: Adopts, request: JobRequest, found: Inheritance, anchor: int
     ) -> AsyncIterator[AdoptedJob]:
-        """Take over the job of a container that another supervisor has made, which has died.
-
-        Args:
-            engine: Where the container runs.
-            request: The container's request.
-            found: What the other has left for it.
-            anchor: The pid of its anchor.
-        """
+        """Take over the job of a container that another supervisor has made, which has died."""
         if (left := found.job) is None:
             async with engine.adopted(request, found) as job:
                 yield job
@@ -297,13 +281,6 @@ class Pods:
         """Take over the job of a container that another supervisor had yet to make.
 
         The job may still be pending.
-
-        Args:
-            engine: Where the container will run.
-            request: The container's request.
-            config: Its config.json.
-            found: What the other has left for it.
-            anchor: The pid of its anchor.
 
         Raises:
             AllocationRefused: With the engine's reason.
@@ -364,10 +341,6 @@ class Pods:
         """Be a member of a pod.
 
         Args:
-            pod: The pod.
-            shared: Its job.
-            request: The member's request.
-            anchor: The pid of its anchor.
             another: Returns the job as one has it who is not the first.
         """
         shared.enter(request)

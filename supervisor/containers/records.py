@@ -57,13 +57,6 @@ async def make_again(
 ) -> int:
     """Make a record as `make_record`, if need be in the place of one whose container is gone.
 
-    Args:
-        directory: Where.
-        socket: The name of this supervisor.
-        record: The record.
-        environment: The caller's.
-        delete: Deletes the container that has the id.
-
     Returns:
         The descriptor that holds its lock.
 
@@ -113,7 +106,6 @@ def remove_record(directory: str, socket: str) -> None:
     Mounts in it are left alone: a script may have mounted an image there.
 
     Args:
-        directory: The record.
         socket: The name of this supervisor, which removes leftovers of this when it ends.
 
     Raises:
@@ -158,10 +150,6 @@ def remove_of_the_dead(root: str, socket: str) -> None:
 
     If each container or pod has its own supervisor, no other one with that name may ever start. So
     each one that ends checks some others.
-
-    Args:
-        root: The root directory.
-        socket: The name of this supervisor.
     """
     try:
         entries = os.listdir(root)

@@ -21,12 +21,7 @@ _FAST = 1  # four fifths of what the best level saves, in a third of the time
 
 @contextmanager
 def remembered(create_request: CreateRequest, bundle: Bundle) -> Iterator[int]:
-    """Yield a descriptor of a file in memory with all of it.
-
-    Args:
-        create_request: The request.
-        bundle: The submitted bundle.
-    """
+    """Yield a descriptor of a file in memory with all of it."""
     known = known_of(create_request, bundle)
     memory = os.memfd_create("scrun-request", os.MFD_CLOEXEC)
     try:
@@ -49,9 +44,6 @@ def known_of(create_request: CreateRequest, bundle: Bundle) -> dict[str, Any]:
 
 def recalled(memory: int) -> tuple[CreateRequest, Bundle]:
     """Return the request and the bundle.
-
-    Args:
-        memory: What `remembered` has yielded.
 
     Raises:
         ValueError: It is something else.

@@ -39,13 +39,7 @@ class ShownFiles:
     """
 
     def __init__(self, beside: Tasks, journal: Journal, alive: Callable[[], bool]) -> None:
-        """Begin with none.
-
-        Args:
-            beside: Tasks that end with the container.
-            journal: Where messages go.
-            alive: Tells whether its anchor lives, so that the pid is still its own.
-        """
+        """`alive`: tells whether its anchor lives, so that the pid is still its own."""
         self.shown = trio.Event()
         self.shown.set()
         self._beside = beside
@@ -57,10 +51,6 @@ class ShownFiles:
 
         No engine enters the namespaces of an anchor that has a user namespace of its own or shares
         ours: the container's user has no right to.
-
-        Args:
-            anchor: The pid of its anchor.
-            view: What to show.
         """
         self.shown = trio.Event()
         if not self._beside.begin(partial(self._show, anchor, view, self.shown)):

@@ -24,13 +24,7 @@ class Stdio:
     """
 
     def __init__(self, fds: list[int], *, terminal: bool, preserved: Sequence[int] = ()) -> None:
-        """Take over descriptors.
-
-        Args:
-            fds: Standard input, output and error.
-            terminal: Whether they are a terminal.
-            preserved: Those of `--preserve-fds`.
-        """
+        """`terminal`: whether they are a terminal."""
         self._fds = fds
         self._preserved = tuple(map(_beyond_shells, preserved))
         self._line_end = "\r\n" if terminal else "\n"

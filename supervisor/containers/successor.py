@@ -54,15 +54,7 @@ class Successor:
         stagers: Stagers,
         changed: Callable[[], None],
     ) -> None:
-        """Prepare.
-
-        Args:
-            root: The directory of the records.
-            name: The socket's name of this supervisor.
-            engines: Release jobs.
-            stagers: Clean up what was staged.
-            changed: Called when all work is done.
-        """
+        """`changed`: called when all work is done."""
         self._root = root
         self._name = name
         self._engines = engines

@@ -55,14 +55,6 @@ def leave(
 ) -> None:
     """Write a template. Blocks.
 
-    Args:
-        create_request: The container's request, which has the key.
-        bundle: The submitted bundle.
-        staged: What was staged.
-        deposit: What is kept of it.
-        record: Its record.
-        directory: The directory of that.
-
     Raises:
         NotPossible: There can be none.
         OSError: It cannot be written.

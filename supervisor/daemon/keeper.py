@@ -61,9 +61,6 @@ class Keeper:
         """Prepare.
 
         Args:
-            root: The directory of the records.
-            name: The name of the supervisor.
-            deposits: What it holds.
             patience: For how many seconds it calls a successor.
             changed: Called when it has all of that.
             lingers: Whether the supervisor stays when it has nothing to do.

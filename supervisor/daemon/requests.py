@@ -81,18 +81,7 @@ class ClientRequest:
         unread: bytes = b"",
         serve: Callable[[trio.socket.SocketType], None] = lambda _: None,
     ) -> None:
-        """Prepare to handle a request.
-
-        Args:
-            containers: Those of the supervisor.
-            retirement: The supervisor's.
-            succession: Likewise.
-            connection: The caller's connection.
-            fields: The request.
-            fds: The descriptors beside it; those taken over are removed from the list.
-            unread: What was received after it.
-            serve: Answers the request on another connection.
-        """
+        """`fds`: the descriptors beside it; those taken over are removed from the list."""
         self._containers = containers
         self._serve_also = serve
         self._retirement = retirement

@@ -50,7 +50,7 @@ class Retires(Protocol):
 
 
 class Retirement:
-    """See the module.
+    """Gives them to the successor that asks.
 
     Attributes:
         lasting: How many requests may be cut off: successors that wait, and readers of a log.
@@ -58,12 +58,6 @@ class Retirement:
     """
 
     def __init__(self, containers: Containers, server: Retires) -> None:
-        """Prepare.
-
-        Args:
-            containers: Ours.
-            server: Ours.
-        """
         self.lasting = 0
         self.going_on = trio.Event()
         self.going_on.set()

@@ -141,9 +141,6 @@ class Server:
         """Prepare to serve.
 
         Args:
-            root: The directory of the records.
-            name: The socket's name in it.
-            listener: The socket, listening.
             idle_timeout: Seconds without a container after which the supervisor ends.
             stop_timeout: Seconds that `stop` may take.
             restore_timeout: Seconds that our containers wait for a successor if we are killed.
@@ -241,11 +238,9 @@ class Server:
 
     @property
     def requests(self) -> int:
-        """See `Retires`."""
         return self._busy
 
     async def changed(self) -> None:
-        """See `Retires`."""
         await self._changed.wait()
 
     def step_aside(self) -> None:
@@ -264,7 +259,6 @@ class Server:
         os.unlink(before)
 
     def leave(self) -> NoReturn:
-        """See `Retires`."""
         end_children()
         finish(_LAST_WORDS)
         self._unlink()
@@ -486,8 +480,6 @@ def serve(root: str, name: str, starter: Starter, idle: float | None = None) -> 
     """Serve the socket ROOT/NAME until it is no longer needed.
 
     Args:
-        root: The directory of the records.
-        name: The socket's name in it.
         starter: Is told `ready` once callers can connect.
         idle: Seconds to stay without a container; None: the settings decide.
 

@@ -23,7 +23,7 @@ from scrun.supervisor.log.supervisor_log import log
 
 
 class Succession:
-    """See the module."""
+    """Takes over, in the background, from each of them."""
 
     def __init__(
         self,
@@ -32,14 +32,6 @@ class Succession:
         adopt: Callable[[KeeperLine], Awaitable[None]],
         nursery: trio.Nursery,
     ) -> None:
-        """Prepare.
-
-        Args:
-            root: The directory of the records.
-            name: The name of this supervisor.
-            adopt: Adopts what another one has left.
-            nursery: Where we wait for the others.
-        """
         self._root = root
         self._name = name
         self._adopt = adopt
@@ -100,12 +92,7 @@ class Succession:
 
 
 def predecessors(root: str, name: str) -> list[str]:
-    """Return the names of the supervisors from which this one takes over.
-
-    Args:
-        root: The directory of the records.
-        name: The name of this supervisor.
-    """
+    """Return the names of the supervisors from which this one takes over."""
     base, version, _ = parts(name)
     found = []
     for other in os.listdir(root):

@@ -35,7 +35,6 @@ class Watchdog(trio.abc.Instrument):
     """
 
     def __init__(self, path: str) -> None:
-        """Begin to watch, and to append to a file."""
         self._path = path
         self._ident = threading.get_ident()
         self._task = f"/proc/self/task/{threading.get_native_id()}"

@@ -55,9 +55,6 @@ class DeferredContainer:
         """Take its descriptors over.
 
         Args:
-            found: What the other has left for it.
-            deposit: Keeps it further.
-            run: Runs it to its end.
             go_on: Goes on with it, if the other has begun to run it.
             start: Starts what the other has created, if that was not the same.
         """
@@ -79,7 +76,6 @@ class DeferredContainer:
 
     @asynccontextmanager
     async def resumed(self) -> AsyncIterator[WatchedAgain]:
-        """See `supervisor.contracts.adoption.AdoptedJob`."""
         first = WatchedAgain(self._begin, lambda _: self._ended())
         try:
             async with unwrapped() as nursery:

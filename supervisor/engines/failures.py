@@ -47,9 +47,6 @@ def read_log(content: bytes) -> tuple[str, bytes]:
 def program_failure(text: str) -> int | None:
     """Recognize a runtime's message that the program cannot be run, or not where it should.
 
-    Args:
-        text: The message of crun or runc.
-
     Returns:
         The exit status that shells use (POSIX 2.8.2): 127 not found, 126 not executable; None for
         any other message.
@@ -100,8 +97,6 @@ def not_started(reason: str, *, what: str = "container", shown: bool = False) ->
     """Return the ending of a container or a program that the runtime could not start.
 
     Args:
-        reason: The runtime's error message.
-        what: What could not be started.
         shown: Whether its standard error has that message.
     """
     text = shortened(f"the {what} could not be started: {reason}")

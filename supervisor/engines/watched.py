@@ -22,12 +22,6 @@ class WatchedProcess:
         begin: Callable[[], Awaitable[None]],
         how_it_ends: Callable[["WatchedProcess"], Awaitable[Ending]],
     ) -> None:
-        """Describe one that is created; `watch` learns how it ends.
-
-        Args:
-            begin: Starts the program.
-            how_it_ends: Waits for its end.
-        """
         self.begun = trio.Event()
         self._begin = begin
         self._how_it_ends = how_it_ends

@@ -43,8 +43,6 @@ async def processes(job: Job, anchor: int, form: str, words: Sequence[str]) -> b
     """List the processes of a container.
 
     Args:
-        job: The container's.
-        anchor: The pid of its anchor.
         form: "json" for a list of pids on this host: only the anchor's if the container runs
             elsewhere. Otherwise the output of ps(1) on the nodes.
         words: Options of ps; `-ef` without any, as in runc.
@@ -118,11 +116,6 @@ def rows_of(table: str, pids: frozenset[int]) -> list[str]:
 
 async def statistics(job: Job, container: str, resources: Mapping[str, Any]) -> bytes:
     """Return a container's resource usage in the format of `runc events --stats`.
-
-    Args:
-        job: The container's.
-        container: Its id.
-        resources: linux.resources of its config.json, for the memory limit.
 
     Raises:
         EngineError: The nodes cannot be asked.

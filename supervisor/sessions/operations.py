@@ -1,4 +1,4 @@
-"""Operations on a running container besides signals: exec, pause, resume."""
+"""Operations on a running container besides signals: exec and shell, pause, resume."""
 
 import os
 from collections.abc import Mapping
@@ -40,8 +40,6 @@ async def execute(container: Container, call: CommandLine, anchor: Anchor, stdio
     """Run one more program in a container; returns as soon as it runs.
 
     Args:
-        container: The container.
-        call: The command line of `exec`.
         anchor: Gets the program's status; taken over.
         stdio: The program's descriptors; taken over.
 
@@ -113,9 +111,6 @@ def prepare(call: CommandLine, bundle: Bundle, staged: Staged, terminal: int | N
     """Read and check the request. Reads the user's files, which may hang.
 
     Args:
-        call: The `exec` or `shell`.
-        bundle: The container's bundle, as it was submitted.
-        staged: The staged bundle.
         terminal: A descriptor of the program's terminal, if it gets one.
 
     Raises:

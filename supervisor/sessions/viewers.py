@@ -36,8 +36,6 @@ async def follow(followed: Followed, send: Send, begin: int | None = None) -> No
     """Send a file and all that is added to it, until its end.
 
     Args:
-        followed: The file.
-        send: Sends.
         begin: The position of the first byte; None for all of it, without frames.
     """
     if begin is None:
@@ -76,8 +74,6 @@ async def attach(
     """Connect a terminal to a container, until the container ends or the peer goes away.
 
     Args:
-        container: The container.
-        connection: To the peer.
         begin: The position of the first byte of output; None for what comes from now on.
         typed: The peer's pipe with what is typed there; None if that comes in frames.
         resumes: Whether the peer can go on with a successor of ours.

@@ -107,11 +107,6 @@ class Commands(Protocol):
     ) -> RuntimeContainer:
         """Write the files that the runtime needs besides the staged bundle. Blocks.
 
-        Args:
-            container: The container.
-            step: What it will run.
-            variables: The job's environment variables.
-
         Returns:
             The container, with its bundle. `delete` removes these files.
 
@@ -137,7 +132,6 @@ class Commands(Protocol):
         """Run the program that the file `PROCESS_FILE` describes: a shell command.
 
         Args:
-            container: The container.
             preserved: The descriptors that it gets from 3 on, if the job hands such ones on.
 
         Raises:
@@ -172,7 +166,6 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
         return self.runtime.maps_root
 
     def child_env(self, child_env: ChildEnv) -> ChildEnv:
-        """See `Commands`."""
         return child_env
 
     def prepare(
@@ -213,7 +206,6 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
         """Return the command that creates a container without starting its program.
 
         Args:
-            container: The container.
             log: The runtime's error log, as JSON; errors go to standard error as well.
             pid_file: Where it writes the first process's pid.
             console: The socket that receives the terminal, if there is one.
@@ -237,34 +229,29 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
         return self._words(container, "start", "--", container.name)
 
     def kill(self, container: RuntimeContainer, number: int) -> list[str]:
-        """See `Commands`."""
         return runtimes.kill_command(
             self.runtime, root=_root(container), id=container.name, signal=signal_name(number)
         )
 
     def delete(self, container: RuntimeContainer) -> list[str]:
-        """See `Commands`."""
         words = runtimes.delete_command(self.runtime, root=_root(container), id=container.name)
         return ["/bin/sh", "-c", shlex.join(words)]
 
     def state(self, container: RuntimeContainer) -> str:
-        """See `Commands`."""
         return self._shell(container, "state", "--", container.name)
 
     def exec(self, container: RuntimeContainer, preserved: Sequence[int] = ()) -> str:
-        """See `Commands`."""
         more = [f"--preserve-fds={len(preserved)}"] if preserved else []
         words = ("exec", *more, "--process", PROCESS_FILE, "--", container.name)
         return shlex.join([*put_in_place(preserved), *self._words(container, *words)])
 
     def pause(self, container: RuntimeContainer, *, resume: bool) -> str:
-        """See `Commands`. crun and runc need a cgroup for this."""
+        """Both crun and runc need a cgroup for this."""
         if not self.cgroups:
             return ""
         return self._shell(container, "resume" if resume else "pause", "--", container.name)
 
     def update(self, container: RuntimeContainer) -> str:
-        """See `Commands`."""
         if not self.cgroups:
             return ""
         return self._shell(container, "update", "--resources", "-", "--", container.name)

@@ -55,13 +55,6 @@ class LocalEngine:
     name = "local"
 
     def __init__(self, root: str, settings: Local, runtime: RuntimeSettings) -> None:
-        """Create the engine; the first container makes it look for a runtime.
-
-        Args:
-            root: The root directory of the records.
-            settings: The section [local] of the settings.
-            runtime: The section [runtime].
-        """
         self._root = root
         self._settings = settings
         self._runtime = runtime
@@ -206,7 +199,6 @@ class LocalEngine:
     async def release_for(
         self, job_id: str, child_env: ChildEnv, record: str, deleter: Deleter
     ) -> None:
-        """See `supervisor.contracts.engine.ReleasesFor`."""
         commands, container = await in_thread(made_by, record), RuntimeContainer(record, job_id)
         if commands is None:
             await self.release(job_id, child_env, record)

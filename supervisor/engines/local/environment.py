@@ -19,7 +19,6 @@ async def changed_environment(
     The bundle may be the work of a site's script, or even the submitted one.
 
     Args:
-        bundle: The bundle.
         variables: The new values; None removes a variable. Without any, nothing is touched.
     """
     if not variables:

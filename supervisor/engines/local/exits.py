@@ -29,7 +29,6 @@ class ForeignChild:
         """Open a pidfd for it.
 
         Args:
-            pid: Its process id.
             pidfd: Its pidfd, if there is one; owned from now on.
 
         Raises:
@@ -80,7 +79,6 @@ class ToldChild(ForeignChild):
         """Know where its status will be.
 
         Args:
-            pid: Its process id.
             pidfd: Its pidfd; owned from now on.
             told: The pipe; its owner closes it.
         """

@@ -29,7 +29,6 @@ def held_command(script: str, status: int) -> list[str]:
     """Return the shell's command.
 
     Args:
-        script: Calls the runtime; for `sh -c`.
         status: The file for its status, which the shell inherits.
     """
     shell = _SHELL.format(error=8 if status == 9 else 9)
@@ -37,15 +36,10 @@ def held_command(script: str, status: int) -> list[str]:
 
 
 class HeldExec:
-    """See the module."""
+    """An `exec` below such a shell."""
 
     def __init__(self, shell: Child, status: int) -> None:
-        """Use it.
-
-        Args:
-            shell: The shell; perhaps another supervisor's child.
-            status: The file for the status.
-        """
+        """`shell`: the shell; perhaps another supervisor's child."""
         self._shell = shell
         self._status = status
 

@@ -46,14 +46,9 @@ class LocalJob:
         request: JobRequest,
         tell: Callable[[RuntimeContainer | None], Awaitable[None]],
     ) -> None:
-        """Create a job; nothing runs yet.
+        """`tell`: called when more is known of a container that is a mere process.
 
-        Args:
-            commands: The commands of the runtime.
-            container: The container.
-            request: The request for the job.
-            tell: Called when more is known of a container that is a mere process; with None when
-                the job's keepalive has nothing left to remove.
+        It gets None when the job's keepalive has nothing left to remove.
         """
         self._commands = commands
         self._container = container

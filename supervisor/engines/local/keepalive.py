@@ -59,13 +59,7 @@ class Keepalive:
 async def kept_alive(
     command: str, child_env: ChildEnv, request: JobRequest
 ) -> AsyncIterator[Keepalive]:
-    """Begin a keepalive, and keep it for a successor; it has ended when the block is left.
-
-    Args:
-        command: Removes the container, for a shell.
-        child_env: For that.
-        request: The request for the job.
-    """
+    """Begin a keepalive, and keep it for a successor; it has ended when the block is left."""
     deposit = request.deposit
     ours, theirs = socket.socketpair()
     with theirs, trio.socket.from_stdlib_socket(ours) as line:
@@ -91,12 +85,7 @@ async def kept_alive(
 
 @asynccontextmanager
 async def taken_over(found: Inheritance, request: JobRequest) -> AsyncIterator[Keepalive]:
-    """Have the keepalive that another supervisor has begun, which has died.
-
-    Args:
-        found: What that has left.
-        request: The request for the job.
-    """
+    """Have the keepalive that another supervisor has begun, which has died."""
     ours = socket.socket(fileno=found.take(f"{JOB}line"))
     pid, pidfd = found.facts["keepalive"], found.take(f"{JOB}keepalive")
     with trio.socket.from_stdlib_socket(ours) as line:

@@ -16,7 +16,6 @@ def spared(stdio: tuple[int, int, int], record: str) -> tuple[int, int, int]:
 
     Args:
         stdio: The descriptors; they stay the caller's, and new ones stay open for others.
-        record: The record of a container.
 
     Raises:
         OSError: No descriptor is left.

@@ -23,11 +23,11 @@ class LocalConfiguration(msgspec.Struct, frozen=True):
 
 
 def configure(settings: Settings, environment: Mapping[str, str]) -> LocalConfiguration:
-    """See `supervisor.contracts.plugin.EnginePlugin`."""
+    """Return its settings, and which version of the oci.conf it will read."""
     path = settings.local.oci_conf
     return LocalConfiguration(settings.local, settings.runtime, version_of(path) if path else None)
 
 
 def engine(root: str, configuration: LocalConfiguration) -> LocalEngine:
-    """See `supervisor.contracts.plugin.EnginePlugin`."""
+    """Make the engine; nothing is asked or looked for yet."""
     return LocalEngine(root, configuration.local, configuration.runtime)

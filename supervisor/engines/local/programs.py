@@ -19,7 +19,6 @@ class OwnPrograms:
     """The programs in a container that have to end with us, noted for a successor."""
 
     def __init__(self, deposit: Deposit) -> None:
-        """Begin without any."""
         self._deposit = deposit
         self._running: dict[int, ProcessIdentity] = {}
 

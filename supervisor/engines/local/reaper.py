@@ -34,15 +34,7 @@ class Reaper:
     def __init__(
         self, stack: AsyncExitStack, step: Step, record: str, pid_file: str, child_env: ChildEnv
     ) -> None:
-        """Create it; nothing runs yet.
-
-        Args:
-            stack: The process ends when this is left.
-            step: The container.
-            record: Its record.
-            pid_file: Where the runtime writes the pid of the first process.
-            child_env: The environment of the runtime.
-        """
+        """`stack`: the process ends when this is left."""
         self.console = CONSOLE if step.terminal else None
         self.process: Child | None = None
         self.status = os.memfd_create("scrun-status", os.MFD_CLOEXEC)
@@ -109,9 +101,6 @@ class ReaperChild(ForeignChild):
         """Open a pidfd for it.
 
         Args:
-            pid: Its process id.
-            reaper: The reaper.
-            status: The file with the status.
             pidfd: Its pidfd, if there is one; owned from now on.
 
         Raises:

@@ -56,19 +56,17 @@ class RuntimeJob(LocalJob):
         request: JobRequest,
         tell: Tell,
     ) -> None:
-        """See `LocalJob`."""
         super().__init__(commands, container, request, tell)
         self._runtime_commands = commands
         self._first: ForeignChild | None = None
         self._begun = trio.Event()
 
     async def signal(self, number: int) -> None:
-        """See `LocalJob`; before the start, the signal would hit the runtime's code."""
+        """Before the start, the signal would hit the runtime's code."""
         await self._begun.wait()
         await super().signal(number)
 
     async def handles(self, number: int) -> bool:
-        """See `supervisor.contracts.engine.KnowsHandlers`."""
         await self._begun.wait()
         return self._runs and self._first is not None and handles(self._first.pid, number)
 
@@ -84,7 +82,6 @@ class RuntimeJob(LocalJob):
     async def created(
         self, step: Step, call: Call | None = None, console: str | None = None
     ) -> AsyncIterator["RuntimeProcess"]:
-        """See `supervisor.contracts.first_process.CreatesFirst`."""
         record = self._request.record
         pid_file = os.path.join(record, "runtime.pid")
         async with AsyncExitStack() as stack:
@@ -179,7 +176,6 @@ class RuntimeProcess:
     """The container's first process (see `supervisor.contracts.engine.Process`)."""
 
     def __init__(self, first: ForeignChild, job: RuntimeJob) -> None:
-        """Describe it."""
         self.pid = first.pid
         self._first = first
         self._job = job
@@ -225,21 +221,11 @@ class AdoptedRuntimeJob(RuntimeJob):
         tell: Tell,
         found: Inheritance,
     ) -> None:
-        """See `LocalJob`.
-
-        Args:
-            commands: The commands of the runtime that has made it.
-            container: The container.
-            request: The request for the job.
-            tell: See `LocalJob`.
-            found: What the other supervisor has left.
-        """
         super().__init__(commands, container, request, tell)
         self._found = found
 
     @asynccontextmanager
     async def resumed(self) -> AsyncIterator[ResumedRuntimeProcess]:
-        """See `supervisor.contracts.adoption.AdoptedJob`."""
         async with AsyncExitStack() as stack:
             stack.callback(self._begun.set)
             first = await self._first_process(stack)
@@ -255,7 +241,6 @@ class AdoptedRuntimeJob(RuntimeJob):
     async def resumed_session(
         self, found: Inheritance, deposit: Deposit, running: Callable[[], None]
     ) -> ResumedLocalSession:
-        """See `supervisor.contracts.adoption.AdoptedJob`."""
         return ResumedLocalSession(found, running)
 
     async def _first_process(self, stack: AsyncExitStack) -> ForeignChild:
@@ -276,7 +261,7 @@ class AdoptedRuntimeJob(RuntimeJob):
         return ReaperChild(pid, reaper, status, pidfd)
 
     async def begin(self) -> None:
-        """See `RuntimeJob`; the other supervisor may have begun that at its last moment."""
+        """The other supervisor may have begun that at its last moment."""
         try:
             with trio.move_on_after(_STARTS):
                 await super().begin()

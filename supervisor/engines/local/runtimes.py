@@ -235,10 +235,6 @@ def create_command(
     The container's first process inherits the command's standard streams, and outlives it.
 
     Args:
-        runtime: The runtime.
-        root: The runtime's state directory.
-        bundle: The bundle.
-        id: The container.
         log: The file for errors, which go to standard error as well.
         pid_file: Where it writes the first process's pid.
         console: The socket that receives the terminal, if there is one.

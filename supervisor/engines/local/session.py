@@ -49,12 +49,7 @@ class LocalSession:
         """Create it; nothing runs yet.
 
         Args:
-            command: The runtime's `exec`.
             state: The runtime's command that prints the container's state, or "".
-            child_env: The environment of the command.
-            program: What to run.
-            programs: The others beside it.
-            record: The container's record.
 
         Raises:
             BundleError: The program's description is too long.
@@ -153,7 +148,6 @@ class LocalSession:
             self._runtime.signal(number)
 
     async def handles(self, number: int) -> bool:
-        """See `supervisor.contracts.engine.KnowsHandlers`."""
         if self._held is not None:
             return self._held.handles(number)
         runtime = self._runtime
@@ -178,12 +172,7 @@ class ResumedLocalSession:
     """A program that another supervisor has had run, which has died."""
 
     def __init__(self, found: Inheritance, running: Callable[[], None]) -> None:
-        """Take it over.
-
-        Args:
-            found: What the other has left for it.
-            running: Called when it can get signals.
-        """
+        """`running`: called when it can get signals."""
         self._found = found
         self._running = running
         self._held: HeldExec | None = None
@@ -202,16 +191,13 @@ class ResumedLocalSession:
             os.close(status)
 
     async def signal(self, number: int) -> None:
-        """See `LocalSession`."""
         if self._held is not None:
             await self._held.signal(number)
 
     async def handles(self, number: int) -> bool:
-        """See `LocalSession`."""
         return self._held is not None and self._held.handles(number)
 
     def resized(self) -> None:
-        """See `LocalSession`."""
         if self._held is not None:
             self._held.try_signal(signal.SIGWINCH)
 
@@ -220,7 +206,6 @@ def kill_started(runtime: Child, *, and_end_it: bool = False) -> None:
     """Kill the children of a runtime in the foreground.
 
     Args:
-        runtime: The runtime.
         and_end_it: Also end the runtime, so that it starts nothing else.
     """
     if runtime.ended:

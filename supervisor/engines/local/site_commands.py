@@ -69,7 +69,6 @@ class OciConfCommands(msgspec.Struct, frozen=True):
     def prepare(
         self, container: RuntimeContainer, step: Step, variables: dict[str, str]
     ) -> RuntimeContainer:
-        """See `Commands`."""
         task = self._task(container)
         bundle, rootfs = write_task(self.conf, task, step, variables)
         return msgspec.structs.replace(
@@ -89,7 +88,6 @@ class OciConfCommands(msgspec.Struct, frozen=True):
         """Return the command that runs a container in the foreground and exits with its status.
 
         Args:
-            container: The container.
             log: The file for errors, as JSON.
         """
         if (run := self._of(container).run()) is not None:
@@ -100,7 +98,6 @@ class OciConfCommands(msgspec.Struct, frozen=True):
         """Return the command that creates a container, and goes on as `run` when it is told to.
 
         Args:
-            container: The container.
             log: The file for errors, as JSON.
             line: The descriptor of the socket (see `supervisor.reapers.site_commands`); -1: it is
                 to start without a word.
@@ -110,7 +107,6 @@ class OciConfCommands(msgspec.Struct, frozen=True):
         return [sys.executable, "-I", "-S", _REAPER, str(line), log, *words]
 
     def kill(self, container: RuntimeContainer, number: int) -> list[str]:
-        """See `Commands`."""
         return ["/bin/sh", "-c", self._of(container).kill(number)]
 
     def delete(self, container: RuntimeContainer) -> list[str]:
@@ -128,20 +124,18 @@ class OciConfCommands(msgspec.Struct, frozen=True):
         return ["/bin/sh", "-c", f"{text}; exit $s"]
 
     def state(self, container: RuntimeContainer) -> str:
-        """See `Commands`."""
         return self._of(container).state()
 
     def exec(self, container: RuntimeContainer, preserved: Sequence[int] = ()) -> str:
-        """See `Commands`; it knows no more descriptors."""
+        """The site's command gets no descriptors beyond the standard three."""
         del preserved
         return self._of(container).exec()
 
     def pause(self, container: RuntimeContainer, *, resume: bool) -> str:
-        """See `Commands`."""
         return self._of(container).pause(resume=resume)
 
     def update(self, container: RuntimeContainer) -> str:
-        """See `Commands`: oci.conf has no command for it."""
+        """Return "": oci.conf has no command for it."""
         del container
         return ""
 

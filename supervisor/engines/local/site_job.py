@@ -65,12 +65,10 @@ class SiteJob(LocalJob):
         request: JobRequest,
         tell: Callable[[RuntimeContainer | None], Awaitable[None]],
     ) -> None:
-        """See `LocalJob`."""
         super().__init__(commands, container, request, tell)
         self._site_commands = commands
 
     def keep(self, step: Step) -> None:
-        """See `supervisor.contracts.adoption.KeepsStep`."""
         deposit, commands = self._request.deposit, self._site_commands
         if not commands.is_container:
             deposit.give_up("it is a process, and no OCI container")
@@ -88,7 +86,6 @@ class SiteJob(LocalJob):
         return await self._how_it_ended(status)
 
     async def handles(self, number: int) -> bool:
-        """See `supervisor.contracts.engine.KnowsHandlers`."""
         runtime = self._runtime
         if runtime is None or runtime.ended:
             return False
@@ -162,12 +159,7 @@ class Starting:
     """The socket by which a command in the foreground is told to start its container."""
 
     def __init__(self, line: trio.socket.SocketType, log: str) -> None:
-        """Use it.
-
-        Args:
-            line: Our end; owned from now on.
-            log: The log for the reason of a failure.
-        """
+        """`line`: our end; owned from now on."""
         self.line = line
         self.begun = trio.Event()
         self._log = log
@@ -207,7 +199,7 @@ class CreatingSiteJob(SiteJob):
     _starting: Starting | None = None
 
     async def signal(self, number: int) -> None:
-        """See `LocalJob`; before the start, the signal would hit the runtime's code."""
+        """Before the start, the signal would hit the runtime's code."""
         if self._starting is not None:
             await self._starting.begun.wait()
         await super().signal(number)
@@ -220,7 +212,6 @@ class CreatingSiteJob(SiteJob):
     async def created(
         self, step: Step, call: Call | None = None, console: str | None = None
     ) -> AsyncIterator[WatchedProcess]:
-        """See `supervisor.contracts.first_process.CreatesFirst`."""
         del call, console  # of engines that become the parent: ours is the command
         if step.terminal:
             await in_thread(write_size, step.bundle, step.stdio[0])
@@ -297,21 +288,11 @@ class AdoptedSiteJob(SiteJob):
         tell: Tell,
         found: Inheritance,
     ) -> None:
-        """See `LocalJob`.
-
-        Args:
-            commands: The commands of the oci.conf.
-            container: The container.
-            request: The request for the job.
-            tell: See `LocalJob`.
-            found: What the other supervisor has left.
-        """
         super().__init__(commands, container, request, tell)
         self._found = found
         self._starting: Starting | None = None
 
     def resumed(self) -> AbstractAsyncContextManager[WatchedAgain]:
-        """See `supervisor.contracts.adoption.AdoptedJob`."""
         end_left(self._found.facts)
         self._request.deposit.note(programs=[])
         go_on = self._go_on if RUNTIME in self._found.facts else None
@@ -326,7 +307,6 @@ class AdoptedSiteJob(SiteJob):
     async def resumed_session(
         self, found: Inheritance, deposit: Deposit, running: Callable[[], None]
     ) -> ResumedLocalSession:
-        """See `supervisor.contracts.adoption.AdoptedJob`."""
         return ResumedLocalSession(found, running)
 
     async def _go_on(self, step: Step, *, task_status: trio.TaskStatus[bool]) -> Ending:

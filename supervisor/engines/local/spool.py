@@ -29,12 +29,6 @@ def write_task(
 ) -> tuple[str, str]:
     """Write the files of a task.
 
-    Args:
-        conf: The oci.conf.
-        task: The task.
-        step: What it will run.
-        variables: The job's environment variables.
-
     Returns:
         The bundle for the runtime, and the root file system.
 
@@ -80,9 +74,6 @@ def changed_config(
 
     Args:
         config: The config.json; not changed.
-        conf: The oci.conf.
-        arguments: The command.
-        environment: All variables of the container.
         bundle: The directory of config.json, where its relative paths start.
         mount: A directory, and its mount point in the container.
     """

@@ -17,13 +17,7 @@ _CAPABILITIES = """
 
 
 def local_target(*, uid: int, gid: int, maps_root: bool = False) -> Target:
-    """Describe this machine and this process as a target.
-
-    Args:
-        uid: The effective user.
-        gid: The effective group.
-        maps_root: `Commands.maps_root` of the runtime in use.
-    """
+    """Describe this machine and this process as a target."""
     with open("/proc/self/status", encoding="ascii", errors="replace") as lines:
         fields = dict(line.rstrip("\n").split(":\t", 1) for line in lines if ":\t" in line)
     permitted = capability_names(int(fields["CapPrm"], 16) & int(fields["CapBnd"], 16))

@@ -63,23 +63,12 @@ class AdoptedSrunJob(SrunJob):
         held: Allocation,
         found: Inheritance,
     ) -> None:
-        """See `SlurmJob`.
-
-        Args:
-            tools: Slurm's tools.
-            features: What this version of Slurm can do.
-            commands: The commands of the nodes' runtime.
-            request: The container's request.
-            held: The job.
-            found: What the other has left for the container.
-        """
         layout = msgspec.convert(found.facts["layout"], StepLayout)
         options = found.facts["options"]
         super().__init__(tools, features, commands, request, held, layout, options)
         self._found = found
 
     def resumed(self) -> AbstractAsyncContextManager[WatchedAgain]:
-        """See `supervisor.contracts.adoption.AdoptedJob`."""
         found = self._found
         if found.job is not None:
             found.job.together.without(found.container)  # a shim of the job need not wait for it
@@ -89,7 +78,7 @@ class AdoptedSrunJob(SrunJob):
     async def resumed_session(
         self, found: Inheritance, deposit: Deposit, running: Callable[[], None]
     ) -> Session:
-        """See `supervisor.contracts.adoption.AdoptedJob`; its srun has ended with the other.
+        """Its srun has ended with the other.
 
         Raises:
             EngineError: Always.
@@ -114,16 +103,6 @@ class AdoptedShim(JobShim):
         direct: Callable[[], Direct],
         confs: SiteConfs,
     ) -> None:
-        """See `JobShim`.
-
-        Args:
-            tools: Slurm's tools.
-            request: The request of the first container that is adopted.
-            held: The job.
-            found: What the other has left for the job.
-            direct: See `ShimStep`.
-            confs: See `JobShim`.
-        """
         facts = found.facts
         self.found = found
         self.adopted: AdoptedStep | None = None
@@ -152,16 +131,6 @@ class AdoptedStep(ShimStep):
         deposit: Deposit,
         found: Inheritance,
     ) -> None:
-        """See `ShimStep`.
-
-        Args:
-            step: The run of srun.
-            journal: Where messages go.
-            direct: See `ShimStep`.
-            confs: See `ShimStep`.
-            deposit: Likewise.
-            found: What the other has left for the job.
-        """
         super().__init__(step, journal, direct, confs, "", deposit)
         self._found = found
         self._there = trio.Event()
@@ -237,9 +206,6 @@ class AdoptedStep(ShimStep):
         """Have the shim go on with a container or an exec whose streams are prepared.
 
         Args:
-            name: The name by which the other has left it.
-            target: The shim's id of it.
-            container: Likewise of its container.
             written: How many bytes of each of its streams were written.
 
         Returns:
@@ -276,17 +242,6 @@ class AdoptedShimJob(ShimJob):
         shims: AdoptedShim,
         found: Inheritance,
     ) -> None:
-        """See `ShimJob`.
-
-        Args:
-            tools: Slurm's tools.
-            features: What this version of Slurm can do.
-            commands: See `ShimJob`.
-            request: The container's request.
-            held: The job.
-            shims: The job's shim.
-            found: What the other has left for the container.
-        """
         shape = (shims.layout, shims.options)
         super().__init__(tools, features, commands, request, held, *shape, shims)
         self._found = found
@@ -365,26 +320,12 @@ class Adopted:
         held: Allocation,
         shims: AdoptedShim | None,
     ) -> None:
-        """Have the job.
-
-        Args:
-            tools: Slurm's tools.
-            features: What this version of Slurm can do.
-            commands: The commands of the nodes' runtime.
-            held: The job.
-            shims: Its shim, if it has one.
-        """
         self._parts = (tools, features, commands)
         self._held = held
         self._shims = shims
 
     def job(self, request: JobRequest, found: Inheritance) -> "AdoptedShimJob | AdoptedSrunJob":
-        """Return the job for one of the containers.
-
-        Args:
-            request: The container's request.
-            found: What the other has left for it.
-        """
+        """Return the job for one of the containers."""
         parts = (*self._parts, request, self._held)
         job: AdoptedShimJob | AdoptedSrunJob
         if is_deferred(found):

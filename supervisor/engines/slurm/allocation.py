@@ -186,8 +186,6 @@ class SallocConversation:
         """Report why the job is pending, and have it cancelled when the supervisor dies.
 
         Args:
-            queue: The source of the reasons.
-            because: What the caller asked for, for messages.
             scope: The wait for the job, cancelled when it is in vain.
         """
 
@@ -247,10 +245,7 @@ class SallocConversation:
         """Wait for the job, and hold it while the block runs; None: there is none.
 
         Args:
-            salloc: The salloc that waits for it, or holds it.
             line: Our end of the keepalive's socket; it is closed to release the job.
-            queue: The reasons of pending jobs.
-            terms: What it was asked for.
             environment: Its variables, if it was granted already.
         """
         request = self._request
@@ -333,7 +328,6 @@ class SallocConversation:
 
         Args:
             salloc: The salloc, which has ended.
-            began: When it was started.
         """
         state = self.state
         doubtful = [state.job_id] if state.job_id and not state.gone else []
@@ -345,11 +339,7 @@ class SallocConversation:
             await cancel_in_the_end(self._tools, self._child_env, self._request.journal, job_id)
 
     async def refusal(self, because: str) -> AllocationRefused:
-        """Return why there is no job, in Slurm's words.
-
-        Args:
-            because: What the caller asked for.
-        """
+        """Return why there is no job, in Slurm's words."""
         reason, kind = await self._reason(because)
         return AllocationRefused(f"no job for container {self._request.container}: {reason}", kind)
 
@@ -408,12 +398,6 @@ async def cancel_in_the_end(
 
     Slurm may not answer, and this machine may have no process to spare. Until then the container's
     record keeps the job's id: a supervisor that has to end leaves the job to the next command.
-
-    Args:
-        tools: Slurm's tools.
-        child_env: Their environment.
-        journal: Where failures are logged.
-        job_id: The job.
     """
     pause = _FIRST_PAUSE
     doubt = f"job {job_id} may still be there"
@@ -440,12 +424,6 @@ async def allocated(
     tools: Tools, queue: Queue, request: JobRequest, salloc_request: AllocationRequest
 ) -> AsyncIterator[Allocation]:
     """Allocate a job and hold it.
-
-    Args:
-        tools: Slurm's tools.
-        queue: The reasons of pending jobs.
-        request: The request, with callbacks for progress.
-        salloc_request: What to ask salloc for.
 
     Raises:
         AllocationRefused: Slurm gave no job; with its reason.
@@ -497,13 +475,6 @@ def held_again(
     found: Inheritance,
 ) -> AbstractAsyncContextManager[Allocation]:
     """Have a job that another supervisor has had, which has died; the caller's own as it is.
-
-    Args:
-        tools: Slurm's tools.
-        queue: The reasons of pending jobs.
-        request: The request, with callbacks for progress.
-        salloc_request: What the other has asked salloc for.
-        found: What it has left for the job.
 
     Raises:
         AllocationRefused: As for `allocated`.
@@ -560,11 +531,6 @@ async def held_anew(
     hold: AbstractAsyncContextManager[Allocation], request: JobRequest, found: Inheritance
 ) -> AsyncIterator[Allocation]:
     """Have a job in which another supervisor has made no container, without the step it began.
-
-    Args:
-        hold: Holds it, as `held_again`.
-        request: The request.
-        found: What the other has left for the job.
 
     Raises:
         AllocationRefused: As for `allocated`.

@@ -37,10 +37,8 @@ async def lent(
     """Have a job that is lent to us.
 
     Args:
-        request: The request.
         found: What holds the job; the descriptors that nobody has taken stay the caller's.
         lender: The connection to the lender; somebody watches it.
-        hold: Holds the job when that has gone.
     """
     facts, over, state = found.facts, trio.Event(), JobState()
     state.is_job(facts["job"])  # all that salloc has said to us
@@ -67,13 +65,7 @@ async def lent(
 async def lent_again(
     request: JobRequest, found: Inheritance, hold: HoldAgain
 ) -> AsyncIterator[Allocation]:
-    """Have a job that was lent to a supervisor that has died. It is given back to Slurm then.
-
-    Args:
-        request: The request.
-        found: What that one has left for the job.
-        hold: See `lent`.
-    """
+    """Have a job that was lent to a supervisor that has died. It is given back to Slurm then."""
     lender = Lender(socket.socket(fileno=found.take(LOAN)))
     try:
         async with unwrapped() as nursery:

@@ -110,7 +110,6 @@ class SlurmEngine:
         The nodes' oci.conf may differ, but sites keep them alike (oci.conf(5)).
 
         Args:
-            tools: Its command-line tools.
             release_timeout: Seconds that releasing a job may take.
             give_up: Reasons for which a pending job is given up (`[slurm] give_up`).
             host_only: Prefixes of mount sources that its nodes do not have.
@@ -289,7 +288,6 @@ class SlurmEngine:
 
     @asynccontextmanager
     async def adopted(self, request: JobRequest, found: Inheritance) -> AsyncIterator[AdoptedJob]:
-        """See `supervisor.contracts.engine.Adopts`."""
         if isinstance(request.beside, AdoptedShimJob | AdoptedSrunJob):
             yield request.beside.another(request, found)
             return
@@ -329,14 +327,7 @@ class SlurmEngine:
     async def _by_shims(
         self, loan: JobLease, parts: _Parts, options: list[str], asked: Mapping[str, str]
     ) -> AsyncIterator[ShimJob | RanksJob]:
-        """Have shims for a container: one for each of its tasks, or the one of its pod.
-
-        Args:
-            loan: The job.
-            parts: What is given to each class of jobs.
-            options: Options of srun that the caller asked for.
-            asked: The requests for the step alone.
-        """
+        """Have shims for a container: one for each of its tasks, or the one of its pod."""
         request, held, layout = parts[3:]
         if layout.tasks == 1 and "--label" not in options:
             other = request.beside
@@ -409,21 +400,17 @@ class SlurmEngine:
         await cancel_job(self._tools, self._tools.child_env(child_env), job_id)
 
     def waiting_jobs(self) -> list[WaitingJob]:
-        """See `supervisor.contracts.kept.KeepsJobs`."""
         return self._warm.list()
 
     def lend(
         self, loan_request: bytes, on_lost: Callable[[Ending], None]
     ) -> AbstractAsyncContextManager[Borrowed | None]:
-        """See `supervisor.contracts.kept.KeepsJobs`."""
         return self._warm.lend(loan_request, on_lost)
 
     async def give_back(self, job_id: str) -> None:
-        """See `supervisor.contracts.kept.KeepsJobs`."""
         await self._warm.give_back(job_id)
 
     async def jobs_of_the_dead(self, child_env: ChildEnv, root: str) -> list[str]:
-        """See `supervisor.contracts.engine.RemembersJobs`."""
         return await jobs_of_the_dead(self._tools, self._tools.child_env(child_env), root)
 
 

@@ -52,8 +52,6 @@ def ending_of_step(state: StepState, ended: Exit, salloc: JobState | None = None
     """Return how a container, or a program executed in one, ended.
 
     Args:
-        state: The state of the step.
-        ended: The result of `step_exit`.
         salloc: The state of the job, if scrun allocated it. It does not name the step that ran
             out of memory, so this blames only one that was killed.
     """

@@ -176,10 +176,6 @@ _TABLE["srun"].append(
 def parse_line(tool: Tool, line: str) -> ToolMessage | None:
     """Parse one line of a tool's standard error.
 
-    Args:
-        tool: The tool.
-        line: The whole line, with the tool's prefix.
-
     Returns:
         The message; None if it is not one of Slurm's, or not a useful one.
     """

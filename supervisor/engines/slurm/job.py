@@ -64,17 +64,6 @@ class SlurmJob:
         layout: StepLayout,
         options: list[str],
     ) -> None:
-        """Create a job; nothing runs yet.
-
-        Args:
-            tools: Slurm's tools.
-            features: What this version of Slurm can do.
-            commands: The commands of the nodes' runtime.
-            request: The request for the job.
-            held: The job.
-            layout: How many nodes and tasks the container has.
-            options: Options of srun that the caller asked for.
-        """
         self._tools = tools
         self._features = features
         self._commands = commands
@@ -200,7 +189,7 @@ class SlurmJob:
         )
 
     async def handles(self, number: int) -> bool:
-        """See `supervisor.contracts.engine.KnowsHandlers`; True if Slurm will end it anyway."""
+        """True if Slurm will end it anyway."""
         if await is_ending(self._tools, self._child_env, self.id):
             return True
         return any(
@@ -209,7 +198,7 @@ class SlurmJob:
         )
 
     async def let_end(self) -> None:
-        """See `supervisor.contracts.engine.LetsEnd`; srun gives up soon after KillWait."""
+        """Soon after KillWait srun gives up."""
         if self._step.runs_now:
             await trio.sleep_forever()
 
@@ -305,12 +294,12 @@ class SlurmJob:
 
     @property
     def separate_tasks(self) -> int:
-        """See `supervisor.contracts.node.OnNodes`; slurmstepd gives all tasks the same mounts."""
+        """All tasks have the same mounts, which slurmstepd makes."""
         return int(self._layout.tasks == 1 and self._nodes == "1")
 
     @property
     def mount_points(self) -> Sequence[str]:
-        """See `supervisor.contracts.node.OnNodes`; slurmstepd has no part in what a shim makes."""
+        """Empty where a shim makes the container: slurmstepd mounts nothing then."""
         return []
 
     @property
@@ -319,7 +308,7 @@ class SlurmJob:
         return variables.get("SLURM_JOB_NUM_NODES") or variables.get("SLURM_NNODES") or "1"
 
     async def ask(self, script: Callable[[int], str]) -> list[str]:
-        """See `supervisor.contracts.node.OnNodes`; this is a step of its own."""
+        """This is a step of its own."""
         readable, writable = os.pipe()
         async with trio.lowlevel.FdStream(readable) as stream, unwrapped() as nursery:
             answer = bytearray()
@@ -367,9 +356,6 @@ async def set_time_limit(tools: Tools, child_env: ChildEnv, job_id: str, limit: 
     """Change a job's time limit; only an administrator can raise it.
 
     Args:
-        tools: Slurm's tools.
-        child_env: Their environment.
-        job_id: The job.
         limit: TimeLimit of scontrol(1), known to be a valid time.
 
     Raises:
@@ -407,11 +393,7 @@ class SlurmSession:
         """Create it; nothing runs yet.
 
         Args:
-            step: The step, not yet run.
-            commands: The commands of the nodes' runtime.
-            job_id: The job.
             where: The container's step id, its node, and its index there.
-            program: What to run.
 
         Raises:
             EngineError: The site has no command for it.
@@ -444,7 +426,7 @@ class SlurmSession:
         return ending_of_step(state, ended)
 
     async def handles(self, number: int) -> bool:
-        """See `supervisor.contracts.engine.KnowsHandlers`; what does not, the kernel ends."""
+        """The kernel ends a program that does not."""
         del number
         return self._step.runs_now
 
@@ -473,7 +455,6 @@ class SrunJob(SlurmJob):
 
     @property
     def mount_points(self) -> Sequence[str]:
-        """See `supervisor.contracts.node.OnNodes`."""
         return [self.spool_mount] if self.spool_mount else []
 
     def keep(self, step: Step) -> None:
@@ -500,10 +481,7 @@ def spool_mount(
     What would hide a whole top-level directory of the container is left out as well.
 
     Args:
-        features: What this version of Slurm can do.
-        pattern: MountSpoolDir of oci.conf.
         conf: The settings of slurm.conf, by name in lower case.
-        nodes: SLURM_JOB_NODELIST.
     """
     if not features.mounts_spool:
         return ""

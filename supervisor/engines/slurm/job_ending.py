@@ -50,7 +50,6 @@ def parse_squeue(answer: str, job_id: str, now: float) -> Ending | None:
 
     Args:
         answer: `TIMEOUT|N/A|TimeLimit|1795289230`. An administrator may write any text as reason.
-        job_id: The job.
         now: The current time, in seconds of the epoch.
 
     Returns:

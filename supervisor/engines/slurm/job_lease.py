@@ -26,12 +26,7 @@ class JobLease:
     """
 
     def __init__(self, held: Allocation, shims: WarmShim | None = None) -> None:
-        """Begin without a use.
-
-        Args:
-            held: The job.
-            shims: What keeps its shim, if it is to outlive the container.
-        """
+        """`shims`: what keeps its shim, if it is to outlive the container."""
         self.held = held
         self.use: SlurmJob | None = None
         self._shims = shims
@@ -56,14 +51,7 @@ class JobLeaseRequest(msgspec.Struct, frozen=True):
 async def borrowed_job(
     request: JobRequest, tools: Tools, needs: Needs, hold: HoldAgain
 ) -> AsyncIterator[JobLease | None]:
-    """Hold a job that another supervisor keeps; None if there is none.
-
-    Args:
-        request: The container's request.
-        tools: Slurm's tools.
-        needs: What the container asks for.
-        hold: See `lent`.
-    """
+    """Hold a job that another supervisor keeps; None if there is none."""
     loan_request = msgspec.json.encode(JobLeaseRequest(tools, needs))
     async with (request.borrow or _no_others)(loan_request, request.on_lost) as borrowed:
         if borrowed is None:

@@ -55,14 +55,8 @@ class JobShim:
         """Create it; nothing runs yet.
 
         Args:
-            tools: Slurm's tools.
-            request: The request of the container that brings it.
-            held: The job.
             layout: One task on one node.
-            options: Options of srun that the caller asked for.
-            direct: See `ShimStep`.
             asked: The requests for its step alone.
-            confs: Where the oci.conf comes from whose commands it runs.
         """
         self.asked = asked
         self.salloc: JobState | None = held.state

@@ -34,7 +34,6 @@ class JobState:
     """
 
     def __init__(self) -> None:
-        """Start without any message."""
         self.job_id = ""
         self.granted = False
         self.over_memory = False
@@ -140,11 +139,6 @@ class StepState:
     """
 
     def __init__(self, tasks: int = 1) -> None:
-        """Start without any message.
-
-        Args:
-            tasks: The number of tasks.
-        """
         self.step_id = ""
         self.statuses: list[int] = []
         self.missing = tasks
@@ -159,7 +153,6 @@ class StepState:
 
     @property
     def started(self) -> bool:
-        """See the class."""
         return self._not_started <= 0 and not self.launch_failed
 
     @property
@@ -223,12 +216,7 @@ def _keep(complaints: list[str], text: str) -> None:
 
 
 def _numbers(text: str, tasks: int) -> list[int]:
-    """Parse a list of tasks: `3`, `[0-1]`, `0,2-4`; ignore other text, and numbers too high.
-
-    Args:
-        text: The list.
-        tasks: The number of tasks.
-    """
+    """Parse a list of tasks: `3`, `[0-1]`, `0,2-4`; ignore other text, and numbers too high."""
     found: dict[int, None] = {}
     for first, last in re.findall(r"(\d{1,9})(?:-(\d{1,9}))?", text, re.ASCII):
         if len(found) < tasks:

@@ -26,12 +26,7 @@ class Launching:
     """
 
     def __init__(self, asked: Launch, confs: SiteConfs) -> None:
-        """Begin without having seen a node.
-
-        Args:
-            asked: `[slurm] launch`.
-            confs: The oci.conf of this machine and of the nodes.
-        """
+        """`asked`: `[slurm] launch`."""
         self.by_slurm = asked == "container"
         self._asked = asked
         self._confs = confs
@@ -41,11 +36,6 @@ class Launching:
 
     def check(self, wanted: Mapping[str, str], options: Sequence[str], version: Release) -> None:
         """Refuse, before a job is asked for, what would not work in it.
-
-        Args:
-            wanted: The requests.
-            options: Those of the step's srun.
-            version: Slurm's.
 
         Raises:
             SettingsError: A kind of MPI that would not reach the container.
@@ -99,13 +89,6 @@ class Launching:
     ) -> None:  # fmt: skip
         """Check that `srun --container` can do what shims cannot, and say so in the log.
 
-        Args:
-            job: The job.
-            journal: Where messages go.
-            wanted: The container's requests.
-            version: Slurm's.
-            reason: Why it has no shim.
-
         Raises:
             EngineError: The nodes have no oci.conf.
             SettingsError: A kind of MPI that would not reach the container.
@@ -125,10 +108,6 @@ class Launching:
 
         Without an oci.conf slurmstepd of 22.05 runs the program on the node itself. Where this
         machine has none, a step asks those of a set of nodes, once.
-
-        Args:
-            job: The job.
-            otherwise: What the error says.
 
         Raises:
             EngineError: The nodes have no oci.conf.

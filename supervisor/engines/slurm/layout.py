@@ -89,9 +89,7 @@ def layout_of_own_job(
     """Return the layout of a step that fills the container's own job.
 
     Args:
-        wanted: The requests that it was allocated with.
         job: Its SLURM_* variables.
-        one: What a node can run.
 
     Raises:
         SettingsError: There are more tasks than it can run.
@@ -114,7 +112,6 @@ def layout_within(wanted: Mapping[str, str], job: Mapping[str, str], one: OneNod
     Args:
         wanted: The requests; those that would shape a job have no effect.
         job: Its SLURM_* variables in the caller's environment, perhaps only its id.
-        one: What a node can run.
 
     Raises:
         SettingsError: The job is too small.

@@ -31,13 +31,7 @@ class Needs(msgspec.Struct, frozen=True):
 def needs_of(
     options: Sequence[str], environment: Mapping[str, str], wanted: Mapping[str, str]
 ) -> Needs | None:
-    """Return what a container asks of its job; None if no other job can do.
-
-    Args:
-        options: See `Needs`.
-        environment: That of its `create`.
-        wanted: Its requests.
-    """
+    """Return what a container asks of its job; None if no other job can do."""
     if wanted.get("SCRUN_DEPENDENCY"):
         return None
     found = {name: text for name, text in environment.items() if name.startswith(_OF_PLUGINS)}
@@ -52,10 +46,7 @@ def fits(asked: Needs, had: Needs, limit: float | None, used: float) -> bool:
     """Tell whether a container may use a job that was requested for another one.
 
     Args:
-        asked: What the container asks for.
-        had: What the job was requested with.
         limit: The job's time limit in seconds, `inf` for none; None if it is not known.
-        used: How many of them have passed.
     """
     if asked != had or limit is None:
         return False

@@ -28,7 +28,6 @@ class ContainerOnNode:
     """
 
     def __init__(self, step: ShimStep) -> None:
-        """Know nothing but the step."""
         self.step = step
         self.id = ""
         self.config: dict[str, Any] = {}
@@ -62,7 +61,6 @@ class Neighbours:
     """The containers of a job, by their ids."""
 
     def __init__(self) -> None:
-        """Have none."""
         self._places: dict[str, ContainerOnNode] = {}
 
     @contextmanager
@@ -83,12 +81,6 @@ class Neighbours:
     async def configs(
         self, place: ContainerOnNode, joins: Mapping[str, str]
     ) -> dict[str, Mapping[str, Any]]:
-        """See `supervisor.contracts.neighbours.SharesNamespaces.neighbours`.
-
-        Args:
-            place: The container that asks.
-            joins: Its `JobRequest.joins`.
-        """
         found: dict[str, Mapping[str, Any]] = {}
         for where, container in joins.items():
             other = self._places.get(container)
@@ -106,7 +98,6 @@ class Neighbours:
 
         Args:
             place: The container; its config and joins are changed.
-            joins: See `JobRequest`.
 
         Raises:
             EngineError: One of the others has ended.
@@ -121,10 +112,6 @@ class Neighbours:
 
     async def entered(self, joins: Mapping[str, str], where: str) -> str:
         """Return the shim's id of a container whose user namespace another one enters.
-
-        Args:
-            joins: The `JobRequest.joins` of that.
-            where: Where its config.json has it.
 
         Raises:
             EngineError: It has ended.

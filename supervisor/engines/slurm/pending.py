@@ -49,12 +49,7 @@ class Queue:
     """The pending jobs of a supervisor, with squeue's answers."""
 
     def __init__(self, tools: Tools, give_up: Sequence[str] = ()) -> None:
-        """Start without any job.
-
-        Args:
-            tools: Slurm's tools.
-            give_up: Further reasons for which waiting is in vain (`[slurm] give_up`).
-        """
+        """`give_up`: further reasons for which waiting is in vain (`[slurm] give_up`)."""
         self._tools = tools
         self._give_up = give_up
         self._jobs: list[str] = []
@@ -67,12 +62,6 @@ class Queue:
         self, request: JobRequest, child_env: ChildEnv, job_id: str, because: str = ""
     ) -> Waiting:
         """Report what a job waits for, until this is cancelled.
-
-        Args:
-            request: The request, with the callbacks.
-            child_env: The environment of squeue.
-            job_id: The job.
-            because: What the caller asked for, for the message if that is too much.
 
         Returns:
             A reason for which waiting is in vain; only one that lasts, as the scheduler's first
@@ -184,10 +173,6 @@ class _Pauses:
 
 def read_answers(text: str, now: float) -> dict[str, Waiting]:
     """Parse squeue's output: a line for each job, `7|PENDING|1795268178|Resources`.
-
-    Args:
-        text: The output.
-        now: See `read_waiting`.
 
     Returns:
             What the pending ones wait for, by job.

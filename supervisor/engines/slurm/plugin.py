@@ -64,7 +64,7 @@ def configure(settings: Settings, environment: Mapping[str, str]) -> SlurmConfig
 
 
 def engine(root: str, configuration: SlurmConfiguration) -> SlurmEngine:
-    """See `supervisor.contracts.plugin.EnginePlugin`."""
+    """Make the engine; Slurm is asked nothing yet."""
     return SlurmEngine(
         configuration.tools,
         release_timeout=configuration.release_timeout,

@@ -50,7 +50,6 @@ class RanksImages:
     """See `supervisor.contracts.node.Mounts`."""
 
     def __init__(self, step: RanksStep) -> None:
-        """Have mounted none for the shims of a step."""
         self._step = step
         self._names: dict[int, str] = {}
         self._sent: Spreading | None = None
@@ -147,7 +146,6 @@ class RanksJob(SlurmJob):
         direct: Callable[[], Direct],
         confs: SiteConfs,
     ) -> None:
-        """See `SlurmJob`, and `ShimStep` for `direct` and `confs`."""
         super().__init__(tools, features, commands, request, held, layout, options)
         self._ranks_step = RanksStep(self._step, request.journal, direct, confs, layout.tasks)
         self._tasks: list[RankTask] = []
@@ -175,7 +173,7 @@ class RanksJob(SlurmJob):
 
     @property
     def sound(self) -> bool:
-        """See `SlurmJob`; and the shims have cleaned up."""
+        """Whether its steps ended as they should, and the shims have cleaned up."""
         return self._ranks_step.ended_well and super().sound
 
     @property
@@ -397,14 +395,12 @@ class RanksJob(SlurmJob):
         await self._step.kill()
 
     async def handles(self, number: int) -> bool:
-        """See `supervisor.contracts.engine.KnowsHandlers`."""
         for task in [task for task in self._tasks if task.status is None]:
             if await task.rank.shim.handles(task.id, number):
                 return True
         return False
 
     async def let_end(self) -> None:
-        """See `supervisor.contracts.engine.LetsEnd`."""
         first = self._first
         if first is not None and await self.handles(signal.SIGTERM):
             await first.ended()
@@ -457,25 +453,23 @@ class RanksJob(SlurmJob):
 
     @property
     def separate_tasks(self) -> int:
-        """See `supervisor.contracts.node.OnNodes`."""
         return self._layout.tasks
 
     async def ask(self, script: Callable[[int], str]) -> list[str]:
-        """See `supervisor.contracts.node.OnNodes`; each task's shim does it."""
+        """Each task's shim does this."""
         return await self._images.ask(script)
 
     async def mount(self, mounting: Mounting) -> str:
-        """See `supervisor.contracts.node.Mounts`; each task's shim does it."""
+        """Each task's shim does this."""
         return await self._images.mount(mounting)
 
     async def send(
         self, images: Sequence[ImageFile], limit: int, say: Callable[[int, int], None]
     ) -> list[list[str]]:
-        """See `supervisor.contracts.node.Mounts`; nodes pass them on to one another."""
+        """Nodes pass them on to one another."""
         return await self._images.send(images, limit, say)
 
     async def unmount(self) -> None:
-        """See `supervisor.contracts.node.Mounts`."""
         await self._images.unmount()
 
     def resized(self) -> None:

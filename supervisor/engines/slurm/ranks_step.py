@@ -51,14 +51,6 @@ class RankTask:
         name: str,
         by_site: Callable[[dict[str, Any]], SiteContainer] | None = None,
     ) -> None:
-        """Describe one that is about to be made.
-
-        Args:
-            rank: See above.
-            streams: See above.
-            name: The container's id.
-            by_site: Returns what an oci.conf has run for a config.json, if there is one.
-        """
         self.site: SiteContainer | None = None
         self._by_site = by_site
         self.rank = rank
@@ -91,10 +83,6 @@ class RankTask:
 
     async def create(self, config: dict[str, Any], variables: Mapping[str, str]) -> None:
         """Have it created; a terminal is for the first one.
-
-        Args:
-            config: Its config.json.
-            variables: Variables that it has for itself.
 
         Raises:
             ShimError: The runtime failed.
@@ -218,15 +206,6 @@ class RanksStep(ShimStep):
         confs: SiteConfs,
         tasks: int,
     ) -> None:
-        """Create it; `run` runs it.
-
-        Args:
-            step: The run of srun.
-            journal: Where messages go.
-            direct: See `ShimStep`.
-            confs: Where the oci.conf comes from whose commands they run.
-            tasks: How many there are.
-        """
         super().__init__(step, journal, direct, confs)
         self.sites: dict[int, NodeSite | None] = {}
         self._tasks = tasks

@@ -29,12 +29,6 @@ async def inspect(
 ) -> list[NodeAnswer]:
     """Run shell scripts on the nodes of a job, one after the other on each node.
 
-    Args:
-        tools: Slurm's tools.
-        child_env: Their environment.
-        job_id: The job.
-        scripts: The scripts, by node.
-
     Returns:
         The answers, in the order of the scripts.
 
@@ -172,14 +166,8 @@ async def run_on_nodes(
     """Run a program once on each node of a job, as a separate step.
 
     Args:
-        tools: Slurm's tools.
-        child_env: Their environment.
-        job_id: The job.
-        environment: The job's variables, for the number of nodes.
-        program: The program and its arguments.
         output: The descriptor for the standard output and error of the tasks, without srun's own
             messages.
-        log: Called with each line of srun's own messages.
 
     Returns:
         The highest exit status; 128+n for a signal.

@@ -21,11 +21,6 @@ async def container_config(shim: Shim, step: Step, node: str) -> dict[str, Any]:
 
     A site's script may have put that where only the nodes see it.
 
-    Args:
-        shim: The shim.
-        step: The container.
-        node: Where the shim is.
-
     Raises:
         BundleError: It is invalid.
         StagingError: It cannot be read.
@@ -52,10 +47,6 @@ async def container_config(shim: Shim, step: Step, node: str) -> dict[str, Any]:
 
 def check_pmi(options: Sequence[str], conf: str) -> None:
     """Refuse PMI where the commands of an oci.conf make the container: they pass no descriptor on.
-
-    Args:
-        options: Options of the step's srun.
-        conf: Which oci.conf it is, for the message.
 
     Raises:
         SettingsError: PMI is asked for.

@@ -83,7 +83,7 @@ class ShimJob(SlurmJob):
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """See `supervisor.contracts.neighbours.SharesNamespaces`; the shim expects it, too."""
+        """Enter it; the shim expects the container, too."""
         with self.shims.neighbours.holding(self._request.container, self._place), self._until_made:
             self._await_it()
             yield
@@ -92,13 +92,12 @@ class ShimJob(SlurmJob):
         self._until_made.enter_context(self._shim_step.expecting(self._request.container))
 
     async def neighbours(self) -> Mapping[str, Mapping[str, Any]]:
-        """See `supervisor.contracts.neighbours.SharesNamespaces`."""
         found = await self.shims.neighbours.configs(self._place, self._request.joins)
         return {} if self._shim_step.site is not None else found
 
     @property
     def sound(self) -> bool:
-        """See `SlurmJob`; and the shim has cleaned up."""
+        """Whether its steps ended as they should, and the shim has cleaned up."""
         clean = self._shim_step.ended_well or (self.shims.is_kept and self._forgotten)
         return clean and super().sound
 
@@ -315,12 +314,10 @@ class ShimJob(SlurmJob):
         await self._step.kill()
 
     async def handles(self, number: int) -> bool:
-        """See `supervisor.contracts.engine.KnowsHandlers`."""
         shim = await self._shim_step.shim()
         return await shim.handles(self._place.id, number)
 
     async def let_end(self) -> None:
-        """See `supervisor.contracts.engine.LetsEnd`."""
         first = self._first
         if first is not None and await self.handles(signal.SIGTERM):
             await first.ended()
@@ -363,22 +360,20 @@ class ShimJob(SlurmJob):
 
     @property
     def separate_tasks(self) -> int:
-        """See `supervisor.contracts.node.OnNodes`; a shim has one."""
+        """One: a shim has one task."""
         return 1
 
     async def ask(self, script: Callable[[int], str]) -> list[str]:
-        """See `supervisor.contracts.node.OnNodes`; the shim does it, on its node."""
+        """Run by the shim, on its node."""
         shim = await self._shim_step.shim()
         reply = await shim.call("script", script=script(0), images=self._images)
         return [str(reply["text"])]
 
     @property
     def mounted(self) -> set[Any]:
-        """See `supervisor.contracts.mounted.RemembersMounts`."""
         return self.shims.mounted
 
     async def mount(self, mounting: Mounting) -> str:
-        """See `supervisor.contracts.node.Mounts`."""
         shim = await self._shim_step.shim()
         if self._shim_step.site is not None and not mounting.only_looks:
             raise EngineError("commands of an oci.conf make it")
@@ -397,14 +392,12 @@ class ShimJob(SlurmJob):
     async def send(
         self, images: Sequence[ImageFile], limit: int, say: Callable[[int, int], None]
     ) -> list[list[str]]:
-        """See `supervisor.contracts.node.Mounts`."""
         if self._sent is None:
             receiver = Receiver(self._node, await self._shim_step.shim())
             self._sent = Spreading([receiver])
         return await self._sent.send(images, limit, say)
 
     async def unmount(self) -> None:
-        """See `supervisor.contracts.node.Mounts`."""
         if name := self._images:
             self._images = ""
             with suppress(EngineError), trio.move_on_after(_PATIENCE):

@@ -71,7 +71,6 @@ class _Running:
         await self._shim.call("signal", id=self._id, number=number, all=number == signal.SIGKILL)
 
     async def handles(self, number: int) -> bool:
-        """See `supervisor.contracts.engine.KnowsHandlers`."""
         return await self._shim.handles(self._id, number)
 
     def resized(self) -> None:
@@ -94,10 +93,6 @@ class ShimSession(_Running):
         """Create it; nothing runs yet.
 
         Args:
-            shim: The shim of the container.
-            container: The container's id for the shim.
-            child_env: The environment of child processes.
-            program: What to run.
             site: What an oci.conf has run for the container, if there is one.
 
         Raises:
@@ -153,10 +148,6 @@ class ResumedShimSession(_Running):
 
         Args:
             shim: The shim, to which there is no connection yet.
-            found: What the other has left for it.
-            deposit: Keeps it further.
-            child_env: The environment of child processes.
-            journal: Where messages go.
             resumed: Called with its id for the shim and how many bytes of each of its streams were
                 written; returns when there is a connection.
             running: Called when it can get signals.

@@ -56,13 +56,7 @@ class SiteConfs:
     """
 
     def __init__(self, here: bytes | None, conf: OciConf | None, runtime: RuntimeSettings) -> None:
-        """Know what this machine has.
-
-        Args:
-            here: The content of the oci.conf beside slurm.conf, or None.
-            conf: The same, parsed.
-            runtime: The section [runtime] of scrun.toml.
-        """
+        """`here`: the content of the oci.conf beside slurm.conf, or None."""
         self._runtime = runtime
         self.here = conf
         self._sum = None if here is None else zlib.crc32(here)
@@ -101,12 +95,7 @@ class SiteConfs:
         return "none" not in reply["text"]
 
     def again(self, facts: Mapping[str, Any], hello: Hello) -> "NodeSite":
-        """Return what counted on a node when a dead supervisor began to use it.
-
-        Args:
-            facts: The other's `NodeSite.facts`.
-            hello: What the shim said to the other.
-        """
+        """Return what counted on a node when a dead supervisor began to use it."""
         conf = msgspec.convert(facts, OciConf)
         return NodeSite(conf, node_runtime(conf, self._runtime), hello)
 
@@ -179,9 +168,6 @@ class NodeSite:
         """Return what is run for another container.
 
         Args:
-            job: The job's number.
-            directory: The job's working directory.
-            step: The container.
             config: Its config.json, with absolute paths.
             number: The number of its task; without it, of its place among the shim's containers.
 
@@ -214,11 +200,7 @@ class NodeSite:
         )
 
     def again(self, facts: Mapping[str, Any]) -> "SiteContainer":
-        """Return what is run for a container that another supervisor has made.
-
-        Args:
-            facts: The other's `SiteContainer.facts`.
-        """
+        """Return what is run for a container that another supervisor has made."""
         task = msgspec.convert(facts["task"], Task)
         return self._of(task, facts["bundle"], listens=facts["listens"])
 
@@ -287,9 +269,6 @@ class SiteContainer:
         """Have RunTimeKill send a signal to the container's first process.
 
         Args:
-            shim: The shim.
-            target: Its id of the container.
-            number: The signal.
             is_over: Whether the container has ended.
 
         Raises:
@@ -325,7 +304,6 @@ class SiteContainer:
         Only RunTimeRun ends with its container, and has to be heard for that.
 
         Args:
-            code: Its exit status.
             streams: The container's, which have ended.
         """
         return program_missing(code, streams) if self._listens else None

@@ -60,10 +60,7 @@ class ShimStep:
         """Create it; `run` runs it.
 
         Args:
-            step: The run of srun.
-            journal: Where messages go.
             direct: Finds out whether and how the shim may connect to us; reads files.
-            confs: Where the oci.conf comes from whose commands it runs.
             place: The name of its node, if that is known.
             deposit: Keeps what its job needs to outlive us; None: nothing does.
         """
@@ -181,7 +178,6 @@ class ShimStep:
         """Return how a container ended, given what Slurm says of its step. `leave` comes before.
 
         Args:
-            salloc: The state of the job, if scrun allocated it.
             status: The wait status that the shim reported (waitpid(2)).
         """
         code = exit_code(status)
@@ -195,7 +191,6 @@ class ShimStep:
         """Return the ending of a container whose shim has gone without a word. `leave` first.
 
         Args:
-            salloc: As for `ending`.
             where: Which shim, if it has several.
         """
         ended = step_exit(self.step.state, self._status)
@@ -206,12 +201,7 @@ class ShimStep:
         return taken("scrun-failure", text)
 
     async def run(self, options: Sequence[str], variables: Mapping[str, str]) -> None:
-        """Run the step until it ends or is to be left.
-
-        Args:
-            options: Options of srun.
-            variables: More of srun's environment.
-        """
+        """Run the step until it ends or is to be left."""
         try:
             await self._run_once(options, variables)
             if (why := self._why_again()) and not self._leaving.is_set():

@@ -55,10 +55,6 @@ def kill_scripts(
     A script prints `delivered` for each container.
 
     Args:
-        commands: The commands of the runtime.
-        step_id: The step.
-        running: The tasks with its containers.
-        number: The signal.
         tries: How often to try, a tenth of a second apart.
 
     Yields:

@@ -65,14 +65,6 @@ class SrunStep:
     def __init__(
         self, tools: Tools, child_env: ChildEnv, journal: Journal, tasks: int = 1
     ) -> None:
-        """Create it; nothing runs yet.
-
-        Args:
-            tools: Slurm's tools.
-            child_env: Their environment.
-            journal: Where its messages go.
-            tasks: How many tasks it will have.
-        """
         self.state = StepState(tasks)
         self.asked_to_kill = False
         self.on_message: Callable[[], None] = lambda: None
@@ -114,11 +106,7 @@ class SrunStep:
         """Run srun to its end.
 
         Args:
-            options: Options of srun for the job, the nodes and the container.
-            program: The command.
-            streams: The streams.
             running: Called when its tasks run.
-            variables: More of srun's environment.
             deposit: Keeps what srun needs to outlive us; without one it ends with us.
             leashed: Whether nothing but a supervisor would end it, not even the end of its job.
 
@@ -193,10 +181,7 @@ class SrunStep:
         When `state` is what srun has said so far, it is told whether its tasks run, or ran.
 
         Args:
-            found: What the other has left.
-            running: As for `run`; not called if its tasks run already.
             streams: Those that srun has got; None: no terminal.
-            task_status: See above.
 
         Returns:
             srun's exit status; 1 if it cannot be known (before Linux 6.15).

@@ -103,11 +103,7 @@ _OF_A_CONTAINER = ("SLURM_SUBMIT_DIR", "SLURM_CONTAINER_ID")
 
 
 def of_a_container(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a job that each of its containers has for itself.
-
-    Args:
-        environment: The job's variables, as one of them has them.
-    """
+    """Return the variables of a job that each of its containers has for itself."""
     return {name: environment[name] for name in _OF_A_CONTAINER if name in environment}
 
 
@@ -117,9 +113,6 @@ def of_the_job(environment: Mapping[str, str]) -> dict[str, str]:
     srun passes on those in its environment, whatever --export says, and takes some as options: so
     a step has the variables, the memory and the binding that one of the user's own srun has there.
     Options that scrun gives it count more.
-
-    Args:
-        environment: The variables, as salloc gives them, or as the caller has them in its job.
     """
     return {name: text for name, text in environment.items() if name not in _OF_THEIR_SRUN}
 
@@ -220,7 +213,6 @@ def other_cluster(wanted: Mapping[str, str], environment: Mapping[str, str]) -> 
     """Return the variable that names a cluster, and the name; or ("", "").
 
     Args:
-        wanted: The requests.
         environment: The caller's. salloc sets the variable for a job in another cluster.
     """
     if name := wanted.get(CLUSTERS, ""):
@@ -232,11 +224,6 @@ def other_cluster(wanted: Mapping[str, str], environment: Mapping[str, str]) -> 
 
 def check_cluster(variable: str, name: str, conf: Mapping[str, str]) -> None:
     """Refuse a cluster that is not that of the slurm.conf in use.
-
-    Args:
-        variable: What names it.
-        name: Its name.
-        conf: That slurm.conf.
 
     Raises:
         SettingsError: It is another one.

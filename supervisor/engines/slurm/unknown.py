@@ -21,7 +21,6 @@ def submitted_by(answer: str, session: int, since: float) -> list[str]:
     """Parse squeue's output: id, session and submission time of each job.
 
     Args:
-        answer: The output.
         session: The session of the salloc: its process id, as it is a session leader.
         since: When it began; a session on another host may have the same number.
 

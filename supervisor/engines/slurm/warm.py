@@ -48,13 +48,7 @@ class WarmJobs:
     """The jobs of an engine that wait for their next container."""
 
     def __init__(self, tools: Tools, linger: float, hold: HoldAgain) -> None:
-        """Begin without any.
-
-        Args:
-            tools: Slurm's tools.
-            linger: Seconds that a job waits; 0: none does.
-            hold: Holds a job whose lender has died.
-        """
+        """`linger`: seconds that a job waits; 0: none does."""
         self._hold = hold
         self._tools = tools
         self._linger = linger
@@ -78,9 +72,7 @@ class WarmJobs:
         """Hold a job for a container: one that waits, or a new one.
 
         Args:
-            request: The request.
             needs: What it asks for; None: a job of its own.
-            allocate: Allocates a job.
 
         Raises:
             AllocationRefused: Slurm gave no job.
@@ -217,7 +209,6 @@ class _WarmJob:
         return not (gone or self._lost or self._suspended or self._scope.cancel_called)
 
     def fits(self, needs: Needs) -> bool:
-        """See `fits`."""
         return fits(needs, self.needs, self._limit, _now() - self._since)
 
     def described(self) -> WaitingJob:

@@ -19,13 +19,7 @@ class WarmShim:
     """
 
     def __init__(self, nursery: trio.Nursery, journal: Journal, deposit: Deposit) -> None:
-        """Begin without one.
-
-        Args:
-            nursery: The nursery of the task that holds the job.
-            journal: Leads to the messages of the container that uses the job.
-            deposit: Likewise to what keeps the job for that.
-        """
+        """`journal`: leads to the messages of the container that uses the job."""
         self._nursery = nursery
         self._journal = journal
         self._deposit = deposit
