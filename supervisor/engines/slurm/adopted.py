@@ -13,7 +13,6 @@ import trio
 
 from scrun.core.errors import EngineError
 from scrun.model.states import Ending
-from scrun.settings.slurm.versions import Features
 from scrun.supervisor.children.pumps import received
 from scrun.supervisor.contracts.adoption import AdoptedJob
 from scrun.supervisor.contracts.engine import JobRequest, Session, Step
@@ -21,17 +20,13 @@ from scrun.supervisor.core.deposits import STEP, Deposit
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.engines.deferred_container import DeferredContainer, is_deferred
-from scrun.supervisor.engines.slurm.allocation import Allocation
-from scrun.supervisor.engines.slurm.job import SrunJob
+from scrun.supervisor.engines.slurm.job import JobParts, SrunJob
 from scrun.supervisor.engines.slurm.job_shim import JobShim
-from scrun.supervisor.engines.slurm.layout import StepLayout
-from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.shim_job import ShimJob
 from scrun.supervisor.engines.slurm.shim_session import ResumedShimSession
 from scrun.supervisor.engines.slurm.shim_site import SiteConfs
 from scrun.supervisor.engines.slurm.shim_step import ShimStep
 from scrun.supervisor.engines.slurm.step import SrunStep
-from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.engines.watched import WatchedAgain
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.beginning import Direct
@@ -43,6 +38,8 @@ from scrun.supervisor.nodes.resumed import ResumedShim, reconnected
 _ATTEMPTS = 3
 _PAUSE = 1.0
 Another = Callable[[JobRequest, Inheritance], AdoptedJob]
+PartsFor = Callable[[JobRequest, Inheritance], JobParts]
+"""Returns the parts of a job whose step has the layout and the options of what was left."""
 
 
 class AdoptedSrunJob(SrunJob):
@@ -54,18 +51,8 @@ class AdoptedSrunJob(SrunJob):
 
     another: Another
 
-    def __init__(
-        self,
-        tools: Tools,
-        features: Features,
-        commands: NodeCommands,
-        request: JobRequest,
-        held: Allocation,
-        found: Inheritance,
-    ) -> None:
-        layout = msgspec.convert(found.facts["layout"], StepLayout)
-        options = found.facts["options"]
-        super().__init__(tools, features, commands, request, held, layout, options)
+    def __init__(self, parts: JobParts, found: Inheritance) -> None:
+        super().__init__(parts)
         self._found = found
 
     def resumed(self) -> AbstractAsyncContextManager[WatchedAgain]:
@@ -96,20 +83,14 @@ class AdoptedShim(JobShim):
 
     def __init__(
         self,
-        tools: Tools,
-        request: JobRequest,
-        held: Allocation,
+        parts: JobParts,
         found: Inheritance,
         direct: Callable[[], Direct],
         confs: SiteConfs,
     ) -> None:
-        facts = found.facts
         self.found = found
         self.adopted: AdoptedStep | None = None
-        self.layout = msgspec.convert(facts["layout"], StepLayout)
-        self.options: list[str] = facts["options"]
-        shape = (self.layout, self.options)
-        super().__init__(tools, request, held, *shape, direct, facts["asked"], confs)
+        super().__init__(parts, direct, found.facts["asked"], confs)
 
     def _new_step(self, srun: SrunStep) -> ShimStep:
         if self.adopted is not None:  # it has gone, and another one takes its place
@@ -232,18 +213,8 @@ class AdoptedShimJob(ShimJob):
 
     another: Another
 
-    def __init__(
-        self,
-        tools: Tools,
-        features: Features,
-        commands: NodeCommands,
-        request: JobRequest,
-        held: Allocation,
-        shims: AdoptedShim,
-        found: Inheritance,
-    ) -> None:
-        shape = (shims.layout, shims.options)
-        super().__init__(tools, features, commands, request, held, *shape, shims)
+    def __init__(self, parts: JobParts, shims: AdoptedShim, found: Inheritance) -> None:
+        super().__init__(parts, shims)
         self._found = found
 
     def _step_of(self, shims: JobShim) -> ShimStep:
@@ -312,26 +283,18 @@ class AdoptedShimJob(ShimJob):
 class Adopted:
     """The containers of a job that another supervisor has held, which has died."""
 
-    def __init__(
-        self,
-        tools: Tools,
-        features: Features,
-        commands: NodeCommands,
-        held: Allocation,
-        shims: AdoptedShim | None,
-    ) -> None:
-        self._parts = (tools, features, commands)
-        self._held = held
+    def __init__(self, parts_for: PartsFor, shims: AdoptedShim | None) -> None:
+        self._parts_for = parts_for
         self._shims = shims
 
     def job(self, request: JobRequest, found: Inheritance) -> "AdoptedShimJob | AdoptedSrunJob":
         """Return the job for one of the containers."""
-        parts = (*self._parts, request, self._held)
         job: AdoptedShimJob | AdoptedSrunJob
         if is_deferred(found):
-            job = AdoptedSrunJob(*parts, found)
+            job = AdoptedSrunJob(self._parts_for(request, found), found)
         else:
             assert self._shims is not None
-            job = AdoptedShimJob(*parts, self._shims, found)
+            parts = self._parts_for(request, self._shims.found)
+            job = AdoptedShimJob(parts, self._shims, found)
         job.another = self.job
         return job

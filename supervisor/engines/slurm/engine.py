@@ -11,6 +11,7 @@ from contextlib import (
 )
 from functools import partial
 
+import msgspec
 import trio
 
 from scrun.core.errors import EngineUnavailable, ScrunError, SettingsError, shortened
@@ -52,7 +53,7 @@ from scrun.supervisor.engines.slurm.allocation import (
     held_anew,
 )
 from scrun.supervisor.engines.slurm.borrowed_job import is_lent, lent_again
-from scrun.supervisor.engines.slurm.job import SlurmJob, SrunJob, spool_mount
+from scrun.supervisor.engines.slurm.job import JobParts, SlurmJob, SrunJob, spool_mount
 from scrun.supervisor.engines.slurm.job_lease import JobLease
 from scrun.supervisor.engines.slurm.job_shim import JobShim
 from scrun.supervisor.engines.slurm.launching import Launch, Launching
@@ -80,9 +81,6 @@ from scrun.supervisor.nodes.beginning import ALONE, Direct
 from scrun.supervisor.nodes.link import Sealing
 
 _ANSWER = 10.0
-
-_Parts = tuple[Tools, Features, NodeCommands, JobRequest, Allocation, StepLayout]
-"""What the constructors of all kinds of jobs take first."""
 
 
 class SlurmEngine:
@@ -244,15 +242,17 @@ class SlurmEngine:
             loan: JobLease, layout_for: Callable[[OneNode], StepLayout]
         ) -> AsyncIterator[SlurmJob]:
             held, layout = loan.held, layout_for(one)
-            parts = (self._tools, what_it_does, self._commands, request, held, layout)
+            parts = JobParts(
+                self._tools, what_it_does, self._commands, request, held, layout, step_options
+            )
             reason = self._launching.known_lack(held.environment)
             if not (self._launching.by_slurm or reason):
-                async with self._by_shims(loan, parts, step_options, asked) as by_shims:
+                async with self._by_shims(loan, parts, asked) as by_shims:
                     reason = await self._launching.lack(by_shims)
                     if not reason:
                         yield by_shims
                         return
-            by_slurm = SrunJob(*parts, step_options)
+            by_slurm = SrunJob(parts)
             by_slurm.spool_mount = await in_thread(self._spool_mount, what_it_does, held)
             if reason:
                 layout_for(by_srun)
@@ -296,13 +296,20 @@ class SlurmEngine:
         assert left is not None
         async with AsyncExitStack() as stack:
             held = await stack.enter_async_context(self._again(request, left))
+
+            def parts_for(request: JobRequest, found: Inheritance) -> JobParts:
+                layout = msgspec.convert(found.facts["layout"], StepLayout)
+                options = found.facts["options"]
+                return JobParts(
+                    self._tools, what_it_does, self._commands, request, held, layout, options
+                )
+
             shims = None
             if left.facts.get("hello") is not None:
-                more = (left, self._direct, self._confs)
-                shims = AdoptedShim(self._tools, request, held, *more)
+                parts = parts_for(request, left)
+                shims = AdoptedShim(parts, left, self._direct, self._confs)
                 await stack.enter_async_context(shims.opened())
-            parts = (self._tools, what_it_does, self._commands, held, shims)
-            yield Adopted(*parts).job(request, found)
+            yield Adopted(parts_for, shims).job(request, found)
 
     def _held_again(
         self, request: JobRequest, found: Inheritance, because: str = ""
@@ -325,25 +332,23 @@ class SlurmEngine:
 
     @asynccontextmanager
     async def _by_shims(
-        self, loan: JobLease, parts: _Parts, options: list[str], asked: Mapping[str, str]
+        self, loan: JobLease, parts: JobParts, asked: Mapping[str, str]
     ) -> AsyncIterator[ShimJob | RanksJob]:
         """Have shims for a container: one for each of its tasks, or the one of its pod."""
-        request, held, layout = parts[3:]
-        if layout.tasks == 1 and "--label" not in options:
-            other = request.beside
+        if parts.layout.tasks == 1 and "--label" not in parts.options:
+            other = parts.request.beside
             if (
                 isinstance(other, ShimJob)
                 and other.shims.asked == asked
                 and other.shims.serves_several
             ):
-                yield ShimJob(*parts, options, other.shims)
+                yield ShimJob(parts, other.shims)
                 return
-            more = (layout, options, self._direct, asked, self._confs)
-            shim = JobShim(self._tools, request, held, *more)
+            shim = JobShim(parts, self._direct, asked, self._confs)
             async with loan.opened(shim) as shims:
-                yield ShimJob(*parts, options, shims)
+                yield ShimJob(parts, shims)
             return
-        async with RanksJob(*parts, options, self._direct, self._confs).opened() as ranks:
+        async with RanksJob(parts, self._direct, self._confs).opened() as ranks:
             yield ranks
 
     async def _check_cluster(self, wanted: dict[str, str], environment: Mapping[str, str]) -> None:

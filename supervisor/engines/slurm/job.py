@@ -49,30 +49,39 @@ _HALF_A_TERMINAL = (
 _SPOOL = "/var/spool/slurmd"  # slurm.conf(5), SlurmdSpoolDir
 
 
+class JobParts(msgspec.Struct, frozen=True):
+    """What every kind of job is made of.
+
+    Attributes:
+        features: What this version of Slurm can do.
+        layout: How many nodes and tasks the container has.
+        options: Options of the step's srun that the caller asked for.
+    """
+
+    tools: Tools
+    features: Features
+    commands: NodeCommands
+    request: JobRequest
+    held: Allocation
+    layout: StepLayout
+    options: list[str]
+
+
 class SlurmJob:
     """A job of Slurm (see `supervisor.contracts.engine.Job`)."""
 
     launch = "container"
 
-    def __init__(
-        self,
-        tools: Tools,
-        features: Features,
-        commands: NodeCommands,
-        request: JobRequest,
-        held: Allocation,
-        layout: StepLayout,
-        options: list[str],
-    ) -> None:
-        self._tools = tools
-        self._features = features
-        self._commands = commands
-        self._request = request
-        self._held = held
-        self._layout = layout
-        self._options = options
-        self._child_env = tools.child_env(request.child_env)
-        self._step = self._new_step(layout.tasks)
+    def __init__(self, parts: JobParts) -> None:
+        self._tools = parts.tools
+        self._features = parts.features
+        self._commands = parts.commands
+        self._request = parts.request
+        self._held = parts.held
+        self._layout = parts.layout
+        self._options = parts.options
+        self._child_env = self._tools.child_env(self._request.child_env)
+        self._step = self._new_step(self._layout.tasks)
         self._sessions: list[SrunStep] = []
 
     @property

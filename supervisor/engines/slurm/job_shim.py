@@ -4,25 +4,22 @@ The members of a pod come and go in any order, so it belongs to the job, and end
 container that comes after the shim has gone, as when an administrator killed it, gets a new one.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 import trio
 
-from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.core.deposits import no_deposit
 from scrun.supervisor.core.nurseries import unwrapped
-from scrun.supervisor.engines.slurm.allocation import Allocation
-from scrun.supervisor.engines.slurm.job import step_of
+from scrun.supervisor.engines.slurm.job import JobParts, step_of
 from scrun.supervisor.engines.slurm.job_state import JobState
-from scrun.supervisor.engines.slurm.layout import StepLayout
 from scrun.supervisor.engines.slurm.neighbours import Neighbours
 from scrun.supervisor.engines.slurm.shim_site import SiteConfs
 from scrun.supervisor.engines.slurm.shim_step import ShimStep
 from scrun.supervisor.engines.slurm.step import SrunStep
-from scrun.supervisor.engines.slurm.tools import Tools, of_a_container, of_the_job
+from scrun.supervisor.engines.slurm.tools import of_a_container, of_the_job
 from scrun.supervisor.nodes.beginning import Direct
 
 _FOR_SRUN = ("SLURM", "SPANK_", "_SLURM_SPANK_", "PMI")
@@ -43,21 +40,13 @@ class JobShim:
 
     def __init__(
         self,
-        tools: Tools,
-        request: JobRequest,
-        held: Allocation,
-        layout: StepLayout,
-        options: Sequence[str],
+        parts: JobParts,
         direct: Callable[[], Direct],
         asked: Mapping[str, str],
         confs: SiteConfs,
     ) -> None:
-        """Create it; nothing runs yet.
-
-        Args:
-            layout: One task on one node.
-            asked: The requests for its step alone.
-        """
+        """`parts`: those of the container that brings it; one task on one node."""
+        tools, request, held = parts.tools, parts.request, parts.held
         self.asked = asked
         self.salloc: JobState | None = held.state
         self._tools = tools
@@ -72,11 +61,11 @@ class JobShim:
         self._confs = confs
         self._variables = of_the_job(held.environment)
         self._variables |= request.plugin_variables
-        self._words = [*step_of(held), *layout.arguments]
+        self._words = [*step_of(held), *parts.layout.arguments]
         # with a pseudo-terminal, frames would not arrive as they were sent
-        self._words += ["--overlap", *(word for word in options if word != "--unbuffered")]
-        shape = msgspec.to_builtins(layout)
-        self.deposit.note(asked=dict(asked), options=[*options], layout=shape)
+        self._words += ["--overlap", *(word for word in parts.options if word != "--unbuffered")]
+        shape = msgspec.to_builtins(parts.layout)
+        self.deposit.note(asked=dict(asked), options=[*parts.options], layout=shape)
         self._child_env = tools.child_env(request.child_env)
         self.neighbours = Neighbours()
         self.mounted: set[Any] = set()

@@ -16,25 +16,21 @@ import trio
 
 from scrun.core.errors import EngineError, StateError, shortened
 from scrun.model.states import Ending, exited, killed
-from scrun.settings.slurm.versions import Features
 from scrun.supervisor.children.node_scripts import signal_script
-from scrun.supervisor.contracts.engine import JobRequest, NodeAnswer, Program, Session, Step
+from scrun.supervisor.contracts.engine import NodeAnswer, Program, Session, Step
 from scrun.supervisor.contracts.first_process import Call
 from scrun.supervisor.contracts.node import ImageFile, Mounting
 from scrun.supervisor.contracts.staged import config_of_task
 from scrun.supervisor.core.nurseries import until, unwrapped
 from scrun.supervisor.engines.failures import NotMade, create_and_run
-from scrun.supervisor.engines.slurm.allocation import Allocation
 from scrun.supervisor.engines.slurm.exits import exit_code, out_of_memory, without_files
-from scrun.supervisor.engines.slurm.job import SlurmJob, step_of
+from scrun.supervisor.engines.slurm.job import JobParts, SlurmJob, step_of
 from scrun.supervisor.engines.slurm.job_ending import ended_meanwhile
-from scrun.supervisor.engines.slurm.layout import StepLayout
-from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.ranks_step import RanksStep, RankTask, for_all
 from scrun.supervisor.engines.slurm.shim_config import check_pmi, container_config
 from scrun.supervisor.engines.slurm.shim_session import LAST_OUTPUT, ShimSession, words_of
 from scrun.supervisor.engines.slurm.shim_site import SiteConfs
-from scrun.supervisor.engines.slurm.tools import Tools, of_the_job
+from scrun.supervisor.engines.slurm.tools import of_the_job
 from scrun.supervisor.engines.watched import WatchedProcess
 from scrun.supervisor.nodes.beginning import Direct
 from scrun.supervisor.nodes.gathering import Rank
@@ -134,20 +130,10 @@ class RanksJob(SlurmJob):
     launch = "shim"
     below_engine = False
 
-    def __init__(
-        self,
-        tools: Tools,
-        features: Features,
-        commands: NodeCommands,
-        request: JobRequest,
-        held: Allocation,
-        layout: StepLayout,
-        options: list[str],
-        direct: Callable[[], Direct],
-        confs: SiteConfs,
-    ) -> None:
-        super().__init__(tools, features, commands, request, held, layout, options)
-        self._ranks_step = RanksStep(self._step, request.journal, direct, confs, layout.tasks)
+    def __init__(self, parts: JobParts, direct: Callable[[], Direct], confs: SiteConfs) -> None:
+        super().__init__(parts)
+        journal, tasks = parts.request.journal, parts.layout.tasks
+        self._ranks_step = RanksStep(self._step, journal, direct, confs, tasks)
         self._tasks: list[RankTask] = []
         self._settled = trio.Event()  # they are created, or never will be
         self._killed = trio.Event()

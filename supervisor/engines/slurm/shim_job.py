@@ -11,26 +11,22 @@ import trio
 
 from scrun.core.errors import EngineError, StateError, shortened
 from scrun.model.states import Ending, killed
-from scrun.settings.slurm.versions import Features
 from scrun.supervisor.children.node_scripts import BY_MOUNTS, signal_script
-from scrun.supervisor.contracts.engine import JobRequest, NodeAnswer, Program, Session, Step
+from scrun.supervisor.contracts.engine import NodeAnswer, Program, Session, Step
 from scrun.supervisor.contracts.first_process import Call
 from scrun.supervisor.contracts.node import ImageFile, Mounting
 from scrun.supervisor.core.nurseries import until, unwrapped
 from scrun.supervisor.engines.failures import NotMade, create_and_run
-from scrun.supervisor.engines.slurm.allocation import Allocation
 from scrun.supervisor.engines.slurm.exits import exit_code, out_of_memory, without_files
-from scrun.supervisor.engines.slurm.job import SlurmJob
+from scrun.supervisor.engines.slurm.job import JobParts, SlurmJob
 from scrun.supervisor.engines.slurm.job_ending import ended_meanwhile
 from scrun.supervisor.engines.slurm.job_shim import JobShim
-from scrun.supervisor.engines.slurm.layout import StepLayout
 from scrun.supervisor.engines.slurm.neighbours import ContainerOnNode
-from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.shim_config import check_pmi, container_config
 from scrun.supervisor.engines.slurm.shim_session import LAST_OUTPUT, ShimSession, words_of
 from scrun.supervisor.engines.slurm.shim_site import SiteContainer
 from scrun.supervisor.engines.slurm.shim_step import ShimStep
-from scrun.supervisor.engines.slurm.tools import Tools, of_a_container
+from scrun.supervisor.engines.slurm.tools import of_a_container
 from scrun.supervisor.engines.watched import WatchedProcess
 from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost
 from scrun.supervisor.nodes.creating import create
@@ -48,23 +44,9 @@ class ShimJob(SlurmJob):
     launch = "shim"
     below_engine = False
 
-    def __init__(
-        self,
-        tools: Tools,
-        features: Features,
-        commands: NodeCommands,
-        request: JobRequest,
-        held: Allocation,
-        layout: StepLayout,
-        options: list[str],
-        shims: JobShim,
-    ) -> None:
-        """See `SlurmJob`.
-
-        Of the runtime's commands only those of scrun.toml are used; the layout is one task on one
-        node; `shims` is the job's shim.
-        """
-        super().__init__(tools, features, commands, request, held, layout, options)
+    def __init__(self, parts: JobParts, shims: JobShim) -> None:
+        """Only scrun.toml's commands of the runtime are used; the layout has one task."""
+        super().__init__(parts)
         self.shims = shims
         self._shim_step = self._step_of(shims)
         self._step = self._shim_step.step
