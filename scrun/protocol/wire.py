@@ -47,6 +47,16 @@ import _socket
 import posix
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Connection(Protocol):
+        """A socket, or trio's."""
+
+        def getsockopt(self, level: int, option: int, size: int, /) -> bytes: ...
+
+
 LIMIT = 16 * 1024 * 1024
 """The largest request, in bytes: Linux passes at most 6 MiB of arguments and environment."""
 
@@ -145,17 +155,17 @@ def connect_supervisor(directory: str, name: str, patience: int = 0) -> _socket.
     return sock
 
 
-def peer_pid(sock: _socket.socket) -> int:
+def peer_pid(sock: "Connection") -> int:
     """Return the peer's pid, 0 if it is in a PID namespace that we do not see."""
     return int.from_bytes(_peer(sock)[:4], "little")
 
 
-def peer_uid(sock: _socket.socket) -> int:
+def peer_uid(sock: "Connection") -> int:
     """Return the peer's uid."""
     return int.from_bytes(_peer(sock)[4:8], "little")
 
 
-def _peer(sock: _socket.socket) -> bytes:
+def _peer(sock: "Connection") -> bytes:
     """Return the peer's pid, uid and gid (unix(7), SO_PEERCRED)."""
     return sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _PEERCRED_SIZE)
 

@@ -218,7 +218,7 @@ class ClientRequest:
             return DONE
         force = bool(self._arguments[1])
         note = b"" if force else await self._runs_still()
-        deleter = await in_thread(deleter_of, _caller_of(self._connection), abandon=True)
+        deleter = await in_thread(deleter_of, wire.peer_pid(self._connection), abandon=True)
         own = bool(self._arguments[2:])
         await self._containers.delete(self._id, force=force, deleter=deleter, own=own)
         return DONE + note
@@ -448,19 +448,9 @@ def _without_caller(container: Container) -> Ending:
     return killed(SIGTERM, f"container {container.id}: its create was ended")
 
 
-def _caller_of(connection: trio.socket.SocketType) -> int:
-    """Return the pid of whoever connected; 0 if it is in another PID namespace (unix(7))."""
-    size = struct.calcsize("3i")
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    pid: int = struct.unpack("3i", credentials)[0]
-    return pid
-
-
 def may_call(connection: trio.socket.SocketType) -> bool:
-    """Return whether the caller is this user, or root (unix(7), SO_PEERCRED)."""
-    size = struct.calcsize("3i")
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    _, uid, _ = map(int, struct.unpack("3i", credentials))
+    """Return whether the caller is this user, or root."""
+    uid = wire.peer_uid(connection)
     if uid == _NOBODY:  # in a user namespace, this stands for every unmapped user
         return uid == os.geteuid() == outer_id("uid", uid)
     return uid in (0, os.geteuid())
