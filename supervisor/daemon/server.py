@@ -5,7 +5,7 @@ import fcntl
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NoReturn
 
@@ -41,6 +41,7 @@ _LAST_ANSWERS = 5.0
 _LAST_WORDS = 2.0
 _BUILDAH_ENDS = 0.2
 _UNTIL_DELETE = 5.0
+_STOPS = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
 _ROOT_INTERVALS = 0.1, 1.0  # the first, which doubles, and the longest
 
 
@@ -488,6 +489,8 @@ def serve(root: str, name: str, starter: Starter, idle: float | None = None) -> 
     """
     os.umask(0o077)
     raise_limits()
+    # one that arrives before `_serve` handles it would leave the socket behind
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
     try:
         listener = listen(root, name)
     except OSError as error:
@@ -506,13 +509,15 @@ def serve(root: str, name: str, starter: Starter, idle: float | None = None) -> 
         settings.restore_timeout,
         lingers=lingers,
     )
-    trio.run(_serve, server, starter, instruments=watchdogs())
+    trio.run(_serve, server, starter, mask, instruments=watchdogs())
     finish(_LAST_WORDS)
 
 
-async def _serve(server: Server, starter: Starter) -> None:
+async def _serve(server: Server, starter: Starter, mask: Iterable[int]) -> None:
+    """Serve; `mask` has the signals that were blocked before the socket was there."""
     async with trio.open_nursery() as nursery:
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        with trio.open_signal_receiver(*_STOPS) as signals:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
             async def handle_signals() -> None:
                 """SIGTERM leaves the containers to a successor, SIGINT ends them."""
@@ -532,7 +537,6 @@ async def _serve(server: Server, starter: Starter) -> None:
 
             def serving() -> None:
                 nursery.start_soon(handle_signals)
-                # not before: until here SIGTERM ends us and leaves our socket behind
                 starter.tell("ready")
 
             await server.serve(serving)

@@ -1,8 +1,10 @@
 """What a supervisor imports until it serves: a user's first container waits for that."""
 
 import re
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -50,3 +52,26 @@ def test_it_does_without(imported: list[str], module: str) -> None:
 
 def test_how_many(imported: list[str]) -> None:
     assert len(imported) <= MOST, sorted(imported)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_as_it_begins_to_listen_stops_it(tmp_path: Path, number: signal.Signals) -> None:
+    """As later: ^C in a terminal comes at any moment."""
+    tmp_path.chmod(0o700)
+    code = f"""
+import os, sys
+sys.path.insert(0, {str(CHECKOUT)!r})
+from scrun.supervisor.daemon import server
+from scrun.supervisor.daemon.starter import Starter
+listen = server.listen
+def listen_and_be_told_to_stop(root, name):
+    listener = listen(root, name)
+    os.kill(os.getpid(), {int(number)})
+    return listener
+server.listen = listen_and_be_told_to_stop
+server.serve({str(tmp_path)!r}, "@s", Starter(), 60)
+"""
+    argv = [sys.executable, "-I", "-c", code]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=50, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not (tmp_path / "@s").exists()
