@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar, TypeVarTuple
 
 import msgspec
 import trio
@@ -24,24 +25,22 @@ from scrun.supervisor.plugins.choose_engine import Engines
 from scrun.supervisor.plugins.registry import Plugins
 from scrun.supervisor.programs.doctor.findings import Finding
 
-Reporter = Callable[[Finding], None]
+_Args = TypeVarTuple("_Args")
+_Result = TypeVar("_Result")
+
+Reporter = Callable[[str, Finding], None]
+"""Takes the name of an item, and what was found of it."""
 
 
 class DoctorCall(msgspec.Struct, frozen=True):
-    """A call of doctor.
+    """A call of doctor. Errors are "" where there was none.
 
     Attributes:
-        parsed: Its command line.
-        child_env: Its environment and umask.
-        directory: Its working directory.
-        settings: Its settings; defaults, where the files are wrong.
-        settings_error: What is wrong with the files, or "".
+        settings: Defaults, where the files are wrong.
         root: The root directory of the records, or "" on an error.
-        root_error: That error, or "".
         root_is_new: Whether the root directory does not exist yet.
-        engine: The engine of its containers, or None on an error.
-        engine_error: That error, or "".
-        tools: Slurm's tools, if Slurm is the engine.
+        engine: None on an error.
+        tools: None unless Slurm is the engine.
         conf: The slurm.conf in use, if any.
     """
 
@@ -84,9 +83,8 @@ class DoctorCall(msgspec.Struct, frozen=True):
 
         Without it Slurm's commands, also with `--version`, try for a minute (measured with 22.05).
         """
-        return self.conf is not None and not await trio.to_thread.run_sync(
-            os.access, self.conf, os.R_OK, abandon_on_cancel=True
-        )
+        conf = self.conf
+        return conf is not None and not await in_thread(lambda: os.access(conf, os.R_OK))
 
     @property
     def slurm_setting(self) -> ChildEnv:
@@ -98,15 +96,46 @@ class Check(msgspec.Struct, frozen=True):
     """A check.
 
     Attributes:
-        names: The names of its findings, in their order.
+        names: The names of its items, in their order.
         run: The function that reports them. A missing one is reported as the function's
             exception, or as not tried.
         deadline: Seconds that it may take.
+        for_slurm: Whether only Slurm needs the items.
     """
 
     names: tuple[str, ...]
     run: Callable[[DoctorCall, Reporter], Awaitable[None]]
     deadline: float = 15.0
+    for_slurm: bool = False
+
+
+def asks(
+    name: str,
+    judge: Callable[[DoctorCall], Awaitable[Finding]],
+    *,
+    deadline: float = 15.0,
+    for_slurm: bool = False,
+) -> Check:
+    """Make a check of one item."""
+
+    async def run(call: DoctorCall, report: Reporter) -> None:
+        report(name, await judge(call))
+
+    return Check((name,), run, deadline, for_slurm)
+
+
+def looks(name: str, judge: Callable[[DoctorCall], Finding], *, for_slurm: bool = False) -> Check:
+    """Make a check of one item by a function that blocks, in a thread that may be abandoned."""
+
+    async def run(call: DoctorCall) -> Finding:
+        return await in_thread(judge, call)
+
+    return asks(name, run, for_slurm=for_slurm)
+
+
+async def in_thread(function: Callable[[*_Args], _Result], *args: *_Args) -> _Result:
+    """Call a function that blocks, and may be abandoned."""
+    return await trio.to_thread.run_sync(function, *args, abandon_on_cancel=True)
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -114,7 +143,7 @@ class Done(msgspec.Struct, frozen=True):
 
     Attributes:
         status: Its exit status, or the negative number of a signal.
-        lines: What it printed to standard output and standard error.
+        lines: What it printed, on standard output and standard error.
     """
 
     status: int
@@ -123,14 +152,16 @@ class Done(msgspec.Struct, frozen=True):
     @property
     def last(self) -> str:
         """The last line that is not blank, or the status."""
-        spoken = [line.strip() for line in self.lines if line.strip()]
-        return spoken[-1] if spoken else f"exit status {self.status}"
+        return self._line(-1)
 
     @property
     def first(self) -> str:
         """The first line that is not blank, or the status."""
+        return self._line(0)
+
+    def _line(self, index: int) -> str:
         spoken = [line.strip() for line in self.lines if line.strip()]
-        return spoken[0] if spoken else f"exit status {self.status}"
+        return spoken[index] if spoken else f"exit status {self.status}"
 
 
 async def run_tool(argv: Sequence[str], child_env: ChildEnv, *, directory: str = "/") -> Done:
@@ -166,15 +197,13 @@ async def slurm_version(call: DoctorCall) -> SlurmVersion | None:
 async def examine(argv: list[str], plugins: Plugins) -> DoctorCall:
     """Collect what the checks need. Reads the settings' files.
 
-    Args:
-        argv: The command line.
-        plugins: The plugins, which have to exist as long as the engine is used.
+    The plugins have to exist as long as the engine is used.
 
     Raises:
         UsageError: The command line is not valid.
     """
     os.umask(umask := os.umask(0o077))
-    await trio.to_thread.run_sync(learn, abandon_on_cancel=True)
+    await in_thread(learn)
     environment = dict(os.environ)
     parsed, here = parse(argv), os.getcwd()
     child_env = ChildEnv(environment, umask)

@@ -19,10 +19,13 @@ from scrun.supervisor.programs.doctor.call import (
     Check,
     DoctorCall,
     Reporter,
+    asks,
+    in_thread,
+    looks,
     run_tool,
     slurm_version,
 )
-from scrun.supervisor.programs.doctor.findings import Finding
+from scrun.supervisor.programs.doctor.findings import Finding, fail, ok, warn
 from scrun.supervisor.scripts.host import loaded
 
 _MUNGE = "/run/munge/munge.socket.2"
@@ -33,20 +36,18 @@ _MUNGE = "/run/munge/munge.socket.2"
 
 def judge_ping(status: int, lines: tuple[str, ...]) -> Finding:
     """Judge the answer of `scontrol ping`: `Slurmctld(primary) at HOST is UP`."""
-    name = "slurmctld"
     answers = [line.strip() for line in lines if re.search(r" is (UP|DOWN)\s*$", line)]
     if any(line.endswith("UP") for line in answers):
-        return Finding(name, "ok", ", ".join(answers))
+        return ok(", ".join(answers))
     text = ", ".join(answers) or (
         lines[-1].strip() if lines else f"scontrol ping: status {status}"
     )
     remedy = "start it, or make its host and port (SlurmctldHost, SlurmctldPort) reachable"
-    return Finding(name, "fail", text, remedy)
+    return fail(text, remedy)
 
 
 def judge_nodes(lines: tuple[str, ...]) -> Finding:
     """Judge the answer of `sinfo -h -o '%R %a %D %t'`: partition, up or down, number, state."""
-    name = "nodes"
     usable = total = 0
     for fields in map(str.split, lines):
         if len(fields) == 4 and fields[2].isdecimal():
@@ -56,9 +57,9 @@ def judge_nodes(lines: tuple[str, ...]) -> Finding:
             if fields[1] == "up" and "*" not in fields[3] and state in _USABLE:
                 usable += int(fields[2])
     if usable:
-        return Finding(name, "ok", f"{usable} of {total} can run jobs")
+        return ok(f"{usable} of {total} can run jobs")
     remedy = "ask the administrator; `sinfo -R` shows why nodes are down"
-    return Finding(name, "warn", f"none of {total} can run jobs now", remedy)
+    return warn(f"none of {total} can run jobs now", remedy)
 
 
 _USABLE = ("idle", "mix", "mixed", "alloc", "allocated", "comp", "completing", "planned", "plnd")
@@ -81,11 +82,10 @@ def judge_oci_conf(
         mounts_spool: Whether Slurm mounts the step's directory into each container.
         by_slurm: Whether Slurm runs the commands, and no shim, which does not mind the rest.
     """
-    name = "oci.conf"
     complaints = []
     if conf.ignore_file_config_json and by_slurm:
         text = f"{path}: IgnoreFileConfigJson is set, so Slurm runs no OCI runtime"
-        return Finding(name, "fail", text, "remove it, and set RunTimeRun")
+        return fail(text, "remove it, and set RunTimeRun")
     run = (conf.run_time_run or "").split()
     if by_slurm and conf.mode == "run" and run[:1] != ["exec"]:
         # measured with 22.05: the shell around it gets the step's signals too, and dies before it
@@ -97,66 +97,49 @@ def judge_oci_conf(
     complaints += [
         (f"line {remark.removeprefix(f'{path}:')}", "remove one") for remark in conf.remarks
     ]
-    for key, program in missing.items():
-        complaints.append(
-            (
-                f"{program} ({key}) is not on this machine",
-                "install it on the nodes, unless it is there",
-            )
-        )
+    remedy = "install it on the nodes, unless it is there"
+    complaints += [
+        (f"{program} ({key}) is not on this machine", remedy) for key, program in missing.items()
+    ]
     if complaints:
         text = f"{path}: " + ", ".join(text for text, _ in complaints)
-        return Finding(name, "warn", text, ", ".join(remedy for _, remedy in complaints))
+        return warn(text, ", ".join(remedy for _, remedy in complaints))
     way = "RunTimeRun" if conf.mode == "run" else "RunTimeCreate and RunTimeStart"
-    return Finding(name, "ok", f"{path}: {way}")
+    return ok(f"{path}: {way}")
 
 
 # --- checks
 
 
-async def _engine(call: DoctorCall, report: Reporter) -> None:
+async def _engine(call: DoctorCall) -> Finding:
     if call.engine is None:
-        report(Finding("engine", "fail", call.engine_error, "or use --engine local"))
-        return
+        return fail(call.engine_error, "or use --engine local")
     asked = call.settings.engine
     if asked != "auto":
-        text = f"{asked}, from the settings or the command line"
-    elif call.tools is not None:
-        text = f"slurm, because {call.conf} and {call.tools.salloc} exist"
-    elif call.conf is None:
-        text = "local, because no slurm.conf was found"
-    else:
-        text = f"local, because Slurm's commands are not found (slurm.conf is {call.conf})"
-    report(Finding("engine", "ok", text))
+        return ok(f"{asked}, from the settings or the command line")
+    if call.tools is not None:
+        return ok(f"slurm, because {call.conf} and {call.tools.salloc} exist")
+    if call.conf is None:
+        return ok("local, because no slurm.conf was found")
+    return ok(f"local, because Slurm's commands are not found (slurm.conf is {call.conf})")
 
 
-async def _slurm_conf(call: DoctorCall, report: Reporter) -> None:
-    name = "slurm.conf"
-    if not call.by_slurm:
-        report(Finding(name, "ok", "not needed"))
-    elif call.conf is None:
+def _slurm_conf(call: DoctorCall) -> Finding:
+    if call.conf is None:
         remedy = "name it by SLURM_CONF, -f, or `conf` in the section [slurm] of scrun.toml"
-        report(Finding(name, "warn", "not found; Slurm's commands use their own default", remedy))
-    else:
-        report(await trio.to_thread.run_sync(_read_conf, call, abandon_on_cancel=True))
-
-
-def _read_conf(call: DoctorCall) -> Finding:
-    name, conf = "slurm.conf", call.conf or ""
+        return warn("not found; Slurm's commands use their own default", remedy)
     try:
-        found = read_slurm_conf(conf)
+        found = read_slurm_conf(call.conf)
     except SettingsError as error:
         remedy = "name another one by SLURM_CONF, -f, or `conf` in the section [slurm]"
-        return Finding(name, "fail", str(error), remedy)
-    text = f"{conf}: cluster {found.get('clustername', 'without a name')}"
-    if _only_here(call, conf):
-        return Finding(
-            name,
-            "warn",
+        return fail(str(error), remedy)
+    text = f"{call.conf}: cluster {found.get('clustername', 'without a name')}"
+    if _only_here(call, call.conf):
+        return warn(
             f"{text}; only SLURM_CONF or -f names it, which engines do not pass on",
             "run `scrun install podman`, or name it as `conf` in [slurm] of scrun.toml",
         )
-    return Finding(name, "ok", text)
+    return ok(text)
 
 
 def _only_here(call: DoctorCall, conf: str) -> bool:
@@ -169,39 +152,28 @@ def _only_here(call: DoctorCall, conf: str) -> bool:
         return False
 
 
-async def _munge(call: DoctorCall, report: Reporter) -> None:
-    report(await ask_munge(call))
-
-
 async def ask_munge(call: DoctorCall) -> Finding:
     """Make and read a munge credential, through the socket that slurm.conf names."""
-    name = "munge"
-    if not call.by_slurm:
-        return Finding(name, "ok", "not needed")
     found: dict[str, str] = {}
     if call.conf is not None:
-        try:
-            found = await trio.to_thread.run_sync(
-                read_slurm_conf, call.conf, abandon_on_cancel=True
-            )
-        except SettingsError:
-            pass  # the check of slurm.conf reports this
+        with contextlib.suppress(SettingsError):  # the check of slurm.conf reports this
+            found = await in_thread(read_slurm_conf, call.conf)
     kind = found.get("authtype", "auth/munge")
     if kind != "auth/munge":
-        return Finding(name, "ok", f"not used: AuthType is {kind}")
+        return ok(f"not used: AuthType is {kind}")
     socket = munge_socket(found.get("authinfo", ""))
     remedy = "start munge (systemctl start munge), with the same key on all machines"
     if not await trio.Path(socket).exists():
-        return Finding(name, "fail", f"{socket}: does not exist", remedy)
+        return fail(f"{socket}: does not exist", remedy)
     munge, unmunge = call.which("munge"), call.which("unmunge")
     if munge is None or unmunge is None:
-        return Finding(name, "ok", f"{socket} exists (no commands munge and unmunge to try it)")
+        return ok(f"{socket} exists (no commands munge and unmunge to try it)")
     script = '"$1" -n -S "$3" | "$2" -S "$3"'
     command = ["/bin/sh", "-c", script, "sh", munge, unmunge, socket]
     done = await run_tool(command, call.slurm_setting)
     if done.status:
-        return Finding(name, "fail", done.first, remedy)
-    return Finding(name, "ok", f"{socket} answers")
+        return fail(done.first, remedy)
+    return ok(f"{socket} answers")
 
 
 async def mute(call: DoctorCall) -> str:
@@ -222,52 +194,35 @@ def munge_socket(info: str) -> str:
 
 
 async def _controller(call: DoctorCall, report: Reporter) -> None:
-    names = ("slurmctld", "nodes")
-    if not call.by_slurm:
-        for name in names:
-            report(Finding(name, "ok", "not needed"))
-        return
+    install = "install Slurm's client commands (apt install slurm-client)"
     if (await ask_munge(call)).status == "fail":  # Slurm's commands try for half a minute then
-        report(
-            Finding("slurmctld", "warn", "not asked: munge does not work", "correct that first")
-        )
+        report("slurmctld", warn("not asked: munge does not work", "correct that first"))
         return
     scontrol, sinfo = call.slurm_tool("scontrol"), call.slurm_tool("sinfo")
     if scontrol is None:
-        remedy = "install Slurm's client commands (apt install slurm-client)"
-        report(Finding("slurmctld", "warn", "scontrol is not installed to ask it", remedy))
+        report("slurmctld", warn("scontrol is not installed to ask it", install))
     else:
         done = await run_tool([scontrol, "ping"], call.slurm_setting)
         finding = judge_ping(done.status, done.lines)
-        report(finding)
+        report("slurmctld", finding)
         if finding.status != "ok":
             return
     if sinfo is None:
-        remedy = "install Slurm's client commands (apt install slurm-client)"
-        report(Finding("nodes", "warn", "sinfo is not installed to ask about them", remedy))
-    else:
-        done = await run_tool([sinfo, "-h", "-o", "%R %a %D %t"], call.slurm_setting)
-        if done.status:
-            report(Finding("nodes", "fail", done.last, "see slurmctld's log"))
-        else:
-            report(judge_nodes(done.lines))
+        report("nodes", warn("sinfo is not installed to ask about them", install))
+        return
+    done = await run_tool([sinfo, "-h", "-o", "%R %a %D %t"], call.slurm_setting)
+    failed = fail(done.last, "see slurmctld's log")
+    report("nodes", failed if done.status else judge_nodes(done.lines))
 
 
-async def _oci_conf(call: DoctorCall, report: Reporter) -> None:
-    name = "oci.conf"
-    if not call.by_slurm:
-        report(Finding(name, "ok", "not needed"))
-        return
-    if await trio.to_thread.run_sync(by_own_shim, call, abandon_on_cancel=True):
-        report(Finding(name, "ok", "none is used: a shim calls the runtime on the nodes"))
-        return
+async def _oci_conf(call: DoctorCall) -> Finding:
+    if await in_thread(by_own_shim, call):
+        return ok("none is used: a shim calls the runtime on the nodes")
     version = None
-    with contextlib.suppress(ScrunError):  # the finding `versions` reports this
+    with contextlib.suppress(ScrunError):  # the check of versions reports this
         version = await slurm_version(call)
     mounts_spool = version is not None and features(version).mounts_spool
-    report(
-        await trio.to_thread.run_sync(_read_oci_conf, call, mounts_spool, abandon_on_cancel=True)
-    )
+    return await in_thread(_read_oci_conf, call, mounts_spool)
 
 
 def by_own_shim(call: DoctorCall) -> bool:
@@ -297,9 +252,9 @@ def _read_oci_conf(call: DoctorCall, mounts_spool: bool) -> Finding:
         os.stat(path)
         conf = read_oci_conf(call)
     except OSError as error:
-        return Finding("oci.conf", "fail", f"{path}: {error.strerror}", remedy)
+        return fail(f"{path}: {error.strerror}", remedy)
     except SettingsError as error:
-        return Finding("oci.conf", "fail", str(error), "correct it, here and on the nodes")
+        return fail(str(error), "correct it, here and on the nodes")
     missing: dict[str, str] = {}
     for key, pattern in conf.commands.items():
         program = program_of(pattern)
@@ -309,20 +264,17 @@ def _read_oci_conf(call: DoctorCall, mounts_spool: bool) -> Finding:
     return judge_oci_conf(path, conf, missing, mounts_spool=mounts_spool, by_slurm=by_slurm)
 
 
-async def _script(call: DoctorCall, report: Reporter) -> None:
+async def _script(call: DoctorCall) -> Finding:
     """Find and load scrun.lua, as `create` does."""
-    name = "scrun.lua"
     engine = call.engine.name if call.engine else "local"
     try:
-        path = await trio.to_thread.run_sync(
-            find_script, call.settings, engine, abandon_on_cancel=True
-        )
+        path = await in_thread(find_script, call.settings, engine)
         if path is None:
             stager = call.settings.stager
             other = stager not in ("auto", "builtin")
-            text = f"not used: the stager is {stager}" if other else "none: the built-in staging"
-            report(Finding(name, "ok", text))
-            return
+            return ok(
+                f"not used: the stager is {stager}" if other else "none: the built-in staging"
+            )
         journal = Journal("/dev/null", Log(), "doctor")
         try:
             async with loaded(
@@ -333,16 +285,15 @@ async def _script(call: DoctorCall, report: Reporter) -> None:
         finally:
             journal.close()
     except ScrunError as error:
-        report(Finding(name, "fail", str(error), "`scrun lua check FILE` tells more"))
-    else:
-        report(Finding(name, "ok", f"{path}: loaded by Lua {call.settings.lua.version}"))
+        return fail(str(error), "`scrun lua check FILE` tells more")
+    return ok(f"{path}: loaded by Lua {call.settings.lua.version}")
 
 
 CHECKS = (
-    Check(("engine",), _engine),
-    Check(("slurm.conf",), _slurm_conf),
-    Check(("munge",), _munge),
-    Check(("slurmctld", "nodes"), _controller),
-    Check(("oci.conf",), _oci_conf),
-    Check(("scrun.lua",), _script, deadline=30),
+    asks("engine", _engine),
+    looks("slurm.conf", _slurm_conf, for_slurm=True),
+    asks("munge", ask_munge, for_slurm=True),
+    Check(("slurmctld", "nodes"), _controller, for_slurm=True),
+    asks("oci.conf", _oci_conf, for_slurm=True),
+    asks("scrun.lua", _script, deadline=30),
 )

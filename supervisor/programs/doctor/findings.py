@@ -1,6 +1,6 @@
 """The findings of doctor, and how they are printed."""
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Literal
 
 import msgspec
@@ -14,62 +14,71 @@ _COLOURS = {"ok": "32", "warn": "33", "fail": "31"}
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """The result for one item.
+    """What a check found of one item.
 
     Attributes:
-        name: The item.
-        status: `ok`; `warn`: not everything will work; `fail`: containers will not run.
-        text: What was found.
+        status: `warn`: not everything will work; `fail`: containers will not run.
         remedy: What to do, unless it is ok.
     """
 
-    name: str
     status: Status
-    text: str = msgspec.field(name="finding")
+    text: str
     remedy: str = ""
 
 
-def text_line(finding: Finding, *, colour: bool) -> str:
+def ok(text: str) -> Finding:
+    """Find nothing to mend."""
+    return Finding("ok", text)
+
+
+def warn(text: str, remedy: str) -> Finding:
+    """Find that not everything will work."""
+    return Finding("warn", text, remedy)
+
+
+def fail(text: str, remedy: str) -> Finding:
+    """Find that containers will not run."""
+    return Finding("fail", text, remedy)
+
+
+def text_line(name: str, finding: Finding, *, colour: bool) -> str:
     """Format a finding as a line."""
     status = f"{finding.status:<4}"
     if colour:
         status = f"\033[{_COLOURS[finding.status]}m{status}\033[0m"
-    words = f"{finding.name}: {finding.text}" + (f"; {finding.remedy}" if finding.remedy else "")
+    words = f"{name}: {finding.text}" + (f"; {finding.remedy}" if finding.remedy else "")
     return f"{status}  {printable(one_line(words))}"
 
 
-def json_text(findings: Iterable[Finding]) -> str:
+def json_text(findings: Mapping[str, Finding]) -> str:
     """Format findings as a JSON list, with an object on each line."""
-    lines = (f"  {msgspec.json.encode(finding).decode()}" for finding in findings)
-    return "[\n" + ",\n".join(lines) + "\n]"
+    rows = (
+        {"name": name, "status": one.status, "finding": one.text, "remedy": one.remedy}
+        for name, one in findings.items()
+    )
+    return "[\n" + ",\n".join(f"  {msgspec.json.encode(row).decode()}" for row in rows) + "\n]"
 
 
 class Report:
-    """The findings in a fixed order; they arrive in any order."""
+    """The findings by the names of their items, in a fixed order; they arrive in any order."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        """Expect a finding for each of these."""
         self._found: dict[str, Finding | None] = dict.fromkeys(names)
         self._news = trio.Event()
 
-    def put(self, finding: Finding) -> None:
+    def put(self, name: str, finding: Finding) -> None:
         """Add a finding; the first one for an item counts."""
-        assert finding.name in self._found, finding.name
-        if self._found[finding.name] is None:
-            self._found[finding.name] = finding
+        if self._found[name] is None:
+            self._found[name] = finding
             self._news.set()
 
     def missing(self, names: Iterable[str]) -> list[str]:
         """Return the items without a finding so far."""
         return [name for name in names if self._found[name] is None]
 
-    async def next(self, after: int) -> Finding:
-        """Wait for the finding with this number."""
-        name = list(self._found)[after]
-        while (found := self._found[name]) is None:
-            self._news = trio.Event()
-            await self._news.wait()
-        return found
-
-    def __len__(self) -> int:
-        return len(self._found)
+    async def __aiter__(self) -> AsyncIterator[tuple[str, Finding]]:
+        for name in self._found:
+            while (found := self._found[name]) is None:
+                self._news = trio.Event()
+                await self._news.wait()
+            yield name, found

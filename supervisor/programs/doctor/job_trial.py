@@ -1,4 +1,4 @@
-"""Checks on a node, in a test job that the engine allocates."""
+"""Checks on a node, in a test job that the engine allocates: each is an item of one trial."""
 
 import contextlib
 import os
@@ -6,7 +6,7 @@ import re
 import shlex
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 import trio
@@ -21,8 +21,13 @@ from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.log.journal import Journal
-from scrun.supervisor.programs.doctor import node_images
-from scrun.supervisor.programs.doctor.call import Check, DoctorCall, Reporter, run_tool
+from scrun.supervisor.programs.doctor.call import (
+    Check,
+    DoctorCall,
+    Reporter,
+    in_thread,
+    run_tool,
+)
 from scrun.supervisor.programs.doctor.cluster import (
     by_own_shim,
     judge_ping,
@@ -32,14 +37,14 @@ from scrun.supervisor.programs.doctor.cluster import (
 )
 from scrun.supervisor.programs.doctor.containers import NAME as CONTAINER
 from scrun.supervisor.programs.doctor.containers import own_root, try_container
-from scrun.supervisor.programs.doctor.findings import Finding
+from scrun.supervisor.programs.doctor.findings import Finding, fail, ok, warn
 from scrun.supervisor.staging.id_maps import with_ids
+from scrun.supervisor.staging.on_node import ROOTLESS
 from scrun.supervisor.staging.owner import directory_for
 
-_USERS = "users of a container"
 NAMES = (
     *("job", "step", "runtime on a node", "shared directory"),
-    *(node_images.NAME, _USERS, CONTAINER),
+    *("images on a node", "users of a container", CONTAINER),
 )
 _PATIENCE = 60.0
 _STEP = 60.0
@@ -47,7 +52,7 @@ _LEND = (
     "programs that change users (apt, nginx, postgres, USER) fail in such a container: install "
     "uidmap on the nodes, with the same /etc/subuid and /etc/subgid there and here"
 )
-_SCRATCH = "name a directory that the nodes share as `scratch` in the section [staging]"
+_NO_PYTHON = "Python 3.6 or newer is missing, which a shim needs"
 
 
 class NodeReport(msgspec.Struct, frozen=True):
@@ -61,8 +66,8 @@ class NodeReport(msgspec.Struct, frozen=True):
     """
 
     node: str
-    runtime: str
-    token: str
+    runtime: str = ""
+    token: str = ""
     python: str = ""
 
 
@@ -90,15 +95,53 @@ done
 """
 
 
-def read(lines: list[str]) -> NodeReport:
+# the kernel makes a directory in `w` that its owner may not enter
+_IMAGES = f"""\
+fuse=; if [ -r /dev/fuse ] && [ -w /dev/fuse ]; then fuse=yes; fi
+apart='{ROOTLESS} --mount' marks=userxattr,
+if [ "$(id -u)" = 0 ]; then apart='unshare --mount' marks=; fi
+place=$(mktemp -d "${{TMPDIR:-/tmp}}/scrun-doctor-XXXXXXXXXX") && (
+    cd "$place" && mkdir l u w m || exit
+    options=${{marks}}lowerdir=l,upperdir=u,workdir=w
+    if said=$($apart mount -t overlay overlay -o "$options" m 2>&1); then
+        echo 'overlay the kernel'
+    elif [ -n "$fuse" ] && [ -n "$marks" ] && command -v fuse-overlayfs >/dev/null; then
+        echo 'overlay fuse-overlayfs'
+    else
+        echo "refused $(echo "$said" | head -n 1)"
+    fi
+)
+if [ -n "$place" ]; then chmod -R u+rwX "$place"; rm -rf "$place"; fi
+if [ "$(id -u)" = 0 ]; then
+    if grep -q squashfs /proc/filesystems && [ -e /dev/loop-control ]; then
+        echo 'squashfs the kernel'
+    fi
+elif [ -n "$fuse" ]; then
+    for p in squashfuse_ll squashfuse; do
+        if command -v "$p" >/dev/null; then echo "squashfs $p"; break; fi
+    done
+fi
+"""
+"""Prints by what the node mounts an overlay (`overlay`), or why not (`refused`), and images."""
+
+
+def read(lines: Sequence[str]) -> NodeReport:
     """Parse the output of `script`; of several nodes, the first counts."""
-    found = node_images.told(lines, ("node", "runtime", "token", "python"))
-    return NodeReport(
-        found.get("node", "?"),
-        found.get("runtime", ""),
-        found.get("token", ""),
-        found.get("python", ""),
-    )
+    found = {"node": "?", **_told(lines, ("node", "runtime", "token", "python"))}
+    return NodeReport(**found)
+
+
+def _told(lines: Sequence[str], words: Collection[str]) -> dict[str, str]:
+    """Return what follows the first of the lines that begin with each of some words.
+
+    A site's scripts may write lines, too.
+    """
+    found: dict[str, str] = {}
+    for line in lines:
+        word, _, rest = line.partition(" ")
+        if word in words:
+            found.setdefault(word, rest.strip())
+    return found
 
 
 def judge_runtime(program: str | None, seen: NodeReport, conf: str, launch: str) -> Finding:
@@ -110,24 +153,19 @@ def judge_runtime(program: str | None, seen: NodeReport, conf: str, launch: str)
         conf: The path of oci.conf.
         launch: `[slurm] launch`.
     """
-    name = "runtime on a node"
     if program is None:
-        return Finding(name, "warn", f"{conf} does not name its program", "check oci.conf")
+        return warn(f"{conf} does not name its program", "check oci.conf")
     if not seen.runtime:
         remedy = f"install it there (apt install {os.path.basename(program)}), or correct {conf}"
-        return Finding(name, "fail", f"{seen.node}: {program} is not installed", remedy)
+        return fail(f"{seen.node}: {program} is not installed", remedy)
+    found = f"{seen.node}: {program}, {seen.runtime}"
     if launch == "container":
-        return Finding(name, "ok", f"{seen.node}: {program}, {seen.runtime}")
+        return ok(found)
     if _has_python(seen):
-        who = f"called by a shim of {seen.python}"
-        return Finding(name, "ok", f"{seen.node}: {program}, {seen.runtime}, {who}")
+        return ok(f"{found}, called by a shim of {seen.python}")
     if launch == "shim":
-        return Finding(name, "fail", f"{seen.node}: {_NO_PYTHON}", "install it there")
-    who = f"called by Slurm: {_NO_PYTHON}"
-    return Finding(name, "ok", f"{seen.node}: {program}, {seen.runtime}, {who}")
-
-
-_NO_PYTHON = "Python 3.6 or newer is missing, which a shim needs"
+        return fail(f"{seen.node}: {_NO_PYTHON}", "install it there")
+    return ok(f"{found}, called by Slurm: {_NO_PYTHON}")
 
 
 def _has_python(seen: NodeReport) -> bool:
@@ -136,19 +174,13 @@ def _has_python(seen: NodeReport) -> bool:
 
 
 def judge_node_for_shim(seen: NodeReport) -> Finding:
-    """Judge whether a shim would work on a node.
-
-    Args:
-        seen: The node's report.
-    """
-    name = "runtime on a node"
+    """Judge whether a shim would work on a node."""
     if not _has_python(seen):
-        text = f"{seen.node}: {_NO_PYTHON}"
-        return Finding(name, "fail", text, "install it there, or write an oci.conf")
+        return fail(f"{seen.node}: {_NO_PYTHON}", "install it there, or write an oci.conf")
     if not seen.runtime:
         text = f"{seen.node}: neither crun nor runc works there"
-        return Finding(name, "fail", text, "install one of them there (apt install crun)")
-    return Finding(name, "ok", f"{seen.node}: {seen.runtime}, called by a shim of {seen.python}")
+        return fail(text, "install one of them there (apt install crun)")
+    return ok(f"{seen.node}: {seen.runtime}, called by a shim of {seen.python}")
 
 
 def judge_directory(directory: str, seen: NodeReport, token: str, *, scripted: bool) -> Finding:
@@ -160,13 +192,28 @@ def judge_directory(directory: str, seen: NodeReport, token: str, *, scripted: b
         token: The token that was written here.
         scripted: Whether a scrun.lua stages, which may use another directory.
     """
-    name = "shared directory"
     if seen.token == token:
-        return Finding(name, "ok", f"{directory} is also on {seen.node}")
+        return ok(f"{directory} is also on {seen.node}")
     text = f"{directory} is not the same on {seen.node}"
     if scripted:
-        return Finding(name, "warn", text, "make scrun.lua stage somewhere else")
-    return Finding(name, "fail", text, _SCRATCH + " of scrun.toml")
+        return warn(text, "make scrun.lua stage somewhere else")
+    remedy = "name a directory that the nodes share as `scratch` in the section [staging]"
+    return fail(text, f"{remedy} of scrun.toml")
+
+
+def judge_images(node: str, lines: Sequence[str]) -> Finding:
+    """Judge by what a node mounts images; of several nodes, the first counts."""
+    found = _told(lines, ("overlay", "refused", "squashfs"))
+    if (by := found.get("overlay")) is None:
+        why = found.get("refused") or "it cannot be tried there"
+        return warn(
+            f"{node}: no overlay ({why}), so each container gets a copy of its image",
+            "install fuse-overlayfs there, and have udev make /dev/fuse for all",
+        )
+    lacking = "squashfuse, or /dev/fuse for users, is missing"
+    images = found.get("squashfs")
+    how = f"squashfs images by {images}" if images else f"copies are directories: {lacking}"
+    return ok(f"{node}: overlays by {by}, {how}")
 
 
 class _TestJob:
@@ -201,10 +248,10 @@ class _TestJob:
 
 async def _trial(call: DoctorCall, report: Reporter) -> None:
     if call.engine is None or not call.root:
-        report(Finding("job", "fail", "cannot be asked for", "correct the failures above"))
+        report("job", fail("cannot be asked for", "correct the failures above"))
         return
     if reason := await _silent(call):
-        report(Finding("job", "fail", f"not tried: {reason}", "correct that first"))
+        report("job", fail(f"not tried: {reason}", "correct that first"))
         return
     async with own_root(call) as directory:
         test_job = _TestJob(call, directory)
@@ -252,39 +299,40 @@ async def _with_job(call: DoctorCall, report: Reporter, test_job: _TestJob) -> N
             async with call.engine.allocate(test_job.request) as job:
                 granted.set()
                 where = job.environment.get("SLURM_JOB_NODELIST", "?")
-                report(Finding("job", "ok", f"{job.id}, on {where}"))
+                report("job", ok(f"{job.id}, on {where}"))
                 await _in_job(call, report, job, test_job.request)
             nursery.cancel_scope.cancel()
     except ScrunError as error:
-        report(Finding("job", "fail", str(error), "check SCRUN_* and [slurm.defaults]"))
+        report("job", fail(str(error), "check SCRUN_* and [slurm.defaults]"))
     if pending:
         remedy = "wait for the queue, or try another partition (SCRUN_PARTITION)"
-        report(Finding("job", "warn", f"pending after {_PATIENCE:g} s: {pending}", remedy))
+        report("job", warn(f"pending after {_PATIENCE:g} s: {pending}", remedy))
     elif test_job.lost.is_set():
-        report(Finding("job", "fail", test_job.why_lost, "try again"))
-        report(Finding("step", "fail", test_job.why_lost, "try again"))
+        report("job", fail(test_job.why_lost, "try again"))
+        report("step", fail(test_job.why_lost, "try again"))
 
 
 async def _in_job(call: DoctorCall, report: Reporter, job: Job, request: JobRequest) -> None:
-    remedy = "check slurmd's log on that node"
     status, lines = await _step(job, "true")
     if status:
         reason = lines[-1] if lines else f"exit status {status}"
-        report(Finding("step", "fail", reason, remedy))
+        report("step", fail(reason, "check slurmd's log on that node"))
         return
-    report(Finding("step", "ok", "`true` ran there"))
+    report("step", ok("`true` ran there"))
     conf = oci_conf_path(call)
-    program = await trio.to_thread.run_sync(_program, call, abandon_on_cancel=True)
+    program = await in_thread(_program, call)
     with _token(call, request) as (directory, file, token):
-        shim = await trio.to_thread.run_sync(by_own_shim, call, abandon_on_cancel=True)
+        shim = await in_thread(by_own_shim, call)
         text = _RUNTIME + script(None, file) if shim else script(program, file)
-        _, lines = await _step(job, _PYTHON + text + node_images.SCRIPT)
+        _, lines = await _step(job, _PYTHON + text + _IMAGES)
     seen, launch = read(lines), call.settings.slurm.launch
-    report(judge_node_for_shim(seen) if shim else judge_runtime(program, seen, conf, launch))
-    report(judge_directory(directory, seen, token, scripted=_scripted(call)))
-    report(node_images.judge(seen.node, lines))
-    report(await _users(call, job, request))
-    report(await try_container(call, job.environment))
+    runtime = judge_node_for_shim(seen) if shim else judge_runtime(program, seen, conf, launch)
+    shared = judge_directory(directory, seen, token, scripted=_scripted(call))
+    report("runtime on a node", runtime)
+    report("shared directory", shared)
+    report("images on a node", judge_images(seen.node, lines))
+    report("users of a container", await _users(call, job, request))
+    report(CONTAINER, await try_container(call, job.environment))
 
 
 async def _users(call: DoctorCall, job: Job, request: JobRequest) -> Finding:
@@ -294,13 +342,13 @@ async def _users(call: DoctorCall, job: Job, request: JobRequest) -> Finding:
     try:
         target, why = await with_ids(target, job, call.settings.staging.id_map, request)
     except StagingError as error:
-        return Finding(_USERS, "fail", str(error), _LEND)
+        return fail(str(error), _LEND)
     if not target.rootless:
-        return Finding(_USERS, "ok", "all: the job runs as root")
+        return ok("all: the job runs as root")
     if target.ids is not None:
         lent = sum(each.size for each in target.ids.uids.whole)
-        return Finding(_USERS, "ok", f"{lent}, by newuidmap")
-    return Finding(_USERS, "warn", why or 'one, as id_map = "single" says', _LEND)
+        return ok(f"{lent}, by newuidmap")
+    return warn(why or 'one, as id_map = "single" says', _LEND)
 
 
 async def _step(job: Job, test_job: str) -> tuple[int, list[str]]:

@@ -1,171 +1,141 @@
-"""Checks of this machine and of scrun's own files, with pure functions that judge."""
+"""Checks of this machine, of scrun's own files and of its store of images."""
 
 import os
 import platform
 import re
 import stat
+from collections.abc import Mapping
 
-import msgspec
 import trio
 
 from scrun.client.orphan import tidy_up
-from scrun.core.errors import ScrunError
+from scrun.core.errors import ImageError, ScrunError, SettingsError
 from scrun.core.own_directory import own_directory
+from scrun.core.paths import of_path, replaceable
 from scrun.core.users import user_name
 from scrun.core.version import VERSION
+from scrun.images.limits import size_of
+from scrun.images.place import path_for
+from scrun.images.store import Store
 from scrun.install import needs
 from scrun.settings.file import sources
+from scrun.settings.file.load import ImageSettings
 from scrun.settings.slurm.versions import features
 from scrun.supervisor.children.processes import own_program
 from scrun.supervisor.containers.successor import abandoned_records
 from scrun.supervisor.core.limits import still_limited
 from scrun.supervisor.programs.doctor.call import (
-    Check,
     DoctorCall,
-    Reporter,
+    asks,
+    looks,
     run_tool,
     slurm_version,
 )
-from scrun.supervisor.programs.doctor.findings import Finding
+from scrun.supervisor.programs.doctor.findings import Finding, fail, ok, warn
+from scrun.supervisor.staging.packing import NO_TOOL, tool
 
-_TOOLS = (
-    ("podman", "podman", re.compile(r"version (\S+)")),
-    ("docker", "docker", re.compile(r"version (\S+?),")),
-    ("crun", "crun", re.compile(r"version (\S+)")),
-    ("runc", "runc", re.compile(r"version (\S+)")),
+_TOOLS = ("podman", "docker", "crun", "runc")
+_GIB = 1 << 30
+_FORBIDS = (
+    ("user/max_user_namespaces", 0, "sysctl user.max_user_namespaces=10000"),
+    ("kernel/unprivileged_userns_clone", 0, "sysctl kernel.unprivileged_userns_clone=1"),
+    (
+        "kernel/apparmor_restrict_unprivileged_userns",
+        1,
+        "sysctl kernel.apparmor_restrict_unprivileged_userns=0, or a profile for AppArmor",
+    ),
 )
+"""Files of /proc/sys, the value with which they forbid user namespaces, and the remedy."""
 
 
 # --- judgements
 
 
-class Namespaces(msgspec.Struct, frozen=True):
-    """The state of user namespaces.
-
-    Attributes:
-        refusal: The kernel's error when trying to make one, or "".
-        most: /proc/sys/user/max_user_namespaces; None where it is missing, as the next two.
-        unprivileged: Debian's kernel.unprivileged_userns_clone.
-        restricted: Ubuntu's kernel.apparmor_restrict_unprivileged_userns.
-    """
-
-    refusal: str = ""
-    most: int | None = None
-    unprivileged: int | None = None
-    restricted: int | None = None
-
-
-def judge_namespaces(seen: Namespaces, *, needed: bool) -> Finding:
+def judge_namespaces(refusal: str, values: Mapping[str, int], *, needed: bool) -> Finding:
     """Judge whether this user can make a user namespace.
 
     Args:
-        seen: The state of user namespaces.
+        refusal: The kernel's error when trying to make one, or "".
+        values: Those of the files of /proc/sys that exist, by their names.
         needed: Whether containers run on this machine, as an ordinary user.
     """
-    name = "user namespaces"
-    if not seen.refusal:
-        return Finding(name, "ok", "can be made")
-    if seen.most == 0:
-        remedy = "sysctl user.max_user_namespaces=10000"
-    elif seen.unprivileged == 0:
-        remedy = "sysctl kernel.unprivileged_userns_clone=1"
-    elif seen.restricted == 1:
-        remedy = "sysctl kernel.apparmor_restrict_unprivileged_userns=0, or a profile for AppArmor"
-    else:
-        remedy = "check what forbids it: seccomp, SELinux, or an outer container"
-    if not needed:
-        remedy += (
-            " (rootless podman needs it; without it `create` returns pids in host namespaces)"
-        )
-    return Finding(name, "fail" if needed else "warn", f"not permitted: {seen.refusal}", remedy)
+    if not refusal:
+        return ok("can be made")
+    forbidding = (remedy for name, value, remedy in _FORBIDS if values.get(name) == value)
+    other = "check what forbids it: seccomp, SELinux, or an outer container"
+    remedy, text = next(forbidding, other), f"not permitted: {refusal}"
+    if needed:
+        return fail(text, remedy)
+    why = "rootless podman needs it; without it `create` returns pids in host namespaces"
+    return warn(text, f"{remedy} ({why})")
 
 
-def count_ranges(
-    user: str, uid: int, subuid: str | None, subgid: str | None
-) -> tuple[str, int, int]:
-    """Count a user's subordinate ids.
+def judge_ids(user: str, uid: int, subuid: str | None, subgid: str | None) -> Finding:
+    """Judge the number of ids that rootless podman can map.
 
     Args:
         user: The user's name.
         uid: The user's id; a line may have either.
         subuid: The text of /etc/subuid, or None.
         subgid: The text of /etc/subgid, or None.
-
-    Returns:
-        The user's name, and the number of subordinate uids and gids.
     """
-    return user, needs.count_ids(subuid, user, uid), needs.count_ids(subgid, user, uid)
-
-
-def judge_ids(user: str, uids: int, gids: int) -> Finding:
-    """Judge the number of ids that rootless podman can map."""
-    name = "subordinate ids"
+    uids, gids = (needs.count_ids(text, user, uid) for text in (subuid, subgid))
     if min(uids, gids) >= needs.WANTED_IDS:
-        return Finding(name, "ok", f"{uids} users, {gids} groups")
+        return ok(f"{uids} users, {gids} groups")
     found = f"{uids} users and {gids} groups in /etc/subuid and /etc/subgid for {user}"
-    return Finding(name, "warn", found, needs.ids_remedy(user))
-
-
-class DirectoryMode(msgspec.Struct, frozen=True):
-    """The owner and mode of a directory."""
-
-    uid: int
-    mode: int
+    return warn(found, needs.ids_remedy(user))
 
 
 def judge_runtime_dir(
-    value: str, seen: DirectoryMode | None, uid: int, *, goes: bool = False
+    value: str, owner: int | None, mode: int, uid: int, *, goes: bool = False
 ) -> Finding:
     """Judge XDG_RUNTIME_DIR (basedir-spec: the user's own, 0700).
 
     Args:
         value: The variable, or "".
-        seen: The directory, or None.
+        owner: The uid to which the directory belongs; None if there is no such directory.
+        mode: Its mode.
         uid: The user.
         goes: Whether systemd removes it when the user's last session ends (no lingering).
     """
-    name = "XDG_RUNTIME_DIR"
     remedy = (
         f"log in again, or: loginctl enable-linger; else make /run/user/{uid}, mode 700, yours"
     )
+    if not value and uid == 0:
+        return ok("not set; root does not need it")
     if not value:
-        if uid == 0:
-            return Finding(name, "ok", "not set; root does not need it")
-        return Finding(name, "warn", "not set", remedy + ", and set it")
+        return warn("not set", f"{remedy}, and set it")
     if not value.startswith("/"):
-        return Finding(name, "fail", f"{value}: not an absolute path", remedy + ", and set it")
-    if seen is None:
-        return Finding(name, "fail", f"{value}: does not exist", remedy)
-    if seen.uid != uid:
-        return Finding(name, "fail", f"{value}: belongs to uid {seen.uid}", remedy)
-    if seen.mode & 0o077:
-        found = f"{value}: mode {seen.mode & 0o777:o}: other users have access"
-        return Finding(name, "warn", found, f"chmod 700 {value}")
+        return fail(f"{value}: not an absolute path", f"{remedy}, and set it")
+    if owner is None:
+        return fail(f"{value}: does not exist", remedy)
+    if owner != uid:
+        return fail(f"{value}: belongs to uid {owner}", remedy)
+    if mode & 0o077:
+        found = f"{value}: mode {mode & 0o777:o}: other users have access"
+        return warn(found, f"chmod 700 {value}")
     if goes:
-        found = f"{value}: removed when your last session ends, with the records of containers"
-        remedy = (
+        return warn(
+            f"{value}: removed when your last session ends, with the records of containers",
             "loginctl enable-linger; without it records of jobs are restored only when you log in "
-            "again, and containers on this machine may end"
+            "again, and containers on this machine may end",
         )
-        return Finding(name, "warn", found, remedy)
-    return Finding(name, "ok", value)
+    return ok(value)
 
 
 # --- checks
 
 
-async def _versions(call: DoctorCall, report: Reporter) -> None:
+async def _versions(call: DoctorCall) -> Finding:
     found = {"scrun": VERSION, "Python": platform.python_version()}
     problem = ""
 
-    async def ask(name: str, program: str, pattern: re.Pattern[str]) -> None:
-        path = call.which(program)
-        if path is None:
-            return
-        with trio.move_on_after(8):
-            done = await run_tool([path, "--version"], call.child_env)
-            number = pattern.search(" ".join(done.lines))
-            found[name] = number[1] if number else "?"
+    async def ask(name: str) -> None:
+        if path := call.which(name):
+            with trio.move_on_after(8):
+                done = await run_tool([path, "--version"], call.child_env)
+                number = re.search(r"version ([^\s,]+)", " ".join(done.lines))
+                found[name] = number[1] if number else "?"
 
     async def ask_slurm() -> None:
         nonlocal problem
@@ -178,53 +148,37 @@ async def _versions(call: DoctorCall, report: Reporter) -> None:
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ask_slurm)
-        for tool in _TOOLS:
-            nursery.start_soon(ask, *tool)
-    names = ("scrun", "Python", "Slurm", *(name for name, _, _ in _TOOLS))
+        for name in _TOOLS:
+            nursery.start_soon(ask, name)
+    names = ("scrun", "Python", "Slurm", *_TOOLS)
     text = ", ".join(f"{name} {found[name]}" for name in names if name in found)
-    if problem:
-        status = "fail" if call.by_slurm else "warn"
-        remedy = "install a supported version of Slurm, or use --engine local"
-        report(Finding("versions", status, f"{text}; {problem}", remedy))  # type: ignore[arg-type]
-    else:
-        report(Finding("versions", "ok", text))
+    if not problem:
+        return ok(text)
+    remedy = "install a supported version of Slurm, or use --engine local"
+    return (fail if call.by_slurm else warn)(f"{text}; {problem}", remedy)
 
 
-async def _settings(call: DoctorCall, report: Reporter) -> None:
+def _settings(call: DoctorCall) -> Finding:
     if call.settings_error:
         remedy = "correct that; until then no container can be created"
-        report(Finding("settings", "fail", call.settings_error, remedy))
-        return
+        return fail(call.settings_error, remedy)
     listed = sources.files(call.child_env.environment, call.parsed.text("config-file"))
-    there = [path for path, _ in listed if await _in_thread_exists(path)]
-    text = ", ".join(there) or f"the defaults, without {' or '.join(p for p, _ in listed)}"
-    report(Finding("settings", "ok", text))
+    there = ", ".join(path for path, _ in listed if os.path.exists(path))
+    return ok(there or f"the defaults, without {' or '.join(p for p, _ in listed)}")
 
 
-async def _in_thread_exists(path: str) -> bool:
-    return await trio.to_thread.run_sync(os.path.exists, path, abandon_on_cancel=True)
-
-
-async def _limits(call: DoctorCall, report: Reporter) -> None:
+async def _limits(call: DoctorCall) -> Finding:
     del call
     if left := still_limited():
         remedy = "it would end or limit all containers: start the first one in a shell without it"
-        report(Finding("limits", "warn", "; ".join(left), remedy))
-    else:
-        report(Finding("limits", "ok", "none that cannot be raised"))
+        return warn("; ".join(left), remedy)
+    return ok("none that cannot be raised")
 
 
-async def _root(call: DoctorCall, report: Reporter) -> None:
-    name = "root directory"
-    remedy = "name another one by --root, or `root` in scrun.toml"
-    if not call.root:
-        report(Finding(name, "fail", call.root_error, remedy))
-        return
-    reason = await trio.to_thread.run_sync(_unusable, call.root, abandon_on_cancel=True)
-    if reason:
-        report(Finding(name, "fail", reason, remedy))
-    else:
-        report(Finding(name, "ok", call.root))
+def _root(call: DoctorCall) -> Finding:
+    if reason := _unusable(call.root) if call.root else call.root_error:
+        return fail(reason, "name another one by --root, or `root` in scrun.toml")
+    return ok(call.root)
 
 
 def _unusable(root: str) -> str:
@@ -243,11 +197,14 @@ def _unusable(root: str) -> str:
     return ""
 
 
-async def _runtime_dir(call: DoctorCall, report: Reporter) -> None:
-    value = call.environment.get("XDG_RUNTIME_DIR", "")
-    seen = await trio.to_thread.run_sync(_look, value, abandon_on_cancel=True)
-    goes = await trio.to_thread.run_sync(_goes, value, abandon_on_cancel=True)
-    report(judge_runtime_dir(value, seen, os.geteuid(), goes=goes))
+def _runtime_dir(call: DoctorCall) -> Finding:
+    value, uid = call.environment.get("XDG_RUNTIME_DIR", ""), os.geteuid()
+    try:
+        status = os.stat(value)
+    except OSError:
+        return judge_runtime_dir(value, None, 0, uid)
+    owner = status.st_uid if stat.S_ISDIR(status.st_mode) else None
+    return judge_runtime_dir(value, owner, status.st_mode, uid, goes=_goes(value))
 
 
 def _goes(path: str) -> bool:
@@ -258,53 +215,28 @@ def _goes(path: str) -> bool:
     return not os.path.exists(f"/var/lib/systemd/linger/{user_name(uid)}")
 
 
-async def _left_behind(call: DoctorCall, report: Reporter) -> None:
+def _left_behind(call: DoctorCall) -> Finding:
     """Look for records of dead supervisors, and release what those left behind."""
-    name = "left behind"
-    if not call.root or call.root_is_new:
-        report(Finding(name, "ok", "nothing"))
-        return
-    found = await trio.to_thread.run_sync(abandoned_records, call.root, abandon_on_cancel=True)
+    new = not call.root or call.root_is_new
+    found = [] if new else abandoned_records(call.root)
     if not found:
-        report(Finding(name, "ok", "nothing"))
-        return
-    await trio.to_thread.run_sync(tidy_up, call.parsed, call.root, abandon_on_cancel=True)
+        return ok("nothing")
+    tidy_up(call.parsed, call.root)
     containers = ", ".join(os.path.basename(directory) for directory in found)
-    report(
-        Finding(
-            name,
-            "warn",
-            f"by dead supervisors: {containers}; their jobs are being released now",
-            "call scrun delete for each of them; `scrun logs --supervisor` shows failures to "
-            "release",
-        )
+    return warn(
+        f"by dead supervisors: {containers}; their jobs are being released now",
+        "call scrun delete for each of them; `scrun logs --supervisor` shows failures to release",
     )
 
 
-def _look(path: str) -> DirectoryMode | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return DirectoryMode(status.st_uid, status.st_mode) if stat.S_ISDIR(status.st_mode) else None
-
-
-async def _namespaces(call: DoctorCall, report: Reporter) -> None:
+async def _namespaces(call: DoctorCall) -> Finding:
     """Try to make one: a site can forbid them in many ways."""
     command = [own_program("unshare"), "--user", "--map-root-user", own_program("true")]
     done = await run_tool(command, call.child_env)
-    seen = Namespaces(
-        refusal=done.last.removeprefix("unshare: ") if done.status else "",
-        most=_number("/proc/sys/user/max_user_namespaces"),
-        unprivileged=_number("/proc/sys/kernel/unprivileged_userns_clone"),
-        restricted=_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
-    )
-    report(judge_namespaces(seen, needed=not call.by_slurm and os.geteuid() != 0))
-
-
-def _number(path: str) -> int | None:
-    text = _read(path)
-    return int(text) if text is not None and text.strip().isdecimal() else None
+    refusal = done.last.removeprefix("unshare: ") if done.status else ""
+    texts = {name: (_read(f"/proc/sys/{name}") or "").strip() for name, _, _ in _FORBIDS}
+    values = {name: int(text) for name, text in texts.items() if text.isdecimal()}
+    return judge_namespaces(refusal, values, needed=not call.by_slurm and os.geteuid() != 0)
 
 
 def _read(path: str) -> str | None:
@@ -315,13 +247,10 @@ def _read(path: str) -> str | None:
         return None
 
 
-async def _subordinate(call: DoctorCall, report: Reporter) -> None:
-    names = ("subordinate ids", "newuidmap")
+async def _subordinate(call: DoctorCall) -> Finding:
     uid = os.geteuid()
     if uid == 0:
-        for name in names:
-            report(Finding(name, "ok", "root needs none"))
-        return
+        return ok("root needs none")
     user = user_name(uid)
     texts = [_read("/etc/subuid"), _read("/etc/subgid")]
     if tool := call.which("getsubids"):  # they may come from LDAP (nsswitch.conf, subid)
@@ -330,12 +259,13 @@ async def _subordinate(call: DoctorCall, report: Reporter) -> None:
             ranges = (re.search(r"(\d+) (\d+)$", line) for line in done.lines)
             asked = [f"{user}:{found[1]}:{found[2]}" for found in ranges if found]
             texts[number] = "\n".join(asked) if asked else texts[number]
-    report(judge_ids(*count_ranges(user, uid, *texts)))
-    report(_newuidmap(call))
+    return judge_ids(user, uid, *texts)
 
 
 def _newuidmap(call: DoctorCall) -> Finding:
     """Check the programs that write id maps, and their privileges."""
+    if os.geteuid() == 0:
+        return ok("root needs none")
     missing = []
     for name in ("newuidmap", "newgidmap"):
         path = call.which(name)
@@ -345,9 +275,8 @@ def _newuidmap(call: DoctorCall) -> Finding:
             missing.append(f"{path} has neither the setuid bit nor a capability")
     if missing:
         command = needs.remedy([needs.ID_MAPS], call.which, root=False)
-        remedy = f"{command} (rootless podman needs it)"
-        return Finding("newuidmap", "warn", ", ".join(missing), remedy)
-    return Finding("newuidmap", "ok", "installed, and newgidmap")
+        return warn(", ".join(missing), f"{command} (rootless podman needs it)")
+    return ok("installed, and newgidmap")
 
 
 def _privileged(path: str) -> bool:
@@ -359,15 +288,55 @@ def _privileged(path: str) -> bool:
         return False
 
 
+def _images(call: DoctorCall) -> Finding:
+    wanted = call.settings.images
+    remedy = "set `store` in the section [images] of scrun.toml to a directory that nodes share"
+    try:
+        path = path_for(call.settings, call.child_env.environment)
+        unusable = [reason for one in wanted.also if (reason := _why_not(one))]
+        if unusable:
+            return warn(unusable[0], "correct `also` in the section [images]")
+        if not os.path.isdir(path):
+            return ok(f"{path}: not used yet")
+        entries = Store(path).entries()
+    except (SettingsError, ImageError, OSError) as error:
+        return warn(str(error), remedy)
+    used, limit = size_of(entries), wanted.size << 20
+    of = f" of {limit / _GIB:.1f}" if limit else ""
+    text = f"{path}: {len(entries)} images and layers, {used / _GIB:.1f}{of} GiB; {_how(wanted)}"
+    if limit and used > limit:
+        remedy = "containers use all of it; a larger `size` in the section [images] avoids waiting"
+        return warn(text, remedy)
+    return ok(text)
+
+
+def _how(wanted: ImageSettings) -> str:
+    """Return what copies of layers are, as far as this machine decides."""
+    if wanted.format == "files":
+        return "copies of layers are directories"
+    if not tool():
+        return f"copies of layers are directories: {NO_TOOL}"
+    return "copies of layers are squashfs images where nodes mount them"
+
+
+def _why_not(store: str) -> str:
+    """Return why a store that is only read cannot be used, or ""."""
+    if not os.path.isdir(store):
+        return f"{store}: is not there"
+    return of_path(store, reason) if (reason := replaceable(store)) else ""
+
+
 BASICS = (
-    Check(("versions",), _versions),
-    Check(("settings",), _settings),
-    Check(("limits",), _limits),
-    Check(("root directory",), _root),
-    Check(("XDG_RUNTIME_DIR",), _runtime_dir),
-    Check(("left behind",), _left_behind),
+    asks("versions", _versions),
+    looks("settings", _settings),
+    asks("limits", _limits),
+    looks("root directory", _root),
+    looks("XDG_RUNTIME_DIR", _runtime_dir),
+    looks("left behind", _left_behind),
 )
 NAMESPACES = (
-    Check(("user namespaces",), _namespaces),
-    Check(("subordinate ids", "newuidmap"), _subordinate),
+    asks("user namespaces", _namespaces),
+    asks("subordinate ids", _subordinate),
+    looks("newuidmap", _newuidmap),
 )
+IMAGES = looks("images", _images)

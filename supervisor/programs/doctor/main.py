@@ -10,29 +10,28 @@ from scrun.cli.parse import Parsed
 from scrun.core.errors import ScrunError, leaves
 from scrun.core.output import write
 from scrun.supervisor.plugins.registry import plugins
-from scrun.supervisor.programs.doctor import (
-    by_hand,
-    cluster,
-    containers,
-    engines,
-    images,
-    job_trial,
-    machine,
-)
+from scrun.supervisor.programs.doctor import cluster, containers, engines, job_trial, machine
 from scrun.supervisor.programs.doctor.call import Check, DoctorCall, examine
-from scrun.supervisor.programs.doctor.findings import Finding, Report, json_text, text_line
+from scrun.supervisor.programs.doctor.findings import (
+    Report,
+    fail,
+    json_text,
+    ok,
+    text_line,
+    warn,
+)
 
-CHECKS: tuple[Check, ...] = (
+CHECKS = (
     *machine.BASICS,
     *cluster.CHECKS,
     *machine.NAMESPACES,
     *engines.CHECKS,
-    *images.CHECKS,
+    machine.IMAGES,
 )
 
 
 def run(parsed: Parsed, argv: list[str]) -> int:
-    """Check everything; return the exit status."""
+    """Check everything; return the exit status: 1 if something failed."""
     del parsed
     return trio.run(_main, argv)
 
@@ -68,25 +67,31 @@ async def _check(call: DoctorCall) -> int:
 def _trials(call: DoctorCall) -> tuple[Check, ...]:
     """Return the checks that run a container or a job."""
     if not call.by_slurm:
-        return (by_hand.CHECK, *containers.CHECKS)
-    return (by_hand.CHECK, *(() if call.parsed.options.get("no-job") else job_trial.CHECKS))
+        return (containers.BY_HAND, *containers.CHECKS)
+    no_job = call.parsed.options.get("no-job")
+    return (containers.BY_HAND, *(() if no_job else job_trial.CHECKS))
 
 
 async def _examine(check: Check, call: DoctorCall, report: Report) -> None:
-    """Run one check; any exception becomes a finding."""
+    """Run one check; any exception becomes the finding of its first item without one."""
+    if check.for_slurm and not call.by_slurm:
+        for name in check.names:
+            report.put(name, ok("not needed"))
+        return
+    problem = None
     with trio.move_on_after(check.deadline) as scope:
         try:
             await check.run(call, report.put)
         except* Exception as group:
-            text = _reason(next(leaves(group)))
-            _missing(report, check, Finding("", "fail", text, "correct that first"))
+            problem = fail(_reason(next(leaves(group))), "correct that first")
     if scope.cancelled_caught:
-        text = f"no answer within {check.deadline:g} s"
-        remedy = "check whether a file system or a daemon hangs"
-        _missing(report, check, Finding("", "fail", text, remedy))
+        problem = fail(
+            f"no answer within {check.deadline:g} s",
+            "check whether a file system or a daemon hangs",
+        )
     for name in report.missing(check.names):
-        remedy = "correct the failures above"
-        report.put(Finding(name, "warn", "not tried", remedy))
+        report.put(name, problem or warn("not tried", "correct the failures above"))
+        problem = None
 
 
 def _reason(error: BaseException) -> str:
@@ -98,23 +103,17 @@ def _reason(error: BaseException) -> str:
     return f"internal error: {type(error).__name__}: {error}"
 
 
-def _missing(report: Report, check: Check, finding: Finding) -> None:
-    for name in report.missing(check.names)[:1]:
-        report.put(Finding(name, finding.status, finding.text, finding.remedy))
-
-
 async def _print(report: Report, *, as_json: bool) -> bool:
     """Print the findings in order; return whether one of them is `fail`."""
     colour = not as_json and _coloured()
-    findings = []
-    for number in range(len(report)):
-        finding = await report.next(number)
-        findings.append(finding)
+    findings = {}
+    async for name, finding in report:
+        findings[name] = finding
         if not as_json:
-            _write(text_line(finding, colour=colour))
+            _write(text_line(name, finding, colour=colour))
     if as_json:
         _write(json_text(findings))
-    return any(finding.status == "fail" for finding in findings)
+    return any(finding.status == "fail" for finding in findings.values())
 
 
 def _coloured() -> bool:

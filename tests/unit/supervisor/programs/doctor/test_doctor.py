@@ -13,7 +13,6 @@ from scrun.settings.oci_conf.parse import parse_oci_conf
 from scrun.settings.oci_conf.shell_commands import program_of
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.programs.doctor import (
-    by_hand,
     cluster,
     containers,
     engines,
@@ -22,8 +21,14 @@ from scrun.supervisor.programs.doctor import (
     main,
 )
 from scrun.supervisor.programs.doctor.call import Check, DoctorCall, Reporter, run_tool
-from scrun.supervisor.programs.doctor.findings import Finding, Report, json_text, text_line
-from scrun.supervisor.programs.doctor.machine import DirectoryMode, Namespaces
+from scrun.supervisor.programs.doctor.findings import (
+    Finding,
+    Report,
+    fail,
+    json_text,
+    ok,
+    text_line,
+)
 from tests.harness import users
 
 CONF = """
@@ -37,11 +42,11 @@ RunTimeDelete="FOO=1 /usr/bin/crun delete --force %u.%j"
 
 
 def test_lines() -> None:
-    good, bad = Finding("a", "ok", "fine"), Finding("b\n", "fail", "x\n\033y", "do z")
-    assert text_line(good, colour=False) == "ok    a: fine"
-    assert text_line(bad, colour=False) == "fail  b; : x; \\x1by; do z"
-    assert text_line(good, colour=True) == "\033[32mok  \033[0m  a: fine"
-    assert json.loads(json_text([good, bad])) == [
+    good, bad = ok("fine"), fail("x\n\033y", "do z")
+    assert text_line("a", good, colour=False) == "ok    a: fine"
+    assert text_line("b\n", bad, colour=False) == "fail  b; : x; \\x1by; do z"
+    assert text_line("a", good, colour=True) == "\033[32mok  \033[0m  a: fine"
+    assert json.loads(json_text({"a": good, "b\n": bad})) == [
         {"name": "a", "status": "ok", "finding": "fine", "remedy": ""},
         {"name": "b\n", "status": "fail", "finding": "x\n\033y", "remedy": "do z"},
     ]
@@ -49,24 +54,24 @@ def test_lines() -> None:
 
 async def test_a_report_keeps_its_order() -> None:
     report = Report(["a", "b"])
-    report.put(Finding("b", "ok", "first"))
-    report.put(Finding("b", "fail", "second"))
-    got: list[Finding] = []
+    report.put("b", ok("first"))
+    report.put("b", fail("second", ""))
+    got: list[tuple[str, Finding]] = []
     async with trio.open_nursery() as nursery:
 
         @nursery.start_soon
         async def read() -> None:
-            got.extend([await report.next(number) for number in range(len(report))])
+            got.extend([entry async for entry in report])
 
         await trio.testing.wait_all_tasks_blocked()
         assert got == []
         assert report.missing(["a", "b"]) == ["a"]
-        report.put(Finding("a", "ok", ""))
-    assert [(found.name, found.text) for found in got] == [("a", ""), ("b", "first")]
+        report.put("a", ok(""))
+    assert got == [("a", ok("")), ("b", ok("first"))]
 
 
 async def _nothing(call: DoctorCall, report: Reporter) -> None:
-    report(Finding("a", "ok", "seen"))
+    report("a", ok("seen"))
 
 
 async def _hangs(call: DoctorCall, report: Reporter) -> None:
@@ -104,14 +109,16 @@ async def test_a_check_always_tells_something(
 ) -> None:
     report = Report(["a", "b"])
     await main._examine(Check(("a", "b"), run, deadline=5), cast("DoctorCall", None), report)
-    first, second = await report.next(0), await report.next(1)
+    first, second = [found async for _, found in report]
     assert (first.status, first.text) == (status, text)
     assert (second.status, second.text) == ("warn", "not tried")
 
 
 def test_every_finding_has_one_place() -> None:
     for some in (containers.CHECKS, job_trial.CHECKS):
-        names = [name for check in (*main.CHECKS, by_hand.CHECK, *some) for name in check.names]
+        names = [
+            name for check in (*main.CHECKS, containers.BY_HAND, *some) for name in check.names
+        ]
         assert len(names) == len(set(names))
 
 
@@ -130,20 +137,30 @@ async def test_a_tool_that_is_given_up_is_ended() -> None:
 
 @pytest.mark.covers("guide the kernel lets users make containers")
 @pytest.mark.parametrize(
-    ("seen", "remedy"),
+    ("most", "unprivileged", "restricted", "remedy"),
     [
-        (Namespaces("no", most=0, unprivileged=0), "user.max_user_namespaces="),
-        (Namespaces("no", most=9, unprivileged=0, restricted=1), "unprivileged_userns_clone=1"),
-        (Namespaces("no", most=9, restricted=1), "apparmor_restrict_unprivileged_userns=0"),
-        (Namespaces("no"), "check what forbids it"),
+        (0, 0, None, "user.max_user_namespaces="),
+        (9, 0, 1, "unprivileged_userns_clone=1"),
+        (9, None, 1, "apparmor_restrict_unprivileged_userns=0"),
+        (None, None, None, "check what forbids it"),
     ],
 )
-def test_namespaces(seen: Namespaces, remedy: str) -> None:
-    needed, other = (machine.judge_namespaces(seen, needed=need) for need in (True, False))
+def test_namespaces(
+    most: int | None, unprivileged: int | None, restricted: int | None, remedy: str
+) -> None:
+    files = {
+        "user/max_user_namespaces": most,
+        "kernel/unprivileged_userns_clone": unprivileged,
+        "kernel/apparmor_restrict_unprivileged_userns": restricted,
+    }
+    seen = {name: value for name, value in files.items() if value is not None}
+    needed, other = (machine.judge_namespaces("no", seen, needed=need) for need in (True, False))
     assert (needed.status, other.status) == ("fail", "warn")
     assert remedy in needed.remedy
     assert "podman" in other.remedy
-    assert machine.judge_namespaces(Namespaces(most=0), needed=True).status == "ok"
+    assert (
+        machine.judge_namespaces("", {"user/max_user_namespaces": 0}, needed=True).status == "ok"
+    )
 
 
 @pytest.mark.parametrize(
@@ -157,7 +174,7 @@ def test_namespaces(seen: Namespaces, remedy: str) -> None:
     ],
 )
 def test_subordinate_ids(subuid: str | None, subgid: str | None, status: str) -> None:
-    finding = machine.judge_ids(*machine.count_ranges("u", 7, subuid, subgid))
+    finding = machine.judge_ids("u", 7, subuid, subgid)
     assert finding.status == status
     assert ("usermod" in finding.remedy) is (status == "warn")
 
@@ -165,25 +182,25 @@ def test_subordinate_ids(subuid: str | None, subgid: str | None, status: str) ->
 def test_packages() -> None:
     assert engines.judge_packages([], "").status == "ok"
     finding = engines.judge_packages([needs.ID_MAPS], "as root: apt-get install uidmap")
-    assert text_line(finding, colour=False) == (
+    assert text_line("packages", finding, colour=False) == (
         "warn  packages: not installed: newuidmap; as root: apt-get install uidmap"
     )
 
 
 @pytest.mark.parametrize(
-    ("value", "seen", "uid", "status"),
+    ("value", "owner", "mode", "uid", "status"),
     [
-        ("", None, 7, "warn"),
-        ("", None, 0, "ok"),
-        ("run", None, 7, "fail"),
-        ("/run", None, 7, "fail"),
-        ("/run", DirectoryMode(8, 0o40700), 7, "fail"),
-        ("/run", DirectoryMode(7, 0o40750), 7, "warn"),
-        ("/run", DirectoryMode(7, 0o40700), 7, "ok"),
+        ("", None, 0, 7, "warn"),
+        ("", None, 0, 0, "ok"),
+        ("run", None, 0, 7, "fail"),
+        ("/run", None, 0, 7, "fail"),
+        ("/run", 8, 0o40700, 7, "fail"),
+        ("/run", 7, 0o40750, 7, "warn"),
+        ("/run", 7, 0o40700, 7, "ok"),
     ],
 )
-def test_runtime_dir(value: str, seen: DirectoryMode | None, uid: int, status: str) -> None:
-    assert machine.judge_runtime_dir(value, seen, uid).status == status
+def test_runtime_dir(value: str, owner: int | None, mode: int, uid: int, status: str) -> None:
+    assert machine.judge_runtime_dir(value, owner, mode, uid).status == status
 
 
 # --- Slurm
@@ -419,7 +436,6 @@ def test_docker() -> None:
 
 
 def test_a_runtime_directory_that_goes_with_the_session() -> None:
-    seen = machine.DirectoryMode(1000, 0o700)
-    found = machine.judge_runtime_dir("/run/user/1000", seen, 1000, goes=True)
+    found = machine.judge_runtime_dir("/run/user/1000", 1000, 0o700, 1000, goes=True)
     assert found.status == "warn"
     assert "loginctl enable-linger" in found.remedy
