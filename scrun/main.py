@@ -53,6 +53,10 @@ def run(argv: "list[str]") -> int:
 
             return go_on(parsed, argv, sys._xoptions)
         if parsed.command in _FORWARDED:
+            if parsed.options.get("regex") or (parsed.command == "delete" and parsed.operands):
+                from scrun.client.find import forward_each
+
+                return forward_each(parsed)
             return forward(parsed)
         if parsed.command == "run" and parsed.operands:
             from scrun.commands.run_alike import run as run_alike

@@ -292,3 +292,43 @@ def open_ended(wanted: tuple[str, ...]) -> bool:
 
 def _see(command: str | None) -> str:
     return f": see 'scrun {command} --help'" if command else ": see 'scrun --help'"
+
+
+def record_root(parsed: Parsed) -> str:
+    """Return the root directory of the records, from `--root`, the settings or the default.
+
+    Raises:
+        SettingsError: A settings file is invalid, or there is no directory for the default.
+    """
+    given = parsed.options.get("root")
+    if isinstance(given, str):
+        if given[:1] == "/" and "//" not in given and "/." not in given and given[-1] != "/":
+            return given
+        import os  # a sixth of the whole command
+
+        return os.path.abspath(given)
+    from scrun.settings.file.sources import default_root, environment
+
+    return default_root(environment(), setting(parsed, "root"))
+
+
+def setting(parsed: Parsed, key: str) -> "str | None":
+    """Look up one of the settings that decide where to ask: `root` or `group`.
+
+    Raises:
+        SettingsError: A settings file or a variable is invalid.
+    """
+    from scrun.settings.file.remembered import recall
+    from scrun.settings.file.sources import environment
+
+    given = parsed.options.get("config-file")
+    config_file = given if isinstance(given, str) else None
+    root = environment().get("SCRUN_ROOT", "") if key == "root" else ""
+    if root[:1] == "/":
+        return root
+    found = None if root else recall(environment(), config_file)
+    if found is None:
+        from scrun.settings.file.load import load_and_remember
+
+        found = load_and_remember(environment(), config_file)
+    return found.get(key)

@@ -1,10 +1,9 @@
-"""Find the containers under a root directory, also by the beginning of an id."""
+"""Find the containers under a root directory, also by the beginning of an id or an expression."""
 
 import os
 
-from scrun.cli.parse import Parsed
-from scrun.core.errors import StateError, UnknownContainer, UsageError
-from scrun.core.paths import has_record
+from scrun.cli.parse import Parsed, record_root
+from scrun.core.errors import UnknownContainer, UsageError
 from scrun.oci.ids import is_id
 
 
@@ -43,13 +42,53 @@ def resolve_id(parsed: Parsed, root: str) -> str:
     return found[0] if found else given
 
 
-def explain_unserved(directory: str) -> "UnknownContainer | StateError":
-    """Return the error that says why no supervisor serves a container.
+def forward_each(parsed: Parsed) -> int:
+    """Carry a command out for each container; return the highest exit status.
+
+    For `delete ID ID...`, and --regex of kill and delete, as in crun: an expression has to match
+    the whole id. The containers are handled in turn; after a failure the rest still get theirs.
 
     Raises:
+        UsageError: The regular expression is invalid.
+        UnknownContainer: No container matches.
         OSError: The root directory cannot be read.
     """
-    container = os.path.basename(directory)
-    if not has_record(directory):
-        return UnknownContainer(f"container {container} does not exist")
-    return StateError(f"container {container} is stopped: its supervisor is gone; delete it")
+    from scrun.cli.failure import explain
+    from scrun.client.ask import forward
+
+    operands, parsed.operands = parsed.operands, []
+    if parsed.command == "kill":
+        operands, parsed.operands = operands[:1], operands[1:]
+    if parsed.options.pop("regex", None):
+        found = [name for text in operands for name in _matching(text, parsed)]
+    else:
+        found = [parsed.id or "", *operands]
+    worst = 0
+    for name in dict.fromkeys(found):
+        parsed.id = name
+        try:
+            status = forward(parsed)
+        except Exception as error:
+            status = explain(error, parsed)
+        worst = max(worst, status)
+    return worst
+
+
+def _matching(text: str, parsed: Parsed) -> list[str]:
+    """List the containers whose id matches an expression.
+
+    Raises:
+        UsageError: It is invalid.
+        UnknownContainer: No container matches.
+        OSError: The root directory cannot be read.
+    """
+    import re
+
+    try:
+        pattern = re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise UsageError(f"--regex {text!r}: is not a regular expression: {error}") from None
+    found = [name for name in containers(record_root(parsed)) if pattern.fullmatch(name)]
+    if not found and not parsed.options.get("force"):
+        raise UnknownContainer(f"no container matches {text!r}: it does not exist")
+    return found

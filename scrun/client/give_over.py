@@ -16,8 +16,8 @@ from contextlib import suppress
 from scrun.anchor.foreground import parse_status, pass_signals_on
 from scrun.cli.parse import Parsed
 from scrun.client.launch import launch
+from scrun.client.reach import delete_own
 from scrun.client.replay import SOCKET, Replayed
-from scrun.client.successor import delete_own
 from scrun.client.supervisor_name import supervisor_name
 from scrun.core.errors import ScrunError
 from scrun.core.rights import receive_fds, send_fds

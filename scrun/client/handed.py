@@ -14,11 +14,12 @@ It hands over what it has no words for: as options of the interpreter, by name.
 import _socket
 import posix
 
-from scrun.cli.parse import Parsed
-from scrun.client.ask import conclude, converse, forward, record_root
+from scrun.cli.parse import Parsed, record_root
+from scrun.client.ask import conclude, forward
 from scrun.core.errors import NotTaken
 from scrun.protocol import wire
 from scrun.protocol.progress import REASON_SHOWN
+from scrun.protocol.wire import converse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def _report(parsed: Parsed, directory: str, fd: int) -> int:
 
 
 def _ask_whether_it_runs(parsed: Parsed, directory: str, told: "Mapping[str, str | bool]") -> int:
-    from scrun.client.successor import connect_served
+    from scrun.client.reach import connect_served
 
     pid = int(told.get("left", posix.getpid()))
     fields = [b"runs", wire.encoded(parsed.id or ""), b"%d" % pid]

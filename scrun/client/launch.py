@@ -7,7 +7,8 @@ import os
 import sys
 
 from scrun.anchor.shell import out_of_the_way
-from scrun.core.errors import SettingsError, SupervisorLost
+from scrun.cli.parse import Parsed, record_root, setting
+from scrun.core.errors import ScrunError, SettingsError, SupervisorLost
 from scrun.core.own_directory import own_directory
 from scrun.core.paths import BUILDAH, packages
 from scrun.protocol import wire
@@ -148,6 +149,28 @@ def launch_beside(root: str, name: str, *, to_tidy: bool = False) -> None:
             launch(root, name)
     finally:
         os._exit(0)
+
+
+def launch_common(parsed: Parsed) -> None:
+    """Start the supervisor for the next containers, after the `start` of one that has its own.
+
+    A container whose `create` ran below conmon has a supervisor of its own (`submit._reach`).
+    podman, and not conmon, calls `start`: a supervisor that is started here keeps nobody waiting.
+    buildah calls `start` itself and would wait, so there none is started.
+    """
+    from scrun.client.supervisor_name import place, supervisor_name
+
+    try:
+        root = record_root(parsed)
+        if (setting(parsed, "group") or "user") != "user" or is_waited_for():
+            return
+        if place().task:  # it would end with that
+            return
+        name = supervisor_name("user", parsed)
+        if not os.path.lexists(f"{root}/{name}"):
+            launch_beside(root, name)
+    except (ScrunError, OSError):
+        pass  # the next `create` starts one, and reports what is wrong
 
 
 def have_tidied(root: str, name: str) -> None:

@@ -3,12 +3,13 @@
 import _socket
 import posix
 
-from scrun.cli.parse import Parsed
+from scrun.cli.parse import Parsed, record_root, setting
 from scrun.client.anchored import Anchored, build_call
-from scrun.client.ask import record_root, setting
 from scrun.client.supervisor_name import OWN, beside, place, supervisor_name, withheld
 from scrun.protocol import wire
 from scrun.protocol.progress import CALL, REASON_SHOWN
+
+_DIGITS = 10  # of the length of a command, with the byte before them
 
 
 def submit(parsed: Parsed, argv: "list[str]", anchored: Anchored) -> "tuple[int, bytes, bool]":
@@ -165,7 +166,7 @@ def lost(parsed: Parsed, record: str, *, is_ours: bool) -> Exception:
         record: The container's record, which is removed if it is ours.
         is_ours: Whether it was not there before.
     """
-    from scrun.client.successor import was_deleted
+    from scrun.client.reach import was_deleted
     from scrun.core.errors import SupervisorLost
 
     is_gone = not is_ours or was_deleted(parsed, record)
@@ -209,9 +210,7 @@ def _read_reply(
                 reason_shown, data = True, data[2:]
                 continue
             if data[:1] == CALL:
-                from scrun.client.call import call
-
-                ended, data = call(sock, data, lock)
+                ended, data = _call(sock, data, lock)
                 reason_shown = ended > 0
                 continue
             from scrun.client.progress import show
@@ -226,3 +225,47 @@ def _read_reply(
     if not data or data[:1] >= REASON_SHOWN:
         raise ConnectionResetError("the supervisor closed the connection")
     return data[0], data[1:], reason_shown
+
+
+def _run(words: "list[bytes]") -> int:
+    """Run a command to its end; return its exit status."""
+    pid = posix.posix_spawnp(words[0], words, posix.environ)
+    return posix.waitstatus_to_exitcode(posix.waitpid(pid, 0)[1])
+
+
+def _call(sock: _socket.socket, data: bytes, lock: "int | None") -> "tuple[int, bytes]":
+    """Run the OCI runtime of this machine, on behalf of the supervisor.
+
+    So the container's first process becomes a child of the subreaper above `create` (conmon or
+    containerd's shim) and not of the supervisor, which is not below the engine. The engine waits
+    for it, signals it and finds its namespaces as with crun or runc.
+
+    Wire: the supervisor sends CALL (`scrun.protocol.progress`), the length of the command as a
+    decimal number, NUL, and the command's words separated by NUL. The answer is a line with its
+    exit status, negative if a signal ended it, together with the descriptor that holds the lock of
+    the pid file, if there is one. Standard input, output and error are those of `create`.
+
+    Args:
+        sock: The connection to the supervisor.
+        data: What was received so far: the message, perhaps without its end.
+        lock: The descriptor that holds the pid file's lock.
+
+    Returns:
+        The exit status, and what was received after the message.
+
+    Raises:
+        ConnectionError: The supervisor closed the connection, or sends what is not a command.
+    """
+    from scrun.core.rights import send_fds
+
+    head, _, rest = data.partition(b"\0")
+    length = int(head[1:]) if head[1:].isdigit() and len(head) <= _DIGITS else 0
+    if not 0 < length <= wire.LIMIT:
+        raise ConnectionResetError("the supervisor sent what is not a command")
+    while len(rest) < length:
+        if not (part := sock.recv(65536)):
+            raise ConnectionResetError("the supervisor closed the connection")
+        rest += part
+    status = _run(rest[:length].split(b"\0"))
+    send_fds(sock, b"%d\n" % status, [] if lock is None else [lock])
+    return status, rest[length:]

@@ -8,13 +8,14 @@ import time
 
 from scrun.client.find import containers
 from scrun.core.errors import ScrunError, UsageError
+from scrun.core.paths import keepers
 from scrun.core.supervisors import parts
 from scrun.protocol import wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import _socket
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 _PATIENCE = 2
 
@@ -96,6 +97,26 @@ def chosen(found: "Sequence[Supervisor]", words: "Sequence[str]") -> list[Superv
             raise UsageError(f"{word}: {what}: see 'scrun supervisor list'")
         result += named
     return result
+
+
+def ask_all(root: str, fields: "list[bytes]") -> "Iterator[tuple[int, bytes]]":
+    """Send a request to each supervisor that may have jobs that wait for their next container.
+
+    A supervisor that does not answer has ended, and its jobs with it.
+
+    Raises:
+        OSError: The root directory cannot be read.
+    """
+    for name in keepers(root):
+        try:
+            sock = wire.connect_supervisor(root, name)
+            try:
+                wire.send(sock, fields)
+                yield wire.receive(sock)
+            finally:
+                sock.close()
+        except OSError:
+            continue
 
 
 def _names(root: str) -> list[str]:

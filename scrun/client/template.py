@@ -16,8 +16,7 @@ import posix
 import time
 from _blake2 import blake2s
 
-from scrun.cli.parse import Parsed
-from scrun.client.ask import record_root
+from scrun.cli.parse import Parsed, record_root
 from scrun.client.supervisor_name import place
 from scrun.core.place import contents, is_of_task
 from scrun.core.templates import FOLDER, VARIABLE, signature

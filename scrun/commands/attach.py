@@ -16,10 +16,9 @@ import _signal
 import os
 from collections import deque
 
-from scrun.cli.parse import Parsed
-from scrun.client.ask import record_root
+from scrun.cli.parse import Parsed, record_root
 from scrun.client.find import resolve_id
-from scrun.client.successor import connect_served
+from scrun.client.reach import connect_served
 from scrun.client.watch import Watch
 from scrun.core.errors import StateError
 from scrun.core.output import write
@@ -49,7 +48,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     watch = Watch(directory, OUTPUT, [b"attach", os.fsencode(container)], fds=[typed])
     answer = watch.first(connect_served(directory))
     if not answer:
-        from scrun.client.find import explain_unserved
+        from scrun.client.reach import explain_unserved
 
         raise explain_unserved(directory)
     if answer not in (b"\0", FRAMED):

@@ -4,8 +4,7 @@ Wire: nothing, and nothing is started; the ids of containers are those that have
 """
 
 from scrun.cli.completion.complete import complete
-from scrun.cli.parse import Parsed
-from scrun.client.ask import record_root
+from scrun.cli.parse import Parsed, record_root
 from scrun.client.find import containers
 from scrun.core.errors import ScrunError
 from scrun.core.output import write

@@ -12,10 +12,9 @@ import os
 import re
 import time
 
-from scrun.cli.parse import Parsed
-from scrun.client.answer import ask_supervisor, fetch_answer
-from scrun.client.ask import record_root
+from scrun.cli.parse import Parsed, record_root
 from scrun.client.find import resolve_id
+from scrun.client.reach import ask_supervisor, fetch_answer
 from scrun.core.errors import ScrunError, UsageError
 from scrun.core.output import say
 from scrun.core.times import seconds_of

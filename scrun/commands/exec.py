@@ -15,11 +15,11 @@ shell.
 import posix
 
 from scrun.anchor.foreground import CarriedTerminal, own_terminal, pass_signals_on, stay
-from scrun.cli.parse import Parsed
+from scrun.cli.parse import Parsed, record_root
 from scrun.client.anchored import Anchored, build_call
-from scrun.client.ask import converse, record_root
 from scrun.oci.ids import check_id
 from scrun.protocol import wire
+from scrun.protocol.wire import converse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def _connect(directory: str) -> "_socket.socket":
         UnknownContainer: There is no such container.
         StateError: Nobody serves it.
     """
-    from scrun.client.successor import connect_served
+    from scrun.client.reach import connect_served
 
     return connect_served(directory)
 

@@ -13,8 +13,7 @@ Errors: OSError, when the root directory cannot be read.
 import os
 import re
 
-from scrun.cli.parse import Parsed
-from scrun.client.ask import record_root
+from scrun.cli.parse import Parsed, record_root
 from scrun.client.find import containers
 from scrun.core.output import say
 from scrun.core.paths import looked
@@ -65,7 +64,7 @@ def run(parsed: Parsed, argv: list[str]) -> int:
     # a path need not be UTF-8, but JSON must be
     say(text.encode("utf-8", "replace"))
     if not parsed.options.get("quiet") and (lost or not looked(root)):
-        from scrun.client.orphan import tidy_up
+        from scrun.client.reach import tidy_up
 
         tidy_up(parsed, root)
     return 0
@@ -202,7 +201,7 @@ def jobs(root: str, parsed: Parsed) -> str:
     import json
 
     from scrun.cli.columns import columns
-    from scrun.client.waiting_jobs import ask_all
+    from scrun.client.supervisors import ask_all
 
     found: list[dict[str, object]] = []
     for status, answer in ask_all(root, [b"jobs"]):

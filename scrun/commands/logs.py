@@ -15,12 +15,10 @@ import os
 import re
 import time
 
-from scrun.cli.parse import Parsed
-from scrun.client.ask import record_root
+from scrun.cli.parse import Parsed, record_root
 from scrun.client.find import resolve_id
-from scrun.client.output_files import lost_bytes, open_both
-from scrun.client.successor import wait_for_successor
-from scrun.client.watch import Watch
+from scrun.client.reach import wait_for_successor
+from scrun.client.watch import Watch, lost_bytes, open_both
 from scrun.core.errors import StateError, UnknownContainer, UsageError
 from scrun.core.output import say, write
 from scrun.core.paths import OWN_LOG

@@ -8,10 +8,9 @@ Errors: the container does not run, or its nodes cannot be reached.
 
 import os
 
-from scrun.cli.parse import Parsed
-from scrun.client.answer import ask_supervisor
-from scrun.client.ask import record_root
+from scrun.cli.parse import Parsed, record_root
 from scrun.client.find import resolve_id
+from scrun.client.reach import ask_supervisor
 
 
 def run(parsed: Parsed, argv: "list[str]") -> int:

@@ -5,9 +5,8 @@ Wire: `release JOB`, to each supervisor; JOB may be empty. The answer has the id
 Errors: StateError, if no such job waits; EngineError, if Slurm does not answer.
 """
 
-from scrun.cli.parse import Parsed
-from scrun.client.ask import record_root
-from scrun.client.waiting_jobs import ask_all
+from scrun.cli.parse import Parsed, record_root
+from scrun.client.supervisors import ask_all
 from scrun.core.errors import EngineError, StateError
 from scrun.core.output import say
 from scrun.protocol import wire

@@ -18,12 +18,11 @@ from collections.abc import Callable
 
 from scrun.anchor.foreground import CarriedTerminal, KeptTerminal, pass_signals_on, stay
 from scrun.cli.grammar import GLOBAL, OF_IMAGES
-from scrun.cli.parse import Parsed
+from scrun.cli.parse import Parsed, record_root
 from scrun.client.anchored import Anchored
-from scrun.client.answer import fetch_answer
-from scrun.client.ask import forward, record_root
+from scrun.client.ask import forward
+from scrun.client.reach import delete_own, fetch_answer
 from scrun.client.submit import submit
-from scrun.client.successor import delete_own
 from scrun.core.errors import NotTaken, ScrunError, UsageError
 from scrun.core.pods import wants_terminal
 from scrun.oci.ids import check_id

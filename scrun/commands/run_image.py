@@ -14,8 +14,7 @@ import os
 from collections.abc import Callable
 
 from scrun.cli.grammar import COMMANDS, GLOBAL, Option
-from scrun.cli.parse import Parsed, parse
-from scrun.client.ask import record_root
+from scrun.cli.parse import Parsed, parse, record_root
 from scrun.client.images import open_store
 from scrun.commands.spec import spec
 from scrun.core.errors import ContainerExists, UsageError

@@ -272,7 +272,7 @@ def _run_options(call: Call, *, beside: bool) -> "tuple[list[str], str]":
 
 
 def _is_running(name: str, parsed: Parsed) -> bool:
-    from scrun.client.ask import record_root
+    from scrun.cli.parse import record_root
     from scrun.core.paths import has_record
 
     return has_record(f"{record_root(parsed)}/{name}")

@@ -17,8 +17,7 @@ import select
 import signal
 
 from scrun.cli.columns import columns
-from scrun.cli.parse import Parsed
-from scrun.client.ask import converse, record_root
+from scrun.cli.parse import Parsed, record_root
 from scrun.client.launch import launch
 from scrun.client.supervisor_name import supervisor_name
 from scrun.client.supervisors import Supervisor, chosen, supervisors
@@ -29,6 +28,7 @@ from scrun.core.supervisors import is_newer, parts, successor_of
 from scrun.core.times import seconds_of
 from scrun.core.version import VERSION
 from scrun.protocol import wire
+from scrun.protocol.wire import converse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ Errors: UnknownContainer for a `checkpoint` of an unknown container; else always
 
 import os
 
-from scrun.cli.parse import Parsed
-from scrun.client.ask import record_root
+from scrun.cli.parse import Parsed, record_root
 from scrun.core.errors import StateError, UnknownContainer
 from scrun.core.paths import has_record
 

@@ -14,9 +14,8 @@ import os
 import re
 from typing import Any
 
-from scrun.cli.parse import Parsed
-from scrun.client.answer import ask_supervisor
-from scrun.client.ask import record_root
+from scrun.cli.parse import Parsed, record_root
+from scrun.client.reach import ask_supervisor
 from scrun.core.errors import UsageError
 from scrun.oci.resources import LIMIT, read_resources, resources_from_options
 

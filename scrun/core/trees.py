@@ -84,6 +84,31 @@ def remove_tree(path: str) -> None:
         os.close(parent)
 
 
+def remove_aside(directory: str, aside: str) -> None:
+    """Remove a directory, but rename it first, so that nobody sees half of it.
+
+    Mounts in it are left alone: a script may have mounted an image there.
+
+    Args:
+        directory: The directory.
+        aside: A path in the same directory, which a supervisor removes if we are killed.
+
+    Raises:
+        StagingError: Something is mounted in it.
+        OSError: It cannot be removed.
+    """
+    # only a rename: on a full file system nothing else works before space is freed
+    os.rename(directory, aside)
+    while os.path.lexists(aside):
+        try:
+            remove_tree(aside)
+        except FileNotFoundError:
+            pass  # a supervisor that has been started meanwhile removes it as well
+        except StagingError as error:
+            parent = os.path.dirname(aside)
+            raise StagingError(f"{parent}/{error}: unmount it, and remove {aside}") from None
+
+
 def remove_whoever_owns_it(path: str, as_their_owner: Callable[[str], None]) -> None:
     """Remove a tree, some files of which may belong to subordinate ids.
 

@@ -57,7 +57,7 @@ static void drop(struct reply *reply, size_t size)
 	memmove(reply->data, reply->data + size, reply->size -= size);
 }
 
-/* Run the OCI runtime on behalf of the supervisor (scrun/client/call.py); false if that is gone. */
+/* Run the OCI runtime on behalf of the supervisor (scrun/client/submit.py); false if that is gone. */
 static bool run_runtime(int sock, struct reply *reply, int lock, bool *failed)
 {
 	char *end = memchr(reply->data, 0, reply->size), number[16];

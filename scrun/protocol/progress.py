@@ -7,7 +7,7 @@ text and NUL; CALL has a format of its own.
   and a line for `--log`. They come if the call asked for them (`--debug`, `-v`,
   SCRUN_STDERR_DEBUG, …).
 * LIVE: a line for a terminal, which replaces the last one; an empty one clears it.
-* CALL: a command for `create` to run (`scrun.client.call`).
+* CALL: a command for `create` to run (`scrun.client.submit`).
 * REASON_SHOWN: standard error already shows the reason that the reply gives.
 """
 

@@ -49,6 +49,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Protocol
 
     class Connection(Protocol):
@@ -71,6 +72,7 @@ PATIENCE = 120
 """Seconds to wait for the answer of another user's supervisor, which only root asks and does not
 trust. A request that takes longer is still carried out."""
 
+_NOT_TWICE = (b"start", b"pause", b"resume")
 _ANSWER = 30
 """Seconds from the first byte of an answer to its last."""
 
@@ -278,3 +280,53 @@ def _wait_at_most(sock: _socket.socket, seconds: float) -> None:
     whole = int(seconds)
     timeout = whole.to_bytes(8, "little") + int((seconds - whole) * 1e6).to_bytes(8, "little")
     sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVTIMEO, timeout)
+
+
+def asked_again(fields: "list[bytes]") -> "list[bytes]":
+    """Return a request for the successor of a supervisor that may have carried it out."""
+    return [*fields[:2], b"1", *fields[3:]] if fields[0] in _NOT_TWICE else fields
+
+
+def ask(
+    directory: str, name: str, fields: "list[bytes]", meanwhile: "Callable[[], None] | None" = None
+) -> "tuple[int, bytes]":
+    """Send one request to the supervisor at DIRECTORY/NAME and wait for its answer.
+
+    Args:
+        directory: The record, or the root directory.
+        name: The name of the socket in it.
+        fields: The request.
+        meanwhile: What to do while the supervisor works.
+
+    Raises:
+        OSError: No supervisor listens there (`NOBODY`), or it does not answer.
+    """
+    return converse(lambda: connect_supervisor(directory, name), fields, meanwhile)
+
+
+def converse(
+    connect: "Callable[[], _socket.socket]",
+    fields: "list[bytes]",
+    meanwhile: "Callable[[], None] | None" = None,
+) -> "tuple[int, bytes]":
+    """Send one request, and wait for its answer.
+
+    A supervisor that hangs up without an answer was about to exit, has died, or did not get the
+    whole request in time, for example because this process was stopped. The next attempt to
+    connect tells which. What the first one has done already is no error of the next one's.
+
+    Raises:
+        OSError: As `connect`; or the supervisor hangs up each time.
+    """
+    for _ in range(3):
+        sock = connect()
+        try:
+            send(sock, fields)
+            if meanwhile is not None:
+                meanwhile()
+            return receive(sock)
+        except ConnectionResetError:
+            fields = asked_again(fields)
+        finally:
+            sock.close()
+    raise ConnectionResetError(104, "it hangs up without an answer; try again", "the supervisor")

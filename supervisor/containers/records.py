@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from scrun.core.errors import ContainerExists, SettingsError, StagingError
 from scrun.core.paths import has_record
-from scrun.core.trees import remove
+from scrun.core.trees import remove, remove_aside
 from scrun.model.record import Record, write_record
 from scrun.model.reuse import is_over
 from scrun.protocol import wire
@@ -101,28 +101,15 @@ def link(directory: str, socket: str) -> None:
 
 
 def remove_record(directory: str, socket: str) -> None:
-    """Remove a record: rename it first, so that nobody sees half of it.
-
-    Mounts in it are left alone: a script may have mounted an image there.
-
-    Args:
-        socket: The name of this supervisor, which removes leftovers of this when it ends.
+    """Remove a record, if it is there; `socket` is the name of this supervisor.
 
     Raises:
         StagingError: Something is mounted in it.
         OSError: It cannot be removed.
     """
-    root = os.path.dirname(directory)
-    # only a rename: on a full file system nothing else works before space is freed
     removed = f"{_TEMPORARY}{socket}{os.urandom(_RANDOM // 2).hex()}"
-    try:
-        os.rename(directory, os.path.join(root, removed))
-    except FileNotFoundError:
-        return
-    try:
-        _discard(root, removed)
-    except StagingError as error:
-        raise StagingError(f"{root}/{error}: unmount it, and remove {root}/{removed}") from None
+    with contextlib.suppress(FileNotFoundError):
+        remove_aside(directory, os.path.join(os.path.dirname(directory), removed))
 
 
 def remove_half_made(root: str, socket: str) -> None:

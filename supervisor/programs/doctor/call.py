@@ -8,8 +8,7 @@ from typing import TypeVar, TypeVarTuple
 import msgspec
 import trio
 
-from scrun.cli.parse import Parsed, parse
-from scrun.client.ask import record_root
+from scrun.cli.parse import Parsed, parse, record_root
 from scrun.core.errors import EngineUnavailable, PluginUnavailable, ScrunError
 from scrun.settings.file.load import Settings, merge
 from scrun.settings.slurm.versions import SlurmVersion, parse_version

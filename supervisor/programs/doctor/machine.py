@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import trio
 
-from scrun.client.orphan import tidy_up
+from scrun.client.reach import tidy_up
 from scrun.core.errors import ImageError, ScrunError, SettingsError
 from scrun.core.own_directory import own_directory
 from scrun.core.paths import of_path, replaceable

@@ -359,7 +359,7 @@ def created_by_hand(
 
 
 def _make(site: Site, sock: _socket.socket) -> None:
-    """Call the runtime, as `scrun.client.call` does, but as the user of the site."""
+    """Call the runtime, as `scrun.client.submit` does, but as the user of the site."""
     head, _, rest = sock.recv(65536).partition(b"\0")
     assert head == CALL + b"%d" % len(rest)
     words = [*site.user.prefix, *map(os.fsdecode, rest.split(b"\0"))]

@@ -317,6 +317,6 @@ def _others_here() -> Iterator[Mutation]:
         "False",
     )
     yield private("a-staged-bundle-beside-what-is-there", "if os.listdir(directory):", "if False:")
-    yield Faults("scrun/client/console.py", _PARTS + "scrun/client/test_console.py")(
+    yield Faults("scrun/client/anchored.py", _PARTS + "scrun/client/test_console.py")(
         "a-terminal-for-anybody", "if wire.peer_uid(sock) != 0:", "if False:"
     )

@@ -18,8 +18,8 @@ FAST = (
     "scrun.anchor.pid_file",
     "scrun.anchor.shell",
     "scrun.cli.parse",
+    "scrun.client.anchored",
     "scrun.client.ask",
-    "scrun.client.console",
     "scrun.commands.create",
     "scrun.core.version",
     "scrun.oci.ids",
@@ -237,10 +237,8 @@ def test_fast_path_as_a_whole() -> None:
     ours = {name for name in modules if name.startswith("scrun")}
     # what else comes along should be meant
     along = {
-        "scrun.cli.grammar", "scrun.client.anchored", "scrun.client.submit",
-        "scrun.client.supervisor_name",
-        "scrun.core.place", "scrun.core.rights",
-        "scrun.protocol.anchor", "scrun.protocol.progress",
+        "scrun.cli.grammar", "scrun.client.submit", "scrun.client.supervisor_name",
+        "scrun.core.place", "scrun.protocol.anchor", "scrun.protocol.progress",
     }  # fmt: skip
     assert {name for name in ours if name not in GRAPH} == {*FAST, *along}
 
@@ -257,11 +255,11 @@ def test_completion_is_light() -> None:
         ("scrun.settings.file.sources", set()),
         ("scrun.core.output", set()),
         ("scrun.cli.failure", {"scrun.core.text"}),
-        ("scrun.client.orphan", {"scrun.core.paths"}),
+        ("scrun.client.reach", {"scrun.core.paths"}),
         ("scrun.commands.create", {"scrun.client.submit"}),
         ("scrun.anchor.shell", set()),
         ("scrun.anchor.pid_file", set()),
-        ("scrun.client.console", {"scrun.core.rights"}),
+        ("scrun.client.anchored", {"scrun.protocol.wire"}),
         ("scrun.commands.exec", {"scrun.anchor.foreground"}),
         ("scrun.core.namespaces", {"_ctypes"}),
     ],

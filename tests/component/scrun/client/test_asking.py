@@ -14,19 +14,19 @@ import pytest
 
 from scrun import main as program
 from scrun.cli.parse import Parsed
-from scrun.client import orphan
-from scrun.client.ask import ask
-from scrun.client.successor import was_deleted
+from scrun.client import reach
+from scrun.client.reach import was_deleted
 from scrun.core.errors import SupervisorLost
 from scrun.model.record import Record, write_record
 from scrun.protocol import wire
+from scrun.protocol.wire import ask
 from tests import CHECKOUT
 from tests.harness.program import run_program
 
 _WITHOUT = """
 import os, resource, sys
 sys.path.insert(0, sys.argv[1])
-import scrun.main, scrun.cli.failure, scrun.client.orphan
+import scrun.main, scrun.cli.failure, scrun.client.reach
 resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 os._exit(scrun.main.run(sys.argv[2:]))
 """
@@ -85,7 +85,7 @@ def test_what_a_create_without_answer_has_left_is_deleted_by_another_supervisor(
         shutil.rmtree(path)
         return 0, b""
 
-    monkeypatch.setattr(orphan, "delete", delete)
+    monkeypatch.setattr(reach, "delete", delete)
     assert was_deleted(Parsed(), str(directory)) is (times < 100)
     assert started == [[b"delete", b"c1", b"1"]] * min(times, 5)
 

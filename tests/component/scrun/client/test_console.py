@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scrun.client.console import Console
+from scrun.client.anchored import Console
 from scrun.core.rights import receive_fds
 from scrun.protocol import wire
 

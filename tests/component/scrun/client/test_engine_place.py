@@ -24,7 +24,7 @@ words = [conmon, "-c", '"$0" -c "$1"; exit', sys.executable, program]
 subprocess.run(words, env=env, pass_fds=[theirs], check=True)
 """
 ASK = """
-from scrun.client.engine_place import variables_of_engine
+from scrun.client.supervisor_name import variables_of_engine
 print(sorted(variables_of_engine().items()))
 """
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from scrun import main as program
-from scrun.client import orphan, over
-from scrun.client.over import remove_over
+from scrun.client import reach
+from scrun.client.reach import remove_over
+from scrun.core import trees
 from scrun.core.errors import StagingError, SupervisorLost
 from scrun.model.lost import LOST
 from scrun.model.record import Moved, Record
@@ -49,7 +50,7 @@ def test_no_supervisor_is_started(
     def start(*_: object) -> None:
         raise SupervisorLost("one was started")
 
-    monkeypatch.setattr(orphan, "delete", start)
+    monkeypatch.setattr(reach, "delete", start)
     tmp_path.chmod(0o700)
     call = ["--root", str(tmp_path), "delete", *["--force"] * force, "c1"]
     assert program.run(call) == 0
@@ -114,7 +115,7 @@ def test_an_older_record(tmp_path: Path) -> None:
 
 def test_it_is_quick() -> None:
     """It imports no msgspec."""
-    program = "import sys, scrun.client.orphan, scrun.client.over; print(*sys.modules)"
+    program = "import sys, scrun.client.reach, json, fcntl, scrun.core.trees; print(*sys.modules)"
     done = run_program([sys.executable, "-I", "-S", "-c", f"{PATH}; {program}"], check=True)
     assert "json" in done.stdout.split()
     assert not {"msgspec", "trio", "subprocess", "socket"} & {*done.stdout.split()}
@@ -154,7 +155,7 @@ def test_something_is_mounted_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def refuse(path: str) -> None:
         raise StagingError(f"{os.path.basename(path)}/bundle: something is mounted there")
 
-    monkeypatch.setattr(over, "remove_tree", refuse)
+    monkeypatch.setattr(trees, "remove_tree", refuse)
     with pytest.raises(StagingError) as raised:
         remove_over(str(made(tmp_path)), SOCKET)
     [name] = os.listdir(tmp_path)

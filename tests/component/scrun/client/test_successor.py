@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from scrun.client.successor import wait_for_successor
+from scrun.client.reach import wait_for_successor
 from scrun.commands.list import rows
 from scrun.model import adoption
 from scrun.model.adoption import held_record
