@@ -140,7 +140,7 @@ def sections() -> dict[str, type[msgspec.Struct]]:
 
 
 def keys(section: str) -> dict[str, inspected.Field]:
-    """Return the keys of a table of scrun.toml that are no tables themselves."""
+    """Return the keys of a table of scrun.toml, without those that are tables."""
     return {
         field.encode_name: field
         for field in _fields(sections()[section])

@@ -43,8 +43,21 @@ reference/*
 
 design
 glossary
+internals/index
 decisions/index
 coverage
+```
+"""
+
+_INTERNALS = """# Internals
+
+What happens in each case, where that takes more than a paragraph of the design.
+
+```{toctree}
+:glob:
+:maxdepth: 1
+
+*
 ```
 """
 
@@ -92,6 +105,7 @@ def _prepare(place: Path) -> Path:
     for source in (docs / "man").glob("*.rst"):
         source.write_text(_under_one_title(source.read_text()))
     (docs / "decisions" / "index.md").write_text(_DECISIONS)
+    (docs / "internals" / "index.md").write_text(_INTERNALS)
     for name in ("oci.conf", "plugin", "plugin-none"):
         folder = docs / "examples" / name
         (folder / "index.md").write_text(_shown(folder))

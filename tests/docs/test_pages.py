@@ -69,6 +69,27 @@ def test_files_of_the_checkout_exist(page: Path) -> None:
         assert (CHECKOUT / name.rstrip(".")).exists(), name
 
 
+def test_a_decision_is_short() -> None:
+    """What happens in each case is in docs/internals."""
+    for page in (CHECKOUT / "docs" / "decisions").glob("*.md"):
+        words = [word for word in page.read_text().split() if re.search(r"\w", word)]
+        assert len(words) <= 400, page.name
+
+
+def test_the_glossary_has_every_folder_and_names_what_exists() -> None:
+    text = (CHECKOUT / "docs" / "glossary.md").read_text()
+    named = set(re.findall(r"`((?:scrun|supervisor)/[\w/]+?)/?`", text))
+    sources = [path for top in ("scrun", "supervisor") for path in (CHECKOUT / top).rglob("*.py")]
+    folders = {str(path.parent.relative_to(CHECKOUT)) for path in sources}
+    assert folders - named - {"scrun", "supervisor"} == set()
+    source = "".join(map(Path.read_text, sources))
+    known = {*re.findall(r"(?m)^class (\w+)", source), *re.findall(r"(?m)^(\w+) = ", source)}
+    rows = text.partition("## Folders")[0].splitlines()
+    in_code = re.findall(r"`([A-Z]\w+)`", "".join(row.rpartition(" | ")[2] for row in rows))
+    assert len(in_code) > 15
+    assert set(in_code) - known == set()
+
+
 def test_no_page_names_a_test(page: Path) -> None:
     """Tests say themselves what they cover."""
     assert re.findall(r"\btest_\w+", page.read_text()) == []

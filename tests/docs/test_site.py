@@ -34,10 +34,10 @@ def test_every_page_is_there(site: Path) -> None:
 
 
 def test_every_page_can_be_reached(site: Path) -> None:
-    """By the list beside each page, or from the list of decisions."""
+    """By the list beside each page, or from the lists of internals and decisions."""
     reached = {
         (page.parent / link).resolve()
-        for page in (site / "index.html", site / "decisions" / "index.html")
+        for page in (site / name / "index.html" for name in ("", "internals", "decisions"))
         for link in re.findall(r'href="([^"#:]+)', page.read_text())
     }
     pages = {path for path in site.rglob("*.html") if "examples" not in path.parts}

@@ -1,6 +1,6 @@
 """Odd but valid images: what a program sees of one is what it sees with podman and crun.
 
-docs/decisions/run-image.md has what is different on purpose, and `_as_decided` leaves it out.
+docs/internals/run-image.md has what is different on purpose, and `_as_decided` leaves it out.
 """
 
 import shutil
