@@ -210,9 +210,9 @@ class Run:
         try:
             await container.run()
             problems = judge(plan, container.seen)
-        except Exception:  # a fault of this program's: the other containers need not go with it
+        except Exception as error:  # a fault of this program: the other containers go on
             container.note(traceback.format_exc())
-            problems = [Problem(Kind.WORDS, "the program that watches it has failed")]
+            problems = [Problem(Kind.WORDS, f"chaos itself failed: {error!r}")]
         self.report.add(plan, container.seen)
         lost = {problem.kind for problem in problems} <= {Kind.STATUS, Kind.LINES}
         number = ""
