@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 def pass_signals_on(sock: _socket.socket, carried: "CarriedTerminal | None" = None) -> None:
     """Forward signals from now on: the program may start before the supervisor has said so.
 
-    Args:
-        sock: The connection to the supervisor.
-        carried: The program's terminal, if this process relays it.
+    `carried` is the program's terminal, if this process relays it.
     """
     passing = _Passing(sock.fileno(), carried)
     for number in passing.names:
@@ -93,10 +91,6 @@ class _Passing:
 def stay(sock: _socket.socket, carried: "CarriedTerminal | None" = None) -> int:
     """Forward signals until the supervisor sends the exit status; return that.
 
-    Args:
-        sock: The connection to the supervisor.
-        carried: See `pass_signals_on`.
-
     Raises:
         OSError: Output of the terminal cannot be written.
         NotTaken: Nobody takes the signals.
@@ -143,11 +137,7 @@ class Carried:
     """
 
     def __init__(self, master: int) -> None:
-        """Take a terminal over, and give it the size of the caller's terminal, if there is one.
-
-        Args:
-            master: The terminal's master.
-        """
+        """Take a terminal over, and give it the size of the caller's terminal, if there is one."""
         self.master = master
         posix.set_blocking(self.master, False)
         self._typed = b""

@@ -123,9 +123,7 @@ class PidFile:
     def name_anchor(self, pid: int, anchor: "AnchorProcess | None" = None) -> None:
         """Write the pid of an anchor.
 
-        Args:
-            pid: The pid.
-            anchor: The anchor, if it is left behind: `publish` waits until it is settled.
+        `anchor` is the anchor, if it is left behind: `publish` waits until it is settled.
 
         Raises:
             OSError: The file system is full.

@@ -1,10 +1,18 @@
-"""Tables for terminals."""
+"""What commands list: in tables for terminals, or for programs; and the sizes and times in it."""
 
 from scrun.core.text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+    from typing import TypeVar
+
+    from scrun.cli.parse import Parsed
+
+    Item = TypeVar("Item")
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_AGES = ((86400, "d"), (3600, "h"), (60, "m"))
 
 
 def columns(head: "tuple[str, ...]", rows: "Iterable[tuple[str, ...]]") -> str:
@@ -19,3 +27,41 @@ def columns(head: "tuple[str, ...]", rows: "Iterable[tuple[str, ...]]") -> str:
         padded = (f"{cell or '-':{width}}" for cell, width in zip(line, widths, strict=True))
         text += "  ".join(padded).rstrip() + "\n"
     return text
+
+
+def listed(
+    parsed: "Parsed",
+    items: "Iterable[Item]",
+    *,
+    name: "Callable[[Item], str]",
+    row: "Callable[[Item], object]",
+    head: "tuple[str, ...]",
+    cells: "Callable[[Item], tuple[str, ...]]",
+) -> str:
+    """List items as `--quiet` (names), `--format json` (rows) or nothing (cells) asks."""
+    if parsed.count("quiet"):
+        return "".join(f"{name(item)}\n" for item in items)
+    if parsed.text("format") == "json":
+        import json
+
+        return json.dumps([row(item) for item in items], indent=2) + "\n"
+    return columns(head, map(cells, items))
+
+
+def size(number: int) -> str:
+    """Format a number of bytes."""
+    amount, unit = float(number), 0
+    while amount >= 1024 and unit < len(_UNITS) - 1:
+        amount, unit = amount / 1024, unit + 1
+    return f"{amount:.0f}{_UNITS[unit]}" if unit < 2 else f"{amount:.1f}{_UNITS[unit]}"
+
+
+def age(moment: float) -> str:
+    """Format the time since a moment, in its largest unit."""
+    import time
+
+    seconds = max(0, int(time.time() - moment))
+    for length, unit in _AGES:
+        if seconds >= length:
+            return f"{seconds // length}{unit}"
+    return f"{seconds}s"

@@ -54,12 +54,9 @@ def report_failure(
 ) -> int:
     """Write the reason to standard error, `--log` and SCRUN_LOG_FILE; return the exit status.
 
-    Args:
-        answer: The reason.
-        status: The exit status.
-        parsed: The command line, as far as it is known.
-        details: A traceback, for the logs, or without logs for standard error.
-        reason_shown: Whether standard error already shows the reason.
+    `parsed` is the command line, as far as it is known. `details` is a traceback, for the logs, or
+    without logs for standard error. `reason_shown` says whether standard error already shows the
+    reason.
     """
     text = answer.decode(errors="replace")
     log = parsed.text("log") if parsed is not None else None

@@ -12,8 +12,7 @@ _WIDTH, _FURTHER = 80, "\n           "
 def help_text(topic: str | None = None) -> str:
     """Return the help for a command, or for all of scrun.
 
-    Args:
-        topic: A command in the table; None for the commands and the global options.
+    `topic` is a command in the table; None for the commands and the global options.
 
     Raises:
         UsageError: There is no such command.
@@ -45,11 +44,7 @@ def help_text(topic: str | None = None) -> str:
 
 
 def plugins_text(options: "list[Option]") -> str:
-    """Return the part of a command's help about options of a site's scripts; "" without any.
-
-    Args:
-        options: The options of the scripts.
-    """
+    """Return the part of a command's help about options of a site's scripts; "" without any."""
     if not options:
         return ""
     return _lines("", "Options provided by plugins:", *map(_option, options))
@@ -58,8 +53,7 @@ def plugins_text(options: "list[Option]") -> str:
 def usage_text(topic: str | None = None) -> str:
     """Return the synopsis of a command, or of all commands; each on one line if it fits.
 
-    Args:
-        topic: A command in the table; None for all of them.
+    `topic` is a command in the table; None for all of them.
 
     Raises:
         UsageError: There is no such command.

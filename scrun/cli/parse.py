@@ -75,9 +75,6 @@ class Parsed:
 def parse(argv: list[str]) -> Parsed:
     """Read a command line.
 
-    Args:
-        argv: The arguments, without the program's name.
-
     Raises:
         UsageError: One line that names the argument at fault. Its ``options`` are those
             read before, for ``--log``.

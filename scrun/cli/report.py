@@ -21,11 +21,8 @@ from scrun.core.text import escaped, one_line, printable
 def log_line(level: str, msg: str, when: float, format: str) -> str:  # noqa: A002 - runc's word
     """Return one line of a log in the form of runc's logrus, without the newline.
 
-    Args:
-        level: ``error``, ``warning``, ``info`` or ``debug``.
-        msg: The message.
-        when: Seconds since the epoch; written as local time, in RFC 3339 form.
-        format: ``json``; anything else is text.
+    `level`: ``error``, ``warning``, ``info`` or ``debug``. `when` is in seconds since the epoch;
+    written as local time, in RFC 3339 form. `format`: ``json``; anything else is text.
     """
     import json
 
@@ -51,12 +48,9 @@ def report(error_text: str, *, log: str | None, log_format: str, stderr: int = 2
 
     Errors in here are ignored: the exit status still has to be delivered.
 
-    Args:
-        error_text: The message; several lines are joined to one.
-        log: The value of ``--log``: a path or, as with crun, ``file:PATH``, ``syslog:NAME``
-            or ``journald:NAME``.
-        log_format: The value of ``--log-format``.
-        stderr: The file descriptor that people and engines read.
+    `error_text` is the message; several lines are joined to one. `log` is the value of ``--log``:
+    a path or, as with crun, ``file:PATH``, ``syslog:NAME`` or ``journald:NAME``. `stderr` is the
+    file descriptor that people and engines read.
     """
     msg = one_line(error_text)
     if log:
@@ -67,12 +61,7 @@ def report(error_text: str, *, log: str | None, log_format: str, stderr: int = 2
 def append(log: str, level: str, msg: str, log_format: str, mode: int = 0o644) -> None:
     """Write one message to the target of ``--log``; errors are ignored.
 
-    Args:
-        log: See ``report``.
-        level: See ``log_line``.
-        msg: The message.
-        log_format: The value of ``--log-format``.
-        mode: The permissions of a file that is made for it.
+    `mode` are the permissions of a file that is made for it.
     """
     kind, _, rest = log.partition(":")
     if kind in ("syslog", "journald"):  # journald listens where syslog does

@@ -24,12 +24,6 @@ class Syslog:
     """A connection to the syslog daemon, which may start later, or be restarted."""
 
     def __init__(self, path: str, name: str = "scrun") -> None:
-        """Do not connect yet.
-
-        Args:
-            path: The daemon's socket, usually /dev/log.
-            name: The sender's name.
-        """
         self._path = path
         self._ident = f"{name}[{os.getpid()}]"
         self._stream: socket.socket | None = None

@@ -33,8 +33,7 @@ class Console:
     def __init__(self, socket: str) -> None:
         """Open a terminal.
 
-        Args:
-            socket: The value of `--console-socket`.
+        `socket` is the value of `--console-socket`.
 
         Raises:
             OSError: That is not a socket, or belongs to another user.

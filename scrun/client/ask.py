@@ -12,9 +12,7 @@ from scrun.protocol import wire
 def forward(parsed: Parsed, *, again: bool = False) -> int:
     """Forward an operation to the container's supervisor and print the answer.
 
-    Args:
-        parsed: The command line.
-        again: Whether a supervisor was asked before, which has died before it answered.
+    `again` says whether a supervisor was asked before, which has died before it answered.
     """
     container = parsed.id or ""
     directory = record_root(parsed) + "/" + container

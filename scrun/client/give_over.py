@@ -34,10 +34,7 @@ _anchors: "list[tuple[_socket.socket, int]]" = []
 def give_over(container: Replayed, parsed: Parsed, callers: "list[_socket.socket]") -> bool:
     """Hand a container over; return whether a supervisor has it now.
 
-    Args:
-        container: The container.
-        parsed: The call that has made it.
-        callers: Those who ask for it; nothing of what they ask was read.
+    `callers` are those who ask for it; nothing of what they ask was read.
     """
     anchor, theirs = _socket.socketpair()
     told, tells = os.pipe()
@@ -136,10 +133,7 @@ def _serve(line: _socket.socket, container: Replayed, held: "dict[str, int]") ->
 def stay(container: Replayed, parsed: Parsed, signals: "list[int]") -> int:
     """Be the anchor of a container that was handed over; return its exit status.
 
-    Args:
-        container: The container.
-        parsed: The call that has made it.
-        signals: Those that came meanwhile.
+    `signals` are those that came meanwhile.
     """
     anchor, tells = _anchors.pop()
     _signal.set_wakeup_fd(-1)

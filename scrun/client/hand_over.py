@@ -21,12 +21,9 @@ def hand_over(root: str, name: str, patience: str, lingers: str, began: str) -> 
 
     Standard input is a socket, at whose other end the keeper has all that the supervisor has left.
 
-    Args:
-        root: The directory of the records.
-        name: The name of the supervisor.
-        patience: For how many seconds somebody tries; then the containers end.
-        lingers: Whether the successor stays when it has nothing to do.
-        began: When the supervisor died, in seconds since the machine's boot.
+    `patience`: for how many seconds somebody tries; then the containers end. `lingers` says
+    whether the successor stays when it has nothing to do. `began` is when the supervisor died, in
+    seconds since the machine's boot.
     """
     why = _try(root, successor_of(name), lingers=bool(lingers))
     if not why:

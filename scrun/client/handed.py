@@ -29,10 +29,7 @@ if TYPE_CHECKING:
 def go_on(parsed: Parsed, argv: "list[str]", told: "Mapping[str, str | bool]") -> int:
     """Finish a command; return its exit status.
 
-    Args:
-        parsed: The command line.
-        argv: The command line as it is.
-        told: What the client has handed over.
+    `told` is what the client has handed over.
 
     Raises:
         ScrunError: What the client has met.

@@ -23,11 +23,8 @@ def launch(
 ) -> _socket.socket:
     """Connect to the supervisor NAME under ROOT; start it unless somebody has meanwhile.
 
-    Args:
-        root: The root directory.
-        name: The socket's name.
-        settings_file: The value of `--config-file`, or "": the supervisor's own settings.
-        lingers: Whether it stays for a while when it has nothing to do.
+    `settings_file` is the value of `--config-file`, or "": the supervisor's own settings.
+    `lingers` says whether it stays for a while when it has nothing to do.
 
     Raises:
         SettingsError: ROOT cannot be made, or is not the caller's own.
@@ -127,11 +124,8 @@ def _close(fd: int) -> None:
 def launch_beside(root: str, name: str, *, to_tidy: bool = False) -> None:
     """Start a supervisor from a process that nobody waits for.
 
-    Args:
-        root: The root directory.
-        name: The socket's name.
-        to_tidy: Whether it should only clean up after dead supervisors; one that is running does
-            so now.
+    `to_tidy` says whether it should only clean up after dead supervisors; one that is running does
+    so now.
     """
     if os.fork():  # an interpreter of its own would take as long as all of `start`
         return

@@ -28,10 +28,6 @@ _PATIENCE = 60
 def parse_again(argv: "list[str]", error: UsageError) -> "tuple[list[str], Parsed]":
     """Move the options of scripts from a command line to the environment, and parse the rest.
 
-    Args:
-        argv: The command line.
-        error: The error from parsing it.
-
     Returns:
         The rest of the command line, and its parsed form.
 
@@ -73,9 +69,6 @@ def _without(
 
 def list_options(given: "dict[str, object]") -> "list[Option]":
     """List the options that scripts have registered, in the form of the grammar's table.
-
-    Args:
-        given: The global options of the command line.
 
     Raises:
         SettingsError: plugstack.conf is invalid.

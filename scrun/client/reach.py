@@ -21,11 +21,6 @@ _TRIES = 5
 def ask_supervisor(parsed: Parsed, directory: str, fields: "list[bytes]") -> int:
     """Send a request and print the answer; return the exit status.
 
-    Args:
-        parsed: The command line.
-        directory: The container's record.
-        fields: The request.
-
     Raises:
         UnknownContainer: There is no such container.
         StateError: Nobody serves it any more.
@@ -51,9 +46,6 @@ def fetch_answer(directory: str, fields: "list[bytes]") -> "tuple[int, bytes]":
 
 def wait_for_successor(directory: str) -> "_socket.socket | None":
     """Connect to the supervisor that adopts a container; None if nobody does.
-
-    Args:
-        directory: The container's record.
 
     Raises:
         OSError: There may be one, which cannot be reached.
@@ -112,10 +104,7 @@ def connect_served(directory: str) -> _socket.socket:
 def was_deleted(parsed: Parsed, directory: str, pid: bytes = b"") -> bool:
     """Delete a container that its own command has created, even if its supervisor has died.
 
-    Args:
-        parsed: The command line.
-        directory: The container's record.
-        pid: The container's, if it is known: another one may have its id by now.
+    `pid` is the container's, if it is known: another one may have its id by now.
 
     Returns:
         Whether nothing is left of it.
@@ -143,10 +132,7 @@ def was_deleted(parsed: Parsed, directory: str, pid: bytes = b"") -> bool:
 def delete_own(parsed: Parsed, directory: str, pid: bytes) -> None:
     """Delete the container with this pid; after a failure the next `list` shows it.
 
-    Args:
-        parsed: The command line of the `run` that has made it.
-        directory: The container's record.
-        pid: The container's.
+    `parsed` is the command line of the `run` that has made it.
     """
     container = wire.encoded(directory.rpartition("/")[2])
     try:
@@ -252,11 +238,6 @@ def tidy_up(parsed: Parsed, root: str) -> None:
 def delete(parsed: Parsed, directory: str, fields: "list[bytes]") -> "tuple[int, bytes]":
     """Have a supervisor delete a container that nobody serves; start it if necessary.
 
-    Args:
-        parsed: The command line, of any command.
-        directory: The container's record.
-        fields: The request.
-
     Returns:
         The exit status, and the reason if it is not 0.
 
@@ -286,9 +267,7 @@ def remove_over(directory: str, socket: str) -> bool:
     container has, ends before podman calls `delete`; to start another one takes longer than all of
     `start`.
 
-    Args:
-        directory: The record.
-        socket: The name of the supervisor that removes what we leave should we be killed.
+    `socket` is the name of the supervisor that removes what we leave should we be killed.
 
     Returns:
         Whether it has been removed. If not, a supervisor has to look after it, or say why not.

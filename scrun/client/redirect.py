@@ -15,11 +15,7 @@ class Redirected:
     """The files."""
 
     def __init__(self, *, append: bool) -> None:
-        """Begin without any.
-
-        Args:
-            append: Whether what is in a file stays there.
-        """
+        # `append`: what is in a file stays there
         self._append = append
         self._how = _WRITE | (os.O_APPEND if append else os.O_TRUNC)
         self._late: list[tuple[str, str]] = []
@@ -32,9 +28,7 @@ class Redirected:
     def use(self, number: int, name: str) -> None:
         """Use a file.
 
-        Args:
-            number: 0, 1 or 2.
-            name: Its name.
+        `number`: 0, 1 or 2.
 
         Raises:
             OSError: It cannot be opened.
@@ -64,8 +58,7 @@ class Redirected:
     def name(self, name_of: Callable[[str], str]) -> None:
         """Give the files their names.
 
-        Args:
-            name_of: Returns that of a pattern.
+        `name_of` returns that of a pattern.
 
         Raises:
             OSError: One cannot have it.

@@ -58,13 +58,7 @@ _FOLDER = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_NOFOLLOW | posix.O_CLOEXE
 
 
 def replay(template: Template, parsed: "Parsed", place: Place) -> "int | None":
-    """Run a container; return its exit status, or None if it has to be made the usual way.
-
-    Args:
-        template: There is one.
-        parsed: The call.
-        place: Where it was made.
-    """
+    """Run a container; return its exit status, or None if it has to be made the usual way."""
     assert template.content is not None
     container = Replayed(template.root, template.content, place)
     try:
@@ -88,9 +82,7 @@ class Replayed:
     """One container.
 
     Attributes:
-        id: Its id.
         root: The root directory of the records.
-        record: Its record.
         job: The number of its job.
         task: The task that it belongs to, `JOB.STEP.TASK`.
         pid: Its first process.
@@ -346,11 +338,7 @@ class Replayed:
     # Its life
 
     def stay(self, parsed: "Parsed") -> int:
-        """Pass signals on, and wait for its end; return its exit status.
-
-        Args:
-            parsed: The call.
-        """
+        """Pass signals on, and wait for its end; return its exit status."""
         if (early := self.killed_early()) is not None and not self.pid:
             return early
         poller = select.poll()

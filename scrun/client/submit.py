@@ -15,11 +15,8 @@ _DIGITS = 10  # of the length of a command, with the byte before them
 def submit(parsed: Parsed, argv: "list[str]", anchored: Anchored) -> "tuple[int, bytes, bool]":
     """Create a container; start a supervisor if necessary.
 
-    Args:
-        parsed: The parsed command line, of `create` or `run`.
-        argv: The command line.
-        anchored: Its descriptors and its anchor. When the container is created, its pid file is
-            published and its terminal handed over.
+    `anchored` are its descriptors and its anchor. When the container is created, its pid file is
+    published and its terminal handed over.
 
     Returns:
         The exit status, the reason if it is not 0, and whether standard error already shows that.
@@ -45,10 +42,7 @@ def _reach(root: str, parsed: Parsed, *, anywhere: bool) -> "tuple[_socket.socke
     mounts of its own, which another supervisor enters; that of the first step may keep its job for
     the others; it ends if buildah waits for it.
 
-    Args:
-        root: The root directory.
-        parsed: The command line.
-        anywhere: Whether it may have other mounts.
+    `anywhere` says whether it may have other mounts.
 
     Returns:
         The connection, and what goes with the request: our mount namespace, or nothing.
@@ -161,10 +155,8 @@ def _ask(
 def lost(parsed: Parsed, record: str, *, is_ours: bool) -> Exception:
     """Return the error for a supervisor that died while it created a container.
 
-    Args:
-        parsed: The command line.
-        record: The container's record, which is removed if it is ours.
-        is_ours: Whether it was not there before.
+    `record` is the container's record, which is removed if it is ours. `is_ours` says whether it
+    was not there before.
     """
     from scrun.client.reach import was_deleted
     from scrun.core.errors import SupervisorLost
@@ -189,10 +181,7 @@ def _read_reply(
 ) -> "tuple[int, bytes, bool]":
     """Read the reply; show the messages before it and run the commands among them.
 
-    Args:
-        sock: The connection to the supervisor.
-        parsed: The command line.
-        lock: The descriptor that holds the pid file's lock, for the container's life.
+    `lock` is the descriptor that holds the pid file's lock, for the container's life.
 
     Returns:
         The exit status, the answer, and whether standard error already shows the reason, from
@@ -245,10 +234,8 @@ def _call(sock: _socket.socket, data: bytes, lock: "int | None") -> "tuple[int, 
     exit status, negative if a signal ended it, together with the descriptor that holds the lock of
     the pid file, if there is one. Standard input, output and error are those of `create`.
 
-    Args:
-        sock: The connection to the supervisor.
-        data: What was received so far: the message, perhaps without its end.
-        lock: The descriptor that holds the pid file's lock.
+    `data` is what was received so far: the message, perhaps without its end. `lock` is the
+    descriptor that holds the pid file's lock.
 
     Returns:
         The exit status, and what was received after the message.

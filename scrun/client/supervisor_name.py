@@ -61,9 +61,7 @@ def supervisor_name(group: str, parsed: Parsed) -> str:
 def beside(root: str, name: str) -> "list[str]":
     """Return the supervisors that could serve us if they entered our mount namespace.
 
-    Args:
-        root: The root directory.
-        name: That of a common supervisor in our namespaces.
+    `name` is that of a common supervisor in our namespaces.
 
     Raises:
         OSError: The root directory cannot be read.

@@ -24,7 +24,6 @@ class Supervisor:
     """One that runs.
 
     Attributes:
-        name: The name of its socket.
         version: Its version, or "" if it is not in the name.
         pid: Its pid; 0 if it is in a PID namespace that we do not see.
         containers: The containers that it serves and that have not stopped.
@@ -33,14 +32,6 @@ class Supervisor:
     """
 
     def __init__(self, root: str, name: str, pid: int, served: "Sequence[str]") -> None:
-        """Look at it.
-
-        Args:
-            root: The root directory.
-            name: The name of its socket.
-            pid: Its pid, or 0.
-            served: See `containers`.
-        """
         self.root, self.name, self.pid, self.containers = root, name, pid, served
         self.version = parts(name)[1]
         self.memory = _memory(pid)

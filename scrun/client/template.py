@@ -56,9 +56,6 @@ class Template:
     def __init__(self, parsed: Parsed) -> None:
         """Look for it; wait for whoever makes the first container of the kind.
 
-        Args:
-            parsed: The call, of `run IMAGE`.
-
         Raises:
             SettingsError: There is no root directory.
         """
@@ -126,9 +123,6 @@ class Template:
         """Let the others go on: the first container is there, or will not be.
 
         If there is no template, they do what it has done, all at once.
-
-        Args:
-            record: The container's record.
         """
         del record
         if self._lock < 0:

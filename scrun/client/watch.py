@@ -42,15 +42,7 @@ class Watch:
         position: int | None = None,
         fds: list[int] | None = None,
     ) -> None:
-        """Prepare.
-
-        Args:
-            directory: The container's record.
-            name: The name of the file there that has the text.
-            fields: The request.
-            position: See `position`.
-            fds: Descriptors that go with it.
-        """
+        # `name` is that of the file in the record that has the text; `fds` go with the request
         self.position = position
         self._directory, self._name = directory, name
         self._fields = fields
@@ -58,11 +50,7 @@ class Watch:
         self._rest = b""
 
     def begin(self, sock: "_socket.socket") -> bytes:
-        """Send the request; return the first byte of the answer, or nothing.
-
-        Args:
-            sock: A connection to the supervisor.
-        """
+        """Send the request; return the first byte of the answer, or nothing."""
         self.sock, self._rest = sock, b""
         digits = b"" if self.position is None else b"%d" % self.position
         try:
@@ -72,11 +60,7 @@ class Watch:
             return b""
 
     def first(self, sock: "_socket.socket") -> bytes:
-        """Do the same as `begin`, or as `again` if that supervisor dies before it answers.
-
-        Args:
-            sock: A connection to the supervisor.
-        """
+        """Do the same as `begin`, or as `again` if that supervisor dies before it answers."""
         return self.begin(sock) or self.again()
 
     def again(self) -> bytes:

@@ -73,14 +73,8 @@ class _Relay:
     """Relays bytes and signals between this process and a container's supervisor."""
 
     def __init__(self, watch: Watch, parsed: Parsed, typing: "int | None", *, lasts: bool) -> None:
-        """Prepare.
-
-        Args:
-            watch: The connection.
-            parsed: The command line.
-            typing: The pipe for what is typed; None for a supervisor that wants frames.
-            lasts: Whether a successor of the supervisor can go on.
-        """
+        # `typing` is the pipe for what is typed, None for a supervisor that wants frames; `lasts`
+        # says whether a successor of the supervisor can go on
         self._watch = watch
         self._parsed = parsed
         self._typing = typing
@@ -180,9 +174,7 @@ class _Relay:
 def without_keys(held: bytes, typed: bytes) -> "tuple[bytes, bytes, bool]":
     """Look for the two keys that detach.
 
-    Args:
-        held: The first of them, if the last input ended with it; else nothing.
-        typed: The new input.
+    `held` is the first of them, if the last input ended with it; else nothing.
 
     Returns:
         What to send, what to hold back, and whether both keys were typed.

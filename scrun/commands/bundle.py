@@ -54,11 +54,9 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
 def make(image: LayoutImage, target: str, limit: int = 0, *, terminal: bool) -> None:
     """Make a bundle.
 
-    Args:
-        image: The image.
-        target: The bundle's path, which does not exist yet.
-        limit: The most bytes that the image may unpack to; 0: any number.
-        terminal: Whether the container's program gets a terminal.
+    `target` is the bundle's path, which does not exist yet. `limit` is the most bytes that the
+    image may unpack to; 0: any number. `terminal` says whether the container's program gets a
+    terminal.
 
     Raises:
         ScrunError: It cannot be made; nothing is left behind.

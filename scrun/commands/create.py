@@ -24,10 +24,6 @@ from scrun.oci.ids import check_id
 def run(parsed: Parsed, argv: "list[str]") -> int:
     """Create a container.
 
-    Args:
-        parsed: The parsed command line.
-        argv: The command line; the supervisor parses it again, with the same grammar.
-
     Raises:
         ScrunError: The container could not be created, and does not exist.
         OSError: The pid file, the console socket or the root directory cannot be used.

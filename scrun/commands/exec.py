@@ -29,10 +29,6 @@ if TYPE_CHECKING:
 def run(parsed: Parsed, argv: "list[str]") -> int:
     """Run a program, and stay with it unless `--detach` is given.
 
-    Args:
-        parsed: The parsed command line.
-        argv: The command line; the supervisor parses it again, with the same grammar.
-
     Raises:
         ScrunError: The program cannot be run.
         OSError: The pid file or the console socket cannot be used.

@@ -7,11 +7,10 @@ systems with names alone: they cannot be fetched again.
 Errors: UsageError; ImageError, when there is no such image, or it is used; as `run IMAGE`.
 """
 
-import json
 import os
 import time
 
-from scrun.cli.columns import columns
+from scrun.cli.columns import age, listed, size
 from scrun.cli.parse import Parsed
 from scrun.client.images import open_store
 from scrun.core.errors import ImageError, UsageError
@@ -29,11 +28,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _NAME = "name:"
 _SHOWN = 12
 _LEAST = 4
-_AGES = ((86400, "d"), (3600, "h"), (60, "m"))
 
 
 def run(parsed: Parsed, argv: "list[str]") -> int:
@@ -68,32 +65,35 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
 
 
 def _list(request: Request, operands: "list[str]", parsed: Parsed) -> str:
-    found = list(_all(request.store))
-    if parsed.count("quiet"):
-        return "".join(f"{name}\n" for name, _, _ in found)
-    if parsed.text("format") == "json":
-        rows = [
-            {
-                "key": name,
-                "source": entry.facts.source,
-                "digest": entry.facts.digest,
-                "size": entry.facts.size,
-                "made": _stamp(entry.facts.made),
-                "used": _stamp(entry.used()),
-                "path": entry.directory,
-                "containers": [lease.id for lease in store.users(entry.key)],
-            }
-            for name, entry, store in found
-        ]
-        return json.dumps(rows, indent=2) + "\n"
-    cells = (
-        (
-            shown(name), _size(entry.facts.size), _ago(entry.used()),
-            str(len(store.users(entry.key))), entry.facts.source,
-        )
-        for name, entry, store in found
-    )  # fmt: skip
-    return columns(("KEY", "SIZE", "USED", "CONTAINERS", "SOURCE"), cells)
+    return listed(
+        parsed,
+        _all(request.store),
+        name=lambda found: found[0],
+        row=_row,
+        head=("KEY", "SIZE", "USED", "CONTAINERS", "SOURCE"),
+        cells=_cells,
+    )
+
+
+def _row(found: "tuple[str, Entry, Store]") -> "dict[str, object]":
+    name, entry, store = found
+    return {
+        "key": name,
+        "source": entry.facts.source,
+        "digest": entry.facts.digest,
+        "size": entry.facts.size,
+        "made": _stamp(entry.facts.made),
+        "used": _stamp(entry.used()),
+        "path": entry.directory,
+        "containers": [lease.id for lease in store.users(entry.key)],
+    }
+
+
+def _cells(found: "tuple[str, Entry, Store]") -> "tuple[str, ...]":
+    name, entry, store = found
+    containers = str(len(store.users(entry.key)))
+    used = age(entry.used())
+    return shown(name), size(entry.facts.size), used, containers, entry.facts.source
 
 
 def _all(store: Store) -> "Iterator[tuple[str, Entry, Store]]":
@@ -164,43 +164,25 @@ def _matching(store: Store, operand: str) -> "list[tuple[str, Entry, Store]]":
 
 
 def _prune(request: Request, operands: "list[str]", parsed: Parsed) -> str:
-    age = 0.0
-    if (text := parsed.text("unused-for")) is not None:
-        given = seconds_of(text)
-        if given is None:
-            raise UsageError(f"--unused-for {text}: is no time: write 90m or 720h")
-        age = given
+    text = parsed.text("unused-for")
+    if (least := seconds_of("0s" if text is None else text)) is None:
+        raise UsageError(f"--unused-for {text}: is not a duration; use 90m or 720h")
     store, now = request.store, time.time()
-    gone, size = set(), 0
+    gone, freed = set(), 0
     for entry in store.entries():
-        if now - entry.used() >= age and not store.remove(entry.key):
+        if now - entry.used() >= least and not store.remove(entry.key):
             gone.add(entry.key)
-            size += entry.facts.size
+            freed += entry.facts.size
     forget(store, gone)
     if parsed.count("quiet"):
         return "".join(f"{key}\n" for key in sorted(gone))
-    return f"removed {len(gone)} images and layers, {_size(size)}\n"
+    return f"removed {len(gone)} images and layers, {size(freed)}\n"
 
 
 def shown(key: str) -> str:
     """Return a key in short, which `remove` takes as well."""
     kind, dash, digest = key.partition("-")
     return f"{kind}{dash}{digest[:_SHOWN]}" if dash and not key.startswith(_NAME) else key
-
-
-def _size(number: int) -> str:
-    size, unit = float(number), 0
-    while size >= 1024 and unit < len(_UNITS) - 1:
-        size, unit = size / 1024, unit + 1
-    return f"{size:.0f}{_UNITS[unit]}" if unit < 2 else f"{size:.1f}{_UNITS[unit]}"
-
-
-def _ago(moment: float) -> str:
-    age = max(0, int(time.time() - moment))
-    for seconds, unit in _AGES:
-        if age >= seconds:
-            return f"{age // seconds}{unit}"
-    return f"{age}s"
 
 
 def _stamp(moment: float) -> str:

@@ -73,10 +73,7 @@ def run(parsed: Parsed, argv: list[str]) -> int:
 def rows(root: str, ids: list[str], lost: list[str] | None = None) -> list[Row]:
     """Return a row for each container, except those that are deleted meanwhile.
 
-    Args:
-        root: The root directory.
-        ids: The containers.
-        lost: A list to which containers are added that a dead supervisor has left unfinished.
+    `lost` is a list to which containers are added that a dead supervisor has left unfinished.
     """
     served: dict[str, bool] = {}
     lost = [] if lost is None else lost
@@ -137,9 +134,7 @@ def _complete(state: "Mapping[str, object]", rootfs: str, created: str, owner: s
 def _state(record: "Record", *, lost: bool = False) -> "Mapping[str, object]":
     """Return the answer of `state`.
 
-    Args:
-        record: The container's record.
-        lost: Whether its supervisor died before the container had ended.
+    `lost` says whether its supervisor died before the container had ended.
     """
     import json
 
@@ -164,9 +159,7 @@ def _state(record: "Record", *, lost: bool = False) -> "Mapping[str, object]":
 def _is_served(directory: str, known: dict[str, bool]) -> bool:
     """Tell whether a container's supervisor accepts connections; True when in doubt.
 
-    Args:
-        directory: The container's record.
-        known: Earlier results, by the link to the supervisor's socket: most containers share one.
+    `known` are earlier results, by the link to the supervisor's socket: most containers share one.
     """
     try:
         socket = os.readlink(os.path.join(directory, "supervisor"))
@@ -200,21 +193,25 @@ def jobs(root: str, parsed: Parsed) -> str:
     """
     import json
 
-    from scrun.cli.columns import columns
+    from scrun.cli.columns import listed
     from scrun.client.supervisors import ask_all
 
     found: list[dict[str, object]] = []
     for status, answer in ask_all(root, [b"jobs"]):
         found += [] if status else json.loads(answer)
-    if parsed.options.get("quiet"):
-        return "".join(f"{job['job_id']}\n" for job in found)
-    if parsed.text("format") == "json":
-        return json.dumps(found, indent=2) + "\n"
-    cells = (
-        (str(job["job_id"]), str(job["nodes"]), f"{job['seconds']:.0f}s", _words(job["options"]))
-        for job in found
+    return listed(
+        parsed,
+        found,
+        name=lambda job: str(job["job_id"]),
+        row=lambda job: job,
+        head=("JOB", "NODES", "WAITS", "OPTIONS"),
+        cells=lambda job: (
+            str(job["job_id"]),
+            str(job["nodes"]),
+            f"{job['seconds']:.0f}s",
+            _words(job["options"]),
+        ),
     )
-    return columns(("JOB", "NODES", "WAITS", "OPTIONS"), cells)
 
 
 def _words(options: object) -> str:
@@ -271,12 +268,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def information(status: str, annotations: "Mapping[str, str]") -> str:
-    """Return the text of the column INFO: why the job is pending, or how the container ended.
-
-    Args:
-        status: The container's status.
-        annotations: The annotations of its state.
-    """
+    """Return the text of the column INFO: why the job is pending, or how the container ended."""
     if status == "running" and (since := annotations.get("org.scrun.ending_since", "")):
         return f"ending since {_moment(since)}"
     if status in ("creating", "created", "running"):
@@ -302,9 +294,9 @@ def _moment(stamp: str) -> str:
     """Format a time in RFC 3339 form as local time, with the date if it is not today."""
     from datetime import datetime
 
+    from scrun.core.times import clock
+
     try:
-        moment = datetime.fromisoformat(stamp).astimezone()
-    except (ValueError, OverflowError):
+        return clock(datetime.fromisoformat(stamp).timestamp())
+    except (ValueError, OverflowError, OSError):
         return stamp  # better than nothing
-    today = moment.date() == datetime.now().astimezone().date()
-    return moment.strftime("%H:%M" if today else "%Y-%m-%d %H:%M")

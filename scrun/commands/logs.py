@@ -101,11 +101,8 @@ def _begin(
 ) -> int:
     """Return the byte from which on `--since` and `--tail` ask for the files.
 
-    Args:
-        parsed: The command line.
-        files: The files to print, one continuing the other.
-        times: Returns pairs of a second, and the byte from which on the text was written in that
-            second or later.
+    `times` returns pairs of a second, and the byte from which on the text was written in that
+    second or later.
 
     Raises:
         UsageError: An option has an invalid value.

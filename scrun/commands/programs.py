@@ -18,10 +18,6 @@ _PROGRAMS = {"doctor": "doctor.main", "lua": "lua_trial", "plugins": "plugins_li
 def run(parsed: Parsed, argv: "list[str]") -> int:
     """Become the program.
 
-    Args:
-        parsed: The parsed command line.
-        argv: The command line; the program parses it again, with the same grammar.
-
     Raises:
         UsageError: The command line is invalid.
     """

@@ -33,10 +33,7 @@ def run(
 ) -> int:
     """Run a container.
 
-    Args:
-        parsed: The parsed command line.
-        argv: The command line; the supervisor parses it again, with the same grammar.
-        created: Called with its record when it has a job, before its program starts.
+    `created` is called with its record when it has a job, before its program starts.
 
     Raises:
         ScrunError: The container could not be created, and does not exist.

@@ -5,12 +5,7 @@ from scrun.client.supervisor_name import place
 
 
 def run(parsed: Parsed, argv: "list[str]") -> int:
-    """Run a container of an image (`scrun.client.template`).
-
-    Args:
-        parsed: The parsed command line.
-        argv: The command line.
-    """
+    """Run a container of an image (`scrun.client.template`)."""
     if not place().task:
         from scrun.commands.run_image import run as run_image
 

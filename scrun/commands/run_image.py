@@ -58,11 +58,6 @@ def run(
 ) -> int:
     """Run a container of an image.
 
-    Args:
-        parsed: The parsed command line.
-        argv: The command line.
-        created: As for `run` of a bundle.
-
     Raises:
         ScrunError: The image cannot be got, or the container cannot be created.
         OSError: The store or the root directory cannot be used.

@@ -214,9 +214,7 @@ def _in_a_job(
 def _redirected(call: Call, *, runs: bool) -> Redirected:
     """Open the files in the place of the standard streams.
 
-    Args:
-        call: The call.
-        runs: Whether it makes a container; else its job is not asked for.
+    `runs` says whether it makes a container; else its job is not asked for.
 
     Raises:
         UsageError: A name has something that cannot be known.

@@ -54,8 +54,7 @@ def run(parsed: Parsed, argv: list[str]) -> int:
 def spec(ids: tuple[int, int] | None = None) -> dict[str, Any]:
     """Return the config.json.
 
-    Args:
-        ids: The uid and gid to be root in a user namespace; None: no such namespace.
+    `ids` are the uid and gid to be root in a user namespace; None: no such namespace.
     """
     linux: dict[str, Any] = {
         "namespaces": [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")],

@@ -16,7 +16,7 @@ start.
 import select
 import signal
 
-from scrun.cli.columns import columns
+from scrun.cli.columns import listed
 from scrun.cli.parse import Parsed, record_root
 from scrun.client.launch import launch
 from scrun.client.supervisor_name import supervisor_name
@@ -64,13 +64,8 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
 
 
 def _list(parsed: Parsed, found: "Sequence[Supervisor]", named: "Sequence[Supervisor]") -> int:
-    named = named or found
-    if parsed.text("format") == "json":
-        import json
-
-        text = json.dumps([_row(one) for one in named], indent=2) + "\n"
-    else:
-        text = columns(HEAD, map(_cells, named))
+    ones = named or found
+    text = listed(parsed, ones, name=lambda one: one.name, row=_row, head=HEAD, cells=_cells)
     say(text.encode("utf-8", "replace"))
     return 0
 
@@ -123,7 +118,7 @@ def _stop(parsed: Parsed, found: "Sequence[Supervisor]", named: "Sequence[Superv
 def _seconds(text: str) -> float:
     seconds = float(text) if text.isdigit() else seconds_of(text)
     if seconds is None:
-        raise UsageError(f"--time {text}: is no time: use seconds, or 90s, 5m")
+        raise UsageError(f"--time {text}: is not a duration; use seconds, 90s or 5m")
     return seconds
 
 

@@ -293,9 +293,7 @@ def described(error: BaseException, *, foreign: bool = False) -> str:
     Any other error is a fault of scrun itself, and is called an internal error; or one of a
     plugin, which is named.
 
-    Args:
-        error: The error.
-        foreign: Whether it is a plugin's, which the message names already.
+    `foreign` says whether it is a plugin's, which the message names already.
     """
     found = list(leaves(error))
     leaf = next((leaf for leaf in found if isinstance(leaf, ScrunError)), found[0])

@@ -60,11 +60,9 @@ def walk(
 ) -> None:
     """Go along a path, symbolic links included, which are those of the root.
 
-    Args:
-        way: What is open: the root at first, and in the end what the path names.
-        path: The path; where it begins makes no difference.
-        enter: Takes one step down, without following links.
-        depth: The most steps below the root.
+    `way` is what is open: the root at first, and in the end what the path names. `path` is the
+    path; where it begins makes no difference. `enter` takes one step down, without following
+    links.
 
     Raises:
         OSError: ENOTDIR, ELOOP or ENAMETOOLONG; and what `enter` raises.

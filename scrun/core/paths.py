@@ -128,10 +128,7 @@ def _is_socket(path: str) -> bool:
 def read_trusted(path: str, trusted: "Collection[int]" = (), limit: int = LIMIT) -> bytes:
     """Read a file that decides what runs: nobody else may be able to write or replace it.
 
-    Args:
-        path: The file.
-        trusted: As for `replaceable`.
-        limit: As for `read_regular`.
+    `trusted` is as for `replaceable`. `limit` is as for `read_regular`.
 
     Raises:
         Untrusted: Somebody else could have written it.
@@ -281,8 +278,7 @@ _id_maps: dict[str, str] = {}
 def real_id(kind: str) -> int:
     """Return this process's effective uid or gid as it is outside its user namespace.
 
-    Args:
-        kind: "uid" or "gid".
+    `kind`: "uid" or "gid".
     """
     own = posix.geteuid() if kind == "uid" else posix.getegid()
     outer = outer_id(kind, own)

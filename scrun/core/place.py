@@ -63,8 +63,7 @@ class Place:
 def here(more: "Mapping[bytes, bytes] | None" = None) -> Place:
     """Return where this process is.
 
-    Args:
-        more: More of its variables.
+    `more` has more of its variables.
     """
     environment = {}
     for name, value in {**posix.environ, **(more or {})}.items():

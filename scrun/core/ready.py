@@ -10,10 +10,7 @@ def ready(
 ) -> "tuple[set[int], set[int]]":
     """Wait until something can be read or written, or has ended or failed.
 
-    Args:
-        reads: What is to be read.
-        writes: What is to be written.
-        seconds: How long to wait; None: until then.
+    `seconds` is how long to wait; None: until then.
 
     Returns:
         What can be read, and what can be written; both are empty if the time is over.

@@ -14,12 +14,6 @@ MOST = 250
 def send_fds(sock: _socket.socket, data: bytes, fds: "list[int]", flags: int = 0) -> int:
     """Send the beginning of some data, with descriptors; return how many bytes were sent.
 
-    Args:
-        sock: A socket of AF_UNIX.
-        data: The data; not empty.
-        fds: The descriptors.
-        flags: See send(2).
-
     Raises:
         OSError: They cannot be sent.
     """
@@ -32,11 +26,6 @@ def receive_fds(
     sock: _socket.socket, size: int, most: int = MOST
 ) -> "tuple[bytes, list[int], bool]":
     """Receive data, with the descriptors beside it, close-on-exec.
-
-    Args:
-        sock: A socket of AF_UNIX.
-        size: The most bytes of data.
-        most: The most descriptors.
 
     Returns:
         The data; the descriptors; and whether those are all: we may be out of descriptors.

@@ -1,4 +1,4 @@
-"""Parse times as people type them: durations in Go's form, and moments. Pure."""
+"""Times as people type and read them: durations in Go's form, and moments."""
 
 import re
 
@@ -37,3 +37,11 @@ def moment(text: str, now: float) -> "float | None":
         return datetime.fromisoformat(text).timestamp() if "-" in text else None
     except (ValueError, OverflowError, OSError):
         return None
+
+
+def clock(moment: float, now: "float | None" = None) -> str:
+    """Format a moment as local time, with the date if it is not today."""
+    import time
+
+    local, today = time.localtime(moment), time.localtime(now)
+    return time.strftime("%H:%M" if local[:3] == today[:3] else "%Y-%m-%d %H:%M", local)

@@ -31,9 +31,7 @@ def everything_below(directory: str) -> Iterator[os.stat_result]:
 def size_of(directory: str, limit: int) -> int:
     """Add up what the files on a directory's file system have, without their holes.
 
-    Args:
-        directory: The directory.
-        limit: Where to stop: the result may be slightly more.
+    `limit` is where to stop: the result may be slightly more.
 
     Returns:
         The bytes.
@@ -59,7 +57,6 @@ class _Level(NamedTuple):
     """A directory on the path to the current one.
 
     Attributes:
-        name: Its name.
         above: The identity of its parent.
         todo: The remaining entries of its parent.
     """
@@ -89,9 +86,7 @@ def remove_aside(directory: str, aside: str) -> None:
 
     Mounts in it are left alone: a script may have mounted an image there.
 
-    Args:
-        directory: The directory.
-        aside: A path in the same directory, which a supervisor removes if we are killed.
+    `aside` is a path in the same directory, which a supervisor removes if we are killed.
 
     Raises:
         StagingError: Something is mounted in it.
@@ -112,9 +107,7 @@ def remove_aside(directory: str, aside: str) -> None:
 def remove_whoever_owns_it(path: str, as_their_owner: Callable[[str], None]) -> None:
     """Remove a tree, some files of which may belong to subordinate ids.
 
-    Args:
-        path: The tree.
-        as_their_owner: Removes what only those ids can.
+    `as_their_owner` removes what only those ids can.
 
     Raises:
         StagingError: See `remove`.
@@ -136,10 +129,8 @@ def remove(parent: int, name: str, device: int) -> None:
     It takes two descriptors and no recursion at any depth: a container can nest ten thousands of
     directories.
 
-    Args:
-        parent: The directory of the entry.
-        name: The entry; nothing happens if it does not exist.
-        device: The file system.
+    `parent` is the directory of the entry. `name` is the entry; nothing happens if it does not
+    exist.
 
     Raises:
         StagingError: Something is mounted there, or somebody moves directories meanwhile.

@@ -6,9 +6,7 @@ import pwd
 def user_name(uid: int, otherwise: str = "{}") -> str:
     """Look up a user's name.
 
-    Args:
-        uid: The user's number.
-        otherwise: The name of a user without an entry; `{}` stands for the number.
+    `otherwise` is the name of a user without an entry; `{}` stands for the number.
     """
     try:
         return pwd.getpwuid(uid).pw_name

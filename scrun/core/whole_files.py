@@ -11,10 +11,7 @@ PART = ".part"
 def write_whole(path: str, content: bytes, mode: int = 0o600) -> None:
     """Write a file, or replace it.
 
-    Args:
-        path: The file.
-        content: Its content.
-        mode: Its mode, whatever the umask is.
+    `mode` counts whatever the umask is.
 
     Raises:
         OSError: It cannot be written; nothing of it is left.

@@ -24,7 +24,6 @@ class Lease(msgspec.Struct, frozen=True):
     """Who uses an image.
 
     Attributes:
-        id: The container.
         root: The root directory of its record.
         taker: The process that took the lease, before there was a record.
     """
@@ -48,10 +47,6 @@ def lease_of(root: str, container: str) -> Lease:
 
 def take(folder: str, lease: Lease) -> None:
     """Write a lease.
-
-    Args:
-        folder: The directory of the image's leases.
-        lease: The lease.
 
     Raises:
         OSError: It cannot be written.

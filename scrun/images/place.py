@@ -14,9 +14,7 @@ from scrun.settings.oci_conf.patterns import substitute
 def path_for(settings: Settings, environment: Mapping[str, str]) -> str:
     """Return the directory of this user's store; asks the name service.
 
-    Args:
-        settings: The settings.
-        environment: Its HOME counts.
+    HOME in `environment` counts.
 
     Raises:
         SettingsError: The user can have none.
@@ -33,11 +31,8 @@ def path_for(settings: Settings, environment: Mapping[str, str]) -> str:
 def store_path(settings: Settings, *, uid: int, user: "str | None", home: "str | None") -> str:
     """Return the directory of a user's store. Pure.
 
-    Args:
-        settings: The settings.
-        uid: The user.
-        user: Their name, for `%u`; None: they have none.
-        home: Their home, for the default; None: they have none.
+    `user` is their name, for `%u`; None: they have none. `home` is their home, for the default;
+    None: they have none.
 
     Raises:
         SettingsError: The settings use a name or a home that the user does not have.
@@ -67,9 +62,7 @@ def _fill_in(setting: str, pattern: str, uid: int, user: "str | None") -> str:
 def image_of(bundle: str, rootfs: str) -> "Facts | None":
     """Return the image that a bundle's root file system is, or None.
 
-    Args:
-        bundle: The bundle's directory.
-        rootfs: `root.path` of its config.json.
+    `rootfs` is `root.path` of its config.json.
     """
     if os.path.normpath(os.path.join(bundle, rootfs)) != os.path.join(bundle, ROOTFS):
         return None

@@ -26,9 +26,7 @@ _LEVEL = "3"  # half of the time of the default for five percent more
 def key_of(path: str, *, unpacked: bool = False) -> str:
     """Return the key of a file: another one when the file changes.
 
-    Args:
-        path: The file.
-        unpacked: Whether the store has its files, instead of a link.
+    `unpacked` says whether the store has its files, instead of a link.
 
     Raises:
         ImageError: There is no such file.
@@ -79,11 +77,8 @@ def root_directory(file: str, target: str) -> tuple[str, ...]:
 def entries(file: str, target: str, depth: int, paths: Sequence[str]) -> tuple[str, ...]:
     """Return the command that makes some entries, as far as they are there.
 
-    Args:
-        file: The file.
-        target: The directory, which may be there.
-        depth: How many names the paths have: directories of that depth are empty.
-        paths: Relative paths, no patterns.
+    `target` is the directory, which may be there. `depth` is how many names the paths have:
+    directories of that depth are empty. `paths` are relative paths, no patterns.
     """
     return (*_extracting(target), "-max-depth", str(depth), "-no-wildcards", file, *paths)
 

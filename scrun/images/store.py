@@ -55,8 +55,6 @@ class Defaults(msgspec.Struct, frozen=True):
         entrypoint: The first words of the command line.
         cmd: The further words, unless the user has others.
         env: Variables, `NAME=VALUE`.
-        cwd: The working directory.
-        uid: The user.
         gid: Their group.
         groups: Further groups.
         unknown_user: Why the image's user is not known; "" if they are.
@@ -98,7 +96,6 @@ class Entry(msgspec.Struct, frozen=True):
     """An image of the store.
 
     Attributes:
-        key: Its key.
         directory: Its directory, which is a bundle's but for config.json.
         facts: What is known of it.
     """
@@ -151,11 +148,7 @@ def find_elsewhere(stores: Sequence[str], key: str) -> "Entry | None":
 
 
 class Store:
-    """A store; see above.
-
-    Attributes:
-        path: Its directory.
-    """
+    """A store; see above."""
 
     def __init__(self, path: str, discard: Callable[[str], None] = remove_tree) -> None:
         """Make the directories that are missing.
@@ -204,11 +197,6 @@ class Store:
         self, key: str, fill: Fill, waiting: Callable[[str], None] = lambda said: None
     ) -> Entry:
         """Return an image; make it if it is not there. One at a time makes it.
-
-        Args:
-            key: Its key.
-            fill: Makes it.
-            waiting: See `scrun.images.locks.locked`.
 
         Raises:
             ImageError: The store cannot be written.

@@ -20,7 +20,6 @@ class _Tag(msgspec.Struct, frozen=True):
     """What a name meant.
 
     Attributes:
-        name: The name.
         digest: The manifest's digest, or "".
         key: The key of the image.
         when: When it was looked up.

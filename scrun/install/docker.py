@@ -16,11 +16,8 @@ _INDENT = re.compile(r"^([ \t]+)\"", re.MULTILINE)
 def add(text: str | None, program: str, path: str, *, default: bool = False) -> str:
     """Return daemon.json with the runtime in it.
 
-    Args:
-        text: The current text; None if there is no such file.
-        program: The path of scrun, absolute.
-        path: The file, for errors.
-        default: Whether scrun becomes docker's default runtime.
+    `text` is the current text; None if there is no such file. `program` is the path of scrun,
+    absolute. `default` says whether scrun becomes docker's default runtime.
 
     Raises:
         SettingsError: dockerd could not read the text, or it has another default runtime.
@@ -40,11 +37,8 @@ def add(text: str | None, program: str, path: str, *, default: bool = False) -> 
 def remove(text: str, backup: str | None, path: str) -> str | None:
     """Return daemon.json without the runtime; None if there was no file before `add`.
 
-    Args:
-        text: The current text.
-        backup: The text before `add`; None if there was no such file. It is returned unchanged
-            if nothing else has changed since.
-        path: The file, for errors.
+    `backup` is the text before `add`; None if there was no such file. It is returned unchanged if
+    nothing else has changed since.
 
     Raises:
         SettingsError: dockerd could not read the text.

@@ -16,7 +16,6 @@ class Change(msgspec.Struct, frozen=True):
     """A change of one file.
 
     Attributes:
-        path: The file.
         before: Its text before the change; None if it does not exist.
         after: Its text after the change, likewise.
         keeps: Whether the text before is saved in `path` + BACKUP.
@@ -53,9 +52,7 @@ def read(path: str) -> str | None:
 def apply(change: Change, base: str) -> None:
     """Replace, create or remove a file atomically.
 
-    Args:
-        change: The change.
-        base: With the file, empty directories above it are removed, if they are below this one.
+    `base`: with the file, empty directories above it are removed, if they are below this one.
 
     Raises:
         SettingsError: The file does not belong to the caller.

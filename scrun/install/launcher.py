@@ -53,9 +53,7 @@ def is_ours(program: str) -> bool:
 def check_for_all(program: str, package: str) -> None:
     """Check that all users can run it, and that they cannot change it.
 
-    Args:
-        program: The launcher.
-        package: A file of the package that it imports.
+    `package` is a file of the package that it imports.
 
     Raises:
         SettingsError: Other users cannot reach one of its parts, or could change it.

@@ -39,8 +39,7 @@ def drop_in(directory: str) -> str:
 def directory(home_config: str | None) -> str:
     """Return the directory of podman's files.
 
-    Args:
-        home_config: The user's configuration directory; None for all users.
+    `home_config` is the user's configuration directory; None for all users.
     """
     return _SYSTEM if home_config is None else f"{home_config}/containers"
 
@@ -68,7 +67,6 @@ class Storage(msgspec.Struct, frozen=True):
     """podman's storage of images and containers.
 
     Attributes:
-        driver: Its driver.
         graphroot: Its directory; it may not exist.
     """
 
@@ -79,10 +77,7 @@ class Storage(msgspec.Struct, frozen=True):
 def storage(env: Mapping[str, str], home_config: str | None, home: str) -> Storage:
     """Return podman's storage, according to containers-storage.conf(5).
 
-    Args:
-        env: podman's environment.
-        home_config: The user's configuration directory; None for root's podman.
-        home: The user's home.
+    `home_config` is the user's configuration directory; None for root's podman.
 
     Raises:
         SettingsError: The file in use is not TOML.
@@ -127,11 +122,7 @@ def files(
 ) -> list[str]:
     """List the files that podman reads; later ones take precedence.
 
-    Args:
-        env: podman's environment.
-        home_config: The user's configuration directory; None for root's podman.
-        vendor: The directory of the distribution's files.
-        system: The directory of the administrator's files.
+    `home_config` is the user's configuration directory; None for root's podman.
     """
     if env.get("CONTAINERS_CONF"):
         found = [env["CONTAINERS_CONF"]]

@@ -17,9 +17,7 @@ _TABLE = re.compile(r"^[ \t]*\[[ \t]*slurm[ \t]*\][ \t]*(#.*)?\n", re.MULTILINE)
 def add(text: str | None, conf: str) -> str | None:
     """Return scrun.toml with the key `conf` in its section [slurm].
 
-    Args:
-        text: The current text, without that key; None if there is no such file.
-        conf: The slurm.conf, absolute.
+    `text` is the current text, without that key; None if there is no such file.
 
     Returns:
         The text, or None if nothing can be added to it safely.

@@ -8,11 +8,7 @@ from scrun.model.record import Record, read_record
 
 
 def is_held(directory: str) -> bool:
-    """Tell whether somebody holds the lock of a record; those who look hold up nobody who looks.
-
-    Args:
-        directory: The container's record.
-    """
+    """Tell whether somebody holds the lock of a record; looking holds nobody up who looks."""
     try:
         lock = os.open(f"{directory}/lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -31,9 +27,6 @@ def held_record(directory: str) -> Record | None:
 
     Its lock is held: by its supervisor, or by what that has left when it died.
 
-    Args:
-        directory: The container's record.
-
     Raises:
         StateError: The record cannot be read.
         OSError: Likewise.
@@ -49,9 +42,6 @@ def is_on_its_way(directory: str) -> bool:
 
     What the supervisor has left holds the record's lock, and the record names one that is dead.
 
-    Args:
-        directory: The container's record.
-
     Raises:
         StateError: The record cannot be read.
         OSError: Likewise.
@@ -64,9 +54,6 @@ def living_record(directory: str) -> Record | None:
     """Return the record of a container that lives and is about to be adopted; else None.
 
     Only the successor knows how one has ended whose process is gone, which its engine knows.
-
-    Args:
-        directory: The container's record.
 
     Raises:
         StateError: The record cannot be read.

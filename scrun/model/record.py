@@ -88,7 +88,6 @@ class Record(msgspec.Struct, frozen=True):
     """The content of `state.json`.
 
     Attributes:
-        id: The container's id.
         status: creating, created, running or stopped.
         pid: The anchor's pid.
         bundle: The submitted bundle, absolute.

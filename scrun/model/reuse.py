@@ -15,11 +15,7 @@ _LOST = LOST["org.scrun.message"]
 
 
 def called_in(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the job in which a container is called, and how often that had been requeued.
-
-    Args:
-        environment: The caller's.
-    """
+    """Return the job in which a container is called, and how often that had been requeued."""
     job, restarts = (environment.get(f"SLURM_{name}", "") for name in ("JOB_ID", "RESTART_COUNT"))
     return {"called_in": job, "restarts": restarts}
 
@@ -29,10 +25,6 @@ def is_over(directory: str, environment: Mapping[str, str]) -> bool:
 
     So it is if nobody works on a container that did not end, nor will do so, and if it was called
     in the caller's job, before that was requeued. What is not known is not dead.
-
-    Args:
-        directory: The record.
-        environment: The caller's.
     """
     try:
         old = read_record(directory)

@@ -82,9 +82,7 @@ class Ending(msgspec.Struct, frozen=True):
 def as_it_ended(ending: Ending, process: Ending) -> Ending:
     """Return an ending with the exit status of the container's process.
 
-    Args:
-        ending: Why the container has ended.
-        process: How its process has ended; a status of -1 is unknown.
+    `process` is how its process has ended; a status of -1 is unknown.
     """
     return msgspec.structs.replace(ending, status=process.status)
 
@@ -147,10 +145,7 @@ def answer_to_signal(phase: Phase, signal: int, stop_signal: int = 0) -> SignalA
     PID namespace ignores signals without a handler. While it is creating, they are refused: there
     is nothing to signal yet (runtime.md, Kill).
 
-    Args:
-        phase: The phase.
-        signal: The signal.
-        stop_signal: The signal with which its engine stops it; 0 if unknown.
+    `stop_signal` is the signal with which its engine stops it; 0 if unknown.
     """
     if phase in (Phase.STARTING, Phase.RUNNING):
         return SignalAction.DELIVER

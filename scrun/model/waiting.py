@@ -1,11 +1,12 @@
 """Why a job is pending and when it may start, in Slurm's words and in plainer ones. Pure."""
 
 import re
-import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 import msgspec
+
+from scrun.core.times import clock
 
 PENDING = "org.scrun.pending"
 ESTIMATED_START = "org.scrun.estimated_start"
@@ -98,15 +99,13 @@ def waiting_line(
 ) -> str:
     """Describe a pending job in one line: `job 42 pending: Resources, starts about 14:05`.
 
-    Args:
-        job_id: The job.
-        waiting: What it waits for.
-        now: The present moment; a start on another day is shown with its date.
-        explained: Whether to add an explanation of the reason, with a remedy if there is one.
+    `waiting` is what it waits for. `now` is the present moment; a start on another day is shown
+    with its date. `explained` says whether to add an explanation of the reason, with a remedy if
+    there is one.
     """
     words = f"job {job_id} pending: {waiting.reason}"
     if waiting.start is not None:
-        words += f", starts about {_moment(waiting.start, time.time() if now is None else now)}"
+        words += f", starts about {clock(waiting.start, now)}"
     explanation = explain(waiting.reason) if explained else ""
     return f"{words} ({explanation})" if explanation else words
 
@@ -124,10 +123,7 @@ def is_too_much(reason: str) -> bool:
 def in_vain_line(job_id: str, waiting: Waiting, because: str = "") -> str:
     """Say that a job can never start: `job 42 can never start: PartitionNodeLimit (…)`.
 
-    Args:
-        job_id: The job.
-        waiting: What it waits for.
-        because: The requests that the caller has made.
+    `waiting` is what it waits for. `because` are the requests that the caller has made.
     """
     words = f"job {job_id} can never start: {waiting.reason}"
     if explanation := explain(waiting.reason):
@@ -145,9 +141,7 @@ def suspended_line(job_id: str, suspended: bool) -> str:
 def is_hopeless(reason: str, give_up: Iterable[str]) -> bool:
     """Tell whether a job waits for a reason that does not go away.
 
-    Args:
-        reason: Slurm's reason.
-        give_up: Such reasons; `*` in them stands for anything.
+    `*` in `give_up` stands for anything.
     """
     patterns = (".*".join(map(re.escape, known.split("*"))) for known in give_up)
     return any(re.fullmatch(pattern, reason, re.DOTALL) for pattern in patterns)
@@ -184,9 +178,3 @@ def is_news(shown: Waiting | None, waiting: Waiting, now: float) -> bool:
         return shown.start != waiting.start
     moved = abs(waiting.start - shown.start)
     return moved >= _MINUTE and moved >= (waiting.start - now) / 10
-
-
-def _moment(moment: float, now: float) -> str:
-    """Format a time as local time, with the date if it is not today."""
-    local, today = time.localtime(moment), time.localtime(now)
-    return time.strftime("%H:%M" if local[:3] == today[:3] else "%Y-%m-%d %H:%M", local)

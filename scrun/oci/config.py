@@ -253,9 +253,7 @@ def parse(content: bytes, name: str = "config.json") -> tuple[dict[str, Any], Co
 def explain(error: msgspec.ValidationError, document: object = None) -> str:
     """Reword an error of msgspec: `process.args[0]: expected string, got int`.
 
-    Args:
-        error: The error.
-        document: The document: msgspec does not name keys of tables of strings (`[...]`).
+    `document` is the document: msgspec does not name keys of tables of strings (`[...]`).
     """
     reason, _, path = str(error).partition(" - at `$")
     member = path.removesuffix("`").removeprefix(".")

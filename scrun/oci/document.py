@@ -45,10 +45,6 @@ def decode(content: bytes, name: str) -> Any:  # noqa: ANN401
 
     Of members with the same name the last counts, as with runc.
 
-    Args:
-        content: The text.
-        name: Its name in errors.
-
     Raises:
         BundleError: It is not JSON, or exceeds the bounds.
     """

@@ -15,8 +15,7 @@ _LONGEST = 255  # NAME_MAX: the id becomes a directory
 def check_id(text: str) -> str:
     """Return the id if it is valid, so that nothing else ever becomes part of a path.
 
-    Args:
-        text: The operand of the command line.
+    `text` is the operand of the command line.
 
     Raises:
         UsageError: The text is not a valid id.

@@ -24,7 +24,6 @@ class ExecOptions(msgspec.Struct, frozen=True):
     """The options of `exec` that describe the program.
 
     Attributes:
-        args: The command.
         env: Additional variables, `NAME=VALUE`.
         cwd: Its working directory, or None.
         user: `UID` or `UID:GID`, or None.
@@ -59,9 +58,7 @@ def process_from_file(content: bytes, name: str) -> tuple[dict[str, Any], Proces
 def process_from_options(options: ExecOptions, first: Mapping[str, Any]) -> dict[str, Any]:
     """Make the description of a process from a command line.
 
-    Args:
-        options: The options.
-        first: `process` of the container.
+    `first` is `process` of the container.
 
     Raises:
         UsageError: A user, group or variable is invalid.

@@ -39,10 +39,6 @@ _LEVELS = 10
 def read_resources(content: bytes, name: str) -> dict[str, Any]:
     """Parse the JSON of an engine.
 
-    Args:
-        content: The text.
-        name: Its name in errors.
-
     Raises:
         UsageError: It is not a JSON object, or is too large.
     """

@@ -19,8 +19,7 @@ _PREFERRED = {"IOT": "ABRT", "CLD": "CHLD", "POLL": "IO"}
 def parse_signal(text: str) -> int:
     """Return the number of a signal given by name or number.
 
-    Args:
-        text: ``TERM``, ``SIGTERM``, ``sigterm``, ``RTMIN+3``, ``15``.
+    `text`: ``TERM``, ``SIGTERM``, ``sigterm``, ``RTMIN+3``, ``15``.
 
     Raises:
         UsageError: There is no such signal.

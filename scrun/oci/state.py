@@ -20,14 +20,9 @@ def render_state(
 ) -> bytes:
     """Render the state of a container as JSON.
 
-    Args:
-        oci_version: The version of the runtime spec that the state follows.
-        id: The container's id.
-        status: `creating`, `created`, `running` or `stopped`.
-        pid: The anchor's pid; a stopped container has 0, because another process may have its
-            number by now.
-        bundle: The submitted bundle's directory.
-        annotations: Those of config.json, and `org.scrun.*`.
+    `status`: `creating`, `created`, `running` or `stopped`. `pid` is the anchor's pid; a stopped
+    container has 0, because another process may have its number by now. `annotations` are those of
+    config.json, and `org.scrun.*`.
     """
     state = {
         "ociVersion": oci_version,

@@ -91,9 +91,7 @@ def read_map(text: str) -> Ranges:
 def read_subordinate(text: str, names: Sequence[str]) -> list[tuple[int, int]]:
     """Read what a file of subuid(5) lends to a user.
 
-    Args:
-        text: The file.
-        names: The user's name and uid: a line may have either.
+    `names` are the user's name and uid: a line may have either.
 
     Returns:
         The first id and the number of each range.
@@ -113,10 +111,8 @@ def _is_number(text: str) -> bool:
 def ids_here(own: int, inside: Ranges, subordinate: Sequence[tuple[int, int]]) -> Ids | None:
     """Return the ids that the user can map.
 
-    Args:
-        own: The user's id, outside all user namespaces.
-        inside: The map of this process's namespace.
-        subordinate: The ranges that subuid(5) lends.
+    `own` is the user's id, outside all user namespaces. `subordinate` are the ranges that
+    subuid(5) lends.
 
     Returns:
         The ids; None if the own id is the only one.
@@ -135,10 +131,6 @@ def maps_for(config: Mapping[str, Any], ids: BothIds) -> Maps | None:
 
     Root in the container is the user, who has to be able to reach what the runtime makes before it
     changes the root directory.
-
-    Args:
-        config: The submitted config.json, valid.
-        ids: The ids that can be mapped.
     """
     user = (config.get("process") or {}).get("user") or {}
     linux = config.get("linux") or {}
@@ -150,10 +142,8 @@ def maps_for(config: Mapping[str, Any], ids: BothIds) -> Maps | None:
 def _map(wanted: Sequence[Mapping[str, int]], member: int, ids: Ids) -> Ranges | None:
     """Return the map of one kind.
 
-    Args:
-        wanted: `uidMappings` or `gidMappings`; empty if config.json has none.
-        member: The id of the container's process.
-        ids: The ids that can be mapped.
+    `wanted`: `uidMappings` or `gidMappings`; empty if config.json has none. `member` is the id of
+    the container's process.
     """
     found = composed(wanted, ids.known) if wanted else ids.whole
     if found == (Range(0, ids.own, 1),):  # the map that `runc spec --rootless` writes

@@ -37,9 +37,7 @@ class Account(NamedTuple):
 def find_user(root: int, text: str) -> Account:
     """Find who `USER`, `USER:GROUP`, or either as a number is; "" is root.
 
-    Args:
-        root: The descriptor of a root directory, which may be hostile.
-        text: The user.
+    `root` is the descriptor of a root directory, which may be hostile.
 
     Raises:
         ImageError: There is no such user or group.

@@ -94,8 +94,7 @@ def decoded(text: bytes) -> str:
 def frame(fields: "list[bytes]") -> bytes:
     """Pack fields into one frame.
 
-    Args:
-        fields: The operation's name and its arguments, none of them with a NUL.
+    `fields` are the operation's name and its arguments, none of them with a NUL.
     """
     body = b"\0".join(fields)
     return len(body).to_bytes(4, "big") + body
@@ -104,10 +103,7 @@ def frame(fields: "list[bytes]") -> bytes:
 def connect(directory: str, name: str, patience: int = 0) -> _socket.socket:
     """Connect to the socket DIRECTORY/NAME, whoever serves it.
 
-    Args:
-        directory: The socket's directory.
-        name: The socket's name there.
-        patience: Seconds to wait for a server whose queue is full; 0 waits for ever.
+    `patience` is the seconds to wait for a server whose queue is full; 0 waits for ever.
 
     Raises:
         OSError: Nobody listens there (`NOBODY`), or connecting failed in another way.
@@ -136,10 +132,7 @@ def connect(directory: str, name: str, patience: int = 0) -> _socket.socket:
 def connect_supervisor(directory: str, name: str, patience: int = 0) -> _socket.socket:
     """Connect to a supervisor of the same user; root may connect to anybody's.
 
-    Args:
-        directory: The socket's directory.
-        name: The socket's name there.
-        patience: As for `connect`; for another user's supervisor 0 means `PATIENCE`.
+    `patience` is as for `connect`; for another user's supervisor 0 means `PATIENCE`.
 
     Raises:
         OSError: As `connect`; PermissionError if another user serves the socket.
@@ -292,11 +285,7 @@ def ask(
 ) -> "tuple[int, bytes]":
     """Send one request to the supervisor at DIRECTORY/NAME and wait for its answer.
 
-    Args:
-        directory: The record, or the root directory.
-        name: The name of the socket in it.
-        fields: The request.
-        meanwhile: What to do while the supervisor works.
+    `meanwhile` is what to do while the supervisor works.
 
     Raises:
         OSError: No supervisor listens there (`NOBODY`), or it does not answer.

@@ -44,7 +44,6 @@ class Wishes(msgspec.Struct, frozen=True):
         read_only: Whether the root file system cannot be written.
         user: `UID[:GID]`; "" for the image's.
         terminal: Whether the program has a terminal.
-        umask: The caller's.
         unshare: Namespaces of its own, besides those that each container has.
     """
 
@@ -148,10 +147,7 @@ def all_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
 def config_of(defaults: Defaults, wishes: Wishes, spec: dict[str, Any]) -> dict[str, Any]:
     """Make the config.json.
 
-    Args:
-        defaults: What the image says.
-        wishes: What the user says.
-        spec: That of `scrun spec`; it is changed.
+    `spec` is that of `scrun spec`; it is changed.
 
     Raises:
         UsageError: Nobody names a command, or the user is unknown.

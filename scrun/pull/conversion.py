@@ -17,11 +17,8 @@ def bundle_config(
 ) -> dict[str, Any]:
     """Return the config.json.
 
-    Args:
-        defaults: How the image's program is started.
-        configuration: What the image says of itself.
-        spec: What `scrun spec` writes; it is changed.
-        terminal: Whether the program has a terminal.
+    `spec` is what `scrun spec` writes; it is changed. `terminal` says whether the program has a
+    terminal.
 
     Raises:
         ImageError: The image's user is unknown.

@@ -10,12 +10,7 @@ from scrun.pull.squashfs import unpack_squashfs
 
 
 def copy_of(image: Entry, most: int) -> Fill:
-    """Return what makes a copy of an image.
-
-    Args:
-        image: The image.
-        most: See `unpack_squashfs`.
-    """
+    """Return what makes a copy of an image."""
 
     def fill(directory: str, lock: Lock) -> Facts:
         lock.say("it is being copied")

@@ -43,12 +43,7 @@ def facts_of(
 ) -> dict[str, str]:
     """Return the values for a container of one task.
 
-    Args:
-        environment: For the array that the job is in.
-        job: The job's number.
-        name: Its name.
-        node: Its node.
-        user: The user's name.
+    `environment` tells the array that the job is in.
     """
     array = environment.get("SLURM_ARRAY_JOB_ID")
     index = environment.get("SLURM_ARRAY_TASK_ID") if array else None

@@ -24,9 +24,7 @@ from scrun.images.tags import FOREVER, digest_of_words, look_up, remember
 from scrun.oci.document import decode
 from scrun.oci.image import LayoutImage, find_image
 from scrun.pull import layout
-from scrun.pull.bar import Bar
-from scrun.pull.bounds import REMEDY
-from scrun.pull.programs import run
+from scrun.pull.programs import REMEDY, run
 from scrun.pull.reference import DIRECTORY, NAMED, SQUASHFS, Reference
 from scrun.pull.squashfs import look_into_squashfs, unpack_squashfs
 
@@ -36,6 +34,8 @@ _LISTS = (
 )
 _LAYOUT, _TAG = "layout", "image"
 _TRIES = 5
+_BAR_INTERVAL = 0.1
+_BAR_WIDTH = 20
 
 Say = Callable[[str], None]
 """Shows what is going on, in place of what it has shown before."""
@@ -67,13 +67,54 @@ class Request(msgspec.Struct, frozen=True):
     unpacked: int = 0
 
 
+class Bar:
+    """Shows how far an image is, from its first byte to its last: got, then unpacked, in one bar.
+
+    It never goes back. Where the size is not known before, it stands still until all is here.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        show: Callable[[str], None],
+        tell: Callable[[str], None] = lambda text: None,
+        size: int = 0,
+    ) -> None:
+        # `show` replaces the last line; `tell` tells those who wait for the same image; `size` is
+        # in bytes, 0 if it is not known
+        self._name, self._show, self._tell, self._size = name, show, tell, size
+        self._began = 0.0  # how much of the bar getting it takes
+        self._shown = -1.0
+
+    def got(self, count: int) -> None:
+        """Show how many bytes are here."""
+        self._began = 0.5
+        if self._size:
+            self._say(0.5 * min(1.0, count / self._size), f"{count >> 20} MiB are here")
+        else:
+            self._say(0.0, f"{count >> 20} MiB are here")
+
+    def unpacked(self, count: int, total: int) -> None:
+        """Show how many bytes of layers are unpacked."""
+        share = count / total if total else 1.0
+        text = f"{count >> 20} of {total >> 20} MiB are unpacked"
+        self._say(self._began + (1 - self._began) * min(1.0, share), text)
+
+    def _say(self, share: float, text: str) -> None:
+        now = time.monotonic()
+        if now - self._shown < _BAR_INTERVAL and share < 1:
+            return
+        self._shown = now
+        full = int(share * _BAR_WIDTH)
+        bar = "#" * full + "." * (_BAR_WIDTH - full)
+        self._tell(text)
+        self._show(f"{share * 100:3.0f}% [{bar}] {self._name}: {text}")
+
+
 def get(reference: Reference, request: Request, lease: "Lease | None" = None) -> Entry:
     """Return an image of the store; get it if it is not there.
 
-    Args:
-        reference: Its name.
-        request: How.
-        lease: Who uses it, so that nobody removes it.
+    `lease` is who uses it, so that nobody removes it.
 
     Raises:
         ScrunError: It cannot be got.

@@ -17,8 +17,7 @@ from scrun.images.store import Defaults
 from scrun.oci.document import decode
 from scrun.oci.image import LayoutImage, architecture, of_here
 from scrun.oci.users import Account, find_user
-from scrun.pull.bounds import Bounds
-from scrun.pull.layers import layer
+from scrun.pull.layers import Bounds, layer
 from scrun.pull.tree import Tree
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -58,11 +57,8 @@ def unpack(
 
     For an ordinary user all files belong to that user.
 
-    Args:
-        image: The image.
-        rootfs: The directory.
-        size: The most bytes that it may unpack to; 0: any number.
-        progress: Called now and then, with the bytes of layers that were read, and of all.
+    `size` is the most bytes that it may unpack to; 0: any number. `progress` is called now and
+    then, with the bytes of layers that were read, and of all.
 
     Raises:
         ImageError: It is damaged, or has more than it may.
@@ -120,10 +116,7 @@ def digest_of_here(index: object) -> str:
 def defaults_of(image: LayoutImage, configuration: Configuration, rootfs: str) -> Defaults:
     """Return how an image's program is started.
 
-    Args:
-        image: The image.
-        configuration: What it says.
-        rootfs: Its root file system, for the numbers of the user.
+    `rootfs` is its root file system, for the numbers of the user.
     """
     config = configuration.run
     user, unknown = Account(), ""

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import IO
 
 from scrun.core.errors import ImageError
-from scrun.pull.bounds import REMEDY
 
 PACKAGES = {
     "skopeo": ("gets images", "skopeo"),
@@ -25,6 +24,7 @@ PACKAGES = {
     "cp": ("copies files", "coreutils"),
     "setpriv": ("ends programs with scrun", "util-linux"),
 }
+REMEDY = "raise [images] unpacked_size"
 PATIENCE = 600.0
 """Seconds without progress after which a program is ended."""
 
@@ -59,14 +59,9 @@ def run(
 ) -> bytes:
     """Run a program to its end; it ends if this function is left.
 
-    Args:
-        name: The program.
-        arguments: Its arguments.
-        what: What it does, for the error: "docker://busybox: cannot be copied".
-        directory: Its working directory.
-        fine: Statuses that are no error.
-        progress: Called now and then.
-        most: The most bytes that it may write, a bit later; 0: any number.
+    `what` is what it does, for the error: "docker://busybox: cannot be copied". `directory` is its
+    working directory. `fine` are statuses that are no error. `progress` is called now and then.
+    `most` is the most bytes that it may write, a bit later; 0: any number.
 
     Returns:
         Its standard output.
@@ -102,11 +97,7 @@ def run(
 def reading(name: str, *arguments: str, stdin: int, what: str) -> Iterator[IO[bytes]]:
     """Read what a program prints; it ends if the block is left.
 
-    Args:
-        name: The program.
-        arguments: Its arguments.
-        stdin: Its standard input.
-        what: As for `run`.
+    `stdin` is its standard input. `what` is as for `run`.
 
     Raises:
         ImageError: It is missing, or fails; that is known at the end of the block.

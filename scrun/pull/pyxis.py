@@ -103,11 +103,9 @@ def understand(
 ) -> Call:
     """Read a command line.
 
-    Args:
-        arguments: It, without the program.
-        environment: pyxis reads its options from there, too: PYXIS_CONTAINER_IMAGE.
-        batch: Whether it is one of sbatch.
-        listed: The tool's own options, as `slurm_words.known` returns them.
+    `environment`: pyxis reads its options from there, too: PYXIS_CONTAINER_IMAGE. `batch` says
+    whether it is one of sbatch. `listed` are the tool's own options, as `slurm_words.known`
+    returns them.
 
     Raises:
         UsageError: Options contradict each other, or lack a value.
@@ -191,10 +189,7 @@ def options_of(
 ) -> tuple[list[str], str]:
     """Return the options of `scrun run`, and its image.
 
-    Args:
-        container: pyxis' options.
-        ids: The caller's uid and gid.
-        beside: Whether it uses the files of a container that runs under that name.
+    `beside` says whether it uses the files of a container that runs under that name.
 
     Raises:
         UsageError: There is neither an image nor a name.
@@ -276,10 +271,7 @@ def requests_of(
     Within a job a step without `-N` and `-n` has as many nodes and tasks as the job, and what only
     a job can have has no effect, as with srun.
 
-    Args:
-        others: The options.
-        environment: The caller's.
-        salloc: The options of a job.
+    `salloc` are the options of a job.
 
     Raises:
         UsageError: There is no such request.
@@ -314,9 +306,7 @@ _STREAMS = {"input": 0, "output": 1, "error": 2}
 def streams_of(others: Sequence[Word], tasks: int = 1) -> dict[int, str]:
     """Return the files for standard input, output and error, as `file_names` has them.
 
-    Args:
-        others: The options.
-        tasks: How many tasks the container has, at least.
+    `tasks` is how many tasks the container has, at least.
 
     Raises:
         UsageError: A name is not srun's, or is one for each of several tasks.
@@ -384,11 +374,7 @@ def _in_line(line: str) -> list[Word]:
 def batch_script(script: str, name: str, run: Sequence[str], arguments: Sequence[str]) -> str:
     """Return a script that runs another one in a container.
 
-    Args:
-        script: The script.
-        name: Its name.
-        run: The words of `scrun run` up to the image.
-        arguments: Those of the script.
+    `run` are the words of `scrun run` up to the image.
 
     Raises:
         UsageError: Its interpreter is another one than a shell or Python.

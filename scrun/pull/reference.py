@@ -53,8 +53,7 @@ class Reference(msgspec.Struct, frozen=True):
     def source(self, digest: str = "") -> str:
         """Return it for skopeo.
 
-        Args:
-            digest: For an image of a registry: what its tag names.
+        `digest`: for an image of a registry: what its tag names.
         """
         if not digest:
             colon = "://" if self.transport == "docker" else ":"

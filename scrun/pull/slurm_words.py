@@ -81,10 +81,8 @@ def read(
 ) -> tuple[list[Word], list[str]]:
     """Split a command line into options and the command.
 
-    Args:
-        arguments: The command line, without the program.
-        batch: Whether it is one of sbatch, where `--wait` has no argument.
-        listed: The tool's options, as `known` returns them.
+    `batch` says whether it is one of sbatch, where `--wait` has no argument. `listed` are the
+    tool's options, as `known` returns them.
 
     Raises:
         UsageError: The last option lacks its argument.

@@ -15,7 +15,7 @@ from scrun.core.paths import open_regular
 from scrun.core.trees import OPEN_FOLDER
 from scrun.images.squashfs import FINE_FOR_USERS, NO_SEARCH, entries, root_directory, unpacking
 from scrun.images.store import Defaults
-from scrun.pull.bounds import ENTRIES
+from scrun.pull.layers import ENTRIES
 from scrun.pull.programs import run
 
 _PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -27,10 +27,7 @@ _RC, _ENVIRONMENT = "rc", "environment"
 def unpack_squashfs(file: str, rootfs: str, most: int) -> Defaults:
     """Unpack a file, and return how its program is started.
 
-    Args:
-        file: The file.
-        rootfs: Where.
-        most: The most bytes that it may unpack to; 0: any number. Holes of files do not count.
+    `most` is the most bytes that it may unpack to; 0: any number. Holes of files do not count.
 
     Raises:
         ImageError: It cannot be unpacked, or has more than it may.

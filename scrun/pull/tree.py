@@ -22,7 +22,7 @@ from typing import Self, TypeVar
 from scrun.core.errors import ImageError
 from scrun.core.inside import DEPTH, LINKS, OPEN_ENTRY, open_inside
 from scrun.core.trees import OPEN_FOLDER, remove
-from scrun.pull.bounds import Bounds
+from scrun.pull.layers import Bounds
 from scrun.pull.tar import BLOCKS, CHARACTERS, FIFO, FILE, FOLDER, HARD_LINK, LINK, Archive, Member
 
 _FOLDER = OPEN_FOLDER | os.O_CLOEXEC

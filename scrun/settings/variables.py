@@ -17,8 +17,7 @@ def misspelled(names: Iterable[str]) -> list[tuple[str, str]]:
 
     Other names that begin so may be anybody's.
 
-    Args:
-        names: Those of a caller's environment.
+    `names` are those of a caller's environment.
 
     Returns:
         Each with the one that was meant.

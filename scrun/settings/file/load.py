@@ -11,17 +11,18 @@ documented on the classes `Settings`, `Log`, `Slurm`, `Local`, `RuntimeSettings`
 `Images`, `Lua` and `Spank`.
 """
 
+import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from scrun.core.errors import SettingsError
+from scrun.core.errors import SettingsError, closest
 from scrun.oci.config import explain
 from scrun.settings.file import sources
 from scrun.settings.file.remembered import identities, remember
-from scrun.settings.file.table import check_keys, read_table
+from scrun.settings.slurm import requests
 
 Level = Literal[
     "quiet", "fatal", "error", "info", "verbose", "debug", "debug2", "debug3", "debug4", "debug5"
@@ -33,6 +34,8 @@ _NO_LEVEL = re.compile(r"(\blog\.(?:\w+_)?level:) invalid enum value '.*'")
 Path = Annotated[str, msgspec.Meta(pattern="^/")]
 Mebibytes = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
+
+_DOTS = 100  # in a line; tomllib takes n * n steps for a key of n parts
 
 PLUGIN = "^[a-z][a-z0-9_-]{0,31}$"
 Plugin = Annotated[str, msgspec.Meta(pattern=PLUGIN)]
@@ -322,6 +325,10 @@ def load(env: Mapping[str, str], config_file: str | None = None) -> Settings:
     Raises:
         SettingsError: A file cannot be read or trusted, or it or a variable has an invalid value.
     """
+    return merge(_of_files(env, config_file), env=env)
+
+
+def _of_files(env: Mapping[str, str], config_file: str | None) -> Settings:
     merged: dict[str, object] = {}
     for path, kind in sources.files(env, config_file):
         try:
@@ -332,14 +339,14 @@ def load(env: Mapping[str, str], config_file: str | None = None) -> Settings:
             table = parse(content, path)
             _convert(table, path)
             merged = _overlay(merged, table)
-    return merge(_convert(merged, "settings"), env=env)
+    return _convert(merged, "settings")
 
 
 def load_and_remember(env: Mapping[str, str], config_file: str | None) -> dict[str, str]:
     """Find `root` and `group`, and leave them for later commands.
 
     Returns:
-        Those that the files set.
+        Those that the files set: SCRUN_ROOT, which overrides `root`, is not among them.
 
     Raises:
         SettingsError: As `load`.
@@ -348,9 +355,8 @@ def load_and_remember(env: Mapping[str, str], config_file: str | None) -> dict[s
         before = identities(env, config_file)
     except OSError:
         before = []
-    settings = load(env, config_file)
-    if env.get("SCRUN_ROOT"):  # it overrides what the files say
-        settings = load({**env, "SCRUN_ROOT": ""}, config_file)
+    settings = _of_files(env, config_file)
+    merge(settings, env=env)  # a variable may be invalid
     found = {"group": settings.group, **({"root": settings.root} if settings.root else {})}
     if before:
         remember(env, config_file, before, found)
@@ -363,7 +369,26 @@ def parse(content: bytes, name: str) -> dict[str, object]:
     Raises:
         SettingsError: It is not TOML, or has an invalid key or value.
     """
-    return read_table(content, name, Settings)
+    for number, line in enumerate(content.split(b"\n"), 1):
+        if line.count(b".") > _DOTS:
+            raise SettingsError(f"{name}: line {number} has more than {_DOTS} dots")
+    import tomllib  # takes 1.6 ms of a supervisor's start, and few have a file
+
+    try:
+        table: dict[str, object] = tomllib.loads(content.decode())
+    except RecursionError as error:
+        raise SettingsError(f"{name}: not TOML: nested too deeply") from error
+    except ValueError as error:  # not UTF-8, not TOML, a huge integer
+        raise SettingsError(f"{name}: not TOML: {error}") from error
+    _check_keys(table, Settings, name)
+    for key, complaint in _impossible(table, ""):
+        raise SettingsError(f"{name}: {key}: {complaint}")
+    slurm = table.get("slurm")
+    if isinstance(slurm, dict) and isinstance(slurm.get("defaults"), dict):
+        slurm["defaults"] = _defaults(slurm["defaults"], name)
+    if isinstance(slurm, dict) and isinstance(slurm.get("allow"), list):
+        slurm["allow"] = _allowed(slurm["allow"], name)
+    return table
 
 
 def merge(
@@ -371,11 +396,9 @@ def merge(
 ) -> Settings:
     """Override settings by the environment, and those by the command line.
 
-    Args:
-        settings: The settings of the files.
-        options: Values of the command line, by setting: `engine`, `root`, `slurm.conf` (`-f`),
-            `log.level` (`--debug`, `-v`), `log.format`, ….
-        env: The caller's environment. Empty variables are ignored.
+    `options` are values of the command line, by setting: `engine`, `root`, `slurm.conf` (`-f`),
+    `log.level` (`--debug`, `-v`), `log.format`, …. `env` is the caller's environment. Empty
+    variables are ignored.
 
     Raises:
         SettingsError: A value is invalid; the message names the variable or setting.
@@ -415,7 +438,7 @@ def _replace(settings: Settings, setting: str, value: str, source: str) -> Setti
     for part in reversed(setting.split(".")):
         layer = {part: layer}
     assert isinstance(layer, dict)
-    check_keys(layer, Settings, source)
+    _check_keys(layer, Settings, source)
     table = _overlay(msgspec.to_builtins(settings), layer)
     try:
         return msgspec.convert(table, Settings, strict=False)
@@ -434,3 +457,75 @@ def _overlay(below: Mapping[str, object], above: Mapping[str, object]) -> dict[s
         both = isinstance(under, Mapping) and isinstance(value, Mapping)
         result[key] = _overlay(under, value) if both else value  # type: ignore[arg-type]
     return result
+
+
+def _check_keys(
+    table: Mapping[str, object], kind: type[msgspec.Struct], name: str, prefix: str = ""
+) -> None:
+    """Refuse unknown keys, with a hint at a similar one.
+
+    `prefix` is the prefix of its keys in errors.
+
+    Raises:
+        SettingsError: A key is unknown.
+    """
+    fields = _fields(kind)
+    for key, value in table.items():
+        if key not in fields:
+            raise SettingsError(f"{name}: {prefix}{key}: unknown key{_hint(key, fields)}")
+        inner = fields[key]
+        is_table = isinstance(inner, type) and issubclass(inner, msgspec.Struct)
+        if is_table and isinstance(value, dict):
+            _check_keys(value, inner, name, f"{prefix}{key}.")
+
+
+@functools.cache
+def _fields(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    return {field.name: field.type for field in msgspec.structs.fields(kind)}
+
+
+def _impossible(value: object, key: str) -> Iterator[tuple[str, str]]:
+    """Yield values that are valid TOML but invalid for every setting."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _impossible(inner, f"{key}.{name}".removeprefix("."))
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from _impossible(inner, f"{key}[{number}]")
+    elif isinstance(value, str) and "\0" in value:
+        yield key, "contains a NUL character"
+    elif isinstance(value, float) and value != value:
+        yield key, "is not a number"
+    elif isinstance(value, int) and value.bit_length() > 63:  # TOML's limit
+        yield key, "is too large"
+
+
+def _allowed(names: list[object], name: str) -> list[object]:
+    """Convert the names in `[slurm] allow` to those of variables."""
+    known = [variable.removeprefix("SCRUN_").lower() for variable in requests.TABLE]
+    for key in names:
+        if isinstance(key, str) and key not in known:
+            raise SettingsError(f"{name}: slurm.allow: {key}: unknown request{_hint(key, known)}")
+    return [f"SCRUN_{key.upper()}" if isinstance(key, str) else key for key in names]
+
+
+def _defaults(table: Mapping[str, object], name: str) -> dict[str, object]:
+    """Convert the keys of `[slurm.defaults]` to names of variables, and the values to text."""
+    result: dict[str, object] = {}
+    known = [variable.removeprefix("SCRUN_").lower() for variable in requests.TABLE]
+    for key, value in table.items():
+        if key not in known:
+            raise SettingsError(f"{name}: slurm.defaults.{key}: unknown key{_hint(key, known)}")
+        if isinstance(value, bool):
+            value = "yes" if value else "no"
+        elif isinstance(value, int):
+            value = str(value)
+        elif not isinstance(value, str):
+            raise SettingsError(f"{name}: slurm.defaults.{key}: expected string, int or boolean")
+        result["SCRUN_" + key.upper()] = value
+    return result
+
+
+def _hint(key: str, known: Iterable[str]) -> str:
+    close = closest(key, known)
+    return f" (is it {close}?)" if close else ""

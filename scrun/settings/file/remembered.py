@@ -59,11 +59,7 @@ def remember(
 ) -> None:
     """Leave the values for later commands; where that is not possible, these read the settings.
 
-    Args:
-        env: The environment of the command.
-        config_file: The value of `--config-file`, or None.
-        before: What `identities` returned before the files were read.
-        found: The values.
+    `before` is what `identities` returned before the files were read.
     """
     from scrun.core.errors import ScrunError
     from scrun.core.own_directory import own_directory

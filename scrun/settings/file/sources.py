@@ -92,9 +92,7 @@ def read(path: str, kind: str) -> bytes | None:
 def default_root(env: "Mapping[str, str]", setting: str | None = None) -> str:
     """Choose the directory of the records and sockets, scrun(1) `--root`.
 
-    Args:
-        env: The environment of the command.
-        setting: The value of the command line, SCRUN_ROOT or a file, if there is one.
+    `setting` is the value of the command line, SCRUN_ROOT or a file, if there is one.
 
     Raises:
         SettingsError: No directory can be found.

@@ -19,9 +19,7 @@ class TaskCommands(msgspec.Struct, frozen=True):
     Each raises SettingsError if a pattern needs a value that there is not.
 
     Attributes:
-        conf: The oci.conf.
         patterns: The commands for running containers, from oci.conf and scrun.toml.
-        task: The task.
         file: The path of what `exec` runs, `%f`.
     """
 

@@ -44,10 +44,6 @@ class NodeRuntime(msgspec.Struct, frozen=True):
 def node_runtime(conf: OciConf | None, own: RuntimeSettings) -> NodeRuntime:
     """Merge the commands of oci.conf and scrun.toml.
 
-    Args:
-        conf: The oci.conf, or None.
-        own: The section [runtime].
-
     Raises:
         SettingsError: Only one of pause and resume is set.
     """
@@ -77,9 +73,7 @@ def signalled(kill: str, name: str) -> str:
     calls RunTimeKill to end everything, but here a signal is for the first process. (Without
     cgroups, runc 1.1 cannot do it either.)
 
-    Args:
-        kill: The pattern.
-        name: The signal's name, without SIG.
+    `name` is the signal's name, without SIG.
     """
     kill = re.sub(_ALL, "", kill, count=1)
     if found := re.search(_OPTION, kill):

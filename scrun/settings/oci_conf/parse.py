@@ -28,12 +28,7 @@ class OciConf(msgspec.Struct, frozen=True):
         ignore_file_config_json: Whether the commands get no config.json.
         mount_spool_dir: The pattern of the step's directory in the container.
         run_time_create: The pattern of a command, like the next ones.
-        run_time_delete: See `run_time_create`.
         run_time_env_exclude: Variables that the commands do not get: see `env_exclude`.
-        run_time_kill: See `run_time_create`.
-        run_time_query: See `run_time_create`.
-        run_time_run: See `run_time_create`.
-        run_time_start: See `run_time_create`.
         srun_args: Additional arguments of scrun's srun, one each.
         srun_path: The path of scrun's srun.
         std_io_debug: The level of standard error.

@@ -39,9 +39,7 @@ def site_conf(path: str, slurm_conf: str | None) -> OciConf | None:
 def site_content(path: str, slurm_conf: str | None) -> bytes | None:
     """Read an oci.conf; None if it cannot be read, which is usual on submit hosts.
 
-    Args:
-        path: Its path.
-        slurm_conf: The slurm.conf in use: files of its SlurmUser are trusted as root's are.
+    `slurm_conf` is the slurm.conf in use: files of its SlurmUser are trusted as root's are.
 
     Raises:
         SettingsError: Somebody else could have written it.

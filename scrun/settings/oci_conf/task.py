@@ -72,10 +72,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     def fill(self, pattern: str, conf: OciConf, **more: str) -> str:
         """Fill in a command.
 
-        Args:
-            pattern: The command's pattern.
-            conf: Its oci.conf.
-            more: Values for additional letters.
+        `more` are values for additional letters.
 
         Raises:
             SettingsError: A value is missing, or cannot be quoted safely.

@@ -77,9 +77,7 @@ NO_FLAGS = Flags()
 def read_flags(config: Config, *, resources: bool) -> Flags:
     """Read the flags from a config.json.
 
-    Args:
-        config: The config.json.
-        resources: Whether limits and devices count (`[slurm] engine_flags`).
+    `resources` says whether limits and devices count (`[slurm] engine_flags`).
     """
     notes: list[str] = []
     requests: dict[str, str] = {}
@@ -102,11 +100,7 @@ def read_flags(config: Config, *, resources: bool) -> Flags:
 
 
 def processes_asked(limits: Mapping[str, object]) -> int:
-    """Return the limit of processes that a user has set for a container, or 0.
-
-    Args:
-        limits: `linux.resources`.
-    """
+    """Return the limit of processes that a user has set for a container, or 0."""
     processes = _number(_table(limits.get("pids")).get("limit"))
     return processes if 0 < processes != _BY_PODMAN else 0
 

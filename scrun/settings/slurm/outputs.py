@@ -63,12 +63,7 @@ NAMES = frozenset(f"SCRUN_{field.upper()}" for field in ScriptFacts.__struct_fie
 
 
 def container_variables(container: str, bundle: str) -> dict[str, str]:
-    """Return the variables by which Slurm names the container of a job or step.
-
-    Args:
-        container: Its id.
-        bundle: Its bundle.
-    """
+    """Return the variables by which Slurm names the container of a job or step."""
     return {"SLURM_CONTAINER": bundle, "SLURM_CONTAINER_ID": container}
 
 

@@ -76,10 +76,8 @@ def read_requests(annotations: Mapping[str, str], env: Iterable[str]) -> dict[st
     An annotation `slurm.*` or `SCRUN_*` that names no request is returned under its own name; an
     engine that uses requests refuses it.
 
-    Args:
-        annotations: Its annotations.
-        env: Its process.env, entries `NAME=VALUE`; the last of several counts, as for the
-            runtimes.
+    `env` is its process.env, entries `NAME=VALUE`; the last of several counts, as for the
+    runtimes.
     """
     pairs = (entry.partition("=") for entry in env)
     variables = {name: value for name, equals, value in pairs if equals}
@@ -127,12 +125,7 @@ def gather(
 
 
 def concerned(because: str, reason: str) -> str:
-    """Return those requests that a refusal may be about; all, if it says nothing of one kind.
-
-    Args:
-        because: See `Wanted`.
-        reason: Slurm's words.
-    """
+    """Return those requests that a refusal may be about; all, if it says nothing of one kind."""
     kinds = next(
         (kinds for words, kinds in _ABOUT if re.search(words, reason, re.IGNORECASE)), ("",)
     )

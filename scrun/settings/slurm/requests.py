@@ -21,7 +21,6 @@ class JobVariable(msgspec.Struct, frozen=True):
     """A variable that requests something.
 
     Attributes:
-        variable: Its name.
         option: The option that it becomes.
         argument: Whether the option has an argument. `none` and `optional` ones are switched
             on by an empty value, `yes`, `true` or `1`, and off by `no`, `false` or `0`.
@@ -234,10 +233,7 @@ def check_mpi(requests: Mapping[str, str], version: Release, because: str = "") 
     Measured: 22.05 passes on neither variables nor descriptors. 24.11 passes on the variables, so
     a container in the node's network can reach pmix; the descriptor that PMI_FD names is closed.
 
-    Args:
-        requests: The requests.
-        version: Slurm's.
-        because: Why no shim can do it; without it a shim can.
+    `because` is why no shim can do it; without it a shim can.
 
     Raises:
         SettingsError: It cannot work.

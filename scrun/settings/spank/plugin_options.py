@@ -83,11 +83,7 @@ def read_given(
 ) -> Given:
     """Find out which of the registered options were given.
 
-    Args:
-        options: The registered options.
-        environment: The environment of `create`.
-        annotations: The annotations of config.json.
-        must_be_known: Whether to refuse annotations for other options.
+    `must_be_known` says whether to refuse annotations for other options.
 
     Raises:
         SpankError: A value is missing, invalid or not allowed from an image; or there is no such

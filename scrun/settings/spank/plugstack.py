@@ -57,7 +57,6 @@ class StackScript(msgspec.Struct, frozen=True):
     """One script of a line.
 
     Attributes:
-        path: Its path.
         line: The line that names it.
         trusted: Users who may have written it, besides root and the caller.
     """
@@ -105,9 +104,7 @@ def _read_slurm_conf(conf: str, changed: int, size: int) -> str | None:
 def read_plugstack(path: str, trusted: tuple[int, ...] = ()) -> list[PlugstackLine]:
     """Read a plugstack.conf and the files that it includes.
 
-    Args:
-        path: The file.
-        trusted: Users who may have written the files, besides root and the caller.
+    `trusted` are users who may have written the files, besides root and the caller.
 
     Raises:
         SettingsError: A file cannot be read or trusted, or a line is invalid (with its number).
@@ -120,9 +117,7 @@ def read_plugstack(path: str, trusted: tuple[int, ...] = ()) -> list[PlugstackLi
 def find_scripts(lines: list[PlugstackLine], trusted: tuple[int, ...] = ()) -> list[StackScript]:
     """Find the scripts of all lines, in order; those of a pattern are sorted by name.
 
-    Args:
-        lines: The lines of the plugstack.conf.
-        trusted: Users who may have written the scripts, besides root and the caller.
+    `trusted` are users who may have written the scripts, besides root and the caller.
 
     Raises:
         SettingsError: Somebody else could have written one of them, or there are too many.

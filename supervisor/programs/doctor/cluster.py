@@ -75,12 +75,9 @@ def judge_oci_conf(
 ) -> Finding:
     """Judge a readable oci.conf.
 
-    Args:
-        path: The file.
-        conf: Its content.
-        missing: Programs that are not on this machine, by key.
-        mounts_spool: Whether Slurm mounts the step's directory into each container.
-        by_slurm: Whether Slurm runs the commands, and no shim, which does not mind the rest.
+    `missing` are programs that are not on this machine, by key. `mounts_spool` says whether Slurm
+    mounts the step's directory into each container. `by_slurm` says whether Slurm runs the
+    commands, and no shim, which does not mind the rest.
     """
     complaints = []
     if conf.ignore_file_config_json and by_slurm:

@@ -80,9 +80,7 @@ async def _container(call: DoctorCall) -> Finding:
 async def try_container(call: DoctorCall, variables: Mapping[str, str]) -> Finding:
     """Create, start, await and delete a container, with the engine of this call.
 
-    Args:
-        call: The call of doctor.
-        variables: Variables for its `create`, besides the call's own environment.
+    `variables`: variables for its `create`, besides the call's own environment.
     """
     if call.settings_error or not call.root or call.engine is None:
         return fail("cannot be created", _ABOVE)
@@ -245,9 +243,7 @@ class _ScrunTrial(_Trial):
 def judge_state(text: str, error_line: str) -> Finding:
     """Judge the state of the ended container.
 
-    Args:
-        text: The output of `state`.
-        error_line: The last line of the container's standard error, or "".
+    `error_line` is the last line of the container's standard error, or "".
     """
     try:
         annotations = json.loads(text)["annotations"]

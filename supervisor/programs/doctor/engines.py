@@ -56,10 +56,7 @@ def judge_docker(path: str, program: str | None, *, usable: bool) -> Finding:
 def judge_storage(storage: podman.Storage, engine: str, why_no_owners: str = "") -> Finding:
     """Judge podman's storage.
 
-    Args:
-        storage: The storage.
-        engine: The engine of containers.
-        why_no_owners: Why files there cannot belong to the user's subordinate ids, or "".
+    `why_no_owners` is why files there cannot belong to the user's subordinate ids, or "".
     """
     if why_no_owners:
         return warn(

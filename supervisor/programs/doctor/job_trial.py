@@ -147,11 +147,7 @@ def _told(lines: Sequence[str], words: Collection[str]) -> dict[str, str]:
 def judge_runtime(program: str | None, seen: NodeReport, conf: str, launch: str) -> Finding:
     """Judge the OCI runtime of a node, and say who would call it.
 
-    Args:
-        program: The program that oci.conf runs, or None if it is not known here.
-        seen: The node's report.
-        conf: The path of oci.conf.
-        launch: `[slurm] launch`.
+    `program` is the program that oci.conf runs, or None if it is not known here.
     """
     if program is None:
         return warn(f"{conf} does not name its program", "check oci.conf")
@@ -186,11 +182,8 @@ def judge_node_for_shim(seen: NodeReport) -> Finding:
 def judge_directory(directory: str, seen: NodeReport, token: str, *, scripted: bool) -> Finding:
     """Judge whether a node would see a staged bundle.
 
-    Args:
-        directory: The directory of staged bundles.
-        seen: The node's report.
-        token: The token that was written here.
-        scripted: Whether a scrun.lua stages, which may use another directory.
+    `token` was written here. `scripted` says whether a scrun.lua stages, which
+    may use another directory.
     """
     if seen.token == token:
         return ok(f"{directory} is also on {seen.node}")

@@ -73,11 +73,7 @@ def judge_namespaces(refusal: str, values: Mapping[str, int], *, needed: bool) -
 def judge_ids(user: str, uid: int, subuid: str | None, subgid: str | None) -> Finding:
     """Judge the number of ids that rootless podman can map.
 
-    Args:
-        user: The user's name.
-        uid: The user's id; a line may have either.
-        subuid: The text of /etc/subuid, or None.
-        subgid: The text of /etc/subgid, or None.
+    `uid` is the user's id; a line may have either.
     """
     uids, gids = (needs.count_ids(text, user, uid) for text in (subuid, subgid))
     if min(uids, gids) >= needs.WANTED_IDS:
@@ -91,12 +87,9 @@ def judge_runtime_dir(
 ) -> Finding:
     """Judge XDG_RUNTIME_DIR (basedir-spec: the user's own, 0700).
 
-    Args:
-        value: The variable, or "".
-        owner: The uid to which the directory belongs; None if there is no such directory.
-        mode: Its mode.
-        uid: The user.
-        goes: Whether systemd removes it when the user's last session ends (no lingering).
+    `owner` is the uid to which the directory belongs; None if
+    there is no such directory. `goes` says whether systemd removes it when the user's last session
+    ends (no lingering).
     """
     remedy = (
         f"log in again, or: loginctl enable-linger; else make /run/user/{uid}, mode 700, yours"

@@ -62,7 +62,7 @@ def test_prune_by_age(registry: Registry) -> None:
     assert image(registry, "prune", "--unused-for", "1h", "-q") == ""
     os.utime(registry.store / key / "scrun-image.json", (1, 1))
     assert image(registry, "prune", "--unused-for", "1h", "-q") == f"{key}\n"
-    assert "is no time" in registry.site.fails("image", "prune", "--unused-for", "soon")
+    assert "is not a duration" in registry.site.fails("image", "prune", "--unused-for", "soon")
 
 
 @HERE

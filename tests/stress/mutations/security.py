@@ -193,7 +193,7 @@ def _layers() -> Iterator[Mutation]:
     yield Faults("scrun/core/trees.py", hostile)(
         "directories-of-layers-may-be-links", "os.O_DIRECTORY | os.O_NOFOLLOW", "os.O_DIRECTORY"
     )
-    bounds = Faults("scrun/pull/bounds.py", layers)
+    bounds = Faults("scrun/pull/layers.py", layers)
     yield bounds("any-number-of-bytes", "if self._left < 0 and self._size:", "if False:")
     yield bounds("any-number-of-files", "if self._entries_left < 0:", "if False:")
     yield bounds("any-bytes-of-names", "if self._names_left < 0:", "if False:")

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scrun.native.build import OPTIONS, compilers
-from scrun.native.table import header
+from scrun.native.build import OPTIONS, compilers, header
 from tests import CHECKOUT
 from tests.stress.mutations.mutation import Mutation, broken
 from tests.stress.mutations.table import MUTATIONS

@@ -25,8 +25,7 @@ from scrun.cli.parse import parse
 from scrun.client.anchored import build_call
 from scrun.client.ask import build_request
 from scrun.core.version import VERSION
-from scrun.native.build import OPTIONS, SOURCES, build
-from scrun.native.table import ASIDE, SERVED, header
+from scrun.native.build import ASIDE, OPTIONS, SERVED, SOURCES, build, header
 from tests.harness.wait import wait_until
 
 STUB = """

@@ -19,7 +19,7 @@ from scrun.core.errors import ImageError
 from scrun.oci.image import find_image
 from scrun.pull import layers as layers_module
 from scrun.pull import programs
-from scrun.pull.bounds import Bounds
+from scrun.pull.layers import Bounds
 from scrun.pull.layout import Configuration, unpack
 from scrun.pull.tar import Archive
 from scrun.pull.tree import Tree
@@ -252,7 +252,7 @@ def test_too_many_and_too_deep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(ImageError, match="is below more than 255 directories"):
         made(tmp_path, [folder("/".join(["d"] * 260))])
     (tmp_path / "rootfs").rmdir()
-    monkeypatch.setattr("scrun.pull.bounds.Bounds.__init__.__defaults__", (10, 1 << 20))
+    monkeypatch.setattr("scrun.pull.layers.Bounds.__init__.__defaults__", (10, 1 << 20))
     with pytest.raises(ImageError, match="has more than 10 files"):
         made(tmp_path, [member(str(number)) for number in range(11)])
 
@@ -261,7 +261,7 @@ def test_directories_that_no_entry_has_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two bytes of a name make one, and a volume is a name, too."""
-    monkeypatch.setattr("scrun.pull.bounds.Bounds.__init__.__defaults__", (10, 1 << 20))
+    monkeypatch.setattr("scrun.pull.layers.Bounds.__init__.__defaults__", (10, 1 << 20))
     deep = "/".join(["d"] * 11)
     with pytest.raises(ImageError, match="has more than 10 files"):
         made(tmp_path, [member(deep)])
@@ -277,7 +277,7 @@ def test_directories_that_no_entry_has_count(
 
 def test_too_many_bytes_of_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are in memory until the image is whole."""
-    monkeypatch.setattr("scrun.pull.bounds.Bounds.__init__.__defaults__", (1000, 2 << 20))
+    monkeypatch.setattr("scrun.pull.layers.Bounds.__init__.__defaults__", (1000, 2 << 20))
     long = "/".join(["x" * 200] * 20)
     with pytest.raises(ImageError, match="has more than 2 MiB of names of files"):
         made(tmp_path, [member(f"{long}/{number}") for number in range(600)])

@@ -9,7 +9,7 @@ import pytest
 from scrun.core.errors import ImageError
 from scrun.images.store import Defaults
 from scrun.pull import programs
-from scrun.pull.bounds import ENTRIES
+from scrun.pull.layers import ENTRIES
 from scrun.pull.squashfs import look_into_squashfs, unpack_squashfs
 
 pytestmark = pytest.mark.covers("security the layers of an image")

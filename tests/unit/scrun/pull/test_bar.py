@@ -4,12 +4,12 @@ import re
 
 import pytest
 
-from scrun.pull.bar import Bar
+from scrun.pull.get import Bar
 
 
 @pytest.fixture(autouse=True)
 def _every_call_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scrun.pull.bar._INTERVAL", 0)
+    monkeypatch.setattr("scrun.pull.get._BAR_INTERVAL", 0)
 
 
 def _shares(lines: list[str]) -> list[int]:
