@@ -39,8 +39,7 @@ from scrun.oci.userns import has_several
 from scrun.supervisor.contracts.staged import OVERLAY, with_place
 from scrun.supervisor.core.files import write
 from scrun.supervisor.staging.copies import OPEN, Room, copy_all, copy_entry
-from scrun.supervisor.staging.foreign import foreign_in
-from scrun.supervisor.staging.foreign_files import copy_foreign
+from scrun.supervisor.staging.foreign import copy_foreign, foreign_in
 from scrun.supervisor.staging.node_trial import TRIAL, BundleRefused, Looks, Trial
 from scrun.supervisor.staging.overlay_options import Unusable, opaque, options_of
 from scrun.supervisor.staging.own_file import OwnFile

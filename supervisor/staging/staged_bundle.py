@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,17 +18,19 @@ from scrun.core.errors import StagingError, described
 from scrun.core.trees import size_of
 from scrun.images.place import image_of
 from scrun.images.squashfs import linked_in
+from scrun.images.store import EMPTY
 from scrun.model.identity import is_dead
-from scrun.oci.userns import has_several
+from scrun.oci.userns import INITIAL, has_several, maps_for, read_map
 from scrun.supervisor.contracts.staged import MOUNTED, OVERLAY, Image, Staged
 from scrun.supervisor.core.files import mebibytes, write
 from scrun.supervisor.core.private import make_private
 from scrun.supervisor.staging.commands import run
-from scrun.supervisor.staging.image_root import copy_command, lay_out_image
+from scrun.supervisor.staging.image_store import copying
 from scrun.supervisor.staging.layout import ROOTFS, Rootfs
 from scrun.supervisor.staging.mounts import FILES, CopyPlaces
-from scrun.supervisor.staging.overlaid import LaidOut, lay_out, written_at
-from scrun.supervisor.staging.overlay_options import Unusable
+from scrun.supervisor.staging.overlaid import LaidOut, Overlays, lay_out, written_at
+from scrun.supervisor.staging.overlay_options import Unusable, is_plain
+from scrun.supervisor.staging.own_file import UNPACK, OwnFile
 from scrun.supervisor.staging.owner import (
     OWNER,
     Owner,
@@ -35,11 +39,11 @@ from scrun.supervisor.staging.owner import (
     volumes_in,
 )
 from scrun.supervisor.staging.owner import directory_for as directory_for  # for plugins
+from scrun.supervisor.staging.packing import Packing
 from scrun.supervisor.staging.plain import why_unseen
 from scrun.supervisor.staging.policy import fit
-from scrun.supervisor.staging.root import REMEDY, owners_are_lost, rootfs_for_nodes
 from scrun.supervisor.staging.stage_out import CONFIG, FINAL, clean, remove_all, stage_out
-from scrun.supervisor.staging.survey import MountPoint, mount_of, read_mounts, survey
+from scrun.supervisor.staging.survey import MountPoint, mount_of, on_the_nodes, read_mounts, survey
 from scrun.supervisor.staging.transfer import Transfer
 from scrun.supervisor.staging.view import view_of
 from scrun.supervisor.staging.volumes import bring_back, bring_in
@@ -47,6 +51,7 @@ from scrun.supervisor.staging.volumes import bring_back, bring_in
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from scrun.oci.userns import BothIds
     from scrun.supervisor.contracts.target import Target
     from scrun.supervisor.staging.overlaid import Overlays
 
@@ -56,6 +61,10 @@ _LAYERS = {
     "squashfs": "squashfs images of the layers",
 }
 _AUTOREMOVE = "io.podman.annotations.autoremove"
+
+REMEDY = "set `scratch` in the section [staging] of scrun.toml to another directory"
+_PROBE = "probe"
+_NOBODY = 65534  # whoever has no id in a user namespace
 
 
 def stage_in(
@@ -143,14 +152,14 @@ def _fill(
     mounts = read_mounts()
     if target.elsewhere:
         real = os.path.realpath(bundle)
-        rootfs, why_copied = rootfs_for_nodes(rootfs, config, real, target, mounts)
+        rootfs, why_copied = _rootfs_for_nodes(rootfs, config, real, target, mounts)
     own = (facts := image_of(bundle, root["path"])) is not None and not facts.writable
     if target.elsewhere and overlays is not None and not (own or why_copied):
         why_copied = why_unseen(rootfs, directory, mounts, overlays)
     why_one_user = ""
     if own:
         why_copied = why_copied or "is an image, which containers do not change"
-    elif why_copied and target.ids and (why_one_user := owners_are_lost(directory, target.ids)):
+    elif why_copied and target.ids and (why_one_user := _owners_are_lost(directory, target.ids)):
         target = msgspec.structs.replace(target, ids=None)
     container, records = transfer.whose
     plan = fit(
@@ -194,7 +203,7 @@ def _fill(
                 "section [staging] of scrun.toml"
             )
         transfer.tell(f"copying {rootfs}, which {why_copied}")
-        execute(copy_command(rootfs, packed, staged_rootfs, owners=several))
+        execute(_copy_command(rootfs, packed, staged_rootfs, owners=several))
         size = mebibytes(staged_rootfs)
         back = "" if own else "; changes to it are copied back at the end"
         notes.append(f"root: copied {size} MiB, because {rootfs} {why_copied}{back}")
@@ -241,7 +250,7 @@ def _overlaid(
     try:
         if of_image:
             rootless = target.rootless
-            laid = lay_out_image(config, rootfs, of_image, directory, overlays, rootless=rootless)
+            laid = _lay_out_image(config, rootfs, of_image, directory, overlays, rootless=rootless)
             what = linked_in(of_image) or rootfs
             by = f" by {laid.way}" if laid.packed else f", unpacked: {laid.way}" * bool(laid.way)
             return laid, [f"root: the node mounts {what}{by}; changes are not kept"]
@@ -267,3 +276,124 @@ def _is_removed_at_its_end(config: Mapping[str, Any]) -> bool:
 def _maps_users(config: Mapping[str, Any]) -> bool:
     """Return whether root maps ids, whose users have to pass through the directory."""
     return bool((config.get("linux") or {}).get("uidMappings"))
+
+
+def _rootfs_for_nodes(
+    rootfs: str,
+    config: Mapping[str, Any],
+    bundle: str,
+    target: Target,
+    mounts: list[MountPoint],
+) -> tuple[str, str | None]:
+    """Return the path of a root file system on the nodes, and why it has to be copied, or None.
+
+    `rootfs` and `bundle` are without symbolic links; `mounts` are of this mount namespace.
+    """
+    there = on_the_nodes(rootfs, bundle, rootfs, mounts)
+    mount = mount_of(there or rootfs, mounts)
+    if there is None or mount.private:
+        return rootfs, f"is on {mount.kind}, mounted only on this machine"
+    # podman's keep-id gives its store, or from 5.0 on only the root file system, to a subordinate
+    # id, which a map of one id lacks
+    if target.rootless and not _user_reaches(there):
+        return rootfs, "is not reachable for the job's user"
+    has_one_user = target.ids is None or maps_for(config, target.ids) is None
+    if target.rootless and has_one_user and _is_lent(os.stat(there).st_uid):
+        return rootfs, "belongs to a subordinate id, which the container does not have"
+    return there, None
+
+
+def _user_reaches(path: str) -> bool:
+    """Return whether this user could enter a directory without privileges of a namespace."""
+    while True:
+        status = os.stat(path)
+        if status.st_uid == os.geteuid():
+            enter = stat.S_IXUSR
+        elif status.st_gid == os.getegid():
+            enter = stat.S_IXGRP
+        else:
+            enter = stat.S_IXOTH
+        if not status.st_mode & enter:
+            return False
+        if path == "/":
+            return True
+        path = os.path.dirname(path)
+
+
+def _is_lent(uid: int) -> bool:
+    """Return whether an id that this process sees is one of subuid(5)'s: rootless podman's."""
+    here = read_map(Path("/proc/self/uid_map").read_text())
+    others = uid not in (os.geteuid(), _NOBODY)
+    return here != INITIAL and others and any(each.holds(uid) for each in here)
+
+
+def _owners_are_lost(directory: str, ids: BothIds) -> str:
+    """Return why a copy of a root file system loses the owners of the image's files, or ""."""
+    if not ids.lent:
+        return "the container has one user: its root file system is copied, and belongs to you"
+    probe = os.path.join(directory, _PROBE)
+    write(probe, b"")
+    try:
+        os.chown(probe, ids.uids.known[-1].inside, ids.gids.known[-1].inside)
+    except OSError as error:
+        reason = f"files in {directory} cannot have other owners ({error.strerror})"
+        return f"the container has one user: {reason}; {REMEDY}"
+    finally:
+        os.unlink(probe)
+    return ""
+
+
+def _lay_out_image(
+    config: dict[str, Any],
+    rootfs: str,
+    bundle: str,
+    directory: str,
+    overlays: Overlays,
+    *,
+    rootless: bool,
+) -> LaidOut:
+    """Lay out a staged bundle whose root file system is an overlay of an image that scrun keeps.
+
+    The node mounts the overlay, as it mounts those of an engine. Changes are not kept.
+
+    Args:
+        config: The config.json that will run; it gets the mounts.
+        rootfs: The image's root file system; of a user's squashfs file, its root directory.
+        bundle: The image's directory in the store; it has one that is empty, for the layer that an
+            engine would write to.
+        directory: The staged bundle.
+        overlays: How to ask the node.
+        rootless: Whether the container has rights in a user namespace only.
+
+    Returns:
+        How the node mounts it.
+
+    Raises:
+        Unusable: It cannot be done; something may have been written.
+    """
+    empty = os.path.join(bundle, EMPTY)
+    if not (is_plain(rootfs) and is_plain(empty)):
+        raise Unusable("have characters in their path that no mount can have")
+    options = f"lowerdir={rootfs},upperdir={empty}" + (",userxattr" if rootless else "")
+    mount = MountPoint(rootfs, "overlay", options=options)
+    own = None
+    if file := linked_in(bundle):
+        if overlays.images is None or not is_plain(overlays.images.path):
+            raise Unusable("cannot be had without a store of images")
+        packing = Packing(overlays.mounter, overlays.images.format, mine=True)
+        own = OwnFile(file, os.path.basename(bundle), overlays.images, packing)
+    return lay_out(Rootfs(rootfs, mount, config, rootless), directory, overlays, own)
+
+
+def _copy_command(rootfs: str, file: str, copied: str, *, owners: bool) -> tuple[str, ...]:
+    """Return the command that copies a root file system, or unpacks the file that it is.
+
+    With only one user, all files should belong to that user. Otherwise a server could not write
+    its data directory, which belongs to another user of the image.
+    """
+    if file:
+        return (*copying(UNPACK), file, copied)
+    preserve = () if owners else ("--no-preserve=ownership",)
+    # "--": the path may begin with a dash; "/.": the content, even if the path is a link
+    options = ("-a", *preserve, "--reflink=auto", "--one-file-system", "--")
+    return ("cp", *options, os.path.join(rootfs, "."), copied)

@@ -25,6 +25,7 @@ import itertools
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -38,7 +39,6 @@ from scrun.supervisor.core.files import write
 from scrun.supervisor.core.private import not_ours
 from scrun.supervisor.log.supervisor_log import log
 from scrun.supervisor.staging.bring_back import NEVER
-from scrun.supervisor.staging.file_times import mark_at, time_at, time_here
 from scrun.supervisor.staging.mapped import remove_whoever_owns_it
 from scrun.supervisor.staging.owner import beside
 from scrun.supervisor.staging.plan import DATA, Volume, data_in
@@ -64,6 +64,10 @@ _LOCK = "lock"
 _LARGEST = 1 << 20
 _MOST_NAMED = 5
 _MOST_KNOWN = 50  # paths, of up to 16 KiB each in ASCII: the file has to stay below _LARGEST
+# the kernel's file times are some milliseconds behind the clock; some file systems keep seconds
+_COARSE = 5  # CLOCK_REALTIME_COARSE, from which the kernel takes file times
+_PAUSE = 0.002
+_LONGEST = 3.0  # somebody may set the clock back
 
 
 class _Used(msgspec.Struct, frozen=True):
@@ -172,7 +176,7 @@ def _fill(volume: Volume, used: _Used, transfer: Transfer) -> Sequence[str]:
     merged = carry_over(parts, state, volume.place, -1, NEVER - 1, transfer, inwards=True)
     if merged.folders:
         write_folders(volume.place, merged.folders)
-    since = (time_at if volume.shared else mark_at)(volume.place)
+    since = (time_at if volume.shared else _mark_at)(volume.place)
     write_state(volume.place, msgspec.structs.replace(state, since=since))
     return merged.left_out
 
@@ -460,3 +464,29 @@ def _settled(state: VolumeState, place: str) -> str:
     except StagingError as error:  # what did not come back is kept
         return str(error)
     return f"{state.source}: what containers had changed is back"
+
+
+def time_here() -> int:
+    """Return a time (nanoseconds), once this machine's file times are later."""
+    now = time.time_ns()
+    _pass(now, lambda: time.clock_gettime_ns(_COARSE))
+    return now
+
+
+def time_at(directory: str) -> int:
+    """Return a time of a directory's file system (nanoseconds), once its file times are later."""
+    now = _mark_at(directory)
+    _pass(now, lambda: _mark_at(directory))
+    return now
+
+
+def _mark_at(directory: str) -> int:
+    """Return the same at once: changes of the next milliseconds may have that time, too."""
+    os.utime(directory)
+    return os.stat(directory).st_ctime_ns
+
+
+def _pass(now: int, clock: Callable[[], int]) -> None:
+    end = time.monotonic() + _LONGEST
+    while clock() <= now and time.monotonic() < end:
+        time.sleep(_PAUSE)

@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from scrun.supervisor.staging.file_times import time_at, time_here
+from scrun.supervisor.staging.volumes import time_at, time_here
 
 COARSE = 5  # CLOCK_REALTIME_COARSE
 
