@@ -11,9 +11,12 @@ know that it is safe waits for that (`be_safe`): nobody else does. We have dupli
 for another keeper if this one dies.
 """
 
+import errno
 import os
+import socket
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -29,8 +32,7 @@ from scrun.supervisor.core.inheritance import (
     close_all,
 )
 from scrun.supervisor.core.line import KeeperLine
-from scrun.supervisor.core.outbox import Outbox
-from scrun.supervisor.keeper.main import BEGIN, COMPLETE
+from scrun.supervisor.keeper.main import BEGIN, COMPLETE, END, LONGEST
 
 JOB = "job."
 """Begins the names of what holds a job: it goes when that is given back."""
@@ -43,6 +45,132 @@ OWN = "own."
 
 _OF_PROGRAM = "@"  # no container's id has it
 _SLOW = 3.0
+_MOST = 10_000
+
+
+class _Outbox:
+    """The way to one keeper.
+
+    Attributes:
+        line: The line to it; the caller's.
+        lost: Set when the keeper takes nothing more.
+    """
+
+    def __init__(self, line: KeeperLine, changed: Callable[[], None]) -> None:
+        """Begin.
+
+        Args:
+            line: The line to the keeper.
+            changed: Called when something waits, and when nothing does any more.
+        """
+        self.line = line
+        self.lost = trio.Event()
+        self._changed = changed
+        self._waiting: deque[tuple[bytes, list[int]]] = deque()
+        self._waits = trio.Event()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the keeper has everything."""
+        return not self._waiting
+
+    def put(self, message: bytes, fds: list[int]) -> None:
+        """Tell the keeper, now or when it has room.
+
+        Args:
+            message: What.
+            fds: Descriptors; they stay the caller's.
+
+        Raises:
+            OSError: The message is too long.
+        """
+        if self.lost.is_set():
+            return
+        try:
+            if self._waiting or not self._send(message, fds):
+                self._wait_with(message, fds)
+        except OSError as error:
+            if error.errno == errno.EMSGSIZE:
+                raise
+            self._lose()
+
+    def _send(self, message: bytes, fds: list[int]) -> bool:
+        """Send a message if there is room; return whether there was."""
+        try:
+            self.line.send(message, fds, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _wait_with(self, message: bytes, fds: list[int]) -> None:
+        """Have a message wait, with descriptors of its own.
+
+        Raises:
+            OSError: We are out of descriptors; or it is too long, or many wait.
+        """
+        if len(message) > LONGEST:
+            raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE))
+        if len(self._waiting) >= _MOST:
+            raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
+        own: list[int] = []
+        try:
+            for fd in fds:
+                own.append(os.dup(fd))  # noqa: PERF401 - those before are closed
+        except OSError:
+            close_all(own)
+            raise
+        self._waiting.append((message, own))
+        if len(self._waiting) == 1:
+            self._waits.set()
+            self._changed()
+
+    async def deliver(self, patience: float) -> None:
+        """Send what waits, whenever there is room, until the keeper is lost.
+
+        Args:
+            patience: After how many seconds without room it is.
+        """
+        while True:
+            await self._waits.wait()
+            if self.lost.is_set():
+                return
+            with trio.move_on_after(patience):
+                await self.room()
+                self._send_waiting()
+                continue
+            self._lose()
+
+    def _send_waiting(self) -> None:
+        try:
+            while self._waiting and self._send(*self._waiting[0]):
+                close_all(self._waiting.popleft()[1])
+        except OSError:
+            self._lose()
+        if not self._waiting and not self.lost.is_set():
+            self._waits = trio.Event()
+            self._changed()
+
+    def _lose(self) -> None:
+        self.lost.set()
+        self._waits.set()
+
+    async def room(self) -> None:
+        """Wait until the keeper has taken most of what it was sent."""
+        with suppress(trio.ClosedResourceError):
+            await trio.lowlevel.wait_writable(self.line.sock)
+
+    def dismiss(self, patience: float) -> None:
+        """Have the keeper end without a successor; see `Deposits.dismiss`."""
+        with suppress(OSError):
+            self.line.sock.settimeout(patience)
+            self.line.send(END)
+
+    def close(self) -> None:
+        """Say nothing more; the line is closed by its owner."""
+        self._lose()
+        trio.lowlevel.notify_closing(self.line.sock)
+        while self._waiting:
+            close_all(self._waiting.popleft()[1])
 
 
 class Deposit:
@@ -254,7 +382,7 @@ class Deposits:
     def __init__(self) -> None:
         """Begin with none."""
         self.needed = trio.Event()
-        self._outbox: Outbox | None = None
+        self._outbox: _Outbox | None = None
         self._safe: Callable[[], None] = _nothing
         self._begun = 0
         self._has_all = trio.Event()
@@ -313,7 +441,7 @@ class Deposits:
             safe: Called whenever it has all there is.
         """
         self._safe = safe
-        outbox = self._outbox = Outbox(line, self._look_whether_safe)
+        outbox = self._outbox = _Outbox(line, self._look_whether_safe)
         with self._together():
             for deposit in [*self._kept.values()]:
                 await self.room()
