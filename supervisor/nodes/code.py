@@ -32,11 +32,11 @@ _ABOVE = ("scrun", "scrun.supervisor")  # packages, which are empty there, as th
 _SMALL, _FAST = 6, 4
 _FIRST = ("arrival", "dial", "frames", "json_text")
 _UNTIL_HELLO = (
-    *("children", "devices", "files", "hello", "link", "loop", "main", "mpi", "processes"),
+    *("children", "devices", "files", "link", "loop", "main", "mpi", "processes"),
     *("runtime", "seals", "slurm_signals"),
 )
 _UNTIL_CREATED = (
-    *("console", "containers", "libc", "looks", "making", "memory"),
+    *("console", "containers", "libc", "making"),
     *("processors", "site"),
     *("site_containers", "streams", "targets", "words"),
 )

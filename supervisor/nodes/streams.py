@@ -6,8 +6,15 @@ were written onwards. So memory is bounded, and a reader that stops stops the co
 
 import itertools
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+import termios
+import tty
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -20,10 +27,10 @@ from scrun.supervisor.nodes.ends import Sink, Source, is_null, sink, source
 from scrun.supervisor.nodes.incoming import Incoming
 from scrun.supervisor.nodes.outgoing import Outgoing
 from scrun.supervisor.nodes.table import StreamTable
-from scrun.supervisor.nodes.terminal import raw, size
 
 NAMES = ("stdin", "stdout", "stderr")
 _ALL = (*NAMES, "terminal")
+_ROWS, _COLUMNS = 24, 80
 
 
 class Ends(Protocol):
@@ -175,3 +182,33 @@ class ContainerStreams:
 
     def _failed(self, reason: str) -> None:
         self._journal.write("error", reason)
+
+
+def size(terminal: int) -> tuple[int, int]:
+    """Return a terminal's rows and columns; the usual ones if it has none."""
+    try:
+        columns, rows = os.get_terminal_size(terminal)
+    except OSError:  # hung up
+        columns = rows = 0
+    return (rows, columns) if rows or columns else (_ROWS, _COLUMNS)
+
+
+@contextmanager
+def raw(terminal: int) -> Iterator[None]:
+    """Make a terminal raw while the block runs.
+
+    Nothing waits for its output here (TCSADRAIN): that may be stopped.
+    """
+    try:
+        before = termios.tcgetattr(terminal)
+        tty.setraw(terminal, termios.TCSANOW)
+    except termios.error:  # hung up
+        yield
+        return
+    try:
+        yield
+    finally:
+        try:
+            termios.tcsetattr(terminal, termios.TCSANOW, before)
+        except termios.error:
+            pass  # hung up meanwhile

@@ -6,7 +6,9 @@ cancelling those ends the commands, with their process groups, before the script
 
 import os
 import socket
+import struct
 import sys
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from signal import SIGKILL, SIGXCPU, Signals
@@ -17,12 +19,12 @@ import trio
 
 from scrun.core.errors import EngineError, ScrunError
 from scrun.core.paths import packages
+from scrun.protocol.wire import LIMIT, frame
 from scrun.settings.file.load import Level, Lua
 from scrun.supervisor.children.processes import SYSTEM_PATH, Child, ChildEnv, child, run_shell
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.log.journal import Journal
-from scrun.supervisor.scripts.channel import Channel, Hangup
 
 Remote = Callable[[str, int], Awaitable[int]]
 """Runs a shell script on all nodes of the job, with its output to a descriptor, and returns the
@@ -48,6 +50,80 @@ _FIELDS: Mapping[bytes, int | None] = {
     b"opened": None,
     b"called": None,
 }
+
+_MOST = 16  # descriptors not taken yet; a worker sends one and waits
+_ROOM = socket.CMSG_SPACE(_MOST * 4)
+
+
+class Hangup(Exception):
+    """The worker is gone."""
+
+
+class Channel:
+    """Sends and receives frames of `protocol.wire`; owns the socket and received descriptors."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = trio.socket.from_stdlib_socket(sock)
+        self._data = bytearray()
+        self._fds: deque[int] = deque()
+
+    async def send(self, *fields: str | bytes) -> None:
+        """Send one frame.
+
+        Raises:
+            Hangup: The worker is gone.
+        """
+        rest = memoryview(frame([os.fsencode(field) for field in fields]))
+        try:
+            while rest:
+                rest = rest[await self._sock.send(rest) :]
+        except OSError as error:
+            raise Hangup from error
+
+    async def receive(self) -> list[bytes]:
+        """Wait for one frame.
+
+        Raises:
+            Hangup: The worker is gone, or sent something that is not a frame.
+        """
+        while True:
+            length = 4 + int.from_bytes(self._data[:4], "big")
+            if 4 <= len(self._data) >= length:
+                body = bytes(self._data[4:length])
+                del self._data[:length]
+                return body.split(b"\0")
+            if len(self._data) >= 4 and length > LIMIT:
+                raise Hangup
+            await self._receive_more()
+
+    async def _receive_more(self) -> None:
+        try:
+            part, ancillary, _, _ = await self._sock.recvmsg(65536, _ROOM, socket.MSG_CMSG_CLOEXEC)
+        except OSError as error:
+            raise Hangup from error
+        for level, kind, content in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                whole = len(content) // 4 * 4
+                self._fds.extend(fd for (fd,) in struct.iter_unpack("i", content[:whole]))
+        if not part or len(self._fds) > _MOST:
+            raise Hangup
+        self._data += part
+
+    def take_descriptor(self) -> int:
+        """Return the descriptor that came with the last frame; the caller closes it.
+
+        Raises:
+            Hangup: No descriptor came.
+        """
+        if not self._fds:
+            raise Hangup
+        return self._fds.popleft()
+
+    def close(self) -> None:
+        """Close the socket and the descriptors that nobody took."""
+        self._sock.close()
+        while self._fds:
+            os.close(self._fds.popleft())
 
 
 class Worker:

@@ -17,12 +17,10 @@ import signal
 
 from .courier import FAILED, STRANGERS, WHOLE, Courier
 from .dial import dial
-from .files import remove_file
-from .listen import listen
-from .locks import is_at, lock
+from .door import listen
+from .files import folders, is_private, own_only, remove_file
 from .loop import READ
 from .processes import kill_quietly
-from .room import PART, folder_of_images, make_room
 from .words import CallRefused
 
 TYPE_CHECKING = False
@@ -38,6 +36,11 @@ if TYPE_CHECKING:
     Peer = tuple[list[tuple[str, int]], bytes, float]
 
 _WORDS = 4096
+
+_PART = ".part"
+"""How the name of one ends that is not complete."""
+_LOW = 0.8
+_MIB = 1 << 20
 
 
 class Cache:
@@ -121,7 +124,7 @@ class CachedImage:
         """Know it; nothing is done yet."""
         self._listener: socket.socket | None = None
         self._cache = cache
-        self._path, self._part = path, path + PART
+        self._path, self._part = path, path + _PART
         self._size, self._limit = size, limit
         self._fd = -1
         self._comes = self._whole = self._over = False
@@ -155,24 +158,24 @@ class CachedImage:
         except FileNotFoundError:
             pass
         else:
-            if not lock(self._fd, fcntl.LOCK_SH):  # it is being published, or removed
+            if not _lock(self._fd, fcntl.LOCK_SH):  # it is being published, or removed
                 self._is_busy(waits)
                 return
-            if is_at(self._fd, self._path) and os.fstat(self._fd).st_size == self._size:
+            if _is_at(self._fd, self._path) and os.fstat(self._fd).st_size == self._size:
                 os.utime(self._path)
                 self._whole = True
                 self._answer({"path": self._path})
                 return
             self._close()
         self._fd = os.open(self._part, os.O_RDWR | os.O_CREAT, 0o600)
-        if not lock(self._fd, fcntl.LOCK_EX):
+        if not _lock(self._fd, fcntl.LOCK_EX):
             self._is_busy(waits)
-        elif not is_at(self._fd, self._part):  # it is complete, or was given up
+        elif not _is_at(self._fd, self._part):  # it is complete, or was given up
             self._close()
             self._look(waits)
         else:
             self._comes = True
-            make_room(self._part, self._size, self._limit)
+            _make_room(self._part, self._size, self._limit)
             self._answer({})
 
     def _is_busy(self, waits: bool) -> None:
@@ -358,3 +361,104 @@ class _Lines:
             self._rest += data
         *lines, self._rest = self._rest.split(b"\n")
         return [line + b"\n" for line in lines]
+
+
+def _lock(fd: int, how: int) -> bool:
+    """Lock a file if nobody has; return whether that is so."""
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_at(fd: int, path: str) -> bool:
+    """Tell whether a path still leads to an open file."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def folder_of_images() -> str:
+    """Return the directory of images on this node; make it if it is missing.
+
+    Raises:
+        OSError: It cannot be made.
+        CallRefused: Somebody else has made it.
+    """
+    errors = []
+    for folder in folders(os.environ):
+        try:
+            path = os.path.join(own_only(folder), f"scrun-images-{os.geteuid()}")
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            errors.append(str(error))
+            continue
+        if is_private(path):
+            return path
+        errors.append(f"{path} is not the user's own")
+    raise CallRefused(f"no directory for images on the node: {errors[0]}")
+
+
+def _make_room(part: str, size: int, limit: int) -> None:
+    """Remove what is used by nobody, what was not for the longest time first, until there is room.
+
+    Args:
+        part: The file that is to come.
+        size: Its bytes.
+        limit: The most bytes of all images; 0: any number.
+
+    Raises:
+        CallRefused: There is none.
+    """
+    folder = os.path.dirname(part)
+    found, total = [], 0
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        if name.endswith(_PART):
+            if path != part:
+                _remove_if_free(path)  # its shim was killed
+            continue
+        try:
+            status = os.lstat(path)
+        except FileNotFoundError:
+            continue
+        found.append((status.st_mtime, status.st_size, path))
+        total += status.st_size
+    excess = total + size - int(limit * _LOW) if limit and total + size > limit else 0
+    for _, bytes_of, path in sorted(found):
+        if excess <= 0 and size <= _free(folder):
+            break
+        if _remove_if_free(path):
+            excess -= bytes_of
+            total -= bytes_of
+    if limit and total + size > limit:
+        had = f"; others, which are used, have {total // _MIB}" if total else ""
+        most = f"images may have {limit // _MIB} there ([images] node_size){had}"
+        raise CallRefused(f"no room for {size // _MIB} MiB on the node: {most}")
+    if size > _free(folder):
+        raise CallRefused(f"no room for {size // _MIB} MiB in {folder} on the node")
+
+
+def _free(folder: str) -> int:
+    status = os.statvfs(folder)
+    return status.f_bavail * status.f_frsize
+
+
+def _remove_if_free(path: str) -> bool:
+    """Remove a file that nobody has locked; return whether it is gone."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return True
+    try:
+        if not _lock(fd, fcntl.LOCK_EX):
+            return False
+        if _is_at(fd, path):
+            os.unlink(path)
+        return True
+    finally:
+        os.close(fd)

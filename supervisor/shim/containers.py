@@ -6,7 +6,6 @@ import os
 from .children import exit_status
 from .files import remove_file, remove_tree
 from .making import Making
-from .memory import Memory
 from .processes import kill_quietly
 from .site_containers import SiteContainers
 from .slurm_signals import SlurmSignals, is_busy
@@ -33,6 +32,7 @@ _DELETING = 10.0
 _WORDS = 1 << 16
 # crun 1.8 says it before it does anything, and hardly ever: a second call is safe
 _BEFORE_MAIN = b"Failed to re-execute libcrun"
+_ROOT = "/sys/fs/cgroup"
 
 
 class NodeContainers:
@@ -75,7 +75,7 @@ class NodeContainers:
         self._images: NodeImages | None = None
         self.targets: dict[str, NodeProcess] = {}
         self._deleted: dict[str, list[Reply]] = {}
-        self._memory = Memory()
+        self._memory = _Memory()
         self._sites = SiteContainers(loop, children, self)
         self._making = Making(loop, children, streams, runtime, directory, self, self._sites, mpi)
         self.last_status = 0
@@ -88,6 +88,19 @@ class NodeContainers:
 
             self._images = NodeImages(self._loop, self._children, self._directory, self._lost)
         return self._images
+
+    def forget_others(self, known: "Sequence[str]") -> None:
+        """Delete what a supervisor's successor does not know."""
+        for target in list(self.targets.values()):
+            if target.id not in known and not target.doomed:
+                self.delete({"id": target.id}, _ignore)
+
+    def state(self) -> "dict[str, dict[str, Any]]":
+        """Return what became of the containers and execs, by their ids."""
+        return {
+            target.id: {"started": target.started, "ended": target.ended}
+            for target in self.targets.values()
+        }
 
     def _lost(self, target: "NodeProcess") -> None:
         """End a container whose files are gone."""
@@ -382,3 +395,37 @@ def _ignore(_: object) -> None:
 
 def _nothing() -> None:
     """Do nothing."""
+
+
+class _Memory:
+    """The kernel's count, and how much of it has been told."""
+
+    def __init__(self) -> None:
+        """Begin to count from now on."""
+        self._file = _file()
+        self._told = self._kills()
+
+    def was_short(self) -> bool:
+        """Tell whether anything was killed since the last call."""
+        before, self._told = self._told, self._kills()
+        return self._told > before
+
+    def _kills(self) -> int:
+        try:
+            with open(self._file) as file:
+                return next(int(line.split()[1]) for line in file if line.startswith("oom_kill "))
+        except (OSError, StopIteration):  # the site limits no memory by control groups
+            return 0
+
+
+def _file() -> str:
+    """Return the file that counts, for either version of control groups."""
+    found = ""
+    with open("/proc/self/cgroup") as file:
+        for line in file:
+            _, controllers, path = line.rstrip("\n").split(":", 2)
+            if "memory" in controllers.split(","):
+                return _ROOT + "/memory" + path + "/memory.oom_control"
+            if not controllers:
+                found = _ROOT + path + "/memory.events"
+    return found

@@ -318,3 +318,25 @@ def _of_table(text: bytes) -> "_Address":
     if sys.byteorder == "little":
         packed = b"".join(packed[at : at + 4][::-1] for at in range(0, len(packed), 4))
     return (packed if len(packed) == 16 else _MAPPED + packed), int(port, 16)
+
+
+def listen() -> socket.socket:
+    """Listen at any port, non-blocking.
+
+    Raises:
+        OSError: Sockets cannot be made.
+    """
+    for family, host in ((socket.AF_INET6, "::"), (socket.AF_INET, "")):
+        try:
+            listener = socket.socket(family, socket.SOCK_STREAM)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            listener.bind((host, 0))
+            listener.listen(BACKLOG)
+            listener.setblocking(False)
+        except OSError:  # this machine has no IPv6
+            if family == socket.AF_INET:
+                raise
+            continue
+        return listener
+    raise AssertionError("unreachable")

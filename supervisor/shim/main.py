@@ -4,12 +4,12 @@ import _signal as signal  # without enum, which takes longer than hello
 import fcntl
 import os
 import sys
+import zlib
 
 from .children import TOLD, Children, become_subreaper
 from .dial import dial
 from .files import ShimDirectory, make_directory, others
-from .frames import CALL, EVENT, REPLY, SEALED, BrokenFrame
-from .hello import hello, oci_conf
+from .frames import CALL, EVENT, FROM_SRUN, PROTOCOL, REPLY, SEALED, BrokenFrame
 from .json_text import dumps, loads
 from .link import Link
 from .loop import Loop
@@ -22,7 +22,7 @@ from .slurm_signals import SlurmSignals
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
     from .cache import Cache
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _BY_THE_WAY = ("_ctypes",)
 _AFTER_HELLO = tuple(
     f"{__package__}.{name}"
-    for name in ("looks", "words", "streams", "targets", "making", "console", "site", "containers")
+    for name in ("words", "streams", "targets", "making", "console", "site", "containers")
 )
 _TEXTS = ("id", "name", "container", "images", "beside", "script")  # of calls
 _HIGH = 10
@@ -41,6 +41,10 @@ _TRYING = 5.0
 _KILLING = 2.0
 _DELETING = 5.0
 _LAST_CHANCE = 2.0
+# srun and slurmstepd hold longer messages back for some 40 ms, until the first KiB is acknowledged
+_PLACE = (*FROM_SRUN, "SLURMD_NODENAME", "SLURM_STEP_ID")
+_CONF = "/etc/slurm/slurm.conf"
+_LARGEST = 1 << 20
 
 
 def main(
@@ -111,7 +115,7 @@ class ShimProcess:
             sys.stderr.write(f"no directory for temporary files: {error}\n")
             return 1
         try:
-            self._conf = oci_conf(os.environ)
+            self._conf = _oci_conf(os.environ)
             self._find_runtime(self._directory.path)
             self._say_hello()
             self._link.listen()
@@ -159,7 +163,7 @@ class ShimProcess:
 
     def _say_hello(self) -> None:
         assert self._directory is not None
-        said = hello(self._runtime.path, self._directory.path, self._conf)
+        said = _hello(self._runtime.path, self._directory.path, self._conf)
         self._used().send(EVENT, 0, said)
 
     def _ready(self) -> "NodeContainers":
@@ -300,10 +304,8 @@ class ShimProcess:
 
     def _mount(self, call: "dict[str, Any]", reply: "Reply") -> None:
         """Mount something, unless directories are others; most calls only ask that."""
-        from .looks import unlike
-
         looks = call.get("looks", ())
-        found = unlike(looks)
+        found = _unlike(looks)
         if found:
             reply({"error": "are others on the node", "others": found})
         elif looks and not (call["files"] or call.get("root")):
@@ -340,8 +342,6 @@ class ShimProcess:
 
     def _resume(self, kind: int, payload: bytes) -> None:
         """Go on for the successor of a supervisor that has died."""
-        from .resume import forget_others, state_of
-
         call = _call_of(payload) if kind == CALL else {}
         if call.get("verb") != "resume":
             raise BrokenFrame(f"a frame of kind {kind} came over srun")
@@ -366,10 +366,10 @@ class ShimProcess:
         self._patience = float(call["alone"])
         self._direct = self._streams.link = self._linked(sock, seals)
         self._direct.listen()
-        forget_others(self._containers, call["targets"])
+        self._containers.forget_others(call["targets"])
         self._signals.expect((), self._containers)
         inputs = self._streams.inputs()
-        self._tell(EVENT, **answer, targets=state_of(self._containers), inputs=inputs)
+        self._tell(EVENT, **answer, targets=self._containers.state(), inputs=inputs)
         self._streams.resume(call["written"])
 
     def _end(self) -> None:
@@ -439,3 +439,67 @@ def _standard_streams() -> "tuple[int, int]":
     os.dup2(2, 1)
     os.close(null)
     return source, sink
+
+
+def _unlike(looks: "Sequence[tuple[str, int, int | None]]") -> "list[int]":
+    """Return the numbers of those that are others here.
+
+    Args:
+        looks: Of each its path, its inode, and the seconds of its time if that may not differ.
+    """
+    return [number for number, look in enumerate(looks) if not _is_there(*look)]
+
+
+def _is_there(path: str, inode: int, seconds: "int | None") -> bool:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return False
+    return status.st_ino == inode and seconds in (None, status.st_mtime_ns // 10**9)
+
+
+def _oci_conf(env: "Mapping[str, str]") -> "tuple[str, int]":
+    """Return the node's oci.conf(5), and a sum by which another copy of it is known; or "" and 0.
+
+    Args:
+        env: The environment: slurmd tells its own slurm.conf there, and looks beside that.
+    """
+    path = os.path.join(os.path.dirname(env.get("SLURM_CONF") or _CONF), "oci.conf")
+    try:
+        with open(path, "rb") as file:
+            return path, zlib.crc32(file.read(_LARGEST))
+    except OSError:  # or the site keeps it from users
+        return "", 0
+
+
+def _hello(runtime: str, directory: str, conf: "tuple[str, int]") -> bytes:
+    """Return the event.
+
+    Args:
+        runtime: The path of the OCI runtime, or "".
+        directory: The shim's directory.
+        conf: What `_oci_conf` returned.
+    """
+    event: dict[str, object] = {
+        "event": "hello",
+        "protocol": PROTOCOL,
+        "node": os.uname().nodename,
+        "pid": os.getpid(),
+        "python": "{}.{}.{}".format(*sys.version_info),
+        "runtime": runtime,
+        "directory": directory,
+        "oci_conf": conf[0],
+        "oci_conf_sum": conf[1],
+        "rank": int(os.environ.get("SLURM_PROCID") or 0),
+        "environment": {name: os.environ[name] for name in _PLACE if name in os.environ},
+    }
+    return dumps(_as_utf8(event)).encode()
+
+
+def _as_utf8(value: object) -> object:
+    """Return a value whose texts are UTF-8: what is not is replaced."""
+    if isinstance(value, dict):
+        return {name: _as_utf8(one) for name, one in value.items()}
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return value

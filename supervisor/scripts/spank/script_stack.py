@@ -17,7 +17,9 @@ On Slurm, Slurm's own lua.so serves the contexts on the nodes, as with Slurm's o
 prolog comes before local_user_init, as in Slurm with PrologFlags=Contain.
 """
 
-from collections.abc import Sequence
+import os
+import re
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import trio
@@ -25,15 +27,15 @@ import trio
 from scrun.core.errors import SpankError
 from scrun.core.text import is_unicode
 from scrun.model.states import Ending
-from scrun.oci.config import Bundle
+from scrun.oci.config import Bundle, read_config
 from scrun.settings.spank.plugin_options import read_given
 from scrun.supervisor.contracts.engine import Job, JobRequest, Step
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.scripts.spank.contexts import Context, LoadedScript, Variables
+from scrun.supervisor.scripts.spank.items import JobFacts
 from scrun.supervisor.scripts.spank.native import Native
 from scrun.supervisor.scripts.spank.scripts import Scripts
 from scrun.supervisor.scripts.spank.stack import Stack
-from scrun.supervisor.scripts.spank.tasks import environment_of, facts_of_job, wait_status
 
 _LAST = 30.0
 _CONTROL = "SLURM_SPANK_"
@@ -247,3 +249,57 @@ class ScriptStack(Stack):
 def _option_variable(name: str) -> str:
     """Return the name of the variable in which salloc leaves an option for srun."""
     return _OPTION + "".join(letter if letter.isalnum() else "_" for letter in name)
+
+
+def facts_of_job(
+    before: JobFacts, job_id: str, environment: Mapping[str, str], arguments: Sequence[str]
+) -> JobFacts:
+    """Add what is known once there is a job.
+
+    Args:
+        before: What was known before.
+        job_id: The job's id.
+        environment: The job's variables (SLURM_*).
+        arguments: The command of the container.
+    """
+    return msgspec.structs.replace(
+        before,
+        job=int(job_id) if job_id.isdecimal() else 0,
+        nodes=_number(environment.get("SLURM_NNODES")) or 1,
+        tasks=_number(environment.get("SLURM_NTASKS")) or 1,
+        cpus=_number(environment.get("SLURM_JOB_CPUS_PER_NODE")),
+        argv=tuple(arguments),
+    )
+
+
+def environment_of(bundle: str, more: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the environment that the task of a staged bundle will have.
+
+    Args:
+        bundle: The bundle.
+        more: Changes to it; None removes a variable.
+
+    Raises:
+        BundleError: Its config.json cannot be read.
+    """
+    _, config = read_config(os.path.join(bundle, "config.json"))
+    pairs = (entry.partition("=") for entry in config.process.env)
+    environment: dict[str, str | None] = {name: value for name, _, value in pairs if name}
+    environment.update(more)
+    return {name: value for name, value in environment.items() if value is not None}
+
+
+def wait_status(ending: Ending) -> int:
+    """Return the wait status of a task (wait(2)).
+
+    Shells, and so runtimes, return 128+n for a signal; a program that exits with such a status
+    itself looks the same.
+    """
+    signal = ending.status - 128
+    return signal if 0 < signal < 65 else ending.status << 8
+
+
+def _number(text: str | None) -> int:
+    """Return the number at the start of a text: 64 for `64(x2)`."""
+    found = re.match(r"[0-9]{1,9}", text or "")
+    return int(found[0]) if found else 0

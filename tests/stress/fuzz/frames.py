@@ -31,12 +31,10 @@ from scrun.supervisor.daemon.succession import Succession
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.connection import Awaited, Shim
 from scrun.supervisor.nodes.incoming import Incoming
-from scrun.supervisor.nodes.link import ShimLink
+from scrun.supervisor.nodes.link import Frames, ShimLink
 from scrun.supervisor.nodes.outgoing import Outgoing
-from scrun.supervisor.nodes.parsing import Frames
 from scrun.supervisor.plugins.registry import plugins
-from scrun.supervisor.scripts.channel import Channel, Hangup
-from scrun.supervisor.scripts.process import parse_frame
+from scrun.supervisor.scripts.process import Channel, Hangup, parse_frame
 from scrun.supervisor.shim.frames import LONGEST as LONGEST_FRAME
 from scrun.supervisor.shim.frames import WINDOW, BrokenFrame
 from tests.stress.fuzz.base import LONGEST, check_error, scratch

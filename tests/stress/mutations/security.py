@@ -144,7 +144,7 @@ def _on_nodes() -> Iterator[Mutation]:
     yield Faults("supervisor/staging/survey.py", _UNIT + "supervisor/shim/test_processes.py")(
         "names-of-mount-points-end-lines", ', newline="\\n")', ")"
     )
-    yield Faults(_SHIM + "room.py", unit)(
+    yield Faults(_SHIM + "cache.py", unit)(
         "the-place-of-images-is-not-judged",
         "os.path.join(own_only(folder),",
         "os.path.join(folder,",

@@ -162,7 +162,7 @@ def _seals() -> Iterator[Mutation]:
         "kind != DATA",
         _PARTS + "nodes/test_relay.py",
     )
-    yield Faults(_NODES + "parsing.py", unit + "test_seals.py")(
+    yield Faults(_NODES + "link.py", unit + "test_seals.py")(
         "a-part-of-a-frame-is-passed-on",
         "if kind == DATA and not tail:",
         "if kind == DATA:",
@@ -298,10 +298,10 @@ def _files() -> Iterator[Mutation]:
     )
     cache = _PARTS + "shim/test_cache.py::"
     yield Faults(
-        _SHIM + "room.py", cache + "test_what_was_not_used_for_the_longest_time_makes_room"
+        _SHIM + "cache.py", cache + "test_what_was_not_used_for_the_longest_time_makes_room"
     )(
         "an-image-that-is-used-is-removed",
-        "        if not lock(fd, fcntl.LOCK_EX):\n            return False\n",
+        "        if not _lock(fd, fcntl.LOCK_EX):\n            return False\n",
         "",
     )
     yield Faults(_SHIM + "cache.py", cache + "test_nothing_is_left_of_one_that_does_not_come")(

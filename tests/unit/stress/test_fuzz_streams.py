@@ -15,7 +15,7 @@ from scrun.protocol import wire
 from scrun.protocol.attach import frame, take_frames
 from scrun.supervisor.containers.anchors import read_signals
 from scrun.supervisor.daemon.requests import receive
-from scrun.supervisor.scripts.channel import Channel, Hangup
+from scrun.supervisor.scripts.process import Channel, Hangup
 from tests.harness.limits import limited
 from tests.harness.strategies import splits
 from tests.stress.fuzz.frames import answer_of

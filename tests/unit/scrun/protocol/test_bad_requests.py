@@ -8,8 +8,7 @@ from scrun.protocol.anchor import LOST
 from scrun.protocol.attach import DATA, SIGNAL, frame, take_frames
 from scrun.supervisor.containers.anchors import read_signals
 from scrun.supervisor.contracts.create_request import read_command_line
-from scrun.supervisor.scripts.channel import Hangup
-from scrun.supervisor.scripts.process import parse_frame
+from scrun.supervisor.scripts.process import Hangup, parse_frame
 
 CALL = [b"4711", b"22", b"/b", b"2", b"create", b"c1", b"A=b"]
 

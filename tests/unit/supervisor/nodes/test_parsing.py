@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrun.supervisor.nodes.parsing import Frames
+from scrun.supervisor.nodes.link import Frames
 from scrun.supervisor.shim.frames import (
     CALL,
     CLOSED,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrun.supervisor.nodes.parsing import Frames
+from scrun.supervisor.nodes.link import Frames
 from scrun.supervisor.shim import frames as frames_module
 from scrun.supervisor.shim.frames import CALL, CLOSED, DATA, LONGEST, BrokenFrame, hash_function
 from scrun.supervisor.shim.seals import Plain, Reader, Sealed, sealed

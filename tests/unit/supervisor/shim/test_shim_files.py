@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scrun.supervisor.shim import files, room
+from scrun.supervisor.shim import cache, files
 from scrun.supervisor.shim.words import CallRefused
 from scrun.supervisor.staging.on_node import making_in
 from tests.harness.program import run_program
@@ -30,7 +30,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.mkdir(0o700)
     monkeypatch.setattr(files, "_MEMORY", str(path))
     monkeypatch.setattr(files, "folders", lambda env: [env["TMPDIR"], str(path)])
-    monkeypatch.setattr(room, "folders", files.folders)
+    monkeypatch.setattr(cache, "folders", files.folders)
     return path
 
 
@@ -57,18 +57,18 @@ def test_a_place_that_others_can_replace(
     env = {"TMPDIR": str(place)}
     assert files.others(env, "") == [str(left)]
     monkeypatch.setenv("TMPDIR", str(place))
-    assert room.folder_of_images() == f"{place}/scrun-images-{os.geteuid()}"
+    assert cache.folder_of_images() == f"{place}/scrun-images-{os.geteuid()}"
     SPOILS[kind](part)
     made = files.make_directory(env, KEY)
     os.close(made.lock)
     assert os.path.dirname(made.path) == str(elsewhere)
     assert files.others(env, made.path) == []
-    assert room.folder_of_images() == f"{elsewhere}/scrun-images-{os.geteuid()}"
+    assert cache.folder_of_images() == f"{elsewhere}/scrun-images-{os.geteuid()}"
     elsewhere.chmod(0o777)
     with pytest.raises(PermissionError, match="Others could replace"):
         files.make_directory(env, KEY)
     with pytest.raises(CallRefused, match="Others could replace"):
-        room.folder_of_images()
+        cache.folder_of_images()
 
 
 def test_a_sticky_place(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from scrun.settings.spank.callbacks import (
     TASK_ITEMS,
 )
 from scrun.supervisor.scripts.spank.items import ContextName, JobFacts, state
-from scrun.supervisor.scripts.spank.tasks import environment_of, facts_of_job, wait_status
+from scrun.supervisor.scripts.spank.script_stack import environment_of, facts_of_job, wait_status
 
 FACTS = JobFacts("24.11.5", 1000, 100, (4, 5), 7, 2, 3, 4, ("a", "b"), 99, 768)
 TASK = "slurm_spank_task_exit"
