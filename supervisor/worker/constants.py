@@ -1,8 +1,10 @@
 """The numbers of Slurm's Lua plugins, for the table `slurm` of a script.
 
-None has another number in another version; `error_numbers` has the errors. Imports nothing: the
-worker has them, too.
+None has another number in another version. `errors.txt` has Slurm's error codes; Slurm 22.05 has
+few of them.
 """
+
+import os
 
 SUCCESS = 0
 
@@ -59,3 +61,9 @@ OF_JOBS: dict[str, int | float] = {
     "EXPEDITED_REQUEUE": 1 << 45,
 }
 """Values of a job's members, for scripts that share code with job_submit.lua."""
+
+
+def errors() -> dict[str, int]:
+    """Return Slurm's error codes by their names."""
+    with open(os.path.join(os.path.dirname(__file__), "errors.txt"), encoding="ascii") as file:
+        return {name: int(number) for name, number in map(str.split, file)}

@@ -33,6 +33,7 @@ from __future__ import annotations
 import io
 import math
 import os
+import re
 import resource
 import select
 import socket
@@ -43,11 +44,9 @@ from typing import TYPE_CHECKING
 from scrun.core.paths import read_trusted
 from scrun.core.rights import send_fds
 from scrun.protocol.wire import frame
-from scrun.supervisor.worker.constants import OF_JOBS, SUCCESS, USUAL
-from scrun.supervisor.worker.error_numbers import ERRORS
+from scrun.supervisor.worker.constants import OF_JOBS, SUCCESS, USUAL, errors
 from scrun.supervisor.worker.modules import advice
 from scrun.supervisor.worker.runtime import LuaRuntime, Value
-from scrun.supervisor.worker.times import minutes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,6 +61,13 @@ _LONGEST_PATH = 4095
 # until a pause of so many milliseconds, and for at most so many seconds.
 _SILENCE = 100
 _STRAGGLERS = 1.0
+
+
+UNLIMITED = -1
+NOT_A_TIME = -2
+_DAYS = re.compile(r"(\d+)-(?:(\d+)(?::(\d+)(?::(\d+))?)?)?", re.ASCII)
+_CLOCK = re.compile(r"(\d+)(?::(\d+)(?::(\d+))?)?", re.ASCII)
+_DIGITS = 9  # in a number: more would not fit into Slurm's 32 bits
 
 
 class Failed(Exception):
@@ -267,7 +273,7 @@ def prelude(runtime: LuaRuntime, host: Host, cluster: str) -> tuple[Callable[...
         chunk = runtime.lua.compile(file.read(), name=b"=scrun")
     loaded: tuple[Callable[..., Value], ...] = chunk(
         runtime.table(functions),
-        runtime.table({**ERRORS, **OF_JOBS, **USUAL, "CLUSTER_NAME": cluster.encode()}),
+        runtime.table({**errors(), **OF_JOBS, **USUAL, "CLUSTER_NAME": cluster.encode()}),
         runtime.table(install(runtime)._asdict()),
         # not guarded: the guard itself uses these
         runtime.room,
@@ -374,3 +380,29 @@ def main() -> None:
         supervisor.tell("failed", error.reason, error.trace)
     except Exception as error:  # of lupa itself, for example out of memory
         supervisor.tell("failed", f"{type(error).__name__}: {error}", "")
+
+
+def minutes(text: str) -> int:
+    """Parse a time span as described for `slurm.time_str2mins` in scrun(1).
+
+    The formats are `days-[hours[:minutes[:seconds]]]`, `hours:minutes:seconds`,
+    `minutes[:seconds]`, `-1`, `INFINITE` and `UNLIMITED`; words in any case. Seconds round up.
+
+    Returns:
+        Minutes; `UNLIMITED`; or `NOT_A_TIME` for anything else.
+    """
+    if text.upper() in ("-1", "INFINITE", "UNLIMITED"):
+        return UNLIMITED
+    if max(map(len, re.findall(r"\d+", text)), default=0) > _DIGITS:
+        return NOT_A_TIME
+    if found := _DAYS.fullmatch(text):
+        days, hours, mins, seconds = (int(part or 0) for part in found.groups())
+    elif found := _CLOCK.fullmatch(text):
+        first, second, third = found.groups()
+        days = 0
+        hours, mins, seconds = (
+            (int(first), int(second), int(third)) if third else (0, int(first), int(second or 0))
+        )
+    else:
+        return NOT_A_TIME
+    return (days * 24 + hours) * 60 + mins + -(-seconds // 60)

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
-
-from scrun.supervisor.worker.values_source import LUA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,6 +26,8 @@ Tree: TypeAlias = "bool | int | float | str | bytes | list[Tree] | dict[str, Tre
 Number: TypeAlias = "int | float"
 
 MAX_DEPTH = 1000
+
+_LUA = os.path.join(os.path.dirname(__file__), "values.lua")
 
 # Arguments of one call into Lua; a C function of 5.1 has at most 8000 slots on its stack.
 _ARGUMENTS = 200
@@ -118,7 +119,8 @@ class Values:
     def __init__(self, runtime: Executes) -> None:
         self._shapes = [_Shape(True, {}, None), _Shape(False, {}, None)]
         self._ids: dict[object, int] = {}
-        lua = runtime.execute(LUA, self._compute)
+        with open(_LUA, "rb") as file:
+            lua = runtime.execute(file.read(), self._compute)
         self.null: LuaValue = lua[b"null"]
         self.mark_array: LuaValue = lua[b"mark_array"]
         self.mark_object: LuaValue = lua[b"mark_object"]

@@ -7,7 +7,6 @@ from subprocess import run
 import pytest
 
 from scrun.supervisor.worker import constants
-from scrun.supervisor.worker.error_numbers import ERRORS
 from scrun.supervisor.worker.modules import cpath, library_directory, path
 from tests.harness.users import PATH
 
@@ -45,7 +44,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def test_every_number_of_slurms_is_there(seen: dict[str, str]) -> None:
-    ours = {**ERRORS, **constants.OF_JOBS, **constants.USUAL}
+    ours = {**constants.errors(), **constants.OF_JOBS, **constants.USUAL}
     numbers = {name: value for name, value in seen.items() if value.lstrip("-").isdigit()}
     assert len(numbers) > 30
     assert {name: f"{ours.get(name, -9):.0f}" for name in numbers} == numbers

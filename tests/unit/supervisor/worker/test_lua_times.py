@@ -2,7 +2,7 @@
 
 import pytest
 
-from scrun.supervisor.worker.times import NOT_A_TIME, UNLIMITED, minutes
+from scrun.supervisor.worker.main import NOT_A_TIME, UNLIMITED, minutes
 
 SPANS = {
     "1:30": 2,

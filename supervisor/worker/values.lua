@@ -1,9 +1,6 @@
-"""The Lua part of `values`, for 5.1 to 5.5.
+-- The Lua part of `values`, for 5.1 to 5.5. It uses only locals: a script may replace any global,
+-- and the methods of strings.
 
-It uses only locals: a script may replace any global, and the methods of strings.
-"""
-
-LUA = rb"""
 local compute = ...
 local error, getmetatable, setmetatable = error, getmetatable, setmetatable
 local rawget, tostring, type = rawget, tostring, type
@@ -136,4 +133,3 @@ return {
     least = math.mininteger or -2 ^ 53,
     most = math.maxinteger or 2 ^ 53,
 }
-"""
