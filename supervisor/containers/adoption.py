@@ -78,7 +78,7 @@ class Adoption:
             together: What their supervisor has left; owned from now on.
 
         Returns:
-            Those that live. The others are to be cleaned up, like all of dead supervisors.
+            Those that live. The others have to be cleaned up, like everything of dead supervisors.
         """
         left = together[0].job
         job = None if left is None else self._deposits.again(left)
@@ -87,7 +87,7 @@ class Adoption:
             try:
                 container = await self._adopt(found, job)
             except Exception as error:  # it ends, and is cleaned up like others
-                fault(f"container {found.container}: it is not adopted", error)
+                fault(f"container {found.container} is not adopted", error)
                 container = None
             if container is not None:
                 adopted.append(container)
@@ -127,7 +127,7 @@ class Adoption:
                 create_request.settings, create_request.child_env.environment
             )
             if not isinstance(engine, Adopts):
-                raise ScrunError(f"engine {engine.name} adopts no containers")
+                raise ScrunError(f"engine {engine.name} does not adopt containers")
             file = await open_file(create_request.settings.log)
             log = os.path.join(directory, "log")
             journal = Journal(

@@ -214,7 +214,7 @@ def repeats() -> Callable[[int], bool]:
 
 
 async def _pass_on(container: GetsSignals, number: signal.Signals, *, again: bool) -> None:
-    """Pass a signal on, and end the container if the signal is fatal, and is to do so.
+    """Pass a signal on; a fatal one also ends the container, unless it handles that in a step.
 
     Args:
         again: Whether it is not the first fatal one.

@@ -67,7 +67,7 @@ class Caller:
             await send(self._connection, data)
 
     async def call(self, command: Sequence[str]) -> int:
-        """Have the caller run a command (see `scrun.client.submit`).
+        """Ask the caller to run a command (see `scrun.client.submit`).
 
         When cancelled, waits some seconds for the command to end, so that its effects can be
         undone.

@@ -45,8 +45,8 @@ class Container(Lifecycle):
         """Let the container run as soon as it has its job and its bundle is staged.
 
         Args:
-            again: Whether a supervisor was asked before, which has died before it answered. So it
-                may be started already, by the same caller, and that is no error.
+            again: Whether a supervisor was asked before, which has died before it answered. The
+                same caller may have started it already then, which is not an error.
 
         Returns:
             A function to call after the caller got its answer. It begins the step: creating its
@@ -98,7 +98,7 @@ class Container(Lifecycle):
         return answer_to_signal(self.phase, signal.SIGKILL) is SignalAction.DELIVER
 
     def is_to_be_killed(self) -> None:
-        """Have a successor call `begin_to_kill` if we die before we have done it."""
+        """Note that a successor has to call `begin_to_kill` if we die before we do."""
         self.is_being_killed = True
         self._deposit.note(killed=True)
 

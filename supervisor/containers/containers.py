@@ -68,14 +68,14 @@ class Leaving:
         """Return those that a successor cannot take over now, and why.
 
         Args:
-            with_programs: Whether programs of `exec` count that would end.
+            with_programs: Whether those count whose programs of `exec` would end.
         """
         found = {}
         for name, container in self._known.items():
             if why := container.why_it_stays:
                 found[name] = why
             elif with_programs and container.programs.would_end:
-                found[name] = "a program of `exec` runs that would end"
+                found[name] = "a program of `exec` is running that would end"
         return found
 
     @property
@@ -107,7 +107,7 @@ class Arrivals:
         self._known = known
 
     async def of(self, container: str, patience: float = math.inf) -> None:
-        """Wait for a container that is about to be adopted; return at once for others.
+        """Wait for a container that is about to be adopted; return at once for any other.
 
         Args:
             patience: Seconds to wait until it can be worked with, once it is ours.
@@ -177,7 +177,7 @@ class Containers:
         self._engines = Engines(root, plugins)
         self._stagers = Stagers(plugins)
         self._kept_jobs, self.lending = 0, Lending()
-        # others serve one pod: no container comes later that could use its job
+        # others serve one pod: no later container could use its job
         keep = self._keep if name.startswith((COMMON, BUILDS)) else None
         self.deposits = Deposits()
         self._adopting = trio.Lock()
@@ -216,7 +216,7 @@ class Containers:
         return self._successor.at_work
 
     def be_called(self, name: str) -> None:
-        """Have the records lead to another name of our socket.
+        """Let the records lead to another name of our socket.
 
         Raises:
             OSError: They cannot.

@@ -23,7 +23,7 @@ STREAMS = (_INPUT, _OUTPUT, _ERROR)
 """The names of the caller's descriptors; of a container that is made only the last is kept."""
 
 CAPTURED = "captured."
-"""Begins the names of what is kept of captured output."""
+"""How the names of the descriptors kept for captured output begin."""
 
 _UNMADE = (OF, "pod", "phase", "program", "terminal", "captured")
 

@@ -4,10 +4,10 @@ Each `buildah run` has a user namespace of its own, and so has its supervisor. T
 the job, and lends it to those that follow.
 
 Wire, after the request `borrow REQUEST`: a byte 0, and a line of JSON: the job's id and variables,
-and what holds it, whose descriptors come along; or nothing if no job suits. If the job is lost, a
-further line says how. The borrower sends `+` when the next container may have the job; the lender
-answers with a line when that is so. A connection that ends otherwise gives the job back to Slurm,
-at either end: so the borrower goes on when the lender dies, and holds the job alone.
+and what holds it, whose descriptors are sent along; or nothing if no job suits. If the job is
+lost, a further line says how. The borrower sends `+` when the next container may have the job; the
+lender answers with a line when that is so. A connection that ends otherwise gives the job back to
+Slurm, at either end: so the borrower goes on when the lender dies, and holds the job alone.
 """
 
 import socket

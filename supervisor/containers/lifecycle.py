@@ -401,7 +401,7 @@ class Lifecycle(Phases):
         return job.below_engine and self._create_request.is_create and unchanged
 
     def _can_create_first(self, job: CreatesFirst, stack: Stack) -> bool:
-        """Tell whether the runtime can create the container before it is to start.
+        """Tell whether the runtime can create the container before its start.
 
         If `create` waits, the runtime's errors are its errors. Scripts rule that out: they run
         after the answer and before the container is created.
@@ -418,7 +418,7 @@ class Lifecycle(Phases):
             return not_started(error.words, shown=error.shown)
 
     async def _create_first(self, job: CreatesFirst, step: Step, staged: Staged) -> Ending:
-        """Have the runtime create the container, and run it to its end."""
+        """Let the runtime create the container, and run it to its end."""
         self._creation.making = True
         engines = self._engine_creates(job, staged)
         call, console = self._caller.call, self._create_request.console

@@ -225,7 +225,7 @@ class Execs:
         self._known.add(pid)
 
     def runs(self, pid: int) -> bool:
-        """Tell whether one that another supervisor was asked for has come to run."""
+        """Tell whether one runs that another supervisor was asked for."""
         return pid in self._known
 
     def begin(self, session: LiveSession, run: Callable[[], Awaitable[None]]) -> bool:
@@ -278,7 +278,7 @@ class InheritedSession(LiveSession):
         await self._run(begin, self._forward_later)
 
     async def _forward_later(self, session: Session, nursery: trio.Nursery) -> None:
-        """Forward signals when it can get them; some may have come while there was nobody."""
+        """Forward signals once it can get them; some may have arrived while nobody served it."""
         await self.settled.wait()
         await self._forward_signals(session, nursery)
 

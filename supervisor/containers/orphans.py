@@ -35,7 +35,7 @@ async def delete(
     """Release the job of a container that nobody serves; remove its staged bundle and record.
 
     Returns:
-        Whether there was such a record.
+        Whether the record existed.
 
     Raises:
         EngineError: The job may still exist; the record stays.

@@ -73,7 +73,7 @@ class Phases:
         gone: Set when the whole tree is cleaned up.
         failure: Why it was not created.
         failure_shown: Whether the caller's standard error has that already.
-        delete_requested: Whether it is to be deleted.
+        delete_requested: Whether somebody asked to delete it.
         deleter: By whom, if that is known.
         paused: Whether its processes are paused.
         suspended: Whether Slurm has suspended its whole job.
@@ -308,8 +308,8 @@ class Phases:
             await self.ended.wait()
         elif answer is SignalAction.REFUSE:
             raise StateError(
-                f"container {self.id} is still being created: there is no process for "
-                f"{signal_name(number)}; TERM or KILL end it"
+                f"container {self.id} is still being created, without a process that could "
+                f"get {signal_name(number)}; TERM or KILL end it"
             )
 
     async def handles(self, number: int) -> bool:

@@ -11,9 +11,9 @@ Containers of a pod talk over localhost and depend on each other, so they run on
 ended together when that is taken away. The first one requests the job with all its own requests;
 the others become further steps of that job.
 
-A task of the server keeps the job, not one of the first member: members come and go in any order,
-and all get every event. Every container is a member, most of them the only one: podman's infra
-container cannot be recognized by its config.json, as only the later ones name it
+A task of the server keeps the job, not one of the first member: members join and leave in any
+order, and all get every event. Every container is a member, most of them the only one: podman's
+infra container cannot be recognized by its config.json, as only the later ones name it
 (`scrun.core.pods`).
 """
 
@@ -117,7 +117,7 @@ class SharedJob:
     def leave(self, member: JobRequest) -> None:
         """Remove a member, and keep how it ended.
 
-        The job is still that of the others: a member that failed may not have it released.
+        The job is still that of the others: a member that failed may not release it.
         """
         self.members.remove(member)
         if self._job_id and self.members:
@@ -265,7 +265,7 @@ class Pods:
             async with engine.adopted(request, found) as job:
                 yield job
             return
-        pod = found.facts.get("pod", left.container)  # a job of the caller's own is no pod's
+        pod = found.facts.get("pod", left.container)  # the caller's own job is not a pod's
         shared = self._again(engine, request, left, pod, partial(engine.adopted, found=found))
 
         def of_the_first() -> AbstractAsyncContextManager[AdoptedJob]:

@@ -40,7 +40,7 @@ def make_record(directory: str, socket: str, record: Record) -> int:
         if os.path.lexists(directory):
             if has_record(directory):
                 raise ContainerExists.named(container)
-            raise SettingsError(f"{directory} exists and is no directory: remove it")
+            raise SettingsError(f"{directory} exists and is not a directory: remove it")
         return _make(root, socket, record)
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
@@ -55,7 +55,7 @@ async def make_again(
     environment: Mapping[str, str],
     delete: Callable[[], Awaitable[None]],
 ) -> int:
-    """Make a record as `make_record`, if need be in the place of one whose container is gone.
+    """Make a record as `make_record` does; it may replace one whose container is gone.
 
     Returns:
         The descriptor that holds its lock.
@@ -155,7 +155,7 @@ def remove_of_the_dead(root: str, socket: str) -> None:
 
 
 def _remove_if_dead(root: str, name: str) -> None:
-    """Remove what is left of a supervisor, unless it listens or is being started.
+    """Remove the files of a supervisor, unless it listens or is being started.
 
     Raises:
         OSError: That cannot be determined.

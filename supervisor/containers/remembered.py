@@ -55,5 +55,5 @@ def recalled(memory: int) -> tuple[CreateRequest, Bundle]:
         raw = known["config"]
         config = msgspec.convert(raw, Config)
     except (zlib.error, ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
-        raise ValueError(f"this is no request: {error}") from error
+        raise ValueError(f"this is not a request: {error}") from error
     return create_request, Bundle(**known["bundle"], config=config, raw=raw)

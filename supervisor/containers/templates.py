@@ -2,7 +2,7 @@
 
 A template is what was made of the container before its program ran: what is in its record, its
 config.json, and what a supervisor has to know that adopts another one. Slurm's variables, which
-differ, are left out. There is none of a container with hooks, scripts, volumes, cgroups, a copy of
+differ, are left out. None is made of a container with hooks, scripts, volumes, cgroups, a copy of
 its root file system, or messages for its user: what these need is not in the record.
 """
 
@@ -102,7 +102,7 @@ def _check(
         "it has a terminal": bundle.config.process.terminal,
         "its changes come back": not staged.final or staged.moved or staged.copied_from,
         "its files are not the image's": staged.image != "layers",
-        "its user was told something": bool(staged.missed),
+        "its user got a message": bool(staged.missed),
         "its bundle is elsewhere": staged.bundle != os.path.join(directory, "bundle"),
         "its parts are elsewhere": bool(staged.place or staged.tasks),
         "it has messages": (shown.stderr, shown.log) != ("quiet", "quiet")

@@ -118,7 +118,7 @@ class Step(msgspec.Struct, frozen=True):
         variables: Added to its environment, config.json's `process.env`; None removes one.
         submitted: The bundle as its caller knows it, which may be another directory.
         tasks: What is each task's own; empty: they have all the same.
-        preserved: More descriptors for it, from 3 on, if its job `hands_on` such ones. A runtime
+        preserved: More descriptors for it, from 3 on, if its job `hands_on` any. A runtime
             that `create` calls has its own.
     """
 
@@ -362,7 +362,7 @@ class Engine(Protocol):
         ...
 
     async def release(self, job_id: str, child_env: ChildEnv, record: str) -> None:
-        """End a job by its id, because its supervisor died. A job that has ended is no error.
+        """End a job by its id, because its supervisor died. A job that has ended is not an error.
 
         Raises:
             EngineError: The engine cannot be reached; the job may still exist.

@@ -20,7 +20,7 @@ class OthersThere(EngineError):
     """
 
     def __init__(self, numbers: Collection[int]) -> None:
-        super().__init__("directories are others on the node")
+        super().__init__("directories differ on the node")
         self.numbers = frozenset(numbers)
 
 
@@ -50,7 +50,7 @@ class Mounting(msgspec.Struct, frozen=True):
             Without these, `roots` and `looks`: only tell whether images can be mounted.
         maps: `uidMappings` and `gidMappings` of the container, if it has several users and these
             are not root's.
-        mine: Whether all files are to belong to the user of the job, who is user 0 of a container
+        mine: Whether all files should belong to the user of the job, who is user 0 of a container
             with several users; not for root.
         known: For each image its inode, its bytes and the seconds of its time: a node may have
             something else by that name; empty: nothing else can have it.
@@ -75,7 +75,7 @@ class Mounting(msgspec.Struct, frozen=True):
 
     @property
     def mounts(self) -> bool:
-        """Whether something is to be mounted."""
+        """Whether it mounts anything."""
         return bool(self.roots) or any(self.files)
 
     @property

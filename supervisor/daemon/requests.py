@@ -385,7 +385,7 @@ class ClientRequest:
         """Return how many descriptors of `--preserve-fds` come with a request.
 
         Raises:
-            UsageError: That is no number.
+            UsageError: It is not a number.
         """
         if not any(b"preserve-fds" in word for word in self._arguments):
             return 0

@@ -196,7 +196,7 @@ class Server:
             self._nursery.cancel_scope.cancel()
 
     async def stop(self, *, leave: bool) -> None:
-        """Stop serving, when the containers have ended that end with us.
+        """Stop serving once the containers that end with us have ended.
 
         The socket stays until then, so that callers reach the supervisor that ends their
         containers. What takes longer than the timeout is left to others: Slurm or a script may

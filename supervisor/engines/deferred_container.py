@@ -23,7 +23,7 @@ _OF_STEP = ("bundle", "arguments", "terminal", "program", "program_is_known", "v
 
 
 def hold_step(deposit: Deposit, step: Step) -> None:
-    """Keep what a container is to run with."""
+    """Keep what a container will run with."""
     stdio = {f"{STDIO}{number}": fd for number, fd in enumerate(step.stdio)}
     deposit.hold(stdio, late={name: getattr(step, name) for name in _OF_STEP})
 
@@ -103,7 +103,7 @@ class DeferredContainer:
         return self._ending
 
     async def _begin(self) -> None:
-        """Have it run, unless it does so already."""
+        """Run it, unless it runs already."""
         self._start_asked.set()
         if self._start is not None:
             await self._start()

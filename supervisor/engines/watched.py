@@ -52,7 +52,9 @@ class WatchedProcess:
     async def ended(self) -> Ending:
         """Wait for its end."""
         await self._ended.wait()
-        return self._ending or taken("scrun-failure", "whatever had made the container was ended")
+        return self._ending or taken(
+            "scrun-failure", "the process that created the container was ended"
+        )
 
     async def started(self) -> None:
         """Wait for a call of `start` that is under way: a program may end before its reply."""

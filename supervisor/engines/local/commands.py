@@ -132,7 +132,7 @@ class Commands(Protocol):
         """Run the program that the file `PROCESS_FILE` describes: a shell command.
 
         Args:
-            preserved: The descriptors that it gets from 3 on, if the job hands such ones on.
+            preserved: The descriptors that it gets from 3 on, if the job hands any on.
 
         Raises:
             EngineError: The site has no such command.

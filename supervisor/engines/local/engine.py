@@ -143,7 +143,7 @@ class LocalEngine:
         else:
             commands = made_by(request.record)  # in the root directory, which does not hang
         if commands is None:
-            raise EngineError(f"{request.record}: the name of its OCI runtime is gone")
+            raise EngineError(f"{request.record}: it does not name its OCI runtime")
 
         def make(keepalive: Keepalive) -> AdoptedRuntimeJob | AdoptedSiteJob:
             tell = _teller(commands, keepalive)

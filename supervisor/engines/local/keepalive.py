@@ -48,7 +48,7 @@ class Keepalive:
                 await self._line.send(f"{command}\n".encode(errors="surrogateescape"))
 
     async def end(self) -> None:
-        """Have it remove the container, and wait for that."""
+        """Let it remove the container, and wait for that."""
         self._deposit.drop(JOB)  # else it sees no end of file
         self._line.close()
         with trio.move_on_after(_RELEASE, shield=True):
@@ -85,7 +85,7 @@ async def kept_alive(
 
 @asynccontextmanager
 async def taken_over(found: Inheritance, request: JobRequest) -> AsyncIterator[Keepalive]:
-    """Have the keepalive that another supervisor has begun, which has died."""
+    """Take over the keepalive of a supervisor that has died."""
     ours = socket.socket(fileno=found.take(f"{JOB}line"))
     pid, pidfd = found.facts["keepalive"], found.take(f"{JOB}keepalive")
     with trio.socket.from_stdlib_socket(ours) as line:

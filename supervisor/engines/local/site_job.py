@@ -71,7 +71,7 @@ class SiteJob(LocalJob):
     def keep(self, step: Step) -> None:
         deposit, commands = self._request.deposit, self._site_commands
         if not commands.is_container:
-            deposit.give_up("it is a process, and no OCI container")
+            deposit.give_up("it is a process, not an OCI container")
         hold_step(deposit, step)
         how = msgspec.to_builtins(commands)
         deposit.note(job=self.id, target=self._container.name, commands=how)

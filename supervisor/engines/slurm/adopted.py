@@ -120,7 +120,7 @@ class AdoptedStep(ShimStep):
         self._written: dict[int, int] = {}
 
     async def run(self, options: Sequence[str], variables: Mapping[str, str]) -> None:
-        """Wait until the step ends or is to be left."""
+        """Wait until the step ends, or somebody wants to leave it."""
         found, ended = self._found, trio.Event()
         to_srun, from_srun = found.take(f"{STEP}to_srun"), found.take(f"{STEP}from_srun")
         try:
@@ -173,7 +173,7 @@ class AdoptedStep(ShimStep):
                 await trio.sleep(_PAUSE)
 
     async def old_shim(self) -> ResumedShim:
-        """Wait for the shim, to which there is no connection yet.
+        """Wait for the shim, which is not connected yet.
 
         Raises:
             EngineError: Its step has ended.
@@ -184,7 +184,7 @@ class AdoptedStep(ShimStep):
     async def resumed(
         self, name: str, target: str, container: str, written: Mapping[int, int]
     ) -> bool:
-        """Have the shim go on with a container or an exec whose streams are prepared.
+        """Let the shim go on with a container or an exec whose streams are prepared.
 
         Args:
             written: How many bytes of each of its streams were written.

@@ -183,7 +183,7 @@ class SallocConversation:
             self._request.on_lost(taken("scrun-failure", text))
 
     async def watch_pending(self, queue: Queue, because: str, scope: trio.CancelScope) -> None:
-        """Report why the job is pending, and have it cancelled when the supervisor dies.
+        """Report why the job is pending; a canceller ends it if the supervisor dies.
 
         Args:
             scope: The wait for the job, cancelled when it is in vain.
@@ -204,7 +204,7 @@ class SallocConversation:
                 nursery.cancel_scope.cancel()
 
     async def _cancel_with_supervisor(self, job_id: str) -> None:
-        """Have a canceller for as long as the job is pending."""
+        """Keep a canceller for as long as the job is pending."""
         try:
             if self._canceller >= 0 and is_heard(self._canceller):
                 await trio.sleep_forever()
@@ -242,7 +242,7 @@ class SallocConversation:
         terms: AllocationRequest,
         environment: dict[str, str] | None = None,
     ) -> AsyncIterator[Allocation | None]:
-        """Wait for the job, and hold it while the block runs; None: there is none.
+        """Wait for the job, and hold it while the block runs; None: Slurm gave no job.
 
         Args:
             line: Our end of the keepalive's socket; it is closed to release the job.
@@ -376,7 +376,7 @@ async def _keepalive_pid(line: trio.socket.SocketType) -> str:
     Returns:
         The keepalive's pid, or "" when salloc ended before it ran one.
     """
-    said = await line.recv(_PID, socket.MSG_PEEK)  # one write of a few bytes comes as a whole
+    said = await line.recv(_PID, socket.MSG_PEEK)  # it arrives in one piece
     return said.decode().strip()
 
 
@@ -474,7 +474,7 @@ def held_again(
     salloc_request: AllocationRequest,
     found: Inheritance,
 ) -> AbstractAsyncContextManager[Allocation]:
-    """Have a job that another supervisor has had, which has died; the caller's own as it is.
+    """Hold the job of a supervisor that has died; the caller's own job as it is.
 
     Raises:
         AllocationRefused: As for `allocated`.
@@ -530,7 +530,7 @@ async def _taken_over(
 async def held_anew(
     hold: AbstractAsyncContextManager[Allocation], request: JobRequest, found: Inheritance
 ) -> AsyncIterator[Allocation]:
-    """Have a job in which another supervisor has made no container, without the step it began.
+    """Hold a job in which another supervisor has made no container; end the step that it began.
 
     Raises:
         AllocationRefused: As for `allocated`.

@@ -34,7 +34,7 @@ def is_lent(found: Inheritance) -> bool:
 async def lent(
     request: JobRequest, found: Inheritance, lender: Lender, hold: HoldAgain
 ) -> AsyncIterator[Allocation]:
-    """Have a job that is lent to us.
+    """Hold a job that is lent to us.
 
     Args:
         found: What holds the job; the descriptors that nobody has taken stay the caller's.
@@ -65,7 +65,7 @@ async def lent(
 async def lent_again(
     request: JobRequest, found: Inheritance, hold: HoldAgain
 ) -> AsyncIterator[Allocation]:
-    """Have a job that was lent to a supervisor that has died. It is given back to Slurm then."""
+    """Hold a job that was lent to a supervisor that has died; Slurm gets it back afterwards."""
     lender = Lender(socket.socket(fileno=found.take(LOAN)))
     try:
         async with unwrapped() as nursery:

@@ -334,7 +334,7 @@ class SlurmEngine:
     async def _by_shims(
         self, loan: JobLease, parts: JobParts, asked: Mapping[str, str]
     ) -> AsyncIterator[ShimJob | RanksJob]:
-        """Have shims for a container: one for each of its tasks, or the one of its pod."""
+        """Provide shims for a container: one for each of its tasks, or the one of its pod."""
         if parts.layout.tasks == 1 and "--label" not in parts.options:
             other = parts.request.beside
             if (
@@ -358,7 +358,7 @@ class SlurmEngine:
             wanted.pop(CLUSTERS, None)
 
     def _direct(self) -> Direct:
-        """Return what shims are to know of slurm.conf(5), and whether they may connect to us."""
+        """Return what shims need to know of slurm.conf(5), and whether they may connect to us."""
         conf = self._slurm_conf()
         encrypted = conf.get("tlstype", "tls/none") not in ("", "none", "tls/none")
         found = Direct(not encrypted, conf.get("srunportrange"), self._alone)
@@ -430,7 +430,7 @@ def _look_for_conf(path: str | None) -> None:
             os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         raise EngineUnavailable(
-            f"{path}: there is no such slurm.conf: correct --slurm-conf, conf in [slurm] of "
+            f"{path} does not exist: correct --slurm-conf, conf in [slurm] of "
             "scrun.toml, or SLURM_CONF"
         ) from None
     except (OSError, ValueError):  # Slurm's tools say it

@@ -62,7 +62,7 @@ def ending_of_step(state: StepState, ended: Exit, salloc: JobState | None = None
 
 
 def out_of_memory(job_id: str) -> Ending:
-    """Return the ending of a container of which the kernel, or Slurm, killed a process."""
+    """Return the ending of a container after the kernel, or Slurm, killed one of its processes."""
     return taken(
         "out-of-memory",
         f"job {job_id}: out of memory, a process was killed: request more with "

@@ -159,7 +159,7 @@ class SlurmJob:
             write_size(step.bundle, step.stdio[0])
 
     def _command(self, step: Step) -> list[str]:
-        """Return the step's command, which Slurm puts in the place of process.args."""
+        """Return the step's command, with which Slurm replaces process.args."""
         name, *rest = step.arguments
         if self._features.node_finds_program and step.program:
             name = step.program
@@ -275,7 +275,7 @@ class SlurmJob:
         """Change the job's time limit; Slurm can change nothing else of a running job.
 
         Raises:
-            EngineError: Something else is to be changed, or Slurm refuses.
+            EngineError: The request is to change something else, or Slurm refuses.
         """
         del resources
         if wanted:
@@ -335,7 +335,7 @@ class SlurmJob:
         found = [one.text for one in read_answers(text.splitlines())]
         if str(len(found)) != self._nodes:
             said = next(filter(None, text.splitlines()), "nothing")
-            raise EngineError(f"job {self.id}: not all of its nodes answered, but: {said}")
+            raise EngineError(f"job {self.id}: only some of its nodes answered; one said: {said}")
         return found
 
     def resized(self) -> None:
@@ -487,7 +487,7 @@ def spool_mount(
 ) -> str:
     """Return where it does so, or the directory above that all steps have in common; "": nowhere.
 
-    What would hide a whole top-level directory of the container is left out as well.
+    A directory that would hide a top-level directory of the container counts as nowhere.
 
     Args:
         conf: The settings of slurm.conf, by name in lower case.

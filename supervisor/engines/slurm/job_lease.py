@@ -26,7 +26,7 @@ class JobLease:
     """
 
     def __init__(self, held: Allocation, shims: WarmShim | None = None) -> None:
-        """`shims`: what keeps its shim, if it is to outlive the container."""
+        """`shims`: what keeps its shim, if that outlives the container."""
         self.held = held
         self.use: SlurmJob | None = None
         self._shims = shims
@@ -78,7 +78,7 @@ async def _no_others(_: bytes, __: Callable[[Ending], None]) -> AsyncIterator[No
 
 def tell(request: JobRequest, job_id: str) -> None:
     """Log that a job is not a new one."""
-    request.journal.write("info", f"job {job_id} has waited for this container")
+    request.journal.write("info", f"it reuses job {job_id}, which was waiting for a container")
 
 
 def with_own(held: Allocation, request: JobRequest) -> Allocation:

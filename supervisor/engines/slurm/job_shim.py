@@ -1,7 +1,8 @@
 """The shim of a job, which makes all the containers there.
 
-The members of a pod come and go in any order, so it belongs to the job, and ends with that. A
-container that comes after the shim has gone, as when an administrator killed it, gets a new one.
+Members of a pod join and leave in any order, so the shim belongs to the job, and ends with it. A
+container that arrives after the shim has gone, for example killed by an administrator, gets a new
+one.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -54,7 +55,7 @@ class JobShim:
         self.is_kept = False
         self.deposit = request.job_deposit
         if request.beside is not None:
-            self.deposit = no_deposit("it has a step of its own in the job of another one")
+            self.deposit = no_deposit("it has its own step in another container's job")
         nodes = held.environment.get("SLURM_JOB_NODELIST", "")
         self._node = "" if set(nodes) & set(",[") else nodes
         self._direct = direct

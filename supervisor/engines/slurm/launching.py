@@ -54,7 +54,7 @@ class Launching:
         return self._without.get(job.get(_NODES, ""), "")
 
     async def lack(self, job: ShimJob | RanksJob) -> str:
-        """Return why `srun --container` is to launch a container after all, or "".
+        """Return why `srun --container` has to launch a container after all, or "".
 
         That takes something that a node lacks: what fails in passing is an error, as with
         `launch = "shim"`. Only the first shim on some nodes is waited for, because it starts while
@@ -64,7 +64,7 @@ class Launching:
             job: The job, whose shims have been begun.
 
         Raises:
-            EngineError: There is no shim, and `srun --container` would be no remedy.
+            EngineError: No shim started, and `srun --container` would not help.
         """
         nodes = job.environment.get(_NODES, "")
         several = isinstance(job, RanksJob)

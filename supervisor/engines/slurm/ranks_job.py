@@ -80,7 +80,7 @@ class RanksImages:
         ranks = await self._step.ranks()
         by_site = any(self._step.sites[rank.number] is not None for rank in ranks)
         if by_site and not mounting.only_looks:
-            raise EngineError("commands of an oci.conf make it")
+            raise EngineError("its containers are made by an oci.conf, which cannot mount images")
         ways: list[str] = []
 
         async def mount(rank: Rank) -> None:

@@ -112,7 +112,7 @@ class RankTask:
         return self.site.not_run(exit_code(self.status), self.streams)
 
     async def start(self) -> None:
-        """Start its program. One that has ended meanwhile has been started.
+        """Start its program. A task that has ended meanwhile counts as started.
 
         Raises:
             ShimError: The runtime failed.
@@ -262,7 +262,7 @@ class RanksStep(ShimStep):
                 gathered(to_srun, from_srun, self._tasks, self._how, self._journal) as gathering,
             ):
                 if not self._how.allowed:
-                    raise NotReached("Slurm encrypts its connections, and these would not be")
+                    raise NotReached("Slurm encrypts its connections, but not these")
                 async with until(self._incomplete.wait):
                     await gathering.complete.wait()
                     await self._get_all_ready(gathering)

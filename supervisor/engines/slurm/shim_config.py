@@ -54,7 +54,7 @@ def check_pmi(options: Sequence[str], conf: str) -> None:
     if any(option.lower() == "--mpi=pmi2" for option in options):
         raise SettingsError(
             f"SCRUN_MPI_TYPE=pmi2: cannot work: the commands of {conf} do not pass its "
-            "descriptor on: leave it out and start the ranks with mpirun in the container"
+            "descriptor on; leave it out, and start the ranks with mpirun in the container"
         )
 
 

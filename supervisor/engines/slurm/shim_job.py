@@ -141,7 +141,7 @@ class ShimJob(SlurmJob):
     async def _watched(
         self, first: WatchedProcess, shim: Shim, nursery: trio.Nursery
     ) -> AsyncIterator[None]:
-        """Learn how the container ends; then have it deleted, and cancel the nursery."""
+        """Learn how the container ends; then delete it, and cancel the nursery."""
         self._place.is_made(first.begun)
         nursery.start_soon(first.watch)
         try:
@@ -358,7 +358,7 @@ class ShimJob(SlurmJob):
     async def mount(self, mounting: Mounting) -> str:
         shim = await self._shim_step.shim()
         if self._shim_step.site is not None and not mounting.only_looks:
-            raise EngineError("commands of an oci.conf make it")
+            raise EngineError("its containers are made by an oci.conf, which cannot mount images")
         if mounting.beside and mounting.maps is None:
             raise EngineError("it has one user, and shares the namespaces of another container")
         if mounting.beside:

@@ -25,11 +25,11 @@ LAST_OUTPUT = 2.0
 
 _PATIENCE = 10.0
 _ROOT_IS_MISSING = "no user mapping found"  # runc's
-_INSTEAD = "runc makes no container without a user 0; install crun on the nodes"
+_INSTEAD = "runc cannot create a container without a user 0; install crun on the nodes"
 
 
 class _Running:
-    """A program that the shim has, whoever had it run."""
+    """A program that the shim runs, for us or for a supervisor before us."""
 
     def __init__(self, shim: Shim, deposit: Deposit) -> None:
         self._shim = shim
@@ -147,7 +147,7 @@ class ResumedShimSession(_Running):
         """Take it over.
 
         Args:
-            shim: The shim, to which there is no connection yet.
+            shim: The shim, not connected yet.
             resumed: Called with its id for the shim and how many bytes of each of its streams were
                 written; returns when there is a connection.
             running: Called when it can get signals.

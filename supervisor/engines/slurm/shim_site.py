@@ -266,7 +266,7 @@ class SiteContainer:
     async def signal(
         self, shim: Shim, target: str, number: int, is_over: Callable[[], bool]
     ) -> None:
-        """Have RunTimeKill send a signal to the container's first process.
+        """Let RunTimeKill send a signal to the container's first process.
 
         Args:
             is_over: Whether the container has ended.

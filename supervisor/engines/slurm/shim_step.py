@@ -142,13 +142,13 @@ class ShimStep:
 
     @property
     def reason(self) -> str:
-        """Why there is no shim, as far as it or srun said it."""
+        """Why no shim serves the job, as far as it or srun said."""
         said = self._words or self.step.state.complaints
         return "; ".join(said[-3:]) or f"srun ended with {self._status}"
 
     @property
     def is_lacking(self) -> bool:
-        """Whether there is no shim for what its node lacks, and `srun --container` does not need.
+        """Whether its node lacks something that a shim needs, and `srun --container` does not.
 
         Then either what should have become one ended by itself, or it came and was no use.
         """
@@ -201,7 +201,7 @@ class ShimStep:
         return taken("scrun-failure", text)
 
     async def run(self, options: Sequence[str], variables: Mapping[str, str]) -> None:
-        """Run the step until it ends or is to be left."""
+        """Run the step until it ends, or somebody wants to leave it."""
         try:
             await self._run_once(options, variables)
             if (why := self._why_again()) and not self._leaving.is_set():
@@ -264,7 +264,7 @@ class ShimStep:
         ends = [os.WTERMSIG(end) for end in self.step.state.statuses if os.WIFSIGNALED(end)]
         self._told = tuple(end for end in ends if end in _FOR_CONTAINERS)
         if self.hello is None and self._told:  # an interpreter that starts has no handlers yet
-            return f"Slurm's signal {self._told[0]} came before the shim could take it"
+            return f"Slurm sent signal {self._told[0]} before the shim could handle it"
         return ""
 
     async def _connect(self, to_srun: int, from_srun: int, srun_ended: trio.Event) -> None:
@@ -282,7 +282,7 @@ class ShimStep:
         await self._lose(srun_ended)
 
     async def _lose(self, srun_ended: trio.Event) -> None:
-        """There is no shim any more, or there never was."""
+        """The shim has gone, or never started."""
         if self.hello is None:  # what srun says decides whether there is a second try
             with trio.move_on_after(_WAY_OUT):
                 await srun_ended.wait()
@@ -312,7 +312,7 @@ class ShimStep:
         self._shim = shim
 
     def _place_in_step(self, hello: Hello) -> str:
-        """Return a place of this step's alone, for a shim of which only it says where it is."""
+        """Return a place that no other step has: only the shim itself names its node."""
         step = self.step.state.step_id
         return f"step {step} {hello.node}" if step else ""
 

@@ -1,6 +1,6 @@
 """Jobs that wait for their next container (`[slurm] linger`).
 
-A task of the supervisor's holds such a job, and with it the conversation with salloc. The job has
+A task of the supervisor holds the job, and with it the conversation with salloc. The job has
 one container at a time: that gets what salloc says. Between two of them the scope of the task has
 a deadline, so nothing polls.
 """

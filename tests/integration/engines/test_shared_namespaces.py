@@ -159,7 +159,7 @@ def needs_crun(podman: Podman, name: str, *options: str) -> bool:
     done = podman.run(*run, "busybox", "sh", "-c", STAYS)
     if done.returncode:
         assert "runc create failed" in done.stderr
-        assert "runc makes no container without a user 0; install crun" in done.stderr
+        assert "runc cannot create a container without a user 0; install crun" in done.stderr
         return False
     wait_until(f"{name} says something", lambda: podman.must("logs", name))
     return True

@@ -22,7 +22,7 @@ USER = pytest.mark.parametrize("site", ["local-user"], indirect=True)
 REASON = re.compile(
     r"is not a regular file|is not a directory|Not a directory|does not exist|No such file"
     r"|Permission denied|Too many levels of symbolic links|Is a directory|is not JSON"
-    r"|File name too long|[Cc]onnection refused|belongs to|is no directory|and is not a file"
+    r"|File name too long|[Cc]onnection refused|belongs to|and is not a file"
     r"|is not a socket"
 )
 FILES = ("a file", "an unreadable file", "another's file")

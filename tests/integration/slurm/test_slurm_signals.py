@@ -220,7 +220,7 @@ def test_before_the_shim_can_take_it(make_site: MakeSite) -> None:
     conf = Path(site.environment["SCRUN_CONFIG"])
     conf.write_text(conf.read_text() + f'bin = "{tools}"\n')
     life = begun(site, RUNS).says("USR1", 20)
-    assert "came before the shim could take it: a second step" in site.must(
+    assert "before the shim could handle it: a second step" in site.must(
         "logs", "--messages", life.id
     )
     life.kill("KILL")

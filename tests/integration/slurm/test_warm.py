@@ -79,7 +79,7 @@ def test_the_next_container_gets_the_job(site: Site) -> None:
     assert life.output() == f"{site.base}\ntyped\n"
     life.delete()
     assert waiting(site) == [first]
-    assert "has waited for this container" not in site.must("list")
+    assert "was waiting for a container" not in site.must("list")
     released(site)
 
 

@@ -60,7 +60,7 @@ def test_something_else_is_refused(content: bytes) -> None:
     memory = os.memfd_create("other")
     try:
         os.write(memory, content)
-        with pytest.raises(ValueError, match="this is no request"):
+        with pytest.raises(ValueError, match="this is not a request"):
             recalled(memory)
     finally:
         os.close(memory)
