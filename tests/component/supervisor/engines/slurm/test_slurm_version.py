@@ -69,7 +69,7 @@ async def test_all_that_wait_are_refused_at_once(
 async def test_a_slurm_conf_that_is_not_there(engine: SlurmEngine, tmp_path: Path) -> None:
     """Slurm's tools would look for it for a minute, and scrun did not say what they look for."""
     (tmp_path / "slurm.conf").unlink()
-    with pytest.raises(EngineUnavailable, match=f"{tmp_path}/slurm.conf: there is no such"):
+    with pytest.raises(EngineUnavailable, match=f"{tmp_path}/slurm.conf does not exist: correct"):
         await engine.version(ENV)
 
 
