@@ -11,8 +11,7 @@ import trio
 from scrun import main as program
 from scrun.cli.grammar import COMMANDS
 from scrun.cli.parse import parse as parse_argv
-from scrun.client import call as call_module
-from scrun.client import progress
+from scrun.client import progress, submit
 from scrun.client.anchored import build_call
 from scrun.client.ask import build_request
 from scrun.client.submit import _read_reply
@@ -144,15 +143,15 @@ class _Socket:
 def answer_of(pieces: Iterable[bytes]) -> tuple[object, list[bytes]]:
     """What `create` makes of an answer, and what it shows meanwhile."""
     shown: list[bytes] = []
-    before, run = progress.write_if_possible, call_module.run
+    before, run = progress.write_if_possible, submit._run
     progress.write_if_possible = lambda fd, line: shown.append(line)
-    call_module.run = lambda words: len(words)
+    submit._run = lambda words: len(words)
     try:
         return _read_reply(_Socket(pieces), parse_argv(["create", "c"]))[:2], shown  # type: ignore[arg-type]
     except ConnectionError as error:
         return str(error), shown
     finally:
-        progress.write_if_possible, call_module.run = before, run
+        progress.write_if_possible, submit._run = before, run
 
 
 def reply(data: bytes) -> None:
