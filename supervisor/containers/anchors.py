@@ -38,7 +38,6 @@ class Anchor:
         self._stream = trio.lowlevel.FdStream(fd)
 
     def fileno(self) -> int:
-        """Return our end."""
         return self._fd
 
     @property

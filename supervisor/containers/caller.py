@@ -94,7 +94,6 @@ class Caller:
             raise StateError("the caller is gone") from None
 
     async def listen(self) -> None:
-        """Read what it sends, until it hangs up."""
         part = self._unread
         rest = b""
         try:

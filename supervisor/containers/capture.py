@@ -57,7 +57,6 @@ class Followed:
             await self._more.wait()
 
     def end(self) -> None:
-        """Tell the readers that the file is complete."""
         self.ended = True
         self._more.set()
 
@@ -290,7 +289,6 @@ class CapturedOutput:
             self._report(text)
 
     async def write(self, data: bytes) -> None:
-        """Write input to the terminal."""
         rest = memoryview(data)
         async with self._typing:  # several may be attached
             while rest and self.terminal and self._plain is not None:

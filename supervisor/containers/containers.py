@@ -297,7 +297,6 @@ class Containers:
         return [(engine, job) for engine in engines for job in engine.waiting_jobs()]
 
     def _keep(self, task: Callable[[], Awaitable[None]]) -> None:
-
         async def keep() -> None:
             try:
                 await bulkhead("a job that was kept", task)

@@ -273,7 +273,6 @@ class AdoptedContainer(InheritedContainer):
         self.become(Phase.STOPPING)
 
     def _go_on_with(self, found: Inheritance, deposit: Deposit, job: AdoptedJob) -> None:
-        """Go on with a program of `exec`."""
         session = InheritedSession(found, self._journal, deposit)
         self.programs.was_left(found.facts["pid"])
 

@@ -176,11 +176,9 @@ class Ledger:
         )
 
     def note_all(self, annotations: Mapping[str, str]) -> None:
-        """Replace all annotations."""
         self._become(msgspec.structs.replace(self.record, annotations=dict(annotations)))
 
     def state(self, status: str) -> bytes:
-        """Return the reply to `state`."""
         record = self.record
         return render_state(
             record.oci_version, record.id, status, record.pid, record.bundle, record.annotations

@@ -512,7 +512,6 @@ class Lifecycle(Phases):
         return ending
 
     def resized(self) -> None:
-        """Pass on a new size of the terminal."""
         if self._job is not None:
             self._job.resized()
 

@@ -63,7 +63,6 @@ class Notices:
         self._granted = granted
 
     def queued(self, job_id: str) -> None:
-        """Note the job's id."""
         self._job_id = job_id
 
     def waits(self, news: Waiting | None) -> None:

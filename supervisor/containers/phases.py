@@ -144,12 +144,10 @@ class Phases:
 
     @property
     def journal(self) -> Journal:
-        """Where messages about it go."""
         return self._journal
 
     @property
     def directory(self) -> str:
-        """Where its record is."""
         return self._directory
 
     @property

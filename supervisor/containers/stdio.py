@@ -46,7 +46,6 @@ class Stdio:
 
     @property
     def fds(self) -> tuple[int, int, int]:
-        """The descriptors, for the engine."""
         stdin, stdout, stderr = self._fds
         return stdin, stdout, stderr
 
@@ -65,7 +64,6 @@ class Stdio:
             self.mark_as_terminal()
 
     def mark_as_terminal(self) -> None:
-        """Mark the descriptors as a terminal."""
         self._line_end = "\r\n"
 
     def keep_error_only(self) -> None:
@@ -98,7 +96,6 @@ class Stdio:
                 await self._said.wait()
 
     def close(self) -> None:
-        """Close all that is still open."""
         self._close(self._fds)
         self._fds = [-1, -1, -1]
         self._close_preserved()

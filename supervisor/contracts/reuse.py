@@ -38,7 +38,6 @@ class Borrowed:
         fds: dict[str, int],
         lender: Lender | None = None,
     ) -> None:
-        """Begin in doubt."""
         self.job_id = job_id
         self.environment = environment
         self.facts = facts

@@ -22,7 +22,6 @@ class Starter:
 
     @property
     def fds(self) -> list[int]:
-        """The open descriptors."""
         return [fd for fd in (self._ready, self._lock) if fd is not None]
 
     @property

@@ -40,7 +40,6 @@ class Succession:
         self._waiting = trio.lowlevel.ParkingLot()
 
     def begin(self) -> None:
-        """Ask all of them, in the background."""
         for other in predecessors(self._root, self._name):
             if other not in self._asked:
                 self._asked.add(other)

@@ -45,14 +45,12 @@ class Watchdog(trio.abc.Instrument):
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     def after_io_wait(self, timeout: float) -> None:
-        """Begin a turn."""
         self._turn = object()
         if self._sleeps:
             self._sleeps = False
             self._work.set()
 
     def before_io_wait(self, timeout: float) -> None:
-        """End a turn."""
         self._turn = None
 
     def _watch(self) -> None:

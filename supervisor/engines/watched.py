@@ -31,16 +31,13 @@ class WatchedProcess:
 
     @property
     def ending(self) -> Ending | None:
-        """How it ended, or None."""
         return self._ending
 
     @property
     def over(self) -> bool:
-        """Whether it has ended."""
         return self._ending is not None
 
     async def start(self) -> None:
-        """Start the container's program."""
         self._starting = True
         try:
             async with until(self._ended.wait):
@@ -50,7 +47,6 @@ class WatchedProcess:
             self.begun.set()
 
     async def ended(self) -> Ending:
-        """Wait for its end."""
         await self._ended.wait()
         return self._ending or taken(
             "scrun-failure", "the process that created the container was ended"
@@ -67,7 +63,6 @@ class WatchedProcess:
         return self.begun.is_set() and not self.over
 
     async def watch(self) -> None:
-        """Learn how it ends."""
         try:
             self._ending = await self._how_it_ends(self)
         finally:

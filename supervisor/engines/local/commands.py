@@ -63,7 +63,6 @@ class RuntimeContainer(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """Its id."""
         return os.path.basename(self.record)
 
     @property

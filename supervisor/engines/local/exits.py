@@ -41,7 +41,6 @@ class ForeignChild:
 
     @property
     def pidfd(self) -> int:
-        """Its pidfd."""
         return self._pidfd
 
     @property
@@ -54,7 +53,6 @@ class ForeignChild:
         return True
 
     async def ended(self) -> Ending:
-        """Wait for its end."""
         async with self._lock:  # trio lets only one task wait for a descriptor
             if self.ending is None:
                 status = await status_of(self.pid, self._pidfd)
@@ -67,7 +65,6 @@ class ForeignChild:
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def close(self) -> None:
-        """Close the pidfd."""
         os.close(self._pidfd)
         self._pidfd = -1
 
@@ -86,7 +83,6 @@ class ToldChild(ForeignChild):
         self._told = told
 
     async def ended(self) -> Ending:
-        """Wait for its end."""
         async with self._lock:
             if self.ending is None:
                 await trio.lowlevel.wait_readable(self._told)

@@ -63,7 +63,6 @@ class LocalJob:
 
     @property
     def id(self) -> str:
-        """The job's number."""
         return self._container.job_id
 
     @property
@@ -214,7 +213,6 @@ class LocalJob:
 
     @property
     def _runs(self) -> bool:
-        """Whether the container runs."""
         return self._runtime is not None and not self._runtime.ended
 
     def _check_running(self) -> None:

@@ -189,7 +189,6 @@ class RuntimeProcess:
 
     @property
     def ending(self) -> Ending | None:
-        """How it ended, or None."""
         return self._first.ending
 
     @property
@@ -198,11 +197,9 @@ class RuntimeProcess:
         return self._first.over
 
     async def start(self) -> None:
-        """Start the container's program."""
         await self._job.begin()
 
     async def ended(self) -> Ending:
-        """Wait for its end."""
         return await self._first.ended()
 
 
@@ -393,7 +390,6 @@ class ReaperChild(ForeignChild):
         self._status = status
 
     async def ended(self) -> Ending:
-        """Wait for its end."""
         async with self._lock:
             if self.ending is None:
                 await self._reaper.wait()

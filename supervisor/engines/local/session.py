@@ -65,7 +65,6 @@ class LocalSession:
         self._held: HeldExec | None = None
 
     async def run(self) -> Ending:
-        """Run it to its end."""
         program = self._program
         stdin, stdout, stderr = self._stdio
         if program.terminal or program.program_is_known:
@@ -178,7 +177,6 @@ class ResumedLocalSession:
         self._held: HeldExec | None = None
 
     async def run(self) -> Ending:
-        """Run it to its end."""
         found, status = self._found, self._found.take(_STATUS)
         try:
             pid, pidfd = found.facts["target"], found.take(_SHELL)

@@ -95,7 +95,6 @@ class SiteJob(LocalJob):
 
     @property
     def _log(self) -> str:
-        """The runtime's error log."""
         return os.path.join(self._request.record, "runtime.log")
 
     async def _how_it_ended(self, status: int) -> Ending:
@@ -112,7 +111,6 @@ class SiteJob(LocalJob):
         return exited(shell_status(status))
 
     async def _run(self, step: Step) -> int:
-        """Run the command; return its exit status."""
         commands, deposit = self._site_commands, self._request.deposit
         container = self._container = await in_thread(
             commands.prepare, self._container, step, dict(self.environment)

@@ -156,12 +156,10 @@ class SallocConversation:
         self._changed = trio.Event()
 
     async def _revoked(self) -> None:
-        """Wait until the job is revoked."""
         while not self.state.revoked:
             await self._changed.wait()
 
     def granted(self, environment: dict[str, str]) -> Allocation:
-        """Return the granted job."""
         self.state.is_job(environment["SLURM_JOB_ID"])
         self._report()
         return Allocation(self.state.job_id, environment, self.state)

@@ -86,12 +86,10 @@ class SlurmJob:
 
     @property
     def id(self) -> str:
-        """The job's number."""
         return self._held.job_id
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """The job's SLURM_* variables."""
         return self._held.environment
 
     @property
@@ -317,7 +315,6 @@ class SlurmJob:
         return variables.get("SLURM_JOB_NUM_NODES") or variables.get("SLURM_NNODES") or "1"
 
     async def ask(self, script: Callable[[int], str]) -> list[str]:
-        """This is a step of its own."""
         readable, writable = os.pipe()
         async with trio.lowlevel.FdStream(readable) as stream, unwrapped() as nursery:
             answer = bytearray()
@@ -420,7 +417,6 @@ class SlurmSession:
         self._options += [f"--export={','.join(self._variables)}"]
 
     async def run(self) -> Ending:
-        """Run it to its end."""
         program, state = self._program, self._step.state
         streams = StepStreams(program.stdio, program.terminal, listen=not program.program_is_known)
         status = await self._step.run(

@@ -48,7 +48,6 @@ class JobState:
 
     @property
     def revoked(self) -> bool:
-        """Whether the job was revoked."""
         return bool(self.job_id) and self.job_id in self._revoked
 
     @property
@@ -67,7 +66,6 @@ class JobState:
         self.granted = self._certain = True
 
     def feed(self, line: str) -> None:
-        """Process one line."""
         parsed = parse_line("salloc", line)
         text = complaint("salloc", line)
         if text and (parsed is None or parsed.sentence is not Sentence.REFUSED):

@@ -120,7 +120,6 @@ class Queue:
         return self._answers.get(job_id)
 
     async def _ask(self, child_env: ChildEnv) -> None:
-        """Ask about all jobs."""
         environment = {**child_env.environment, **_TIMES_AS_SECONDS}
         child_env = msgspec.structs.replace(child_env, environment=environment)
         answers: dict[str, Waiting] = {}

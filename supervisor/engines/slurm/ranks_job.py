@@ -115,7 +115,6 @@ class RanksImages:
             await self._sent.leave()
 
     async def _unmount(self) -> None:
-
         async def unmount(rank: Rank) -> None:
             if name := self._names.pop(rank.number, ""):
                 await rank.shim.call("unmount", id=name)
@@ -442,11 +441,9 @@ class RanksJob(SlurmJob):
         return self._layout.tasks
 
     async def ask(self, script: Callable[[int], str]) -> list[str]:
-        """Each task's shim does this."""
         return await self._images.ask(script)
 
     async def mount(self, mounting: Mounting) -> str:
-        """Each task's shim does this."""
         return await self._images.mount(mounting)
 
     async def send(

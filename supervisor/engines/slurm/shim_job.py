@@ -65,7 +65,6 @@ class ShimJob(SlurmJob):
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Enter it; the shim expects the container, too."""
         with self.shims.neighbours.holding(self._request.container, self._place), self._until_made:
             self._await_it()
             yield
@@ -346,7 +345,6 @@ class ShimJob(SlurmJob):
         return 1
 
     async def ask(self, script: Callable[[int], str]) -> list[str]:
-        """Run by the shim, on its node."""
         shim = await self._shim_step.shim()
         reply = await shim.call("script", script=script(0), images=self._images)
         return [str(reply["text"])]
@@ -389,6 +387,5 @@ class ShimJob(SlurmJob):
             await self._sent.leave()
 
     def resized(self) -> None:
-        """Pass on a new size of the terminal."""
         if self._streams is not None:
             self._streams.resized(self._place.id)

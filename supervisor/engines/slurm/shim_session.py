@@ -59,7 +59,6 @@ class _Running:
             shim.forget(self._id)
 
     def _ending(self, code: int, streams: ContainerStreams) -> Ending:
-        """Return what an exit status means."""
         return exited(code)
 
     async def signal(self, number: int) -> None:
@@ -74,7 +73,6 @@ class _Running:
         return await self._shim.handles(self._id, number)
 
     def resized(self) -> None:
-        """Pass on a new size of the terminal."""
         if self._streams is not None:
             self._streams.resized(self._id)
 
@@ -108,7 +106,6 @@ class ShimSession(_Running):
         self._program = program
 
     async def run(self) -> Ending:
-        """Run it to its end."""
         program, shim, child_env = self._program, self._shim, self._child_env
         ends = RestartableStreams(program.stdio, child_env, program.deposit)
         async with shim.streams(program.stdio, program.terminal, child_env, ends=ends) as streams:
@@ -162,7 +159,6 @@ class ResumedShimSession(_Running):
         self._is_running = running
 
     async def run(self) -> Ending:
-        """Run it to its end."""
         ends = ResumedStreams(self._found.fds, self._deposit)
         fields = ends.fields(self._found.facts["streams"])
         carried = self._resumed_shim.resumed_streams(fields, self._child_env, self._journal, ends)

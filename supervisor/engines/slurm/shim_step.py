@@ -88,7 +88,6 @@ class ShimStep:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
         return self._over.is_set()
 
     @property
@@ -135,7 +134,6 @@ class ShimStep:
 
     @property
     def node(self) -> str:
-        """The name of its node, for Slurm."""
         if self.hello is None:
             return "the node"
         return self.hello.environment.get("SLURMD_NODENAME") or self.hello.node

@@ -83,7 +83,6 @@ class SrunStep:
 
     @property
     def runs_now(self) -> bool:
-        """Whether its tasks run."""
         return self._started.is_set() and not self.ended
 
     def renew(self) -> None:
@@ -272,7 +271,6 @@ class SrunStep:
         return not self._srun.ended
 
     async def kill(self) -> None:
-        """End all of its processes."""
         self.asked_to_kill = True
         with trio.move_on_after(_KILL_BY_CONTROLLER):
             try:

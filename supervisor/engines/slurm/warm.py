@@ -55,11 +55,9 @@ class WarmJobs:
         self._waiting: list[_WarmJob] = []
 
     def list(self) -> list[WaitingJob]:
-        """Return those that wait."""
         return [kept.described() for kept in self._waiting if kept.is_usable]
 
     async def give_back(self, job_id: str) -> None:
-        """Release one that waits."""
         for kept in [*self._waiting]:
             if kept.job_id == job_id:
                 self._waiting.remove(kept)
@@ -198,7 +196,6 @@ class _WarmJob:
 
     @property
     def job_id(self) -> str:
-        """The job's number."""
         return "" if self._held is None else self._held.job_id
 
     @property
@@ -212,14 +209,12 @@ class _WarmJob:
         return fits(needs, self.needs, self._limit, _now() - self._since)
 
     def described(self) -> WaitingJob:
-        """Describe it for people."""
         nodes = self.environment.get("SLURM_JOB_NODELIST", "")
         left = max(0.0, self._scope.deadline - trio.current_time())
         return WaitingJob(self.job_id, nodes, left, self.needs.options)
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """The job's variables."""
         return {} if self._held is None else self._held.environment
 
     def for_another(self) -> Borrowed:
