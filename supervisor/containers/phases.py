@@ -1,17 +1,21 @@
-"""The phases of a container, and how it ends.
+"""The phases of a container: when its `create` is answered, and how it ends.
 
-Every end is the same: `end` cancels the tree of `supervisor.containers.lifecycle` and keeps the
+Every end is the same: `end` cancels the tree of `supervisor.containers.container` and keeps the
 reason; the levels clean up in order. The first reason counts.
 """
 
+import math
 import os
+import signal
 from collections.abc import Mapping
+from functools import partial
 
 import msgspec
 import trio
 
 from scrun.core.errors import (
     AllocationRefused,
+    ContainerExists,
     EngineError,
     ScrunError,
     StagingError,
@@ -19,7 +23,7 @@ from scrun.core.errors import (
     described,
     leaves,
 )
-from scrun.model.record import ENDING_SINCE, OUTPUT
+from scrun.model.record import ENDING_SINCE, OUTPUT, undone
 from scrun.model.states import (
     TAKEN,
     Ending,
@@ -59,6 +63,9 @@ from scrun.supervisor.log.supervisor_log import fault
 _BY_ITSELF = ("exited", "not-found", "not-executable")
 _EXPLAINED = (*TAKEN, "not-found", "not-executable")
 _MARK = 2.0
+_NOTICING = 5.0
+_UNANSWERED = 30.0  # less than any engine's timeout: podman's is 240 s, a kubelet's 120
+_UNSTARTED = 20.0  # podman calls `start` as soon as `create` has ended
 
 
 class Phases:
@@ -169,6 +176,11 @@ class Phases:
         return "paused" if paused else self.phase.status
 
     @property
+    def state(self) -> bytes:
+        """The reply to `state`."""
+        return self._ledger.state(self.status)
+
+    @property
     def in_step(self) -> bool:
         """Whether its anchor is a `run` in a step of Slurm's, which signals that."""
         return self._create_request.in_step and self._create_request.in_foreground
@@ -178,6 +190,13 @@ class Phases:
         """Whether it is being ended, or has ended and is being cleaned up."""
         over = self.phase in (Phase.STOPPING, Phase.STOPPED)
         return self._scope.cancel_called or (over and self.alive)
+
+    @property
+    def _described(self) -> str:
+        """Its phase, for error messages."""
+        if self.ending and self.phase is not Phase.STOPPED:
+            return "being ended"
+        return self.phase.status
 
     def become(self, phase: Phase, annotations: Mapping[str, str] | None = None) -> bool:
         """Enter another phase if it may follow the current one, and record it.
@@ -268,6 +287,36 @@ class Phases:
         reason = self._ending.reason if self._ending else ""
         return reason in _BY_ITSELF and self.failure is None and not self._scope.cancel_called
 
+    async def notice(self) -> None:
+        """Wait until the end of its process is recorded: the engine may know of it already."""
+        if self.process is not None and self.process.over:
+            with trio.move_on_after(_NOTICING):
+                await self.ended.wait()
+
+    async def running(self, purpose: str) -> RunningContainer:
+        """Return what an operation on the running container needs.
+
+        Raises:
+            StateError: It does not run.
+        """
+        await self.notice()
+        if self.phase is Phase.WAITING:
+            raise StateError(
+                f"container {self.id}: {purpose} is not possible yet: {self._notices.reason}"
+            )
+        if self.phase not in (Phase.STARTING, Phase.RUNNING) or self._running is None:
+            raise StateError(
+                f"container {self.id}: {purpose} is not possible: it is {self._described}, not "
+                "running"
+            )
+        return self._running
+
+    def set_paused(self, paused: bool) -> None:
+        """Record that its processes were paused or resumed."""
+        self.paused = paused
+        self._ledger.note(status=self.status)
+        self._journal.write("verbose", "it is paused" if paused else "it is resumed")
+
     def end(self, ending: Ending) -> None:
         """Cancel the tree. Only the first reason counts."""
         if self._ending is None:
@@ -309,6 +358,11 @@ class Phases:
                 f"container {self.id} is still being created, without a process that could "
                 f"get {signal_name(number)}; TERM or KILL end it"
             )
+
+    @property
+    def can_be_killed(self) -> bool:
+        """Whether SIGKILL can be sent by `begin_to_kill` now."""
+        return answer_to_signal(self.phase, signal.SIGKILL) is SignalAction.DELIVER
 
     async def handles(self, number: int) -> bool:
         """Tell whether its program handles a signal; False if that is not known."""
@@ -408,3 +462,96 @@ class Phases:
         self._deposit.end()
         self.exit_status = ending.status if ending.status >= 0 else LOST
         self.ended.set()
+
+    def restore_record(self, socket: str) -> bool:
+        """Make the record again; return whether the container still has its id."""
+        try:
+            self._ledger.make_again(socket)
+        except ContainerExists:
+            text = f"container {self.id}: its record was removed, and another one has its id now"
+            self.end(taken("scrun-failure", text))
+            return False
+        except ScrunError as error:
+            self._journal.write("error", str(error))
+        return True
+
+    def abandon(self) -> None:
+        """Log what the supervisor leaves behind: it ends before the container is cleaned up."""
+        left = undone(self._ledger.record)
+        self._journal.write(
+            "error", f"the supervisor ends before cleaning up {left}; `scrun delete` does the rest"
+        )
+
+
+class Creation:
+    """The `create` of one container, and the `start` that has to follow.
+
+    `create` is answered when the bundle is staged, or when its caller has waited long enough. From
+    then on the container is *created*: it may be started, and waits for the rest.
+
+    Attributes:
+        making: Its first process is being created: `create` is answered when it exists.
+        start_requested: Set by `start`.
+    """
+
+    def __init__(
+        self, container: Phases, create_request: CreateRequest, stdio: Stdio, notices: Notices
+    ) -> None:
+        self.making = False
+        self.start_requested = trio.Event()
+        self._container = container
+        self._create_request = create_request
+        self._stdio = stdio
+        self._notices = notices
+
+    async def answer_in_time(self) -> None:
+        """Answer `create` before its caller times out, even if the job is still pending.
+
+        Slurm refuses a job at once, so a refusal is an error of `create`. A `run` in the
+        foreground has no time limit, and shows what it waits for.
+        """
+        container = self._container
+        if self._create_request.in_foreground:
+            if self._create_request.shown.live and not await self._stdio.error_is_terminal():
+                self._notices.begin()
+            return
+        with trio.move_on_after(_UNANSWERED) as unanswered:
+            await container.queued.wait()
+        pending = self._notices.pending  # the pod's job may be pending for another member
+        if not (pending or unanswered.cancelled_caught):
+            with trio.move_on_after(self._create_request.settings.create_timeout):
+                await container.settled.wait()
+        if container.phase is Phase.CREATING and not (container.ending or self.making):
+            await container.anchor_known.wait()
+            await self.wait_for_start()
+
+    async def wait_for_start(self) -> None:
+        """Answer `create` if that waits; end the container if its podman does not start it."""
+        podman = conmon.calls(self._create_request.child_env.environment)
+        await self.be_created(_UNSTARTED if podman else math.inf)
+
+    async def be_created(self, patience: float = math.inf) -> None:
+        """Answer `create`, and wait up to `patience` seconds for `start`.
+
+        A podman that is interrupted while its conmon waits for `create` leaves a created container
+        behind. If nothing ended that, its job would start one day and never end. `podman start`
+        creates a stopped container anew.
+        """
+        container = self._container
+        died = partial(self._lost, "'s conmon died before its start")
+        async with conmon.watch_conmon(
+            self._create_request.child_env.environment, container.pid, died
+        ):
+            if container.phase is Phase.CREATING:
+                await container.keep_unmade()
+            if container.become(Phase.CREATED):
+                container.settled.set()
+            with trio.move_on_after(patience):
+                await self.start_requested.wait()
+        if not self.start_requested.is_set():
+            self._lost(f" did not start it within {patience:g} s")
+
+    def _lost(self, why: str) -> None:
+        """End the container: nobody is left to start it."""
+        text = f"container {self._container.id} was ended: podman{why}"
+        self._container.end(killed(signal.SIGKILL, text))

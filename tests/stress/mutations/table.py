@@ -337,7 +337,7 @@ def _life() -> Iterator[Mutation]:
     scenario = _HERE + "commands/test_scenario.py::"
     waiting = _HERE + "slurm/test_waiting.py::"
     phases = Faults("supervisor/containers/phases.py")
-    lifecycle = Faults("supervisor/containers/lifecycle.py")
+    container = Faults("supervisor/containers/container.py")
     yield phases(
         "the-last-reason-counts",
         "if self._ending is None:\n            self._ending = ending\n            if ending.text:",
@@ -362,13 +362,13 @@ def _life() -> Iterator[Mutation]:
         "pass",
         scenario + "test_exit_status",
     )
-    yield lifecycle(
+    yield phases(
         "create-waits-for-its-job",
         "if container.phase is Phase.CREATING and not (container.ending or self.making):",
         "if False:",
         waiting + "test_it_is_started_when_its_job_is_there",
     )
-    yield lifecycle(
+    yield phases(
         "create-does-not-wait-at-all",
         "with trio.move_on_after(self._create_request.settings.create_timeout):",
         "with trio.move_on_after(0):",
@@ -387,7 +387,7 @@ def _life() -> Iterator[Mutation]:
         _HERE + "staging/test_lua_staging.py::test_a_stage_out_that_fails_is_no_success",
     )
     left = _HERE + "faults/test_what_is_left.py::"
-    yield lifecycle(
+    yield container(
         "a-job-that-could-not-be-given-back-is-forgotten",
         "keep_what_is_left(job=self._job_may_be_left)",
         "keep_what_is_left(job=False)",

@@ -151,10 +151,10 @@ def fail(*arguments):
 def test_a_fault_in_a_container_is_its_own(base: Path, method: str) -> None:
     """That of a bundle that cannot be run, so it takes no engine."""
     program = f"""
-from scrun.supervisor.containers.lifecycle import Lifecycle
+from scrun.supervisor.containers.container import Container
 def fail(*_):
     raise ValueError("boom")
-Lifecycle.{method} = fail
+Container.{method} = fail
 {MAIN}
 """
     with running(base, program=program) as supervisor:
