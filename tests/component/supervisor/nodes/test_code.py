@@ -155,7 +155,7 @@ def test_what_is_sent() -> None:
 
 def test_what_is_sent_first_is_what_is_needed_first() -> None:
     """To decompress the others would make hello later, or a container."""
-    for_each = f"from {PACKAGE} import containers, libc, looks, streams"
+    for_each = f"from {PACKAGE} import containers, libc, streams"
     text = BOOT.replace(
         "arrive(modules.add, magic, told)",
         f"print(*sys.modules)\nmodules.add({code(OURS)!r})\n"
