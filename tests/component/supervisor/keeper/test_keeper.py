@@ -28,8 +28,8 @@ _CALLED = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
 from scrun.supervisor.core.inheritance import find
-from scrun.supervisor.core.line import Line
-for left in find(Line([0])):
+from scrun.supervisor.core.line import KeeperLine
+for left in find(KeeperLine([0])):
     os.write(left.fds["own.pipe"], b"x")
     with open(sys.argv[2] + "/called", "a") as file:
         print(left.container, left.facts, file=file)
