@@ -141,7 +141,7 @@ class Carried:
         self.master = master
         posix.set_blocking(self.master, False)
         self._typed = b""
-        self._line_end = b"\n"  # or what was read last, if that is none
+        self._line_end = b"\n"  # or the last bytes read, if no line ends there
         self._pause = 0.0  # until end of file is typed again; 0 as long as there is input
         self._ends_at = 0.0
         self._has_shown = False
@@ -215,7 +215,9 @@ class Carried:
         from time import monotonic
 
         if self._line_end not in b"\r\n":
-            self._typed = b"\n"  # in the middle of a line, end of file is none (termios(3))
+            self._typed = (
+                b"\n"  # in the middle of a line, that key does not end the file (termios(3))
+            )
         self._pause = _FIRST_PAUSE
         self._ends_at = monotonic() + (0 if self._has_shown else _QUIET)
 

@@ -74,7 +74,7 @@ class PidFile:
         return posix.open(self._temporary, flags | posix.O_CREAT | posix.O_EXCL, 0o600)
 
     def _check(self) -> None:
-        """Refuse a path that is no file, which rename(2) would replace, and one that is locked.
+        """Refuse a path that is not a file, as rename(2) would replace it, and a locked file.
 
         The lock of the file that is replaced is held until then.
         """

@@ -224,7 +224,14 @@ COMMANDS: dict[str, Command] = {
             ("all", "a", None, USED, ONCE, "Stop all of them"),
             ("force", "", None, USED, ONCE, "Restart: end what no successor can take over"),
             ("format", "f", "table|json", USED, ONCE, "How to list them (default: table)"),
-            ("time", "t", "TIME", USED, ONCE, "Stop: after this time at once, whatever is left"),
+            (
+                "time",
+                "t",
+                "TIME",
+                USED,
+                ONCE,
+                "Stop: after this time at once, with all containers",
+            ),
         ),
     ),
     "ps": (

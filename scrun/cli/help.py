@@ -99,7 +99,7 @@ def _option(option: Option) -> str:
 
 
 def _row(left: str, right: str, column: int) -> str:
-    """Put the right column beside the left, or below when the left is too long."""
+    """Put the right column beside the left one, or below when that is too long."""
     if len(left) > column - 2:
         return f"{left}\n{'':{column}}{right}"
     return f"{left:{column}}{right}"

@@ -1,6 +1,6 @@
 """Write errors in the form that engines read, which is that of runc and crun.
 
-An error is one line in ``--log``, and one line on stderr. Who reads them:
+An error is one line in ``--log``, and one line on stderr. Their readers are:
 
 * podman, for the runtimes in its ``runtime_supports_json``, passes ``--log FILE
   --log-format json`` and parses the *whole file* as one JSON object (readConmonPipeData in

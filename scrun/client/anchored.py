@@ -189,8 +189,8 @@ def open_closed_descriptors() -> None:
 def _preserved(parsed: Parsed) -> "list[int]":
     """Return the descriptors of `--preserve-fds`, which are the caller's own.
 
-    What is no number is the supervisor's to refuse. A runtime would take one that is not open for
-    one of its own, of this machine's files.
+    The supervisor refuses anything that is not a number. A runtime would mistake a descriptor that
+    is not open for its own descriptors, of this machine's files.
 
     Raises:
         UsageError: One is not open; or they are too many for one message.

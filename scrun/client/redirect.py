@@ -1,7 +1,7 @@
-"""Files in the place of standard input, output and error.
+"""Files instead of standard input, output and error.
 
-The name of one may depend on the job, which is not there before the container is created. Then it
-is written under another name, and gets its own before the program starts.
+The name of a file may depend on the job, which does not exist before the container is created.
+Then the file has another name until the program is about to start.
 """
 
 import os

@@ -122,7 +122,7 @@ class Replayed:
 
         Raises:
             OSError: It cannot be made.
-            UnicodeError: A variable is no text.
+            UnicodeError: A variable is not text.
         """
         for end in (self._woken, self._wakes):
             posix.set_blocking(end, False)
@@ -148,7 +148,7 @@ class Replayed:
 
         Raises:
             OSError: It cannot be made; or what it depends on has changed.
-            UnicodeError: A variable is no text.
+            UnicodeError: A variable is not text.
         """
         flags = posix.O_RDWR | posix.O_CREAT | posix.O_CLOEXEC | posix.O_NOFOLLOW
         own_lock = posix.open(f"{self.root}/{self._name}.lock", flags, 0o600)
@@ -210,7 +210,7 @@ class Replayed:
         """Return what Slurm says of this task, as entries of a list in JSON.
 
         Raises:
-            UnicodeError: A variable is no text.
+            UnicodeError: A variable is not text.
         """
         entries = []
         for name, value in posix.environ.items():

@@ -84,7 +84,7 @@ def chosen(found: "Sequence[Supervisor]", words: "Sequence[str]") -> list[Superv
         named = [one for one in found if word in (str(one.pid), one.name)]
         named = named or [one for one in found if one.name.startswith(word)]
         if len(named) != 1:
-            what = "names several supervisors" if named else "is no supervisor that runs"
+            what = "names several supervisors" if named else "is not a running supervisor"
             raise UsageError(f"{word}: {what}: see 'scrun supervisor list'")
         result += named
     return result

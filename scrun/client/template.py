@@ -2,9 +2,9 @@
 
 32 tasks of `srun -n32 scrun run IMAGE` on a node want 32 containers that differ in Slurm's
 variables alone. The first goes the usual way, by a supervisor, which leaves a template of what it
-has made in `ROOT/@templates/KEY`. The others make theirs from that (`scrun.client.replay`). Who
-finds no template makes the first; those that come meanwhile wait for it. KEY is a digest of all
-that a caller says and is; what else the first container depended on is noted in the template.
+has made in `ROOT/@templates/KEY`. The others make theirs from that (`scrun.client.replay`). A
+caller that finds no template makes the first container; others wait for it. KEY is a digest of all
+that a caller says and is; the template has whatever else the first container depended on.
 
 This is for `run IMAGE` in a task, so it imports little.
 docs/decisions/tasks.md explains why.

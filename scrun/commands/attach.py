@@ -6,8 +6,8 @@ ends meanwhile.
 
 Wire: `attach ID POSITION` and the end of a pipe with what is typed; the answer is FRAMED, a byte
 of bits, and then frames in both directions (`scrun.protocol.attach`). If the supervisor dies, its
-successor is asked for the rest, has what is left in the pipe, and gets again those signals that
-the other is not known to have taken.
+successor is asked for the rest, reads the rest of the pipe, and gets those signals again
+that the dead one may not have delivered.
 
 Errors: StateError, when scrun does not capture the container's output.
 """
@@ -134,7 +134,7 @@ class _Relay:
         return leaving or not typed
 
     def _show(self) -> "int | None":
-        """Show what comes; return the container's exit status if it has ended."""
+        """Show what arrives; return the container's exit status if it has ended."""
         frames = self._watch.frames()
         if frames is None:
             return self._go_on()

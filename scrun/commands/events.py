@@ -5,7 +5,7 @@ figures are sums over the container's processes on its nodes, where it has no cg
 
 Wire: `events ID`, once for each line.
 
-Errors: StateError, when the container does not run. Its end meanwhile is no error.
+Errors: StateError, when the container does not run. It may end meanwhile.
 """
 
 import os

@@ -115,7 +115,7 @@ def _import(request: Request, operands: "list[str]", parsed: Parsed) -> str:
     image, name = operands
     reference, names = parse(image), request.store.names()
     if names.find(name):
-        raise ImageError(f"name:{name} is there: remove it, or take another name")
+        raise ImageError(f"name:{name} exists: remove it, or use another name")
     lease = _own_lease()
     entry = get(reference, request, lease)
     try:
@@ -157,7 +157,7 @@ def _matching(store: Store, operand: str) -> "list[tuple[str, Entry, Store]]":
             return exact
     begin = [each for each in everything if len(operand) >= _LEAST and each[0].startswith(operand)]
     if len(begin) > 1:
-        raise ImageError(f"{operand} begins {len(begin)} keys: name more of one")
+        raise ImageError(f"{operand} begins {len(begin)} keys: give more of one")
     if not begin:
         raise ImageError(f"{operand}: there is no such image here: see 'scrun image list'")
     return begin

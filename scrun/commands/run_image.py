@@ -124,7 +124,7 @@ def _check(parsed: Parsed) -> None:
         if parsed.options.get(one) and parsed.options.get(other):
             raise UsageError(f"run: --{one} does not go with --{other}")
     if parsed.count("replace") and not parsed.text("name"):
-        raise UsageError("run: --replace needs --name: else each container has an id of its own")
+        raise UsageError("run: --replace needs --name: without it each container has its own id")
     for name in ("bundle", "config"):
         if parsed.options.get(name):
             raise UsageError(f"run: --{name} does not go with an image: see 'scrun run --help'")
@@ -152,7 +152,9 @@ def _wishes(parsed: Parsed, command: "tuple[str, ...]") -> Wishes:
 
 def _absolute(directory: str) -> str:
     if directory and not directory.startswith("/"):
-        raise UsageError(f"--workdir {directory}: has to be absolute: it is one of the container")
+        raise UsageError(
+            f"--workdir {directory}: is not absolute: it is a directory in the container"
+        )
     return directory
 
 

@@ -83,7 +83,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     """
     kind, *arguments = parsed.operands
     if kind != "pyxis":
-        raise UsageError(f"unknown shims {kind!r}: there are pyxis: see 'scrun shims --help'")
+        raise UsageError(f"unknown shims {kind!r}: use pyxis: see 'scrun shims --help'")
     if not arguments:
         say(f"{_write(parsed)}\n".encode())
         return 0
@@ -178,7 +178,7 @@ def _srun(call: Call, words: "list[str]", parsed: Parsed) -> int:
     runs = bool(name) and _is_running(name, parsed)
     if name and how == "create" and (runs or _is_there(name, parsed)):
         raise UsageError(
-            f"--container-name={name}:create: it is there already: leave :create out, or "
+            f"--container-name={name}:create: it exists already: leave :create out, or "
             f"'scrun image remove name:{name}'"
         )
     options, image = _run_options(call, beside=runs)
@@ -212,12 +212,12 @@ def _in_a_job(
 
 
 def _redirected(call: Call, *, runs: bool) -> Redirected:
-    """Open the files in the place of the standard streams.
+    """Open the files that replace the standard streams.
 
     `runs` says whether it makes a container; else its job is not asked for.
 
     Raises:
-        UsageError: A name has something that cannot be known.
+        UsageError: A name depends on something unknown.
         OSError: One cannot be opened.
     """
     sizes = [os.environ.get(name) or "1" for name in ("SCRUN_NTASKS", "SCRUN_JOB_NUM_NODES")]
@@ -234,7 +234,7 @@ def _redirected(call: Call, *, runs: bool) -> Redirected:
         elif unknown := letters(pattern) - known:
             if not (number and runs) or (job and unknown & set("Js")):
                 letter = min(unknown)
-                raise UsageError(f"{pattern}: %{letter} is not known before there is a container")
+                raise UsageError(f"{pattern}: %{letter} is unknown before the container exists")
             files.use_later(number, pattern)
         else:
             files.use(number, file_name(pattern, facts))

@@ -2,8 +2,8 @@
 
 Like `runc spec`, but adapted to scrun: the container has the network of its node, because nobody
 sets up another one there, no cgroup namespace, because the job already has its cgroups, and no
-limits, because those of the user apply. With `--rootless` it is in a user namespace of the
-caller's own: scrun makes one itself where it needs one, but crun and runc do not.
+limits, because those of the user apply. With `--rootless` it has a user namespace: scrun
+makes one itself where it needs one, but crun and runc do not.
 
 Errors: StateError, when the file exists; it is never overwritten. OSError, when it cannot be
 written.

@@ -175,7 +175,7 @@ def _check_takes_over(one: Supervisor, here: str) -> None:
     """
     if is_newer(one.version):
         raise StateError(
-            f"{one} is of scrun {one.version}, and this is {VERSION}: use the newer scrun"
+            f"{one} belongs to scrun {one.version}, and this is {VERSION}: use the newer scrun"
         )
     if not parts(one.name)[0].endswith(here):
         raise StateError(
@@ -196,7 +196,7 @@ def _replace(one: Supervisor, force: bytes) -> None:
     )
     if status:
         raise StateError(
-            f"{one} (scrun {one.version}) cannot be succeeded: {answer.decode(errors='replace')}; "
+            f"{one} (scrun {one.version}) cannot be replaced: {answer.decode(errors='replace')}; "
             "it ends with its last container"
         )
     name = successor_of(one.name)
@@ -208,7 +208,7 @@ def _replace(one: Supervisor, force: bytes) -> None:
     staying: dict[str, str] = json.loads(answer)
     if not staying or force:
         if pidfd >= 0 and not _ends(pidfd, _TAKES_OVER):
-            raise StateError(f"{one} still works: it changes over when that is done")
+            raise StateError(f"{one} is still at work: it hands over when that is done")
         converse(lambda: wire.connect_supervisor(one.root, name), [b"succeed", _WAIT])
         return
     lines = [f"{one} goes on until it can leave these containers:"]

@@ -6,7 +6,7 @@ container are those of its job. On this machine the OCI runtime changes the limi
 Wire: `update ID TIME RESOURCES`: a time limit or nothing, `linux.resources` as JSON.
 
 Errors: if a limit cannot be changed, the error names it and nothing is changed. A value that the
-container already has is no error.
+container already has changes nothing.
 """
 
 import json

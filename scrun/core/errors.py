@@ -236,7 +236,7 @@ class NotTaken(ScrunError):
         name = {1: "HUP", 2: "INT", 3: "QUIT", 15: "TERM"}.get(number, str(number))
         error = cls(
             f"SIG{name} was not passed on: the supervisor does not answer; what runs ends when it "
-            "answers again, and 'scrun delete' removes what is left"
+            "answers again, and 'scrun delete' removes the rest"
         )
         error.exit_code = 128 + number
         return error
@@ -256,7 +256,7 @@ _ALIKE, _BEGINNING = 0.75, 3
 def closest(word: str, known: "Iterable[str]") -> str:
     """Return the known word that is most like a misspelled one, or "".
 
-    The first letter is seldom wrong, and a beginning is enough: `cpus` is no misspelled `gpus`.
+    The first letter is seldom wrong, and a beginning is enough: `cpus` is not a misspelled `gpus`.
     """
     import difflib  # takes half a millisecond, and only errors need it
 
@@ -298,7 +298,7 @@ def described(error: BaseException, *, foreign: bool = False) -> str:
     found = list(leaves(error))
     leaf = next((leaf for leaf in found if isinstance(leaf, ScrunError)), found[0])
     if isinstance(leaf, RuntimeError) and "can't start new thread" in str(leaf):
-        leaf = OSError(11, "no further thread can be started")
+        leaf = OSError(11, "no more threads can be started")
     if isinstance(leaf, ScrunError):
         return str(leaf)
     if isinstance(leaf, OSError) and leaf.strerror:

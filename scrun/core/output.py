@@ -20,7 +20,7 @@ def say(text: bytes) -> None:
 
 
 def write(content: bytes) -> None:
-    """Write to standard output; a closed one, or one without a reader, is no error.
+    """Write to standard output; if it is closed or has no reader, ignore that.
 
     Not by `sys.stdout`, which is None when the descriptor was closed, and which nobody flushes.
 

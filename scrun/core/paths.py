@@ -148,8 +148,8 @@ def replaceable(path: str, trusted: "Collection[int]" = ()) -> str:
 
     The rule is that of sshd's StrictModes: each component of the path, links included, belongs to
     root or the caller, and nobody else may write to it. Others may write to a directory with the
-    sticky bit: there they cannot rename the files of others. A group of which the caller is the
-    only member is harmless.
+    sticky bit: there they cannot rename the files of others. A group is harmless if the caller is
+    its only member.
 
     In a user namespace all users that it does not map, root of the host among them, appear as
     nobody. So there nobody counts as root, from `/` or a mounted file system down to the first

@@ -24,7 +24,7 @@ def parts(name: str) -> "tuple[str, str, bool]":
 
 
 def successor_of(name: str) -> str:
-    """Return the name that a supervisor of this version has in the place of another one."""
+    """Return the name that a supervisor of this version has in place of another one."""
     base, _, _ = parts(name)
     return f"{base}-{VERSION}" if base else name
 

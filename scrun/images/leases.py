@@ -65,7 +65,7 @@ def those_that_hold(folder: str) -> list[Lease]:
     """Return the leases of an image that hold; removes those that do not.
 
     One that cannot be read holds for a month: nobody knows whose it is. What was being written
-    when its process was killed, or the disk was full, is none.
+    when its process was killed, or the disk was full, does not count.
     """
     found = []
     try:

@@ -48,7 +48,7 @@ def identity(path: str) -> tuple[object, ...]:
 
 
 def linked_in(directory: str) -> str:
-    """Return the user's file that an image of a store is; "" if it is none."""
+    """Return the user's file to which an image of a store leads; "" if it leads to none."""
     try:
         return os.readlink(os.path.join(directory, SQUASHFS))
     except OSError:
@@ -56,7 +56,7 @@ def linked_in(directory: str) -> str:
 
 
 def file_of(rootfs: str) -> str:
-    """Return the user's file whose root directory a root file system is; "" if it is none."""
+    """Return the user's file that has a root file system; "" if no file has it."""
     directory, name = os.path.split(rootfs)
     return linked_in(directory) if name == ROOTFS else ""
 

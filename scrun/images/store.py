@@ -96,7 +96,7 @@ class Entry(msgspec.Struct, frozen=True):
     """An image of the store.
 
     Attributes:
-        directory: Its directory, which is a bundle's but for config.json.
+        directory: Its directory, a bundle without config.json.
         facts: What is known of it.
     """
 
@@ -320,7 +320,9 @@ class Store:
 
 def _checked(key: str) -> str:
     if not _KEY.fullmatch(key):
-        raise ImageError(f"{key[:80]!r}: is no name in a store of images: letters, digits, _ + -")
+        raise ImageError(
+            f"{key[:80]!r}: is not a valid name in a store of images: use letters, digits, _ + -"
+        )
     return key
 
 

@@ -15,7 +15,7 @@ WANTED_IDS = 65536
 
 
 class Need(NamedTuple):
-    """Programs of which one is enough, their name in a sentence, and the package of the first."""
+    """Alternative programs, their name in a sentence, and the package of the first."""
 
     name: str
     programs: tuple[str, ...]

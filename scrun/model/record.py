@@ -153,7 +153,7 @@ def read_record(directory: str) -> Record:
     """Read ROOT/ID/state.json.
 
     Raises:
-        StateError: It is missing, or damaged; `delete --force` removes what is left then.
+        StateError: It is missing, or damaged; `delete --force` removes the rest then.
         OSError: It cannot be read.
     """
     path = os.path.join(directory, "state.json")

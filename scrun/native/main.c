@@ -179,7 +179,7 @@ static void forward(struct call *call)
 		step_aside(call, "failed=", reply.error);
 	if (reply.data[0] || (call->command == DELETE && reply.size > 1))
 		hand_over(call, reply.data, reply.size);
-	signal(SIGPIPE, SIG_IGN); /* a reader that has gone is no error */
+	signal(SIGPIPE, SIG_IGN); /* the reader may have gone */
 	for (size_t at = 1; at < reply.size;) {
 		ssize_t written = write(1, reply.data + at, reply.size - at);
 		if (written < 0 && errno == EINTR)

@@ -110,7 +110,7 @@ def checked(raw: Mapping[str, Any], name: str) -> Process:
         if "\0" in text:
             raise BundleError(f"{name}: {member}: contains a NUL character")
         if not is_unicode(text):  # the runtime would get something else
-            raise BundleError(f"{name}: {member}: is not UTF-8, and JSON has nothing else")
+            raise BundleError(f"{name}: {member}: is not UTF-8, as JSON requires")
     return process
 
 
@@ -162,7 +162,9 @@ def _user(text: str) -> dict[str, Any]:
 
 def _number(text: str, what: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) < 2**32):
-        raise UsageError(f"{what} {text!r}: a number expected, as names are the container's own")
+        raise UsageError(
+            f"{what} {text!r}: has to be a number, because names are the container's own"
+        )
     return int(text)
 
 

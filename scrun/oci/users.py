@@ -81,7 +81,7 @@ def _groups_of(root: int, user: str) -> Iterator[int]:
 
 
 def _lines(root: int, path: bytes, least: int) -> Iterator[list[str]]:
-    """Yield the lines with so many fields; there are none if it is no regular file."""
+    """Yield the lines with so many fields; none if it is not a regular file."""
     try:
         content = read_inside(root, path)
     except OSError:

@@ -14,7 +14,7 @@ Requests, with their fields::
 
     state  [ID]
     start  [ID, AGAIN, PID]            AGAIN: "1" if a supervisor was asked before, and has not
-                                       answered: what it has done already is no error
+                                       answered: what it has done already is not an error
                                        PID: of the container that is meant, if it is known:
                                        another one may have the id by now
     kill   [ID, SIGNAL, ALL]           ALL: "1" or absent
@@ -302,7 +302,7 @@ def converse(
 
     A supervisor that hangs up without an answer was about to exit, has died, or did not get the
     whole request in time, for example because this process was stopped. The next attempt to
-    connect tells which. What the first one has done already is no error of the next one's.
+    connect tells which. The next one accepts what the first one has done already.
 
     Raises:
         OSError: As `connect`; or the supervisor hangs up each time.

@@ -125,7 +125,7 @@ def variables(given: Sequence[str], environment: Mapping[str, str]) -> tuple[str
     for entry in given:
         name, equals, _ = entry.partition("=")
         if not name:
-            raise UsageError(f"--env {entry}: has no name: write NAME=VALUE")
+            raise UsageError(f"--env {entry}: has no name; write NAME=VALUE")
         if equals:
             found.append(entry)
         elif name in environment:
@@ -134,7 +134,7 @@ def variables(given: Sequence[str], environment: Mapping[str, str]) -> tuple[str
 
 
 def all_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the caller's variables, but for those that belong to this machine or to Slurm."""
+    """Return the caller's variables, except those that belong to this machine or to Slurm."""
     return tuple(
         f"{name}={value}"
         for name, value in environment.items()

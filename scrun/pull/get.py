@@ -129,7 +129,7 @@ def get(reference: Reference, request: Request, lease: "Lease | None" = None) ->
             if request.limit and entry.facts.made >= began:
                 shrink(request.store, request.limit)
             return entry
-    raise ImageError(f"{reference.text}: is removed each time that it is there; try again")
+    raise ImageError(f"{reference.text}: is removed as soon as it is there; try again")
 
 
 def _get(reference: Reference, request: Request) -> Entry:
@@ -204,7 +204,7 @@ def _resolve(reference: Reference, request: Request) -> tuple[str, str]:
         return known
     digest = f"sha256:{hashlib.sha256(raw).hexdigest()}"
     if reference.digest and digest != reference.digest:
-        raise ImageError(f"{reference.text}: its registry has something else there: {digest}")
+        raise ImageError(f"{reference.text}: its registry has other content there: {digest}")
     key = _key(digest, os.uname().machine if any(kind in raw for kind in _LISTS) else "")
     remember(store, name, digest, key)
     return digest, key
@@ -295,7 +295,7 @@ class _Skopeo:
         return facts
 
     def _come_so_far(self, folder: str) -> int:
-        """Return how many bytes have come.
+        """Return how many bytes have arrived.
 
         Raises:
             ImageError: They are more than the image may even unpack to.

@@ -215,14 +215,14 @@ class _Ahead:
         """Return the next piece; b"" at the end.
 
         Raises:
-            ImageError: The layer is damaged, or nothing came for a long time.
+            ImageError: The layer is damaged, or nothing arrived for a long time.
         """
         if self._over:
             return b""
         try:
             piece = self._waiting.get(timeout=PATIENCE)
         except queue.Empty:
-            raise ImageError(f"nothing of it came for {PATIENCE:.0f} seconds") from None
+            raise ImageError(f"nothing of it arrived for {PATIENCE:.0f} seconds") from None
         if isinstance(piece, BaseException):
             self._over = True
             raise piece

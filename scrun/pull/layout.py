@@ -141,7 +141,7 @@ def defaults_of(image: LayoutImage, configuration: Configuration, rootfs: str) -
 
 
 def environment(value: object, user: Account) -> tuple[str, ...]:
-    """Return the variables of an image, and HOME; an entry without `=` is none."""
+    """Return the variables of an image, and HOME; entries without `=` are ignored."""
     env = tuple(word for word in _words(value) if word.find("=") > 0)
     if not any(word.startswith("HOME=") for word in env):
         env = (*env, f"HOME={user.home or '/'}")

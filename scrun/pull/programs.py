@@ -60,7 +60,7 @@ def run(
     """Run a program to its end; it ends if this function is left.
 
     `what` is what it does, for the error: "docker://busybox: cannot be copied". `directory` is its
-    working directory. `fine` are statuses that are no error. `progress` is called now and then.
+    working directory. `fine` are statuses of success. `progress` is called now and then.
     `most` is the most bytes that it may write, a bit later; 0: any number.
 
     Returns:

@@ -180,7 +180,9 @@ def name_of(container: Mapping[str, str]) -> tuple[str, str]:
     """
     name, colon, how = container.get("container-name", "").partition(":")
     if colon and how not in _NAMED:
-        raise UsageError(f"--container-name={name}:{how}: {how!r} is none of {', '.join(_NAMED)}")
+        raise UsageError(
+            f"--container-name={name}:{how}: {how!r} is unknown; use {', '.join(_NAMED)}"
+        )
     return name, how or "auto"
 
 
@@ -381,7 +383,7 @@ def batch_script(script: str, name: str, run: Sequence[str], arguments: Sequence
     """
     first, _, _ = script.partition("\n")
     if not first.startswith("#!"):
-        raise UsageError(f"{name}: is no script: its first line has to begin with #!")
+        raise UsageError(f"{name}: is not a script; its first line has to begin with #!")
     interpreter = first.removeprefix("#!").split()
     if interpreter and os.path.basename(interpreter[0]) == "env":
         interpreter = interpreter[1:]

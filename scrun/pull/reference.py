@@ -79,10 +79,10 @@ def parse(text: str) -> Reference:
     if colon and transport in (*TRANSPORTS, NAMED):
         if transport == "docker":
             if not name.startswith("//"):
-                raise UsageError(f"{text}: is no image: write docker://{name}")
+                raise UsageError(f"{text} is not an image name; write docker://{name}")
             name = name.removeprefix("//")
         if not name:
-            raise UsageError(f"{text}: names no image: {_FORMS}")
+            raise UsageError(f"{text} is not an image name; {_FORMS}")
         if transport == "containers-storage":
             return Reference(text, transport, name)
         if transport not in ("docker", NAMED):  # a path, perhaps followed by a tag

@@ -162,11 +162,9 @@ class Archive:
         elif any(key.startswith(b"GNU.sparse.") for key in records) and entry.kind == FILE:
             self._pax_sparse(entry, records, holes)
         if not (0 <= entry.uid < _IDS and 0 <= entry.gid < _IDS and 0 <= entry.size < _SIZES):
-            raise DamagedArchive(
-                f"{os.fsdecode(entry.name)!r} has an owner or a size that cannot be"
-            )
+            raise DamagedArchive(f"{os.fsdecode(entry.name)!r} has an impossible owner or size")
         if not all(0 <= number < _DEVICES for number in entry.device):
-            raise DamagedArchive(f"{os.fsdecode(entry.name)!r} is a device that cannot be")
+            raise DamagedArchive(f"{os.fsdecode(entry.name)!r} is an impossible device")
         if entry.kind not in _KNOWN:
             letter = entry.kind.decode("latin-1")
             raise DamagedArchive(f"{os.fsdecode(entry.name)!r} is of the unknown type {letter!r}")
@@ -310,7 +308,7 @@ def _checked(pieces: list[tuple[int, int]], entry: Member, stored: int) -> Piece
 
 
 def _pairs(text: bytes) -> list[tuple[int, int]]:
-    """Read pairs of an offset and a length of twelve bytes each, of which the last is empty."""
+    """Read pairs of an offset and a length of twelve bytes each; the last pair is empty."""
     found = []
     for at in range(0, len(text), 24):
         if not text[at]:
@@ -328,20 +326,20 @@ def _number(field: bytes) -> int:
     if not text:
         return 0
     if not text.isdigit() or b"8" in text or b"9" in text:
-        raise DamagedArchive("a header has something else than a number")
+        raise DamagedArchive("a header has something other than a number")
     return int(text, 8)
 
 
 def _decimal(text: bytes) -> int:
     if not text.isdigit() or len(text) > 19:
-        raise DamagedArchive("a record of pax has something else than a number")
+        raise DamagedArchive("a record of pax has something other than a number")
     return int(text)
 
 
 def _time(text: bytes) -> int:
     whole, _, part = text.removeprefix(b"-").partition(b".")
     if part and not part.isdigit():
-        raise DamagedArchive("a record of pax has something else than a time")
+        raise DamagedArchive("a record of pax has something other than a time")
     time = _nanoseconds(_decimal(whole)) + int((part + bytes(9).replace(b"\0", b"0"))[:9])
     return -time if text.startswith(b"-") else time
 

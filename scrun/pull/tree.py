@@ -9,7 +9,7 @@ A path through a link of the same layer leads where the link does, within the im
 link of a layer below makes a directory in its place. Overlays of engines have it so.
 
 Modes and times of directories are set at the end: what is written to a directory changes its time,
-and some do not let even their owner in.
+and some exclude even their owner.
 """
 
 import contextlib
@@ -69,7 +69,7 @@ class Tree:
         """Write a layer.
 
         Raises:
-            ImageError: It has an entry that cannot be, or more than it may.
+            ImageError: It has an impossible entry, or more than it may.
             OSError: It cannot be written.
         """
         self._back(0)
@@ -91,7 +91,7 @@ class Tree:
                 raise ImageError(f"{name!r} cannot be made: {error.strerror}") from error
 
     def make(self, path: bytes) -> None:
-        """Make a directory where nothing is; not through links, nor in the place of anything.
+        """Make a directory where nothing is; not through links, nor in place of anything.
 
         Raises:
             ImageError: The image has more than it may.
@@ -133,7 +133,7 @@ class Tree:
     # The way to an entry
 
     def _back(self, length: int) -> None:
-        """Close the directories but for the first ones."""
+        """Close all but the first directories."""
         while len(self._way) > length:
             os.close(self._way.pop()[1])
 
@@ -237,7 +237,7 @@ class Tree:
         self._written.add(full)
 
     def _anew(self, here: int, name: bytes, make: Callable[[], _Made]) -> _Made:
-        """Make something in the place of what may be there."""
+        """Make something, in place of anything that is there."""
         try:
             return make()
         except FileExistsError:

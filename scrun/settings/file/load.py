@@ -428,7 +428,7 @@ def _explain(error: msgspec.ValidationError) -> str:
     reason = explain(error).replace("string matching regex '^/'", "an absolute path")
     reason = reason.replace("string matching regex '^(/|none$)'", "an absolute path, or none")
     reason = reason.replace(f"string matching regex '{PLUGIN}'", "the name of a plugin")
-    return _NO_LEVEL.sub(rf"\1 is none of {', '.join(LEVELS)}", reason)
+    return _NO_LEVEL.sub(rf"\1 is not one of {', '.join(LEVELS)}", reason)
 
 
 def _replace(settings: Settings, setting: str, value: str, source: str) -> Settings:

@@ -73,7 +73,7 @@ def files(env: "Mapping[str, str]", config_file: str | None = None) -> list[tupl
 def read(path: str, kind: str) -> bytes | None:
     """Read a settings file; None if it is missing and its kind may be.
 
-    Whoever can write it decides which programs scrun starts, so only root and the user may.
+    A settings file decides which programs scrun starts, so only root and the user may write it.
 
     Raises:
         OSError: It cannot be read, or must not be trusted; `strerror` says why.

@@ -96,7 +96,7 @@ def parse_oci_conf(text: str, name: str = "oci.conf") -> OciConf:
 
     Raises:
         SettingsError: A line is not `Key=Value`, a key is unknown, a value is invalid, or the
-            commands are no complete set for one of the two modes.
+            commands are not a complete set for either mode.
     """
     found: dict[str, object] = {}
     lines: dict[str, int] = {}

@@ -60,7 +60,7 @@ class Features(msgspec.Struct, frozen=True):
             number.
         real_terminal: With `--pty` slurmstepd sets `process.terminal`, so the container gets a
             controlling terminal and job control.
-        node_finds_program: slurmstepd looks a program that is no absolute path up among the
+        node_finds_program: slurmstepd looks a program without an absolute path up among the
             files of the node, along the container's PATH or from its own directory, and passes
             the path that it finds there.
         mounts_spool: slurmstepd mounts the step's directory in the container, on a directory that

@@ -607,10 +607,17 @@ def test_a_variable_that_is_misspelled(site: Site) -> None:
     done = site.run("run", "--bundle", site.bundle_of("true"), "one", environment=names)
     line = "scrun: SCRUN_PARTITON has no effect: is it SCRUN_PARTITION?\n"
     assert (done.returncode, done.stderr) == (0, line)
-    assert "SCRUN_DEBUG: loud: is none of quiet, fatal, error, info, verbose, debug, debug2" in (
-        site.run(
-            "run", "--bundle", site.bundle_of("true"), "one", environment={"SCRUN_DEBUG": "loud"}
-        ).stderr
+    assert (
+        "SCRUN_DEBUG: loud: is not one of quiet, fatal, error, info, verbose, debug, debug2"
+        in (
+            site.run(
+                "run",
+                "--bundle",
+                site.bundle_of("true"),
+                "one",
+                environment={"SCRUN_DEBUG": "loud"},
+            ).stderr
+        )
     )
 
 

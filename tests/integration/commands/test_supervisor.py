@@ -75,7 +75,7 @@ def test_stop(make_site: MakeSite) -> None:
     life = running(site)
     [pid] = site.supervisors()
     assert "--all" in site.fails("supervisor", "stop")
-    assert "is no supervisor" in site.fails("supervisor", "stop", "1")
+    assert "is not a running supervisor" in site.fails("supervisor", "stop", "1")
     site.must("supervisor", "stop", str(pid))
     wait_while("the stopped", lambda: pid in site.supervisors())
     assert life.wait(20) == 137

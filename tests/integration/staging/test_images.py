@@ -112,7 +112,7 @@ def test_the_store_of_a_site_is_used(registry: Registry) -> None:
         (("remove", "sha256-12"), "sha256-12: there is no such image here"),
         (("list", "x"), "unexpected argument 'x'"),
         (("import", "x"), "image import needs an image and a name"),
-        (("import", "/", "a/b"), "'a/b': is no name in a store of images"),
+        (("import", "/", "a/b"), "'a/b': is not a valid name in a store of images"),
         (("list", "--unused-for", "1h"), "image list: --unused-for is for prune"),
     ],
 )

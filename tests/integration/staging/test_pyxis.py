@@ -136,7 +136,7 @@ def test_names_and_saving(registry: Registry) -> None:
     image = f"--container-image={registry.name}#box:1"
     done = call(registry, "srun", image, "--container-name=work:create", "true")
     assert done.returncode == 1
-    assert "--container-name=work:create: it is there already" in done.stderr
+    assert "--container-name=work:create: it exists already" in done.stderr
     said = srun(registry, "--container-name=new:create", "sh", "-c", "cat /tmp/a 2>&1; :")
     assert "No such file" in said
     done = call(registry, "srun", image, "--container-name=new:exec", "true")
@@ -169,7 +169,7 @@ def test_another_one_beside_it(registry: Registry, image: tuple[str, ...]) -> No
     assert done.stdout == "up\n1\n", done.stderr
     assert registry.site.must("exec", "work", "cat", "/tmp/a") == "up\ntoo\n"
     done = call(registry, "srun", *named, "--container-name=work:create", "true")
-    assert "it is there already" in done.stderr
+    assert "it exists already" in done.stderr
     registry.site.must("delete", "--force", "work")
 
 
@@ -246,8 +246,8 @@ def test_sbatch(registry: Registry, how: str) -> None:
         (("--container-image=a", "--container-mounts=/tmp:", "true"), "has an empty part"),
         (("--container-image=a", "--container-env=FOO,", "true"), "has an empty part"),
         (("--container-image=a", "-n2", "-o", "x.%t"), "--output=x.%t: cannot be a file for each"),
-        (("--container-image=a", "-i", "x.%j"), "x.%j: %j is not known before there is a cont"),
-        (("--container-name=a:b", "true"), "'b' is none of auto, create, exec, no_exec"),
+        (("--container-image=a", "-i", "x.%j"), "x.%j: %j is unknown before the cont"),
+        (("--container-name=a:b", "true"), "'b' is unknown; use auto, create, exec, no_exec"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_meant(registry: Registry, words: tuple[str, ...], told: str) -> None:

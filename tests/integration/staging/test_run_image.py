@@ -316,7 +316,7 @@ def test_a_terminal(registry: Registry) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("docker:busybox",), "docker:busybox: is no image: write docker://busybox"),
+        (("docker:busybox",), "docker:busybox is not an image name; write docker://busybox"),
         (("./nowhere",), "./nowhere: there is no such image: name one as docker://IMAGE, oci:"),
         (("ftp://x/y",), "ftp://x/y: there is no such image"),
         (("/etc/passwd",), "/etc/passwd: is neither a directory nor a file with a squashfs"),
@@ -329,7 +329,7 @@ def test_a_terminal(registry: Registry) -> None:
         (("--mount", "x", "/"), "/x does not exist"),
         (("--mount", "/etc:etc", "/"), "--mount /etc:etc: write SRC:DST, where DST is absolute"),
         (("--mount", "/etc:/x:rot", "/"), "--mount /etc:/x:rot: cannot be 'rot', only ro, rw"),
-        (("--workdir", "x", "/"), "--workdir x: has to be absolute"),
+        (("--workdir", "x", "/"), "--workdir x: is not absolute"),
         (("--user", "me", "/"), "--user me: is not a number: write UID or UID:GID"),
         (("--env", "=x", "/"), "--env =x: has no name"),
         (("--entrypoint", "'", "/"), "--entrypoint ': neither words nor JSON"),

@@ -200,7 +200,7 @@ def test_a_use_is_remembered(store: Store, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["", "..", "a/b", ".x", "a.b", "x" * 129])
 def test_keys_are_names(store: Store, key: str) -> None:
-    with pytest.raises(ImageError, match="is no name in a store of images"):
+    with pytest.raises(ImageError, match="is not a valid name in a store of images"):
         store.find(key)
 
 

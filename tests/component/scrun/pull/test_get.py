@@ -39,7 +39,7 @@ def test_a_registry_that_has_something_else(
     skopeo(tmp_path, monkeypatch, copy=f"touch {tmp_path}/copied")
     asked = hashlib.sha256(b"what was asked for").hexdigest()
     found = hashlib.sha256(RAW).hexdigest()
-    told = f"its registry has something else there: sha256:{found}"
+    told = f"its registry has other content there: sha256:{found}"
     with pytest.raises(ImageError, match=told):
         get(parse(f"docker://registry/image@sha256:{asked}"), request(tmp_path))
     assert not (tmp_path / "copied").exists()

@@ -503,7 +503,7 @@ def test_a_program_without_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(programs, "PATIENCE", 0.3)
     monkeypatch.setattr(layers_module, "PATIENCE", 0.3)
-    with pytest.raises(ImageError, match="layer 1: nothing of it came for"):
+    with pytest.raises(ImageError, match="layer 1: nothing of it arrived for"):
         unpacked(tmp_path)
     with pytest.raises(ImageError, match="x: it made no progress for "):
         programs.run("skopeo", what="x")

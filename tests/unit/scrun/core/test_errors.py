@@ -71,7 +71,7 @@ def test_messages_that_engines_look_for() -> None:
         ),
         (
             RuntimeError("can't start new thread"),
-            "no further thread can be started; the user has as many processes as permitted "
+            "no more threads can be started; the user has as many processes as permitted "
             "(ulimit -u)",
         ),
         (KeyError("x"), "internal error: KeyError: 'x'"),

@@ -53,8 +53,8 @@ def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("text", "told"),
     [
         ("docker:x", "write docker://x"),
-        ("docker://", "names no image"),
-        ("oci:", "names no image"),
+        ("docker://", "is not an image name"),
+        ("oci:", "is not an image name"),
         ("ftp://x", "there is no such image"),
         ("./nowhere", "there is no such image"),
         ("nowhere.sqsh", "there is no such image"),

@@ -95,7 +95,7 @@ def test_what_a_container_may_ask_for(tmp_path: Path) -> None:
         ("slurm.allow = [1]", "slurm.allow[0]: expected string, got int"),
         ("slurm.allow = 'qos'", "slurm.allow: expected array, got string"),
         ("[staging]\nhost_only = ['run']", "staging.host_only[0]: expected an absolute path"),
-        ("[log]\nlevel = 'loud'", "log.level: is none of quiet, fatal, error"),
+        ("[log]\nlevel = 'loud'", "log.level: is not one of quiet, fatal, error"),
     ],
 )
 def test_refused_with_file_and_key(tmp_path: Path, text: str, message: str) -> None:
@@ -135,7 +135,7 @@ def test_environment_and_command_line() -> None:
         ("SCRUN_ENGINE", "x/y", "expected the name of a plugin"),
         ("SCRUN_STAGER", "../x", "expected the name of a plugin"),
         ("SCRUN_ROOT", "x", "expected an absolute path"),
-        ("SCRUN_DEBUG", "10", "is none of quiet, fatal, error, .*, debug5"),
+        ("SCRUN_DEBUG", "10", "is not one of quiet, fatal, error, .*, debug5"),
     ],
 )
 def test_variables_refused(variable: str, value: str, reason: str) -> None:
