@@ -64,7 +64,11 @@ def _reach(root: str, parsed: Parsed, *, anywhere: bool) -> "tuple[_socket.socke
                 return sock, [posix.open("/proc/self/ns/mnt", posix.O_RDONLY | posix.O_CLOEXEC)]
             kind = "build" if _jobs_linger(parsed) else "pod"
             name, lingers = supervisor_name(kind, parsed), False
-    elif group == "user" and any(entry.startswith(OWN) for entry in posix.listdir(root)):
+    elif (
+        group == "user"
+        and b"_OCI_SYNCPIPE" in posix.environ  # of conmon, whose pods may have their own
+        and any(entry.startswith(OWN) for entry in posix.listdir(root))
+    ):
         own = supervisor_name("pod", parsed)
         if _is_there(f"{root}/{own}"):  # the pod's, which holds the pod's job
             name, lingers = own, False

@@ -39,6 +39,7 @@ CLIENT = (
     _container("client-not-confirmed", '(void)!send(sock, "", 1, MSG_NOSIGNAL);', ""),
     _container("client-in-a-job", 'getenv("SLURM_JOB_ID") ||', ""),
     _container("client-beside-pods", 'has_pods || !strncmp(entry->d_name, "@pod-", 5)', "0"),
+    _container("client-looks-for-pods-of-others", 'if (!getenv("_OCI_SYNCPIPE"))', "if (0)"),
     _container("client-killed-runtime-is-fine", "-WTERMSIG(state)", "0"),
 )  # fmt: skip
 """Faults of the program that engines call."""

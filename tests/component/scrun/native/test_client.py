@@ -802,7 +802,7 @@ def test_a_create_that_the_python_program_has_to_do(remembered: Remembered) -> N
         with create(remembered, env=in_job) as process:
             assert b"argv" in process.communicate(timeout=30)[0]
         pods.touch()
-        with create(remembered) as process:
+        with create(remembered, env=remembered.environment(_OCI_SYNCPIPE="3")) as process:
             assert b"argv" in process.communicate(timeout=30)[0]
         pods.unlink()
         content = remembered.file.read_bytes()
@@ -810,6 +810,25 @@ def test_a_create_that_the_python_program_has_to_do(remembered: Remembered) -> N
         with create(remembered) as process:
             assert b"argv" in process.communicate(timeout=30)[0]
     assert not wrong
+
+
+@pytest.mark.by_root
+def test_only_below_conmon_a_pod_may_have_its_own_supervisor(remembered: Remembered) -> None:
+    """Others need not look through a root directory of thousands of records."""
+    (remembered.client.root / "@pod-1").touch()
+    asked: list[bytes] = []
+
+    def serve(connection: socket.socket) -> None:
+        request = receive(connection)
+        asked.append(request.fields[0])
+        line_of(connection)
+        connection.sendall(b"\1refused")
+        for fd in request.fds:
+            os.close(fd)
+
+    with serving(remembered.supervisor(), serve), create(remembered) as process:
+        assert "answered" in json.loads(process.communicate(timeout=30)[0])["told"]
+    assert asked == [b"create"]
 
 
 @pytest.mark.by_root
