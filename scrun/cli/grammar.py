@@ -12,7 +12,7 @@ Option = tuple[str, str, str | None, bool, bool, str]
 """One option: its long name, its short names (one character each), its metavar, whether
 it is used, whether it may be repeated, and one line of help.
 
-The metavar is None for a flag. Brackets mean an optional value: ``--name=value``, or
+A flag has None as its metavar. Brackets mean an optional value: ``--name=value``, or
 ``--name value`` if that value is one of those listed, or a number for ``[N]``. Bars
 separate the possible values.
 """

@@ -52,7 +52,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
 def _read(name: str) -> "dict[str, object]":
     """Read the resources that an engine sends; docker sends them on standard input."""
     try:
-        # by number, because sys.stdin is None when it was closed
+        # by number: sys.stdin is missing when that was closed
         with open(0 if name == "-" else name, "rb", closefd=name != "-") as file:
             content = file.read(LIMIT + 1)
     except OSError as error:

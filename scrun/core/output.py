@@ -22,7 +22,7 @@ def say(text: bytes) -> None:
 def write(content: bytes) -> None:
     """Write to standard output; if it is closed or has no reader, ignore that.
 
-    Not by `sys.stdout`, which is None when the descriptor was closed, and which nobody flushes.
+    Not by `sys.stdout`: without a descriptor it is missing, and nobody flushes it.
 
     Raises:
         OSError: It cannot be written for another reason.

@@ -86,7 +86,8 @@ def storage(env: Mapping[str, str], home_config: str | None, home: str) -> Stora
     own += [f"{home_config}/containers/storage.conf"] if home_config else []
     everybodys = [f"{_SYSTEM}/storage.conf", f"{_VENDOR}/storage.conf"]
     path = next((path for path in [*own, *everybodys] if path and os.path.isfile(path)), None)
-    table = _storage_table(path) if path else {}
+    found = _table(path, "storage") if path else {}
+    table = found if isinstance(found, dict) else {}
 
     def text(key: str) -> str:
         value = table.get(key)
@@ -103,15 +104,16 @@ def storage(env: Mapping[str, str], home_config: str | None, home: str) -> Stora
     return Storage(driver, graphroot or f"{data}/containers/storage")
 
 
-def _storage_table(path: str) -> dict[str, object]:
+def _table(path: str, section: str) -> object:
+    """Return a section of a file; an empty table where there is none."""
     try:
         with open(path, "rb") as file:
-            table = tomllib.load(file).get("storage", {})
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: {error}") from error
+            table: object = tomllib.load(file).get(section, {})
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}") from error
-    return table if isinstance(table, dict) else {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: not TOML: {error}") from error
+    return table
 
 
 def files(
@@ -149,13 +151,7 @@ def merged(paths: Sequence[str]) -> dict[str, object]:
     engine: dict[str, object] = {}
     runtimes: dict[str, object] = {}
     for path in paths:
-        try:
-            with open(path, "rb") as file:
-                table = tomllib.load(file).get("engine", {})
-        except OSError as error:
-            raise SettingsError(f"{path}: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise SettingsError(f"{path}: not TOML: {error}") from error
+        table = _table(path, "engine")
         if not isinstance(table, dict):
             raise SettingsError(f"{path}: engine: not a table")
         named = table.pop("runtimes", {})

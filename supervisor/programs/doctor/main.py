@@ -10,7 +10,7 @@ from scrun.cli.parse import Parsed
 from scrun.core.errors import ScrunError, leaves
 from scrun.core.output import write
 from scrun.supervisor.plugins.registry import plugins
-from scrun.supervisor.programs.doctor import cluster, containers, engines, job_trial, machine
+from scrun.supervisor.programs.doctor import cluster, containers, job_trial, machine
 from scrun.supervisor.programs.doctor.call import Check, DoctorCall, examine
 from scrun.supervisor.programs.doctor.findings import (
     Report,
@@ -25,8 +25,7 @@ CHECKS = (
     *machine.BASICS,
     *cluster.CHECKS,
     *machine.NAMESPACES,
-    *engines.CHECKS,
-    machine.IMAGES,
+    *machine.ENGINES_AND_IMAGES,
 )
 
 

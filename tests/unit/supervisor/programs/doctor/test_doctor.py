@@ -15,7 +15,6 @@ from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.programs.doctor import (
     cluster,
     containers,
-    engines,
     job_trial,
     machine,
     main,
@@ -180,8 +179,8 @@ def test_subordinate_ids(subuid: str | None, subgid: str | None, status: str) ->
 
 
 def test_packages() -> None:
-    assert engines.judge_packages([], "").status == "ok"
-    finding = engines.judge_packages([needs.ID_MAPS], "as root: apt-get install uidmap")
+    assert machine.judge_packages([], "").status == "ok"
+    finding = machine.judge_packages([needs.ID_MAPS], "as root: apt-get install uidmap")
     assert text_line("packages", finding, colour=False) == (
         "warn  packages: not installed: newuidmap; as root: apt-get install uidmap"
     )
@@ -407,8 +406,8 @@ def test_libraries() -> None:
 )
 def test_podmans_storage(driver: str, engine: str, status: str) -> None:
     storage = podman.Storage(driver, "/home/a/storage")
-    assert engines.judge_storage(storage, engine).status == status
-    found = engines.judge_storage(storage, engine, "Operation not permitted")
+    assert machine.judge_storage(storage, engine).status == status
+    found = machine.judge_storage(storage, engine, "Operation not permitted")
     assert found.status == "warn"
     assert found.text == (
         "/home/a/storage: files there cannot have an image's users (Operation not permitted)"
@@ -417,22 +416,22 @@ def test_podmans_storage(driver: str, engine: str, status: str) -> None:
 
 def test_podman() -> None:
     engine: dict[str, object] = {"runtimes": {"scrun": ["/a"]}, "scrun named by": "/c"}
-    assert engines.judge_podman({**engine, "cgroup_manager": "cgroupfs"}, "/a").text == (
+    assert machine.judge_podman({**engine, "cgroup_manager": "cgroupfs"}, "/a").text == (
         "knows scrun as /a; cgroup manager cgroupfs"
     )
-    assert engines.judge_podman({**engine, "runtime": "scrun"}, "/a").text.endswith("its default")
-    gone = engines.judge_podman(engine, None)
+    assert machine.judge_podman({**engine, "runtime": "scrun"}, "/a").text.endswith("its default")
+    gone = machine.judge_podman(engine, None)
     assert (gone.status, gone.text) == ("warn", "/c: /a cannot be run")
-    assert engines.judge_podman({"runtimes": {}}, None).remedy == "run `scrun install podman`"
+    assert machine.judge_podman({"runtimes": {}}, None).remedy == "run `scrun install podman`"
 
 
 def test_docker() -> None:
-    assert engines.judge_docker("/d", "/a", usable=True).status == "ok"
-    assert engines.judge_docker("/d", "/a", usable=False).text == (
+    assert machine.judge_docker("/d", "/a", usable=True).status == "ok"
+    assert machine.judge_docker("/d", "/a", usable=False).text == (
         "/d: runtimes.scrun: /a cannot be run"
     )
-    assert engines.judge_docker("/d", "", usable=False).status == "warn"
-    assert engines.judge_docker("/d", None, usable=False).remedy == "run `scrun install docker`"
+    assert machine.judge_docker("/d", "", usable=False).status == "warn"
+    assert machine.judge_docker("/d", None, usable=False).remedy == "run `scrun install docker`"
 
 
 def test_a_runtime_directory_that_goes_with_the_session() -> None:
