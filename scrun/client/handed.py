@@ -32,8 +32,7 @@ def go_on(parsed: Parsed, argv: "list[str]", told: "Mapping[str, str | bool]") -
     `told` is what the client has handed over.
 
     Raises:
-        ScrunError: What the client has met.
-        OSError: Likewise.
+        ScrunError, OSError: What the client has met.
     """
     directory = f"{record_root(parsed)}/{parsed.id}"
     if "answered" in told:

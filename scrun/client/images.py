@@ -28,8 +28,7 @@ def open_store(parsed: Parsed) -> Request:
     """Open the caller's store, and remove what killed processes have left there.
 
     Raises:
-        ScrunError: It cannot be used.
-        OSError: Likewise.
+        ScrunError, OSError: It cannot be used.
     """
     settings = load(os.environ, parsed.text("config-file"))
     store = Store(path_for(settings, os.environ), discard)
@@ -86,8 +85,7 @@ def discard(path: str) -> None:
     """Remove a tree of the store, some files of which may belong to subordinate ids.
 
     Raises:
-        StagingError: See `scrun.core.trees.remove`.
-        OSError: Likewise.
+        StagingError, OSError: See `scrun.core.trees.remove`.
     """
     remove_whoever_owns_it(path, _remove_mapped)
 

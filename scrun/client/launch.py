@@ -171,8 +171,7 @@ def have_tidied(root: str, name: str) -> None:
     """Have a supervisor clean up after dead ones; start it if necessary.
 
     Raises:
-        SettingsError: See `launch`.
-        SupervisorLost: Likewise.
+        SettingsError, SupervisorLost: See `launch`.
         OSError: It cannot be reached.
     """
     sock = launch(root, name, lingers=False)

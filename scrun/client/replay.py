@@ -85,8 +85,7 @@ class Replayed:
         root: The root directory of the records.
         job: The number of its job.
         task: The task that it belongs to, `JOB.STEP.TASK`.
-        pid: Its first process.
-        pidfd: Likewise.
+        pid, pidfd: Its first process.
         is_ours: Whether no supervisor has it.
         lock: Holds the lock of its record.
         line: The keepalive's socket.

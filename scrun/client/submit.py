@@ -48,8 +48,7 @@ def _reach(root: str, parsed: Parsed, *, anywhere: bool) -> "tuple[_socket.socke
         The connection, and what goes with the request: our mount namespace, or nothing.
 
     Raises:
-        SupervisorLost: See `launch`.
-        OSError: Likewise.
+        SupervisorLost, OSError: See `launch`.
     """
     group = setting(parsed, "group") or "user"
     # what lingers at the end of a task is killed

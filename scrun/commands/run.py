@@ -107,8 +107,7 @@ def delete_other(parsed: Parsed, container: str) -> int:
     """Delete the container that has an id, whoever serves it; return the exit status.
 
     Raises:
-        ScrunError: It cannot be deleted.
-        OSError: Likewise.
+        ScrunError, OSError: It cannot be deleted.
     """
     delete = Parsed()
     delete.command, delete.id = "delete", container

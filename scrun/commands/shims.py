@@ -78,8 +78,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     """Print the directory, or be one of the programs in it.
 
     Raises:
-        ScrunError: See above.
-        OSError: Likewise.
+        ScrunError, OSError: See above.
     """
     kind, *arguments = parsed.operands
     if kind != "pyxis":

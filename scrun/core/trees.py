@@ -110,8 +110,7 @@ def remove_whoever_owns_it(path: str, as_their_owner: Callable[[str], None]) -> 
     `as_their_owner` removes what only those ids can.
 
     Raises:
-        StagingError: See `remove`.
-        OSError: Likewise.
+        StagingError, OSError: See `remove`.
     """
     try:
         remove_tree(path)

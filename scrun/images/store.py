@@ -263,8 +263,7 @@ class Store:
         """Remove an image unless it is used; return who uses it.
 
         Raises:
-            OSError: It cannot be removed.
-            StagingError: Likewise.
+            OSError, StagingError: It cannot be removed.
         """
         with locked(self._lock(key)):
             if held := self.users(key):

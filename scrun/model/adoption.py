@@ -28,8 +28,7 @@ def held_record(directory: str) -> Record | None:
     Its lock is held: by its supervisor, or by what that has left when it died.
 
     Raises:
-        StateError: The record cannot be read.
-        OSError: Likewise.
+        StateError, OSError: The record cannot be read.
     """
     if not is_held(directory):
         return None
@@ -43,8 +42,7 @@ def is_on_its_way(directory: str) -> bool:
     What the supervisor has left holds the record's lock, and the record names one that is dead.
 
     Raises:
-        StateError: The record cannot be read.
-        OSError: Likewise.
+        StateError, OSError: The record cannot be read.
     """
     record = held_record(directory)
     return record is not None and record.supervisor is not None and is_dead(record.supervisor)
@@ -56,8 +54,7 @@ def living_record(directory: str) -> Record | None:
     Only the successor knows how one has ended whose process is gone, which its engine knows.
 
     Raises:
-        StateError: The record cannot be read.
-        OSError: Likewise.
+        StateError, OSError: The record cannot be read.
     """
     record = held_record(directory)
     return None if record is None or _has_gone(record) else record

@@ -101,8 +101,7 @@ def save(rootfs: str, defaults: Defaults, file: str) -> None:
     """Write a root file system into a file, which replaces one that is there.
 
     Raises:
-        ImageError: It cannot be written; then a file that was there is as it was.
-        OSError: Likewise.
+        ImageError, OSError: It cannot be written; then a file that was there is as it was.
     """
     _write_defaults(rootfs, defaults)
     temporary = f"{file}.{os.getpid()}"
