@@ -8,6 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import results
 from covered import CHECKOUT, page
 
 _SITE = Path(__file__).resolve().parent
@@ -102,6 +103,8 @@ def _prepare(place: Path) -> Path:
     ignored = shutil.ignore_patterns("build", "__pycache__")
     shutil.copytree(CHECKOUT / "docs", docs, ignore=ignored)
     (docs / "coverage.md").write_text(page())
+    if found := results.page(docs / "results"):
+        (docs / "reference" / "results.md").write_text(found)
     for source in (docs / "man").glob("*.rst"):
         source.write_text(_under_one_title(source.read_text()))
     (docs / "decisions" / "index.md").write_text(_DECISIONS)

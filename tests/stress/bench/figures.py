@@ -54,6 +54,17 @@ class Goal:
         return value >= self.limit if self.at_least else value <= self.limit
 
     @property
+    def cells(self) -> dict[str, object]:
+        """The cells of a row, by the heads of their columns, with numbers as numbers."""
+        return {
+            "what": self.what,
+            "against": self.beside,
+            "ratio": self.value,
+            "goal": f"{'≥' if self.at_least else '≤'} {self.limit:g}",
+            "met": self.met,
+        }
+
+    @property
     def row(self) -> list[str]:
         """The cells of a table's row."""
         sign = "≥" if self.at_least else "≤"

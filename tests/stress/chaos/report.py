@@ -128,6 +128,31 @@ class Report:
         if self._progress.isatty():
             self._progress.write("\r\x1b[K")
 
+    def about(self) -> dict[str, object]:
+        """Return what holds for the whole run, for `tests.stress.results`."""
+        remains = {kind: len(things) for kind, things in self.remains.items()}
+        return {
+            "seed": self.seed,
+            "containers": self._done,
+            "at once": self.at_once,
+            "seconds": round(self._seconds),
+            "went wrong": len(self.failures),
+            "left": ", ".join(f"{number} {kind}" for kind, number in remains.items()) or "nothing",
+        }
+
+    def cells(self) -> list[dict[str, object]]:
+        """Return a row for each fault, for `tests.stress.results`."""
+        return [
+            {
+                "fault": name,
+                "containers": row.containers,
+                "hit": row.hit,
+                "worst, s": round(row.worst[0], 1),
+                **{kind.value: row.wrong[kind] for kind in _COLUMNS},
+            }
+            for name, row in sorted(self._rows.items())
+        ]
+
     def table(self) -> str:
         """Return what has come out, in Markdown."""
         seconds = self._seconds
