@@ -22,7 +22,7 @@ async def test_where_they_are_is_said_even_if_the_bundle_stays(
     def stays(directory: str) -> None:
         raise StagingError(f"cleaning {directory}: busy")
 
-    monkeypatch.setattr(builtin, "Changes", lambda *_: Lost())
+    monkeypatch.setattr(builtin, "_Changes", lambda *_: Lost())
     monkeypatch.setattr(builtin, "stage_out", stays)
     request = SimpleNamespace(journal=SimpleNamespace(write=lambda *words: said.append(words)))
     served = SimpleNamespace(staged=None, request=request, skip_stage_out=None, job=None)

@@ -368,7 +368,7 @@ def test_a_root_file_system_that_is_too_large_is_not_copied(
     bundle: Path, staged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        staged_bundle, "rootfs_for_nodes", lambda *_: (str(bundle / "rootfs"), "is far")
+        staged_bundle, "_rootfs_for_nodes", lambda *_: (str(bundle / "rootfs"), "is far")
     )
     (bundle / "rootfs" / "large").write_bytes(b"x" * (2 << 20))
     with pytest.raises(StagingError, match=r"is far, and has more than 1 MiB to copy.*copy_size"):
