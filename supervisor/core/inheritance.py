@@ -158,7 +158,7 @@ def find(line: KeeperLine) -> list[Inheritance]:
         for version in versions:
             if is_newer(version):
                 raise StateError(
-                    f"what a supervisor of scrun {version} has left is not for {VERSION}: "
+                    f"scrun {VERSION} cannot take over from a supervisor of scrun {version}: "
                     "install the newer one again"
                 )
     except BaseException:

@@ -94,7 +94,7 @@ class Frames:
             return
         kind, stream, length = seal.opened(part)
         if length > self._longest(kind):
-            raise BrokenFrame(f"what it sends is too long: kind {kind}, {length} bytes")
+            raise BrokenFrame(f"it sent a frame that is too long: kind {kind}, {length} bytes")
         tail = seal.tail_size(kind, length)
         if kind == DATA and not tail:
             self._stream, self._data = stream, length
@@ -109,7 +109,7 @@ class Frames:
 
 
 class Broken(Exception):
-    """The connection has ended, or what came is no frame; with the reason."""
+    """The connection has ended, or received something that is not a frame; the reason."""
 
 
 def buffer(size: int) -> memoryview:
@@ -313,7 +313,7 @@ class ShimLink:
                 self.before += room[:count]
                 at = self.before.find(self._begins_with, looked)
                 if at < 0 and len(self.before) > _MOST_BEFORE:
-                    raise BrokenFrame("what it sends is no frame")
+                    raise BrokenFrame("it sent something that is not a frame")
                 if at >= 0:
                     skipping = False
                     rest = bytes(self.before[at:])

@@ -66,7 +66,7 @@ def listen(ports: str | None) -> socket.socket:
         except ValueError:
             tries = []
         if not tries or not 0 < tries[0] <= tries[-1] < 1 << 16:
-            raise NotReached(f"SrunPortRange={ports} is no range of ports")
+            raise NotReached(f"SrunPortRange={ports} is not a range of ports")
         random.shuffle(tries)
     for port in tries:
         try:

@@ -33,7 +33,7 @@ class ShimError(EngineError):
     Attributes:
         log: The log of the OCI runtime, as lines of JSON; "" if there is none.
         unseen: Whether a file is not there on the node.
-        others: The numbers of the directories that are others on the node.
+        others: The numbers of the directories that differ on the node.
         refused: Whether the node's kernel refuses an overlay.
     """
 
@@ -203,4 +203,4 @@ def decoded(payload: memoryview, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(payload, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BrokenFrame(f"what it sends is not understood: {error}") from error
+        raise BrokenFrame(f"it sent a message that is not understood: {error}") from error

@@ -52,7 +52,7 @@ def arrive(add: "Callable[[bytes], None]", python: str, told: "Iterable[int]" = 
     except ConnectionResetError:
         return
     except (BrokenFrame, ValueError) as failure:
-        sys.exit(f"what came over srun is no call: {failure}")
+        sys.exit(f"received something over srun that is not a call: {failure}")
     # So that the end of the step is not late: srun has answered slurmstepd at once, with the call,
     # and its kernel would wait for the next answer, up to 40 ms, before it acknowledges the first
     # of what ends our outputs. As nothing answers this, it will not wait again.
@@ -112,7 +112,7 @@ def _asked(
     os.write(sink, said if source == sink else said + NEWLINE)
     code = _payload(source, DATA, patience)
     if sum_of(code) not in call["code"]:
-        raise BrokenFrame("what came is not the shim's code")
+        raise BrokenFrame("received something that is not the shim's code")
     return code
 
 
@@ -131,10 +131,10 @@ def _payload(fd: int, kind: int, patience: "float | None" = None) -> bytes:
     while len(data) < size:
         left = None if patience is None else max(0, int((deadline - time.monotonic()) * 1000))
         if not poll.poll(left):
-            raise OSError("the shim's code did not come")
+            raise OSError("the shim's code did not arrive")
         piece = os.read(fd, size - len(data))
         if not piece:
-            raise ConnectionResetError("closed before the shim's code came")
+            raise ConnectionResetError("closed before the shim's code arrived")
         data += piece
         if len(data) == HEADER.size == size:
             found, _, length = HEADER.unpack(data)

@@ -77,7 +77,7 @@ class Cache:
         """
         name = call["name"]
         if "/" in name or name.startswith("."):
-            raise CallRefused(f"{name}: is no name of an image")
+            raise CallRefused(f"{name}: not an image name")
         if call["id"] in self._had:
             raise CallRefused(f"there is an image {call['id']} already")
         path = os.path.join(folder_of_images(), name)
@@ -288,7 +288,7 @@ class CachedImage:
             self._cache.loop.forget(here)
             os.close(here)
             if self._comes and not self._over:
-                why = "".join(words) or "what carried it was killed"
+                why = "".join(words) or "its courier was killed"
                 self._answer({"error": f"{self._path}: {why}"})
 
         words: list[str] = []
@@ -323,7 +323,7 @@ class CachedImage:
     def leave(self) -> None:
         """Have nothing to do with it any more; if it is not complete, nothing is left of it."""
         self._over = True
-        self._answer({"error": f"{self._path}: is not wanted any more"})
+        self._answer({"error": f"{self._path}: no longer wanted"})
         if self._pid:
             kill_quietly(self._pid, signal.SIGKILL)
         self._stop_listening()

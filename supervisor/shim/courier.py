@@ -99,11 +99,11 @@ class Courier:
 
     def _take_all(self) -> None:
         if not self._until(lambda: self._source < 0, _STALLED):
-            raise OSError(f"nothing came for {_STALLED:g} s")
+            raise OSError(f"nothing arrived for {_STALLED:g} s")
         if self._there < self._size:
-            raise OSError(f"{self._there} of {self._size} bytes came")
+            raise OSError(f"{self._there} of {self._size} bytes arrived")
         if self._came.hexdigest() != self._expected:
-            raise OSError("what came is not what was announced")
+            raise OSError("the received data does not have the announced digest")
         os.fsync(self._image)
 
     def _until(self, done: "Callable[[], bool]", patience: float) -> bool:
@@ -140,7 +140,7 @@ class Courier:
     def _read(self) -> None:
         data = os.read(self._source, _PIECE)
         if len(data) > self._size - self._there:
-            raise OSError("more came than was to")
+            raise OSError("received more data than announced")
         if not data:
             self._poll.unregister(self._source)
             self._source = -1

@@ -276,7 +276,7 @@ class NodeImages:
         if mounted is None:
             return
         mounted.over = True
-        self._tell(mounted, {"error": "it is not wanted any more"})
+        self._tell(mounted, {"error": "it is no longer wanted"})
         for fd in (mounted.space.said, mounted.space.mounts):
             self._loop.forget(fd)
         self._loop.cancel(mounted.late)
@@ -296,7 +296,7 @@ def _root_of(call: "dict[str, Any]") -> "tuple[str, ...]":
     """
     root = tuple(call.get("root") or ())
     if len(root) not in (0, 3) or not all(isinstance(text, str) for text in root):
-        raise CallRefused(f"{root!r}: is no root file system")
+        raise CallRefused(f"{root!r}: not a root file system")
     return root
 
 
@@ -306,7 +306,7 @@ def _why_not(file: str, known: "list[int] | None") -> str:
         return "is not there"
     status = os.stat(file)
     if known and [status.st_ino, status.st_size, int(status.st_mtime)] != known:
-        return "is another file there"
+        return "is a different file there"
     return ""
 
 

@@ -43,7 +43,7 @@ def loads(text: str) -> "Any":  # noqa: ANN401 (JSON)
     try:
         value, end = IN_C.make_scanner(_Rules)(text, 0)
     except StopIteration as error:
-        raise ValueError(f"no JSON at {error.value}") from None
+        raise ValueError(f"invalid JSON at {error.value}") from None
     except RecursionError:
         raise ValueError("JSON that is nested too deeply") from None
     if end != len(text):
@@ -67,4 +67,4 @@ def dumps(value: object) -> str:
 
 
 def _unknown(value: object) -> None:
-    raise TypeError(f"{type(value).__name__} is no JSON")
+    raise TypeError(f"{type(value).__name__} is not JSON")

@@ -281,7 +281,7 @@ class ShimProcess:
         try:
             for name in _TEXTS:
                 if not isinstance(call.get(name, ""), str):
-                    raise ValueError(f"{name}: {call[name]!r} is no text")
+                    raise ValueError(f"{name}: {call[name]!r} is not a text")
             if verb == "script":
                 self._run_script(call, reply)
             elif verb == "expect":
@@ -307,7 +307,7 @@ class ShimProcess:
         looks = call.get("looks", ())
         found = _unlike(looks)
         if found:
-            reply({"error": "are others on the node", "others": found})
+            reply({"error": "differ on the node", "others": found})
         elif looks and not (call["files"] or call.get("root")):
             reply({"way": ""})
         else:

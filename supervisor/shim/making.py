@@ -124,7 +124,7 @@ class Making:
         """Have the runtime run one more program in a container."""
         container = self._containers.get(call["container"])
         if container.container is not None:
-            raise CallRefused(f"{container.id} is no container")
+            raise CallRefused(f"{container.id} is not a container")
         target = self._make(call, container.name, container)
         try:
             if container.site is not None:

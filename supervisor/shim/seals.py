@@ -20,7 +20,7 @@ TAG = 16
 REST = 15
 """The rest of a frame may take so many times as long as the silence before QUIET."""
 
-NO_REST = "the rest of a frame did not come"
+NO_REST = "the rest of a frame did not arrive"
 
 _NUMBER = struct.Struct(">Q")
 _DIGEST = 32
@@ -51,7 +51,9 @@ class Plain:
         """
         kind, stream, length = HEADER.unpack_from(head)
         if not CALL <= kind <= QUIET or length > LONGEST:
-            raise BrokenFrame(f"what came is no frame: kind {kind}, {length} bytes")
+            raise BrokenFrame(
+                f"received something that is not a frame: kind {kind}, {length} bytes"
+            )
         return kind, stream, length
 
     def tail_size(self, kind: int, length: int) -> int:

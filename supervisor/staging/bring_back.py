@@ -186,7 +186,7 @@ def merge(
             return work.merged
         new, old = os.fstat(level.source), os.fstat(level.target)
         if _known("", work) not in ((0, 0), (new.st_ino, old.st_ino)):
-            raise StagingError("it is another directory by now")
+            raise StagingError("it is a different directory now")
         _remember(level, work)
         _directory(level, work)
         if new.st_ctime_ns <= since or _is_dressed_by_others(".", level, new, old, work):

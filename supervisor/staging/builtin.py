@@ -339,7 +339,7 @@ class _Changes:
         if not place:
             return error
         return StagingError(
-            f"{error}; they are kept in {place}: remove it if you need none of them"
+            f"{error}; they are kept in {place}: remove it when you need them no longer"
         )
 
     async def _bring_back(self, job: Job, *, privileged: bool) -> None:

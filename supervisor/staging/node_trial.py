@@ -17,7 +17,7 @@ TRIAL = ("trial", "trial/upper", "trial/work", "trial/rootfs")
 """Directories that it needs."""
 
 _MOUNTED = "mounted"
-_OTHERS = "are others on the node"
+_OTHERS = "differ on the node"
 # mount(8) as of 2.39 gives the kernel the options one by one, which may have 256 bytes then
 _LOOK = """\
 cd %s && {
@@ -55,7 +55,7 @@ class Unseen(Unusable):
 
 
 class Others(Unusable):
-    """Directories are others on the node, by their numbers in `Mounting.looks`."""
+    """Directories differ on the node, by their numbers in `Mounting.looks`."""
 
     def __init__(self, numbers: frozenset[int]) -> None:
         super().__init__(_OTHERS)
@@ -91,7 +91,7 @@ class Looks:
         self.wanted = tuple(found)
 
     def unseen(self, others: frozenset[int]) -> Unusable:
-        """Return what it means that some are others on the node, by their numbers."""
+        """Return what it means that some differ on the node, by their numbers."""
         if 0 in others:
             return Unusable(_OTHERS)
         layers = frozenset(self._layers[number] for number in others if number in self._layers)

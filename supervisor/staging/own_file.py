@@ -64,9 +64,9 @@ class OwnFile:
         try:
             same = key_of(self._file) == self._key
         except ImageError as error:
-            raise Unusable(f"are not there any more: {error}") from error
+            raise Unusable(f"no longer exist: {error}") from error
         if not same:
-            raise Unusable("are others by now: it was changed while the container was made")
+            raise Unusable("have changed: the file was replaced while the container was made")
 
     @property
     def folder(self) -> str:

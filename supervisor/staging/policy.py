@@ -275,7 +275,7 @@ def _neighbour(
             # crun has to be root there to enter a PID namespace
             is_root = not ids or is_mapped(0, ids["uidMappings"])
             return where, _own_namespaces(theirs) & (_SHARED if is_root else _SHARED - {"pid"})
-        notes.add(f"linux.namespaces: none of {where}: that container has other users")
+        notes.add(f"linux.namespaces: not those of {where}: that container has other users")
     return "", frozenset()
 
 

@@ -26,7 +26,7 @@ PASSED = {
         "the container keeps the groups of the user, whose jobs have them in any case"
     ),
     "run.oci.seccomp_fail_unknown_syscall": (
-        "system calls that the runtime does not know fail in another way; none is permitted more"
+        "system calls that the runtime does not know fail in another way; none more is permitted"
     ),
     "module.wasm.image/variant": (
         "says what the program is; the runtime runs it with the container's rights"

@@ -118,7 +118,7 @@ def clean(directory: str, submitted: str) -> None:
         archives = archives_in(overlay)
         if len(archives) < len(places := _places(overlay)):
             where = ", ".join(places)
-            log.warning("%s: what the container wrote was on its node, in %s", directory, where)
+            log.warning("%s: the container's changes were on its node, in %s", directory, where)
         with _unpacked(archives, owners=privileged) as uppers:
             original = os.path.realpath(submitted)
             return_changes(directory, original, privileged=privileged, uppers=uppers)

@@ -263,7 +263,7 @@ def _overlaid(
     by = " by fuse-overlayfs" * laid.by_fuse
     notes = [f"root: the node mounts {what} of {rootfs}{by}; changes come back at the end"]
     if laid.way:
-        how = "the images are mounted by" if laid.packed else "copies are no squashfs images:"
+        how = "the images are mounted by" if laid.packed else "copies are not squashfs images:"
         notes.append(f"root: {how} {laid.way}")
     return laid, notes
 
@@ -379,7 +379,7 @@ def _lay_out_image(
     own = None
     if file := linked_in(bundle):
         if overlays.images is None or not is_plain(overlays.images.path):
-            raise Unusable("cannot be had without a store of images")
+            raise Unusable("cannot be mounted without a store of images")
         packing = Packing(overlays.mounter, overlays.images.format, mine=True)
         own = OwnFile(file, os.path.basename(bundle), overlays.images, packing)
     return lay_out(Rootfs(rootfs, mount, config, rootless), directory, overlays, own)

@@ -300,7 +300,9 @@ def _settle(state: VolumeState, place: str, container: str, base: str, transfer:
         conflicts = dict.fromkeys((*state.conflicts, *both))
     except StagingError as error:
         kept = _keep(place, container, base)
-        remedy = f"the container's files are kept in {kept}: remove it if you need none of them"
+        remedy = (
+            f"the container's files are kept in {kept}: remove it when you need them no longer"
+        )
         raise StagingError(f"{error}; {remedy}") from error
     if conflicts:
         kept = _keep(place, container, base)
@@ -328,7 +330,7 @@ def _return(
         if _unchanged(state, parts[0]):  # nothing is lost
             return (), read_folders(place)
         raise StagingError(
-            f"not all that {_who(container)} has changed is in {state.source}: {why(error)}"
+            f"not all changes of {_who(container)} are in {state.source}: {why(error)}"
         ) from error
 
 
@@ -463,7 +465,7 @@ def _settled(state: VolumeState, place: str) -> str:
         _settle(state, place, "", _base(place), Transfer())
     except StagingError as error:  # what did not come back is kept
         return str(error)
-    return f"{state.source}: what containers had changed is back"
+    return f"{state.source}: the containers' changes are back"
 
 
 def time_here() -> int:

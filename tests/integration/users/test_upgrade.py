@@ -179,7 +179,7 @@ def test_it_is_installed_in_place(make_site: MakeSite, older: Installation) -> N
     have_version(older, _OLD)
     [supervisor] = site.supervisors()
     os.kill(supervisor, signal.SIGKILL)
-    refusal = f"what a supervisor of scrun {VERSION} has left is not for {_OLD}"
+    refusal = f"scrun {_OLD} cannot take over from a supervisor of scrun {VERSION}"
     wait_until("a refusal", lambda: refusal in site.must("logs", "--supervisor"), 30)
     assert [life.state()["status"] for life in lives] == ["running"] * 2
     have_version(older, VERSION)

@@ -74,7 +74,7 @@ class Throughput:
             while count := pipe.readinto(buffer):
                 size += count
         self._stand.times.add(what, time.perf_counter() - began)
-        assert size == SIZE, f"{what}: {size} bytes came"
+        assert size == SIZE, f"{what}: {size} bytes arrived"
 
     def _take_stdin(self, what: str, read: int, write: int) -> None:
         with open(read, "rb") as lines, open(write, "wb", buffering=0) as pipe:

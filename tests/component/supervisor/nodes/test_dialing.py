@@ -219,7 +219,7 @@ async def test_it_does_not_answer_before_the_code_has_come() -> None:
         await peer.ask()
         first, peer.stream = peer.stream, None
         assert first is not None
-        await peer.ask(error="the shim's code did not come")
+        await peer.ask(error="the shim's code did not arrive")
         with trio.fail_after(5):
             assert await first.receive_some(1) == b""
         await first.aclose()

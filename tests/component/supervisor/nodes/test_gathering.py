@@ -156,6 +156,6 @@ async def test_an_end_before_all_are_there() -> None:
 
 
 async def test_no_port() -> None:
-    with pytest.raises(NotReached, match="SrunPortRange=x is no range"):
+    with pytest.raises(NotReached, match="SrunPortRange=x is not a range"):
         async with called(1, ports="x"):
             await trio.sleep_forever()

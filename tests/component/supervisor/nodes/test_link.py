@@ -74,7 +74,7 @@ async def test_what_is_no_frame_has_an_end() -> None:
                 while True:
                     await stream.send_all(b"x" * (1 << 16))
 
-        with pytest.raises(Broken, match="what it sends is no frame"):
+        with pytest.raises(Broken, match="it sent something that is not a frame"):
             await link.run(lambda *_: None)
         assert len(link.before) < 2 << 20
         nursery.cancel_scope.cancel()

@@ -214,7 +214,7 @@ async def test_the_file_is_not_what_it_was(cluster: Cluster, image: ImageFile) -
     os.truncate(image.file, SIZE // 2)
     async with cluster.nodes("a", "b") as shims:
         spreading = Spreading(shims)
-        with pytest.raises(EngineError, match="bytes came"):
+        with pytest.raises(EngineError, match="bytes arrived"):
             await spreading.send([image], 0, cluster.say)
         os.unlink(image.file)
         with pytest.raises(EngineError, match="No such file"):

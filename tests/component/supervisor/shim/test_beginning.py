@@ -239,13 +239,13 @@ def test_other_code_over_srun() -> None:
     content = frame(CALL, 0, json.dumps(BEGIN).encode()) + frame(DATA, 0, b"other code")
     done = subprocess.run(COMMAND, input=content, capture_output=True, timeout=20)
     assert done.returncode == 1
-    assert b"what came is not the shim's code" in done.stderr
+    assert b"received something that is not the shim's code" in done.stderr
 
 
 def test_the_supervisor_goes_before_the_code_has_come() -> None:
     done = came({})
     assert done.returncode == 1
-    assert b"closed before the shim's code came" in done.stderr
+    assert b"closed before the shim's code arrived" in done.stderr
 
 
 def over_srun(make_shim: MakeShim, *socks: socket.socket, meet: Any = lambda shim: None) -> Shim:

@@ -143,7 +143,7 @@ def test_nothing_is_left_of_one_that_does_not_come(how: str, shim: Shim, disk: P
     assert fetch(shim) == {}
     if how == "short":
         assert (
-            f"{SIZE // 2} of {SIZE} bytes came"
+            f"{SIZE // 2} of {SIZE} bytes arrived"
             in send(shim, content=CONTENT[: SIZE // 2])["error"]
         )
     elif how == "long":
@@ -156,7 +156,7 @@ def test_nothing_is_left_of_one_that_does_not_come(how: str, shim: Shim, disk: P
         shim.write(stream, CONTENT[: SIZE // 2], end=False)
         if how == "closed":
             shim.send(END, stream)
-            assert "bytes came" in shim.answer(number)["error"]
+            assert "bytes arrived" in shim.answer(number)["error"]
         elif how == "left":
             assert shim.call("leave", id="1") == {}
             assert images(disk) == set()
@@ -177,7 +177,7 @@ def test_more_than_was_announced(shim: Shim, disk: Path) -> None:
     [stream] = shim.streams("image").values()
     number = shim.ask("receive", id="1", stream=stream, digest=DIGEST)
     shim.write(stream, CONTENT[:60_000])
-    assert "more came than was to" in shim.answer(number)["error"]
+    assert "received more data than announced" in shim.answer(number)["error"]
     assert (disk / "scrun-images-0" / "a.part").stat().st_size <= 1000
     assert shim.call("leave", id="1") == {}
     assert images(disk) == set()
@@ -264,7 +264,7 @@ def test_the_disk_is_full(make_shim: MakeShim, disk: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../a", ".a", "/etc/a"])
 def test_a_bad_name_is_refused(name: str, shim: Shim) -> None:
-    assert "is no name of an image" in fetch(shim, name)["error"]
+    assert "not an image name" in fetch(shim, name)["error"]
 
 
 def test_what_is_not_there_is_refused(shim: Shim) -> None:
@@ -344,7 +344,7 @@ def test_a_peer_that_is_killed_half_way(nodes: list[Shim]) -> None:
     wait_until("half of it is there", lambda: part.stat().st_size == SIZE // 2)
     for pid in descendants(first.hello["pid"]):
         os.kill(pid, signal.SIGKILL)
-    assert f"{SIZE // 2} of {SIZE} bytes came" in second.answer(call)["error"]
+    assert f"{SIZE // 2} of {SIZE} bytes arrived" in second.answer(call)["error"]
     assert Path(send(second)["path"]).read_bytes() == CONTENT
     first.until("it is closed", lambda: stream in first.closed)
 

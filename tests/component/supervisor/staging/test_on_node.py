@@ -77,7 +77,7 @@ def test_what_a_killed_supervisor_has_left(image: Image, caplog: pytest.LogCaptu
     image.run("echo x >etc/new; echo y >new")
     caplog.set_level("WARNING")
     clean(str(image.staged), str(image.rootfs))
-    assert f"was on its node, in {staged.place}" in caplog.text
+    assert f"were on its node, in {staged.place}" in caplog.text
     assert not (image.rootfs / "etc/new").exists()
     assert (image.rootfs / "new").read_text() == "y\n"
     ask(removing([staged.place], rootless=True))
@@ -98,7 +98,7 @@ def test_what_a_killed_supervisor_had_been_sent(
     caplog.set_level("WARNING")
     clean(str(image.staged), str(image.rootfs))
     assert listing(image.rootfs) == listing(tmp_path / "expected")
-    assert "was on its node" not in caplog.text
+    assert "were on its node" not in caplog.text
     assert os.listdir("/var/tmp") == before
 
 

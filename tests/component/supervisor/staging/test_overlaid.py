@@ -398,10 +398,10 @@ def test_what_cannot_be_mounted_is_copied(image: Image, case: str) -> None:
 
 
 ANSWERS: dict[str, tuple[Callable[[str], str], str]] = {
-    "others": (lambda answer: "1 1\n" + answer.partition("\n")[2], "are others on the node"),
+    "others": (lambda answer: "1 1\n" + answer.partition("\n")[2], "differ on the node"),
     "nothing there": (lambda _: "sh: 1: cd: can't cd to /x\n", "on the node: sh: 1: cd"),
     "refused": (lambda a: f"hello\n{a[:-8]}mount: denied\nsee dmesg\n", "node: mount: denied"),
-    "nothing": (lambda _: "", "are others"),
+    "nothing": (lambda _: "", "differ on the node"),
 }
 
 

@@ -185,7 +185,7 @@ def test_it_is_changed_meanwhile(file: File) -> None:
     file.pack()
     staged = file.stage(entry)
     assert staged.image == "copy"
-    assert "it was changed while the container was made" in staged.notes[0]
+    assert "the file was replaced while the container was made" in staged.notes[0]
     assert (file.staged / "rootfs/etc/f").read_text() == "new\n"
     assert file.mounts == []
 

@@ -169,7 +169,7 @@ def test_what_the_node_cannot_mount(image: Image, node: Node) -> None:
     node.fails = "squashfuse: no"
     staged = image.stage()
     assert staged.image == "store"
-    assert staged.notes[1] == "root: copies are no squashfs images: squashfuse: no"
+    assert staged.notes[1] == "root: copies are not squashfs images: squashfuse: no"
     assert made(image) == ["rootfs"] * 2 + ["rootfs.sqfs"] * 2
     assert seen(image, node).split() == ["bin", "empty", "etc", "lib", "usr", "new", "755"]
 
@@ -178,7 +178,7 @@ def test_no_shim(image: Image, node: Node) -> None:
     image.mounter = None
     staged = image.stage()
     assert staged.image == "store"
-    assert staged.notes[1] == "root: copies are no squashfs images: only a shim mounts images"
+    assert staged.notes[1] == "root: copies are not squashfs images: only a shim mounts images"
 
 
 def test_no_tool(image: Image, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +186,7 @@ def test_no_tool(image: Image, node: Node, monkeypatch: pytest.MonkeyPatch) -> N
     staged = image.stage()
     assert staged.image == "store"
     why = "mksquashfs is not installed here"
-    assert staged.notes[1] == f"root: copies are no squashfs images: {why}"
+    assert staged.notes[1] == f"root: copies are not squashfs images: {why}"
 
 
 def test_nothing_else_is_wanted(image: Image, node: Node) -> None:

@@ -281,7 +281,7 @@ def test_after_a_restart_of_the_machine_it_comes_back(site: Site) -> None:
     assert [*tidy(str(site.shared))] == []
     lost(site, "one")
     [line] = tidy(str(site.shared))
-    assert line.endswith("what containers had changed is back")
+    assert line.endswith("the containers' changes are back")
     assert (site.volume / "made").read_text() == "made"
     assert site.is_clean()
 

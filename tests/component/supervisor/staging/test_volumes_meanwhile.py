@@ -329,7 +329,7 @@ def test_another_volume_in_its_place(site: Site) -> None:
     (copy / "made").touch()
     site.volume.rename(site.base / "before")
     (site.base / "other").rename(site.volume)
-    with pytest.raises(StagingError, match=r"it is another directory by now.* are kept in"):
+    with pytest.raises(StagingError, match=r"it is a different directory now.* are kept in"):
         site.end("one")
     assert os.listdir(site.volume) == ["mine"]
 

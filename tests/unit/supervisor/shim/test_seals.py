@@ -122,7 +122,7 @@ def test_nothing_is_passed_on_before_it_is_whole(*, theirs: bool) -> None:
 @pytest.mark.parametrize(("kind", "length"), [(0, 0), (10, 0), (CALL, LONGEST + 1)])
 def test_what_is_no_frame_although_it_has_a_tag(kind: int, length: int) -> None:
     sends, takes = ends()
-    with pytest.raises(BrokenFrame, match="is no frame"):
+    with pytest.raises(BrokenFrame, match="not a frame"):
         takes.opened(sends.head(kind, 0, length))
 
 

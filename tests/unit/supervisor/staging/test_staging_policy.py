@@ -633,7 +633,10 @@ def test_root_needs_no_user_namespace_for_that() -> None:
 def test_namespaces_of_one_with_other_users() -> None:
     plan = fitted(*reversed(in_a_pod(SLURM_USER, uid=33)))
     assert entered(plan) == {}
-    assert plan.notes[0] == "linux.namespaces: none of /proc/7/ns: that container has other users"
+    assert (
+        plan.notes[0]
+        == "linux.namespaces: not those of /proc/7/ns: that container has other users"
+    )
     assert mount_at(plan, "/sys")["type"] == "bind"  # type: ignore[index]  # the node's network
 
 
