@@ -1,7 +1,7 @@
-"""Commands that run when nobody is left: neither we, nor our keeper, nor a successor.
+"""Commands that run when all are dead: we, our keeper, and any successor.
 
-A shell reads from a socket. We have the other end, and so has whoever keeps what we need. At its
-end of file the command is executed; at a line there is nothing to do any more.
+A shell reads from a socket. We have the other end, and so has the keeper. At its end of file the
+command is executed; at a line there is nothing to do any more.
 """
 
 import os
@@ -19,11 +19,9 @@ _CANCELLER = 'read -r _ || exec "$@"'
 async def canceller(
     argv: Sequence[str], child_env: ChildEnv, hold: Callable[[int], None]
 ) -> AsyncIterator[None]:
-    """Have a command run if nobody is left while the block runs.
+    """Run a command if we, and all who could adopt, die while the block runs.
 
     Args:
-        argv: The command.
-        child_env: Its environment.
         hold: Keeps a duplicate of our end, before anybody could see its end of file.
 
     Raises:

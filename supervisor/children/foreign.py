@@ -11,10 +11,9 @@ from scrun.supervisor.children.processes import Child
 
 
 class ForeignProcess(Child):
-    """A process that is no child of ours: its pidfd has come to us, and its status will not.
+    """A process that is not a child of ours: we have its pidfd, but will not get its status.
 
     Attributes:
-        pid: Its process id.
         name: Its name in the log.
     """
 
@@ -51,7 +50,7 @@ class ForeignProcess(Child):
 async def foreign_process(
     pid: int, pidfd: int, name: str, *, grace: float
 ) -> AsyncIterator[ForeignProcess]:
-    """Have a process for a block; it is ended when the block is left, as by `child`."""
+    """Own a process for a block; it is ended when the block is left, as by `child`."""
     running = ForeignProcess(pid, pidfd, name)
     try:
         yield running

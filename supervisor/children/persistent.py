@@ -1,4 +1,4 @@
-"""Children that outlive us if a deposit keeps them, of which there is never a second one.
+"""Children that outlive us if a deposit keeps them; there is never a second one of each.
 
 Between the moment when a child runs and the moment when a deposit has its pidfd, the supervisor
 may be killed, and its successor would start another one. So a shell waits for a word on a pipe
@@ -83,14 +83,7 @@ async def persistent_child(
 
     Args:
         argv: See `processes.child`; likewise the rest.
-        child_env: See there.
         deposit: Keeps it; the standard streams no longer when it has them. None: it dies with us.
-        name: By which the deposit knows it.
-        stdio: Standard input, output and error.
-        pass_fds: See there.
-        grace: See there.
-        whole_group: See there.
-        directory: See there.
         leashed: Whether it gets SIGTERM if nobody adopts it, as nothing else would end it.
     """
     gate = Gate() if deposit is not None and deposit.is_kept else None
@@ -142,7 +135,7 @@ async def _leash(pid: int, child_env: ChildEnv, deposit: Deposit) -> AsyncIterat
 async def inherited_child(
     found: Inheritance, name: str, *, grace: float
 ) -> AsyncIterator[ForeignProcess]:
-    """Have a child that another supervisor has begun so; see `persistent_child`."""
+    """Own a child that another supervisor has begun so; see `persistent_child`."""
     if _GATE in found.fds:
         gate = found.take(_GATE)
         open_gate(gate)

@@ -141,7 +141,6 @@ class Child:
 
     @property
     def pidfd(self) -> int:
-        """Its pidfd."""
         return self._pidfd
 
     def outlives_us(self) -> None:
@@ -149,7 +148,6 @@ class Child:
         _dying_with_us.discard(self)
 
     def close(self) -> None:
-        """Close the pidfd."""
         os.close(self._pidfd)
 
 
@@ -176,8 +174,6 @@ async def child(
             `dies_with_us` it must be a local program, as it may be the first to be executed.
         child_env: Environment, umask, limits, and words before the command.
         stdin: A descriptor, or `subprocess.DEVNULL`; likewise `stdout` and `stderr`.
-        stdout: See stdin.
-        stderr: See stdin.
         pass_fds: Further descriptors, inherited under their numbers.
         grace: Seconds between SIGTERM and SIGKILL.
         dies_with_us: Whether it gets SIGTERM when the supervisor dies.
@@ -265,7 +261,7 @@ def shell_status(status: int) -> int:
 async def run_shell(
     script: str, child_env: ChildEnv, *, stdout: int, stderr: int, directory: str
 ) -> int:
-    """Run a shell script to its end; then kill what is left in its process group.
+    """Run a shell script to its end; then kill the rest of its process group.
 
     Returns:
         Its exit status; 128+n for signal n.

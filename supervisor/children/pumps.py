@@ -35,7 +35,6 @@ class Cut:
     """Cuts a text that comes in parts into lines; splits overlong ones."""
 
     def __init__(self) -> None:
-        """Begin without a part."""
         self._rest = b""
 
     def lines(self, data: bytes | bytearray) -> Iterator[str]:
@@ -60,16 +59,11 @@ class Output:
     """
 
     def __init__(self, most: int = 16 << 20) -> None:
-        """Begin without lines.
-
-        Args:
-            most: The most characters to keep.
-        """
+        """Keep at most so many characters."""
         self._lines: list[str] = []
         self._room = most
 
     def take(self, line: str) -> None:
-        """Add a line."""
         self._room -= len(line) + 64  # the memory of an empty one
         if self._room < 0:
             self._lines.clear()
@@ -98,7 +92,6 @@ async def messages(
     open are not waited for.
 
     Args:
-        receive: Called with each line.
         hold: Called with the other end, which a successor may go on to read.
     """
     readable, writable = os.pipe()
@@ -116,7 +109,6 @@ def received(readable: int, receive: Callable[[str], None]) -> AbstractAsyncCont
 
     Args:
         readable: The pipe; owned from now on.
-        receive: Called with each line.
     """
     return pumped(lines(readable), receive)
 
@@ -125,12 +117,7 @@ def received(readable: int, receive: Callable[[str], None]) -> AbstractAsyncCont
 async def pumped(
     source: AsyncIterable[str], receive: Callable[[str], None]
 ) -> AsyncIterator[None]:
-    """Call `receive` with each line that comes while the block runs, and is left then.
-
-    Args:
-        source: The lines.
-        receive: Called with each line.
-    """
+    """Call `receive` with each line that comes while the block runs, and is left then."""
     drained = trio.Event()
 
     async def pump() -> None:
@@ -229,8 +216,6 @@ async def cat_to(
     only briefly.
 
     Args:
-        fd: The descriptor.
-        child_env: For `cat`.
         hold: Called with `cat`, which then outlives us as long as somebody has the pipe.
     """
     readable, writable = os.pipe()

@@ -25,10 +25,6 @@ async def status_of(pid: int, pidfd: int) -> int | None:
 
     The kernel shows the status of a process that has not executed its program yet to nobody
     (ptrace(2), access mode): it has to be reaped first, and no event tells us when that is.
-
-    Args:
-        pid: Its process id.
-        pidfd: Its pidfd.
     """
     await trio.lowlevel.wait_readable(pidfd)
     with trio.move_on_after(_REAPED):

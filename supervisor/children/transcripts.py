@@ -29,12 +29,7 @@ class Transcript:
     """
 
     def __init__(self, pipe: int, memory: int) -> None:
-        """Take over descriptors.
-
-        Args:
-            pipe: Where they come from.
-            memory: What has come.
-        """
+        """Take over descriptors."""
         self._pipe, self._memory = pipe, memory
         self._cut = Cut()
         size = os.lseek(memory, 0, os.SEEK_END)
@@ -77,7 +72,6 @@ async def recorded(
     """Yield a descriptor for a child's standard error; see `pumps.messages`.
 
     Args:
-        receive: Called with each line.
         hold: Called with the descriptors that a successor needs for a `Transcript`.
     """
     memory = os.memfd_create("scrun-messages", os.MFD_CLOEXEC)

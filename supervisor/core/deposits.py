@@ -49,7 +49,9 @@ _MOST = 10_000
 
 
 class _Outbox:
-    """The way to one keeper.
+    """The way to one keeper: messages go in order, and wait here while its socket is full.
+
+    The event loop does not wait for a keeper, which may be starting, or stopped.
 
     Attributes:
         line: The line to it; the caller's.
@@ -57,12 +59,7 @@ class _Outbox:
     """
 
     def __init__(self, line: KeeperLine, changed: Callable[[], None]) -> None:
-        """Begin.
-
-        Args:
-            line: The line to the keeper.
-            changed: Called when something waits, and when nothing does any more.
-        """
+        """`changed` is called when the first message waits, and when the last one has gone."""
         self.line = line
         self.lost = trio.Event()
         self._changed = changed
@@ -78,7 +75,6 @@ class _Outbox:
         """Tell the keeper, now or when it has room.
 
         Args:
-            message: What.
             fds: Descriptors; they stay the caller's.
 
         Raises:
@@ -103,7 +99,7 @@ class _Outbox:
         return True
 
     def _wait_with(self, message: bytes, fds: list[int]) -> None:
-        """Have a message wait, with descriptors of its own.
+        """Let a message wait, with descriptors of its own.
 
         Raises:
             OSError: We are out of descriptors; or it is too long, or many wait.
@@ -160,7 +156,7 @@ class _Outbox:
             await trio.lowlevel.wait_writable(self.line.sock)
 
     def dismiss(self, patience: float) -> None:
-        """Have the keeper end without a successor; see `Deposits.dismiss`."""
+        """End the keeper without a successor; see `Deposits.dismiss`."""
         with suppress(OSError):
             self.line.sock.settimeout(patience)
             self.line.send(END)
@@ -242,7 +238,6 @@ class Deposit:
         self._commit(early)
 
     def note(self, **facts: object) -> None:
-        """Note more facts."""
         if any(name not in self.facts or self.facts[name] != facts[name] for name in facts):
             self.facts.update(facts)
             self._commit({})
@@ -267,7 +262,6 @@ class Deposit:
         self.end()
 
     def end(self) -> None:
-        """Keep nothing any more."""
         self._given_up = self._given_up or "it has ended"
         self._early.clear()
         if self._is_kept:
@@ -322,13 +316,11 @@ class PassedOn(Deposit):
     """
 
     def __init__(self) -> None:
-        """Begin without anybody who has the job."""
         super().__init__("", _NONE)
         self._tenant: Deposit | None = None
 
     @property
     def current(self) -> Deposit:
-        """See `Deposit`."""
         return self._tenant or self
 
     def enter(self, tenant: Deposit) -> None:
@@ -347,26 +339,22 @@ class PassedOn(Deposit):
         self._tenant = None
 
     def note(self, **facts: object) -> None:
-        """See `Deposit`."""
         super().note(**facts)
         if self._tenant is not None:
             self._tenant.note(**facts)
 
     def hold(self, fds: Mapping[str, int], **facts: object) -> None:
-        """See `Deposit`."""
         self.facts.update(facts)
         self._early.update(fds)
         if self._tenant is not None:
             self._tenant.hold(fds, **facts)
 
     def drop(self, *beginnings: str) -> None:
-        """See `Deposit`."""
         super().drop(*beginnings)
         if self._tenant is not None:
             self._tenant.drop(*beginnings)
 
     def give_up(self, why: str) -> None:
-        """See `Deposit`."""
         self._given_up = self._given_up or why  # but who borrows the job can keep it
         if self._tenant is not None:
             self._tenant.give_up(why)
@@ -380,7 +368,6 @@ class Deposits:
     """
 
     def __init__(self) -> None:
-        """Begin with none."""
         self.needed = trio.Event()
         self._outbox: _Outbox | None = None
         self._safe: Callable[[], None] = _nothing
@@ -429,7 +416,6 @@ class Deposits:
         self.needed.set()
 
     def end(self, name: str) -> None:
-        """Keep one no longer."""
         self._kept.pop(name, None)
         self.say([name.encode(), b"", b"", b""])
 
@@ -470,7 +456,7 @@ class Deposits:
             self._look_whether_safe()
 
     def dismiss(self, patience: float = 0) -> None:
-        """Have the keeper end without a successor.
+        """End the keeper without a successor.
 
         Args:
             patience: For how many seconds to wait until it has room for that. This blocks: only
@@ -496,7 +482,7 @@ class Deposits:
 
     @contextmanager
     def _together(self) -> Iterator[None]:
-        """Have all that is said meanwhile count together."""
+        """Let all messages of the block count together."""
         self._begun += 1
         try:
             yield

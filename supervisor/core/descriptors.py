@@ -50,7 +50,7 @@ def apart(call: Callable[[*Ts], object], *args: *Ts) -> trio.Event:
 
 
 def close(fd: int) -> None:
-    """Close a descriptor, which may send what was written to a server, and wait for that."""
+    """Close a descriptor, which may send written data to a server, and wait for that."""
     if not may_hang(fd):
         os.close(fd)
         return

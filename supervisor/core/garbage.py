@@ -1,4 +1,4 @@
-"""The collection of garbage, which is no use while much is made that stays.
+"""The collection of garbage, which is useless while much is made that stays.
 
 A full collection looks at every object. While the containers of another supervisor come, nothing
 is garbage, and the interpreter would look at all of them again whenever they are a quarter more:

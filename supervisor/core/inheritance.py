@@ -19,7 +19,7 @@ from scrun.supervisor.core.line import KeeperLine
 from scrun.supervisor.keeper.main import ALL, LONGEST, NEXT
 
 MADE = "staged"
-"""The fact that says that a container was made: what was staged for it."""
+"""The fact that says that a container was made: its staged bundle."""
 
 OF = "of"
 """The fact that names a container's job."""
@@ -34,7 +34,7 @@ _PATIENCE = 10.0
 
 
 class DepositContent(msgspec.Struct):
-    """What is noted beside descriptors.
+    """The facts beside descriptors.
 
     Attributes:
         facts: See `Inheritance`.
@@ -53,14 +53,13 @@ class AdoptionGroup:
     """
 
     def __init__(self) -> None:
-        """Wait for none."""
         self.complete = trio.Event()
         self._awaited: set[str] = set()
         self._turns: dict[str, trio.Event] = {}
         self._ended: set[str] = set()
 
     def awaits(self, name: str) -> None:
-        """Have the shim wait for one more, a container or a program in one."""
+        """Let the shim wait for one more, a container or a program in one."""
         self._awaited.add(name)
 
     def without(self, name: str) -> None:
@@ -70,7 +69,7 @@ class AdoptionGroup:
             self.complete.set()
 
     def line_up(self, container: str) -> trio.Event:
-        """Have one more join the job, after the others; return what is set when it has."""
+        """Let one more join the job, after the others; the event is set when it has joined."""
         return self._turns.setdefault(container, trio.Event())
 
     async def turn_of(self, container: str) -> None:
@@ -139,9 +138,6 @@ class Inheritance(msgspec.Struct):
 def find(line: KeeperLine) -> list[Inheritance]:
     """Ask a keeper for what a dead supervisor has left; it holds that further.
 
-    Args:
-        line: That to the keeper.
-
     Raises:
         StateError: It was a newer scrun's.
         OSError: We are out of descriptors, or the keeper is gone.
@@ -171,7 +167,7 @@ def find(line: KeeperLine) -> list[Inheritance]:
 
 
 def _receive(sock: socket.socket, versions: set[str]) -> Inheritance | None:
-    """Receive one of what is left; None if that was all.
+    """Receive one deposit; None if that was all.
 
     Raises:
         OSError: We are out of descriptors, or the keeper is gone.

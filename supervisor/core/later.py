@@ -7,7 +7,7 @@ from types import ModuleType
 
 
 def postpone(*names: str, packages: Iterable[str] = ()) -> None:
-    """Have some modules imported only when one of their attributes is first used.
+    """Import some modules only when one of their attributes is first used.
 
     `importlib.util.LazyLoader` would not do: the next `import` statement imports it then.
 

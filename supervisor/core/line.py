@@ -11,17 +11,10 @@ from scrun.core.rights import send_fds
 
 
 class KeeperLine:
-    """A socket, and a pipe that wakes the keeper. The end of both calls a successor.
-
-    Attributes:
-        sock: The socket.
-    """
+    """A socket, and a pipe that wakes the keeper. The end of both calls a successor."""
 
     def __init__(self, fds: Sequence[int]) -> None:
-        """Duplicate it.
-
-        Args:
-            fds: The socket, and the pipe if the keeper may sleep.
+        """Duplicate the socket, and the pipe if the keeper may sleep.
 
         Raises:
             OSError: We are out of descriptors.
@@ -36,7 +29,7 @@ class KeeperLine:
             os.set_blocking(fd, False)
 
     def __enter__(self) -> Self:
-        """Have it while the block runs."""
+        """Keep it while the block runs."""
         return self
 
     def __exit__(
@@ -45,7 +38,6 @@ class KeeperLine:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close it."""
         self.sock.close()
         while self._wake:
             os.close(self._wake.pop())

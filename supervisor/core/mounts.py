@@ -20,11 +20,7 @@ class MountNamespace:
     """
 
     def __init__(self, fd: int = -1) -> None:
-        """Take it over.
-
-        Args:
-            fd: A descriptor of it (namespaces(7)); -1: ours.
-        """
+        """Take a descriptor of it over (namespaces(7)); -1: ours."""
         self.are_ours = fd < 0
         self._fd = fd
 
@@ -33,7 +29,7 @@ class MountNamespace:
         return self._fd
 
     def close(self) -> None:
-        """Let it go, with what is mounted there alone; a second call does nothing."""
+        """Let it go, with its own mounts; a second call does nothing."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)

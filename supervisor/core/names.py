@@ -17,8 +17,6 @@ class UserEntry(msgspec.Struct, frozen=True):
     """An entry of the name service.
 
     Attributes:
-        name: The user's name.
-        gid: The user's primary group.
         group: The name of that group, or its number.
     """
 

@@ -22,14 +22,13 @@ class unwrapped:
     """A nursery that raises a single error as itself, not as a group of one.
 
     A cancellation beside that error is dropped, as when an error leaves a cancelled block without
-    a nursery. Several errors stay a group. An idle container has 17 of these open, so they are no
+    a nursery. Several errors stay a group. An idle container has 17 of these open, so they are not
     generators: these took 1 KiB more each.
     """
 
     __slots__ = ("_manager",)
 
     async def __aenter__(self) -> trio.Nursery:
-        """Open it."""
         self._manager = trio.open_nursery()
         return await self._manager.__aenter__()
 
@@ -40,7 +39,7 @@ class unwrapped:
         """Wait for its tasks.
 
         Raises:
-            BaseException: What has ended the block or a task.
+            BaseException: The error that ended the block or a task.
         """
         try:
             return await self._manager.__aexit__(kind, error, traceback)
@@ -76,12 +75,7 @@ async def until(
 
 
 async def bulkhead(what: str, task: Callable[[], Awaitable[object]]) -> None:
-    """Run a task in isolation: its errors go to the supervisor's log, and it has own threads.
-
-    Args:
-        what: What the task belongs to, for the log.
-        task: The task.
-    """
+    """Run a task in isolation: its errors go to the supervisor's log, and it has own threads."""
     own_threads()
     try:
         await task()
@@ -96,11 +90,6 @@ class Tasks:
     """
 
     def __init__(self, what: str) -> None:
-        """Prepare; no task can start yet.
-
-        Args:
-            what: What the tasks belong to, for the log.
-        """
         self._what = what
         self._nursery: trio.Nursery | None = None
 

@@ -22,7 +22,7 @@ _own = _Key()
 
 
 def keep_key_in(root: str) -> None:
-    """Have it in a file of the root directory from now on, so that successors have the same."""
+    """Keep it in a file of the root directory from now on, for successors."""
     _own.root, _own.content = root, b""
 
 

@@ -29,8 +29,6 @@ def own(directory: str, name: str = LOCK, before: Callable[[], None] | None = No
     """Take the lock of a record, if it is free.
 
     Args:
-        directory: The record.
-        name: The name of the lock file in it.
         before: Called when it is free, and still so for those who look. Somebody else may call
             the same at that moment, and become the owner.
 
@@ -63,12 +61,12 @@ def own(directory: str, name: str = LOCK, before: Callable[[], None] | None = No
 
 
 def _is_at(lock: int, path: str) -> bool:
-    """Tell whether it is there still: its last holder may have removed the record.
+    """Tell whether it is still there: its last holder may have removed the record.
 
-    Another one may have its name then.
+    Another record may have the name then.
 
     Raises:
-        OSError: There is none.
+        OSError: There is no lock at the path.
     """
     return os.path.samestat(os.fstat(lock), os.stat(path))
 
@@ -93,9 +91,7 @@ async def take_over(
     must never clean up the same container, so the later one waits.
 
     Args:
-        directory: The record.
         patience: Seconds to wait for the current owner.
-        before: See `own`.
 
     Returns:
         A descriptor that holds the lock.
@@ -116,9 +112,6 @@ async def staging_out(directory: str) -> AsyncIterator[tuple[int, ...]]:
     When a supervisor is killed, the commands of its script go on: two `rsync --delete` at the same
     time lose data. So the commands inherit this lock, and the next supervisor waits until the last
     of them has ended.
-
-    Args:
-        directory: The record.
 
     Yields:
         The descriptors for the commands to inherit; none if the record cannot be locked, as in a

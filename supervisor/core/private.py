@@ -15,7 +15,6 @@ def make_private(directory: str, remedy: str, clean_up: Callable[[], None] = lam
     that user could replace the staged bundle, and the container would run another one.
 
     Args:
-        directory: Its path.
         remedy: What to do if it cannot be used.
         clean_up: Called when it is known to be the user's own, before it has to be empty.
 

@@ -31,8 +31,6 @@ async def in_thread(call: Callable[[*Ts], T], *args: *Ts, abandon: bool = False)
     """Call a function in a thread, which sees the mounts of the container that it is for.
 
     Args:
-        call: The function.
-        args: Its arguments.
         abandon: Whether a cancellation abandons the thread: only for functions that just read.
             Those that make or remove something must finish, because nobody would undo that.
     """
@@ -61,10 +59,6 @@ async def look(
     """Call a function that only reads, in a thread, and wait for it for a limited time.
 
     Args:
-        what: What it reads, for the error message.
-        call: The function.
-        args: Its arguments.
-        failure: The type of the error after a timeout.
         patience: The timeout, in seconds.
 
     Raises:

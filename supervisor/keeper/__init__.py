@@ -11,9 +11,9 @@ open, so it can be begun again while scrun is being installed.
 Its standard input is the pipe, LINE a socket (SOCK_SEQPACKET); after each message there, the
 supervisor writes a line to the pipe. These messages come:
 
-    +  NUL NAME NUL CONTENT NUL GONE NUL NEW    with the descriptors NEW: what is held under NAME
+    +  NUL NAME NUL CONTENT NUL GONE NUL NEW    with the descriptors NEW: the content of NAME
     .  NUL NAME NUL CONTENT NUL GONE NUL NEW    likewise
-    .                                           what was begun by + is complete
+    .                                           all messages that began with + are complete
     all                                         give everything
     next                                        give the next one
     end                                         let all go, and exit

@@ -42,11 +42,7 @@ class Held:
     """What is held, by its name: its content, and its descriptors by theirs."""
 
     def __init__(self, state: int) -> None:
-        """Begin.
-
-        Args:
-            state: A descriptor of what `written` has returned, or -1.
-        """
+        """`state` is a descriptor of what `written` has returned, or -1."""
         self._held: dict[bytes, tuple[bytes, dict[bytes, int]]] = {}
         self._begun: list[tuple[list[bytes], list[int]]] = []
         if state >= 0:
@@ -174,7 +170,7 @@ def main(words: "list[str]", command: "list[str]") -> None:
 
     Args:
         words: The numbers of the descriptors of this program, of that of the shell, and of LINE;
-            that of what was held before, or -1; the soft limit of open files with which the
+            that of the earlier content, or -1; the soft limit of open files with which the
             successor is to start, or -1 for ours; and for how many seconds it is called.
         command: The program that calls one (`scrun.client.hand_over`). Its standard input is a
             socket like LINE; it exits with 0 if there is nothing more to do.

@@ -29,7 +29,6 @@ class LogFile:
     """One file, for all containers that write to it.
 
     Attributes:
-        path: Its path.
         users: The number of containers.
         opened: Set when it is open, or could not be opened.
         failure: Why it could not be opened.
@@ -97,7 +96,7 @@ class LogFile:
         while fd >= 0 and (part := self._next()):
             fd = self._renewed(fd)
             # one call per line, so that lines of several writers stay whole; on a full disk they
-            # are lost, which is no reason to end a container
+            # are lost: not a reason to end a container
             with contextlib.suppress(OSError):
                 os.write(fd, part)
         if fd >= 0:

@@ -72,15 +72,7 @@ class Journal:
         shown: Shown | None = None,
         file: LogFile | None = None,
     ) -> None:
-        """Open them.
-
-        Args:
-            path: The path of the container's own log.
-            settings: The section [log] of the settings.
-            container: The container's id, for destinations that are shared.
-            shown: Which messages `create` gets, see `show_to`.
-            file: The settings' file (`supervisor.log.files.open_file`); closed with the journal.
-        """
+        """The settings' `file` (`supervisor.log.files.open_file`) is closed with the journal."""
         self.path = path
         self._when_written: Callable[[], None] | None = None
         self._shown = shown or Shown()
@@ -129,7 +121,6 @@ class Journal:
         """Write one message.
 
         Args:
-            level: Its level.
             text: The message; several lines for a traceback.
             reported: Whether `create` fails with this message, and so writes it itself.
         """

@@ -21,16 +21,14 @@ class LimitedFile:
     """A file that is only appended to.
 
     Attributes:
-        path: Its path.
         generation: How often a new file was begun.
         lost: The number of discarded bytes.
     """
 
     def __init__(self, path: str, limit: int, *, again: bool = False) -> None:
-        """Open it.
+        """Open it, to append.
 
         Args:
-            path: Its path; appends to an existing file.
             limit: The most bytes that it may take.
             again: Whether to count what another process has written before.
 

@@ -29,8 +29,6 @@ def begin(root: str, name: str, *, detached: bool) -> None:
     """Begin to log, and make descriptor 2 the log.
 
     Args:
-        root: The directory of the records.
-        name: The supervisor's name, for each line.
         detached: Whether the process is detached; if not, standard error stays what it is.
     """
     handler = _Handler(os.path.join(root, OWN_LOG) if detached else None, name)

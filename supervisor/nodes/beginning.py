@@ -64,8 +64,6 @@ def begin_call(
 
     Args:
         port: Where we listen; 0: nowhere.
-        secret: What proves who it is.
-        direct: See there.
         runtime: The runtime that another shim on its node has tried, or "".
         needed: Whether it cannot do without the connection.
     """
@@ -89,14 +87,10 @@ def begin_call(
 
 
 async def begun(shim: Shim, direct: Direct, journal: Journal, place: str, runtime: str) -> Hello:
-    """Have a shim come; where it cannot connect, over srun.
+    """Call a shim; where it cannot connect, it talks over srun.
 
     Args:
-        shim: The shim, on its way.
-        direct: See there.
-        journal: Where messages go.
         place: The name of its node, or "" for an unknown one.
-        runtime: See `begin_call`.
 
     Returns:
         What it says first.

@@ -71,7 +71,7 @@ class Awaited:
         self.known = trio.Event()
 
     def set(self, value: object) -> None:
-        """Note that it has come; what comes once more is not what was waited for."""
+        """Note that it has arrived: a second one is not expected."""
         if self.came:
             return
         self.value = value
@@ -128,11 +128,7 @@ class Shim:
         return hello
 
     async def call(self, verb: str, **fields: object) -> dict[str, Any]:
-        """Have it do something, and wait for its reply. A cancellation only forgets that.
-
-        Args:
-            verb: One of `supervisor.shim`.
-            fields: Its fields.
+        """Call it, and wait for its reply; a cancellation only forgets the reply.
 
         Returns:
             The reply.
@@ -171,13 +167,7 @@ class Shim:
     async def send(
         self, verb: str, opened: AbstractAsyncContextManager[Source], **fields: object
     ) -> dict[str, Any]:
-        """Have it do something with a stream of bytes; see `call`.
-
-        Args:
-            verb: One of `supervisor.shim` that takes a `stream`.
-            opened: Where the bytes come from.
-            fields: Its other fields.
-        """
+        """Call it, and send a stream of bytes along; see `call`."""
         number = self._table.number()
         outgoing = self._table.outgoing[number] = Outgoing(self._table.link, number)
         try:
@@ -202,7 +192,7 @@ class Shim:
         return False
 
     def forget(self, target: str) -> None:
-        """Have it forget an exec that has ended."""
+        """Let it forget an exec that has ended."""
         self._targets.pop(target, None)
         self._container_of.pop(target, None)
         self.tell("delete", id=target)
@@ -213,7 +203,7 @@ class Shim:
         return f"{kind}-{self._last_target}"
 
     def tell(self, verb: str, **fields: object) -> None:
-        """Have it do something, whether that succeeds or not."""
+        """Call it, whether that succeeds or not."""
         number, _ = self._send(verb, fields)
         del self._calls[number]
 
@@ -269,8 +259,6 @@ class Shim:
 
         Args:
             stdio: The caller's descriptors; stay open while the streams are in use.
-            terminal: Whether they are a terminal.
-            child_env: For child processes that copy.
             journal: Where messages about them go, if not to the shim's.
             ends: What is read and written instead of those descriptors that are not /dev/null.
         """
@@ -286,12 +274,10 @@ class Shim:
     async def begin(
         self, call: Mapping[str, object], listener: Listener | None, sealing: Sealing
     ) -> None:
-        """Have it come, and wait until it has asked for its code.
+        """Call it, and wait until it has asked for its code.
 
         Args:
-            call: The call `begin`.
             listener: Where it may connect; None: nowhere.
-            sealing: How the frames of that connection are sealed.
 
         Raises:
             ShimLost: It never comes.
@@ -345,7 +331,7 @@ class Shim:
             self._table.over()
 
     def _say_others(self) -> None:
-        """Log what is no frame: sites have scripts that write to a step's output."""
+        """Log output that is not a frame: sites have scripts that write to a step's output."""
         words = printable_lines(bytes(self._control.before)).decode().strip()
         self._control.before.clear()
         if words:
@@ -453,7 +439,6 @@ async def connected(to_srun: int, from_srun: int, journal: Journal) -> AsyncIter
     Args:
         to_srun: The pipe to srun's standard input; closed at the end, so that the shim ends.
         from_srun: The pipe from its standard output; likewise.
-        journal: Where messages go.
     """
     async with carried(ShimLink(from_srun, to_srun, BEGINS_WITH), journal) as shim:
         yield shim

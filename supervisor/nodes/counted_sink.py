@@ -1,10 +1,10 @@
 """Writes output so that a successor knows exactly which bytes were written.
 
 Between a write and a note of it, a supervisor can be killed. So bytes go into a pipe of ours
-first, and from there by splice(2), which moves them: what was put in, less what is left there, was
-written. Only the number of bytes put in has to be noted, in shared memory. That pipe is empty
-before more is put in: we note how much that will be, put it in, and note that it is there. So what
-is in the pipe tells how far one came who was killed in between.
+first, and from there by splice(2), which moves them: the bytes put in, less those still there,
+were written. Only the number of bytes put in has to be noted, in shared memory. That pipe is empty
+before more is put in: we note how much that will be, put it in, and note that it is there. So the
+content of the pipe tells how far a supervisor got that was killed in between.
 
 A regular file cannot be waited for, and has an offset, which tells the same.
 """
@@ -29,19 +29,15 @@ class Count:
     """How many bytes of a stream were written, in memory that outlives us.
 
     Attributes:
-        fd: The memory.
         memory: What is behind the numbers.
     """
 
     def __init__(self, fd: int | None = None, more: int = 0) -> None:
-        """Begin, or go on where somebody was killed.
+        """Begin, or continue where another supervisor was killed.
 
         Args:
-            fd: The memory; None for a new one. It is owned from now on.
+            fd: The memory, which is owned from now on; None for a new one.
             more: How many bytes of memory it has besides.
-
-        Raises:
-            OSError: There is none.
         """
         if fd is None:
             fd = os.memfd_create("scrun-count", os.MFD_CLOEXEC)
@@ -53,7 +49,7 @@ class Count:
 
     @property
     def done(self) -> int:
-        """The bytes of which it is known that they were put."""
+        """The bytes that are known to have been put."""
         return self._words[0]
 
     @property
@@ -77,16 +73,11 @@ class Count:
         self._words[0] += count
 
     def close(self) -> None:
-        """Close it."""
         os.close(self.fd)
 
 
 class CountedPipe:
-    """A pipe that is written exactly (see `supervisor.nodes.ends.Sink`).
-
-    Attributes:
-        plain: The pipe.
-    """
+    """A pipe that is written exactly (see `supervisor.nodes.ends.Sink`)."""
 
     def __init__(
         self,
@@ -95,13 +86,13 @@ class CountedPipe:
         count: Count | None = None,
         pipe: int = -1,
     ) -> None:
-        """Begin, or go on where somebody was killed.
+        """Begin, or continue where another supervisor was killed.
 
         Args:
-            plain: What is written to; it belongs to somebody else.
+            plain: The pipe, which stays its owner's.
             hold: Keeps the descriptors; called before the first byte.
-            count: What the other has noted; owned from now on.
-            pipe: The other's pipe; likewise.
+            count: The count of the other supervisor; owned from now on.
+            pipe: The pipe of the other supervisor; likewise.
         """
         self.plain = plain
         self._fd = plain.fd
@@ -194,16 +185,11 @@ class CountedPipe:
 
 
 class CountedFile:
-    """A regular file that is written exactly, unless others write to it at the same time.
-
-    Attributes:
-        plain: The file.
-    """
+    """A regular file that is written exactly, unless others write to it at the same time."""
 
     pending = False
 
     def __init__(self, file: RegularFile, hold: Hold, count: Count | None = None) -> None:
-        """See `CountedPipe`."""
         self.plain = self._file = file
         self._hold = hold
         self._count = count
@@ -227,7 +213,6 @@ class CountedFile:
         return 0
 
     async def write(self, data: memoryview) -> int:
-        """See `RegularFile.write`."""
         if self._count is None:
             self._count = Count()
             self._hold({"count": self._count.fd})

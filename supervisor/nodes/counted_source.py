@@ -1,10 +1,10 @@
 """Reads input so that a successor knows which bytes were read, and has those that did not arrive.
 
-What was read is in shared memory until the shim has it: in a ring as large as the window, so that
-nothing is overwritten before there was credit for it. Between a read and a note of it we can be
-killed. So bytes are moved into a pipe of ours first, by splice(2), and read from there: what was
-in it before, which is noted, less what is left there, was read. For a regular file its offset
-tells the same.
+The bytes that were read are in shared memory until the shim has them: in a ring as large as the
+window, so that nothing is overwritten before there was credit for it. Between a read and a note of
+it we can be killed. So bytes are moved into a pipe of ours first, by splice(2), and read from
+there: the earlier content, which is noted, less the present one, was read. For a regular file its
+offset tells the same.
 """
 
 import os
@@ -26,10 +26,10 @@ class Ring(Count):
     """The last bytes of a stream that were read, and their number."""
 
     def __init__(self, fd: int | None = None, size: int = WINDOW) -> None:
-        """See `Count`.
+        """Like `Count`.
 
         Args:
-            fd: The memory; None for a new one. It is owned from now on.
+            fd: The memory, which is owned from now on; None for a new one.
             size: How many bytes it has, always the same.
         """
         super().__init__(fd, size)
@@ -65,13 +65,13 @@ class CountedSource:
         pipe: int = -1,
         size: int = WINDOW,
     ) -> None:
-        """Begin, or go on where somebody was killed.
+        """Begin, or continue where another supervisor was killed.
 
         Args:
-            plain: What is read; it belongs to somebody else.
+            plain: The source, which stays its owner's.
             hold: Keeps the descriptors; called before the first byte.
-            ring: What the other has read; owned from now on.
-            pipe: The other's pipe; likewise.
+            ring: What the other supervisor has read; owned from now on.
+            pipe: The pipe of the other supervisor; likewise.
             size: How many bytes may have been read and not arrived.
         """
         self.plain = plain
@@ -102,7 +102,7 @@ class CountedSource:
             self._pipe = -1
 
     def go_to(self, position: int) -> None:
-        """Give what was read from this byte on, or from the nearest that there is."""
+        """Give the bytes from this one on, or from the nearest that is still there."""
         done = self._ring.done if self._ring is not None else 0
         self._given = min(max(position, done - self._size, 0), done)
 
@@ -125,7 +125,7 @@ class CountedSource:
         return len(read)
 
     async def _begin(self) -> bool:
-        """Make what is needed for the first byte; many a container never gets one."""
+        """Prepare for the first byte; many containers never get one."""
         if self.plain is None:
             return False
         if isinstance(self.plain, SplicedPipe):

@@ -25,12 +25,7 @@ last. Not by what a shim calls its node: one that lies would give other nodes it
 
 
 async def create(shim: Shim, config: Mapping[str, Any], **fields: object) -> None:
-    """Have a shim create a container, and its runtime compile its seccomp rules only once.
-
-    Args:
-        shim: The shim.
-        config: The container's config.json.
-        fields: The other fields of `create`.
+    """Let a shim create a container, whose runtime compiles its seccomp rules only once.
 
     Raises:
         ShimError: The runtime failed.

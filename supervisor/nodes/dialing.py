@@ -29,7 +29,6 @@ class Unreached:
     """Nodes from which nothing reached us: not every container is to wait for that again."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._until: dict[str, float] = {}
 
     def add(self, node: str) -> None:
@@ -46,8 +45,6 @@ class Proved(NamedTuple):
     """A connection of who knows the secret.
 
     Attributes:
-        fd: Its descriptor.
-        secret: The secret.
         both: The random bytes of the shim, then ours.
     """
 
@@ -60,7 +57,6 @@ class Listener:
     """Waits for connections of who knows the secret.
 
     Attributes:
-        port: Where it listens.
         strangers: How many connections did not know it, or have not shown it when it closed.
     """
 
@@ -73,15 +69,7 @@ class Listener:
         *,
         knocks: bool = True,
     ) -> None:
-        """Create it; `listening` opens it.
-
-        Args:
-            ports: See `listen`.
-            secret: The secret.
-            journal: Where messages go.
-            most: How many connections to take.
-            knocks: See `Door`.
-        """
+        """Create it; `listening` opens it."""
         self._knocks = knocks
         self.port = 0
         self.strangers = 0

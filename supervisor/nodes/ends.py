@@ -91,10 +91,6 @@ async def kind_of(fd: int) -> int:
 def source(fd: int, child_env: ChildEnv) -> AbstractAsyncContextManager[Source]:
     """Open a caller's descriptor for reading; the caller's stays as it is.
 
-    Args:
-        fd: The descriptor.
-        child_env: For a `cat`.
-
     Raises:
         OSError: We are out of descriptors, or cannot start a process.
     """
@@ -191,11 +187,7 @@ class _Nothing(Unbuffered):
 
 
 class _Ready(Unbuffered):
-    """What can be waited for.
-
-    Attributes:
-        fd: Its descriptor.
-    """
+    """What can be waited for."""
 
     def __init__(self, fd: int) -> None:
         self.fd = self._fd = fd
@@ -246,7 +238,6 @@ class Pipe(_Ready):
         self._is_large = False
 
     def close(self) -> None:
-        """Close it."""
         os.close(self._fd)
         self.let_go()
 

@@ -39,11 +39,7 @@ class RegularFile:
     pending = False
 
     def __init__(self, fd: int) -> None:
-        """Take a descriptor over; it is closed when the block is left.
-
-        Args:
-            fd: The descriptor.
-        """
+        """Take a descriptor over; it is closed when the block is left."""
         self._kept = _SharedDescriptor(fd)
         self._abandoned = False
 
@@ -59,12 +55,7 @@ class RegularFile:
             self._kept.close()
 
     async def read_into(self, room: memoryview, offsets: Offsets | None = None) -> int:
-        """Read; return the number of bytes, 0 at the end of file or after an error.
-
-        Args:
-            room: Where they go.
-            offsets: Notes the read.
-        """
+        """Read; return the number of bytes, 0 at the end of file or after an error."""
         try:
             return await in_thread(_read, self._kept, room, offsets, abandon=True)
         except OSError:  # a directory, a broken disk
@@ -75,7 +66,6 @@ class RegularFile:
 
     @property
     def fd(self) -> int:
-        """The descriptor."""
         return self._kept.fd
 
     @property
@@ -92,10 +82,6 @@ class RegularFile:
 
     async def write(self, data: memoryview, offsets: Offsets | None = None) -> int:
         """Write at least a part, and return the number of bytes.
-
-        Args:
-            data: The bytes.
-            offsets: Notes the write.
 
         Raises:
             Gone: It cannot be written.

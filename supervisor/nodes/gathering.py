@@ -28,12 +28,10 @@ class Rank:
 
     Attributes:
         number: The task's, SLURM_PROCID.
-        shim: Its shim.
         hello: What that said first.
     """
 
     def __init__(self, shim: Shim, hello: Hello) -> None:
-        """Know them."""
         self.number = hello.rank
         self.shim = shim
         self.hello = hello
@@ -67,13 +65,7 @@ class Gathering:
     """
 
     def __init__(self, to_srun: int, count: int, journal: Journal) -> None:
-        """Begin with none.
-
-        Args:
-            to_srun: The pipe to srun's standard input; `end` closes it.
-            count: How many there will be.
-            journal: Where messages go.
-        """
+        """`to_srun` is the pipe to srun's standard input; `end` closes it."""
         self.complete = trio.Event()
         self._to_srun = to_srun
         self._count = count
@@ -86,17 +78,13 @@ class Gathering:
         return [rank for _, rank in sorted(self._ranks.items())]
 
     def end(self) -> None:
-        """Have the shims end that are there; those that come are still taken."""
+        """Let the present shims end; later ones are still taken."""
         if self._to_srun >= 0:
             os.close(self._to_srun)
             self._to_srun = -1
 
     async def call(self, direct: Direct, nursery: trio.Nursery) -> None:
         """Call all ranks, and take their connections until they are there.
-
-        Args:
-            direct: See `gathered`.
-            nursery: For the connections.
 
         Raises:
             NotReached: No port is free.
@@ -133,14 +121,10 @@ class Gathering:
 async def gathered(
     to_srun: int, from_srun: int, count: int, direct: Direct, journal: Journal
 ) -> AsyncIterator[Gathering]:
-    """Have all shims of a step connect to us; they end when the block is left.
+    """Call all shims of a step; they end when the block is left.
 
     Args:
         to_srun: The pipe to srun's standard input; closed at the end, and so is the next.
-        from_srun: The pipe from its standard output.
-        count: How many there are.
-        direct: What the shims are to know.
-        journal: Where messages go.
 
     Raises:
         NotReached: No port is free.

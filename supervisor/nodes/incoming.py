@@ -20,8 +20,6 @@ class Incoming:
     """A stream from the container.
 
     Attributes:
-        number: Its number.
-        link: Over which it goes.
         opened: Set when the caller's descriptor is not needed any more.
         over: Set when all of it has been written, or its reader has gone.
         first_errors: The first bytes of a standard error.
@@ -31,14 +29,7 @@ class Incoming:
     def __init__(
         self, link: ShimLink, number: int, name: str, failed: Callable[[str], None]
     ) -> None:
-        """Create it.
-
-        Args:
-            link: Over which it goes.
-            number: Its number.
-            name: Its name for people.
-            failed: Called with the reason if it cannot be written, other than by its reader's end.
-        """
+        """`failed` gets the reason for a failed write, unless the reader has ended."""
         self.number = number
         self.opened = trio.Event()
         self.over = trio.Event()

@@ -18,11 +18,7 @@ _FUNCTION = 0x1 | 0x2  # CO_OPTIMIZED and CO_NEWLOCALS of `inspect`, whose impor
 
 
 def lean(code: CodeType) -> CodeType:
-    """Return code that does the same; tracebacks name its lines only.
-
-    Args:
-        code: A module's, or what is in it.
-    """
+    """Return code that does the same; tracebacks name its lines only."""
     consts = [lean(const) if isinstance(const, CodeType) else const for const in code.co_consts]
     if _has_docstring(code):
         consts[0] = None

@@ -28,18 +28,16 @@ Longest = Callable[[int], int]
 
 
 class Frames:
-    """Takes bytes as they come, and hands frames on."""
+    """Takes bytes as they arrive, and hands frames on (`supervisor.shim.frames`).
+
+    A payload is passed on from the buffer into which it was read, if all of it is there. DATA
+    without a seal is passed on at once, in parts: a frame of 256 KiB is neither collected nor
+    copied.
+    """
 
     def __init__(
         self, dispatch: Dispatch, longest: Longest = lambda _: LONGEST, seal: Plain = PLAIN
     ) -> None:
-        """Begin with nothing.
-
-        Args:
-            dispatch: What takes the frames.
-            longest: What says how long they may be.
-            seal: How they look.
-        """
         self._dispatch, self._longest = dispatch, longest
         self._seal = seal
         self._rest = bytearray()  # of a frame that is not whole
@@ -49,7 +47,7 @@ class Frames:
         self._stream = 0
 
     def seal(self, seal: Plain) -> None:
-        """Have the frames after the one that is being taken look otherwise."""
+        """Set the seal of the frames after the current one."""
         self._seal, self._needs = seal, seal.size
 
     @property
@@ -61,7 +59,7 @@ class Frames:
         """Take bytes.
 
         Raises:
-            BrokenFrame: They are no frame, or not what was sent.
+            BrokenFrame: They are not a frame, or were changed on their way.
         """
         at, end = 0, len(data)
         while at < end:
@@ -147,7 +145,6 @@ def direct_link(proved: Proved, sealing: Sealing | None) -> "ShimLink":
     """Return the link over a direct connection, whose frames are plain until its `seal`.
 
     Args:
-        proved: The connection.
         sealing: How its frames are sealed; None: not, for a shim that cannot.
     """
     seals = _NO_SEALS
@@ -162,14 +159,11 @@ class ShimLink:
     def __init__(
         self, readable: int, writable: int, begins_with: bytes = b"", seals: Seals = _NO_SEALS
     ) -> None:
-        """Take it over; `run` closes it.
+        """Take descriptors over, which `run` closes; those of a socket are the same.
 
         Args:
-            readable: What we read from.
-            writable: What we write to; the same for a socket.
-            begins_with: The first bytes of the first frame. What comes before is no frame; "" for
-                nothing does. Sites have scripts that write to a step's output.
-            seals: Those of its frames, from `seal` on.
+            begins_with: The first bytes of the first frame; bytes before them are skipped, because
+                sites have scripts that write to a step's output. "": nothing precedes it.
         """
         self.before = bytearray()
         self._readable = readable
@@ -223,10 +217,6 @@ class ShimLink:
 
     async def run(self, dispatch: Dispatch, longest: Longest = lambda _: LONGEST) -> None:
         """Carry frames until the connection breaks; then close it.
-
-        Args:
-            dispatch: What takes the frames.
-            longest: What says how long they may be.
 
         Raises:
             Broken: It has ended.

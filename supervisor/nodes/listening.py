@@ -22,10 +22,6 @@ async def addresses(environment: Mapping[str, str], port: int) -> list[tuple[str
 
     Slurm says in the step's variables whence srun came, and slurmstepd connects there. Names are
     the last resort: a name service that hangs would hold up the shim.
-
-    Args:
-        environment: The step's variables.
-        port: Where we listen.
     """
     found = [environment[name] for name in FROM_SRUN if environment.get(name)]
     if not found:

@@ -81,7 +81,6 @@ def longest(kind: int, *, script: bool) -> int:
     """Return the most bytes of a frame's payload, before anything of that is read.
 
     Args:
-        kind: Its kind.
         script: Whether a reply may be a script's.
 
     """
@@ -157,7 +156,7 @@ class Resumed(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The reply to a call, see `supervisor.shim`; what is none of this is not read."""
+    """The reply to a call, see `supervisor.shim`; other members are not read."""
 
     call: int
     error: str | None = None

@@ -6,13 +6,7 @@ from scrun.supervisor.nodes.connection import Shim, ShimError
 
 
 async def mount(shim: Shim, name: str, mounting: Mounting, task: int) -> str:
-    """Have the shim of a task mount something, and return by what; see `Mounts`.
-
-    Args:
-        shim: The shim.
-        name: What the shim is to call it.
-        mounting: What to mount.
-        task: The number of the task.
+    """Let the shim of a task mount something, and return by what; see `Mounts`.
 
     Raises:
         EngineError: It is not mounted.

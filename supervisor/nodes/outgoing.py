@@ -1,4 +1,4 @@
-"""A stream to a container or an exec: its standard input, or what is typed at its terminal."""
+"""A stream to a container or an exec: its standard input, or its terminal's."""
 
 from contextlib import AbstractAsyncContextManager
 
@@ -14,18 +14,11 @@ class Outgoing:
     """A stream to the container.
 
     Attributes:
-        link: Over which it goes.
         opened: Set when the caller's descriptor is not needed any more.
         begun: To be set when the shim knows the stream.
     """
 
     def __init__(self, link: ShimLink, number: int) -> None:
-        """Create it.
-
-        Args:
-            link: Over which it goes.
-            number: Its number.
-        """
         self.opened = trio.Event()
         self.begun = trio.Event()
         self.link = link

@@ -19,7 +19,7 @@ _INPUT = "input."
 _PLAIN = "plain"
 _UNREAD = (_INPUT + _PLAIN, _INPUT + PIPE)
 READ = _INPUT + RING
-"""The name of what was read of the input: kept from the first byte on."""
+"""The name of the input that was read: kept from the first byte on."""
 
 STREAMS = (*_OUTPUTS, _INPUT)
 """Begin the names of the descriptors that are kept of streams."""
@@ -47,21 +47,13 @@ class RestartableStreams:
     def __init__(
         self, stdio: tuple[int, int, int], child_env: ChildEnv, keeping: Deposited
     ) -> None:
-        """Use them as long as streams are carried.
-
-        Args:
-            stdio: Standard input, output and error; all the same for a terminal.
-            child_env: For a `cat`.
-            keeping: Keeps what a successor needs.
-        """
+        """The three descriptors of a terminal are the same."""
         self._stdio, self._child_env, self._keeping = stdio, child_env, keeping
 
     def source(self) -> AbstractAsyncContextManager[Source]:
-        """Open the standard input."""
         return counted_source(self._stdio[0], self._child_env, self._keeping)
 
     def sink(self, name: str) -> AbstractAsyncContextManager[Sink]:
-        """Open an output."""
         fd = self._stdio[_STANDARD.index(name) if name in _STANDARD else 0]
         return counted_sink(name, fd, self._child_env, self._keeping)
 
@@ -70,12 +62,7 @@ class ResumedStreams:
     """The streams that a supervisor has left which has died."""
 
     def __init__(self, fds: dict[str, int], keeping: Deposited) -> None:
-        """Take them over.
-
-        Args:
-            fds: What was kept; that of streams is removed, and owned from now on.
-            keeping: Keeps it further.
-        """
+        """Take the descriptors of streams out of `fds`, and own them from now on."""
         self._keeping = keeping
         fds = {name: fds.pop(name) for name in [*fds] if name.startswith(STREAMS)}
         keeping.hold(fds)
@@ -90,11 +77,7 @@ class ResumedStreams:
         return {name: one.written for name, one in self._sinks.items()}
 
     def fields(self, numbers: Mapping[str, int]) -> dict[str, int]:
-        """Return those of the streams that are not over, by name, as `ContainerStreams.fields`.
-
-        Args:
-            numbers: The numbers of all of them.
-        """
+        """Return those of the streams that are not over, by name, as `ContainerStreams.fields`."""
         left = {name: numbers[name] for name in self._sinks}
         if "stdin" in numbers and self.has_input:
             left["stdin"] = numbers["stdin"]
@@ -116,7 +99,7 @@ class ResumedStreams:
 
     @asynccontextmanager
     async def source(self) -> AsyncIterator[Source]:
-        """Go on with the standard input, or what is typed."""
+        """Go on with the standard input, or the terminal's."""
         found = self._source
         try:
             yield found
@@ -149,8 +132,6 @@ async def counted_source(
 
     Args:
         fd: The descriptor; stays as it is.
-        child_env: For a `cat`.
-        keeping: Keeps what a successor needs.
     """
     async with AsyncExitStack() as stack:
         plain: SplicedPipe | RegularFile | None = await spliced_pipe(fd, os.O_RDONLY)
@@ -181,9 +162,7 @@ async def counted_sink(
     Where that is not possible, nothing is kept.
 
     Args:
-        name: The stream's name.
         fd: The descriptor; stays as it is.
-        child_env: For a `cat`.
         keeping: Keeps what a successor needs, as long as the block runs.
     """
     async with AsyncExitStack() as stack:
@@ -229,5 +208,5 @@ def _exact(
 
 
 def _plain(fd: int) -> SplicedPipe | RegularFile:
-    """Return what was held, which is ours now."""
+    """Return the kept descriptor, which is ours now."""
     return RegularFile(fd) if stat.S_ISREG(os.fstat(fd).st_mode) else SplicedPipe(fd)

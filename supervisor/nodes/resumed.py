@@ -44,7 +44,6 @@ class ResumedShim(Shim):
         self._times = 0
 
     def name(self, kind: str) -> str:
-        """See `Shim`."""
         self._last_target += 1
         return f"{kind}-{self._times}.{self._last_target}"
 
@@ -59,9 +58,6 @@ class ResumedShim(Shim):
 
         Args:
             fields: `ContainerStreams.fields`, of the other; without those that are over.
-            child_env: For child processes.
-            journal: Where messages go.
-            ends: What the other has left.
         """
         stdio, terminal = _NO_STDIO, ends.terminal
         if terminal is not None:
@@ -79,15 +75,12 @@ class ResumedShim(Shim):
         alone: float = ALONE,
         sealing: Sealing = SEALING,
     ) -> None:
-        """Have it connect to us, and send what was not written.
+        """Let it connect to us, and send the bytes that were not written.
 
         Args:
-            hello: What it said to the other.
             targets: Its containers and execs, and the container of each.
             written: How many bytes of each of their streams were written.
-            ports: See `beginning.Direct`.
-            alone: Likewise.
-            sealing: Likewise; a shim of an older version has no seals.
+            sealing: See `beginning.Direct`; a shim of an older version has no seals.
 
         Raises:
             ShimError: It cannot connect to us, or is of a newer version.

@@ -35,9 +35,6 @@ class SharedStreams:
         """Describe them; `opened` opens them.
 
         Args:
-            stdio: The caller's descriptors.
-            tasks: The number of tasks.
-            child_env: For child processes that copy.
             labels: Whether each line begins with the number of its task.
             lines: Whether to keep lines whole, which makes a prompt wait for its end.
         """

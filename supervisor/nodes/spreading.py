@@ -2,7 +2,7 @@
 
 The nodes are a tree: the first has it from us, or has it already, and each passes it on to two,
 while it still comes. Who gets it from no other node gets it from us. Several shims may have one
-disk, as tasks on a node have, or nodes with a directory of all: one of them has it come there, and
+disk, as tasks on a node have, or nodes with a directory of all: one of them fetches it there, and
 nobody but the others of that disk waits for it. So containers that send to the same nodes in
 another order do not wait for one another in a circle.
 """
@@ -32,12 +32,7 @@ _REMEMBERED = 256
 
 
 class Receiver(msgspec.Struct, frozen=True):
-    """A shim that is to have images.
-
-    Attributes:
-        node: Its node.
-        shim: The shim.
-    """
+    """A shim that is to have images."""
 
     node: str
     shim: Shim
@@ -47,7 +42,6 @@ class Spreading:
     """The images that some shims use."""
 
     def __init__(self, receivers: Sequence[Receiver]) -> None:
-        """Have none yet."""
         self._receivers = receivers
         self._held: list[tuple[Shim, str]] = []
 
@@ -57,7 +51,6 @@ class Spreading:
         """Send images, as far as they are not there.
 
         Args:
-            images: The images.
             limit: The most bytes of images on each node; 0: any number.
             say: Called with how many bytes have been sent, and how many there will be.
 
@@ -105,7 +98,7 @@ class Spreading:
         await _all([(node.receive, image, say) for node in receiving])
 
     async def leave(self) -> None:
-        """Have the shims use them no longer; what has not come as a whole goes."""
+        """Let the shims use them no longer; incomplete ones are removed."""
         held, self._held = self._held, []
         for shim, name in held:
             with suppress(EngineError), trio.move_on_after(_PATIENCE):
@@ -117,7 +110,7 @@ class _Node:
 
     Attributes:
         path: Where the image is there; "" as long as it is not.
-        comes: Whether somebody else has it come there.
+        comes: Whether another shim fetches it there.
     """
 
     def __init__(self, held: list[tuple[Shim, str]], receiver: Receiver) -> None:
@@ -141,14 +134,14 @@ class _Node:
             await self.receive(image, say)
 
     async def serve(self, secret: str, below: "Sequence[_Node]") -> None:
-        """Have it pass the image on."""
+        """Let it pass the image on."""
         reply = await self._call("serve", secret=secret, peers=len(below))
         for node in below:
             node._from = {**reply, "secret": secret, "patience": _PATIENCE}
             del node._from["call"]
 
     async def receive(self, image: ImageFile, say: Callable[[int], None]) -> None:
-        """Have it get the image, from the node above or from us."""
+        """Let it get the image, from the node above or from us."""
         expected = await _digest(image.file)
         if self._from:
             with suppress(ShimError):

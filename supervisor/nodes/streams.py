@@ -197,6 +197,9 @@ def size(terminal: int) -> tuple[int, int]:
 def raw(terminal: int) -> Iterator[None]:
     """Make a terminal raw while the block runs.
 
+    The container's terminal on the node does what a terminal does: echo, lines, signals. So the
+    caller's does nothing, and every key reaches the container.
+
     Nothing waits for its output here (TCSADRAIN): that may be stopped.
     """
     try:

@@ -16,14 +16,9 @@ from scrun.supervisor.shim.frames import (
 
 
 class StreamTable:
-    """All streams of a shim, by their numbers.
-
-    Attributes:
-        link: The connection over which they go.
-    """
+    """All streams of a shim, by their numbers."""
 
     def __init__(self, link: ShimLink) -> None:
-        """Begin without streams."""
         self.link = link
         self.outgoing: dict[int, Outgoing] = {}
         self.incoming: dict[int, Incoming] = {}

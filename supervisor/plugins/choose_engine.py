@@ -23,13 +23,7 @@ class Engines:
     """The engines of a supervisor, one for each combination of settings."""
 
     def __init__(self, root: str, plugins: Plugins) -> None:
-        """Start without any.
-
-        Args:
-            root: The root directory of the records; the local engine keeps its state and its
-                counter of jobs there.
-            plugins: The plugins, which make engines.
-        """
+        """`root` is the records'; the local engine keeps its state and counter of jobs there."""
         self._root = root
         self._plugins = plugins
         # A container keeps its engine, and similar containers should share it; but each new
@@ -87,11 +81,6 @@ class EngineChoices:
     """The engines of many requests at once: of equal ones, only the first is looked at."""
 
     def __init__(self, engines: Engines) -> None:
-        """Begin without any.
-
-        Args:
-            engines: Choose for each.
-        """
         self._engines = engines
         self._known: dict[Hashable, _Choice] = {}
 

@@ -20,8 +20,6 @@ class Chosen(msgspec.Struct, frozen=True):
 
     Attributes:
         name: `NAME` of its plugin `stage/NAME`.
-        plugin: The plugin.
-        configuration: The plugin's configuration from the settings.
     """
 
     name: str
@@ -37,11 +35,6 @@ class Stagers:
     """The stagers of a supervisor."""
 
     def __init__(self, plugins: Plugins) -> None:
-        """Start without any.
-
-        Args:
-            plugins: The plugins, which make stagers.
-        """
         self._plugins = plugins
 
     async def choose(

@@ -21,7 +21,6 @@ class Plugins:
     """The loaded plugins of one supervisor."""
 
     def __init__(self) -> None:
-        """Start without any."""
         self._loaded: dict[str, api.Plugin] = {}
         self._loading = trio.Lock()
 
@@ -45,7 +44,6 @@ class Plugins:
         """Return a plugin; the first call finds and loads it, and calls its `init`.
 
         Args:
-            full: Its type.
             installed: The plugin to load, if it was found already.
 
         Raises:

@@ -9,7 +9,7 @@ from scrun.supervisor.staging.transfer import Order, Transfer, carried_here, why
 
 
 def main(text: str) -> int:
-    """Carry it out, and print what was not carried over; or say why not, and return 1."""
+    """Carry it out, and print the entries left out; or say why not, and return 1."""
     try:
         merged = carried_here(msgspec.json.decode(text, type=Order), Transfer())
     except (OSError, RecursionError, StagingError) as error:

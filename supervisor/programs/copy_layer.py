@@ -58,7 +58,7 @@ def print_count(count: int) -> None:
 
 
 def deletion_by_name(name: bytes) -> "bytes | None":
-    """Return what a mark of fuse-overlayfs deletes; b"": all that is below; None: it is none."""
+    """Return what a mark of fuse-overlayfs deletes; b"": all below; None: it is not a mark."""
     if name == _OPAQUE:
         return b""
     return name[len(_REMOVED) :] if name.startswith(_REMOVED) else None
@@ -68,7 +68,6 @@ def attributes_of(reading: int, opaque: str) -> "dict[str, bytes]":
     """Return the extended attributes of a file for a copy, as far as they may be read.
 
     Args:
-        reading: The file.
         opaque: What marks a directory there that hides those of the layers below.
 
     Raises:
@@ -110,7 +109,6 @@ class _Copy:
         self._ids = (os.geteuid(), os.getegid())
 
     def root(self, source: str, target: str) -> None:
-        """Copy a whole layer."""
         folder, self._top = os.open(source, FOLDER), os.open(target, FOLDER)
         self._folder(folder, self._top, b"", DEPTH)
         self._dress(self._top, os.fstat(folder), folder)

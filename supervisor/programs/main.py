@@ -11,7 +11,6 @@ def main(run: Callable[[Parsed, list[str]], int], argv: list[str]) -> int:
 
     Args:
         run: What it does, with the command line and the arguments as they came.
-        argv: The arguments.
     """
     parsed = None
     try:

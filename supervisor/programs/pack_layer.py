@@ -95,7 +95,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def end_with_parent() -> None:
-    """Have the kernel end this process when its parent ends; for a child before its program."""
+    """Let the kernel end this process when its parent ends; for a child before its program."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
@@ -133,7 +133,6 @@ class _Archive:
         self._ids = (os.geteuid(), os.getegid())
 
     def root(self, source: str) -> None:
-        """Pack a whole layer."""
         folder = os.open(source, FOLDER)
         self._folder(folder, b"", DEPTH)
         os.close(folder)

@@ -16,10 +16,6 @@ _OWN = "/proc/self/fd/"
 def main(numbers: "list[int]", command: "list[str]") -> None:
     """Become the runtime.
 
-    Args:
-        numbers: The descriptors.
-        command: The runtime and its arguments.
-
     Raises:
         OSError: No descriptor is left, or there is no such program.
     """

@@ -37,7 +37,6 @@ def main(line: int, told: int, pid_file: str, preserved: "list[int]", command: "
         told: The descriptor for the status of the container.
         pid_file: Where `create` writes the pid of the container's first process.
         preserved: The container's own descriptors.
-        command: The runtime's `create`.
     """
     import ctypes
 

@@ -6,7 +6,7 @@ the parent, only the end can be known: by a pidfd of the process that RunTimeQue
 that is in another PID namespace, by polling.
 
 With a socket of the supervisor's, a line on it says that the container is created. Whoever has the
-other end answers with one to have it started, as often as they like, and is told so in turn.
+other end answers with one to start it, as often as they like, and is told so in turn.
 
 It imports little: each such container has one of these.
 """
@@ -35,9 +35,6 @@ def main(line: int, log: str, create: str, start: str, query: str) -> int:
         line: The descriptor of the socket; -1: there is none.
         log: The file for errors of `start` and `query`, in runc's format. Errors of `create` go to
                 the container's standard error.
-        create: RunTimeCreate.
-        start: RunTimeStart.
-        query: RunTimeQuery.
     """
     import ctypes
 
@@ -120,7 +117,6 @@ def _await_end(query: str, pidfd: int) -> None:
     """Wait until the runtime reports that the container has ended.
 
     Args:
-        query: RunTimeQuery.
         pidfd: A pidfd of its first process, or -1.
     """
     pause = _FIRST_PAUSE if pidfd < 0 else _WITH_PIDFD

@@ -20,17 +20,10 @@ class StagingScript:
     """A loaded script, in its worker.
 
     Attributes:
-        path: Its path.
         missing: The functions that it does not define.
     """
 
     def __init__(self, path: str, worker: Worker) -> None:
-        """Create one that is not loaded yet.
-
-        Args:
-            path: The script.
-            worker: Its process.
-        """
         self.path = path
         self.missing: tuple[str, ...] = ()
         self._worker = worker
@@ -74,11 +67,9 @@ class StagingScript:
         """Call one of its functions.
 
         Args:
-            function: Its name.
             arguments: Strings and numbers; None stands for the list of the variables.
             originals: The bundle and its root file system, for the results of set_*_path.
             environment: The job's variables, also for the script's commands.
-            remote: Runs remote_command.
 
         Returns:
             The arguments of set_bundle_path and set_root_path, or "".
@@ -115,10 +106,7 @@ async def loaded(
     """Provide a loaded script for as long as the block lasts.
 
     Args:
-        path: The script.
-        settings: The section [lua] of the settings.
         child_env: The environment and umask of `create`, for the script and its commands.
-        directory: The working directory of `create`, for the same.
         journal: The destination of messages and of the script's output.
         site: For slurm.CLUSTER_NAME, and who may own the script.
         complete: Whether it must have both functions.

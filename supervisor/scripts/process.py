@@ -149,14 +149,9 @@ class Worker:
         """Take over a started process.
 
         Args:
-            subject: See the class.
             failure: The exception type for a script's failure.
-            channel: The supervisor's end of the socket.
-            process: The process.
             child_env: Environment and umask for the commands of its scripts.
-            directory: Their working directory.
             printed: The descriptor of the worker's standard output and error.
-            journal: The destination of messages.
         """
         self.label = os.path.basename(subject)
         self.subject = subject
@@ -171,7 +166,6 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
         return self._process.pid
 
     async def ask(
@@ -180,7 +174,6 @@ class Worker:
         """Send a request, and serve the script's requests until the answer comes.
 
         Args:
-            fields: The request.
             until: The kind of the answer.
             remote: Runs remote_command; None while there is no job.
 
@@ -310,9 +303,7 @@ async def working(
     Args:
         subject: The script, or the file that names the scripts, for errors and messages.
         failure: The exception type for a script's failure.
-        settings: The section [lua] of the settings.
         child_env: The environment and umask of `create`, for the scripts and their commands.
-        directory: The working directory of `create`, for the same.
         journal: The destination of messages and of the scripts' output.
 
     Raises:

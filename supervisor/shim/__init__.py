@@ -117,10 +117,10 @@ twice.
     fetch    id; name: of an image; size: its bytes; limit: the most bytes of all images on the
              node's own disk, 0 for any number
              {"path": …}: it is there, and stays until `leave`; {}: it is not, and nobody else has
-             it come: `receive` or `leave` follows; {"comes": true}: somebody else has it come:
+             it come: `receive` or `leave` follows; {"comes": true}: another shim fetches it:
              `wait` or `leave` follows; error: there is no room
     wait     id, of a `fetch`
-             {"path": …} or {}, as for `fetch`, as soon as nobody else has it come
+             {"path": …} or {}, as for `fetch`, as soon as no other shim fetches it
     serve    id, of a `fetch`; secret; peers: how many shims will come for it
              {"addresses": list of [host, port]}: it listens there; before `receive`, if that is
              to come: peers get what has come already
@@ -144,7 +144,7 @@ the directory that PMIX_SERVER_TMPDIR names.
 
 In a `script`, `$SCRUN_RUNTIME` is the runtime's command with its options, quoted for `eval`.
 
-**site** has the container made by the commands of an oci.conf, in the place of a runtime: an
+**site** makes the container by the commands of an oci.conf, in the place of a runtime: an
 object with `commands`, texts for `sh -c` by name ("run", "kill", "delete", or "create", "start",
 "query", "kill", "delete"), in which the digits `pid` stand for `%p`; `step`, a directory, and
 `task`, one in it, which are made before and removed after it unless `keep`; `file`, how its
@@ -161,7 +161,7 @@ connection begins with the proof below, the peer as the shim; then come the imag
 connects, the shim, sends what only who knows it can say (`frames.knock`, 32 bytes that were never
 said before), the supervisor 32 random bytes, the shim `frames.proof(secret, b"shim", both)`, the
 supervisor `proof(secret, b"supervisor", both)`; `both` is the shim's bytes and the supervisor's.
-Frames follow. Who connects and is no shim is kept out by a `door.Door`, at each port.
+Frames follow. A `door.Door` at each port keeps out whoever is not a shim.
 
 **Seals.** Whoever is on the way between the two can still delay and cut the direct connection, and
 nothing more. Each direction has a key, `proof(secret, b"shim's frames", both)` or

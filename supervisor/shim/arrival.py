@@ -39,9 +39,7 @@ def arrive(add: "Callable[[bytes], None]", python: str, told: "Iterable[int]" = 
     """Ask for the code, and be the shim. Returns if nobody is there any more.
 
     Args:
-        add: Takes the code.
         python: The version of our bytecode, in hexadecimal.
-        told: What Slurm tells by signals.
 
     Raises:
         BrokenFrame: What came over srun is not the code that was announced.
@@ -121,7 +119,7 @@ def _payload(fd: int, kind: int, patience: "float | None" = None) -> bytes:
 
     Raises:
         BrokenFrame: It is of another kind.
-        ConnectionResetError: There is none.
+        ConnectionResetError: The other end has closed.
         OSError: It did not come in time.
     """
     deadline = time.monotonic() + (patience or 0)

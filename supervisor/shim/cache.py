@@ -6,8 +6,8 @@
       NAME                      an image, complete; its time is that of the last use
       NAME.part                 comes just now
 
-Whoever has one come has an exclusive lock of its file; whoever uses one has a shared one. So a
-killed shim leaves nothing that is used, and what is used is not removed.
+A shim that fetches an image locks its file exclusively, and a shim that uses one has a shared
+lock. So a killed shim leaves nothing in use, and an image in use is not removed.
 """
 
 import _socket as socket  # without its enums, which take some ms
@@ -54,14 +54,9 @@ class Cache:
         address: str,
         tell_strangers: "Callable[[str], None]",
     ) -> None:
-        """Have none.
+        """`address` is ours, as others may reach it, or "" if unknown.
 
-        Args:
-            loop: What waits.
-            children: What starts and reaps.
-            streams: What brings images from the supervisor.
-            address: Ours, as others may reach it; "" if it is not known.
-            tell_strangers: Called with who came for an image and did not know its secret.
+        `tell_strangers` gets who came for an image without knowing its secret.
         """
         self.tell_strangers = tell_strangers
         self._address = address
@@ -85,7 +80,7 @@ class Cache:
         image.begin(reply)
 
     def wait(self, call: "dict[str, Any]", reply: "Reply") -> None:
-        """Wait for one that comes already; reply as `fetch`, once nobody else has it come."""
+        """Wait for one that another shim fetches; then reply as `fetch`."""
         self._of(call).begin(reply, waits=True)
 
     def serve(self, call: "dict[str, Any]", reply: "Reply") -> None:
@@ -100,7 +95,7 @@ class Cache:
         self._of(call).receive(call, reply)
 
     def leave(self, call: "dict[str, Any]", reply: "Reply") -> None:
-        """Use it no longer, or have it come no longer."""
+        """Use it no longer, or stop fetching it."""
         image = self._had.pop(call["id"], None)
         if image is not None:
             image.leave()
@@ -121,7 +116,6 @@ class CachedImage:
     """One that a container uses, or is to."""
 
     def __init__(self, cache: Cache, path: str, size: int, limit: int) -> None:
-        """Know it; nothing is done yet."""
         self._listener: socket.socket | None = None
         self._cache = cache
         self._path, self._part = path, path + _PART
@@ -134,7 +128,7 @@ class CachedImage:
         self._pid = 0  # of who waits for the lock, or carries it
 
     def begin(self, reply: "Reply", *, waits: bool = False) -> None:
-        """Reply with its path if it is there; without, if it may come, or somebody has it come."""
+        """Reply with its path if it is there; without, if it may or will be fetched."""
         self._is_asked(reply)
         try:
             self._look(waits)
@@ -213,7 +207,7 @@ class CachedImage:
         return port
 
     def receive(self, call: "dict[str, Any]", reply: "Reply") -> None:
-        """Have it come.
+        """Fetch it.
 
         Raises:
             CallRefused: It is there, or comes already.
@@ -250,7 +244,7 @@ class CachedImage:
             os.close(source)
 
     def _carry(self, source: int, expected: str = "", peer: "Peer | None" = None) -> None:
-        """Have a courier carry it: from a descriptor, from a peer, or to peers alone."""
+        """Start a courier: from a descriptor, from a peer, or to peers alone."""
         here, there = os.pipe()
         os.set_blocking(here, False)
         listener = self._listener
@@ -339,11 +333,7 @@ class CachedImage:
 
 
 class _Lines:
-    """Lines of a pipe, as they come.
-
-    Attributes:
-        is_over: Whether it has ended.
-    """
+    """Lines of a pipe, as they come."""
 
     def __init__(self, fd: int) -> None:
         """Read a non-blocking descriptor."""
@@ -404,15 +394,13 @@ def folder_of_images() -> str:
 
 
 def _make_room(part: str, size: int, limit: int) -> None:
-    """Remove what is used by nobody, what was not for the longest time first, until there is room.
+    """Remove images that nobody uses, those unused for longest first, until there is room.
 
     Args:
-        part: The file that is to come.
-        size: Its bytes.
         limit: The most bytes of all images; 0: any number.
 
     Raises:
-        CallRefused: There is none.
+        CallRefused: There is not enough.
     """
     folder = os.path.dirname(part)
     found, total = [], 0

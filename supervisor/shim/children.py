@@ -38,7 +38,6 @@ class Children:
     """The one place that reaps."""
 
     def __init__(self) -> None:
-        """Have no children."""
         self._waiting: dict[int, Callable[[int], None]] = {}
         self._unclaimed: dict[int, int] = {}
         self._expected = 0
@@ -76,7 +75,6 @@ class Children:
             env: Its environment, if it is not ours.
             passed: Its descriptors from 3 on.
             terminal: Whether descriptor 0 becomes its controlling terminal.
-            enter: Called in the child, to enter namespaces.
             program: A descriptor of the program itself, close-on-exec, if it is not to be looked
                 up; what the node does not run from there is run by its path.
 
@@ -182,7 +180,7 @@ class Children:
             self._unclaimed.clear()  # a pid may come again
 
     def claim(self, pid: int, ended: "Callable[[int], None]") -> None:
-        """Have the end of a process of the runtime's told: at once, if it has ended already."""
+        """Tell the end of a process of the runtime's: at once, if it has ended already."""
         status = self._unclaimed.pop(pid, None)
         if status is None:
             self._waiting[pid] = ended
@@ -235,11 +233,7 @@ def _spawned(
 
 
 def _be_apart(more: "Sequence[int]" = ()) -> None:
-    """Lead a session, in a child, and have signals end it.
-
-    Args:
-        more: Further signals.
-    """
+    """Lead a session, in a child, and have signals end it."""
     signal.set_wakeup_fd(-1)  # the pipe is the parent's, too
     os.setsid()
     for number in (*more, *TOLD):

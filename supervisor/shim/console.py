@@ -23,7 +23,6 @@ class ProgramStdio:
     """The standard streams of a container or of an exec.
 
     Attributes:
-        terminal: Whether they are a terminal.
         size: The last rows and columns of the terminal, or 0.
         device: The terminal that was made here.
         child: The descriptors that the runtime gets as 0 to 2; closed by `begun` and `abandon`.
@@ -39,9 +38,7 @@ class ProgramStdio:
         """Make the pipes, or the socket for the terminal.
 
         Args:
-            streams: Where they go.
-            wanted: The call's `streams`.
-            place: The directory of the container or exec; this becomes no working directory.
+            place: The directory of the container or exec; not a working directory.
             makes_terminal: Whether a terminal is made here, and not by the runtime.
 
         Raises:

@@ -55,18 +55,9 @@ class NodeContainers:
         signals: SlurmSignals,
         ended: "Callable[[str, int, bool, bool], None]",
     ) -> None:
-        """Have none.
+        """`ended` gets an id, a wait status, and two possible causes.
 
-        Args:
-            loop: What waits.
-            children: What starts and reaps.
-            streams: What carries bytes.
-            runtime: The runtime.
-            directory: The shim's directory.
-            mpi: What the first one gets for MPI.
-            signals: What Slurm sends.
-            ended: Called with the id and the wait status of what has ended, whether memory may be
-                why, and whether that its root file system went away is.
+        They are: memory was short; the root file system went away.
         """
         self._loop, self._children = loop, children
         self._runtime, self._tell_ended = runtime, ended
@@ -121,18 +112,18 @@ class NodeContainers:
         self.images.unmount(name)
 
     def create(self, call: "dict[str, Any]", reply: "Reply") -> None:
-        """Have the runtime create a container."""
+        """Let the runtime create a container."""
         self._making.create(call, reply)
 
     def exec(self, call: "dict[str, Any]", reply: "Reply") -> None:
-        """Have the runtime run one more program in a container."""
+        """Let the runtime run one more program in a container."""
         self._making.exec(call, reply)
 
     def get(self, target: str) -> "NodeProcess":
         """Return a container or an exec.
 
         Raises:
-            CallRefused: There is no such one.
+            CallRefused: It does not exist.
         """
         try:
             return self.targets[target]
@@ -187,7 +178,7 @@ class NodeContainers:
         target.changed()
 
     def start(self, call: "dict[str, Any]", reply: "Reply") -> None:
-        """Have the runtime start a container's program."""
+        """Let the runtime start a container's program."""
         target = self.get(call["id"])
         if target.container is not None:
             raise CallRefused(f"{target.id} is started already")
@@ -295,7 +286,7 @@ class NodeContainers:
         reply({})
 
     def delete(self, call: "dict[str, Any]", reply: "Reply") -> None:
-        """Kill what is left of a container or exec, and forget it."""
+        """Kill the rest of a container or exec, and forget it."""
         target = self.targets.get(call["id"])
         self._making.cancel(call["id"])
         if target is None:
@@ -330,7 +321,7 @@ class NodeContainers:
         forget()
 
     def _forget(self, target: "NodeProcess", doomed: "list[NodeProcess]") -> None:
-        """Have the runtime forget a container, then remove the files."""
+        """Let the runtime forget a container, then remove the files."""
         if target.container is not None:
             self._gone(target, doomed)
             return
@@ -368,7 +359,7 @@ class NodeContainers:
             reply({"words": words} if words else {})
 
     def delete_all(self) -> None:
-        """Have the runtime forget every container there is, and wait for nothing.
+        """Let the runtime forget every container, and wait for nothing.
 
         Raises:
             OSError: No process is left.
@@ -401,7 +392,6 @@ class _Memory:
     """The kernel's count, and how much of it has been told."""
 
     def __init__(self) -> None:
-        """Begin to count from now on."""
         self._file = _file()
         self._told = self._kills()
 

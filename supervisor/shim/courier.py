@@ -32,13 +32,7 @@ class Courier:
     """What carries one image."""
 
     def __init__(self, image: int, size: int, told: int) -> None:
-        """Know the image.
-
-        Args:
-            image: Where it is written, and read; a descriptor.
-            size: How many bytes it has.
-            told: Where lines go about what becomes of it.
-        """
+        """Take two descriptors: `image` is written and read, `told` gets lines about its fate."""
         self._image, self._size, self._told = image, size, told
         self._there = 0
         self._source = -1
@@ -54,8 +48,6 @@ class Courier:
 
         Args:
             listener: Listens, non-blocking.
-            secret: What peers have to know.
-            peers: How many will come.
         """
         self._door, self._left = Door(listener, secret, peers), peers
         self._poll.register(self._door.fileno(), _IN)
@@ -64,7 +56,6 @@ class Courier:
         """Take it from a descriptor; -1: it is there.
 
         Args:
-            source: The descriptor.
             expected: What its digest has to be.
         """
         self._source, self._expected = source, expected
@@ -89,7 +80,6 @@ class Courier:
         return 0
 
     def tell(self, begins: bytes, words: str) -> None:
-        """Tell something about it."""
         os.write(self._told, begins + words.replace("\n", " ").encode(errors="replace") + b"\n")
 
     def _name_strangers(self) -> None:
@@ -190,7 +180,6 @@ class _Peer:
     """A node that gets it.
 
     Attributes:
-        fd: Its connection.
         sent: How many bytes it has got.
     """
 

@@ -19,7 +19,6 @@ def own_device(path: str, directory: str) -> int:
     machine's does not belong, and the machine's is opened.
 
     Args:
-        path: The device, such as /dev/null.
         directory: Where to make the node, if devices can be opened there.
 
     Raises:

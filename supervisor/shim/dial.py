@@ -32,14 +32,13 @@ def dial(
 
     Args:
         addresses: Pairs of host and port; all are tried at once.
-        secret: The secret.
         patience: The seconds for everything.
 
     Returns:
         A non-blocking socket, and the random bytes of both ends.
 
     Raises:
-        NoConnection: There is none.
+        NoConnection: Nobody who knows the secret answered.
     """
     deadline = time.monotonic() + patience
     reasons: dict[str, str] = {}  # the first one of each
@@ -110,15 +109,7 @@ class _Attempt:
     """
 
     def __init__(self, name: str, place: "tuple[Any, ...]") -> None:
-        """Begin to connect.
-
-        Args:
-            name: The address' name.
-            place: It, as getaddrinfo(3) gives it.
-
-        Raises:
-            OSError: It cannot be.
-        """
+        """Begin to connect to an address of getaddrinfo(3); raise OSError if it is impossible."""
         self.name, self.place = name, place
         self.ours = self.both = b""
         self.sock = socket.socket(*place[:3])

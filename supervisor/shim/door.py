@@ -64,10 +64,9 @@ class Door:
         """Watch it.
 
         Args:
-            listener: Listens; non-blocking. It stays the caller's.
-            secret: What has to be known.
-            expected: How many are to come that know it.
-            clock: What tells the time, in seconds.
+            listener: Listens, non-blocking; stays the caller's.
+            expected: How many will come that know the secret.
+            clock: Tells the time, in seconds.
             knocks: Whether those who know the secret show it at once. Shims of older versions
                 send random bytes first, as everybody can, and may have to give way.
         """
@@ -131,7 +130,7 @@ class Door:
         return ", ".join(f"{count} of {name}" for name, count in named)
 
     def close(self) -> None:
-        """Close what has not proved anything."""
+        """Close connections that have not proved anything."""
         for visitor in list(self._here.values()):
             self._forget(visitor)
             os.close(visitor.fd)
@@ -218,7 +217,7 @@ class Door:
         return False
 
     def _has_left(self, visitor: "_Visitor") -> None:
-        """Close what has ended by itself, as a shim's attempts do when another one succeeded."""
+        """Close ended connections: a shim's other attempts, when one has succeeded."""
         if not visitor.both:
             self._left += 1
             if self._left > _FORGIVEN or visitor.said:
@@ -253,7 +252,6 @@ class _Visitor:
     """A connection.
 
     Attributes:
-        fd: Its descriptor.
         until: When it has to have said more.
         said: What it has said of the next part.
         both: The random bytes of both ends, once it has sent the right ones.
@@ -287,7 +285,7 @@ def _packed(address: "tuple[object, ...]") -> "_Address":
     """Return an address, as accept(2) gives it, as one of IPv6, and its port.
 
     Raises:
-        OSError: It is none.
+        OSError: It is not an address.
     """
     host = str(address[0]).partition("%")[0]
     if ":" in host:

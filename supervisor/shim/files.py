@@ -28,11 +28,7 @@ LEFT = "site.json"
 
 
 class ShimDirectory:
-    """The shim's own directory, locked while it lives.
-
-    Attributes:
-        path: Its path.
-    """
+    """The shim's own directory, locked while it lives."""
 
     def __init__(self, path: str, lock: int) -> None:
         """Use `make_directory`."""
@@ -48,7 +44,6 @@ def make_directory(env: "Mapping[str, str]", key: bytes) -> ShimDirectory:
     """Make the shim's directory, which nobody else may enter.
 
     Args:
-        env: The environment, for TMPDIR.
         key: What supervisors and shims of this user know, and no container: it marks what is a
             shim's.
 
@@ -157,12 +152,7 @@ def _locked(path: str, create: int = 0) -> "int | None":
 
 
 def others(env: "Mapping[str, str]", own: str) -> "list[str]":
-    """Return the directories of the user's other shims on this node.
-
-    Args:
-        env: The environment, for TMPDIR.
-        own: The directory that is not meant.
-    """
+    """Return the directories of the user's other shims on this node."""
     start, found = f"scrun-{os.geteuid()}-", []
     for given in {*folders(env), _MEMORY, "/tmp"}:
         try:
@@ -197,7 +187,6 @@ def remove_left(paths: "Sequence[str]", runtimes: "Sequence[Sequence[str]]", key
     Args:
         paths: What `others` found.
         runtimes: Each runtime's name, and its program with options up to `--root`.
-        key: See `make_directory`.
     """
     signal.alarm(_PATIENCE)
     for path in paths:
@@ -234,11 +223,7 @@ def _remove_of_site(left: str) -> None:
 
 
 def remove_made(made: "Sequence[str]") -> None:
-    """Remove a task's directory, and the step's if no other task has one there.
-
-    Args:
-        made: The two, or nothing.
-    """
+    """Remove a task's directory, and the step's if no other task has one there."""
     if not made:
         return
     task, step = made
@@ -306,7 +291,7 @@ def _empty(folder: int) -> None:
     for name in sorted(os.listdir(folder), key=lambda name: name == _LOCK):
         try:
             inner = os.open(name, _FOLDER, dir_fd=folder)
-        except OSError:  # it is no directory, or cannot be entered
+        except OSError:  # it is not a directory, or cannot be entered
             inner = -1
         try:
             if inner < 0:

@@ -49,7 +49,7 @@ UNREACHED = "no connection to the submit host"
 
 
 class BrokenFrame(Exception):
-    """What the other end sent is no frame."""
+    """The other end sent something that is not a frame."""
 
 
 def frame(kind: int, stream: int = 0, payload: bytes = b"") -> bytes:
@@ -61,7 +61,6 @@ def knock(secret: bytes, random: bytes) -> bytes:
     """Return what who connects says first: random bytes, and that it knows the secret.
 
     Args:
-        secret: The secret.
         random: Half of `RANDOM` bytes, never used before.
     """
     return random + proof(secret, b"knock", random)[:_KNOCK]
@@ -86,7 +85,6 @@ def hash_function(name: str, *modules: str) -> "Callable[..., Any]":
     """Return one without OpenSSL, which takes as long to load as an interpreter to start.
 
     Args:
-        name: Its name.
         modules: Where it is without, in some version of Python's.
 
     Raises:

@@ -38,7 +38,7 @@ _WORDS = 4096
 
 
 class Mounted:
-    """What is mounted together, for one container.
+    """The mounts of one container.
 
     Attributes:
         space: Where.
@@ -76,14 +76,7 @@ class NodeImages:
         directory: str,
         lost: "Callable[[NodeProcess], None]",
     ) -> None:
-        """Have none.
-
-        Args:
-            loop: What waits.
-            children: What starts and reaps.
-            directory: The shim's directory.
-            lost: Called with a container whose images nobody serves any more.
-        """
+        """`lost` gets each container whose images nobody serves any more."""
         self._loop, self._children, self._lost = loop, children, lost
         self._words = os.path.join(directory, "mounting")
         self._mounted: dict[str, Mounted] = {}
@@ -94,8 +87,6 @@ class NodeImages:
         """Mount a root file system, or images; without either, tell how images would be.
 
         Args:
-            call: The call.
-            reply: Answers it.
             beside: A process in whose user namespace this is to be; 0: in one of its own.
         """
         files, root = call["files"], call.get("root")
@@ -236,10 +227,10 @@ class NodeImages:
         self.unmount(name)
 
     def use(self, name: str, user: "NodeProcess") -> Mounted:
-        """Have a container use some, which go with it.
+        """Let a container use some, which go with it.
 
         Raises:
-            CallRefused: There are none, or not any more.
+            CallRefused: They were not mounted, or are gone.
         """
         mounted = self.of(name)
         mounted.user = user
@@ -251,7 +242,7 @@ class NodeImages:
         """Return some.
 
         Raises:
-            CallRefused: There are none.
+            CallRefused: Nothing was mounted by that name.
         """
         if name not in self._mounted:
             raise CallRefused(f"nothing is mounted as {name}")
@@ -271,7 +262,7 @@ class NodeImages:
                 self.unmount(name)
 
     def unmount(self, name: str) -> None:
-        """Have some go, if they are there."""
+        """Unmount some, if they are there."""
         mounted = self._mounted.pop(name, None)
         if mounted is None:
             return

@@ -30,7 +30,7 @@ def loads(text: str) -> "Any":  # noqa: ANN401 (JSON)
     """Return the value of a JSON text.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not JSON.
     """
     if IN_C is None:
         import json

@@ -9,12 +9,7 @@ from .runtime import NAMES, Runtime, installed
 
 
 def remove_in_a_child(paths: "list[str]", key: bytes) -> None:
-    """Remove what they have left, in a child that nobody waits for.
-
-    Args:
-        paths: Their directories.
-        key: See `files.make_directory`.
-    """
+    """Remove what they have left, in a child that nobody waits for."""
     programs = {os.path.basename(path): path for path in installed(os.environ.get("PATH", ""))}
     runtimes = [
         [name, *Runtime(programs[name], "").options()[:-1]] for name in NAMES if name in programs

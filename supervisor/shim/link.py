@@ -29,7 +29,7 @@ class Link:
 
     Attributes:
         broken: Why it can no longer be used; "" while it can.
-        is_nonsense: Whether that is because what came is not a frame, or not what was sent.
+        is_nonsense: Whether something arrived that is not a frame, or was changed on its way.
     """
 
     def __init__(
@@ -44,17 +44,14 @@ class Link:
     ) -> None:
         """Begin to send; `listen` begins to receive.
 
+        Anything but a frame breaks the link, as does a BrokenFrame that `received` raises.
+
         Args:
-            loop: What waits.
-            source: Where frames come from.
-            sink: Where they go; may be the same.
-            received: Called with each frame.
+            sink: Where frames go; may be the source.
             ended: Called once, when it is broken.
             lines: Whether only whole lines arrive: see `frames.LINE`.
-            seals: Those of what is sent and of what comes, and after how many seconds of silence
-                a frame QUIET shows that nothing was left out; None: frames are plain.
-
-        What comes and is not a frame breaks it, as does a BrokenFrame that `received` raises.
+            seals: Those of both directions, and after how many seconds of silence a frame QUIET
+                shows that nothing was left out; None: frames are plain.
         """
         self._loop, self._source, self._sink = loop, source, sink
         self._received, self._ended = received, ended
@@ -112,7 +109,7 @@ class Link:
             self._flush()
 
     def _is_silent(self) -> None:
-        """Once, show that nothing of what was sent last was left out."""
+        """Once, show that nothing was left out at the end."""
         self._silence = None
         left = self._spoke + self._quiet - time.monotonic()
         if left > 0:

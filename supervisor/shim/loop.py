@@ -17,7 +17,6 @@ class Loop:
     """Calls who asked when something happens. The descriptors are non-blocking ones."""
 
     def __init__(self) -> None:
-        """Wait for nothing yet."""
         self._epoll = select.epoll()
         self._watched: dict[int, tuple[int, Callable[[int], None]]] = {}
         self._deadlines: dict[object, tuple[float, Callable[[], None]]] = {}
@@ -74,7 +73,7 @@ class Loop:
             self._turn(self._next())
 
     def turn(self) -> None:
-        """Call for what has happened already, and do not wait."""
+        """Call for events that have happened already, and do not wait."""
         self._turn(0)
 
     def _turn(self, timeout: float) -> None:

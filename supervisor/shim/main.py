@@ -53,7 +53,6 @@ def main(
     """Be the shim; never returns.
 
     Args:
-        call: The call `begin`.
         direct: The direct connection, with the random bytes of both ends; None: all goes over
             srun.
         told: What Slurm has told by signals so far.
@@ -149,7 +148,7 @@ class ShimProcess:
                 return
 
     def _import_meanwhile(self, names: "Sequence[str]", answers: "list[int]") -> None:
-        """Import what is needed later, as long as there is no answer; take what comes between."""
+        """Import later modules until there is an answer; take frames that arrive between."""
         for name in names:
             self._loop.turn()
             if answers:
@@ -373,7 +372,7 @@ class ShimProcess:
         self._streams.resume(call["written"])
 
     def _end(self) -> None:
-        """Kill and delete what was made, and remove the directory, whatever fails."""
+        """Kill and delete all containers, and remove the directory, whatever fails."""
         try:
             self._undo()
         finally:
@@ -477,8 +476,6 @@ def _hello(runtime: str, directory: str, conf: "tuple[str, int]") -> bytes:
 
     Args:
         runtime: The path of the OCI runtime, or "".
-        directory: The shim's directory.
-        conf: What `_oci_conf` returned.
     """
     event: dict[str, object] = {
         "event": "hello",
@@ -497,7 +494,7 @@ def _hello(runtime: str, directory: str, conf: "tuple[str, int]") -> bytes:
 
 
 def _as_utf8(value: object) -> object:
-    """Return a value whose texts are UTF-8: what is not is replaced."""
+    """Return a value whose texts are UTF-8: other bytes are replaced."""
     if isinstance(value, dict):
         return {name: _as_utf8(one) for name, one in value.items()}
     if isinstance(value, str):

@@ -43,18 +43,6 @@ class Making:
         sites: SiteContainers,
         mpi: "Mpi",
     ) -> None:
-        """Have made none.
-
-        Args:
-            loop: What waits.
-            children: What starts and reaps.
-            streams: What carries bytes.
-            runtime: The runtime.
-            directory: The shim's directory.
-            containers: Where they are all in.
-            sites: For containers that an oci.conf's commands make.
-            mpi: What the first one gets for MPI.
-        """
         self._loop, self._children, self._streams = loop, children, streams
         self._runtime, self._directory = runtime, directory
         self._containers, self._sites, self._mpi = containers, sites, mpi
@@ -69,7 +57,7 @@ class Making:
             self._containers.images.mount(call, reply, joins.get("user", 0))
 
     def create(self, call: "dict[str, Any]", reply: "Reply") -> None:
-        """Have the runtime create a container."""
+        """Let the runtime create a container."""
         config = call["config"]
         process = config.get("process")
         variables = call.get("variables", {})
@@ -121,7 +109,7 @@ class Making:
         self._mpi.given()
 
     def exec(self, call: "dict[str, Any]", reply: "Reply") -> None:
-        """Have the runtime run one more program in a container."""
+        """Let the runtime run one more program in a container."""
         container = self._containers.get(call["container"])
         if container.container is not None:
             raise CallRefused(f"{container.id} is not a container")

@@ -17,11 +17,9 @@ class Mpi:
     """What the step's program gets, which is the first container of the shim."""
 
     def __init__(self, environment: "MutableMapping[str, str]", ours: int = -1) -> None:
-        """Take it from our environment; what nobody can use is left out there.
+        """Take it from our environment, and leave out there what nobody can use.
 
-        Args:
-            environment: The environment.
-            ours: A descriptor that is none of PMI's.
+        The descriptor `ours` is not PMI's.
         """
         self._directory = environment.get(_DIRECTORY, "")
         self._pmi = _socket(environment.pop("PMI_FD", ""), ours)

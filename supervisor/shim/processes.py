@@ -27,7 +27,6 @@ def descendants(pid: int, apart: "Container[int]" = ()) -> "list[int]":
     """Return the children of a process, their children, and so on.
 
     Args:
-        pid: The process.
         apart: Processes that do not count, nor do their descendants.
     """
     found: list[int] = []

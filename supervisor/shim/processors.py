@@ -1,4 +1,4 @@
-"""The processors of a container: those of whoever has it made, as with a program of srun's.
+"""The processors of a container: its creator's, as with a program of srun's.
 
 crun from 1.25 on, and runc from 1.2.7 and 1.3.1 on, give it all processors of its control group,
 whatever they may use themselves. What Slurm or a launcher of MPI has bound, it has bound by that.
@@ -13,10 +13,9 @@ if TYPE_CHECKING:
 
 
 def bind(pid: int, processors: "Collection[int]") -> None:
-    """Have a process whose program is still to be started use these processors only.
+    """Bind a process, whose program has not started yet, to these processors.
 
     Args:
-        pid: The process.
         processors: The processors; none: leave it as it is.
     """
     try:
@@ -27,12 +26,8 @@ def bind(pid: int, processors: "Collection[int]") -> None:
 
 
 def bind_exec(process: "dict[str, Any]", processors: "Collection[int]") -> None:
-    """Have one more program in a container use these processors only.
+    """Bind one more program in a container to these processors.
 
     Older runtimes do not read it, and pass on their own.
-
-    Args:
-        process: The specification's `process`.
-        processors: The processors.
     """
     process["execCPUAffinity"] = {"final": ",".join(map(str, sorted(processors)))}

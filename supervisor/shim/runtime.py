@@ -32,11 +32,7 @@ _DEVICES = (
 
 
 def installed(path: str) -> "Iterator[str]":
-    """Return the runtimes of the node, the best first.
-
-    Args:
-        path: PATH.
-    """
+    """Return the runtimes of the node, the best first."""
     folders = [folder for folder in path.split(os.pathsep) if folder.startswith("/")]
     for name in NAMES:
         if name == "crun" and _is_hybrid():
@@ -64,11 +60,7 @@ def _is_hybrid() -> bool:
 
 
 class Runtime:
-    """A runtime, and where it keeps what it knows.
-
-    Attributes:
-        path: The program.
-    """
+    """A runtime, and where it keeps what it knows."""
 
     def __init__(self, path: str, directory: str) -> None:
         """Keep its state below the shim's directory, in a folder of the program's name."""
@@ -162,11 +154,7 @@ class Runtime:
         return [self.path, own, "--root", self._root]
 
     def fit(self, process: "dict[str, Any]") -> None:
-        """Leave out a group that a process has anyway: an ordinary user's runc adds none at all.
-
-        Args:
-            process: The specification's `process`.
-        """
+        """Leave out a group that a process has anyway: runc of a user adds none at all."""
         user = process.get("user") or {}
         if os.path.basename(self.path) == "runc" and os.geteuid() and user.get("additionalGids"):
             own = user.get("gid", 0)
@@ -177,10 +165,6 @@ class Runtime:
 
         It would name it after the container, whose name another shim may use: `delete --force`
         kills all in it.
-
-        Args:
-            config: The config.json.
-            name: A name that nobody else has.
         """
         linux = config.get("linux")
         # only root's: runc fails if it may not make a cgroup that config.json names
@@ -189,12 +173,7 @@ class Runtime:
             linux["cgroupsPath"] = linux.get("cgroupsPath") or name
 
     def give_filter(self, config: "dict[str, Any]", known: str) -> None:
-        """Change a config.json so that crun need not compile its seccomp rules again.
-
-        Args:
-            config: The config.json.
-            known: What `filter_of` has returned for the same rules.
-        """
+        """Give crun compiled seccomp rules: `known`, which `filter_of` has returned."""
         if os.path.basename(self.path) == "crun":
             config["annotations"] = {_FILTER: known, **(config.get("annotations") or {})}
 
@@ -212,7 +191,6 @@ class Runtime:
         """Change a config.json so that its container enters namespaces of others.
 
         Args:
-            config: The config.json.
             joins: A process in each of the namespaces, by the type of that.
 
         Returns:
@@ -242,9 +220,6 @@ class Runtime:
         """Return the command that creates a container; to be run in its directory.
 
         Args:
-            place: The directory.
-            name: Its name.
-            terminal: Whether it gets a terminal.
             passed: How many descriptors from 3 on its program gets.
         """
         words = ["create", "--bundle", place, "--pid-file", pid_file_of(place)]
@@ -260,11 +235,7 @@ class Runtime:
 
 
 def is_plain(config: "Mapping[str, Any]") -> bool:
-    """Return whether a container's start and end change nothing but what the runtime knows of it.
-
-    Args:
-        config: Its config.json.
-    """
+    """Return whether only the runtime's own state changes when a container starts and ends."""
     hooks, linux = config.get("hooks") or {}, config.get("linux") or {}
     return not (hooks.get("poststart") or hooks.get("poststop") or linux.get("intelRdt"))
 

@@ -33,15 +33,11 @@ class Script:
         """Run it.
 
         Args:
-            loop: What waits.
-            children: What starts and reaps.
-            text: The script.
-            runtime: The runtime's command with its options.
             reply: Called with its status and its output.
             enter: Enters the namespaces that it runs in, if they are not ours.
 
         Raises:
-            OSError: Nothing is left to run it with.
+            OSError: No process or descriptor is left.
         """
         self._loop, self._reply = loop, reply
         self._output = bytearray()

@@ -47,7 +47,7 @@ class Plain:
         """Return the kind, the stream and the length of the next frame.
 
         Raises:
-            BrokenFrame: It is none.
+            BrokenFrame: It is not a frame.
         """
         kind, stream, length = HEADER.unpack_from(head)
         if not CALL <= kind <= QUIET or length > LONGEST:
@@ -64,7 +64,7 @@ class Plain:
         """Compare the payload of that frame with what follows it.
 
         Raises:
-            BrokenFrame: It is not what was sent.
+            BrokenFrame: It was changed on its way.
         """
 
 
@@ -77,11 +77,9 @@ class Sealed(Plain):
     size = HEADER.size + TAG
 
     def __init__(self, key: bytes, streams: bool) -> None:
-        """Begin before the first frame.
+        """`key` is of this direction and this connection alone.
 
-        Args:
-            key: Of this direction and this connection alone.
-            streams: Whether the payloads of DATA have tags as well.
+        `streams` says whether the payloads of DATA have tags as well.
         """
         blake2b = blake()
         self._heads = blake2b(key=key, digest_size=TAG, person=b"head")
@@ -90,7 +88,6 @@ class Sealed(Plain):
         self._number = 0
 
     def head(self, kind: int, stream: int, length: int) -> bytes:
-        """See `Plain`."""
         head = HEADER.pack(kind, stream, length)
         self._number += 1
         return head + self._tag(self._heads, head)
@@ -103,11 +100,9 @@ class Sealed(Plain):
         return tag
 
     def tail(self, kind: int, payload: "bytes | memoryview") -> bytes:
-        """See `Plain`."""
         return self._tag(self._payloads, payload) if self.tail_size(kind, len(payload)) else b""
 
     def opened(self, head: "bytes | bytearray | memoryview") -> "tuple[int, int, int]":
-        """See `Plain`."""
         self._number += 1
         whole = bytes(head)
         if not compare_digest(self._tag(self._heads, whole[: HEADER.size]), whole[HEADER.size :]):
@@ -115,11 +110,9 @@ class Sealed(Plain):
         return super().opened(whole)
 
     def tail_size(self, kind: int, length: int) -> int:
-        """See `Plain`."""
         return TAG if length and (self._streams or kind != DATA) else 0
 
     def check(self, payload: memoryview, tail: memoryview) -> None:
-        """See `Plain`."""
         if tail and not compare_digest(self._tag(self._payloads, payload), tail):
             raise self._broken()
 
@@ -133,11 +126,6 @@ class Reader:
     """Takes bytes as they come, and returns whole frames."""
 
     def __init__(self, seal: Plain = PLAIN) -> None:
-        """Begin with nothing.
-
-        Args:
-            seal: How the frames look.
-        """
         self._seal = seal
         self._rest = bytearray()
         self._opened: tuple[int, int, int] | None = None  # the frame that is not whole
@@ -151,7 +139,7 @@ class Reader:
         """Take bytes; yield the frames that are whole now: kind, stream, payload.
 
         Raises:
-            BrokenFrame: What follows these is no frame, or not what was sent.
+            BrokenFrame: A later one is not a frame, or was changed on its way.
         """
         seal, rest = self._seal, self._rest
         rest += data
@@ -182,9 +170,7 @@ def sealed(secret: bytes, both: bytes, streams: bool) -> "tuple[Sealed, Sealed]"
     """Return the seals of the shim's frames, and of the supervisor's.
 
     Args:
-        secret: What both ends have proved to know.
-        both: The random bytes of the proof, of which each connection has others.
-        streams: See `Sealed`.
+        both: The random bytes of the proof, which differ for each connection.
 
     Raises:
         OSError: This Python has no BLAKE2.

@@ -36,17 +36,11 @@ class Site:
         waits: Whether that has still to be called.
         is_container: Whether the commands make an OCI container, and not just a process.
         directory: The task's directory, the working directory of the commands.
-        env: Their environment.
         pid: The process of that one command, `%p`; 0 if there is none.
     """
 
     def __init__(self, fields: "Mapping[str, Any]", own: "Mapping[str, str]") -> None:
-        """Take what the supervisor said.
-
-        Args:
-            fields: `site` of the call.
-            own: The shim's environment.
-        """
+        """`fields` is `site` of the call, `own` the shim's environment."""
         self._fields = fields
         self.runs = self.waits = "run" in fields["commands"]
         self.is_container: bool = fields["config"]
@@ -61,7 +55,7 @@ class Site:
         return self.filled(self._fields["commands"][name])
 
     def filled(self, text: str) -> "list[str]":
-        """Return a command of which the supervisor did not know the pid."""
+        """Return a command whose pid the supervisor did not know."""
         text = text.replace(self._fields["pid"], str(self.pid or NO_PID))
         return ["/bin/sh", "-c", text]
 
@@ -70,7 +64,6 @@ class Site:
 
         Args:
             config: The config.json; its environment is changed.
-            place: The container's directory.
 
         Raises:
             ValueError: It cannot be made.
@@ -146,9 +139,6 @@ def query(site: Site, place: str, run: "Run", told: "Told") -> None:
     """Call RunTimeQuery once.
 
     Args:
-        site: The container.
-        place: Its directory.
-        run: What runs a command.
         told: Called with the container's state; {} if the runtime does not know it.
     """
     answer = os.open(os.path.join(place, "state"), os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -183,14 +173,6 @@ class Asking:
         will_do: "Callable[[dict[str, Any]], bool]",
         told: "Told",
     ) -> None:
-        """Begin.
-
-        Args:
-            loop: What waits.
-            ask: Calls RunTimeQuery once.
-            will_do: Whether an answer will do.
-            told: Called with that.
-        """
         self._loop, self._ask_once, self._will_do, self._told = loop, ask, will_do, told
         self._pause = _FIRST_PAUSE
         self._ask()

@@ -27,13 +27,6 @@ class SiteContainers:
     """What differs from containers that crun or runc makes."""
 
     def __init__(self, loop: "Loop", children: "Children", containers: "NodeContainers") -> None:
-        """Have none.
-
-        Args:
-            loop: What waits.
-            children: What starts and reaps.
-            containers: Where they are all in.
-        """
         self._loop, self._children, self._containers = loop, children, containers
 
     def run(
@@ -43,14 +36,7 @@ class SiteContainers:
         command: "list[str]",
         variables: "Mapping[str, str] | None" = None,
     ) -> int:
-        """Run what stays in the foreground, as the first process of a container or an exec.
-
-        Args:
-            target: The container or exec.
-            site: What an oci.conf has run for it.
-            command: The command.
-            variables: More of its environment.
-        """
+        """Run what stays in the foreground, as the first process of a container or an exec."""
         pid = self._children.spawn(
             command,
             lambda status: self._over(target, site, status),
@@ -156,7 +142,7 @@ class SiteContainers:
         Asking(self._loop, ask, will_do, told)
 
     def kill(self, target: "NodeProcess", site: "Site", killed: "Callable[[], None]") -> None:
-        """Call RunTimeKill with SIGKILL, then kill what is left and can be seen from here."""
+        """Call RunTimeKill with SIGKILL, then kill the processes that can be seen from here."""
         if site.waits:  # for `start`, which will not come
             site.waits = False
             self._containers.ended(target, signal.SIGKILL)

@@ -94,7 +94,7 @@ class SlurmSignals:
     def _give(self, target: "NodeProcess", containers: "NodeContainers | None") -> None:
         """Give a target the signals that it has still to get.
 
-        A program that has just begun gets them once it handles them, of which nothing tells. The
+        A program that has just begun gets them once it handles them, and nothing tells when. The
         first process of a PID namespace does not notice a signal that it does not handle, others
         die of it: so does a program that `srun` runs.
         """

@@ -53,9 +53,9 @@ class Space:
         """Begin to make it, in a child.
 
         Args:
-            maps: `uidMappings` and `gidMappings` of a container with several users, whose user
-                namespace it is to be.
-            users: A user namespace with these, of an earlier one; or -1.
+            maps: `uidMappings` and `gidMappings` of a container with several users, for its user
+                namespace.
+            users: A descriptor of an earlier user namespace with these maps; or -1.
 
         Raises:
             OSError: No process is left.
@@ -100,13 +100,12 @@ class Space:
         Args:
             point: An absolute path.
             directory: Where the paths in the options begin.
-            options: Those of the file system.
         """
         words = f"{point}\n{directory}\n{options}".encode(errors="surrogateescape")
         os.write(self._go_on, words + _END)
 
     def dismiss(self) -> None:
-        """Have the child go: there is no overlay to mount."""
+        """Let the child go: there is no overlay to mount."""
         os.close(self._go_on)
         self._go_on = -1
 
@@ -149,7 +148,6 @@ class Space:
             return {line.split(" ", 5)[4] for line in file}
 
     def let_go(self) -> None:
-        """Hold it no longer."""
         for fd in (self.said, self._go_on, self.mounts, *self._fds):
             if fd >= 0:
                 os.close(fd)
@@ -235,7 +233,7 @@ class _Mapping:
         os.close(here)
 
     def done(self) -> bool:
-        """Have the users mapped; return whether they are. If not, the reason was written."""
+        """Map the users; return whether that succeeded. If not, the reason was written."""
         os.write(self._go, b"\n")
         return os.waitpid(self._pid, 0)[1] == 0
 

@@ -35,7 +35,6 @@ class ShimStreams:
     """
 
     def __init__(self, loop: "Loop", link: "Link") -> None:
-        """Have none."""
         self.loop = loop
         self.link = link
         self._sources: dict[int, OutputStream] = {}
@@ -54,7 +53,6 @@ class ShimStreams:
         return sink
 
     def forget_source(self, number: int) -> None:
-        """Forget what has ended."""
         self._sources.pop(number, None)
 
     def resume(self, written: "Mapping[str, int]") -> None:
@@ -71,7 +69,6 @@ class ShimStreams:
         return {str(number): sink.resume() for number, sink in self._sinks.items()}
 
     def forget_sink(self, number: int) -> None:
-        """Forget what has ended."""
         self._sinks.pop(number, None)
 
     def close_sink(self, number: int) -> None:
@@ -81,7 +78,7 @@ class ShimStreams:
             sink.close()
 
     def dispatch(self, kind: int, number: int, payload: bytes) -> None:
-        """Take a frame of the supervisor's. Frames of streams that have ended are none.
+        """Take a frame of the supervisor's. Frames of streams that have ended are ignored.
 
         Raises:
             BrokenFrame: Its payload is wrong.
@@ -102,11 +99,7 @@ class ShimStreams:
 
 
 class OutputStream:
-    """Output of a container.
-
-    Attributes:
-        number: Its number.
-    """
+    """Output of a container."""
 
     def __init__(self, streams: ShimStreams, number: int, fd: int, terminal: bool) -> None:
         """Use `Streams.source`."""
@@ -145,7 +138,7 @@ class OutputStream:
             count -= len(first)
 
     def resume(self, written: int) -> None:
-        """Send again what was not written onwards."""
+        """Send bytes again that were not written onwards."""
         more = written - self._acknowledged
         if more > 0:
             self._window += more
@@ -223,7 +216,7 @@ class OutputStream:
             self._watch()
 
     def _end(self) -> None:
-        """Tell the end; what was not acknowledged may have to be sent again (`resume`)."""
+        """Tell the end; unacknowledged bytes may have to be sent again (`resume`)."""
         self._over = True
         self._stop()
         if not self._wanted:

@@ -20,10 +20,8 @@ class NodeProcess:
 
     Attributes:
         id: The supervisor's name of it.
-        place: Its directory.
         name: The runtime's name of the container.
         container: The container that an exec is in; None for a container.
-        stdio: Its standard streams.
         variables: Those that it has from its own request, not from the step's.
         needs: The paths that a container needs here which the runtime makes, if we see them.
         is_plain: Whether its start and end change nothing but what the runtime knows of it.
@@ -31,8 +29,6 @@ class NodeProcess:
         site: What an oci.conf has run for the container; None without one, and for an exec.
         pid: Its first process; 0 before it is there and after it has been reaped.
         running: The runtime's processes at work for it.
-        doomed: Whether it is being deleted.
-        started: Whether the runtime has started its program.
         ended: How it ended, as `_tell_ended` has it; None before.
         images: The images that its root file system is of, if they are mounted by us; for an exec
             those of its container.
@@ -93,7 +89,6 @@ class NodeProcess:
             change()
 
     def begin(self, pid: int) -> None:
-        """Know its first process."""
         self.pid, self.made = pid, True
         if self.container is None:
             try:  # held, for the number of a namespace that is gone may be the next one's

@@ -18,12 +18,7 @@ class CallRefused(ValueError):
 
 
 def read_log(place: str, words: bytes) -> "tuple[str, str]":
-    """Return what a runtime that failed says: in a sentence, and its log.
-
-    Args:
-        place: The directory with its log.
-        words: What it wrote to standard error.
-    """
+    """Return what a runtime that failed says: in a sentence, and its log."""
     try:
         with open(log_of(place), "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _LARGEST_LOG))
@@ -34,12 +29,7 @@ def read_log(place: str, words: bytes) -> "tuple[str, str]":
 
 
 def with_missing(text: str, paths: "Iterable[str]") -> str:
-    """Return what a runtime says, and what this node lacks: crun 1.28 does not name the root.
-
-    Args:
-        text: What it says.
-        paths: What the container needs here.
-    """
+    """Return what a runtime says, and what this node lacks: crun 1.28 does not name the root."""
     for path in paths:
         try:
             os.stat(path)
@@ -55,7 +45,6 @@ def needs(config: "dict[str, Any]", place: str) -> "list[str]":
     """Return the paths that a container's root, bind mounts and devices need.
 
     Args:
-        config: Its config.json.
         place: Where relative paths begin.
     """
     mounts = [

@@ -45,11 +45,7 @@ class Bucket:
                 yield key, self._file.bucket(value)
 
     def bucket(self, key: bytes) -> Bucket:
-        """Return one of them.
-
-        Raises:
-            Damaged: It is not there.
-        """
+        """Return one of them; raise DamagedDatabase if it is missing."""
         for name, bucket in self.buckets():
             if name == key:
                 return bucket
@@ -74,11 +70,7 @@ class Bolt:
     """
 
     def __init__(self, content: bytes) -> None:
-        """Look at it.
-
-        Raises:
-            Damaged: It cannot be understood.
-        """
+        """Raise DamagedDatabase for a file that cannot be understood."""
         self._content = memoryview(content)
         self._size = 0
         self._left = _MOST

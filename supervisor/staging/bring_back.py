@@ -37,7 +37,7 @@ from scrun.supervisor.staging.levels import Level
 from scrun.supervisor.staging.whiteouts import Whiteouts, is_deletion
 
 TEMPORARY = ".scrun-writing"
-"""The name of a file while it is written; who repeats what was interrupted removes it first."""
+"""The name of a file while it is written; whoever repeats an interrupted copy removes it first."""
 
 NEVER = 1 << 63
 """A time after which nothing changes (nanoseconds)."""
@@ -57,14 +57,12 @@ class _Work(msgspec.Struct, frozen=True):
     Attributes:
         since: Files without a change after this time are unchanged (nanoseconds).
         owners: Whether to set the owners of the copy.
-        device: The original's file system.
         go_on: Returns whether there is time left.
-        links: The files with several names.
         marks: What says in a difference that something is removed; None for a whole copy.
-        others_since: What has changed in the original after this time, others have changed.
+        others_since: Changes in the original after this time are others'.
         known: See `merge`.
         inwards: See `merge`.
-        merged: Receives what was not carried over.
+        merged: Receives the entries that are not carried over.
         source_device: The copy's file system; None: it may have mounts.
         count: Called with the bytes of each file.
     """
@@ -84,7 +82,7 @@ class _Work(msgspec.Struct, frozen=True):
 
 
 class Merged(NamedTuple):
-    """What was not carried over, and what was; by relative paths in ASCII.
+    """The result of a merge, by relative paths in ASCII.
 
     Attributes:
         conflicts: Both have changed it, and not to the same.
@@ -104,7 +102,6 @@ def bring_back(
 
     Args:
         copied: The copy, changed by a container.
-        original: The directory that it was made from.
         since: The time of the last change (`st_ctime_ns`) that the copying itself made.
         owners: Whether the copy's owners are valid; if not, new files belong to the user of this
             process, and existing files keep their owners.
@@ -139,26 +136,21 @@ def merge(
     known: Mapping[str, tuple[int, int]],
     inwards: bool = False,
 ) -> Merged:
-    """Carry over what has changed in a directory to another one, in which others change files.
+    """Carry over the changes of a directory to another one, in which others change files.
 
     Sockets, devices and what is mounted below are not carried over, nor removed.
 
     Args:
-        copied: The directory.
-        original: The other one.
         names: The entries that count; empty: all, and the directories' own owner, mode and times.
         since: See `bring_back`; -1: everything is new.
-        others_since: Whatever has changed in the other directory after this time is others'
-            (nanoseconds).
-        owners: See `bring_back`.
-        go_on: See `bring_back`.
+        others_since: Changes in the other directory after this time are others' (nanoseconds).
         count: Called with the bytes of each file; may raise.
         known: The directories when both were last alike; see `Merged`.
         inwards: Whether the other one is the copy. Then what containers have renamed stays, and a
             file of the same size, mode and time is not written again: they may have it open.
 
     Raises:
-        OSError: Not all of it was carried over; what was is whole.
+        OSError: It is incomplete; but each file that was carried over is whole.
         StagingError: Likewise.
         RecursionError: Likewise.
     """
@@ -215,13 +207,9 @@ def bring_difference_back(
     Args:
         uppers: Each has the difference of the root directory, or of each directory in that, by its
             name. Of what several have changed, the last one's counts.
-        rootfs: The container's root directory; what is not in `uppers` is there as a whole.
-        original: The directory that was the overlay's lower part.
+        rootfs: The container's root directory; it has all that is not in `uppers`.
         since: See `bring_back`; for what is in `rootfs`.
-        marks: What says that something is removed.
-        owners: See `bring_back`.
         whole: Whether the root directory itself was an overlay.
-        go_on: See `bring_back`.
 
     Raises:
         StagingError: Changes are missing in the original.
@@ -246,7 +234,7 @@ def bring_difference_back(
 
 
 def _root(level: Level, work: _Work, mounted: frozenset[str]) -> None:
-    """Bring back what is in the root directory, without the directories that were mounted."""
+    """Bring back the entries of the root directory, without the directories that were mounted."""
     names = os.listdir(level.source)
     for name in set(os.listdir(level.target)).difference(names, mounted):
         if not _is_mount(name, level.target, work):
@@ -257,7 +245,7 @@ def _root(level: Level, work: _Work, mounted: frozenset[str]) -> None:
 
 
 def _mounted(upper: str, original: str, whole: _Work, marks: Whiteouts) -> None:
-    """Bring back what was changed in one directory."""
+    """Bring back the changes of one directory."""
     if os.lstat(upper).st_ctime_ns <= whole.since and not os.listdir(upper):
         return
     level = Level(upper, original)
@@ -457,7 +445,7 @@ def _looks_same(new: os.stat_result, old: os.stat_result) -> bool:
 def _file(
     name: str, level: Level, new: os.stat_result, old: os.stat_result | None, work: _Work
 ) -> None:
-    """Replace a file as a whole, or by another name of one that was."""
+    """Replace a file by a whole copy, or by another name of one that was copied."""
     if work.links.link(level, name, new, TEMPORARY):
         return
     work.count(min(new.st_size, new.st_blocks * 512))

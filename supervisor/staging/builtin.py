@@ -66,7 +66,7 @@ def configure(settings: object, environment: Mapping[str, str]) -> None:
 
 @asynccontextmanager
 async def stager(configuration: None, submission: Submission) -> AsyncIterator["BuiltIn"]:
-    """See `supervisor.contracts.plugin.StagePlugin`."""
+    """Provide the stager; see `contracts.plugin.StagePlugin`."""
     yield BuiltIn(submission)
 
 
@@ -123,7 +123,6 @@ class BuiltIn:
 
     @asynccontextmanager
     async def staged(self, job: Job, environment: Mapping[str, str]) -> AsyncIterator[Staged]:
-        """See `Stager`."""
         bundle, settings, request = self._bundle, self._settings, self._request
         directory = directory_for(settings, request)
         target = await self._engine.target(request.child_env)
@@ -277,14 +276,7 @@ class _Changes:
     def __init__(
         self, done: Staged, request: JobRequest, settings: Settings, skip: trio.Event
     ) -> None:
-        """Prepare.
-
-        Args:
-            done: What was staged.
-            request: The request for its job.
-            settings: The container's.
-            skip: Set when the user does not want to wait.
-        """
+        """`skip` is set when the user does not want to wait."""
         self._done = done
         self._request = request
         self._settings = settings
@@ -295,7 +287,6 @@ class _Changes:
 
         Args:
             job: The container's job, in which nothing of it runs any more.
-            privileged: See `return_changes`.
 
         Raises:
             StagingError: They were not brought back; it says where they are.
@@ -351,7 +342,7 @@ class _Changes:
             await self._return(privileged=privileged)
 
     async def _from_node(self, job: OnNodes, *, privileged: bool) -> None:
-        """Bring back what was written on the node, as a whole; then nothing is left there.
+        """Bring back all changes from the node, or none, and remove them there.
 
         Raises:
             StagingError: It is still there; or see `return_changes`.

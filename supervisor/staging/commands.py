@@ -13,11 +13,6 @@ from scrun.supervisor.contracts.engine import JobRequest
 async def carry_out(command: Sequence[str], request: JobRequest, what: str) -> None:
     """Run a command for a bundle.
 
-    Args:
-        command: The command.
-        request: The request of the container.
-        what: What it does, for the error.
-
     Raises:
         StagingError: The command failed; with its last line of standard error.
     """
@@ -36,10 +31,6 @@ async def carry_out(command: Sequence[str], request: JobRequest, what: str) -> N
 
 def run(command: Sequence[str], what: str = "copying the root file system") -> None:
     """Run a command to its end, in a worker thread, for nobody's bundle in particular.
-
-    Args:
-        command: The command.
-        what: What it does, for the error.
 
     Raises:
         StagingError: The command failed; with its last line of standard error.

@@ -100,11 +100,7 @@ def copy_all(
     """Copy everything in a directory, whoever it belongs to.
 
     Args:
-        source: The directory.
         target: An empty directory.
-        room: How much may be copied.
-        depth: How many directories within each other.
-        owners: Whether to keep owners.
         opaque: For a layer: the extended attribute of directories that hide what is below.
 
     Raises:
@@ -141,11 +137,7 @@ def copy_entry(source: int, target: int, name: bytes, *, room: int, owners: bool
     """Copy a file or a link from one directory to another.
 
     Args:
-        source: The directory it is in.
-        target: The directory for the copy.
-        name: Its name.
         room: The most bytes.
-        owners: Whether to keep its owner.
 
     Returns:
         Its bytes.

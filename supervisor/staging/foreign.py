@@ -57,8 +57,6 @@ def foreign_in(layers: Sequence[str], cache: str, *, changes: bool) -> Foreign:
     """Return what belongs to others in any layer.
 
     Args:
-        layers: The directories.
-        cache: The file for the answers.
         changes: Whether the first one is a container's own, which may change.
 
     Raises:
@@ -135,7 +133,7 @@ def copy_foreign(foreign: Foreign, rootfs: str, into: str, *, whole: bool) -> fr
             its owner anyway.
 
     Returns:
-        The names of the root directory's directories that were copied as a whole.
+        The names of the root directory's directories that were copied with all their content.
 
     Raises:
         Unusable: It is too large, or neither a file nor a directory nor a link.
@@ -201,8 +199,7 @@ class _Two:
 
         Args:
             path: The directory, relative.
-            made: Receives the path and the status of each that was made.
-            before: The path of this one.
+            made: Receives the path and the status of each new one.
         """
         here = before
         for name in path.split(b"/"):

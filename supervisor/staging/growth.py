@@ -18,8 +18,6 @@ def check_room(uppers: Sequence[str], original: str, marks: Whiteouts) -> None:
 
     Args:
         uppers: See `bring_back.bring_difference_back`; so are the others.
-        original: Where they belong.
-        marks: What says that something is removed.
 
     Raises:
         StagingError: There is less room than they need.

@@ -13,7 +13,6 @@ class HardLinks:
     """The files with several names that have been brought back, as long as a name is missing."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._first: dict[tuple[int, int], tuple[str, ...]] = {}
         self._left: dict[tuple[int, int], int] = {}
 
@@ -21,8 +20,6 @@ class HardLinks:
         """Make a name one of a file's that is there already; return whether that was done.
 
         Args:
-            level: The directory of the name.
-            name: The name.
             new: What it is in the copy.
             temporary: A name that may be used meanwhile.
         """

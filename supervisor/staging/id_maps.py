@@ -66,10 +66,8 @@ class _NodeIds(msgspec.Struct, frozen=True):
     """The answer of a job's nodes.
 
     Attributes:
-        ids: The ids that were tried.
         can: Whether all nodes can map them.
         when: The time of the answer, in seconds of the epoch.
-        why: Why not.
     """
 
     ids: BothIds
@@ -89,12 +87,6 @@ async def with_ids(
     target: Target, job: Job, setting: str, request: JobRequest
 ) -> tuple[Target, str]:
     """Add to a target the user and group ids that a container may have there.
-
-    Args:
-        target: The target.
-        job: The container's job.
-        setting: `id_map` of the section [staging].
-        request: The request of the container.
 
     Returns:
         The target; and a message why there is only one user, or "".

@@ -51,12 +51,9 @@ class ContainerImages(msgspec.Struct, frozen=True):
 
     Attributes:
         path: Its directory; it may not exist yet.
-        lease: The container's.
-        copier: Copies layers.
         limit: The most bytes of the store; 0: any number.
         also: Further stores, which are only read.
-        format: What is wanted, see `scrun.settings.file.load.ImageSettings`.
-        discard: Removes a tree of the store.
+        format: The wanted format, see `scrun.settings.file.load.ImageSettings`.
     """
 
     path: str
@@ -77,13 +74,11 @@ class ImageAccess:
     """
 
     def __init__(self, images: ContainerImages) -> None:
-        """Touch nothing yet."""
         self._images = images
         self._store: Store | None = None
 
     @property
     def folder(self) -> str:
-        """See above."""
         folder = self._images.path
         while not os.path.isdir(folder) and folder != "/":
             folder = os.path.dirname(folder)
@@ -91,7 +86,6 @@ class ImageAccess:
 
     @property
     def store(self) -> Store:
-        """See above."""
         if self._store is None:
             try:
                 self._store = Store(self._images.path, self._images.discard)
@@ -117,9 +111,7 @@ class ImageAccess:
         """Return an image, which is kept from now on; make it if it is not there.
 
         Args:
-            key: Its key.
             fill: Makes it; again if there was no room, and others could be removed.
-            waiting: See `scrun.images.locks.locked`.
             size: How large it will be; 0: unknown.
 
         Raises:

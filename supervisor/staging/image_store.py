@@ -29,12 +29,7 @@ from scrun.supervisor.programs.{0} import main; sys.exit(main(sys.argv[1:]))"""
 
 
 def images_for(settings: Settings, request: JobRequest) -> ContainerImages | None:
-    """Return the store of images for a container; None if it can have none. In a thread.
-
-    Args:
-        settings: The container's.
-        request: Its request.
-    """
+    """Return the store of images for a container; None if it can have none. In a thread."""
     try:
         path = path_for(settings, request.child_env.environment)
     except SettingsError:
@@ -72,7 +67,6 @@ async def _copy(name: str, words: Sequence[str], tell: Callable[[int], None]) ->
 
     Args:
         name: The program (`supervisor/programs`).
-        words: Its arguments.
         tell: Called in a thread with the bytes copied so far.
 
     Raises:

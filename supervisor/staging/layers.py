@@ -33,7 +33,6 @@ class TopLevel(msgspec.Struct, frozen=True):
     Attributes:
         directories: For each directory, the numbers of the layers that it is made of, the upmost
             first; none for one where something else is mounted.
-        others: The files and links.
     """
 
     directories: dict[str, tuple[int, ...]]
@@ -44,7 +43,7 @@ def overlay_of(mount: MountPoint, rootfs: str) -> Overlay:
     """Return the layers that a root file system is mounted from, with absolute paths.
 
     Raises:
-        Unusable: It is no overlay, nor a directory of podman's vfs; or a layer is not there.
+        Unusable: It is neither an overlay nor a directory of podman's vfs; or a layer is missing.
     """
     if mount.point != rootfs or mount.root != "/":
         return layers_of(rootfs)

@@ -70,7 +70,6 @@ class Rootfs(msgspec.Struct, frozen=True):
     Attributes:
         path: Its path, without links.
         mount: What is mounted there.
-        config: The config.json that will run.
         rootless: Whether the container has rights in a user namespace only.
         tasks: How many tasks have one of their own.
     """
@@ -115,16 +114,7 @@ class Layout:
         top: TopLevel | None,
         stored: Copies | None,
     ) -> None:
-        """Write nothing yet.
-
-        Args:
-            rootfs: The root file system.
-            directory: The staged bundle.
-            overlay: What it is mounted from.
-            top: What is in the root directory, if the runtime mounts an overlay for each directory
-                of that.
-            stored: The copies of layers in the store of images.
-        """
+        """`top`: the root directory, if the runtime mounts an overlay for each directory in it."""
         self.options: dict[str, list[str]] = {}
         self._rootfs = rootfs
         self._bundle = directory
@@ -156,7 +146,6 @@ class Layout:
         """Write everything, and decide on the options.
 
         Args:
-            cache: The file for what is known of layers.
             unseen: The numbers of layers that the node cannot use.
             on_node: Whether what the container writes will be on its nodes; if not, the kernel has
                 to mark here what it deletes.
@@ -194,7 +183,7 @@ class Layout:
             self._make_mount_points()
 
     def _each_directory(self, top: TopLevel, whole: frozenset[str]) -> None:
-        """Have the runtime mount each directory in the root directory."""
+        """Let the runtime mount each directory in the root directory."""
         short = folder_of(self._path("l"), self._bundle, len(self._layers))
         # what is in an image is not seen here
         packed = {f"{short}/{number}" for number in self._packed}
@@ -268,7 +257,7 @@ class Layout:
             self._layers[number] = copied
 
     def _copy_strangers(self, cache: str) -> frozenset[str]:
-        """Copy what the one user cannot use; return what was copied as a whole."""
+        """Copy files that the one user cannot use; return the directories copied as a whole."""
         if self._owners:
             return frozenset()
         ours = os.path.join(self.directory, "")

@@ -23,7 +23,6 @@ def remove_leftovers(scratch: str | None, root: str) -> None:
 
     Args:
         scratch: The setting `scratch`; None: the records have the staged bundles.
-        root: The root directory.
     """
     learn()
     directory = root if scratch is None else scratch_of(scratch)

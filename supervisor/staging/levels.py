@@ -45,7 +45,6 @@ class Level:
         """Enter a directory for the block, and return.
 
         Args:
-            name: Its name.
             finish: Called with both at the end, as the original's final mode may forbid the way
                 back.
 
@@ -90,7 +89,6 @@ class Level:
             os.close(fd)
 
     def close(self) -> None:
-        """Close all descriptors."""
         _close(self._here)
         _close(self._above)
 

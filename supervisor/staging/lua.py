@@ -40,7 +40,7 @@ def configure(settings: Settings, environment: Mapping[str, str]) -> str:
 
 
 def stager(configuration: str, submission: Submission) -> AbstractAsyncContextManager[Scripted]:
-    """See `supervisor.contracts.plugin.StagePlugin`."""
+    """Provide the stager; see `contracts.plugin.StagePlugin`."""
     return scripted(configuration, submission)
 
 

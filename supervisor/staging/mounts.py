@@ -54,13 +54,7 @@ def fit_mounts(
     Args:
         mounts: The mounts of config.json; they are changed in place.
         bundle: The directory that relative sources of bind mounts start from.
-        staged: The staged bundle.
-        place: Where shared copies are.
-        target: The target.
-        namespaces: The types of namespaces that the container creates.
         one_user: Whether it will have only one user and one group.
-        sources: The properties of the sources.
-        notes: Receives a line for each loss.
 
     Raises:
         StagingError: A mount cannot be had there.
@@ -109,10 +103,9 @@ def fit_mounts(
 
 
 def _merged(volumes: list[Volume], mounts: list[dict[str, Any]], *, nested: bool) -> list[Volume]:
-    """Have one copy for all mounts of a volume, and for those below its source.
+    """Make one copy for all mounts of a volume, and for those below its source.
 
     Args:
-        volumes: One for each mount.
         mounts: The mounts; changed in place.
         nested: Whether those below it use its copy. Not for root: another container may put a link
             in the place of a directory, which would lead a mount to the node's own files.

@@ -123,12 +123,8 @@ class Trial:
 
         Args:
             directory: Has `l/N`, links to the layers, and the directories TRIAL.
-            lower: The option that names the lower directories.
-            layers: The layers.
             images: The numbers of those that only the node sees: it has mounted images there.
             rootless: Whether the container has rights in a user namespace only.
-            store: The store of images, if there is one.
-            read_only: Whether nothing can be written.
             on_node: Whether what is written shall be in a directory of the node.
             several: Whether several try it at once.
         """

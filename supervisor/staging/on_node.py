@@ -1,7 +1,7 @@
 """What a container writes, on its node, where no overlay can write to the staged bundle.
 
 That is so on NFS and most parallel file systems. Before the container runs, a script makes a
-private directory in the node's TMPDIR; afterwards another one sends what was written there as an
+private directory in the node's TMPDIR; afterwards another one sends what is there as an
 archive beside the staged bundle. Only where all files belong to one user, or to root's containers:
 others could not be sent or removed by the job's user. Pure but for `remote` and `archives_in`.
 """
@@ -86,7 +86,7 @@ def removing(places: Sequence[str], *, rootless: bool) -> str:
 
 
 def sending(place: str, archive: str, *, rootless: bool) -> str:
-    """Return a script that sends what was written, and then removes the directory."""
+    """Return a script that sends the changes, and then removes the directory."""
     before = ROOTLESS if rootless else ""
     quoted = shlex.quote(place)
     remove = shlex.quote(_REMOVE.format(quoted))
@@ -105,7 +105,7 @@ def archives_in(overlay: str) -> list[str]:
 
 
 def unpacking(archive: str, into: str, *, owners: bool) -> tuple[str, ...]:
-    """Return the command that unpacks what was sent."""
+    """Return the command that unpacks such an archive."""
     how = ("--same-owner", "--numeric-owner") if owners else ("--no-same-owner",)
     words = ("tar", "--extract", "--file", archive, "--directory", into, "--preserve-permissions")
     return (*words, *how, "--xattrs", "--xattrs-include=*")

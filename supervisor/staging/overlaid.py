@@ -64,7 +64,7 @@ class Overlays(msgspec.Struct, frozen=True):
         ask: Runs a script there, and returns what it printed: for each task, or on each node.
         cache: The file for what is known of layers.
         images: The store for layers that the node does not see.
-        keeps: Whether it may have a directory for what is written.
+        keeps: Whether it may have a directory for changes.
         wanted: Whether nodes shall mount overlays at all.
         tasks: How many tasks the container has, with mounts of their own; 0: all have the same.
         mount_points: Where, or below which, the node mounts what config.json does not have.
@@ -105,7 +105,6 @@ class LaidOut(msgspec.Struct, frozen=True):
 
     @property
     def image(self) -> Image:
-        """See `supervisor.contracts.staged.Staged`."""
         if self.packed:
             return "squashfs"
         return "store" if self.stored else "layers"
@@ -118,8 +117,6 @@ def lay_out(
 
     Args:
         rootfs: The root file system. Its config.json gets the mounts, before all others.
-        directory: The staged bundle.
-        overlays: How to ask the node.
         own: The user's file that its only lower layer is.
 
     Returns:
@@ -171,7 +168,6 @@ def written_at(
 
     Args:
         laid: How its node mounts it; None: it is copied.
-        directory: The staged bundle.
         rootless: Whether it has rights in a user namespace only.
         final: Whether nothing comes back.
     """
@@ -299,7 +295,7 @@ def _have_mounted(
     one: bool,
     on_node: bool,
 ) -> None:
-    """Have the node mount the root file system, or try what the runtime is to mount.
+    """Let the node mount the root file system, or try the mounts of the runtime.
 
     `places` receives the nodes' directories for what is written, if it is `on_node`.
     """

@@ -56,7 +56,7 @@ def parse(options: str) -> Overlay:
             a colon in a lower directory has had a backslash before it all the time.
 
     Raises:
-        Unusable: It is no overlay that is understood here.
+        Unusable: The overlay is not understood here.
     """
     lower: list[str] = []
     upper = ""
@@ -131,8 +131,8 @@ def opaque(*, users: bool) -> str:
 
 
 def marks(*, users: bool) -> list[str]:
-    """Return the options that say how the kernel marks what has changed."""
-    # what comes back is files, directories and deletions, not marks of what was moved
+    """Return the options that say how the kernel marks changes."""
+    # only files, directories and deletions come back, no marks of renames
     return ["userxattr"] if users else ["redirect_dir=nofollow", "metacopy=off", "index=off"]
 
 

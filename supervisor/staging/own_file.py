@@ -40,12 +40,10 @@ class OwnFile:
 
         Args:
             file: Its path, without links.
-            key: What `key_of` said when its root directory was read.
-            images: The store.
-            packing: Whether the node mounts it.
+            key: What `key_of` returned when its root directory was read.
 
         Raises:
-            Unusable: It has been changed; or it cannot be unpacked.
+            Unusable: The file has changed since; or it cannot be unpacked.
         """
         self._file, self._key, self._images = file, key, images
         self._kept = ImageAccess(images)
@@ -70,7 +68,6 @@ class OwnFile:
 
     @property
     def folder(self) -> str:
-        """See `Copies`."""
         return self._kept.folder
 
     def send(self, why: str) -> None:
@@ -85,7 +82,7 @@ class OwnFile:
         return frozenset((_FILE,))
 
     def make(self, numbers: Collection[int]) -> None:
-        """Have the store hold its files."""
+        """Keep its files in the store."""
         if _FILE in self.there or _FILE not in numbers:
             return
 
@@ -111,10 +108,6 @@ class OwnFile:
 
     def look_for(self, paths: Sequence[str], folder: str) -> Find:
         """Return what tells what there is on some paths.
-
-        Args:
-            paths: The paths.
-            folder: A directory to be made for it.
 
         Raises:
             Unusable: The file cannot be read.

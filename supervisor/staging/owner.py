@@ -35,10 +35,7 @@ class Owner(msgspec.Struct, frozen=True):
     """The owner of a staged bundle.
 
     Attributes:
-        id: The container.
-        root: Its root directory.
         supervisor: The supervisor that staged it.
-        rootfs: The submitted root file system.
     """
 
     id: str
@@ -60,12 +57,7 @@ def directory_for(settings: "Staging", request: "JobRequest") -> str:
 
 
 def owner_of(record: str, rootfs: str) -> Owner:
-    """Return the owner of a bundle that this process stages.
-
-    Args:
-        record: The container's record.
-        rootfs: The submitted root file system.
-    """
+    """Return the owner of a bundle that this process stages."""
     root, container = os.path.split(record)
     return Owner(container, root, myself(), rootfs)
 
@@ -112,12 +104,7 @@ def name_in_scratch(root: str, container: str) -> str:
 
 
 def volumes_in(base: str, root: str) -> str:
-    """Return the directory of the volumes that containers of a root directory share.
-
-    Args:
-        base: See `beside`.
-        root: The root directory.
-    """
+    """Return the directory of the volumes that containers of a root directory share."""
     return os.path.join(base, f"~volumes-{root_name(root)}")
 
 

@@ -70,12 +70,9 @@ class Packing:
     def __init__(
         self, mounter: Mounter | None, wanted: ImageFormat, *, mine: bool = False
     ) -> None:
-        """Decide nothing yet.
+        """Take the node's mounter, if it has one, and the setting `[images] format`.
 
-        Args:
-            mounter: How its node mounts them; None if it does not.
-            wanted: `[images] format`.
-            mine: Whether they are the user's own files, whoever owns what is in them.
+        `mine` says that the files belong to this user, whoever owns what is in them.
         """
         self._mounter, self._wanted, self._mine = mounter, wanted, mine
         self.why_not = ""
@@ -134,7 +131,7 @@ class Packing:
         self._insist()
 
     def mount(self, files: Sequence[tuple[str, str]], mounting: Mounting) -> None:
-        """Have the node mount images on directories, and what else there is to mount.
+        """Let the node mount images on directories, and everything else.
 
         Raises:
             NotMounted: It cannot.

@@ -39,9 +39,6 @@ def why_unseen(
 
     Args:
         rootfs: Its path, without links.
-        staged: The staged bundle.
-        mounts: The mounts of this mount namespace.
-        overlays: How the nodes are asked.
     """
     if mount_of(rootfs, mounts) == mount_of(os.path.realpath(staged), mounts):
         return None
@@ -71,7 +68,7 @@ def layers_of(rootfs: str) -> Overlay:
     """Return what an engine's vfs has made a container's directory from, as layers.
 
     Raises:
-        Unusable: It is no such directory, or no record tells.
+        Unusable: It is not such a directory, or no record tells.
     """
     image = parent_of(rootfs)
     if image is None or not os.path.isdir(image):
@@ -86,11 +83,7 @@ def write_difference(own: str, image: str, into: str, room: Room, *, owners: boo
     Files with the same size, time and permissions are the same: podman's copies keep them.
 
     Args:
-        own: The other directory.
-        image: The image's.
         into: An empty directory.
-        room: How much may be copied.
-        owners: Whether to keep owners.
 
     Raises:
         Unusable: It is more, or not only files, directories and links.

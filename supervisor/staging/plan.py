@@ -49,9 +49,6 @@ class Volume(msgspec.Struct, frozen=True, kw_only=True):
         destination: Where the container mounts it.
         source: Its path here.
         place: The directory that has the copy.
-        is_file: Whether it is a file.
-        read_only: Whether the container cannot write to it.
-        shared: Whether all containers have the same copy.
     """
 
     destination: str
@@ -81,8 +78,6 @@ class Plan(msgspec.Struct, frozen=True):
     """The result of the policy.
 
     Attributes:
-        config: The config.json to write.
-        volumes: The mounts that are copied.
         notes: A line for the log about each loss.
         missed: Options of the container engine that have no effect.
     """

@@ -47,7 +47,7 @@ _SYSCTLS = (
 )
 
 
-# types of namespaces that members of a pod share; the others are no use to them in a job
+# types of namespaces that members of a pod share; the others are useless to them in a job
 _SHARED = frozenset(("ipc", "network", "pid", "user", "uts"))
 
 
@@ -68,8 +68,6 @@ def fit(
         bundle: The absolute path of the submitted bundle.
         staged: The absolute path of the staged bundle.
         rootfs: The absolute path of the root file system.
-        place: Where copies are that containers share.
-        target: The target.
         sources: The properties of the sources of bind mounts and of the devices, by absolute
             path. A missing path counts as existing and shared.
 

@@ -39,10 +39,7 @@ def make_mount_points(
     """Make those mount points that are missing.
 
     Args:
-        mounts: The mounts of config.json.
         find: Tells what there is in the root file system.
-        upper: The directory for what is written.
-        owners: Whether to keep owners.
         whole: Whether the root directory itself is mounted; if not, only what is mounted on its
             directories, which `upper` has, cannot be written to.
     """

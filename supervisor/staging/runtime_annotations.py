@@ -42,7 +42,6 @@ def fit_annotations(
 
     Args:
         config: The config.json, which is changed.
-        notes: What was removed.
         submitted: Those of the config.json that a site's script has got: it is trusted with any
             that it has added or changed. None: no script has seen them.
     """

@@ -15,7 +15,7 @@ _LONGEST = 200
 
 
 def kept_prefix(container: str) -> str:
-    """Return how the name of what is kept of a container begins.
+    """Return how the names of a container's kept changes begin.
 
     No container's id begins so, nor the names that a supervisor looks for.
     """
@@ -26,8 +26,6 @@ def keep_changes(directory: str, container: str, beside: str) -> str:
     """Move changes out of a staged bundle, which is about to be removed.
 
     Args:
-        directory: The staged bundle.
-        container: The container's id.
         beside: A directory on its file system that stays.
 
     Returns:

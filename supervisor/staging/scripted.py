@@ -41,13 +41,7 @@ class Scripted:
     """A loaded script that stages one bundle (see `supervisor.contracts.stager.Stager`)."""
 
     def __init__(self, script: StagingScript, done: trio.Event, submission: Submission) -> None:
-        """Create a stager of a loaded script.
-
-        Args:
-            script: The script.
-            done: Set when its worker may end.
-            submission: The bundle that it stages.
-        """
+        """`done` is set when the worker of the script may end."""
         self._script = script
         self._done = done
         self._bundle = submission.bundle
@@ -65,7 +59,6 @@ class Scripted:
         file system back would copy an incomplete one.
 
         Args:
-            job: The job.
             environment: The variables for the script: the job's, and SCRUN_*.
 
         Raises:

@@ -12,13 +12,7 @@ _MANY = 16
 
 
 def folder_of(links: str, directory: str, count: int) -> str:
-    """Return the path by which mounts reach the links.
-
-    Args:
-        links: Their directory, in the staged bundle.
-        directory: The staged bundle.
-        count: How many there are.
-    """
+    """Return the path by which mounts reach the links."""
     if count <= _MANY:
         return links
     path = _name(directory)

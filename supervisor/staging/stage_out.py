@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 CONFIG = "config.json"
 FINAL = "final"
-"""The name of a file in a staged bundle of which nothing comes back."""
+"""The name of a file in a staged bundle whose changes do not come back."""
 
 
 def return_changes(
@@ -56,7 +56,6 @@ def return_changes(
 
     Args:
         directory: The staged bundle. Its config.json was written when the copy was complete.
-        original: The directory that the copy was made from.
         privileged: Whether the container ran as root of the node; if not, and with only one
             user, the copy has lost the owners of its files.
         go_on: Called now and then; returns whether there is time left.

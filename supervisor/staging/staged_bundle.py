@@ -85,10 +85,8 @@ def stage_in(
         bundle: The submitted bundle; not changed.
         directory: The directory of the staged bundle, empty or missing, and visible on the
             nodes.
-        target: The target.
         owner: The owner, for a directory that several share.
         transfer: How its volumes are copied; None: the target is here.
-        execute: Runs the command that copies a root file system.
         overlays: How nodes are asked, and mount overlays; None: the container gets a copy.
 
     Raises:
@@ -112,7 +110,6 @@ def make_directory(directory: str, *, owner: Owner | None = None) -> None:
     """Make the directory of a staged bundle, if it is missing.
 
     Args:
-        directory: The directory.
         owner: The new owner; with one, what a dead supervisor left there is cleaned up.
 
     Raises:
@@ -242,7 +239,7 @@ def _overlaid(
     of_image: str,
     mounts: list[MountPoint],
 ) -> tuple[LaidOut | None, list[str]]:
-    """Have the node mount a root file system if it can; return how, and what to log.
+    """Let the node mount a root file system if it can; return how, and what to log.
 
     `of_image` is the directory in the store of an image that scrun itself keeps; else "". `mounts`
     are those of this mount namespace.
@@ -361,8 +358,6 @@ def _lay_out_image(
         rootfs: The image's root file system; of a user's squashfs file, its root directory.
         bundle: The image's directory in the store; it has one that is empty, for the layer that an
             engine would write to.
-        directory: The staged bundle.
-        overlays: How to ask the node.
         rootless: Whether the container has rights in a user namespace only.
 
     Returns:

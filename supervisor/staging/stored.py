@@ -65,9 +65,6 @@ class Copies(Protocol):
     def send(self, why: str) -> None:
         """Have squashfs images sent to the node, which does not see the store.
 
-        Args:
-            why: What the node said.
-
         Raises:
             Unusable: There can be none.
         """
@@ -82,7 +79,7 @@ class Copies(Protocol):
         ...
 
     def make(self, numbers: Collection[int]) -> None:
-        """Have the store hold copies of some layers; the rest of them stays as it is.
+        """Keep copies of some layers in the store; the rest of them stays as it is.
 
         Raises:
             Unusable: A copy could not be made.
@@ -93,7 +90,6 @@ class Copies(Protocol):
         """Copy a layer that has no digest; call it for small ones, or a container's own.
 
         Args:
-            number: Its number.
             into: An empty directory.
 
         Raises:
@@ -114,12 +110,9 @@ class StoredLayers:
         rootless: bool,
         owners: bool,
     ) -> None:
-        """Look for copies.
+        """Look for copies. The first layer is the container's own, and has no copy in the store.
 
         Args:
-            overlay: The layers; the first is the container's own, and has no copy in the store.
-            images: The store.
-            packing: Whether copies may be squashfs images.
             rootless: Whether the container has rights in a user namespace only.
             owners: Whether its files have more than one owner.
         """
@@ -144,7 +137,6 @@ class StoredLayers:
 
     @property
     def folder(self) -> str:
-        """See `Copies`."""
         return self._kept.folder
 
     def _contents(self) -> list[LayerContent | None]:
@@ -181,7 +173,6 @@ class StoredLayers:
         return entry is not None
 
     def send(self, why: str) -> None:
-        """See `Copies`."""
         unseen = f"{why}; nor is the store of images, {self.path}"
         if not self.packing.is_possible:
             why_not = self.packing.why_not or "[images] format is files"
@@ -192,7 +183,6 @@ class StoredLayers:
         self._find()
 
     def unpack(self, why: str) -> frozenset[int]:
-        """See `Copies`."""
         self.packing.give_up(why)
         if not self.is_seen:
             raise Unusable(why)
@@ -203,7 +193,6 @@ class StoredLayers:
         return numbers
 
     def make(self, numbers: Collection[int]) -> None:
-        """See `Copies`."""
         numbers = set(numbers).difference(self.there)
         if not numbers:
             return
@@ -251,7 +240,6 @@ class StoredLayers:
         self._take(number, self._kept.have(key, fill, waiting, content.size), packed=packed)
 
     def copy(self, number: int, into: str) -> None:
-        """See `Copies`."""
         words = (self._overlay.layers[number], into, *self._how)
         self._images.copier.run(COPY, words, lambda count: None)
 

@@ -36,8 +36,6 @@ class MountPoint(msgspec.Struct, frozen=True):
     """One line of mountinfo, in part.
 
     Attributes:
-        point: The mount point.
-        kind: The type of the file system.
         device: Its device number, the same for all mounts of one file system.
         root: The directory of that file system that is mounted.
         source: What was mounted: a block device, a server's directory, a name.
@@ -106,13 +104,10 @@ def on_the_nodes(path: str, bundle: str, rootfs: str, mounts: list[MountPoint]) 
     mounts, but perhaps what was bound.
 
     Args:
-        path: An absolute path without symbolic links.
-        bundle: The bundle, in the same form.
-        rootfs: The root file system, in the same form.
-        mounts: The mounts of this mount namespace.
+        path: Absolute, without symbolic links; so are `bundle` and `rootfs`.
 
     Returns:
-        The path itself if it is on no such mount; None if there is no other path.
+        The path itself if it is not on such a mount; None if there is no other path.
     """
     mount = mount_of(path, mounts)
     made_for_it = mount.point not in (bundle, "/") and any(
@@ -154,12 +149,7 @@ def survey(
     """Return the properties of every path that the policy decides about.
 
     Args:
-        config: The submitted config.json.
-        bundle: The submitted bundle.
         rootfs: Its root file system, without links.
-        target: The target.
-        staged: The staged bundle.
-        mounts: The mounts of this mount namespace.
         container: The container's id: engines put it into the paths of what they make for it.
         limit: The bytes up to which directories are measured.
     """
@@ -181,7 +171,7 @@ def survey(
 def _look_behind(
     source: MountSource, bundle: str, rootfs: str, mounts: list[MountPoint]
 ) -> MountSource:
-    """Return the properties of what was mounted for the container, instead of the mount's."""
+    """Return the properties of the source of a mount for the container, instead of the mount's."""
     there = on_the_nodes(source.real, bundle, rootfs, mounts)
     if there is None:
         return msgspec.structs.replace(source, private=True)

@@ -66,12 +66,7 @@ def carry_over(
 
     Args:
         parts: From where, and to where.
-        state: The copy.
-        place: Where it is.
-        since: See `bring_back.merge`; so is the next.
-        others_since: Likewise.
-        transfer: How.
-        inwards: See `bring_back.merge`.
+        since: See `bring_back.merge`, also for the others.
     """
     order = Order(parts, state, place, since, others_since, transfer.limit, inwards)
     try:
@@ -94,8 +89,6 @@ class Order(msgspec.Struct, frozen=True):
 
     Attributes:
         parts: From where, and to where.
-        state: Their volume.
-        place: Where the copy is.
         since: See there; so are the others.
         others_since: Likewise.
         limit: The most bytes; 0: no limit.
@@ -115,7 +108,7 @@ def carried_here(order: Order, transfer: Transfer) -> Merged:
     """Carry out an order with this process's rights.
 
     Raises:
-        OSError: Not all of it was carried over; what was is whole.
+        OSError: It is incomplete; but each file that was carried over is whole.
         StagingError: Likewise.
         RecursionError: Likewise.
     """

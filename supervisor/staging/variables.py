@@ -16,10 +16,6 @@ def script_variables(
     """Return the job's variables and those of scrun(1), "OUTPUT ENVIRONMENT VARIABLES".
 
     Args:
-        create_request: The request of the container's `create`.
-        pid: The anchor's pid.
-        bundle: The submitted bundle.
-        record: The container's record directory.
         job: The job's variables (SLURM_*).
     """
     uid = real_uid(os.environ)

@@ -21,14 +21,7 @@ _PROCESSES = "/proc"  # only the anchor's processes are visible here
 
 
 def view_of(config: Mapping[str, Any], rootfs: str, bundle: str, *, elsewhere: bool) -> View:
-    """Return what to show of a container.
-
-    Args:
-        config: The config.json that runs.
-        rootfs: See View.
-        bundle: See View.
-        elsewhere: See View.
-    """
+    """Return what to show of a container; see `View`."""
     shown: list[ShownMount] = []
     hidden = [_PROCESSES]
     for mount in config.get("mounts") or []:

@@ -29,10 +29,9 @@ class VolumeState(msgspec.Struct, frozen=True):
 
     Attributes:
         source: What it is a copy of.
-        is_file: Whether that is a file.
-        since: What has changed in the copy after this time has to come back (nanoseconds; a time
+        since: Changes in the copy after this time have to come back (nanoseconds; a time
             of the copy's file system).
-        others_since: What has changed in the source after this time, others have changed.
+        others_since: Changes in the source after this time are others'.
         owners: Whether owners of files count: a container that has used it had several users.
         written: Whether any container could write to it.
         conflicts: What both have changed; of what came back before.
@@ -83,7 +82,7 @@ def read_folders(place: str) -> dict[str, tuple[int, int]]:
 
 
 def write_state(place: str, state: VolumeState) -> None:
-    """Have a copy count; see `State`."""
+    """Make a copy count; see `VolumeState`."""
     _write(place, STATE, state)
 
 

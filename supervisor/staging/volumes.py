@@ -1,7 +1,7 @@
 """Volumes: directories and files that a container mounts, and only the submit host has.
 
 Container and node see a copy, on the file system that they share. All containers that use a volume
-at the same time have the same copy; when one ends, what has changed in it comes back, and the last
+at the same time have the same copy; when one ends, the changes in it come back, and the last
 one removes it. The engine's files for one container (/etc/hosts) have a copy in its staged bundle.
 
 ::
@@ -74,8 +74,6 @@ class _Used(msgspec.Struct, frozen=True):
     """What a container uses.
 
     Attributes:
-        lease: The container's.
-        volumes: Its volumes.
         owners: Whether it has several users, so that the owners of files count.
     """
 
@@ -95,9 +93,6 @@ def bring_in(
     """Copy the volumes of a container to where its nodes see them.
 
     Args:
-        directory: Its staged bundle.
-        volumes: The volumes.
-        transfer: How to copy.
         owners: Whether the container has several users.
         mode: The mode of the directories above the copies.
 
@@ -187,7 +182,6 @@ def bring_back(directory: str, transfer: Transfer) -> None:
     What cannot be brought back is kept.
 
     Args:
-        directory: Its staged bundle.
         transfer: How to copy; its limit does not count.
 
     Raises:
@@ -244,7 +238,7 @@ def _bring_back(volume: Volume, lease: Lease, base: str, transfer: Transfer) -> 
 
 
 def _catch_up(state: VolumeState, place: str, container: str, transfer: Transfer) -> None:
-    """Bring back what has changed until now in a copy that others go on using.
+    """Bring back the changes until now in a copy that others go on using.
 
     Raises:
         StagingError: Not all of it came back; whoever ends next tries again.
@@ -270,14 +264,11 @@ def _catch_up(state: VolumeState, place: str, container: str, transfer: Transfer
 
 
 def _refresh(state: VolumeState, place: str, began: int, since: int, transfer: Transfer) -> None:
-    """Have in a copy what has changed in the source, unless containers have changed it, too.
+    """Carry changes of the source into a copy, unless containers have changed the same.
 
     Args:
-        state: The copy.
-        place: Where it is.
-        began: What has changed in the source after this time, counts (nanoseconds).
-        since: What has changed in the copy after this time, containers have changed.
-        transfer: How to copy.
+        began: Changes in the source after this time count (nanoseconds).
+        since: Changes in the copy after this time are the containers'.
     """
     if os.path.lexists(state.source):
         parts = (state.source, data_in(place, state.source, is_file=state.is_file))
@@ -287,7 +278,7 @@ def _refresh(state: VolumeState, place: str, began: int, since: int, transfer: T
 
 
 def _settle(state: VolumeState, place: str, container: str, base: str, transfer: Transfer) -> None:
-    """Bring back what has changed in a copy, or keep the copy.
+    """Bring back the changes in a copy, or keep the copy.
 
     Raises:
         StagingError: It is kept; says where.
@@ -312,7 +303,7 @@ def _settle(state: VolumeState, place: str, container: str, base: str, transfer:
 def _return(
     state: VolumeState, place: str, container: str, transfer: Transfer
 ) -> tuple[Sequence[str], dict[str, tuple[int, int]]]:
-    """Bring back what has changed in a copy.
+    """Bring back the changes in a copy.
 
     Returns:
         What others have changed as well; and the directories.
@@ -373,8 +364,6 @@ def _held(place: str, transfer: Transfer, mode: int = 0) -> Iterator[VolumeState
     """Hold the lock of a shared volume; yields what is known of its copy, if that is complete.
 
     Args:
-        place: Its directory.
-        transfer: Is told what is waited for.
         mode: The directory's mode if it is missing; 0: it is there.
     """
     path = os.path.join(place, _LOCK)
@@ -436,9 +425,6 @@ def tidy(folder: str) -> Iterator[str]:
     """Bring back the shared volumes that no container uses any more, and remove them.
 
     Their users have ended with the machine, or have lost their records.
-
-    Args:
-        folder: The directory of the shared volumes.
 
     Yields:
         A line about each.

@@ -69,14 +69,7 @@ table.insert(package.searchers or package.loaders, 2, search)
 
 
 class Documents(NamedTuple):
-    """Lua functions for the table `slurm`, and nothing else: a script sees all of it.
-
-    Attributes:
-        from_json: Converts a string to a value.
-        to_json: Converts a value to a string.
-        from_yaml: Converts a string with one document to a value.
-        to_yaml: Converts a value to a string.
-    """
+    """Lua functions for the table `slurm`, and nothing else: a script sees all of it."""
 
     from_json: LuaValue
     to_json: LuaValue
@@ -96,7 +89,6 @@ def install(runtime: Executes, values: Values | None = None) -> Documents:
     Args:
         runtime: A runtime of any version, with `encoding=None` and
             `unpack_returned_tuples=True`.
-        values: The runtime's converter, if it has one already.
     """
     converter = Values(runtime) if values is None else values
 

@@ -87,7 +87,6 @@ class SupervisorEnd:
         self._file = sock.makefile("rb", buffering=0)
 
     def tell(self, *fields: str | bytes, fd: int | None = None) -> None:
-        """Send a frame."""
         texts = [field if isinstance(field, bytes) else _encoded(field) for field in fields]
         # NUL separates the fields, and a frame has a limit
         data = frame([_shortened(text).replace(b"\0", b"\\0") for text in texts])
@@ -132,7 +131,6 @@ class Host:
         self.last_error = ""
 
     def log(self, level: bytes, text: bytes) -> None:
-        """Pass a message on."""
         if level == b"error":
             self.last_error = text.decode(errors="replace")
         self._supervisor.tell("log", level, text)
@@ -147,7 +145,6 @@ class Host:
         return None, self.originals[which]
 
     def minutes(self, text: bytes) -> int:
-        """Parse a time span."""
         return minutes(text.decode(errors="replace"))
 
     def run(self, kind: bytes, script: bytes) -> tuple[bytes | None, int, bytes]:
@@ -204,11 +201,7 @@ class WorkerScript:
     """
 
     def __init__(self, supervisor: SupervisorEnd, orders: list[bytes]) -> None:
-        """Load it.
-
-        Raises:
-            Failed: It cannot be loaded.
-        """
+        """Load it; raise Failed if that fails."""
         version, memory, limit, path, cluster, trusted = (os.fsdecode(field) for field in orders)
         self._host = Host(supervisor, int(limit))
         self._runtime = LuaRuntime(version, int(memory))
@@ -286,7 +279,6 @@ def read_script(path: str, trusted: str) -> tuple[bytes, bytes]:
     """Return a script's text, and its name for Lua's messages.
 
     Args:
-        path: The script.
         trusted: The uids that may own it, besides root and the user of this process.
 
     Raises:

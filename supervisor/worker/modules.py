@@ -37,7 +37,6 @@ def search_path(built_in: str, variable: str | None, entries: tuple[str, ...]) -
     Args:
         built_in: Lua's own path, from its default and the variable.
         variable: LUA_PATH or LUA_CPATH; without `;;` it replaces the default.
-        entries: The entries of the system's packages.
     """
     wanted = (variable or "").split(";")
     if variable is not None and ";;" not in variable:
@@ -77,8 +76,6 @@ def advice(reason: str, version: str, shared: str = "/usr/share/lua") -> str:
     """Return which version of Lua a script needs, if its error message tells.
 
     Args:
-        reason: Lua's message.
-        version: The version of the script's runtime.
         shared: The directory of the system's packages, with one subdirectory per version.
 
     Returns:

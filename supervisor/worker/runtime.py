@@ -40,17 +40,11 @@ class LuaRuntime:
     """A runtime of one of the versions of Lua.
 
     Attributes:
-        lua: lupa's runtime.
         version: "5.1" to "5.5".
     """
 
     def __init__(self, version: str, memory: int) -> None:
-        """Create a runtime.
-
-        Args:
-            version: See the class.
-            memory: The limit of a script's memory, in bytes.
-        """
+        """`memory` limits a script's memory, in bytes."""
         self._lupa, self.version = _lupa(version), version
         self._memory = memory
         self._depth = 1  # the number of scrun's own frames on the stack

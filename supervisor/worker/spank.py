@@ -44,13 +44,6 @@ class ScriptChanges:
     def __init__(
         self, host: Host, table: Callable[[object], Value], *, own_environment: bool
     ) -> None:
-        """Start without any.
-
-        Args:
-            host: For messages.
-            table: Makes a list one of Lua's.
-            own_environment: Whether this process has the job's environment.
-        """
         self._table = table
         self._host = host
         self._own = own_environment
@@ -83,13 +76,11 @@ class ScriptChanges:
         return (0 if result is None else result,)
 
     def set(self, kind: bytes, name: bytes, value: bytes) -> None:
-        """Set a variable."""
         if kind == b"job" and self._own:
             os.environb[name] = value
         self.made.append(kind + b"+" + name + b"=" + value)
 
     def unset(self, kind: bytes, name: bytes) -> None:
-        """Unset a variable."""
         if kind == b"job" and self._own:
             os.environb.pop(name, None)
         self.made.append(kind + b"-" + name)
@@ -97,7 +88,6 @@ class ScriptChanges:
     def register(
         self, name: bytes, usage: bytes, takes: int, argument: bytes, function: bytes, val: int
     ) -> None:
-        """Store an option."""
         fields = (name, usage, argument, function)
         texts = [text.decode(errors="replace") for text in fields]
         names = ("name", "usage", "argument", "function")
@@ -115,7 +105,6 @@ class LuaContext:
     """The scripts in one context."""
 
     def __init__(self, supervisor: SupervisorEnd, orders: list[bytes]) -> None:
-        """Create the runtime; no script is loaded yet."""
         context, version, memory, limit, slurm, trusted = orders
         self._count = 0
         self._trusted = trusted.decode()

@@ -80,7 +80,6 @@ class _Shape(NamedTuple):
     """The shape of an array or an object of a document.
 
     Attributes:
-        is_array: Whether it is an array.
         members: The names of an object's members in their order, with the shape of tables.
         element: The shape that all elements of an array had, or None.
     """
@@ -228,7 +227,6 @@ class Values:
         """Convert a value.
 
         Args:
-            value: The value.
             expected: The shape that was at its place in the document.
             depth: The number of tables around it.
         """

@@ -28,13 +28,6 @@ async def plugin_stack(
 ) -> AsyncIterator[Stack]:
     """Call the scripts of plugstack.conf around the allocation.
 
-    Args:
-        settings: The settings of the container.
-        directory: The working directory of `create`.
-        bundle: The submitted bundle.
-        engine: The engine of the container.
-        request: The request for the job.
-
     Raises:
         SettingsError: plugstack.conf is not valid.
         SpankError: A required script failed, or a script refused an option.

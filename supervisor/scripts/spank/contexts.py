@@ -47,9 +47,7 @@ class LoadedScript(msgspec.Struct):
     """A script, loaded in a context.
 
     Attributes:
-        script: The script.
         number: Its number in the worker.
-        functions: The callbacks that it defines.
         unknown: Functions that are named like callbacks, and are never called.
         options: The options that it registered, by name.
     """
@@ -65,8 +63,6 @@ class Context:
     """The scripts in a context.
 
     Attributes:
-        name: Its name.
-        members: The scripts.
         variables: The environments.
     """
 

@@ -36,12 +36,6 @@ class JobFacts(msgspec.Struct, frozen=True):
 
     Attributes:
         version: Slurm's version: "22.05.8".
-        uid: The uid that Slurm sees.
-        gid: The gid that Slurm sees.
-        groups: The user's supplementary groups.
-        job: The job's id.
-        nodes: The number of its nodes.
-        tasks: The number of its tasks.
         cpus: The number of its processors on the node; 0 if unknown.
         argv: The command of its task.
         pid: The pid of its task; 0 if unknown.
@@ -68,8 +62,6 @@ class SpankItems(msgspec.Struct, frozen=True):
         arguments: `spank.args`.
         items: Values for get_item, by name.
         refused: Why the other items have no value, by name.
-        job: The job's environment.
-        control: The job control environment.
         closed: Why one of these two, `job` or `control`, can be neither read nor changed.
         given: The options of the command line: their arguments, or true.
         registers: Whether options may be registered.
@@ -100,13 +92,7 @@ def state(
     """Return what a callback may read, with the values.
 
     Args:
-        context: The context.
         callback: The callback; "" for that of an option.
-        facts: What is known about the job.
-        arguments: The arguments of its script.
-        job: The job's environment.
-        control: The job control environment.
-        given: The options of the command line.
     """
     values = _values(facts)
     items: dict[str, object] = {}

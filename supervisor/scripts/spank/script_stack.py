@@ -64,15 +64,7 @@ class ScriptStack(Stack):
         *,
         is_node: bool,
     ) -> None:
-        """Create it; no script is called yet.
-
-        Args:
-            request: The request for the job.
-            scripts: The scripts.
-            bundle: The submitted bundle.
-            native: The lines that Slurm's own tools load.
-            is_node: Whether this machine is the node.
-        """
+        """`native` are the lines that Slurm's own tools load."""
         super().__init__(request)
         self._scripts = scripts
         self._bundle = bundle
@@ -138,7 +130,6 @@ class ScriptStack(Stack):
         return control
 
     async def allocated(self, job: Job) -> None:
-        """See `Stack`."""
         scripts = self._scripts
         self._has_job = True
         scripts.facts = facts_of_job(
@@ -171,7 +162,6 @@ class ScriptStack(Stack):
     # start
 
     async def run(self, job: Job, step: Step) -> Ending:
-        """See `Stack`."""
         # what was unset was in the environment of `create`, not in the container's
         added = {name: text for name, text in self._variables.changed.items() if text is not None}
         step = msgspec.structs.replace(
@@ -258,9 +248,7 @@ def facts_of_job(
 
     Args:
         before: What was known before.
-        job_id: The job's id.
         environment: The job's variables (SLURM_*).
-        arguments: The command of the container.
     """
     return msgspec.structs.replace(
         before,
@@ -276,7 +264,6 @@ def environment_of(bundle: str, more: Mapping[str, str | None]) -> dict[str, str
     """Return the environment that the task of a staged bundle will have.
 
     Args:
-        bundle: The bundle.
         more: Changes to it; None removes a variable.
 
     Raises:

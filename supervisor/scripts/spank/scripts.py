@@ -43,19 +43,7 @@ class Scripts:
         nursery: trio.Nursery,
         facts: JobFacts,
     ) -> None:
-        """Create it; nothing runs yet.
-
-        Args:
-            source: The plugstack.conf.
-            scripts: The scripts.
-            settings: The section [lua] of the settings.
-            timeout: Seconds that a function may take.
-            child_env: The environment and umask of `create`.
-            directory: The working directory of `create`.
-            journal: The destination of messages.
-            nursery: The nursery of the worker.
-            facts: What is known about the job.
-        """
+        """A function may take `timeout` seconds; `source` is the plugstack.conf."""
         self.given: dict[str, str | bool] = {}
         self.facts = facts
         self._source = source
@@ -108,7 +96,6 @@ class Scripts:
         return context
 
     async def close(self, context: Context) -> None:
-        """Close a context."""
         if context in self._contexts:
             self._contexts.remove(context)
             if self._worker is not None:
@@ -124,7 +111,6 @@ class Scripts:
             self._drop()
 
     def end(self) -> None:
-        """End the worker."""
         self._drop()
 
     async def call(
@@ -133,8 +119,6 @@ class Scripts:
         """Call a function of all scripts that define it, line by line.
 
         Args:
-            context: The context.
-            callback: The function.
             chosen: Selects the scripts; None for all.
 
         Raises:

@@ -8,7 +8,6 @@ class Stack:
     """The plugin stack of a site without scripts: it calls nothing.
 
     Attributes:
-        request: The request for the job.
         has_scripts: Whether scripts may be called around the container's task.
     """
 
