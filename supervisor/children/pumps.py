@@ -32,7 +32,7 @@ async def lines(fd: int) -> AsyncIterator[str]:
 
 
 class Cut:
-    """Cuts a text that comes in parts into lines; splits overlong ones."""
+    """Cuts a text that arrives in parts into lines; splits overlong ones."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -117,7 +117,7 @@ def received(readable: int, receive: Callable[[str], None]) -> AbstractAsyncCont
 async def pumped(
     source: AsyncIterable[str], receive: Callable[[str], None]
 ) -> AsyncIterator[None]:
-    """Call `receive` with each line that comes while the block runs, and is left then."""
+    """Call `receive` with each line while the block runs, and with the rest when it is left."""
     drained = trio.Event()
 
     async def pump() -> None:

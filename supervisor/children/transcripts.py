@@ -16,7 +16,7 @@ from scrun.supervisor.children.pumps import Cut, pumped
 PIPE, MEMORY = "pipe", "memory"
 """The names by which our descriptors are kept."""
 
-_MOST = 1 << 20  # a tool may repeat a message for days: what comes later is not kept
+_MOST = 1 << 20  # a tool may repeat a message for days: later ones are not kept
 _PART = 1 << 16
 _NOBLOCK = 2  # SPLICE_F_NONBLOCK
 

@@ -1,8 +1,8 @@
 """The collection of garbage, which is useless while much is made that stays.
 
-A full collection looks at every object. While the containers of another supervisor come, nothing
-is garbage, and the interpreter would look at all of them again whenever they are a quarter more:
-that was two fifths of the time for a thousand.
+A full collection looks at every object. While the containers of another supervisor are adopted,
+nothing is garbage, and the interpreter would look at all of them again whenever they are a quarter
+more: that was two fifths of the time for a thousand.
 """
 
 import gc

@@ -63,7 +63,7 @@ class AdoptionGroup:
         self._awaited.add(name)
 
     def without(self, name: str) -> None:
-        """Wait no more for one: it has come, or never will."""
+        """Wait no more for one: it has arrived, or never will."""
         self._awaited.discard(name)
         if not self._awaited:
             self.complete.set()

@@ -9,7 +9,7 @@ at its end: a shell has a twentieth of the memory. Both programs are files in me
 open, so it can be begun again while scrun is being installed.
 
 Its standard input is the pipe, LINE a socket (SOCK_SEQPACKET); after each message there, the
-supervisor writes a line to the pipe. These messages come:
+supervisor writes a line to the pipe. The messages are:
 
     +  NUL NAME NUL CONTENT NUL GONE NUL NEW    with the descriptors NEW: the content of NAME
     .  NUL NAME NUL CONTENT NUL GONE NUL NEW    likewise

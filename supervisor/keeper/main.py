@@ -166,7 +166,7 @@ def named(fd: int) -> str:
 
 
 def main(words: "list[str]", command: "list[str]") -> None:
-    """Hold what comes; when the supervisor has died, call a successor until one has all.
+    """Hold deposits; when the supervisor has died, call a successor until one has all.
 
     Args:
         words: The numbers of the descriptors of this program, of that of the shell, and of LINE;
@@ -203,7 +203,7 @@ def main(words: "list[str]", command: "list[str]") -> None:
 
 
 def _is_woken() -> bool:
-    """Take what is in the pipe; return whether more can come."""
+    """Empty the pipe; return whether more can arrive."""
     posix.set_blocking(_WAKE, False)
     try:
         while posix.read(_WAKE, 1 << 16):

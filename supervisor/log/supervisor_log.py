@@ -32,7 +32,7 @@ def begin(root: str, name: str, *, detached: bool) -> None:
         detached: Whether the process is detached; if not, standard error stays what it is.
     """
     handler = _Handler(os.path.join(root, OWN_LOG) if detached else None, name)
-    # warnings of libraries come here, too, such as trio's about asynchronous generators
+    # warnings of libraries arrive here, too, such as trio's about asynchronous generators
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     logging.raiseExceptions = False
     faulthandler.enable(2)

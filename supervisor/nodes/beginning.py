@@ -1,4 +1,4 @@
-"""How a shim begins: it is told where we listen, comes there, and gets its code.
+"""How a shim begins: it is told where we listen, connects there, and gets its code.
 
 Nodes can connect to the submit host in any case: slurmstepd does, for srun's streams. What cannot
 goes over srun, which is slower.
@@ -96,7 +96,7 @@ async def begun(shim: Shim, direct: Direct, journal: Journal, place: str, runtim
         What it says first.
 
     Raises:
-        ShimLost: It never comes.
+        ShimLost: It ended, or never began.
     """
     why = "" if direct.allowed else "Slurm encrypts them"
     if not why and place in _unreached:
@@ -116,7 +116,7 @@ async def begun(shim: Shim, direct: Direct, journal: Journal, place: str, runtim
     hello = await shim.hello()
     if not shim.is_direct:
         journal.write("info", f"{hello.node}: streams go over srun: {why or shim.asked.error}")
-        # else somebody may have kept it from coming who is not there the next time
+        # else somebody may have kept it from connecting who is not there the next time
         nobody_else = listener is None or not listener.strangers
         if shim.asked.waited > direct.patience / 2 and nobody_else:
             _unreached.add(place)

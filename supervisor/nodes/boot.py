@@ -47,7 +47,7 @@ class Modules:
 
 given = binascii.a2b_base64(os.environ.pop("SCRUN_SHIM", ""))
 if not given:
-    sys.exit("SCRUN_SHIM did not come to the node: does the site clear the environment?")
+    sys.exit("SCRUN_SHIM did not reach the node: does the site clear the environment?")
 line, _, given = given.partition(b"\n")
 python, length = line.decode().split()
 magic = _frozen_importlib_external.MAGIC_NUMBER.hex()

@@ -1,4 +1,4 @@
-"""The shim's code, and how it comes to the node, on which nothing of ours is installed.
+"""The shim's code, and how it gets to the node, on which nothing of ours is installed.
 
 What connects to us travels in the step's environment, and the rest over that connection. All in
 the environment would be there as soon, but srun has that in memory four times, for as long as the
@@ -27,7 +27,7 @@ from scrun.supervisor.shim.frames import sum_of
 PACKAGE = "scrun.supervisor.shim"
 OURS = MAGIC_NUMBER.hex()
 _ABOVE = ("scrun", "scrun.supervisor")  # packages, which are empty there, as the shim's is
-# zlib's best level takes 80 ms for what comes over the connection, of a user's first container;
+# zlib's best level takes 80 ms for the code of the connection, of a user's first container;
 # this one takes 5, for 8 % more
 _SMALL, _FAST = 6, 4
 _FIRST = ("arrival", "dial", "frames", "json_text")

@@ -58,7 +58,7 @@ _SAID_AGAIN = 60.0  # seconds between lines about strangers
 
 
 class Awaited:
-    """Something that comes once, a reply or a status, or never will.
+    """Something that arrives once, a reply or a status, or never will.
 
     Attributes:
         longest: The most bytes that it may have.
@@ -109,7 +109,7 @@ class Shim:
         self._last_call = 0
         self._last_target = 0
         self._calls: dict[int, Awaited] = {}
-        self._scripts: set[int] = set()  # calls whose replies may be long, and have not come
+        self._scripts: set[int] = set()  # calls whose replies may be long, and have not arrived
         self._targets: dict[str, Awaited] = {}
         self._container_of: dict[str, str] = {}
         self._table = StreamTable(control)
@@ -280,7 +280,7 @@ class Shim:
             listener: Where it may connect; None: nowhere.
 
         Raises:
-            ShimLost: It never comes.
+            ShimLost: It ended, or never began.
         """
         self._control.put(CALL, 0, msgspec.json.encode(call))
         async with unwrapped() as nursery:

@@ -54,7 +54,7 @@ class CountedSource:
     """Input that is read exactly (see `supervisor.nodes.ends.Source`).
 
     Attributes:
-        plain: What is read; None if another supervisor has come to its end.
+        plain: What is read; None if another supervisor has read all.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ _OF_CRUN = "run.oci.seccomp"
 _Key = tuple[str, str, bytes]
 
 _filters: OrderedDict[_Key, str] = OrderedDict()
-"""Those that are known, by the shim's place, its runtime and the rules; what was used last comes
+"""Those that are known, by the shim's place, its runtime and the rules; the one used last comes
 last. Not by what a shim calls its node: one that lies would give other nodes its filters."""
 
 

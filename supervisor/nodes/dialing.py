@@ -133,7 +133,7 @@ class Listener:
                 self._say(door)
 
     def _say(self, door: Door) -> None:
-        """Log who has come that is not the shim: the first at once, others from time to time."""
+        """Log who has connected that is not the shim: the first at once, others now and then."""
         if door.strangers > self._said:
             self._said = door.strangers
             self._say_from = trio.current_time() + _SAID_AGAIN

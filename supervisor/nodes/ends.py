@@ -26,7 +26,7 @@ from scrun.supervisor.shim.frames import WINDOW
 
 _NULL = os.makedev(1, 3)
 _MUCH = 1 << 22
-_LARGE = WINDOW  # then it takes all that may come, and nothing waits in our memory
+_LARGE = WINDOW  # then it takes all that may arrive, and nothing waits in our memory
 _MOST_LARGE = 16
 
 Cat = Callable[[int, ChildEnv], AbstractAsyncContextManager[int]]

@@ -58,7 +58,7 @@ class Rank:
 
 
 class Gathering:
-    """The ranks that have come.
+    """The ranks that have connected.
 
     Attributes:
         complete: Set when all are there.
@@ -91,7 +91,7 @@ class Gathering:
             OSError: Sockets cannot be made.
         """
         secret = os.urandom(RANDOM)
-        most = 2 * self._count  # one that was lost may come again
+        most = 2 * self._count  # one that was lost may connect again
         async with Listener(direct.ports, secret, self._journal, most).listening() as listener:
             how = direct._replace(alone=0, patience=_PATIENCE)
             call = begin_call(listener.port, secret, how, needed=True)

@@ -23,7 +23,7 @@ class Incoming:
         opened: Set when the caller's descriptor is not needed any more.
         over: Set when all of it has been written, or its reader has gone.
         first_errors: The first bytes of a standard error.
-        held: Whether what comes is not to be written yet; see `let_go`.
+        held: Whether arriving bytes are not to be written yet; see `let_go`.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Incoming:
                 self._tell()
 
     def let_go(self) -> None:
-        """Write what has come while it was held."""
+        """Write the bytes that arrived while it was held."""
         self.held = False
         self._tell()
 
@@ -116,7 +116,7 @@ class Incoming:
         self._tell()
 
     async def pump(self, opened: AbstractAsyncContextManager[Sink]) -> None:
-        """Write what comes until its end.
+        """Write bytes as they arrive until the end.
 
         Args:
             opened: The sink; closed as soon as it is not needed.

@@ -18,7 +18,7 @@ _MOST_BEFORE = 1 << 20
 _MOST_AT_ONCE = 64  # buffers, for writev(2)
 
 Dispatch = Callable[[int, int, memoryview], None]
-"""Takes a frame: kind, stream and payload, which is valid until it returns. DATA may come in
+"""Takes a frame: kind, stream and payload, which is valid until it returns. DATA may arrive in
 parts, and one without a payload is left out.
 
 It may raise BrokenFrame.
@@ -43,7 +43,7 @@ class Frames:
         self._rest = bytearray()  # of a frame that is not whole
         self._needs = seal.size  # bytes until that is
         self._header: tuple[int, int, int] | None = None  # of that frame
-        self._data = 0  # bytes to come of a frame of DATA
+        self._data = 0  # missing bytes of a frame of DATA
         self._stream = 0
 
     def seal(self, seal: Plain) -> None:
@@ -52,7 +52,7 @@ class Frames:
 
     @property
     def is_within(self) -> bool:
-        """Whether the rest of a frame is still to come."""
+        """Whether the rest of a frame is missing."""
         return bool(self._rest or self._header or self._data)
 
     def feed(self, data: memoryview) -> None:
@@ -179,7 +179,7 @@ class ShimLink:
             os.set_blocking(fd, False)
 
     def seal(self) -> None:
-        """Have frames sealed from now on, those that we send and those that come."""
+        """Seal frames from now on, in both directions."""
         self._used = self._seals
         if self._frames is not None:
             self._frames.seal(self._used.theirs)

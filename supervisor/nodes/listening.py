@@ -20,7 +20,7 @@ class NotReached(ScrunError):
 async def addresses(environment: Mapping[str, str], port: int) -> list[tuple[str, int]]:
     """Return where the node may find us.
 
-    Slurm says in the step's variables whence srun came, and slurmstepd connects there. Names are
+    Slurm says in the step's variables where srun runs, and slurmstepd connects there. Names are
     the last resort: a name service that hangs would hold up the shim.
     """
     found = [environment[name] for name in FROM_SRUN if environment.get(name)]

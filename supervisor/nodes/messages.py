@@ -133,7 +133,7 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class Strangers(msgspec.Struct, frozen=True):
-    """That others have come to a port of a shim's, see `supervisor.shim`."""
+    """That others have connected to a port of a shim's, see `supervisor.shim`."""
 
     who: Word
 

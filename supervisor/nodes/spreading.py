@@ -1,10 +1,10 @@
 """Sends images to nodes that do not see them: once, and then from node to node.
 
 The nodes are a tree: the first has it from us, or has it already, and each passes it on to two,
-while it still comes. Who gets it from no other node gets it from us. Several shims may have one
-disk, as tasks on a node have, or nodes with a directory of all: one of them fetches it there, and
-nobody but the others of that disk waits for it. So containers that send to the same nodes in
-another order do not wait for one another in a circle.
+while it still arrives. A node that gets it from no other one gets it from us. Several shims may
+have one disk, as tasks on a node have, or nodes with a directory of all: one of them fetches it
+there, and nobody but the others of that disk waits for it. So containers that send to the same
+nodes in another order do not wait for one another in a circle.
 """
 
 import functools
@@ -122,13 +122,13 @@ class _Node:
         self._from: dict[str, object] = {}
 
     async def fetch(self, image: ImageFile, limit: int) -> None:
-        """Ask whether it is there; if neither that nor it comes, it is ours to send."""
+        """Ask whether it is there; if not, and no other shim fetches it, it is ours to send."""
         self._held.append((self._receiver.shim, self._name))
         reply = await self._call("fetch", name=image.name, size=image.size, limit=limit)
         self.path, self.comes = str(reply["path"]), bool(reply["comes"])
 
     async def wait(self, image: ImageFile, say: Callable[[int], None]) -> None:
-        """Wait until it has come there; if who had it come has failed, get it from us."""
+        """Wait until it is there; if the other shim has failed, get it from us."""
         self.path = str((await self._call("wait")).get("path", ""))
         if not self.path:
             await self.receive(image, say)

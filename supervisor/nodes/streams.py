@@ -86,16 +86,16 @@ class ContainerStreams:
 
     @property
     def first_errors(self) -> bytes:
-        """What came first on standard error: a runtime in the foreground writes there, too."""
+        """The first bytes of standard error: a runtime in the foreground writes there, too."""
         return b"".join(bytes(incoming.first_errors) for incoming in self._incoming)
 
     def hold(self) -> None:
-        """Write nothing that comes, until `let_go`."""
+        """Write nothing until `let_go`."""
         for incoming in self._incoming:
             incoming.held = True
 
     def let_go(self) -> None:
-        """Write what has come since `hold`, and what comes."""
+        """Write everything since `hold`, and from now on."""
         for incoming in self._incoming:
             incoming.let_go()
 

@@ -91,7 +91,7 @@ class StreamTable:
             raise BrokenFrame(f"a frame of kind {kind} is in the wrong place")
 
     def over(self) -> None:
-        """End all streams: no frame will come any more."""
+        """End all streams: no frame will arrive any more."""
         self.is_over = True
         for incoming in self.incoming.values():
             incoming.end()

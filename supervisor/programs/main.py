@@ -10,7 +10,7 @@ def main(run: Callable[[Parsed, list[str]], int], argv: list[str]) -> int:
     """Run a program; return its exit status.
 
     Args:
-        run: What it does, with the command line and the arguments as they came.
+        run: What it does, with the command line and the unparsed arguments.
     """
     parsed = None
     try:

@@ -113,7 +113,7 @@ class Channel:
         """Return the descriptor that came with the last frame; the caller closes it.
 
         Raises:
-            Hangup: No descriptor came.
+            Hangup: No descriptor was sent.
         """
         if not self._fds:
             raise Hangup

@@ -6,13 +6,12 @@ settings and decides nothing: it does what the supervisor asks, and reports.
 
 **Start.** The step's command is a Python with a few lines, BOOT (`supervisor.nodes.boot`), which
 takes the shim's first modules from its environment (`arrival`). Both directions of srun carry
-frames (`frames`). Over srun comes the call `begin`, which says where to connect. The shim asks for
-the rest of its code, the event `code`, over the direct connection, or over srun if there is none,
-or if that one fails before the code has come; it gets that in a frame DATA of stream 0, compares
-it with a digest of `begin`, and says
-`hello`, once more over srun if the connection fails before the first call. What is on standard
-output and no frame is from scripts of the site's. Standard error is for the text of an internal
-error only.
+frames (`frames`). srun brings the call `begin`, which says where to connect. The shim asks
+for the rest of its code, the event `code`, over the direct connection, or over srun if there is
+none, or if that one fails before the code has arrived; it gets that in a frame DATA of stream 0,
+compares it with a digest of `begin`, and says `hello`, once more over srun if the connection fails
+before the first call. Anything else on standard output is from scripts of the site's.
+Standard error is for the text of an internal error only.
 
 **Frames.** A header (`frames.HEADER`: kind, stream, length), then `length` bytes. CALL, REPLY and
 EVENT carry JSON; the others belong to a stream. After `begin` they go over the direct connection
@@ -34,7 +33,7 @@ an exec's streams carries DATA in one direction, a terminal in both.
 
 **Events.** `code` is the first: `{"python": the version of its bytecode in hexadecimal, "error":
 why there is no direct connection, "waited": for how many seconds it tried}`, the last two over
-srun only. `hello` comes once: `{"protocol": frames.PROTOCOL, "node": host name, "pid": its own,
+srun only. `hello` is sent once: `{"protocol": frames.PROTOCOL, "node": host name, "pid": its own,
 "python": "3.11.2", "runtime": path or "", "directory": its directory, "oci_conf": the path of the
 node's oci.conf(5) or "", "oci_conf_sum": the CRC-32 of its content, "rank": the number of its
 task, "environment": those of its variables that say where it is and where srun is}`; it has less
@@ -44,9 +43,9 @@ process here for want of memory and this may be why a container has ended, "lost
 images went away, and it was killed}`; it comes after the reply to the target's `create` or `exec`,
 and all END frames of its output follow or precede it.
 `resumed`: the answer to `resume`. `forged`: over srun, `{"error": why, "times": as in `resumed`}`:
-what came over the direct connection is not what the supervisor sent, and the shim uses it no
-longer. `strangers`: `{"who": how many of whom}`, those who came for an image and did not know its
-secret, whenever there are more of them.
+the direct connection brought something that the supervisor did not send, and the shim uses it no
+longer. `strangers`: `{"who": how many of whom}`, those who connected for an image and did not know
+its secret, whenever there are more of them.
 
 **Calls.** A target is a container or an exec, by the `id` that the supervisor gave it, never used
 twice.
@@ -58,10 +57,10 @@ twice.
              do without the connection, and says so on standard error and exits with 1. So it is
              for one of several tasks: srun sends the same to all, and mixes what they say;
              kill_wait: seconds from Slurm's SIGTERM to its SIGKILL; reaches_all: whether Slurm's
-             signals reach all processes of the step; told: the signals that came already; key: a
-             secret of the user's supervisors, which marks the directories of their shims; code:
-             the digests (SHA-256) of the code that it may get; seal_streams, quiet: see Seals. The
-             first call, and the only one without a number and a reply
+             signals reach all processes of the step; told: the signals that have arrived already;
+             key: a secret of the user's supervisors, which marks the directories of their shims;
+             code: the digests (SHA-256) of the code that it may get; seal_streams, quiet: see
+             Seals. The first call, and the only one without a number and a reply
     resume   token; addresses: list of [host, port]; secret, patience, alone: as for `begin`;
              targets: the ids that the caller knows, others are deleted; written: how many bytes of
              each stream it has written onwards, by its number; protocol: the caller's; without
@@ -72,7 +71,7 @@ twice.
              new direct connection, which takes the place of the last, {"token", "times": how often
              it was, "targets": by id {"started": bool, "ended": [wait status, memory, lost] or
              null}, "inputs": by number of each stream to a container that has not ended, [how many
-             of its bytes have come, how many more may be sent]}. What was not written is sent
+             of its bytes have arrived, how many more may be sent]}. Unwritten bytes are sent
              again, and the END. Numbers of calls begin anew
     expect   names: of all containers that are still to be created here, as `create` will have them
              {}
@@ -116,17 +115,17 @@ twice.
              {}: they are going, if they were there
     fetch    id; name: of an image; size: its bytes; limit: the most bytes of all images on the
              node's own disk, 0 for any number
-             {"path": …}: it is there, and stays until `leave`; {}: it is not, and nobody else has
-             it come: `receive` or `leave` follows; {"comes": true}: another shim fetches it:
+             {"path": …}: it is there, and stays until `leave`; {}: it is not, and no other shim
+             fetches it: `receive` or `leave` follows; {"comes": true}: another shim fetches it:
              `wait` or `leave` follows; error: there is no room
     wait     id, of a `fetch`
              {"path": …} or {}, as for `fetch`, as soon as no other shim fetches it
-    serve    id, of a `fetch`; secret; peers: how many shims will come for it
+    serve    id, of a `fetch`; secret; peers: how many shims will connect for it
              {"addresses": list of [host, port]}: it listens there; before `receive`, if that is
-             to come: peers get what has come already
+             to follow: peers get what has arrived already
     receive  id; digest: the image's (BLAKE2b, 32 bytes); stream, which brings it; or, from a peer,
              addresses, secret and patience, as for `resume`
-             {"path": …}, when all of it is on the disk; error: something else came
+             {"path": …}, when all of it is on the disk; error: something else arrived
     leave    id
              {}: it may be removed there; one that is not complete is
     delete   id
@@ -155,7 +154,7 @@ as their names say, "kill" with SIGKILL, and "query" until it knows the containe
 has ended, if its first process is not left to the shim. A terminal is made by the shim.
 
 **Images on the node** (`cache`) are for nodes that do not see the store of images. A peer's
-connection begins with the proof below, the peer as the shim; then come the image's bytes.
+connection begins with the proof below, the peer as the shim; the image's bytes follow.
 
 **Connection.** Each connection begins with a proof from both ends that they know the secret. Who
 connects, the shim, sends what only who knows it can say (`frames.knock`, 32 bytes that were never
@@ -175,16 +174,16 @@ plain: the code has its digest. Seals begin with the frame after it; with `resum
 A frame that is left out shows in the number of the next. So who has said nothing for `quiet`
 seconds sends one QUIET, and then is silent. Nobody polls, no answer is needed, and who is stopped
 or cut off for hours goes on: silence alone is no forgery. Only the rest of a frame whose beginning
-has come is not waited for longer than `seals.REST` times as long. An end that gets a wrong tag
+has arrived is not waited for longer than `seals.REST` times as long. An end that gets a wrong tag
 passes nothing on any more: to it the connection is broken. A shim says so over srun, where nobody
 can hold it back.
 
 **Signals** that Slurm sends the step (SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2) go to
 the first process of each container and exec, whether there is a supervisor or not: slurmstepd
 sends them to the step's tasks only, so to the shim, unless ProctrackType is proctrack/linuxproc
-(`reaches_all`). Of what came before a container was started, since it was expected, it gets each
-once, in order, when its program handles it, or after two seconds. What came before the first
-`expect`, or `create`, is for the containers of that call.
+(`reaches_all`). A container gets each signal that arrived since it was expected and before it was
+started, once, in order, when its program handles it, or after two seconds. Signals before the
+first `expect`, or `create`, are for the containers of that call.
 
 **Ends.** When its standard input ends or fails, the shim kills and deletes what it made, removes
 its directory and exits. When the direct connection breaks it waits for that, for SIGTERM or for

@@ -42,8 +42,8 @@ def arrive(add: "Callable[[bytes], None]", python: str, told: "Iterable[int]" = 
         python: The version of our bytecode, in hexadecimal.
 
     Raises:
-        BrokenFrame: What came over srun is not the code that was announced.
-        OSError: It did not come.
+        BrokenFrame: Something else than the announced code arrived over srun.
+        OSError: It did not arrive.
     """
     try:
         call = loads(_payload(0, CALL).decode())
@@ -103,8 +103,8 @@ def _asked(
     """Ask for the code; return it.
 
     Raises:
-        BrokenFrame: What came is something else.
-        OSError: It did not come.
+        BrokenFrame: Something else arrived.
+        OSError: It did not arrive.
     """
     said = frame(EVENT, 0, dumps({"event": "code", **words}).encode())
     os.write(sink, said if source == sink else said + NEWLINE)
@@ -120,7 +120,7 @@ def _payload(fd: int, kind: int, patience: "float | None" = None) -> bytes:
     Raises:
         BrokenFrame: It is of another kind.
         ConnectionResetError: The other end has closed.
-        OSError: It did not come in time.
+        OSError: It did not arrive in time.
     """
     deadline = time.monotonic() + (patience or 0)
     poll = select.poll()

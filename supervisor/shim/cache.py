@@ -4,7 +4,7 @@
 
     TMPDIR/scrun-images-UID/    0700
       NAME                      an image, complete; its time is that of the last use
-      NAME.part                 comes just now
+      NAME.part                 is being fetched
 
 A shim that fetches an image locks its file exclusively, and a shim that uses one has a shared
 lock. So a killed shim leaves nothing in use, and an image in use is not removed.
@@ -56,7 +56,7 @@ class Cache:
     ) -> None:
         """`address` is ours, as others may reach it, or "" if unknown.
 
-        `tell_strangers` gets who came for an image without knowing its secret.
+        `tell_strangers` gets who connected for an image without knowing its secret.
         """
         self.tell_strangers = tell_strangers
         self._address = address
@@ -64,7 +64,7 @@ class Cache:
         self._had: dict[str, CachedImage] = {}
 
     def fetch(self, call: "dict[str, Any]", reply: "Reply") -> None:
-        """Reply with an image's path; or without, if it is ours to get, or comes already.
+        """Reply with an image's path; or without, if it is ours to fetch, or being fetched.
 
         Raises:
             CallRefused: There is no place for it.
@@ -91,7 +91,7 @@ class Cache:
         reply({"addresses": [[host, port] for host in hosts]})
 
     def receive(self, call: "dict[str, Any]", reply: "Reply") -> None:
-        """Take an image from a stream or from a peer; reply with its path, once all has come."""
+        """Take an image from a stream or from a peer; reply with its path, once it is complete."""
         self._of(call).receive(call, reply)
 
     def leave(self, call: "dict[str, Any]", reply: "Reply") -> None:
@@ -194,7 +194,7 @@ class CachedImage:
         self._pid = self._cache.children.fork(wait, ended, (fd,))
 
     def serve(self, secret: bytes, peers: int) -> int:
-        """Listen for peers, who get it at once if it is there, else while it comes.
+        """Listen for peers, who get it at once if it is there, else while it arrives.
 
         Returns:
             The port.
@@ -210,7 +210,7 @@ class CachedImage:
         """Fetch it.
 
         Raises:
-            CallRefused: It is there, or comes already.
+            CallRefused: It is there, or being fetched.
             OSError: The machine has no process or descriptor left.
         """
         if not self._comes or self._pid:
@@ -333,7 +333,7 @@ class CachedImage:
 
 
 class _Lines:
-    """Lines of a pipe, as they come."""
+    """Lines of a pipe, as they arrive."""
 
     def __init__(self, fd: int) -> None:
         """Read a non-blocking descriptor."""
@@ -341,7 +341,7 @@ class _Lines:
         self._fd, self._rest = fd, b""
 
     def read(self) -> "list[bytes]":
-        """Return those that have come, with their ends."""
+        """Return those that have arrived, with their ends."""
         while not self.is_over:
             try:
                 data = os.read(self._fd, _WORDS)

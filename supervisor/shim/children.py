@@ -177,7 +177,7 @@ class Children:
         """End what one `expect` began. All pids are claimed that will be."""
         self._expected -= 1
         if not self._expected:
-            self._unclaimed.clear()  # a pid may come again
+            self._unclaimed.clear()  # a pid may be used again
 
     def claim(self, pid: int, ended: "Callable[[int], None]") -> None:
         """Tell the end of a process of the runtime's: at once, if it has ended already."""

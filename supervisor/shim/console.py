@@ -148,7 +148,7 @@ class ProgramStdio:
         self.resize(*self.size)
 
     def begin(self) -> None:
-        """Carry bytes: the runtime has succeeded, and what comes now is the program's."""
+        """Carry bytes: the runtime has succeeded, and all further bytes are the program's."""
         self._end_setup()
         if self._input >= 0:
             self._sinks[0].open(self._input)

@@ -1,7 +1,7 @@
 """Takes an image to the node's disk, and passes it on to other nodes. In a child of the shim's.
 
-A peer gets what is there already while the rest still comes, so the last of many nodes has it not
-much later than the first.
+A peer gets what is there already while the rest still arrives, so the last of many nodes has it
+not much later than the first.
 """
 
 import _socket as socket  # without its enums, which take some ms
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 WHOLE = b"+\n"
-"""What it tells when all has come."""
+"""Its line when the image is complete."""
 
 FAILED, STRANGERS = b"!", b"?"
-"""What other lines begin with: why it will not come; who came and did not know the secret."""
+"""How its other lines begin: why it failed; who connected and did not know the secret."""
 
 _PIECE = 1 << 18
 _STALLED = 60.0  # seconds without a byte
-_LATE = 30.0  # seconds for peers to come, once all is there
+_LATE = 30.0  # seconds for peers to connect, once all is there
 _IN, _OUT = select.POLLIN, select.POLLOUT
 
 

@@ -74,7 +74,7 @@ class Door:
         self.strangers = 0
         self._listener, self._secret, self._clock = listener, secret, clock
         self._most = MOST_UNKNOWN + expected
-        self._here: dict[int, _Visitor] = {}  # in the order in which they came
+        self._here: dict[int, _Visitor] = {}  # in the order of their connections
         self._seen: set[bytes] = set()
         self._paused_until = 0.0
         self._looks_from = 0.0
@@ -95,7 +95,7 @@ class Door:
         return max(0.0, min(ends) - self._clock()) if ends else float("inf")
 
     def turn(self) -> "list[tuple[int, bytes]]":
-        """Take what has come.
+        """Take all that has arrived.
 
         Returns:
             Who has proved to know the secret: the descriptor of the connection, non-blocking and

@@ -118,7 +118,7 @@ class Link:
             self._put(QUIET)
 
     def _is_late(self) -> None:
-        """Fail if the rest of a frame does not come: somebody may have cut it."""
+        """Fail if the rest of a frame does not arrive: somebody may have cut it."""
         self._rest = None
         left = self._heard + REST * self._quiet - time.monotonic()
         if not self._reader.is_within:

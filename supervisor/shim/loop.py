@@ -52,7 +52,7 @@ class Loop:
         self._deadlines.pop(key, None)
 
     def take_signals(self, numbers: "Iterable[int]", happened: "Callable[[int], None]") -> None:
-        """Have signals handled here, in the order in which they come."""
+        """Handle signals here, in the order in which they arrive."""
         here, there = os.pipe()
         for fd in (here, there):
             os.set_blocking(fd, False)

@@ -1,4 +1,4 @@
-"""The program: says hello, does what comes, and leaves nothing behind."""
+"""The program: says hello, does what it is asked, and leaves nothing behind."""
 
 import _signal as signal  # without enum, which takes longer than hello
 import fcntl
@@ -249,7 +249,7 @@ class ShimProcess:
         link.send(kind, 0, dumps(fields).encode())
 
     def _received(self, kind: int, stream: int, payload: bytes) -> None:
-        """Take a frame that came over srun; where there is a direct connection, `resume`."""
+        """Take a frame that arrived over srun; where there is a direct connection, `resume`."""
         if self._direct is not None:
             self._resume(kind, payload)
             return
@@ -343,7 +343,7 @@ class ShimProcess:
         """Go on for the successor of a supervisor that has died."""
         call = _call_of(payload) if kind == CALL else {}
         if call.get("verb") != "resume":
-            raise BrokenFrame(f"a frame of kind {kind} came over srun")
+            raise BrokenFrame(f"a frame of kind {kind} arrived over srun")
         assert self._direct is not None
         assert self._streams is not None
         assert self._containers is not None
@@ -355,7 +355,7 @@ class ShimProcess:
             sock, both = dial(call["addresses"], secret, call["patience"])
             seals = _seals(call, both) if call.get("protocol", 1) >= SEALED else None
         except Exception as error:
-            # the last connection stays in its place, closed, so that the next try comes over srun
+            # the last connection stays in its place, closed: the next try is made over srun
             self._say(self._link, EVENT, {**answer, "error": str(error)})
             return
         if self._alone is not None:

@@ -123,7 +123,7 @@ class Sealed(Plain):
 
 
 class Reader:
-    """Takes bytes as they come, and returns whole frames."""
+    """Takes bytes as they arrive, and returns whole frames."""
 
     def __init__(self, seal: Plain = PLAIN) -> None:
         self._seal = seal
@@ -132,7 +132,7 @@ class Reader:
 
     @property
     def is_within(self) -> bool:
-        """Whether the rest of a frame is still to come."""
+        """Whether the rest of a frame is missing."""
         return bool(self._rest) or self._opened is not None
 
     def feed(self, data: bytes) -> "Iterator[tuple[int, int, bytes]]":

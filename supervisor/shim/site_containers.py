@@ -143,7 +143,7 @@ class SiteContainers:
 
     def kill(self, target: "NodeProcess", site: "Site", killed: "Callable[[], None]") -> None:
         """Call RunTimeKill with SIGKILL, then kill the processes that can be seen from here."""
-        if site.waits:  # for `start`, which will not come
+        if site.waits:  # for `start`, which will not be called
             site.waits = False
             self._containers.ended(target, signal.SIGKILL)
             killed()

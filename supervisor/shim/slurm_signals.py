@@ -22,7 +22,7 @@ _LATE = 0.5  # a SIGTERM for a job, behind the end of srun, which got one
 
 
 class SlurmSignals:
-    """What came, and who has still to get it."""
+    """The signals that arrived, and who has still to get them."""
 
     def __init__(self, loop: "Loop", begin: "dict[str, Any]") -> None:
         """Know of none; `begin` is the call."""
@@ -67,7 +67,7 @@ class SlurmSignals:
         self._early = None
 
     def made(self, target: "NodeProcess") -> None:
-        """Keep for a container what came while it was staged; for the first one, all that came."""
+        """Keep for a container the signals since its staging; for the first one, all."""
         if target.container is None:
             target.signals = self._expected.pop(target.name, self._early or [])
             self._early = None

@@ -47,7 +47,7 @@ class ShimStreams:
         return source
 
     def sink(self, number: int, fd: int) -> "InputStream":
-        """Carry from the supervisor to a descriptor; -1: it comes later."""
+        """Carry from the supervisor to a descriptor; -1: it is given later."""
         _check(number, self._sinks)
         self._sinks[number] = sink = InputStream(self, number, fd)
         return sink
@@ -65,7 +65,7 @@ class ShimStreams:
             source.resume(int(written.get(str(number), 0)))
 
     def inputs(self) -> "dict[str, tuple[int, int]]":
-        """Return how many bytes of each sink have come, and how many more may; begin there."""
+        """Return how many bytes of each sink have arrived, and how many more may; begin there."""
         return {str(number): sink.resume() for number, sink in self._sinks.items()}
 
     def forget_sink(self, number: int) -> None:
@@ -237,7 +237,7 @@ class InputStream:
             self._set(fd)
 
     def open(self, fd: int) -> None:
-        """Write to this terminal, which has come."""
+        """Write to this terminal, which is there now."""
         self._terminal = True
         self._set(fd)
         self._flush()
@@ -261,7 +261,7 @@ class InputStream:
         self._flush()
 
     def resume(self) -> "tuple[int, int]":
-        """Return how many bytes have come, and how many more may: credit may have been lost."""
+        """Return how many bytes have arrived, and how many more may: credit may have been lost."""
         self._written = 0
         return self._taken, WINDOW - len(self._pending)
 

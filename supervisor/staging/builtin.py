@@ -386,7 +386,7 @@ class _Changes:
             raise StagingError(f"{lost}: they are in {places} on its nodes, if they still exist")
 
     async def _apply(self, archives: Sequence[str], *, privileged: bool) -> None:
-        """Unpack what came from the nodes, and copy the changes back."""
+        """Unpack the archives of the nodes, and copy the changes back."""
         into = await in_thread(partial(tempfile.mkdtemp, prefix="scrun-", dir="/var/tmp"))
         try:
             uppers = []

@@ -1,4 +1,4 @@
-"""What a container may have of the store of images, and how more comes into it.
+"""A container's access to the store of images, and how more gets into it.
 
 Everything here blocks: call it in a worker thread.
 """

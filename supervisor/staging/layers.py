@@ -92,7 +92,7 @@ def _marks_by_default(options: str) -> str:
 
 
 def top_level(rootfs: str, overlay: Overlay) -> TopLevel:
-    """Return what is in the root directory, and which layers it comes from.
+    """Return the entries of the root directory, and the layers that they are from.
 
     Raises:
         Unusable: Something there cannot be mounted.

@@ -225,7 +225,7 @@ def _laid_out(
                 unseen |= stored.unpack(str(error))
             else:
                 ways = [way for way in ways if not way.one]
-                if not beside:  # else the container may be gone which that was to be beside
+                if not beside:  # else the container that it was to be beside may be gone
                     overlays.mounted.add(NO_ROOT)
         except Unseen as error:
             _give_up(overlays, places, rootfs)

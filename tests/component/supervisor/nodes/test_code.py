@@ -121,7 +121,7 @@ def test_what_is_in_memory_four_times_is_short() -> None:
 def test_no_variables() -> None:
     done = booted({})
     assert done.returncode == 1
-    assert b"SCRUN_SHIM did not come to the node" in done.stderr
+    assert b"SCRUN_SHIM did not reach the node" in done.stderr
 
 
 def test_no_python(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_another_one_than_was_announced_is_refused(nodes: list[Shim], disk: Path
     other = bytes([CONTENT[0] ^ 1]) + CONTENT[1:]
     first, second, _ = nodes
     assert fetch(first) == {}
-    assert "not what was announced" in send(first, content=other)["error"]
+    assert "does not have the announced digest" in send(first, content=other)["error"]
     assert list(disk.glob("*/scrun-images-0/a")) == []
     assert "path" in send(first)
     [there] = disk.glob("*/scrun-images-0/a")
@@ -134,7 +134,10 @@ def test_another_one_than_was_announced_is_refused(nodes: list[Shim], disk: Path
     secret = os.urandom(32).hex()
     addresses = first.call("serve", id="1", secret=secret, peers=1)["addresses"]
     assert fetch(second) == {}
-    assert "not what was announced" in second.answer(peer(second, secret, addresses))["error"]
+    assert (
+        "does not have the announced digest"
+        in second.answer(peer(second, secret, addresses))["error"]
+    )
     assert Path(send(second)["path"]).read_bytes() == CONTENT
 
 
