@@ -72,7 +72,7 @@ def test_import(registry: Registry) -> None:
     run(registry, "name:work", "sh", "-c", "echo kept >/tmp/a")
     assert run(registry, "name:work", "cat", "/tmp/a") == "kept\n"
     told = registry.site.fails("image", "import", f"docker-archive:{archive}", "work")
-    assert "name:work is there" in told
+    assert "name:work exists" in told
     image(registry, "prune")
     assert image(registry, "list", "-q") == "name:work\n"
     assert image(registry, "remove", "name:work") == "name:work\n"

@@ -155,7 +155,7 @@ def test_an_older_one_touches_nothing(make_site: MakeSite, older: Installation) 
     before = site.must("supervisor", "list")
     site.command[0] = older.binary
     said = site.fails("supervisor", "restart")
-    assert f"is of scrun {VERSION}, and this is {_OLD}" in said
+    assert f"belongs to scrun {VERSION}, and this is {_OLD}" in said
     assert site.must("supervisor", "list").split()[:-3] == before.split()[:-3]
     lives += running(site, 1)
     assert versions(site) == {_OLD: 1, VERSION: 1}
