@@ -11,7 +11,9 @@ import json
 import os
 import select
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from scrun.anchor.foreground import parse_status, pass_signals_on
 from scrun.cli.parse import Parsed
@@ -28,13 +30,17 @@ from scrun.protocol.anchor import LOST, PASSED_ON
 _ALL, _END = b"all", b"end"
 _LONGEST = 4096
 
-_anchors: "list[tuple[_socket.socket, int]]" = []
 
-
-def give_over(container: Replayed, parsed: Parsed, callers: "list[_socket.socket]") -> bool:
-    """Hand a container over; return whether a supervisor has it now.
+def give_over(
+    container: Replayed, parsed: Parsed, callers: "list[_socket.socket]"
+) -> "Callable[[list[int]], int] | None":
+    """Hand a container over to a supervisor.
 
     `callers` are those who ask for it; nothing of what they ask was read.
+
+    Returns:
+        What makes this process its anchor, with the signals that have come meanwhile, and returns
+        its exit status; None if no supervisor has taken it.
     """
     anchor, theirs = _socket.socketpair()
     told, tells = os.pipe()
@@ -70,7 +76,7 @@ def give_over(container: Replayed, parsed: Parsed, callers: "list[_socket.socket
     if not has_it:
         anchor.close()
         os.close(tells)
-        return False
+        return None
     # who has the record's old link comes no further, and who was waiting is answered
     with suppress(OSError):
         os.unlink(f"{container.record}/{SOCKET}")
@@ -80,8 +86,7 @@ def give_over(container: Replayed, parsed: Parsed, callers: "list[_socket.socket
     container.line = None
     container.keepalive = 0
     container.is_ours = False
-    _anchors.append((anchor, tells))
-    return True
+    return partial(_stay, container, parsed, anchor, tells)
 
 
 def _have_served(root: str, name: str, caller: _socket.socket) -> None:
@@ -130,12 +135,9 @@ def _serve(line: _socket.socket, container: Replayed, held: "dict[str, int]") ->
             line.send(b"\0\0")
 
 
-def stay(container: Replayed, parsed: Parsed, signals: "list[int]") -> int:
-    """Be the anchor of a container that was handed over; return its exit status.
-
-    `signals` are those that came meanwhile.
-    """
-    anchor, tells = _anchors.pop()
+def _stay(
+    container: Replayed, parsed: Parsed, anchor: _socket.socket, tells: int, signals: "list[int]"
+) -> int:
     _signal.set_wakeup_fd(-1)
     pass_signals_on(anchor)
     names = {int(getattr(_signal, f"SIG{name}")): name for name in PASSED_ON}

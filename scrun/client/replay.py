@@ -26,9 +26,14 @@ from scrun.protocol.anchor import PASSED_ON
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
-    from scrun.cli.parse import Parsed
+    Stay = Callable[[list[int]], int]
+    """Is the anchor of a container, with the signals that have come; returns its exit status."""
+
+    GiveOver = Callable[["Replayed", list[_socket.socket]], Stay | None]
+    """Hands a container to a supervisor, and those who ask for it; None if nobody takes it."""
 
 SOCKET = "own"
 """The name of this process's socket in the record."""
@@ -57,8 +62,11 @@ _NEW = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW | posix.
 _FOLDER = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_NOFOLLOW | posix.O_CLOEXEC
 
 
-def replay(template: Template, parsed: "Parsed", place: Place) -> "int | None":
-    """Run a container; return its exit status, or None if it has to be made the usual way."""
+def replay(template: Template, place: Place, give_over: "GiveOver") -> "int | None":
+    """Run a container; return its exit status, or None if it has to be made the usual way.
+
+    `give_over` hands it to a supervisor (`scrun.client.give_over`).
+    """
     assert template.content is not None
     container = Replayed(template.root, template.content, place)
     try:
@@ -70,7 +78,7 @@ def replay(template: Template, parsed: "Parsed", place: Place) -> "int | None":
             template.discard()
             container.remove()
             return container.killed_early()
-        status = container.stay(parsed)
+        status = container.stay(give_over)
         if container.is_ours:
             container.remove()
         return status
@@ -336,7 +344,7 @@ class Replayed:
 
     # Its life
 
-    def stay(self, parsed: "Parsed") -> int:
+    def stay(self, give_over: "GiveOver") -> int:
         """Pass signals on, and wait for its end; return its exit status."""
         if (early := self.killed_early()) is not None and not self.pid:
             return early
@@ -376,7 +384,7 @@ class Replayed:
                     late.append(caller)  # it has been told to end: in seconds there is none
                     continue
                 asking = [caller, *callers.values()]
-                if status_after := self._hand_over(parsed, asking):
+                if status_after := self._hand_over(give_over, asking):
                     return status_after[0]
                 caller.close()
 
@@ -401,15 +409,14 @@ class Replayed:
         self._killed_by = self._first
         _signal.pidfd_send_signal(self.pidfd, _signal.SIGKILL)
 
-    def _hand_over(self, parsed: "Parsed", asking: "list[_socket.socket]") -> "list[int]":
+    def _hand_over(self, give_over: "GiveOver", asking: "list[_socket.socket]") -> "list[int]":
         """Give it to a supervisor, and be its anchor; return its exit status, or nothing."""
-        from scrun.client.give_over import give_over, stay
-
-        if not give_over(self, parsed, asking):
+        stay = give_over(self, asking)
+        if stay is None:
             return []
         self._listener.close()
         self._read_signals()
-        return [stay(self, parsed, self._signals)]
+        return [stay(self._signals)]
 
     def killed_early(self) -> "int | None":
         """Return the exit status if a signal that ends programs has come before it ran."""

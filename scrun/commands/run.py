@@ -39,10 +39,6 @@ def run(
         ScrunError: The container could not be created, and does not exist.
         OSError: The pid file, the console socket or the root directory cannot be used.
     """
-    if parsed.operands:
-        from scrun.commands.run_image import run as run_image
-
-        return run_image(parsed, argv, created)
     container = check_id(parsed.id or "")
     _refuse_options_of_images(parsed)
     detach = bool(parsed.count("detach"))

@@ -3,6 +3,12 @@
 from scrun.cli.parse import Parsed
 from scrun.client.supervisor_name import place
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from _socket import socket
+
+    from scrun.client.replay import Stay
+
 
 def run(parsed: Parsed, argv: "list[str]") -> int:
     """Run a container of an image (`scrun.client.template`)."""
@@ -16,9 +22,14 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     open_closed_descriptors()
     with Template(parsed) as template:
         if template.content is not None:
-            from scrun.client.replay import replay
+            from scrun.client.replay import Replayed, replay
 
-            if (status := replay(template, parsed, place())) is not None:
+            def give_over(container: Replayed, callers: "list[socket]") -> "Stay | None":
+                from scrun.client.give_over import give_over
+
+                return give_over(container, parsed, callers)
+
+            if (status := replay(template, place(), give_over)) is not None:
                 return status
         from scrun.commands.run_image import run as run_image
 

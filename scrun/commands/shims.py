@@ -242,7 +242,7 @@ def _redirected(call: Call, *, runs: bool) -> Redirected:
 
 def _run_here(line: "list[str]", files: Redirected) -> int:
     """Run a container whose files get their names from its job."""
-    from scrun.commands.run import run as run_container
+    from scrun.commands.run_image import run as run_container
     from scrun.model.record import read_record
 
     def created(directory: str) -> None:
