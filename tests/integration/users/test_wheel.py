@@ -81,7 +81,8 @@ def test_every_source_is_there_once(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert len(names) == len(set(names))
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"scrun"}
-    sources = [*(CHECKOUT / "supervisor").rglob("*.py"), *(CHECKOUT / "supervisor").rglob("*.lua")]
+    kinds = (".py", ".lua", ".txt")
+    sources = (path for path in (CHECKOUT / "supervisor").rglob("*") if path.suffix in kinds)
     wanted = {f"scrun/{path.relative_to(CHECKOUT)}" for path in sources}
     assert wanted == {name for name in names if name.startswith("scrun/supervisor/")}
 
