@@ -25,7 +25,7 @@ class Transcript:
     """The messages of a tool.
 
     Attributes:
-        before: Those that have come so far.
+        before: Those that have arrived so far.
     """
 
     def __init__(self, pipe: int, memory: int) -> None:

@@ -311,8 +311,8 @@ class Deposit:
 class PassedOn(Deposit):
     """What a job needs that serves one container after the other.
 
-    It is never kept itself. Whoever has the job has a deposit of its own for it, which gets all
-    there is, and all that follows.
+    It is never kept itself. The container that has the job has a deposit of its own for it, which
+    gets all there is, and all that follows.
     """
 
     def __init__(self) -> None:

@@ -49,7 +49,7 @@ class AdoptionGroup:
     """The containers of one job, which are adopted together.
 
     Attributes:
-        complete: Set when all that the job's shim has to go on with have come, or never will.
+        complete: Set when all that the job's shim has to go on with are there, or never will be.
     """
 
     def __init__(self) -> None:

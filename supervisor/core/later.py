@@ -39,7 +39,7 @@ class _Later(ModuleType):
 
 
 class _PackageLater(_Later):
-    """Stands for a package; whoever imports a module in it needs its path."""
+    """Stands for a package; importing a module in it needs its path."""
 
     def __getattr__(self, attribute: str) -> object:
         if attribute == "__path__":

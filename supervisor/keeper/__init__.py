@@ -19,7 +19,7 @@ supervisor writes a line to the pipe. The messages are:
     end                                         let all go, and exit
 
 GONE and NEW are the names of descriptors, separated by spaces. CONTENT, a line, replaces that of
-before; if it is empty, all that is held under NAME goes. What comes with `+` counts only with the
+before; if it is empty, all that is held under NAME goes. A message with `+` counts only with the
 next `.`, together. `all` is answered by a message NAME NUL CONTENT NUL NAMES for each, with its
 descriptors, and at last by one without a name. After each one it waits for `next`, so that few are
 on their way. At the end of file it still has everything.

@@ -39,7 +39,7 @@ _GONE = (BrokenPipeError, ConnectionResetError)
 
 
 class Held:
-    """What is held, by its name: its content, and its descriptors by theirs."""
+    """The deposits, by name: their content, and their descriptors by name."""
 
     def __init__(self, state: int) -> None:
         """`state` is a descriptor of what `written` has returned, or -1."""

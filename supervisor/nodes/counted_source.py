@@ -109,7 +109,7 @@ class CountedSource:
     async def read_into(self, room: memoryview) -> int:
         """Read; return the number of bytes, 0 at the end of file or after an error.
 
-        Whoever reads more than its size has to know that those before have arrived.
+        Before more than its size is read, the bytes before must have arrived.
         """
         await trio.lowlevel.checkpoint()
         if self._ring is None and not await self._begin():

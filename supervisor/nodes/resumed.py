@@ -33,7 +33,7 @@ _NO_STDIO = (-1, -1, -1)
 
 
 class ResumedShim(Shim):
-    """See the module."""
+    """A shim that goes on with this supervisor, after the death of its first one."""
 
     def __init__(self, control: ShimLink, nursery: trio.Nursery, journal: Journal) -> None:
         """Use `reconnected`."""

@@ -1,7 +1,8 @@
 """The streams of a container or an exec, between the caller's descriptors and the shim.
 
-A stream may have `frames.WINDOW` bytes on their way, and credit for more comes only for bytes that
-were written onwards. So memory is bounded, and a reader that stops stops the container's writer.
+A stream may have `frames.WINDOW` bytes on their way, and credit for more is given only for bytes
+that were written onwards. So memory is bounded, and a reader that stops stops the container's
+writer.
 """
 
 import itertools

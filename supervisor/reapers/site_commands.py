@@ -5,8 +5,8 @@ child, and it learns the exit status, for which oci.conf(5) has no command. If t
 the parent, only the end can be known: by a pidfd of the process that RunTimeQuery names, or, if
 that is in another PID namespace, by polling.
 
-With a socket of the supervisor's, a line on it says that the container is created. Whoever has the
-other end answers with one to start it, as often as they like, and is told so in turn.
+With a socket of the supervisor's, a line on it says that the container is created. Supervisors
+answer with one to start it, as often as they like, and are told so in turn.
 
 It imports little: each such container has one of these.
 """

@@ -81,8 +81,8 @@ twice.
              of these, without a path; variables: what its programs get instead of the step's
              variables of the same names; filter: the seccomp filter for its rules, as an earlier
              reply had it, or "" to be told; site: see below
-             {"pid": …}, with "filter" in base64 if that is to be told, "" where it cannot be;
-             error: the runtime's words, with "log": its log as JSON lines
+             {"pid": …}, with "filter" in base64 if that is to be told, "" where that is
+             impossible; error: the runtime's words, with "log": its log as JSON lines
     start    id
              {}; error and log
     handles  id; number
@@ -91,7 +91,7 @@ twice.
              oci.conf, RunTimeKill with that signal
              {}, even if the target has ended; error
     exec     id; container; process: the spec's `process`; streams; or, in a container of an
-             oci.conf, in the place of `process`, command: the script for `sh -c` that runs it in
+             oci.conf, instead of `process`, command: the script for `sh -c` that runs it in
              the foreground; variables: more of its environment
              {"pid": …}; error and log
     resize   id; rows; columns
@@ -108,7 +108,7 @@ twice.
              namespace it is to be mounted, as it has the same users; or ""
              {"way": by what}, when all are mounted, in namespaces of their own, with "root" true
              if that was asked for; without files and root: how images would be mounted, but ""
-             if there is something in `looks`; error: it cannot be, with "unseen" true where a file
+             if there is something in `looks`; error: why not, with "unseen" true where a file
              is not there, "others" the numbers of those in `looks` that are not there, "root" true
              where the kernel refuses the overlay, or there is no fuse-overlayfs
     unmount  id
@@ -143,7 +143,7 @@ the directory that PMIX_SERVER_TMPDIR names.
 
 In a `script`, `$SCRUN_RUNTIME` is the runtime's command with its options, quoted for `eval`.
 
-**site** makes the container by the commands of an oci.conf, in the place of a runtime: an
+**site** makes the container by the commands of an oci.conf, instead of a runtime: an
 object with `commands`, texts for `sh -c` by name ("run", "kill", "delete", or "create", "start",
 "query", "kill", "delete"), in which the digits `pid` stand for `%p`; `step`, a directory, and
 `task`, one in it, which are made before and removed after it unless `keep`; `file`, how its
@@ -156,11 +156,11 @@ has ended, if its first process is not left to the shim. A terminal is made by t
 **Images on the node** (`cache`) are for nodes that do not see the store of images. A peer's
 connection begins with the proof below, the peer as the shim; the image's bytes follow.
 
-**Connection.** Each connection begins with a proof from both ends that they know the secret. Who
-connects, the shim, sends what only who knows it can say (`frames.knock`, 32 bytes that were never
-said before), the supervisor 32 random bytes, the shim `frames.proof(secret, b"shim", both)`, the
-supervisor `proof(secret, b"supervisor", both)`; `both` is the shim's bytes and the supervisor's.
-Frames follow. A `door.Door` at each port keeps out whoever is not a shim.
+**Connection.** Each connection begins with a proof from both ends that they know the secret. The
+shim, which connects, sends what nobody can say without it (`frames.knock`, 32 bytes that were
+never said before), the supervisor 32 random bytes, the shim `frames.proof(secret, b"shim", both)`,
+the supervisor `proof(secret, b"supervisor", both)`; `both` is the shim's bytes and the
+supervisor's. Frames follow. A `door.Door` at each port keeps out whoever is not a shim.
 
 **Seals.** Whoever is on the way between the two can still delay and cut the direct connection, and
 nothing more. Each direction has a key, `proof(secret, b"shim's frames", both)` or
@@ -173,10 +173,10 @@ plain: the code has its digest. Seals begin with the frame after it; with `resum
 
 A frame that is left out shows in the number of the next. So who has said nothing for `quiet`
 seconds sends one QUIET, and then is silent. Nobody polls, no answer is needed, and who is stopped
-or cut off for hours goes on: silence alone is no forgery. Only the rest of a frame whose beginning
-has arrived is not waited for longer than `seals.REST` times as long. An end that gets a wrong tag
-passes nothing on any more: to it the connection is broken. A shim says so over srun, where nobody
-can hold it back.
+or cut off for hours goes on: silence alone is not a forgery. Only the rest of a frame whose
+beginning has arrived is not waited for longer than `seals.REST` times as long. An end that gets a
+wrong tag passes nothing on any more: to it the connection is broken. A shim says so over srun,
+where nobody can hold it back.
 
 **Signals** that Slurm sends the step (SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2) go to
 the first process of each container and exec, whether there is a supervisor or not: slurmstepd

@@ -123,7 +123,7 @@ class Courier:
             return False
         try:
             return self._go_on(peer, events)
-        except OSError:  # it has gone; who waits for it sends it another way
+        except OSError:  # it has gone; its supervisor sends the image another way
             self._forget(peer)
             return False
 

@@ -2,7 +2,7 @@
 
 For every port of ours, on the submit host and on nodes. Any local user, and whoever reaches the
 machine, can connect. So a connection costs little, has little time to begin its proof, and gives
-way to a newer one; who has begun it, which nobody can who does not know the secret, stays.
+way to a newer one; one that has begun it, which takes the secret, stays.
 
 Nothing blocks: an epoll(7) has all the descriptors, and is readable when there is something to do.
 """

@@ -103,8 +103,8 @@ def _is_unmapped(uid: int) -> bool:
 def _places(env: "Mapping[str, str]") -> "list[str]":
     """Return where small files of ours may be, the best place first.
 
-    A disk may take a millisecond to make a file, and a container needs a dozen. Who has set a
-    TMPDIR of the job's own means it, and may empty it after the job.
+    A disk may take a millisecond to make a file, and a container needs a dozen. A site that
+    sets a TMPDIR for each job means it, and may empty it after the job.
     """
     own, *others = folders(env)
     if own in _EVERYBODYS and _has_room(_MEMORY):

@@ -308,7 +308,7 @@ def _way(mine: bool) -> str:
         mine: Whether files shall belong to somebody else than the image says.
 
     Raises:
-        CallRefused: They cannot be.
+        CallRefused: The node can mount none.
     """
     if os.geteuid() == 0:
         with open("/proc/filesystems") as file:

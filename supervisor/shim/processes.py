@@ -68,7 +68,7 @@ def handles(pid: int, number: int) -> bool:
 
 def goes_on(status: bytes, number: int) -> bool:
     """Tell whether a process with such a status (proc(5)) goes on after a signal. Pure."""
-    # its name is what it wants, but for line feeds, which the kernel escapes
+    # its name is what it wants, except line feeds, which the kernel escapes
     lines = dict(line.split(b":", 1) for line in status.rstrip().split(b"\n"))
     if lines[b"Name"].strip().startswith(b"runc:["):  # it has handlers of its own, until it execs
         return False

@@ -2,8 +2,8 @@
 
 It goes when nobody holds it any more, however the shim ends. An ordinary user's is in a user
 namespace. That has this one user, by the same number, so that the runtime finds itself where it
-was; or it has all users of the container, and takes the place of the container's own: no other
-user namespace below it could have them, for newuidmap(1) has no rights there.
+was; or it has all users of the container, and replaces the one that the container would have: no
+other user namespace below it could have them, for newuidmap(1) has no rights there.
 """
 
 import _signal as signal  # without enum, which takes some ms

@@ -1,7 +1,7 @@
 """Reads bbolt's files, in which containerd keeps its records.
 
 Only what containerd's snapshotters need: buckets within buckets, of a file that fits into memory.
-Whoever writes it may do so at the same time, so a caller reads the file until it stays the same:
+containerd may write it at the same time, so a caller reads the file until it stays the same:
 what is on disk is complete at each moment. Pure.
 """
 

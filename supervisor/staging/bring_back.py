@@ -37,7 +37,7 @@ from scrun.supervisor.staging.levels import Level
 from scrun.supervisor.staging.whiteouts import Whiteouts, is_deletion
 
 TEMPORARY = ".scrun-writing"
-"""The name of a file while it is written; whoever repeats an interrupted copy removes it first."""
+"""The name of a file while it is written; the next copy removes it first."""
 
 NEVER = 1 << 63
 """A time after which nothing changes (nanoseconds)."""

@@ -38,8 +38,8 @@ class LayerContent(msgspec.Struct, frozen=True):
     """What a layer contains.
 
     Attributes:
-        digest: That of its archive, without compression, and what else decides on its files.
-        size: About how many bytes its files have; 0: unknown.
+        digest: That of its archive, without compression, and anything else that decides on its
+        files. size: About how many bytes its files have; 0: unknown.
     """
 
     digest: str

@@ -154,7 +154,7 @@ def copy_foreign(foreign: Foreign, rootfs: str, into: str, *, whole: bool) -> fr
         folder, name = os.path.split(path)
         if not (folder or whole) or _is_below(path, done):
             continue
-        # a layer above may have removed it, or put a link in the place of its directory
+        # a layer above may have removed it, or put a link in place of its directory
         with contextlib.suppress(FileNotFoundError, NotADirectoryError), _Two(rootfs, into) as two:
             if folder:
                 two.descend(folder, folders)

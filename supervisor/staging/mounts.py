@@ -108,7 +108,7 @@ def _merged(volumes: list[Volume], mounts: list[dict[str, Any]], *, nested: bool
     Args:
         mounts: The mounts; changed in place.
         nested: Whether those below it use its copy. Not for root: another container may put a link
-            in the place of a directory, which would lead a mount to the node's own files.
+            in place of a directory, which would lead a mount to the node's own files.
     """
     outer = {one.source: one for one in reversed(volumes) if one.shared and not one.is_file}
     found: dict[str, Volume] = {}

@@ -3,7 +3,7 @@
 That is so on NFS and most parallel file systems. Before the container runs, a script makes a
 private directory in the node's TMPDIR; afterwards another one sends what is there as an
 archive beside the staged bundle. Only where all files belong to one user, or to root's containers:
-others could not be sent or removed by the job's user. Pure but for `remote` and `archives_in`.
+others could not be sent or removed by the job's user. Pure, except `remote` and `archives_in`.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ class Packing:
         """Whether new copies are to be images.
 
         Raises:
-            Unusable: They cannot be, and nothing else is wanted.
+            Unusable: That is impossible, and nothing else is wanted.
         """
         if self.is_possible and self.tool is None:
             self.why_not = NO_TOOL

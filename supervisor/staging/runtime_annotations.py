@@ -38,7 +38,7 @@ PASSED = {
 def fit_annotations(
     config: dict[str, Any], notes: Notes, submitted: Mapping[str, str] | None = None
 ) -> None:
-    """Remove the annotations that a runtime on a node would obey, but for those that pass.
+    """Remove the annotations that a runtime on a node would obey, except those that pass.
 
     Args:
         config: The config.json, which is changed.

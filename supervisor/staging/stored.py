@@ -1,8 +1,8 @@
 """Has the store of images hold copies of layers that the nodes do not see.
 
 A copy is made once for each layer, not for each image: images share layers, and each step of a
-build adds one to those before. The key of a copy is made of the layer's digest and of what else
-decides how its files look to a node. Everything here blocks: call it in a worker thread.
+build adds one to those before. The key of a copy is made of the layer's digest and of anything
+else that decides how its files look to a node. Everything here blocks: call it in a worker thread.
 """
 
 from __future__ import annotations

@@ -241,7 +241,7 @@ def _catch_up(state: VolumeState, place: str, container: str, transfer: Transfer
     """Bring back the changes until now in a copy that others go on using.
 
     Raises:
-        StagingError: Not all of it came back; whoever ends next tries again.
+        StagingError: Not all of it came back; the next container that ends tries again.
     """
     if not state.written:
         return
