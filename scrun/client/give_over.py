@@ -36,7 +36,7 @@ def give_over(
 ) -> "Callable[[list[int]], int] | None":
     """Hand a container over to a supervisor.
 
-    `callers` are those who ask for it; nothing of what they ask was read.
+    `callers` ask for it; none of their requests was read.
 
     Returns:
         What makes this process its anchor, with the signals that have come meanwhile, and returns

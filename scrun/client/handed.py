@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 def go_on(parsed: Parsed, argv: "list[str]", told: "Mapping[str, str | bool]") -> int:
     """Finish a command; return its exit status.
 
-    `told` is what the client has handed over.
-
     Raises:
         ScrunError, OSError: What the client has met.
     """

@@ -15,7 +15,7 @@ _DIGITS = 10  # of the length of a command, with the byte before them
 def submit(parsed: Parsed, argv: "list[str]", anchored: Anchored) -> "tuple[int, bytes, bool]":
     """Create a container; start a supervisor if necessary.
 
-    `anchored` are its descriptors and its anchor. When the container is created, its pid file is
+    `anchored` has its descriptors and its anchor. When the container is created, its pid file is
     published and its terminal handed over.
 
     Returns:

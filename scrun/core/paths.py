@@ -128,7 +128,7 @@ def _is_socket(path: str) -> bool:
 def read_trusted(path: str, trusted: "Collection[int]" = (), limit: int = LIMIT) -> bytes:
     """Read a file that decides what runs: nobody else may be able to write or replace it.
 
-    `trusted` is as for `replaceable`. `limit` is as for `read_regular`.
+    `trusted` is as for `replaceable`, `limit` as for `read_regular`.
 
     Raises:
         Untrusted: Somebody else could have written it.

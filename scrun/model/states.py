@@ -82,7 +82,7 @@ class Ending(msgspec.Struct, frozen=True):
 def as_it_ended(ending: Ending, process: Ending) -> Ending:
     """Return an ending with the exit status of the container's process.
 
-    `process` is how its process has ended; a status of -1 is unknown.
+    `process` tells how its process has ended; a status of -1 is unknown.
     """
     return msgspec.structs.replace(ending, status=process.status)
 

@@ -99,8 +99,7 @@ def waiting_line(
 ) -> str:
     """Describe a pending job in one line: `job 42 pending: Resources, starts about 14:05`.
 
-    `waiting` is what it waits for. `now` is the present moment; a start on another day is shown
-    with its date. `explained` says whether to add an explanation of the reason, with a remedy if
+    `now` is the present moment; a start on another day is shown with its date. `explained` says whether to add an explanation of the reason, with a remedy if
     there is one.
     """
     words = f"job {job_id} pending: {waiting.reason}"
@@ -123,7 +122,7 @@ def is_too_much(reason: str) -> bool:
 def in_vain_line(job_id: str, waiting: Waiting, because: str = "") -> str:
     """Say that a job can never start: `job 42 can never start: PartitionNodeLimit (…)`.
 
-    `waiting` is what it waits for. `because` are the requests that the caller has made.
+    `because` has the requests that the caller has made.
     """
     words = f"job {job_id} can never start: {waiting.reason}"
     if explanation := explain(waiting.reason):

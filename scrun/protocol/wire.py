@@ -285,7 +285,7 @@ def ask(
 ) -> "tuple[int, bytes]":
     """Send one request to the supervisor at DIRECTORY/NAME and wait for its answer.
 
-    `meanwhile` is what to do while the supervisor works.
+    `meanwhile` is called while the supervisor works.
 
     Raises:
         OSError: No supervisor listens there (`NOBODY`), or it does not answer.

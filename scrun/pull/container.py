@@ -147,7 +147,7 @@ def all_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
 def config_of(defaults: Defaults, wishes: Wishes, spec: dict[str, Any]) -> dict[str, Any]:
     """Make the config.json.
 
-    `spec` is that of `scrun spec`; it is changed.
+    `spec` comes from `scrun spec`; it is changed.
 
     Raises:
         UsageError: Nobody names a command, or the user is unknown.

@@ -17,7 +17,7 @@ def bundle_config(
 ) -> dict[str, Any]:
     """Return the config.json.
 
-    `spec` is what `scrun spec` writes; it is changed. `terminal` says whether the program has a
+    `spec` comes from `scrun spec`; it is changed. `terminal` says whether the program has a
     terminal.
 
     Raises:

@@ -114,7 +114,7 @@ class Bar:
 def get(reference: Reference, request: Request, lease: "Lease | None" = None) -> Entry:
     """Return an image of the store; get it if it is not there.
 
-    `lease` is who uses it, so that nobody removes it.
+    `lease` names who uses it, so that nobody removes it.
 
     Raises:
         ScrunError: It cannot be got.

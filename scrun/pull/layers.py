@@ -66,7 +66,7 @@ class Bounds:
     def entry(self, name: bytes, depth: int) -> None:
         """Count an entry.
 
-        `depth` is how many directories that has.
+        `depth` is the number of directories in it.
 
         Raises:
             ImageError: They are too many, or it is too deep.

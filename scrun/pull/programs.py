@@ -59,8 +59,7 @@ def run(
 ) -> bytes:
     """Run a program to its end; it ends if this function is left.
 
-    `what` is what it does, for the error: "docker://busybox: cannot be copied". `directory` is its
-    working directory. `fine` are statuses of success. `progress` is called now and then.
+    `what` says for the error what it does: "docker://busybox: cannot be copied". `fine` are statuses of success. `progress` is called now and then.
     `most` is the most bytes that it may write, a bit later; 0: any number.
 
     Returns:

@@ -273,7 +273,7 @@ def requests_of(
     Within a job a step without `-N` and `-n` has as many nodes and tasks as the job, and what only
     a job can have has no effect, as with srun.
 
-    `salloc` are the options of a job.
+    `salloc` has the options of a job.
 
     Raises:
         UsageError: There is no such request.

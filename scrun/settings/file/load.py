@@ -28,8 +28,9 @@ Level = Literal[
     "quiet", "fatal", "error", "info", "verbose", "debug", "debug2", "debug3", "debug4", "debug5"
 ]
 LEVELS: tuple[Level, ...] = get_args(Level)
-_NO_LEVEL = re.compile(r"(\blog\.(?:\w+_)?level:) invalid enum value '.*'")
 """Slurm's level names, in the order of their numbers (srun(1), SLURM_DEBUG)."""
+
+_NO_LEVEL = re.compile(r"(\blog\.(?:\w+_)?level:) invalid enum value '.*'")
 
 Path = Annotated[str, msgspec.Meta(pattern="^/")]
 Mebibytes = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
