@@ -39,7 +39,7 @@ def give_over(
     `callers` ask for it; none of their requests was read.
 
     Returns:
-        What makes this process its anchor, with the signals that have come meanwhile, and returns
+        What makes this process its anchor, with the signals of the meantime, and returns
         its exit status; None if no supervisor has taken it.
     """
     anchor, theirs = _socket.socketpair()

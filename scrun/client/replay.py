@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     Stay = Callable[[list[int]], int]
-    """Is the anchor of a container, with the signals that have come; returns its exit status."""
+    """Is the anchor of a container, with the signals so far; returns its exit status."""
 
     GiveOver = Callable[["Replayed", list[_socket.socket]], Stay | None]
     """Hands a container to a supervisor, and those who ask for it; None if nobody takes it."""

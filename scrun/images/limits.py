@@ -16,9 +16,9 @@ def size_of(entries: list[Entry]) -> int:
 def shrink(store: Store, limit: int, *, more: int = 0) -> list[Entry]:
     """Remove images until there is room; never what a container uses.
 
-    `limit` is the most bytes; 0: any number. If there are more, four fifths of it stay, so that not
-    every new image evicts another. `more` bytes are needed besides; for them, images go even below
-    the limit.
+    `limit` is the most bytes; 0: any number. If there are more, four fifths of it stay, so that
+    not every new image evicts another. `more` bytes are needed besides; for them, images go even
+    below the limit.
 
     Returns:
         What was removed.

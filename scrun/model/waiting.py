@@ -99,8 +99,8 @@ def waiting_line(
 ) -> str:
     """Describe a pending job in one line: `job 42 pending: Resources, starts about 14:05`.
 
-    `now` is the present moment; a start on another day is shown with its date. `explained` says whether to add an explanation of the reason, with a remedy if
-    there is one.
+    `now` is the present moment; a start on another day is shown with its date. `explained` says
+    whether to add an explanation of the reason, with a remedy if there is one.
     """
     words = f"job {job_id} pending: {waiting.reason}"
     if waiting.start is not None:

@@ -59,8 +59,9 @@ def run(
 ) -> bytes:
     """Run a program to its end; it ends if this function is left.
 
-    `what` says for the error what it does: "docker://busybox: cannot be copied". `fine` are statuses of success. `progress` is called now and then.
-    `most` is the most bytes that it may write, a bit later; 0: any number.
+    `what` says for the error what it does: "docker://busybox: cannot be copied". `fine` are
+    statuses of success. `progress` is called now and then. `most` is the most bytes that it may
+    write, a bit later; 0: any number.
 
     Returns:
         Its standard output.
