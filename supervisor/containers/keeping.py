@@ -29,7 +29,7 @@ _UNMADE = (OF, "pod", "phase", "program", "terminal", "captured")
 
 
 def forget_making(found: Inheritance) -> None:
-    """Forget what was left of an attempt to make a container: it will be made from the start."""
+    """Forget an unfinished attempt to make a container: it will be made from the start."""
     for name in [name for name in found.fds if not name.startswith((OWN, CAPTURED))]:
         os.close(found.take(name))
     found.facts = {name: found.facts[name] for name in _UNMADE if name in found.facts}

@@ -65,7 +65,7 @@ async def undo(
     deleting: bool = False,
     deleter: Deleter | None = None,
 ) -> Record:
-    """Release what is left of a container; the caller holds its lock.
+    """Release all that a container still has; the caller holds its lock.
 
     Each release is recorded at once: if we are killed, the next supervisor does only the rest.
 
@@ -102,7 +102,7 @@ async def undo(
 
 
 async def release(directory: str, engines: Engines, stagers: Stagers, socket: str) -> None:
-    """Release what is left of a container; the caller holds its lock.
+    """Release all that a container still has; the caller holds its lock.
 
     Its record is kept, unless its `run` would have deleted it, and ended with it.
 

@@ -306,7 +306,7 @@ class Pods:
     def _again(
         self, engine: object, request: JobRequest, left: Inheritance, pod: str, hold: Hold
     ) -> SharedJob:
-        """Return the job that another supervisor had; the first who calls has it held.
+        """Return the job that another supervisor had; the first call holds it.
 
         The caller becomes a member at once: the next one has its turn then.
         """

@@ -6,7 +6,7 @@ directory looks for them when it starts, and when a command requests it (`tidy`)
 background, one after the other, and nobody waits for it. It looks for
 
 * records whose lock is free and that have something to release or are not *stopped*. They stay, as
-  *stopped*, until they are deleted, but for those whose `run` Slurm has ended with its step.
+  *stopped*, until they are deleted, except those whose `run` Slurm has ended with its step.
 * if there was one, or if nobody has looked since the machine booted or the root directory was
   made: jobs of dead supervisors that are in no record (`supervisor.core.identity.mark`), and
   staged bundles in the scratch directory, likewise.

@@ -85,7 +85,7 @@ class StagePlugin(Plugin, Protocol[Configuration]):
         ...
 
     async def undo(self, left: Leftover) -> None:
-        """Remove what is left of a staging whose supervisor died, if anything.
+        """Remove the rest of a staging whose supervisor died, if there is any.
 
         Raises:
             StagingError: It cannot be removed; the container's record stays.

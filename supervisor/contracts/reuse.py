@@ -23,7 +23,7 @@ class Borrowed:
     Attributes:
         job_id: Its id.
         environment: Its variables.
-        facts: What else has to be known to hold it, for JSON.
+        facts: The other facts that are needed to hold it, for JSON.
         fds: The descriptors that hold it, by name. At the lender they are the engine's; the
             borrower closes those that nobody has taken.
         lender: The connection to the lender; None at that one.

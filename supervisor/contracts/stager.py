@@ -70,7 +70,7 @@ class Leftover(msgspec.Struct, frozen=True):
         directory: The record's directory, with all that a stager has put there.
         settings: The settings, as read by the supervisor that cleans up.
         child_env: For child processes.
-        served: What else is known if the container was adopted.
+        served: The other known facts, if the container was adopted.
     """
 
     record: Record

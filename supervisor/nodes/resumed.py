@@ -36,7 +36,6 @@ class ResumedShim(Shim):
     """A shim that goes on with this supervisor, after the death of its first one."""
 
     def __init__(self, control: ShimLink, nursery: trio.Nursery, journal: Journal) -> None:
-        """Use `reconnected`."""
         super().__init__(control, nursery, journal)
         self._token = ""
         self._resumed = Awaited()

@@ -162,7 +162,7 @@ never said before), the supervisor 32 random bytes, the shim `frames.proof(secre
 the supervisor `proof(secret, b"supervisor", both)`; `both` is the shim's bytes and the
 supervisor's. Frames follow. A `door.Door` at each port keeps out whoever is not a shim.
 
-**Seals.** Whoever is on the way between the two can still delay and cut the direct connection, and
+**Seals.** Somebody between the two can still delay and cut the direct connection, and
 nothing more. Each direction has a key, `proof(secret, b"shim's frames", both)` or
 `proof(secret, b"supervisor's frames", both)`. A header is followed by a tag of 16 bytes, and so is
 a payload, that of DATA with `seal_streams` only. Tags are BLAKE2b with that key, over the number

@@ -1,4 +1,4 @@
-"""The door of a port: who connects proves to know a secret, or goes (`supervisor.shim`).
+"""The door of a port: a peer proves that it knows a secret, or goes (`supervisor.shim`).
 
 For every port of ours, on the submit host and on nodes. Any local user, and whoever reaches the
 machine, can connect. So a connection costs little, has little time to begin its proof, and gives

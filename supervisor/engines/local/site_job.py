@@ -163,7 +163,7 @@ class Starting:
         self._log = log
 
     async def start(self) -> None:
-        """Have it started; another supervisor may have done so.
+        """Ask for its start; another supervisor may have done so.
 
         Raises:
             EngineError: RunTimeStart failed.
@@ -232,7 +232,7 @@ class CreatingSiteJob(SiteJob):
                     nursery.cancel_scope.cancel()
 
     async def _create(self, step: Step, stack: AsyncExitStack) -> tuple[Child, Starting]:
-        """Have the container created by a command that ends when the stack is left.
+        """Create the container by a command that ends when the stack is left.
 
         Raises:
             NotMade: RunTimeCreate failed.

@@ -39,7 +39,7 @@ _ATTEMPTS = 3
 _PAUSE = 1.0
 Another = Callable[[JobRequest, Inheritance], AdoptedJob]
 PartsFor = Callable[[JobRequest, Inheritance], JobParts]
-"""Returns the parts of a job whose step has the layout and the options of what was left."""
+"""Returns the parts of a job whose step has the inherited layout and options."""
 
 
 class AdoptedSrunJob(SrunJob):

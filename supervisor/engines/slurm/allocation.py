@@ -264,7 +264,7 @@ class SallocConversation:
                     watching.cancel_scope.cancel()
         finally:
             gone = False
-            self._dismiss_canceller()  # one that was inherited, though the job had come
+            self._dismiss_canceller()  # an inherited one, though the job had started
             request.job_deposit.drop(JOB)
             if environment is None:
                 gone = await self._give_up(salloc, line)

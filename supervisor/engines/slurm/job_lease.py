@@ -82,7 +82,7 @@ def tell(request: JobRequest, job_id: str) -> None:
 
 
 def with_own(held: Allocation, request: JobRequest) -> Allocation:
-    """Return a job with the variables that are of a container's own."""
+    """Return a job with the variables that belong to one container."""
     theirs = {"SLURM_SUBMIT_DIR": request.directory, "SLURM_CONTAINER_ID": request.container}
     own = {name: theirs[name] for name in of_a_container(held.environment)}
     return msgspec.structs.replace(held, environment={**held.environment, **own})

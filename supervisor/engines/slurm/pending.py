@@ -80,7 +80,7 @@ class Queue:
                         self._tools, child_env, job_id
                     ):
                         return Waiting(FORGOTTEN)
-                    lasts = _FIRST_PAUSE  # what comes now is the scheduler's word
+                    lasts = _FIRST_PAUSE  # from now on it is the scheduler's word
                     pauses.nothing_known(trio.current_time())
                     continue
                 if is_news(reported, waiting, time.time()):

@@ -82,7 +82,7 @@ class RankTask:
         return self.id in self.rank.shim.without_files
 
     async def create(self, config: dict[str, Any], variables: Mapping[str, str]) -> None:
-        """Have it created; a terminal is for the first one.
+        """Create it; a terminal is for the first one.
 
         Raises:
             ShimError: The runtime failed.
@@ -155,7 +155,7 @@ class RankTask:
             self.rank.dismiss()
 
     async def delete(self) -> None:
-        """End what is left of it; the rest is the end of the step."""
+        """End its processes; the step's end does the rest."""
         if self.status is None:
             with contextlib.suppress(EngineError):
                 await self.rank.shim.call("delete", id=self.id)

@@ -211,7 +211,7 @@ class NodeSite:
 
 
 class SiteContainer:
-    """What an oci.conf has a shim run for one container (`site` of `supervisor.shim`)."""
+    """What a shim runs by an oci.conf for one container (`site` of `supervisor.shim`)."""
 
     def __init__(self, commands: TaskCommands, bundle: str, *, listens: bool) -> None:
         """Use `NodeSite.container`."""

@@ -148,7 +148,7 @@ class ShimStep:
     def is_lacking(self) -> bool:
         """Whether its node lacks something that a shim needs, and `srun --container` does not.
 
-        Then either what should have become one ended by itself, or it came and was no use.
+        Then either what should have become one ended by itself, or it was there and useless.
         """
         codes = [os.waitstatus_to_exitcode(status) for status in self.step.state.statuses]
         return self._is_refused or (self.hello is None and max(codes, default=0) > 0)

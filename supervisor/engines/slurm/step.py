@@ -247,8 +247,8 @@ class SrunStep:
         """Make srun read the terminal's size, which docker sets while the step starts.
 
         A runtime that makes the terminal learns of a change by a signal of the kernel, which it
-        misses in its first moments. No event tells when those are over, and the same size again is
-        no change. So until then Slurm's terminal keeps its first size.
+        misses in its first moments. No event tells when those are over, and setting the same size
+        again changes nothing. So until then Slurm's terminal keeps its first size.
         """
         await self._started.wait()
         if far_terminal:

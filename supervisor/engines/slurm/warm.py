@@ -265,7 +265,7 @@ class _WarmJob:
             raise self._failure
 
     def held_for(self, request: JobRequest) -> Allocation:
-        """Return the job with the variables of a container's own.
+        """Return the job with the variables that belong to the container.
 
         Raises:
             AllocationRefused: There is none.
