@@ -275,7 +275,7 @@ def _ways(
     if overlays.keeps and not (rootfs.rootless and owners) and not is_read_only(rootfs.config):
         places = [True] if remote(os.path.realpath(directory)) else [False, True]
     found = []
-    # the only user of another container's namespace has another number there than outside
+    # the only user of another container's namespace has a different uid there than outside
     apart = owners or not beside
     if overlays.mounter is not None and apart and NO_ROOT not in overlays.mounted:
         if BY_FUSE not in overlays.mounted:
