@@ -78,7 +78,7 @@ class Keeper:
         self._changed = changed
 
     async def run(self) -> None:
-        """Have one as soon as it is needed, and until this is cancelled."""
+        """Run one as soon as it is needed, until this is cancelled."""
         await self._deposits.needed.wait()
         while True:
             try:
@@ -104,7 +104,7 @@ class Keeper:
         return [*_python(), named(program), main.NAME, self._root]
 
     async def _tell(self, keeper: Child, line: KeeperLine) -> None:
-        """Have it hold everything, until it ends or does not read."""
+        """Let it hold everything, until it ends or does not read."""
         try:
             async with unwrapped() as nursery:
 

@@ -86,7 +86,7 @@ class Retirement:
 
     @contextmanager
     def cut_off(self) -> Iterator[None]:
-        """Have a request that we need not wait for."""
+        """Count a request that we need not wait for."""
         self.lasting += 1
         try:
             yield

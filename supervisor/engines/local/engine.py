@@ -212,7 +212,7 @@ class LocalEngine:
 async def _remove(
     commands: Commands, container: RuntimeContainer, child_env: ChildEnv, directory: str = "/"
 ) -> None:
-    """Have the runtime remove a container.
+    """Let the runtime remove a container.
 
     Raises:
         EngineError: The runtime failed to.

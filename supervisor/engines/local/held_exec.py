@@ -110,7 +110,7 @@ def _signal(pidfd: int, number: int) -> None:
 
 @contextmanager
 def _children(pid: int, pidfd: int) -> Iterator[dict[int, int]]:
-    """Have the pidfds of a process' children, by pid; none if it has ended.
+    """Yield the pidfds of a process' children, by pid; none if it has ended.
 
     Nothing keeps its number, nor theirs, from being used again: so they are listed twice, and the
     process looked at afterwards.

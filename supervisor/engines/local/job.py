@@ -191,7 +191,7 @@ class LocalJob:
         return [NodeAnswer(os.uname().nodename, status, lines)]
 
     async def update(self, resources: str, wanted: Sequence[str], limit: str) -> None:
-        """Have the runtime change the limits; there is no time limit here.
+        """Let the runtime change the limits; there is no time limit here.
 
         Raises:
             EngineError: The runtime cannot change them.

@@ -24,7 +24,7 @@ class OwnPrograms:
 
     @contextmanager
     def noted(self, runtime: Child) -> Iterator[None]:
-        """Have one more while the block runs, in the foreground of a runtime."""
+        """Note one more, in the foreground of a runtime, while the block runs."""
         self._running[runtime.pid] = identity_of(runtime.pid)
         self._note()
         try:

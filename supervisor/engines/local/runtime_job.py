@@ -117,7 +117,7 @@ class RuntimeJob(LocalJob):
 
     @asynccontextmanager
     async def _holding(self, first: ForeignChild) -> AsyncIterator[None]:
-        """Have a first process; it is ended when the block is left."""
+        """Hold a first process; it is ended when the block is left."""
         self._first = first
         try:
             yield

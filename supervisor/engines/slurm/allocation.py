@@ -218,7 +218,7 @@ class SallocConversation:
             self._dismiss_canceller()
 
     def _dismiss_canceller(self) -> None:
-        """Have none any more, of ours or of a supervisor that has died."""
+        """Dismiss the canceller, ours or that of a supervisor that has died."""
         if self._canceller >= 0:
             dismiss(self._canceller)
             os.close(self._canceller)

@@ -32,7 +32,7 @@ class JobLease:
         self._shims = shims
 
     def opened(self, shim: JobShim) -> AbstractAsyncContextManager[JobShim]:
-        """Have a shim while the block runs: this one, or one that the job has already."""
+        """Provide a shim while the block runs: this one, or one that the job has already."""
         return shim.opened() if self._shims is None else self._shims.opened(shim)
 
     def is_clean(self, request: JobRequest) -> bool:

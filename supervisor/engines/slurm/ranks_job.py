@@ -247,7 +247,7 @@ class RanksJob(SlurmJob):
             yield shared
 
     async def _create_all(self, config: dict[str, Any], step: Step) -> None:
-        """Have each runtime create its container.
+        """Let each runtime create its container.
 
         Raises:
             NotMade: One failed; the others may be there.

@@ -109,7 +109,7 @@ class ShimStep:
 
     @contextmanager
     def expecting(self, container: str) -> Iterator[None]:
-        """Have signals of Slurm's kept for a container while the block runs.
+        """Keep Slurm's signals for a container while the block runs.
 
         Its name counts, as `create` has it. If it is created meanwhile, it has got them.
         """
@@ -255,7 +255,7 @@ class ShimStep:
             self._launched.set()
 
     def _why_again(self) -> str:
-        """Return why a second step may have the shim that the first has not, or ""."""
+        """Return why a second step may get a shim where the first has none, or ""."""
         said = "\n".join(self._words)
         if self.hello is None and self.step.state.launch_failed and _NO_CGROUP in said:
             return "the node lost the step's cgroup"  # slurmstepd did
@@ -341,7 +341,7 @@ class ShimStep:
         return ShimLost(words)
 
     def doubt_runtime(self) -> None:
-        """Have the next shim on its node try the runtimes again."""
+        """Let the next shim on its node try the runtimes again."""
         _runtimes.pop(self._place, None)
 
     def _take_words(self, line: str) -> None:

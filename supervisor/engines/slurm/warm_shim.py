@@ -29,7 +29,7 @@ class WarmShim:
 
     @asynccontextmanager
     async def opened(self, shim: JobShim) -> AsyncIterator[JobShim]:
-        """Have the job's shim for a container, while the block runs.
+        """Provide the job's shim for a container, while the block runs.
 
         Args:
             shim: The one that the container would have; it is begun if the job has none like it.
