@@ -287,7 +287,7 @@ class Site:
     def _sweep(self) -> None:
         """Remove by force what leaked, for the sake of the tests that follow."""
         for process in self.processes():
-            if not process.is_supervisor:
+            if not (process.is_supervisor or process.is_keeper):
                 signal_quietly(process.pid)
         if self.engine == "slurm":
             cluster.cancel_all(self.user, self.base.name)
