@@ -103,7 +103,7 @@ def _prepare(place: Path) -> Path:
     ignored = shutil.ignore_patterns("build", "__pycache__")
     shutil.copytree(CHECKOUT / "docs", docs, ignore=ignored)
     (docs / "coverage.md").write_text(page())
-    if found := results.page(docs / "results"):
+    if found := results.page(docs / "results", docs / "reference"):
         (docs / "reference" / "results.md").write_text(found)
     for source in (docs / "man").glob("*.rst"):
         source.write_text(_under_one_title(source.read_text()))

@@ -86,6 +86,16 @@ class Many:
         text += f"\nAll of them idle: {self._idle['wake-ups']:g} wake-ups of the supervisor and "
         return text + f"{self._idle['cpu']:g} ms of CPU per minute.\n"
 
+    def cells(self) -> list[dict[str, object]]:
+        """Return the times by the number of containers, in ms, for `tests.stress.results`."""
+        return [
+            {
+                "containers": int(row["containers"]),
+                **{f"{name}, ms": row[name] * 1e3 for name in _TIMED},
+            }
+            for row in self._rows
+        ]
+
     def goals(self) -> list[Goal]:
         """Return what should have been reached."""
 
