@@ -96,29 +96,32 @@ def _why_not(anchor: int, view: View | None) -> str | None:
 
 def show(anchor: int, view: View, alive: Callable[[], bool]) -> str:
     """Show files in the namespace of an anchor; return what went wrong, or "". Blocks."""
-    errors: list[BaseException] = []
+    errors: list[Exception] = []
     # one that ends: it cannot come back from there, and what is missing is shown as its own
     thread = threading.Thread(target=_show, args=(anchor, view, alive, errors), daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError as error:  # too many processes
+        return str(error)
     thread.join()
     while os.path.exists(f"/proc/self/task/{thread.native_id}"):  # for some microseconds
         time.sleep(_MOMENT)  # pidfds of threads, which would tell, are Linux 6.9's
     for error in errors:
         if not isinstance(error, OSError):
-            raise error
+            return repr(error)
         where = f": {os.fsdecode(error.filename)}" if error.filename else ""
         return f"{error.strerror}{where}"
     return ""
 
 
-def _show(anchor: int, view: View, alive: Callable[[], bool], errors: list[BaseException]) -> None:
+def _show(anchor: int, view: View, alive: Callable[[], bool], errors: list[Exception]) -> None:
     try:
         with ExitStack() as stack:
             namespace = os.open(f"/proc/{anchor}/ns/mnt", os.O_RDONLY)
             stack.callback(os.close, namespace)
             if alive():  # else the pid may be another process'
                 _attach(namespace, view, stack)
-    except BaseException as error:
+    except Exception as error:
         errors.append(error)
 
 

@@ -131,3 +131,21 @@ def test_as_a_user(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None
 def test_the_whole_suite(machine: Machine) -> None:
     machine.types("git clone -q /tmp/scrun scrun")
     assert " passed" in machine.types("tools/test")
+
+
+@pytest.mark.parametrize("compiler", ["gcc libc6-dev", ""], ids=["compiler", "none"])
+def test_pip(machine: Machine, compiler: str) -> None:
+    """What docs/howto/install.md says; without a compiler `scrun` is the Python program."""
+    machine.types(
+        "apt-get -qq update && apt-get -qq install -y --no-install-recommends "
+        f"python3-venv crun busybox-static {compiler}"
+    )
+    machine.types("git clone -q /tmp/scrun scrun")
+    machine.types(
+        "umask 022; python3 -m venv /opt/scrun && /opt/scrun/bin/pip install -q . && "
+        "mkdir -p /opt/image/bin && cp /bin/busybox /opt/image/bin/sh"
+    )
+    kind = machine.types("head -c 4 /opt/scrun/bin/scrun | od -An -c")
+    assert ("E   L   F" in kind) is bool(compiler)
+    run = "/opt/scrun/bin/scrun run /opt/image sh -c 'echo hello; exit 7' || echo $?"
+    assert machine.types(run) == "hello\n7\n"

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -194,3 +195,16 @@ def test_nothing_of_it_stays_in_the_supervisor(anchor: int, rootfs: Path, *, fai
     _, error = shown(anchor, rootfs, place, elsewhere=False)
     assert bool(error) is fails
     assert mine() == before
+
+
+def test_without_a_thread_nothing_is_shown(
+    anchor: int, rootfs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a user's last process; the container goes on."""
+
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    assert shown(anchor, rootfs)[1] == "can't start new thread"
+    assert os.listdir(f"/proc/{anchor}/root") == ["proc"]
