@@ -112,8 +112,8 @@ def test_frequent_operations_need_no_interpreter(site: Site, without_python: Ins
         ("create", "--bundle", bundle, "--pid-file", str(pid_file), "fast"),
         ("state", "fast"),
         ("start", "fast"),
-        ("exec", "fast", "true"),
         ("exec", "--detach", "fast", "true"),
+        ("exec", "fast", "sleep", "1"),  # meanwhile the other one has ended
         ("kill", "fast", "KILL"),
         ("delete", "--force", "fast"),
     ):
