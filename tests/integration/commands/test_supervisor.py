@@ -163,7 +163,7 @@ def test_programs_of_exec_that_would_end_do_so_before_a_restart(make_site: MakeS
     with site.popen("exec", "--tty", life.id, "sh", "-c", script, stdio=own) as program:
         os.close(own)
         terminal.read_until("in", 30)
-        assert "a program of `exec` runs" in site.must("supervisor", "restart")
+        assert "a program of `exec` is running" in site.must("supervisor", "restart")
         assert program.wait(20) == 5
     terminal.close()
     wait_while("the old one", lambda: old in site.supervisors(), 20)

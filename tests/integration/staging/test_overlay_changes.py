@@ -83,7 +83,7 @@ def test_what_does_not_fit_is_kept(also: str) -> None:
             done = podman.run(*RUN, "--name", "one", "busybox", "sh", "-c", script)
             assert done.returncode == 125
             text = (site.base / LOG).read_text()
-            [place] = {*re.findall(r"they are kept in (\S+): remove it if", text)}
+            [place] = {*re.findall(r"they are kept in (\S+): remove it when", text)}
             assert ("they need 6" in text) is (also == "true")
             assert ("No space left" in text) is (also != "true")
             [kept] = Path(place).iterdir()
@@ -110,7 +110,7 @@ def test_what_does_not_fit_is_kept_by_a_successor() -> None:
             podman.must("kill", "--signal", "TERM", container)
             podman.must("wait", container)
             text = (site.base / LOG).read_text()
-            [place] = {*re.findall(r"they are kept in (\S+): remove it if", text)}
+            [place] = {*re.findall(r"they are kept in (\S+): remove it when", text)}
             [kept] = Path(place).iterdir()
             assert (kept / "etc" / "big").stat().st_size == 60 << 20
             podman.must("rm", container)
