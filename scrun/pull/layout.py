@@ -122,7 +122,7 @@ def defaults_of(image: LayoutImage, configuration: Configuration, rootfs: str) -
     user, unknown = Account(), ""
     root = os.open(rootfs, OPEN_FOLDER | os.O_CLOEXEC)
     try:
-        user = find_user(root, _word(config.get("Account")))
+        user = find_user(root, _word(config.get("User")))
     except ImageError as error:
         unknown = f"{image}: {error}"
     finally:
