@@ -101,8 +101,8 @@ def show(anchor: int, view: View, alive: Callable[[], bool]) -> str:
     thread = threading.Thread(target=_show, args=(anchor, view, alive, errors), daemon=True)
     try:
         thread.start()
-    except RuntimeError as error:  # too many processes
-        return str(error)
+    except RuntimeError as refused:  # too many processes
+        return str(refused)
     thread.join()
     while os.path.exists(f"/proc/self/task/{thread.native_id}"):  # for some microseconds
         time.sleep(_MOMENT)  # pidfds of threads, which would tell, are Linux 6.9's
