@@ -27,8 +27,18 @@ def test_the_tests_have_the_folders_of_the_product(kind: str) -> None:
 def test_every_folder_of_the_integration_tests_is_a_part_of_the_lanes() -> None:
     text = (CHECKOUT / "tools" / "test").read_text()
     [parts] = re.findall(r"^parts=\((.*)\)$", text, re.MULTILINE)
-    named = [Path(part) for part in parts.split() if part not in ("pure", "shim", "container")]
+    others = ("pure", "shim", "container", "slurm_too")
+    named = [Path(part) for part in parts.split() if part not in others]
     assert sorted(named) == sorted(folders(TESTS / "integration"))
+
+
+def test_every_test_of_slurm_is_in_one_of_its_parts() -> None:
+    text = (CHECKOUT / "tools" / "test").read_text()
+    patterns = re.findall(r'run_some "\$part" tests/integration/slurm/(\S+) ;;', text)
+    folder = TESTS / "integration" / "slurm"
+    found = [path.name for pattern in patterns for path in folder.glob(pattern)]
+    assert len(patterns) == 2
+    assert sorted(found) == sorted(path.name for path in folder.glob("test_*.py"))
 
 
 def test_nobody_waits_by_select() -> None:
