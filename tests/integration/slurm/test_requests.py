@@ -1,5 +1,6 @@
 """SCRUN_*: every request, given to the real tools and through scrun; and who may ask for what."""
 
+import os
 import re
 from typing import Any
 
@@ -71,8 +72,6 @@ VALUES = {name: value for value, names in SENSIBLE.items() for name in names.spl
 REFUSALS = {name: said for said, names in REFUSED.items() for name in names.split()}
 UNKNOWN = ("unrecognized option", "unknown option", "invalid option", "Usage:")
 
-each = pytest.mark.parametrize("request_", TABLE.values(), ids=lambda request: name_of(request))
-
 
 @pytest.fixture(scope="module")
 def version() -> tuple[int, int]:
@@ -90,53 +89,48 @@ def test_every_request_has_a_value() -> None:
 # The tools
 
 
-def tool(site: Site, *words: str) -> str:
-    """Run salloc or srun with `true` as the ordinary user; return what it says."""
-    name = f"--job-name={site.base.name}"
-    done = run_program(
-        [*site.user.prefix, words[0], "--immediate=5", name, *words[1:], "true"],
-        env=site.environment,
-        cwd="/",
-    )
-    return done.stdout + done.stderr
+LAST = "--no-such-option"
+"""A tool stops at the first option that it does not know, before it asks for a job."""
 
 
-@each
-@on_slurm
-def test_the_tools_know_what_the_table_says(
-    site: Site, request_: JobVariable, version: tuple[int, int]
-) -> None:
-    value = VALUES[name_of(request_)]
-    takes_none = request_.argument != "required"
-    option = request_.option if takes_none else f"{request_.option}={value}"
-    for name in ("salloc", "srun"):
-        said = tool(site, name, option)
-        knows = not any(words in said for words in UNKNOWN)
-        if name == "salloc" and request_.variable == "SCRUN_THREADS":
-            continue  # it takes it for an abbreviation of --threads-per-core
-        assert knows == request_.accepted(name, version), said
+def parsed(*words: str) -> tuple[bool, str]:
+    """Whether salloc or srun reads all of its options; and what it says if not."""
+    environment = {"PATH": os.environ["PATH"], "SLURM_CONF": cluster.slurm_conf()}
+    done = run_program([*words, LAST, "true"], env=environment, timeout=20)
+    said = done.stdout + done.stderr
+    # what is wrong with a value is said at once
+    return LAST in said or not any(words in said for words in UNKNOWN), said
 
 
-@each
-@on_slurm
-def test_the_tools_take_what_is_made_of_a_request(
-    site: Site, request_: JobVariable, version: tuple[int, int]
-) -> None:
-    requests = {request_.variable: VALUES[name_of(request_)]}
-    if request_.variable == "SCRUN_WAIT4SWITCH":
-        requests["SCRUN_REQ_SWITCH"] = "1"
-    if not request_.known(version):
-        for arguments_of in (salloc_arguments, srun_arguments):
-            with pytest.raises(SettingsError, match=f"^{request_.variable}: Slurm .* has no --"):
-                arguments_of(requests, version)
-        return
-    assert salloc_arguments(requests, version) + srun_arguments(requests, version)
-    for name, arguments in (
-        ("salloc", salloc_arguments(requests, version)),
-        ("srun", srun_arguments(requests, version)),
-    ):
-        said = tool(site, name, *arguments)
-        assert not any(words in said for words in (*UNKNOWN, "nvalid --")), said
+def test_the_tools_know_what_the_table_says(version: tuple[int, int]) -> None:
+    for request in TABLE.values():
+        takes_none = request.argument != "required"
+        option = request.option if takes_none else f"{request.option}={VALUES[name_of(request)]}"
+        for name in ("salloc", "srun"):
+            if name == "salloc" and request.variable == "SCRUN_THREADS":
+                continue  # it takes it for an abbreviation of --threads-per-core
+            knows, said = parsed(name, option)
+            assert knows == request.accepted(name, version), said
+
+
+def test_the_tools_take_what_is_made_of_a_request(version: tuple[int, int]) -> None:
+    for request in TABLE.values():
+        requests = {request.variable: VALUES[name_of(request)]}
+        if request.variable == "SCRUN_WAIT4SWITCH":
+            requests["SCRUN_REQ_SWITCH"] = "1"
+        made = {"salloc": salloc_arguments, "srun": srun_arguments}
+        if not request.known(version):
+            for arguments_of in made.values():
+                with pytest.raises(
+                    SettingsError, match=f"^{request.variable}: Slurm .* has no --"
+                ):
+                    arguments_of(requests, version)
+            continue
+        assert any(arguments_of(requests, version) for arguments_of in made.values())
+        for name, arguments_of in made.items():
+            takes, said = parsed(name, *arguments_of(requests, version))
+            assert takes, said
+            assert "nvalid --" not in said
 
 
 @pytest.mark.parametrize("name", ["salloc", "srun"])
@@ -155,21 +149,32 @@ def test_help_lists_nothing_that_the_table_does_not_know(
 # Through scrun
 
 
-@pytest.mark.parametrize("request_", TABLE.values(), ids=name_of)
+ALONE = [r for r in TABLE.values() if name_of(r) in REFUSALS or name_of(r) == "SLURMD_DEBUG"]
+TOGETHER = [request for request in TABLE.values() if request not in ALONE]
+BATCHES = 8
+"""So many containers have all requests that the cluster grants; no two of a batch contradict."""
+
+
+@pytest.mark.parametrize("number", range(BATCHES))
 @on_slurm
-def test_every_request_through_scrun(
-    site: Site, request_: JobVariable, version: tuple[int, int]
-) -> None:
-    value, refusal = VALUES[name_of(request_)], REFUSALS.get(name_of(request_))
-    environment = {"SCRUN_REQ_SWITCH": "1", request_.variable: value}
-    life = site.shell("exit 3", environment=environment)
+def test_every_request_through_scrun(site: Site, number: int, version: tuple[int, int]) -> None:
+    asked = [request for request in TOGETHER[number::BATCHES] if request.known(version)]
+    environment = {request.variable: VALUES[name_of(request)] for request in asked}
+    life = site.shell("exit 3", environment={"SCRUN_REQ_SWITCH": "1"} | environment)
+    assert life.created().start().wait() == 3, life.errors()
+    life.delete()
+
+
+@pytest.mark.parametrize("request_", ALONE, ids=name_of)
+@on_slurm
+def test_what_is_not_granted(site: Site, request_: JobVariable, version: tuple[int, int]) -> None:
+    refusal = REFUSALS.get(name_of(request_))
+    life = site.shell("exit 3", environment={request_.variable: VALUES[name_of(request_)]})
     if not request_.known(version):
-        release = f"{version[0]}.{version[1]:02}"
-        said = f"{request_.variable}: Slurm {release} has no {request_.option}"
-        assert said in life.refused()
+        assert unknown(request_, version) in life.refused()
     elif refusal is not None:
         assert refusal in life.refused()
-    elif request_.variable == "SCRUN_SLURMD_DEBUG" and slurm_version().debug_is_roots:
+    elif slurm_version().debug_is_roots:
         said = "allowed only for root"
         if site.by_shim:
             assert said in life.refused()
@@ -180,7 +185,20 @@ def test_every_request_through_scrun(
     else:
         assert life.created().start().wait() == 3
         life.delete()
-    site.settle()
+
+
+@on_slurm
+def test_what_this_version_does_not_know(site: Site, version: tuple[int, int]) -> None:
+    for request in TABLE.values():
+        if not request.known(version):
+            environment = {request.variable: VALUES[name_of(request)]}
+            said = site.shell("exit 3", environment=environment).refused()
+            assert unknown(request, version) in said
+
+
+def unknown(request: JobVariable, version: tuple[int, int]) -> str:
+    release = f"{version[0]}.{version[1]:02}"
+    return f"{request.variable}: Slurm {release} has no {request.option}"
 
 
 @pytest.mark.parametrize(
@@ -295,15 +313,16 @@ def test_config_json_asks_for_two_nodes(site: Site, how: str) -> None:
 @pytest.mark.covers("security requests for the job in annotations and variables")
 @pytest.mark.covers("security config.json, annotations and process.env")
 @by_config
-@pytest.mark.parametrize("variable", [v for v, r in TABLE.items() if not r.safe])
 @on_slurm
-def test_an_image_cannot_ask_for_it(site: Site, how: str, variable: str) -> None:
+def test_an_image_cannot_ask_for_it(site: Site, how: str) -> None:
     """Nothing of it reaches Slurm, and whoever typed it is told."""
-    config = asking(site, how, {variable: "/no/such/thing"}, "env")
-    said = site.life(config=config).refused()
-    assert f"config.json: {variable}: an image could have set it: " in said
+    unsafe = [variable for variable, request in TABLE.items() if not request.safe]
+    for variable in unsafe:
+        config = asking(site, how, {variable: "/no/such/thing"}, "env")
+        said = site.life(config=config).refused()
+        assert f"config.json: {variable}: an image could have set it: " in said
     # what the environment of create says counts, and an image is taken back with an empty value
-    life = site.life(config=asking(site, how, {variable: ""}, "env")).created().start()
+    life = site.life(config=asking(site, how, dict.fromkeys(unsafe, ""), "env")).created().start()
     assert life.wait() == 0
     assert "SCRUN_" not in life.output()
 

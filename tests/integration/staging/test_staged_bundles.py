@@ -216,11 +216,21 @@ ON_SLURM = [
     pytest.param(place, marks=pytest.mark.oci_conf) for place in ("slurm-user", "slurm-root")
 ]
 
+
+def place_of(name: str) -> str:
+    """Return where a bundle runs in each run of the tests; in a nightly one it runs everywhere."""
+    places = [place for place in PLACES if runs_there(name, place)]
+    return places[NAMES.index(name) % len(places)]
+
+
 MATRIX = [
     pytest.param(
         *(name, place),
         id=f"{name}-{place}",
-        marks=[pytest.mark.oci_conf] * place.startswith("slurm"),
+        marks=[
+            *[pytest.mark.oci_conf] * place.startswith("slurm"),
+            *[pytest.mark.nightly] * (place != place_of(name)),
+        ],
     )
     for name in NAMES
     for place in PLACES
