@@ -98,13 +98,6 @@ class Phases:
         stdio: Stdio,
         caller: Caller,
     ) -> None:
-        """Begin with the first phase.
-
-        Args:
-            ledger: Its record; the ledger's journal is owned from now on.
-            anchor: The anchor; owned from now on.
-            stdio: The container's descriptors; owned from now on.
-        """
         self.id = create_request.id
         self._deposit = ledger.deposit
         self.phase = Phase.CREATING

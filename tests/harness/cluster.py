@@ -31,9 +31,14 @@ def has_oci_conf() -> bool:
     return Path(slurm_conf()).with_name("oci.conf").exists()
 
 
+def run(*command: str, timeout: float = 20) -> "subprocess.CompletedProcess[str]":
+    """Run one of Slurm's commands as root, whatever becomes of it."""
+    return run_program(command, env={"PATH": PATH, "SLURM_CONF": slurm_conf()}, timeout=timeout)
+
+
 def slurm(*command: str, timeout: float = 20) -> str:
     """Run one of Slurm's commands as root, and return what it printed."""
-    done = run_program(command, env={"PATH": PATH, "SLURM_CONF": slurm_conf()}, timeout=timeout)
+    done = run(*command, timeout=timeout)
     assert done.returncode == 0, f"{command}: exit {done.returncode}: {done.stderr}"
     return done.stdout
 

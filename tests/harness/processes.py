@@ -6,7 +6,7 @@ import signal
 import socket
 import struct
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,7 +44,7 @@ class Process:
     @property
     def is_anchor(self) -> bool:
         """Whether this is the anchor of a container."""
-        return self.argv[0].startswith("scrun-anchor ")
+        return is_anchor(self.argv)
 
     def mentions(self, text: str) -> bool:
         """Whether the text is in its arguments, its environment or the paths it has open."""
@@ -71,6 +71,11 @@ def _files(directory: str) -> tuple[str, ...]:
             with contextlib.suppress(OSError):
                 found.append(os.readlink(link))
     return tuple(found)
+
+
+def is_anchor(argv: Sequence[str]) -> bool:
+    """Whether this is the command line of the anchor of a container."""
+    return bool(argv) and argv[0].startswith("scrun-anchor ")
 
 
 def processes() -> Iterator[Process]:

@@ -1,6 +1,5 @@
 """SCRUN_*: every request, given to the real tools and through scrun; and who may ask for what."""
 
-import os
 import re
 from typing import Any
 
@@ -11,7 +10,6 @@ from scrun.settings.slurm.requests import TABLE, JobVariable, salloc_arguments, 
 from scrun.settings.slurm.versions import parse_version
 from tests.conftest import MakeSite
 from tests.harness import cluster
-from tests.harness.program import run_program
 from tests.harness.site import Site
 from tests.harness.versions import slurm_version
 from tests.harness.wait import wait_until
@@ -95,8 +93,7 @@ LAST = "--no-such-option"
 
 def parsed(*words: str) -> tuple[bool, str]:
     """Whether salloc or srun reads all of its options; and what it says if not."""
-    environment = {"PATH": os.environ["PATH"], "SLURM_CONF": cluster.slurm_conf()}
-    done = run_program([*words, LAST, "true"], env=environment, timeout=20)
+    done = cluster.run(*words, LAST, "true")
     said = done.stdout + done.stderr
     # what is wrong with a value is said at once
     return LAST in said or not any(words in said for words in UNKNOWN), said

@@ -43,7 +43,9 @@ class Idle:
         made = [self._stand.create(self._stand.sleep) for _ in range(size)]
         for each in made:
             each.take("", "start")
-        anchors = [each.anchor for each in made if _is_anchor(each.anchor)]
+        # a container here has none under an engine; as the client it names no file of a site
+        all_anchors = {process.pid for process in processes() if process.is_anchor}
+        anchors = [each.anchor for each in made if each.anchor in all_anchors]
         self._found["scrun", size] = self._weighed(anchors)
         if self._can_be_adopted:
             adopt(self._stand.site.root, [each.id for each in made])
@@ -157,11 +159,6 @@ def _with_children(parents: Iterable[int]) -> dict[str, Weight]:
             with open(f"/proc/{pid}/comm") as file:
                 groups[file.read().strip().partition(":")[0]].append(pid)
     return weigh(groups)
-
-
-def _is_anchor(pid: int) -> bool:
-    """A container here has none under an engine; as the client it names no file of a site."""
-    return any(process.pid == pid and process.is_anchor for process in processes())
 
 
 def _kind(process: Process) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from scrun.core.paths import LOOKED, OWN_LOG
 from scrun.supervisor.core.own_key import NAME as OWN_KEY
-from tests.harness.processes import Process, processes
+from tests.harness.processes import Process, is_anchor, processes
 from tests.harness.shim import FOLDERS
 from tests.harness.versions import slurm_version
 from tests.stress.chaos.testbed import Testbed
@@ -101,8 +101,7 @@ def look(testbeds: list[Testbed], jobs: list[str], forgotten: set[str], agents: 
         if ours or any(_is_of_a_shim(process, testbed) for testbed in testbeds):
             add("processes", str(process))
     for pid in (pid for parent in parents for pid in children_of(parent)):
-        words = words_of(pid)
-        if words and words[0].startswith("scrun-anchor "):
+        if is_anchor(words_of(pid)):
             add("processes", f"{pid}: an anchor")
     for job in jobs:
         if any(os.path.basename(base) in job for base in bases):

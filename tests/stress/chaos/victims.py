@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import trio
 
-from tests.harness.processes import peer
+from tests.harness.processes import is_anchor, peer
 from tests.stress.chaos.plan import Plan
 from tests.stress.chaos.testbed import MARK, TAG
 
@@ -175,7 +175,7 @@ class Where:
 
     def _anchor(self) -> int:
         for pid in [self.anchor] if self.anchor else self._young():
-            if _is_anchor(words_of(pid)):
+            if is_anchor(words_of(pid)):
                 return pid
         return 0
 
@@ -188,7 +188,7 @@ class Where:
             except (OSError, ValueError):  # it is not made yet
                 return 0
         words = words_of(pid)
-        return pid if words and not _is_anchor(words) else 0
+        return pid if words and not is_anchor(words) else 0
 
     def _young(self) -> list[int]:
         """Return those of which one may be the anchor, while `create` runs."""
@@ -296,7 +296,3 @@ async def signalled(
         return
     finally:
         os.close(pidfd)
-
-
-def _is_anchor(words: Words) -> bool:
-    return bool(words) and words[0].startswith("scrun-anchor ")
