@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Iterable
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from typing import NoReturn, cast
 
@@ -34,9 +35,16 @@ from scrun.supervisor.nodes.link import Frames, ShimLink
 from scrun.supervisor.nodes.outgoing import Outgoing
 from scrun.supervisor.plugins.registry import plugins
 from scrun.supervisor.scripts.process import Channel, Hangup, parse_frame
+from scrun.supervisor.shim.door import TO_KNOCK, TO_PROVE, Door, listen
+from scrun.supervisor.shim.frames import CALL, END, QUIET, WINDOW, BrokenFrame
+from scrun.supervisor.shim.frames import DATA as TO_STREAM
 from scrun.supervisor.shim.frames import LONGEST as LONGEST_FRAME
-from scrun.supervisor.shim.frames import WINDOW, BrokenFrame
+from scrun.supervisor.shim.frames import frame as plain_frame
+from scrun.supervisor.shim.seals import Reader, sealed
 from tests.stress.fuzz.base import LONGEST, check_error, scratch
+
+SECRET = b"fuzz" * 8
+"""Of a session; nobody who fuzzes is told."""
 
 _INFORMATION = ("help", "usage", "version")
 
@@ -207,6 +215,83 @@ def shim(data: bytes) -> None:
     assert typed._allowed == WINDOW
     assert {*found.short_of_memory, *found.without_files} <= {"c"}
     assert len(frames._rest) <= LONGEST_FRAME
+
+
+def node(data: bytes) -> None:
+    """What arrives at a shim: plain frames over srun, and sealed ones of a direct connection."""
+    whole, pieces = (
+        frames_of(Reader(), [data]),
+        [data[at : at + 7] for at in range(0, len(data), 7)],
+    )
+    assert frames_of(Reader(), pieces) == whole
+    sent = b"".join(plain_frame(*found) for found in whole)
+    assert data.startswith(sent)
+    # the first bytes say what somebody on the way does to frames that are right
+    ours, _ = sealed(SECRET, SECRET, True)
+    right = [
+        (CALL, 0, b'{"call": 1}'),
+        (TO_STREAM, 1, b"typed" * 9),
+        (END, 1, b""),
+        (QUIET, 0, b""),
+    ]
+    there = bytearray().join(
+        ours.head(kind, stream, len(text)) + text + ours.tail(kind, text)
+        for kind, stream, text in right
+    )
+    changed = relayed(there, data)
+    theirs, _ = sealed(SECRET, SECRET, True)
+    found = frames_of(Reader(theirs), [changed])
+    assert found == right[: len(found)], "a frame arrived that was not sent there"
+    assert changed == there or found != right or changed.startswith(there)
+
+
+def frames_of(reader: Reader, pieces: Iterable[bytes]) -> list[tuple[int, int, bytes]]:
+    """Return what a reader finds before it refuses the rest."""
+    found = []
+    with suppress(BrokenFrame):
+        for piece in pieces:
+            for frame_ in reader.feed(piece):
+                found.append(frame_)  # noqa: PERF402  (those before a broken one count)
+    return found
+
+
+def relayed(right: bytearray, orders: bytes) -> bytes:
+    """Return bytes as a relay passes them on: each four bytes of `orders` are one change."""
+    there = bytearray(right)
+    for at in range(0, min(len(orders) - 3, 64), 4):
+        what, place, other, value = orders[at : at + 4]
+        place, other = place % (len(there) + 1), other % (len(there) + 1)
+        if what % 4 == 0 and place < len(there):
+            there[place] ^= value
+        elif what % 4 == 1:
+            del there[place : place + value]
+        elif what % 4 == 2:
+            there[place:place] = there[other : other + value]
+        else:
+            there[place:place] = orders[at:]
+    return bytes(there)
+
+
+def door(data: bytes) -> None:
+    """What strangers say at a port of ours, each line by one connection, also an old session's."""
+    now = [0.0]
+    with closing(listen()) as listener:
+        address = ("127.0.0.1", listener.getsockname()[1])
+        found = Door(listener, SECRET, clock=lambda: now[0])
+        try:
+            with ExitStack() as stack:
+                said = data[:LONGEST].split(b"\n")[:40]
+                for words in said:
+                    stranger = stack.enter_context(socket.create_connection(address))
+                    stranger.sendall(words)
+                for _ in range(len(said) + 1):
+                    assert not found.turn(), "somebody came in without the secret"
+                now[0] += TO_KNOCK + TO_PROVE
+                assert not found.turn()
+                assert (found.unknown(), found.strangers) == (0, len(said))
+                assert len(found.who()) <= LONGEST
+        finally:
+            found.close()
 
 
 class _Sent:

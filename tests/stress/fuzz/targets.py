@@ -138,6 +138,30 @@ TARGETS: dict[str, Target] = {
         ),
         ("\1", "\2", "\3", "\4", "\5", "event", "status", "code"),
     ),
+    "node": Target(
+        "the frames that arrive at a shim, plain and sealed",
+        frames.node,
+        (
+            shim.frame(shim.CALL, 0, b'{"call": 1, "do": "mount"}')
+            + shim.frame(shim.DATA, 1, b"typed"),
+            shim.frame(shim.CREDIT, 2, b"\0\0\1\0") + shim.frame(shim.QUIET),
+            b"\0\x05\0\1",
+            b"\1\0\0\x40",
+            b"\2\x40\0\x40",
+        ),
+        ("\1", "\4", "\5", "\6", "\x09"),
+    ),
+    "door": Target(
+        "what is said at a port by who does not know the secret",
+        frames.door,
+        (
+            b"",
+            b"GET / HTTP/1.0\r\n\r\n",
+            b"x" * 32 + b"\n" + b"y" * 31 + b"\n\n",
+            shim.knock(b"another secret", b"r" * 16) + b"p" * 32,
+            shim.knock(frames.SECRET, b"r" * 16) + b"p" * 32,
+        ),
+    ),
     "worker": Target(
         "the frames of the process of a scrun.lua",
         frames.worker,
