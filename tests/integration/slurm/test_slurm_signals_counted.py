@@ -29,9 +29,10 @@ ROUNDS = 100 if os.environ.get("SCRUN_NIGHTLY") else 3
 """How often each signal is sent."""
 ENDS = 100 if os.environ.get("SCRUN_NIGHTLY") else 4
 """How many containers, and pods, are ended in each way."""
-OTHERS = 10 if os.environ.get("SCRUN_NIGHTLY") else 2
+OTHERS = 100 if os.environ.get("SCRUN_NIGHTLY") else 2
 """How many pods, and containers of podman in scripts, are requeued."""
 AT_ONCE = 12
+OTHERS_AT_ONCE = 10
 SEVERAL = {"shim": 4, "container": 2}
 """Tasks of who has several: srun of 22.05 runs one container of a job on each of the two nodes."""
 
@@ -372,32 +373,36 @@ def test_term_comes_before_a_requeue_of(make_site: MakeSite, launch: str, kind: 
     members = 2 if kind == "pod" else 1
     counted = {"up": members, "TERM": members, "saved": members}
     with podman_of(site.user, settings=f'launch = "{launch}"\n') as podman:
-        jobs = []
-        for number in range(OTHERS):
-            script = f"exec >>/said/{number}\n{SAVES}"
-            if kind == "pod":
-                lines = _pod(site, place, number, script)
-            else:
-                words = [*podman.command, *RUN, "--volume", f"{place}:/said", "busybox"]
-                own = {"XDG_RUNTIME_DIR", "TMPDIR"} & {*podman.environment}
-                env = " ".join(f"{name}={podman.environment[name]}" for name in sorted(own))
-                lines = f"{env} exec {shlex.join([*words, 'sh', '-c', script])}\n"
-            jobs.append(_submitted(site, place / f"job{number}", lines, members))
-        try:
-            for number in range(OTHERS):
-                up = lambda number=number: _said(place, number)["up"] == members  # noqa: E731
-                wait_until(f"{number} is up", up, 100)
-            requeue(jobs)
-            for number in range(OTHERS):
-                saved = lambda number=number: _said(place, number)["saved"] == members  # noqa: E731
-                wait_until(f"{number} has saved its state", saved, 60)
-                assert _said(place, number) == counted
-        finally:
-            cluster.slurm("scancel", *jobs, timeout=60)
-            queue = ",".join(jobs)
-            wait_until("jobs", lambda: not cluster.slurm("squeue", "-hj", queue), 90)
-            for container in site.must("list", "--quiet").split():
-                site.must("delete", "--force", container, timeout=60)
+        for first in range(0, OTHERS, OTHERS_AT_ONCE):
+            numbers = range(first, min(first + OTHERS_AT_ONCE, OTHERS))
+            jobs = []
+            for number in numbers:
+                script = f"exec >>/said/{number}\n{SAVES}"
+                if kind == "pod":
+                    lines = _pod(site, place, number, script)
+                else:
+                    words = [*podman.command, *RUN, "--volume", f"{place}:/said", "busybox"]
+                    own = {"XDG_RUNTIME_DIR", "TMPDIR"} & {*podman.environment}
+                    env = " ".join(f"{name}={podman.environment[name]}" for name in sorted(own))
+                    lines = f"{env} exec {shlex.join([*words, 'sh', '-c', script])}\n"
+                jobs.append(_submitted(site, place / f"job{number}", lines, members))
+            try:
+                for number in numbers:
+                    up = lambda number=number: _said(place, number)["up"] == members  # noqa: E731
+                    wait_until(f"{number} is up", up, 100)
+                requeue(jobs)
+                for number in numbers:
+                    saved = lambda number=number: _said(place, number)["saved"] == members  # noqa: E731
+                    wait_until(f"{number} has saved its state", saved, 60)
+                    assert _said(place, number) == counted
+            finally:
+                cluster.slurm("scancel", *jobs, timeout=60)
+                queue = ",".join(jobs)
+                wait_until(
+                    "jobs", lambda queue=queue: not cluster.slurm("squeue", "-hj", queue), 90
+                )  # type: ignore[misc]
+                for container in site.must("list", "--quiet").split():
+                    site.must("delete", "--force", container, timeout=60)
 
 
 def _pod(site: Site, place: Path, number: int, script: str) -> str:
