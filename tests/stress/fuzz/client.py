@@ -31,6 +31,7 @@ SEEDS = (
     _REPLY + b"\1no such container",
     _CREATED + b"\xfb\0\xfdlive\0\xfewarning x\0\xffshown\0\0",
     _CREATED + b"\xfc" + b"11\0crun\0create\0\0",
+    _CREATED + b"\xfc" + b"12\0" + bytes(12),
     _CREATED + b"\xfc" + b"99999999\0crun\0" + b"\0",
     _STATUS + b"0\n",
     _STATUS + b"137\n",
@@ -63,7 +64,7 @@ def fuzz(place: Path, broken: Path, scratch: str, seconds: int) -> int:
         (place / f"seed-{number}").write_bytes(seed)
     program = Path(scratch, "fuzzed")
     build(program, "clang", "-fsanitize=fuzzer,address,undefined", "-Wno-macro-redefined")
-    command = [str(program), f"-max_total_time={seconds}", "-max_len=65536", "-verbosity=1"]
+    command = [str(program), f"-max_total_time={seconds}", "-max_len=65536", "-close_fd_mask=3"]
     command += [f"-artifact_prefix={broken}/", str(place)]
     return subprocess.run(command, env={**QUIET, "FUZZED": scratch}, check=False).returncode
 

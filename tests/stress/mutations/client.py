@@ -3,6 +3,7 @@
 from tests.stress.mutations.mutation import Faults
 
 _TESTS = "tests/component/scrun/native/test_client.py"
+_FUZZED = "tests/component/scrun/native/test_fuzzed.py"
 _ANCHOR = "tests/component/scrun/anchor/test_anchor.py"
 
 _wire = Faults("scrun/native/wire.c", _TESTS)
@@ -11,6 +12,8 @@ _settings = Faults("scrun/native/settings.c", _TESTS)
 _file = Faults("scrun/native/pid_file.c", _TESTS)
 _anchor = Faults("scrun/native/anchor.c", _TESTS, _ANCHOR)
 _container = Faults("scrun/native/container.c", _TESTS)
+_bounds = Faults("scrun/native/settings.c", _FUZZED)
+_words = Faults("scrun/native/container.c", _FUZZED)
 
 CLIENT = (
     _wire("client-peer-unchecked", " || peer.uid != geteuid()", ""),
@@ -30,6 +33,10 @@ CLIENT = (
               "if (!fields[at])"),
     _settings("client-believes-an-open-file", "status.st_mode & 077 ||", ""),
     _settings("client-believes-an-open-directory", "if (!is_safe(directory) ||", "if ("),
+    _bounds("client-more-fields-than-room", "at < content + length && count < 64;",
+            "at < content + length;"),
+    _words("client-more-words-than-room", "calloc(length + 2, sizeof *argv)",
+           "calloc(8, sizeof *argv)"),
     _file("client-pid-file-unlocked", "!flock(file->lock, LOCK_EX | LOCK_NB)", "!(0)"),
     _file("client-replaces-a-locked-pid-file", "return !is_locked ||", "return true ||"),
     _anchor("client-anchor-keeps-descriptors", "if (number != 9 || fds[5] < 0)", "if (0)"),
