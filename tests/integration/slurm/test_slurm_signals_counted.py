@@ -361,6 +361,7 @@ def scripts_are_told(
     assert not wrong, f"{len(wrong)} of {ENDS}: {wrong}"
 
 
+@pytest.mark.timeout(1500 if OTHERS > OTHERS_AT_ONCE else 120)
 @launches
 @pytest.mark.parametrize("kind", [pytest.param("pod", marks=pytest.mark.nightly), "podman"])
 def test_term_comes_before_a_requeue_of(make_site: MakeSite, launch: str, kind: str) -> None:
@@ -398,9 +399,8 @@ def test_term_comes_before_a_requeue_of(make_site: MakeSite, launch: str, kind: 
             finally:
                 cluster.slurm("scancel", *jobs, timeout=60)
                 queue = ",".join(jobs)
-                wait_until(
-                    "jobs", lambda queue=queue: not cluster.slurm("squeue", "-hj", queue), 90
-                )  # type: ignore[misc]
+                over = lambda queue=queue: not cluster.slurm("squeue", "-hj", queue)  # type: ignore[misc]  # noqa: E731
+                wait_until("jobs", over, 90)
                 for container in site.must("list", "--quiet").split():
                     site.must("delete", "--force", container, timeout=60)
 
