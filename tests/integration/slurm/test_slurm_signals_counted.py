@@ -399,7 +399,7 @@ def test_term_comes_before_a_requeue_of(make_site: MakeSite, launch: str, kind: 
             finally:
                 cluster.slurm("scancel", *jobs, timeout=60)
                 queue = ",".join(jobs)
-                over = lambda queue=queue: not cluster.slurm("squeue", "-hj", queue)  # type: ignore[misc]  # noqa: E731
+                over = lambda queue=queue: not cluster.slurm("squeue", "-hj", queue)  # noqa: E731
                 wait_until("jobs", over, 90)
                 for container in site.must("list", "--quiet").split():
                     site.must("delete", "--force", container, timeout=60)
