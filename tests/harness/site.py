@@ -304,7 +304,7 @@ class Site:
 
     def close(self) -> None:
         """End its supervisors, remove everything, and hold that no event loop was blocked."""
-        blocked = self.blocked.read_text() if self.blocked.exists() else ""
+        blocked = self.blocked_loops()
         self._sweep()
         told: set[int] = set()
 
@@ -323,8 +323,12 @@ class Site:
             for pid in self.supervisors():
                 signal_quietly(pid)
             shutil.rmtree(self.base, ignore_errors=True)
-        stacks = ["".join(json.loads(line)["stack"]) for line in blocked.splitlines()]
-        assert not stacks, "event loops were blocked:\n" + "\n".join(stacks)
+        assert not blocked, "event loops were blocked:\n" + "\n".join(blocked)
+
+    def blocked_loops(self) -> list[str]:
+        """Return the stack of each turn of a supervisor's event loop that waited for something."""
+        lines = self.blocked.read_text().splitlines() if self.blocked.exists() else []
+        return ["".join(json.loads(line)["stack"]) for line in lines]
 
 
 def unit(site: Site, script: str, starts: int = 1) -> Service:

@@ -183,6 +183,7 @@ _ACTIONS: dict[str, Action] = {
     "bad-client": _bad_client,
     "prepared": _prepared,
     "full": disks.fill,
+    "freeze": disks.freeze,
     "gone": images.gone,
     "between": _between,
     "reset": _connection,

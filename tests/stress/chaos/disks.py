@@ -1,15 +1,18 @@
-"""Small file systems that can be filled: for a root directory, or for the scratch directory."""
+"""Small file systems that can be filled, or stop answering: a root, or the scratch directory."""
 
 import contextlib
 import errno
 import os
+import shutil
 import subprocess
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trio
 
+from tests.harness.disk import Disk
 from tests.stress.chaos import images
 from tests.stress.chaos.census import left_in
 
@@ -22,17 +25,32 @@ _FILLER = "@filler"
 _GOES = 10.0
 
 
-def mount(path: str, uid: int, gid: int, size: str = _SIZE) -> None:
-    """Mount a small file system of a user's own."""
+@contextmanager
+def mounted(path: str, uid: int, gid: int, size: str = _SIZE) -> Iterator[None]:
+    """Have a small file system of a user's own, whoever still uses it at the end."""
     os.mkdir(path, 0o700)
     options = f"{size},mode=0700,uid={uid},gid={gid}"
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "chaos", path], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", path], check=True)
+        os.rmdir(path)
 
 
-def unmount(path: str) -> None:
-    """Undo it, whoever still uses it."""
-    subprocess.run(["umount", "--lazy", path], check=True)
-    os.rmdir(path)
+@contextmanager
+def freezable(path: str, uid: int, gid: int) -> Iterator[None]:
+    """Have one that `freeze` can stop."""
+    above = Path(path).parent
+    above.mkdir(0o755)
+    try:
+        with contextlib.closing(Disk(above)) as disk:
+            (disk.place / "lost+found").rmdir()
+            os.chown(disk.place, uid, gid)
+            disk.place.chmod(0o700)
+            yield
+    finally:
+        shutil.rmtree(above)
 
 
 @asynccontextmanager
@@ -44,16 +62,17 @@ async def disk_of(container: "Container") -> AsyncIterator[None]:
         return
     user = container.testbed.site.user
     store = container.plan.fault.disk == "store"
-    mount(path, user.uid, user.gid, _OF_A_STORE if store else _SIZE)
     look = images.left_of if store else _left
-    try:
+    if container.plan.fault.action == "freeze":
+        made = freezable(path, user.uid, user.gid)
+    else:
+        made = mounted(path, user.uid, user.gid, _OF_A_STORE if store else _SIZE)
+    with made:
         yield
         with trio.move_on_after(_GOES):
             while look(path):
                 await trio.sleep(0.05)
         container.seen.left += look(path)
-    finally:
-        unmount(path)
 
 
 def _left(path: str) -> list[str]:
@@ -78,6 +97,20 @@ async def fill(container: "Container") -> None:
             if name.startswith(_FILLER):
                 os.unlink(f"{directory}/{name}")
         container.note("there is space again")
+
+
+async def freeze(container: "Container") -> None:
+    """Have the container's file system answer nobody who writes, for a while."""
+    directory = container.testbed.disk(container.plan)
+    assert directory is not None
+    try:
+        await trio.run_process(["fsfreeze", "-f", directory])
+        container.hit("its file system is frozen")
+        await trio.sleep(container.plan.pause)
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.run_process(["fsfreeze", "-u", directory], check=False)
+        container.note("it answers again")
 
 
 def _fill_with_bytes(path: str) -> None:

@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 
 import trio
 
@@ -121,6 +122,21 @@ def _supervisors(number: signal.Signals) -> Action:
     return action
 
 
+@asynccontextmanager
+async def _names_hang(testbed: Testbed) -> AsyncIterator[None]:
+    """Be the name service cache, which the C library asks first, and answer nobody (nscd(8))."""
+    _CACHE.parent.mkdir(exist_ok=True)
+    with trio.socket.socket(trio.socket.AF_UNIX) as listener:
+        await listener.bind(str(_CACHE))
+        _CACHE.chmod(0o666)
+        listener.listen(1024)  # who connects waits; those that are here at the end are hung up on
+        try:
+            yield
+        finally:
+            _CACHE.unlink()
+
+
+_CACHE = Path("/run/nscd/socket")
 _CONTROLLER, _MUNGE = "run/slurmctld.pid", "munge/pid"
 _NODES = ("run/slurmd-node1.pid", "run/slurmd-node2.pid")
 _KILL = signal.SIGKILL
@@ -140,6 +156,7 @@ _ACTIONS: dict[str, Action] = {
         _slurm("scontrol", "update", "NodeName=node2", "State=DOWN", "Reason=chaos"),
         undo=(_usable,),
     ),
+    "names-hang": _names_hang,
     "supervisors-kill": _supervisors(signal.SIGKILL),
     "supervisors-term": _supervisors(signal.SIGTERM),
 }

@@ -87,6 +87,17 @@ PROCESSES: tuple[Fault, ...] = (
         weight=2,
     ),
     *signals(
+        "keeper",
+        ALL,
+        {
+            "KILL": "nothing: another one takes its place",
+            "STOP": LATER,
+        },
+        {},
+        own=True,
+        weight=2,
+    ),
+    *signals(
         "salloc",
         ALL,
         {

@@ -285,6 +285,8 @@ class Run:
         for testbed in self.testbeds.values():
             if remains := census.remains(testbed):
                 self.report.left({"root directory": remains})
+            if blocked := testbed.site.blocked_loops():
+                self.report.left({"event loops that were blocked": blocked})
 
     async def _jobs(self) -> list[str]:
         if "slurm" not in self.testbeds:

@@ -108,6 +108,20 @@ FAULTS: tuple[Fault, ...] = (
     ),
     *(
         Fault(
+            name=f"{kind}-frozen",
+            target="supervisor",
+            action="freeze",
+            moments=ALL,
+            seen="nothing, but for the time in which it did not answer",
+            refuses=False,
+            own=True,
+            disk=kind,
+            weight=2,
+        )
+        for kind in ("root", "scratch")
+    ),
+    *(
+        Fault(
             name=name,
             target=target,
             action=action,
@@ -255,6 +269,7 @@ FAULTS: tuple[Fault, ...] = (
             ),
             ("munged-stop", "what needs Slurm waits", {_FAILURE}, ("slurm",)),
             ("node-down", "status 120, `node N failed`", {_NODE, _FAILURE}, ("slurm",)),
+            ("names-hang", "what looks for a user's name takes longer", set(), ENGINES),
             ("supervisors-kill", "as supervisor-kill, of all containers", {_FAILURE}, ENGINES),
             ("supervisors-term", "as supervisor-term, of all containers", {_FAILURE}, ENGINES),
         )

@@ -106,8 +106,10 @@ class Testbed:
             return None
         base = self.site.base
         if self.engine == "slurm" or plan.inside:  # nodes see what is mounted below this directory
-            return str(self.cluster / "disks" / f"{base.name}-{plan.number}")
-        return f"{base}/d{plan.number}"
+            path = str(self.cluster / "disks" / f"{base.name}-{plan.number}")
+        else:
+            path = f"{base}/d{plan.number}"
+        return f"{path}/disk" if plan.fault.action == "freeze" else path
 
     def root_of(self, plan: Plan) -> str:
         """Return the root directory of a container."""
@@ -158,6 +160,10 @@ class Testbed:
             "SCRUN_CONFIG": self.settings(plan),
             TAG: self.tag(plan),
         }
+        if plan.fault.action == "freeze" and plan.fault.disk == "root":
+            del found[
+                "SCRUN_WATCHDOG"
+            ]  # records are written in the loop: docs/decisions/threads.md
         if self.engine == "slurm":
             found["SCRUN_JOB_NAME"] = self.job_name(plan)
         if plan.fault.few_ports:

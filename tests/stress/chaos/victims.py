@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import trio
 
+from scrun.supervisor.keeper.main import NAME as KEEPER
 from tests.harness.processes import is_anchor, peer
 from tests.stress.chaos.plan import Plan
 from tests.stress.chaos.testbed import MARK, TAG
@@ -90,6 +91,7 @@ _IS: dict[str, Callable[[Words], bool]] = {
         (_named("crun", "runc")(words) and bool(_WORK & {*words}))
         or any(word.endswith("/reapers/runtime.py") for word in words[:4])
     ),
+    "keeper": lambda words: KEEPER in words,
     "worker": lambda words: any("worker" in word for word in words[:8]),
     "command": lambda words: words[1:2] == ["-c"] and MARK in words[2],
     "converter": lambda words: any("copy_layer" in w or "pack_layer" in w for w in words[:8]),
@@ -159,7 +161,10 @@ class Where:
 
         What belongs to the job may have been started for another one: of its pod, or before it.
         """
-        if has_tag(pid, self.tag) or target == "converter":  # its supervisor serves no other
+        if has_tag(pid, self.tag) or target in (
+            "converter",
+            "keeper",
+        ):  # its supervisor serves no other
             return True
         job = self._record().get("job_id")
         if not job or target not in ("salloc", "srun"):
