@@ -53,7 +53,7 @@ from scrun.supervisor.engines.slurm.allocation import (
     held_anew,
 )
 from scrun.supervisor.engines.slurm.borrowed_job import is_lent, lent_again
-from scrun.supervisor.engines.slurm.job import JobParts, SlurmJob, SrunJob, spool_mount
+from scrun.supervisor.engines.slurm.job import JobParts, SrunJob, spool_mount
 from scrun.supervisor.engines.slurm.job_lease import JobLease
 from scrun.supervisor.engines.slurm.job_shim import JobShim
 from scrun.supervisor.engines.slurm.launching import Launch, Launching
@@ -240,7 +240,7 @@ class SlurmEngine:
         @asynccontextmanager
         async def job(
             loan: JobLease, layout_for: Callable[[OneNode], StepLayout]
-        ) -> AsyncIterator[SlurmJob]:
+        ) -> AsyncIterator[SrunJob | ShimJob | RanksJob]:
             held, layout = loan.held, layout_for(one)
             parts = JobParts(
                 self._tools, what_it_does, self._commands, request, held, layout, step_options
@@ -283,8 +283,9 @@ class SlurmEngine:
         allocate = partial(self._allocated, allocation)  # with a job of ours, we are there
         async with self._warm.loan(request, needs, allocate) as loan:
             filling = partial(layout_of_own_job, wanted, loan.held.environment)
-            async with job(loan, filling) as loan.use:
-                yield loan.use
+            async with job(loan, filling) as ready:
+                loan.use = ready
+                yield ready
 
     @asynccontextmanager
     async def adopted(self, request: JobRequest, found: Inheritance) -> AsyncIterator[AdoptedJob]:

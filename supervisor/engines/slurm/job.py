@@ -1,4 +1,4 @@
-"""A Slurm job in which one container runs as a step of srun."""
+"""A Slurm job, and one whose container Slurm itself launches, by `srun --container`."""
 
 import contextlib
 import os
@@ -68,21 +68,17 @@ class JobParts(msgspec.Struct, frozen=True):
 
 
 class SlurmJob:
-    """A job of Slurm (see `supervisor.contracts.engine.Job`)."""
+    """A job of Slurm (see `supervisor.contracts.engine.Job`), whatever launches its container."""
 
-    launch = "container"
-
-    def __init__(self, parts: JobParts) -> None:
+    def __init__(self, parts: JobParts, step: SrunStep | None = None) -> None:
+        """`step`: the one that it runs in; None: one of its own."""
         self._tools = parts.tools
-        self._features = parts.features
-        self._commands = parts.commands
         self._request = parts.request
         self._held = parts.held
         self._layout = parts.layout
         self._options = parts.options
         self._child_env = self._tools.child_env(self._request.child_env)
-        self._step = self._new_step(self._layout.tasks)
-        self._sessions: list[SrunStep] = []
+        self._step = step or self._new_step(self._layout.tasks)
 
     @property
     def id(self) -> str:
@@ -95,9 +91,7 @@ class SlurmJob:
     @property
     def sound(self) -> bool:
         """Whether its steps have ended as they should, so that others may use the job."""
-        state = self._step.state
-        runs = any(not session.ended for session in self._sessions)
-        return not (state.aborted or state.launch_failed or runs)
+        return not (self._step.state.aborted or self._step.state.launch_failed)
 
     @property
     def _is_suspended(self) -> bool:
@@ -106,6 +100,61 @@ class SlurmJob:
 
     def _new_step(self, tasks: int = 1) -> SrunStep:
         return SrunStep(self._tools, self._child_env, self._request.journal, tasks)
+
+    def named(self, step: Step) -> dict[str, str]:
+        """Return the variables that name the container; srun of 22.05 has but one of them."""
+        return container_variables(self._request.container, step.bundle)
+
+    async def update(self, resources: str, wanted: Sequence[str], limit: str) -> None:
+        """Change the job's time limit; Slurm can change nothing else of a running job.
+
+        Raises:
+            EngineError: The request is to change something else, or Slurm refuses.
+        """
+        del resources
+        if wanted:
+            raise EngineError(
+                f"container {self._request.container}: {', '.join(wanted)} cannot be changed: "
+                f"Slurm can only lower the time limit of the running job {self.id} (scrun update "
+                "--time-limit); run a new container to change anything else"
+            )
+        if limit:
+            await set_time_limit(self._tools, self._child_env, self.id, limit)
+
+    async def command(
+        self, script: str, output: int, variables: Mapping[str, str] | None = None
+    ) -> int:
+        """Run a shell script on all nodes of the job (see `supervisor.contracts.engine.Job`)."""
+        journal = self._request.journal
+        # other SLURM_* would act as options of srun
+        own = ("SCRUN_", "SLURM_CONTAINER")
+        more = {key: text for key, text in (variables or {}).items() if key.startswith(own)}
+        return await run_on_nodes(
+            self._tools, self._child_env.with_more(more), self.id, self.environment,
+            in_directory(self._request.directory, script), output,
+            lambda line: journal.write("verbose", line),
+        )  # fmt: skip
+
+
+class SrunJob(SlurmJob):
+    """A job whose container Slurm launches (see `supervisor.contracts.adoption.KeepsStep`).
+
+    Attributes:
+        spool_mount: Where slurmstepd mounts something in the container (`spool_mount`).
+    """
+
+    launch = "container"
+    spool_mount = ""
+
+    def __init__(self, parts: JobParts) -> None:
+        super().__init__(parts)
+        self._features = parts.features
+        self._commands = parts.commands
+        self._sessions: list[SrunStep] = []
+
+    @property
+    def sound(self) -> bool:
+        return super().sound and all(session.ended for session in self._sessions)
 
     async def run(self, step: Step) -> Ending:
         """Run the container as a step, to its end."""
@@ -128,8 +177,8 @@ class SlurmJob:
 
     @property
     def _step_deposit(self) -> Deposit | None:
-        """What keeps its srun, if that can outlive us."""
-        return None
+        deposit = self._request.deposit
+        return deposit if deposit.is_kept else None
 
     def _streams_of(self, step: Step) -> StepStreams:
         far_terminal = step.terminal and self._features.real_terminal
@@ -162,10 +211,6 @@ class SlurmJob:
         if self._features.node_finds_program and step.program:
             name = step.program
         return [name, *rest]
-
-    def named(self, step: Step) -> dict[str, str]:
-        """Return the variables that name the container; srun of 22.05 has but one of them."""
-        return container_variables(self._request.container, step.bundle)
 
     def _container_options(self, step: Step) -> list[str]:
         words = step_of(self._held)
@@ -269,35 +314,15 @@ class SlurmJob:
         }
         return await inspect(self._tools, self._child_env, self.id, scripts)
 
-    async def update(self, resources: str, wanted: Sequence[str], limit: str) -> None:
-        """Change the job's time limit; Slurm can change nothing else of a running job.
-
-        Raises:
-            EngineError: The request is to change something else, or Slurm refuses.
-        """
-        del resources
-        if wanted:
-            raise EngineError(
-                f"container {self._request.container}: {', '.join(wanted)} cannot be changed: "
-                f"Slurm can only lower the time limit of the running job {self.id} (scrun update "
-                "--time-limit); run a new container to change anything else"
-            )
-        if limit:
-            await set_time_limit(self._tools, self._child_env, self.id, limit)
-
-    async def command(
-        self, script: str, output: int, variables: Mapping[str, str] | None = None
-    ) -> int:
-        """Run a shell script on all nodes of the job (see `supervisor.contracts.engine.Job`)."""
-        journal = self._request.journal
-        # other SLURM_* would act as options of srun
-        own = ("SCRUN_", "SLURM_CONTAINER")
-        more = {key: text for key, text in (variables or {}).items() if key.startswith(own)}
-        return await run_on_nodes(
-            self._tools, self._child_env.with_more(more), self.id, self.environment,
-            in_directory(self._request.directory, script), output,
-            lambda line: journal.write("verbose", line),
-        )  # fmt: skip
+    def keep(self, step: Step) -> None:
+        """Keep what the step needs: before the start its streams, and srun's after that."""
+        deposit, request = self._request.deposit, self._request
+        if self._streams_of(step).listen and not step.terminal:
+            deposit.give_up("its standard error is searched for the runtime's message")
+        deposit.needs(request.job_deposit)
+        hold_step(deposit, step)
+        layout = msgspec.to_builtins(self._layout)
+        deposit.note(target=request.container, options=self._options, layout=layout)
 
     @property
     def separate_tasks(self) -> int:
@@ -305,14 +330,13 @@ class SlurmJob:
         return int(self._layout.tasks == 1 and self._nodes == "1")
 
     @property
-    def mount_points(self) -> Sequence[str]:
-        """Empty where a shim makes the container: slurmstepd mounts nothing then."""
-        return []
-
-    @property
     def _nodes(self) -> str:
         variables = self.environment
         return variables.get("SLURM_JOB_NUM_NODES") or variables.get("SLURM_NNODES") or "1"
+
+    @property
+    def mount_points(self) -> Sequence[str]:
+        return [self.spool_mount] if self.spool_mount else []
 
     async def ask(self, script: Callable[[int], str]) -> list[str]:
         readable, writable = os.pipe()
@@ -447,35 +471,6 @@ class SlurmSession:
     def resized(self) -> None:
         """Tell srun that the terminal has a new size."""
         self._step.resized()
-
-
-class SrunJob(SlurmJob):
-    """See `supervisor.contracts.adoption.KeepsStep`.
-
-    Attributes:
-        spool_mount: Where slurmstepd mounts something in the container (`spool_mount`).
-    """
-
-    spool_mount = ""
-
-    @property
-    def mount_points(self) -> Sequence[str]:
-        return [self.spool_mount] if self.spool_mount else []
-
-    def keep(self, step: Step) -> None:
-        """Keep what the step needs: before the start its streams, and srun's after that."""
-        deposit, request = self._request.deposit, self._request
-        if self._streams_of(step).listen and not step.terminal:
-            deposit.give_up("its standard error is searched for the runtime's message")
-        deposit.needs(request.job_deposit)
-        hold_step(deposit, step)
-        layout = msgspec.to_builtins(self._layout)
-        deposit.note(target=request.container, options=self._options, layout=layout)
-
-    @property
-    def _step_deposit(self) -> Deposit | None:
-        deposit = self._request.deposit
-        return deposit if deposit.is_kept else None
 
 
 def spool_mount(

@@ -5,7 +5,7 @@ from typing import Literal
 
 from scrun.core.errors import EngineError
 from scrun.settings.slurm.requests import Release, check_mpi
-from scrun.supervisor.engines.slurm.job import SlurmJob
+from scrun.supervisor.engines.slurm.job import SrunJob
 from scrun.supervisor.engines.slurm.ranks_job import RanksJob
 from scrun.supervisor.engines.slurm.shim_config import check_pmi
 from scrun.supervisor.engines.slurm.shim_job import ShimJob
@@ -84,7 +84,7 @@ class Launching:
         return ""
 
     async def fall_back(
-        self, job: SlurmJob, journal: Journal, wanted: Mapping[str, str], version: Release,
+        self, job: SrunJob, journal: Journal, wanted: Mapping[str, str], version: Release,
         reason: str,
     ) -> None:  # fmt: skip
         """Check that `srun --container` can do what shims cannot, and say so in the log.
@@ -100,7 +100,7 @@ class Launching:
         check_mpi(wanted, version, because=reason)
 
     async def need_oci_conf(
-        self, job: SlurmJob,
+        self, job: SrunJob,
         otherwise: str = 'launch = "container" needs an oci.conf on the nodes: write it, or '
         'set launch = "auto"',
     ) -> None:  # fmt: skip

@@ -128,6 +128,7 @@ class RanksJob(SlurmJob):
 
     launch = "shim"
     below_engine = False
+    mount_points: Sequence[str] = ()
 
     def __init__(self, parts: JobParts, direct: Callable[[], Direct], confs: SiteConfs) -> None:
         super().__init__(parts)

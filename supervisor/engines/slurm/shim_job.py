@@ -43,13 +43,13 @@ class ShimJob(SlurmJob):
 
     launch = "shim"
     below_engine = False
+    mount_points: Sequence[str] = ()
 
     def __init__(self, parts: JobParts, shims: JobShim) -> None:
         """Only scrun.toml's commands of the runtime are used; the layout has one task."""
-        super().__init__(parts)
         self.shims = shims
         self._shim_step = self._step_of(shims)
-        self._step = self._shim_step.step
+        super().__init__(parts, self._shim_step.step)
         self._place = ContainerOnNode(self._shim_step)
         self._until_made = ExitStack()
         self._killed = trio.Event()
@@ -241,10 +241,6 @@ class ShimJob(SlurmJob):
         """Wait for the output's reader, as long as nobody kills the container."""
         async with until(self._killed.wait, LAST_OUTPUT):
             await streams.finished(LAST_OUTPUT)
-
-    async def _running(self) -> tuple[str, dict[str, list[int]]]:
-        await self._alive()
-        return self._step.state.step_id, {self._node: [0]}
 
     async def _alive(self) -> Shim:
         """Return the shim of a container that runs.

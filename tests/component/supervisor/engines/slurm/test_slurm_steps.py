@@ -17,7 +17,7 @@ from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.engine import JobRequest, Step
 from scrun.supervisor.engines.slurm import signals
 from scrun.supervisor.engines.slurm.allocation import Allocation
-from scrun.supervisor.engines.slurm.job import JobParts, SlurmJob
+from scrun.supervisor.engines.slurm.job import JobParts, SrunJob
 from scrun.supervisor.engines.slurm.layout import StepLayout
 from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.signals import signal_container
@@ -76,7 +76,7 @@ class Srun:
             self.tools, features(SlurmVersion(24, 11, 5)), NodeCommands(NodeRuntime()), request,
             Allocation("7", JOB), layout, [],
         )  # fmt: skip
-        job = SlurmJob(parts)
+        job = SrunJob(parts)
         nothing = os.open(os.devnull, os.O_RDWR)
         try:
             with trio.fail_after(20):

@@ -12,7 +12,7 @@ from scrun.settings.file.load import RuntimeSettings
 from scrun.settings.oci_conf.parse import parse_oci_conf
 from scrun.settings.slurm.requests import Release
 from scrun.supervisor.engines.slurm.engine import SlurmEngine
-from scrun.supervisor.engines.slurm.job import SlurmJob
+from scrun.supervisor.engines.slurm.job import SrunJob
 from scrun.supervisor.engines.slurm.launching import Launch, Launching
 from scrun.supervisor.engines.slurm.shim_job import ShimJob
 from scrun.supervisor.engines.slurm.shim_site import HAS_OCI_CONF, SiteConfs
@@ -133,7 +133,7 @@ async def test_a_shim_that_is_asked_for_is_not_waited_for() -> None:
 
 async def fall_back(ways: Launching, node: Node, mpi: str = "") -> str:
     said, wanted = Said(), {"SCRUN_MPI_TYPE": mpi}
-    await ways.fall_back(cast("SlurmJob", node), said.journal, wanted, (22, 5), "no Python")
+    await ways.fall_back(cast("SrunJob", node), said.journal, wanted, (22, 5), "no Python")
     [(_, text)] = said.lines
     return text
 
