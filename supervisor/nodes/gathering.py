@@ -31,8 +31,8 @@ class Rank:
         hello: What that said first.
     """
 
-    def __init__(self, shim: Shim, hello: Hello) -> None:
-        self.number = hello.rank
+    def __init__(self, shim: Shim, hello: Hello, number: int) -> None:
+        self.number = number
         self.shim = shim
         self.hello = hello
         self._dismissed = trio.Event()
@@ -109,7 +109,7 @@ class Gathering:
                 if not 0 <= hello.rank < self._count or hello.rank in self._ranks:
                     self._journal.write("verbose", f"{hello.node}: not expected: {hello.rank}")
                     return
-                rank = self._ranks[hello.rank] = Rank(shim, hello)
+                rank = self._ranks[hello.rank] = Rank(shim, hello, hello.rank)
                 if len(self._ranks) == self._count:
                     self.complete.set()
                 await rank.serve()

@@ -6,7 +6,6 @@ their streams lack. So each prepares its streams, and waits for the others.
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import cast
 
 import msgspec
 import trio
@@ -26,11 +25,13 @@ from scrun.supervisor.engines.slurm.shim_job import ShimJob
 from scrun.supervisor.engines.slurm.shim_session import ResumedShimSession
 from scrun.supervisor.engines.slurm.shim_site import SiteConfs
 from scrun.supervisor.engines.slurm.shim_step import ShimStep
+from scrun.supervisor.engines.slurm.shim_task import ShimTask
 from scrun.supervisor.engines.slurm.step import SrunStep
 from scrun.supervisor.engines.watched import WatchedAgain
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.beginning import Direct
 from scrun.supervisor.nodes.connection import Hello, Shim, ShimError, ShimLost
+from scrun.supervisor.nodes.gathering import Rank
 from scrun.supervisor.nodes.listening import NotReached
 from scrun.supervisor.nodes.restartable_streams import ResumedStreams
 from scrun.supervisor.nodes.resumed import ResumedShim, reconnected
@@ -115,7 +116,7 @@ class AdoptedStep(ShimStep):
         super().__init__(step, journal, direct, confs, "", deposit)
         self._found = found
         self._there = trio.Event()
-        self._resumed_shim: ResumedShim | None = None
+        self._resumed: list[Rank] = []
         self._targets: dict[str, str] = {}
         self._written: dict[int, int] = {}
 
@@ -153,11 +154,12 @@ class AdoptedStep(ShimStep):
         """
         assert isinstance(shim, ResumedShim)
         self.hello = hello = msgspec.convert(self._found.facts["hello"], Hello)
-        self._resumed_shim = self._shim = shim
+        self._resumed = self._ranks = [Rank(shim, hello, 0)]
         self._there.set()
         await self._found.together.complete.wait()
+        self.sites[0] = None
         if (site := self._found.facts.get("site")) is not None:
-            self.site = self._confs.again(site, hello)
+            self.sites[0] = self._confs.again(site, hello)
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 direct = await self._direct()
@@ -168,18 +170,18 @@ class AdoptedStep(ShimStep):
                 return
             except (ShimError, NotReached, OSError) as error:
                 if attempt == _ATTEMPTS:
-                    self._shim = None
+                    self._ranks = []
                     raise self._refused(f"it cannot be reached again: {error}") from None
                 await trio.sleep(_PAUSE)
 
-    async def old_shim(self) -> ResumedShim:
-        """Wait for the shim, which is not connected yet.
+    async def old_rank(self) -> Rank:
+        """Wait for the shim, a `ResumedShim`, which is not connected yet.
 
         Raises:
             EngineError: Its step has ended.
         """
         await self._there.wait()
-        return self._resumed_shim or cast(ResumedShim, await self.shim())
+        return (self._resumed or await self.ranks())[0]
 
     async def resumed(
         self, name: str, target: str, container: str, written: Mapping[int, int]
@@ -235,8 +237,9 @@ class AdoptedShimJob(ShimJob):
         request, facts = self._request, self._found.facts
         step = self._shim_step
         assert isinstance(step, AdoptedStep)
-        shim = await step.old_shim()
-        place = self._place
+        rank, place = await step.old_rank(), self._place
+        shim = rank.shim
+        assert isinstance(shim, ResumedShim)
         place.id = facts["target"]
         place.recall(facts["neighbour"])
         ends = ResumedStreams(self._found.fds, request.deposit)
@@ -244,22 +247,19 @@ class AdoptedShimJob(ShimJob):
         async with unwrapped() as nursery:
             streams = shim.resumed_streams(fields, self._child_env, request.journal, ends)
             async with streams:
-                first = WatchedAgain(
-                    lambda: self._begin(shim),
-                    lambda first: self.how_it_ended(first, shim, streams),
-                )
+                task = ShimTask(rank, streams, request.container, is_kept=True, known=place.id)
+                first = WatchedAgain(self._begin, lambda first: self._how_it_ended(first, None))
                 first.is_started = await step.resumed(
                     request.container, place.id, place.id, ends.written_by(fields)
                 )
-                if ends.terminal is not None:
-                    self._streams = streams
-                    self.resized()  # it may have been while nobody told
                 if first.is_started:
                     first.begun.set()
                 if step.site is not None and "site" in facts:
-                    self._site = step.site.again(facts["site"])
-                self._first = first
-                async with self._watched(first, shim, nursery):
+                    task.site = step.site.again(facts["site"])
+                self._first, self._tasks = first, [task]
+                self.resized()  # it may have been while nobody told
+                async with self._ended(nursery):
+                    self._watch(first, nursery)
                     yield first
 
     async def resumed_session(
@@ -276,7 +276,8 @@ class AdoptedShimJob(ShimJob):
         async def resumed(target: str, written: Mapping[int, int]) -> None:
             await step.resumed(found.container, target, self._found.facts["target"], written)
 
-        journal, shim = self._request.journal, await step.old_shim()
+        journal, shim = self._request.journal, (await step.old_rank()).shim
+        assert isinstance(shim, ResumedShim)
         return ResumedShimSession(shim, found, deposit, self._child_env, journal, resumed, running)
 
 

@@ -70,7 +70,6 @@ from scrun.supervisor.engines.slurm.layout import (
 from scrun.supervisor.engines.slurm.needs import needs_of
 from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.pending import Queue
-from scrun.supervisor.engines.slurm.ranks_job import RanksJob
 from scrun.supervisor.engines.slurm.shim_job import ShimJob
 from scrun.supervisor.engines.slurm.shim_site import SiteConfs
 from scrun.supervisor.engines.slurm.signals import cancel_job
@@ -240,7 +239,7 @@ class SlurmEngine:
         @asynccontextmanager
         async def job(
             loan: JobLease, layout_for: Callable[[OneNode], StepLayout]
-        ) -> AsyncIterator[SrunJob | ShimJob | RanksJob]:
+        ) -> AsyncIterator[SrunJob | ShimJob]:
             held, layout = loan.held, layout_for(one)
             parts = JobParts(
                 self._tools, what_it_does, self._commands, request, held, layout, step_options
@@ -334,23 +333,15 @@ class SlurmEngine:
     @asynccontextmanager
     async def _by_shims(
         self, loan: JobLease, parts: JobParts, asked: Mapping[str, str]
-    ) -> AsyncIterator[ShimJob | RanksJob]:
+    ) -> AsyncIterator[ShimJob]:
         """Provide shims for a container: one for each of its tasks, or the one of its pod."""
-        if parts.layout.tasks == 1 and "--label" not in parts.options:
-            other = parts.request.beside
-            if (
-                isinstance(other, ShimJob)
-                and other.shims.asked == asked
-                and other.shims.serves_several
-            ):
-                yield ShimJob(parts, other.shims)
-                return
-            shim = JobShim(parts, self._direct, asked, self._confs)
-            async with loan.opened(shim) as shims:
-                yield ShimJob(parts, shims)
+        own = JobShim(parts, self._direct, asked, self._confs)
+        other = parts.request.beside
+        if not own.is_gathered and isinstance(other, ShimJob) and other.shims.takes(asked):
+            yield ShimJob(parts, other.shims)
             return
-        async with RanksJob(parts, self._direct, self._confs).opened() as ranks:
-            yield ranks
+        async with own.opened() if own.is_gathered else loan.opened(own) as shims:
+            yield ShimJob(parts, shims)
 
     async def _check_cluster(self, wanted: dict[str, str], environment: Mapping[str, str]) -> None:
         variable, name = other_cluster(wanted, environment)

@@ -93,11 +93,6 @@ class SlurmJob:
         """Whether its steps have ended as they should, so that others may use the job."""
         return not (self._step.state.aborted or self._step.state.launch_failed)
 
-    @property
-    def _is_suspended(self) -> bool:
-        """Whether Slurm has stopped the job, and what we would talk to in it."""
-        return self._held.state is not None and self._held.state.suspended
-
     def _new_step(self, tasks: int = 1) -> SrunStep:
         return SrunStep(self._tools, self._child_env, self._request.journal, tasks)
 

@@ -1,8 +1,11 @@
-"""The shim of a job, which makes all the containers there.
+"""The shims of a job, which make the containers there.
 
-Members of a pod join and leave in any order, so the shim belongs to the job, and ends with it. A
+Members of a pod join and leave in any order, so their shim belongs to the job, and ends with it. A
 container that arrives after the shim has gone, for example killed by an administrator, gets a new
 one.
+
+Each task of several, which MPI calls a rank, is a container of its own with a shim of its own: so
+its variables and descriptors are those that slurmstepd gives that task.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -17,6 +20,7 @@ from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.engines.slurm.job import JobParts, step_of
 from scrun.supervisor.engines.slurm.job_state import JobState
 from scrun.supervisor.engines.slurm.neighbours import Neighbours
+from scrun.supervisor.engines.slurm.ranks_step import RanksStep
 from scrun.supervisor.engines.slurm.shim_site import SiteConfs
 from scrun.supervisor.engines.slurm.shim_step import ShimStep
 from scrun.supervisor.engines.slurm.step import SrunStep
@@ -27,9 +31,11 @@ _FOR_SRUN = ("SLURM", "SPANK_", "_SLURM_SPANK_", "PMI")
 
 
 class JobShim:
-    """The shim of a job.
+    """The shim of a job, or those of the tasks of one container.
 
     Attributes:
+        is_gathered: Whether each task has one of its own, which connects to us; so has a task
+            whose lines are labelled.
         asked: What was asked for its step, by SCRUN_* variable.
         salloc: The state of the job, if scrun allocated it.
         neighbours: The containers that it has.
@@ -46,15 +52,18 @@ class JobShim:
         asked: Mapping[str, str],
         confs: SiteConfs,
     ) -> None:
-        """`parts`: those of the container that brings it; one task on one node."""
-        tools, request, held = parts.tools, parts.request, parts.held
+        """`parts`: those of the container that brings it."""
+        tools, request, held, layout = parts.tools, parts.request, parts.held, parts.layout
+        self.is_gathered = layout.tasks != 1 or "--label" in parts.options
         self.asked = asked
         self.salloc: JobState | None = held.state
         self._tools = tools
         self.journal = request.journal
         self.is_kept = False
         self.deposit = request.job_deposit
-        if request.beside is not None:
+        if self.is_gathered:
+            self.deposit = no_deposit("it has several shims")
+        elif request.beside is not None:
             self.deposit = no_deposit("it has its own step in another container's job")
         nodes = held.environment.get("SLURM_JOB_NODELIST", "")
         self._node = "" if set(nodes) & set(",[") else nodes
@@ -62,10 +71,13 @@ class JobShim:
         self._confs = confs
         self._variables = of_the_job(held.environment)
         self._variables |= request.plugin_variables
-        self._words = [*step_of(held), *parts.layout.arguments]
-        # with a pseudo-terminal, frames would not arrive as they were sent
-        self._words += ["--overlap", *(word for word in parts.options if word != "--unbuffered")]
-        shape = msgspec.to_builtins(parts.layout)
+        self._tasks = layout.tasks
+        self._words = [*step_of(held), *layout.arguments, "--overlap"]
+        if layout.nodes != 1:
+            self._words.append("--no-kill")
+        # with a pseudo-terminal, or labels, frames would not arrive as they were sent
+        self._words += [word for word in parts.options if word not in ("--label", "--unbuffered")]
+        shape = msgspec.to_builtins(layout)
         self.deposit.note(asked=dict(asked), options=[*parts.options], layout=shape)
         self._child_env = tools.child_env(request.child_env)
         self.neighbours = Neighbours()
@@ -100,11 +112,11 @@ class JobShim:
         """Whether it makes containers, or will do so."""
         return self._steps[-1].is_of_use
 
-    @property
-    def serves_several(self) -> bool:
-        """Whether its containers may be there at the same time."""
+    def takes(self, asked: Mapping[str, str]) -> bool:
+        """Tell whether it can make one more container, with the same requests, for a pod."""
         site = self._steps[-1].site
-        return site is None or site.tells_apart
+        tells_apart = not self.is_gathered and (site is None or site.tells_apart)
+        return tells_apart and self.asked == asked
 
     def _needs(self) -> tuple[object, ...]:
         """Return what a container may notice of its shim's step."""
@@ -125,10 +137,12 @@ class JobShim:
         return self._steps[-1]
 
     def _new_step(self, srun: SrunStep) -> ShimStep:
+        if self.is_gathered:
+            return RanksStep(srun, self.journal, self._direct, self._confs, self._tasks)
         return ShimStep(srun, self.journal, self._direct, self._confs, self._node, self.deposit)
 
     def _begin(self, nursery: trio.Nursery) -> None:
-        srun = SrunStep(self._tools, self._child_env, self.journal)
+        srun = SrunStep(self._tools, self._child_env, self.journal, self._tasks)
         step = self._new_step(srun)
         self._steps = [older for older in self._steps if not older.is_over] + [step]
         nursery.start_soon(step.run, self._words, self._variables)

@@ -6,7 +6,6 @@ from typing import Literal
 from scrun.core.errors import EngineError
 from scrun.settings.slurm.requests import Release, check_mpi
 from scrun.supervisor.engines.slurm.job import SrunJob
-from scrun.supervisor.engines.slurm.ranks_job import RanksJob
 from scrun.supervisor.engines.slurm.shim_config import check_pmi
 from scrun.supervisor.engines.slurm.shim_job import ShimJob
 from scrun.supervisor.engines.slurm.shim_site import HAS_OCI_CONF, SiteConfs
@@ -53,7 +52,7 @@ class Launching:
         """
         return self._without.get(job.get(_NODES, ""), "")
 
-    async def lack(self, job: ShimJob | RanksJob) -> str:
+    async def lack(self, job: ShimJob) -> str:
         """Return why `srun --container` has to launch a container after all, or "".
 
         That takes something that a node lacks: what fails in passing is an error, as with
@@ -67,14 +66,13 @@ class Launching:
             EngineError: No shim started, and `srun --container` would not help.
         """
         nodes = job.environment.get(_NODES, "")
-        several = isinstance(job, RanksJob)
+        several = job.shims.is_gathered
         if not several and (self._asked == "shim" or nodes in self._with):
             return ""
         try:
             await job.ready()
         except EngineError as error:
-            unreached = isinstance(job, RanksJob) and job.is_unreached
-            if not unreached and (self._asked == "shim" or not job.is_lacking):
+            if not job.is_unreached and (self._asked == "shim" or not job.is_lacking):
                 raise
             if nodes and any(words in str(error) for words in LACKS_PYTHON):
                 self._without[nodes] = str(error)

@@ -1,20 +1,25 @@
-"""A Slurm job in which a shim makes the container, and holds it (`launch = "shim"`)."""
+"""A Slurm job in which shims make the container, and hold it (`launch = "shim"`).
+
+A container has one task, or several with a shim each. What srun does with several tasks is done
+here: standard input is for all, output is mixed, the highest status counts.
+"""
 
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from typing import Any
 
 import msgspec
 import trio
 
 from scrun.core.errors import EngineError, StateError, shortened
-from scrun.model.states import Ending, killed
+from scrun.model.states import Ending, exited, killed
 from scrun.supervisor.children.node_scripts import BY_MOUNTS, signal_script
 from scrun.supervisor.contracts.engine import NodeAnswer, Program, Session, Step
 from scrun.supervisor.contracts.first_process import Call
 from scrun.supervisor.contracts.node import ImageFile, Mounting
+from scrun.supervisor.contracts.staged import config_of_task
 from scrun.supervisor.core.nurseries import until, unwrapped
 from scrun.supervisor.engines.failures import NotMade, create_and_run
 from scrun.supervisor.engines.slurm.exits import exit_code, out_of_memory, without_files
@@ -24,29 +29,28 @@ from scrun.supervisor.engines.slurm.job_shim import JobShim
 from scrun.supervisor.engines.slurm.neighbours import ContainerOnNode
 from scrun.supervisor.engines.slurm.shim_config import check_pmi, container_config
 from scrun.supervisor.engines.slurm.shim_session import LAST_OUTPUT, ShimSession, words_of
-from scrun.supervisor.engines.slurm.shim_site import SiteContainer
 from scrun.supervisor.engines.slurm.shim_step import ShimStep
+from scrun.supervisor.engines.slurm.shim_task import ShimTask, TaskImages, for_all
 from scrun.supervisor.engines.slurm.tools import of_a_container
 from scrun.supervisor.engines.watched import WatchedProcess
-from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost
-from scrun.supervisor.nodes.creating import create
-from scrun.supervisor.nodes.mounting import mount
+from scrun.supervisor.nodes.gathering import Rank
+from scrun.supervisor.nodes.messages import ShimError, ShimLost
 from scrun.supervisor.nodes.restartable_streams import RestartableStreams
-from scrun.supervisor.nodes.spreading import Receiver, Spreading
-from scrun.supervisor.nodes.streams import ContainerStreams
+from scrun.supervisor.nodes.shared import SharedStreams
+from scrun.supervisor.nodes.streams import Ends
 
 _PATIENCE = 10.0
 
 
 class ShimJob(SlurmJob):
-    """A job whose container a shim makes (see `contracts.first_process.CreatesFirst`)."""
+    """A job whose container shims make (see `contracts.first_process.CreatesFirst`)."""
 
     launch = "shim"
     below_engine = False
     mount_points: Sequence[str] = ()
 
     def __init__(self, parts: JobParts, shims: JobShim) -> None:
-        """Only scrun.toml's commands of the runtime are used; the layout has one task."""
+        """Only scrun.toml's commands of the runtime are used."""
         self.shims = shims
         self._shim_step = self._step_of(shims)
         super().__init__(parts, self._shim_step.step)
@@ -55,10 +59,8 @@ class ShimJob(SlurmJob):
         self._killed = trio.Event()
         self._forgotten = False
         self._first: WatchedProcess | None = None
-        self._streams: ContainerStreams | None = None
-        self._site: SiteContainer | None = None
-        self._images = ""
-        self._sent: Spreading | None = None
+        self._tasks: list[ShimTask] = []
+        self._images = TaskImages(self._shim_step)
 
     def _step_of(self, shims: JobShim) -> ShimStep:
         return shims.step()
@@ -70,7 +72,8 @@ class ShimJob(SlurmJob):
             yield
 
     def _await_it(self) -> None:
-        self._until_made.enter_context(self._shim_step.expecting(self._request.container))
+        if not self.shims.is_gathered:  # those have no other container
+            self._until_made.enter_context(self._shim_step.expecting(self._request.container))
 
     async def neighbours(self) -> Mapping[str, Mapping[str, Any]]:
         found = await self.shims.neighbours.configs(self._place, self._request.joins)
@@ -78,22 +81,27 @@ class ShimJob(SlurmJob):
 
     @property
     def sound(self) -> bool:
-        """Whether its steps ended as they should, and the shim has cleaned up."""
+        """Whether its steps ended as they should, and the shims have cleaned up."""
         clean = self._shim_step.ended_well or (self.shims.is_kept and self._forgotten)
         return clean and super().sound
 
     @property
+    def is_unreached(self) -> bool:
+        """Whether a node cannot connect to us, and has to."""
+        return self._shim_step.is_unreached
+
+    @property
     def is_lacking(self) -> bool:
-        """Whether its node lacks what a shim needs, and `srun --container` does not."""
+        """Whether a node lacks what shims need, and `srun --container` does not."""
         return self._shim_step.is_lacking
 
     async def ready(self) -> None:
-        """Wait for the shim.
+        """Wait for all shims.
 
         Raises:
-            EngineError: There is none.
+            EngineError: One is missing.
         """
-        await self._shim_step.shim()
+        await self._shim_step.ranks()
 
     async def run(self, step: Step) -> Ending:
         """Create the container, start it, and wait for its end."""
@@ -106,154 +114,227 @@ class ShimJob(SlurmJob):
         """See `supervisor.contracts.first_process.CreatesFirst`.
 
         Raises:
-            EngineError: There is no shim, or the runtime failed.
+            EngineError: A shim is missing, or a runtime failed.
         """
         del call, console
-        shim = await self._shim_step.shim()
-        if self._shim_step.site is not None:
-            check_pmi(self._options, f"the oci.conf on {self._node}")
-        self._place.id = shim.name("container")
-        journal = self._request.journal
-        journal.write("info", f"job {self.id}: {self._shim_step.what}")
-        async with unwrapped() as nursery:
-            deposit = self._request.deposit
-            ends = RestartableStreams(step.stdio, self._child_env, deposit)
-            streams = shim.streams(step.stdio, step.terminal, self._child_env, journal, ends)
-            async with streams:
-                await self._create(shim, step, streams)
-                hello = msgspec.to_builtins(self._shim_step.hello)
-                self.shims.deposit.note(hello=hello)
-                deposit.needs(self.shims.deposit)
-                place = self._place
-                deposit.note(
-                    target=place.id, streams=streams.fields, neighbour=place.for_neighbours()
-                )
-                first = self._first = WatchedProcess(
-                    lambda: self._begin(shim),
-                    lambda first: self.how_it_ended(first, shim, streams),
-                )
-                self._streams = streams if step.terminal else None
-                async with self._watched(first, shim, nursery):
-                    yield first
+        ranks = await self._shim_step.ranks()
+        for rank in ranks:
+            if self._shim_step.sites[rank.number] is not None:
+                check_pmi(self._options, f"the oci.conf on {rank.node}")
+        self._request.journal.write("info", f"job {self.id}: {self._shim_step.what}")
+        async with (
+            unwrapped() as nursery,
+            self._connected(ranks, step) as shared,
+            self._ended(nursery),
+        ):
+            await self._create(step)
+            if not self.shims.is_gathered:
+                self._keep(self._tasks[0])
+            first = self._first = WatchedProcess(
+                self._begin, lambda first: self._how_it_ended(first, shared)
+            )
+            self._watch(first, nursery)
+            yield first
 
     @asynccontextmanager
-    async def _watched(
-        self, first: WatchedProcess, shim: Shim, nursery: trio.Nursery
-    ) -> AsyncIterator[None]:
-        """Learn how the container ends; then delete it, and cancel the nursery."""
+    async def _connected(
+        self, ranks: Sequence[Rank], step: Step
+    ) -> AsyncIterator[SharedStreams | None]:
+        """Carry the streams of all tasks. A terminal is that of the first task alone.
+
+        What tasks share is not counted, so no successor can go on with it.
+        """
+        child_env, request, shared = self._child_env, self._request, None
+        async with AsyncExitStack() as stack:
+            if self.shims.is_gathered and not step.terminal:
+                shared = SharedStreams(
+                    step.stdio, len(ranks), child_env,
+                    labels="--label" in self._options, lines="--unbuffered" not in self._options,
+                )  # fmt: skip
+                await stack.enter_async_context(shared.opened())
+            for rank in ranks:
+                streams = None
+                if rank.number == 0 or not step.terminal:
+                    ends: Ends | None = None if shared is None else shared.of(rank.number)
+                    if not self.shims.is_gathered:
+                        ends = RestartableStreams(step.stdio, child_env, request.deposit)
+                    streams = rank.shim.streams(
+                        step.stdio, step.terminal, child_env, request.journal, ends
+                    )
+                    await stack.enter_async_context(streams)
+                is_kept = not self.shims.is_gathered
+                self._tasks.append(ShimTask(rank, streams, request.container, is_kept=is_kept))
+            self._place.id = self._tasks[0].id
+            yield shared
+
+    async def _create(self, step: Step) -> None:
+        """Let each runtime create its container.
+
+        Raises:
+            NotMade: One failed; the others may be there.
+        """
+        place, first = self._place, self._tasks[0].rank
+        place.config = await container_config(first.shim, step, first.node)
+        await self.shims.neighbours.joined(place, self._request.joins)
+        variables = {**of_a_container(self.environment), **self.named(step)}
+        failed: list[tuple[ShimTask, ShimError]] = []
+        async with unwrapped() as nursery:
+
+            async def create(task: ShimTask) -> None:
+                config, rank, images = place.config, task.rank, self._images.of(task.rank)
+                if step.tasks:
+                    of_task = step.tasks[rank.number]
+                    config = config_of_task(config, step.bundle, of_task)
+                    task.last = of_task.last
+                if (site := self._shim_step.sites[rank.number]) is not None:
+                    number = rank.number if self.shims.is_gathered else None
+                    directory = self._request.directory
+                    task.site = site.container(self.id, directory, step, config, number)
+                try:
+                    await task.create(
+                        config, joins=place.joins, images=images, variables=variables
+                    )
+                except ShimError as error:
+                    failed.append((task, error))
+                    nursery.cancel_scope.cancel()
+                else:
+                    self._images.go_with(rank)
+
+            for task in self._tasks:
+                nursery.start_soon(create, task)
+        for task, error in failed:
+            self._shim_step.doubt_runtime()
+            raise NotMade(f"{self._which(task)}{words_of(error)}", shown=False)
+        self._until_made.close()
+
+    def _which(self, task: ShimTask) -> str:
+        """Return which task it is, if there are several, to begin a message with."""
+        return f"{task.where}: " if len(self._tasks) > 1 else ""
+
+    def _keep(self, task: ShimTask) -> None:
+        """Keep what a successor needs for the container."""
+        deposit, place = self._request.deposit, self._place
+        self.shims.deposit.note(hello=msgspec.to_builtins(self._shim_step.hello))
+        deposit.needs(self.shims.deposit)
+        if task.site is not None:
+            deposit.note(site=task.site.facts())
+        assert task.streams is not None
+        deposit.note(target=task.id, streams=task.streams.fields, neighbour=place.for_neighbours())
+
+    def _watch(self, first: WatchedProcess, nursery: trio.Nursery) -> None:
+        """Learn how the container ends."""
         self._place.is_made(first.begun)
         nursery.start_soon(first.watch)
+
+    @asynccontextmanager
+    async def _ended(self, nursery: trio.Nursery) -> AsyncIterator[None]:
+        """Delete the container when the block is left, and cancel the nursery."""
         try:
             yield
         finally:
+            first = self._first
             self._place.is_over()
             with trio.move_on_after(_PATIENCE, shield=True):
-                if self._is_frozen and self._first is not None and not self._first.over:
+                if self._is_frozen and not (first is not None and first.over):
                     await self._step.kill()
-                await self._delete(shim)
-                await first.ended()
+                await for_all(self._tasks, self._delete)
+                if first is not None:
+                    await first.ended()
             nursery.cancel_scope.cancel()
 
-    async def _create(self, shim: Shim, step: Step, streams: ContainerStreams) -> None:
-        place = self._place
-        place.config, more = await container_config(shim, step, self._node), {}
-        if (site := self._shim_step.site) is not None:
-            self._site = site.container(self.id, self._request.directory, step, place.config)
-            place.config, more["site"] = self._site.changed(place.config), self._site.fields()
-            self._request.deposit.note(site=self._site.facts())
-        await self.shims.neighbours.joined(place, self._request.joins)
+    async def _delete(self, task: ShimTask) -> None:
+        journal = self._request.journal
         try:
-            await create(
-                shim, place.config, id=place.id, name=self._request.container,
-                streams=streams.fields, joins=place.joins, images=self._images,
-                variables={**of_a_container(self.environment), **self.named(step)}, **more,
-            )  # fmt: skip
-        except ShimError as error:
-            self._shim_step.doubt_runtime()
-            with trio.move_on_after(_PATIENCE, shield=True):
-                await self._delete(shim)
-            raise NotMade(words_of(error), shown=False) from None
-        self._until_made.close()
-        self._images = ""  # they go with the container
-
-    async def _delete(self, shim: Shim) -> None:
-        try:
-            reply = await shim.call("delete", id=self._place.id)
+            words = await task.delete()
             self._forgotten = self._shim_step.is_of_use
-            if words := reply.get("words"):
-                self._request.journal.write("error", f"{self._node}: RunTimeDelete: {words}")
+            if words:
+                journal.write("error", f"{task.rank.node}: RunTimeDelete: {words}")
         except EngineError as error:
-            self._request.journal.write("verbose", str(error))
+            journal.write("verbose", str(error))
 
     @property
     def _is_frozen(self) -> bool:
-        """Whether its shim, which has no other container, answers only when Slurm resumes it."""
-        return self._is_suspended and self.shims.neighbours.are_none(self._place)
+        """Whether its shims, which have no other container, answer only when the job resumes."""
+        salloc = self._held.state
+        is_suspended = salloc is not None and salloc.suspended
+        return is_suspended and self.shims.neighbours.are_none(self._place)
 
-    @property
-    def _node(self) -> str:
-        return self._shim_step.node
-
-    async def _begin(self, shim: Shim) -> None:
-        """Call the runtime's `start`.
+    async def _begin(self) -> None:
+        """Start the programs of all tasks.
 
         Raises:
-            EngineError: The runtime failed.
+            EngineError: A runtime failed.
         """
         try:
-            await shim.call("start", id=self._place.id)
+            await for_all(self._tasks, ShimTask.start)
         except ShimError as error:
             text = f"the container could not be started: {words_of(error)}"
             raise EngineError(shortened(text)) from None
 
-    async def how_it_ended(
-        self, first: WatchedProcess, shim: Shim, streams: ContainerStreams
-    ) -> Ending:
-        """Wait for the container's end and for its output, and say how it ended."""
-        try:
-            status = await shim.ended(self._place.id)
-            await self._finished(streams)
-            self._request.deposit.note(status=status)
-        except ShimLost:
-            await self._shim_step.leave()
+    async def _how_it_ended(self, first: WatchedProcess, shared: SharedStreams | None) -> Ending:
+        """Wait for the ends of all tasks and for their output, and say how it ended."""
+        step, salloc = self._shim_step, self.shims.salloc
+        lost: list[ShimTask] = []
+        async with unwrapped() as nursery:
+
+            async def wait(task: ShimTask) -> None:
+                try:
+                    await task.wait(self._killed)
+                    if task.is_without_files:  # the others may wait for it
+                        await self._signal_all(signal.SIGKILL)
+                except ShimLost:
+                    lost.append(task)
+                    nursery.cancel_scope.cancel()
+
+            for task in self._tasks:
+                nursery.start_soon(wait, task)
+        statuses = [task.status for task in self._tasks if task.status is not None]
+        if lost:
+            await step.leave()
             if self._killed.is_set():
                 return killed(signal.SIGKILL)
-            return await ended_meanwhile(
-                self._tools, self._child_env, self.id
-            ) or self._shim_step.lost(self.shims.salloc)
+            if ending := await ended_meanwhile(self._tools, self._child_env, self.id):
+                return ending
+            if self._step.state.aborted and any(statuses):  # KillOnBadExit of slurm.conf(5)
+                return exited(128 + signal.SIGKILL)
+            return step.lost(salloc, self._which(lost[0]))
+        if shared is not None:
+            async with until(self._killed.wait, LAST_OUTPUT):
+                await shared.finished()
+        highest = max(statuses, key=exit_code)
+        self._request.deposit.note(status=highest)
         with trio.move_on_after(_PATIENCE):  # the runtime's `start` may hang
             await first.started()
-        if self._site is not None and (ending := self._site.not_run(exit_code(status), streams)):
-            return ending
-        if self._place.id in shim.without_files and not self._killed.is_set():
-            return without_files(self.id)
-        if self._place.id in shim.short_of_memory and not self._killed.is_set():
+        for task in self._tasks:
+            if ending := task.not_run():
+                return ending
+            if task.is_without_files and not self._killed.is_set():
+                one_of_several = len(self._tasks) > 1
+                return without_files(f"{self.id}: {task.where}" if one_of_several else self.id)
+        if any(task.is_short_of_memory for task in self._tasks) and not self._killed.is_set():
             return out_of_memory(self.id)
         alone = self.shims.neighbours.are_none(self._place)
-        if os.WIFSIGNALED(status) and alone and not self._killed.is_set():
-            await self._shim_step.leave()  # then Slurm has said what it killed, and why
+        if os.WIFSIGNALED(highest) and alone and not self._killed.is_set():
+            await step.leave()  # then Slurm has said what it killed, and why
         aborted = self._step.state.aborted and not self._killed.is_set()
         if aborted and (ending := await ended_meanwhile(self._tools, self._child_env, self.id)):
             return ending
-        return self._shim_step.ending(self.shims.salloc, status)
+        return step.ending(salloc, highest)
 
-    async def _finished(self, streams: ContainerStreams) -> None:
-        """Wait for the output's reader, as long as nobody kills the container."""
-        async with until(self._killed.wait, LAST_OUTPUT):
-            await streams.finished(LAST_OUTPUT)
-
-    async def _alive(self) -> Shim:
-        """Return the shim of a container that runs.
+    async def _alive(self) -> list[ShimTask]:
+        """Return the tasks that run.
 
         Raises:
-            StateError: It does not.
+            StateError: None does.
         """
-        if self._first is None or not await self._first.runs():
+        runs = self._first is not None and await self._first.runs()
+        found = [task for task in self._tasks if task.status is None]
+        if not (runs and found):
             raise StateError(f"container {self._request.container} is not running")
-        return await self._shim_step.shim()
+        return found
 
     async def signal(self, number: int) -> None:
-        """Send a signal to the container's first process; SIGKILL ends all of them.
+        """Send a signal to the first process of each task; SIGKILL ends all processes.
 
         Raises:
             EngineError: The signal was not delivered.
@@ -266,33 +347,35 @@ class ShimJob(SlurmJob):
             return
         await first.begun.wait()
         if not first.over:
-            shim = await self._shim_step.shim()
-            if self._site is not None:
-                await self._site.signal(shim, self._place.id, number, lambda: first.over)
-            else:
-                await shim.call("signal", id=self._place.id, number=number, all=False)
+            await self._signal_all(number)
+
+    async def _signal_all(self, number: int) -> None:
+        left = [task for task in self._tasks if task.status is None]
+        await for_all(left, lambda task: task.signal(number))
 
     async def _kill(self, first: WatchedProcess) -> None:
-        """End all of its processes, whatever hangs: the runtime's `start`, or the shim."""
+        """End all processes, whatever hangs: a runtime's `start`, or a shim."""
         if first.over or self._shim_step.is_over:
             return
-        shim = await self._shim_step.shim()
-        if not shim.lost.is_set():  # else it is lost, perhaps with output, and not killed
-            self._killed.set()
+        if not any(task.is_lost for task in self._tasks):
+            self._killed.set()  # else it is lost, perhaps with output, and not killed
         with trio.move_on_after(0 if self._is_frozen else _PATIENCE):
             try:
-                await shim.call("signal", id=self._place.id, number=int(signal.SIGKILL), all=True)
+                await self._signal_all(signal.SIGKILL)
             except ShimLost:
                 await first.ended()  # its processes end with the shim
             return
+        what = f"{self._shim_step.nodes}: the shim does not answer"
         if not self.shims.neighbours.are_none(self._place):
-            raise EngineError(f"{self._node}: the shim does not answer")
-        self._request.journal.write("info", f"{self._node}: the shim does not answer")
+            raise EngineError(what)
+        self._request.journal.write("info", what)
         await self._step.kill()
 
     async def handles(self, number: int) -> bool:
-        shim = await self._shim_step.shim()
-        return await shim.handles(self._place.id, number)
+        for task in [task for task in self._tasks if task.status is None]:
+            if await task.rank.shim.handles(task.id, number):
+                return True
+        return False
 
     async def let_end(self) -> None:
         first = self._first
@@ -300,13 +383,14 @@ class ShimJob(SlurmJob):
             await first.ended()
 
     async def session(self, program: Program) -> Session:
-        """Prepare to run another program in the container.
+        """Prepare to run another program in the container, in its first task.
 
         Raises:
             StateError: The container is not running.
         """
-        shim = await self._alive()
-        return ShimSession(shim, self._place.id, self._child_env, program, self._site)
+        task = (await self._alive())[0]
+        task.is_kept = True
+        return ShimSession(task.rank.shim, task.id, self._child_env, program, task.site)
 
     async def pause(self, *, resume: bool) -> None:
         """Pause or resume all processes of the container by signals.
@@ -315,73 +399,65 @@ class ShimJob(SlurmJob):
             EngineError: The processes could not be signalled.
         """
         name = "CONT" if resume else "STOP"
-        own = self._site.pause(resume=resume) if self._site is not None else ""
-        for answer in await self.inspect(lambda state: own or signal_script(state, name)):
+
+        def script(task: ShimTask) -> str:
+            own = task.site.pause(resume=resume) if task.site is not None else ""
+            return own or signal_script(task.state, name)
+
+        for answer in await self._ask_all(script):
             if answer.status:
                 raise EngineError(f"on {answer.node}: {answer.text.strip()}")
 
     async def inspect(self, script: Callable[[str], str]) -> list[NodeAnswer]:
-        """Run a shell script on the container's node, by the shim.
+        """Run a shell script for each task of the container, on its node, by its shim.
 
         Raises:
             EngineError: The script could not be run.
         """
-        shim = await self._alive()
-        by_runtime = f'eval "$SCRUN_RUNTIME state {self._request.container}"'
-        state = by_runtime if self._site is None else self._site.state
-        text = script(state)
-        if self.shims.neighbours.share_processes(self._place):
-            text = BY_MOUNTS + text
-        reply = await shim.call("script", script=text)
-        return [NodeAnswer(self._node, reply["status"], reply["text"])]
+        return await self._ask_all(lambda task: script(task.state))
+
+    async def _ask_all(self, script: Callable[[ShimTask], str]) -> list[NodeAnswer]:
+        tasks = await self._alive()
+        before = BY_MOUNTS if self.shims.neighbours.share_processes(self._place) else ""
+        answers: dict[int, NodeAnswer] = {}
+
+        async def ask(task: ShimTask) -> None:
+            reply = await task.rank.shim.call("script", script=before + script(task))
+            answer = NodeAnswer(task.rank.node, reply["status"], reply["text"])
+            answers[task.rank.number] = answer
+
+        await for_all(tasks, ask)
+        return [answers[task.rank.number] for task in tasks]
 
     @property
     def separate_tasks(self) -> int:
-        """One: a shim has one task."""
-        return 1
+        return self._layout.tasks
 
     async def ask(self, script: Callable[[int], str]) -> list[str]:
-        shim = await self._shim_step.shim()
-        reply = await shim.call("script", script=script(0), images=self._images)
-        return [str(reply["text"])]
+        return await self._images.ask(script)
 
     @property
     def mounted(self) -> set[Any]:
         return self.shims.mounted
 
     async def mount(self, mounting: Mounting) -> str:
-        shim = await self._shim_step.shim()
-        if self._shim_step.site is not None and not mounting.only_looks:
-            raise EngineError("its containers are made by an oci.conf, which cannot mount images")
         if mounting.beside and mounting.maps is None:
             raise EngineError("it has one user, and shares the namespaces of another container")
         if mounting.beside:
             beside = await self.shims.neighbours.entered(self._request.joins, mounting.beside)
             mounting = msgspec.structs.replace(mounting, beside=beside)
-        self._images = shim.name("images") if mounting.mounts else ""
-        try:
-            return await mount(shim, self._images, mounting, 0)
-        except EngineError:
-            self._images = ""
-            raise
+        return await self._images.mount(mounting)
 
     async def send(
         self, images: Sequence[ImageFile], limit: int, say: Callable[[int, int], None]
     ) -> list[list[str]]:
-        if self._sent is None:
-            receiver = Receiver(self._node, await self._shim_step.shim())
-            self._sent = Spreading([receiver])
-        return await self._sent.send(images, limit, say)
+        return await self._images.send(images, limit, say)
 
     async def unmount(self) -> None:
-        if name := self._images:
-            self._images = ""
-            with suppress(EngineError), trio.move_on_after(_PATIENCE):
-                shim = await self._shim_step.shim()
-                await shim.call("unmount", id=name)
-        if self._sent is not None:
-            await self._sent.leave()
+        await self._images.unmount()
 
     def resized(self) -> None:
-        if self._streams is not None:
-            self._streams.resized(self._place.id)
+        """Pass on a new size of the terminal, which is the first task's."""
+        for task in self._tasks[:1]:
+            if task.streams is not None:
+                task.streams.resized(task.id)

@@ -22,6 +22,7 @@ from scrun.supervisor.nodes.beginning import Direct, begun
 from scrun.supervisor.nodes.boot import boot_command
 from scrun.supervisor.nodes.code import variables as code_variables
 from scrun.supervisor.nodes.connection import Hello, Shim, ShimError, ShimLost, connected
+from scrun.supervisor.nodes.gathering import Rank
 
 _OWN_PORTS = 1.0
 _WAY_OUT = 10.0
@@ -44,9 +45,11 @@ class ShimStep:
     Attributes:
         step: The run of srun.
         hello: What the shim said first.
-        site: The oci.conf whose commands it runs, if there is one.
+        sites: The oci.conf whose commands the shim of each task runs, if there is one.
         deposit: Keeps what its job needs to outlive us.
     """
+
+    _who = "the shim"
 
     def __init__(
         self,
@@ -68,11 +71,11 @@ class ShimStep:
         self._place = place
         self.step = step
         self.hello: Hello | None = None
-        self.site: NodeSite | None = None
+        self.sites: dict[int, NodeSite | None] = {}
         self._confs = confs
         self._journal = journal
         self._find_direct = direct
-        self._shim: Shim | None = None
+        self._ranks: list[Rank] = []
         self._launched = trio.Event()
         step.on_message = self._look
         self._known = trio.Event()  # that it is there, or never will be
@@ -91,21 +94,29 @@ class ShimStep:
         return self._over.is_set()
 
     @property
+    def _shim(self) -> Shim | None:
+        return self._ranks[0].shim if self._ranks else None
+
+    @property
     def is_of_use(self) -> bool:
         """Whether its shim makes containers, or will do so."""
         lost = self._shim is not None and self._shim.lost.is_set()
         return not (lost or self._leaving.is_set() or self.is_over)
 
-    async def shim(self) -> Shim:
-        """Wait for the shim.
+    async def ranks(self) -> list[Rank]:
+        """Wait for the shims of all tasks.
 
         Raises:
-            EngineError: It could not be started, or has ended.
+            EngineError: One could not be started, or all have ended.
         """
         await self._known.wait()
-        if self._shim is None or self._over.is_set():
-            raise EngineError(f"the shim could not be started: {self.reason}")
-        return self._shim
+        if not self._ranks or self.is_over:
+            raise EngineError(f"{self._who} could not be started: {self.reason}")
+        return self._ranks
+
+    async def shim(self) -> Shim:
+        """Wait for the only shim, as `ranks`."""
+        return (await self.ranks())[0].shim
 
     @contextmanager
     def expecting(self, container: str) -> Iterator[None]:
@@ -128,21 +139,33 @@ class ShimStep:
     @property
     def what(self) -> str:
         """How containers are launched, for the log."""
-        if self.hello is None:
-            return "launched by a shim"
-        return f"launched by a shim on {self.node}, with {means_of(self.hello, self.site)}"
+        who = "a shim" if len(self._ranks) == 1 else f"{len(self._ranks)} shims"
+        means = dict.fromkeys(self._means_of(rank) for rank in self._ranks)
+        return f"launched by {who} on {self.nodes}, with {', '.join(means)}"
+
+    def _means_of(self, rank: Rank) -> str:
+        site = self.sites[rank.number]
+        return rank.hello.runtime if site is None else f"the commands of {site.where}"
 
     @property
-    def node(self) -> str:
-        if self.hello is None:
-            return "the node"
-        return self.hello.environment.get("SLURMD_NODENAME") or self.hello.node
+    def nodes(self) -> str:
+        return ", ".join(dict.fromkeys(rank.node for rank in self._ranks)) or "the node"
 
     @property
     def reason(self) -> str:
         """Why no shim serves the job, as far as it or srun said."""
         said = self._words or self.step.state.complaints
         return "; ".join(said[-3:]) or f"srun ended with {self._status}"
+
+    @property
+    def site(self) -> NodeSite | None:
+        """The oci.conf that counts for its first task."""
+        return self.sites.get(0)
+
+    @property
+    def is_unreached(self) -> bool:
+        """Whether a node cannot connect to us, which one task does without: srun carries it."""
+        return False
 
     @property
     def is_lacking(self) -> bool:
@@ -303,11 +326,11 @@ class ShimStep:
         if not shim.is_direct:
             self.deposit.give_up("its streams go over srun")
         try:
-            self.site = await self._site_on(self.hello, shim)
+            site = self.sites[0] = await self._site_on(self.hello, shim)
         except (SettingsError, ShimError) as error:
             raise self._refused(str(error)) from None
-        self.deposit.note(site=None if self.site is None else self.site.facts())
-        self._shim = shim
+        self.deposit.note(site=None if site is None else site.facts())
+        self._ranks = [Rank(shim, self.hello, 0)]
 
     def _place_in_step(self, hello: Hello) -> str:
         """Return a place that no other step has: only the shim itself names its node."""
@@ -349,11 +372,6 @@ class ShimStep:
             del self._words[_FIRST_WORDS]  # a node may say any number: the first and last count
         self._words.append(line[:_LONGEST_WORDS])
         self._journal.write("error", line)
-
-
-def means_of(hello: Hello, site: NodeSite | None) -> str:
-    """Return what a shim makes containers with, for the log."""
-    return hello.runtime if site is None else f"the commands of {site.where}"
 
 
 def _nothing() -> None:

@@ -3,6 +3,7 @@
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -55,9 +56,12 @@ class Node:
     Attributes:
         environment: Its SLURM_* variables.
         is_lacking: Whether its node lacks what a shim needs.
+        is_unreached, shims: It can connect to us, and serves one task.
         scripts: What the nodes were asked.
         waits: How often its shim was waited for.
     """
+
+    is_unreached, shims = False, SimpleNamespace(is_gathered=False)
 
     def __init__(
         self, nodes: str = "n1", error: str = "", *answers: str, is_lacking: bool = False
