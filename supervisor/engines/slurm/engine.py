@@ -39,12 +39,7 @@ from scrun.supervisor.contracts.reuse import Borrowed, WaitingJob
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.threads import in_thread
-from scrun.supervisor.engines.slurm.adopted import (
-    Adopted,
-    AdoptedShim,
-    AdoptedShimJob,
-    AdoptedSrunJob,
-)
+from scrun.supervisor.engines.deferred_container import is_deferred
 from scrun.supervisor.engines.slurm.allocation import (
     Allocation,
     AllocationRequest,
@@ -53,7 +48,7 @@ from scrun.supervisor.engines.slurm.allocation import (
     held_anew,
 )
 from scrun.supervisor.engines.slurm.borrowed_job import is_lent, lent_again
-from scrun.supervisor.engines.slurm.job import JobParts, SrunJob, spool_mount
+from scrun.supervisor.engines.slurm.job import JobParts, SlurmJob, SrunJob, spool_mount
 from scrun.supervisor.engines.slurm.job_lease import JobLease
 from scrun.supervisor.engines.slurm.job_shim import JobShim
 from scrun.supervisor.engines.slurm.launching import Launch, Launching
@@ -288,7 +283,7 @@ class SlurmEngine:
 
     @asynccontextmanager
     async def adopted(self, request: JobRequest, found: Inheritance) -> AsyncIterator[AdoptedJob]:
-        if isinstance(request.beside, AdoptedShimJob | AdoptedSrunJob):
+        if isinstance(request.beside, SlurmJob) and request.beside.another is not None:
             yield request.beside.another(request, found)
             return
         what_it_does = features(await self.version(request.child_env))
@@ -306,10 +301,20 @@ class SlurmEngine:
 
             shims = None
             if left.facts.get("hello") is not None:
-                parts = parts_for(request, left)
-                shims = AdoptedShim(parts, left, self._direct, self._confs)
+                parts, asked = parts_for(request, left), left.facts["asked"]
+                shims = JobShim(parts, self._direct, asked, self._confs, left)
                 await stack.enter_async_context(shims.opened())
-            yield Adopted(parts_for, shims).job(request, found)
+
+            def job(request: JobRequest, found: Inheritance) -> SrunJob | ShimJob:
+                if is_deferred(found):
+                    made: SrunJob | ShimJob = SrunJob(parts_for(request, found), found)
+                else:
+                    assert shims is not None
+                    made = ShimJob(parts_for(request, left), shims, found)
+                made.another = job
+                return made
+
+            yield job(request, found)
 
     def _held_again(
         self, request: JobRequest, found: Inheritance, because: str = ""

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 
 import msgspec
 import trio
@@ -17,11 +18,13 @@ from scrun.supervisor.children.node_scripts import exec_script, process_variable
 from scrun.supervisor.children.processes import ChildEnv, child
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.children.terminal import give_a_size, write_size
+from scrun.supervisor.contracts.adoption import AdoptedJob
 from scrun.supervisor.contracts.engine import JobRequest, NodeAnswer, Program, Session, Step
 from scrun.supervisor.core.deposits import Deposit
+from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
-from scrun.supervisor.engines.deferred_container import hold_step
+from scrun.supervisor.engines.deferred_container import DeferredContainer, hold_step
 from scrun.supervisor.engines.slurm.allocation import Allocation
 from scrun.supervisor.engines.slurm.exits import ending_of_step, step_exit
 from scrun.supervisor.engines.slurm.job_ending import ended_meanwhile, is_ending
@@ -37,6 +40,7 @@ from scrun.supervisor.engines.slurm.remote import (
 from scrun.supervisor.engines.slurm.signals import signal_container
 from scrun.supervisor.engines.slurm.step import SrunStep, StepStreams
 from scrun.supervisor.engines.slurm.tools import Tools, of_the_job
+from scrun.supervisor.engines.watched import WatchedAgain
 from scrun.supervisor.shim.processes import goes_on
 
 _ANSWER = 1 << 20
@@ -68,7 +72,14 @@ class JobParts(msgspec.Struct, frozen=True):
 
 
 class SlurmJob:
-    """A job of Slurm (see `supervisor.contracts.engine.Job`), whatever launches its container."""
+    """A job of Slurm (see `supervisor.contracts.engine.Job`), whatever launches its container.
+
+    Attributes:
+        another: Returns a job that another supervisor has held, for another of its containers;
+            None: we have requested it.
+    """
+
+    another: "Callable[[JobRequest, Inheritance], AdoptedJob] | None" = None
 
     def __init__(self, parts: JobParts, step: SrunStep | None = None) -> None:
         """`step`: the one that it runs in; None: one of its own."""
@@ -141,8 +152,10 @@ class SrunJob(SlurmJob):
     launch = "container"
     spool_mount = ""
 
-    def __init__(self, parts: JobParts) -> None:
+    def __init__(self, parts: JobParts, found: Inheritance | None = None) -> None:
+        """`found`: what another supervisor has left, which has held the job."""
         super().__init__(parts)
+        self._found = found
         self._features = parts.features
         self._commands = parts.commands
         self._sessions: list[SrunStep] = []
@@ -168,6 +181,30 @@ class SrunJob(SlurmJob):
             options, self._command(step), streams, step.running, variables, self._step_deposit,
             leashed=self._held.state is None,
         )  # fmt: skip
+        return await self._how_step_ended(status)
+
+    def resumed(self) -> AbstractAsyncContextManager[WatchedAgain]:
+        found = self._found
+        assert found is not None
+        if found.job is not None:
+            found.job.together.without(found.container)  # a shim of the job need not wait for it
+        go_on = self._go_on if "srun" in found.facts else None
+        return DeferredContainer(found, self._request.deposit, self.run, go_on).resumed()
+
+    async def resumed_session(
+        self, found: Inheritance, deposit: Deposit, running: Callable[[], None]
+    ) -> Session:
+        """Its srun has ended with the other.
+
+        Raises:
+            EngineError: Always.
+        """
+        raise EngineError("a program of exec that srun launches ends with the supervisor")
+
+    async def _go_on(self, step: Step, *, task_status: trio.TaskStatus[bool]) -> Ending:
+        assert self._found is not None
+        streams = self._streams_of(step)
+        status = await self._step.run_on(self._found, step.running, streams, task_status)
         return await self._how_step_ended(status)
 
     @property

@@ -16,6 +16,7 @@ import msgspec
 import trio
 
 from scrun.supervisor.core.deposits import no_deposit
+from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.engines.slurm.job import JobParts, step_of
 from scrun.supervisor.engines.slurm.job_state import JobState
@@ -42,8 +43,11 @@ class JobShim:
         journal: Where messages about it go.
         is_kept: Whether it outlives its container, to serve the next one.
         deposit: Keeps what the job needs to outlive us.
+        old_step: The step that another supervisor has begun, if one did; it may have ended.
         mounted: See `supervisor.contracts.mounted.RemembersMounts`.
     """
+
+    old_step: ShimStep
 
     def __init__(
         self,
@@ -51,8 +55,15 @@ class JobShim:
         direct: Callable[[], Direct],
         asked: Mapping[str, str],
         confs: SiteConfs,
+        found: Inheritance | None = None,
     ) -> None:
-        """`parts`: those of the container that brings it."""
+        """Describe them; `opened` starts them.
+
+        Args:
+            parts: Those of the container that brings them.
+            found: What another supervisor has left of the job, which has started its shim.
+        """
+        self._found = found
         tools, request, held, layout = parts.tools, parts.request, parts.held, parts.layout
         self.is_gathered = layout.tasks != 1 or "--label" in parts.options
         self.asked = asked
@@ -136,13 +147,15 @@ class JobShim:
             self._begin(self._nursery)
         return self._steps[-1]
 
-    def _new_step(self, srun: SrunStep) -> ShimStep:
-        if self.is_gathered:
-            return RanksStep(srun, self.journal, self._direct, self._confs, self._tasks)
-        return ShimStep(srun, self.journal, self._direct, self._confs, self._node, self.deposit)
-
     def _begin(self, nursery: trio.Nursery) -> None:
         srun = SrunStep(self._tools, self._child_env, self.journal, self._tasks)
-        step = self._new_step(srun)
+        how = (srun, self.journal, self._direct, self._confs)
+        if self.is_gathered:
+            step: ShimStep = RanksStep(*how, self._tasks)
+        elif (found := self._found) is not None:
+            self._found, step = None, ShimStep(*how, "", self.deposit, found)
+            self.old_step = step
+        else:
+            step = ShimStep(*how, self._node, self.deposit)
         self._steps = [older for older in self._steps if not older.is_over] + [step]
         nursery.start_soon(step.run, self._words, self._variables)

@@ -20,6 +20,8 @@ from scrun.supervisor.contracts.engine import NodeAnswer, Program, Session, Step
 from scrun.supervisor.contracts.first_process import Call
 from scrun.supervisor.contracts.node import ImageFile, Mounting
 from scrun.supervisor.contracts.staged import config_of_task
+from scrun.supervisor.core.deposits import Deposit
+from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.nurseries import until, unwrapped
 from scrun.supervisor.engines.failures import NotMade, create_and_run
 from scrun.supervisor.engines.slurm.exits import exit_code, out_of_memory, without_files
@@ -28,14 +30,18 @@ from scrun.supervisor.engines.slurm.job_ending import ended_meanwhile
 from scrun.supervisor.engines.slurm.job_shim import JobShim
 from scrun.supervisor.engines.slurm.neighbours import ContainerOnNode
 from scrun.supervisor.engines.slurm.shim_config import check_pmi, container_config
-from scrun.supervisor.engines.slurm.shim_session import LAST_OUTPUT, ShimSession, words_of
-from scrun.supervisor.engines.slurm.shim_step import ShimStep
+from scrun.supervisor.engines.slurm.shim_session import (
+    LAST_OUTPUT,
+    ResumedShimSession,
+    ShimSession,
+    words_of,
+)
 from scrun.supervisor.engines.slurm.shim_task import ShimTask, TaskImages, for_all
 from scrun.supervisor.engines.slurm.tools import of_a_container
-from scrun.supervisor.engines.watched import WatchedProcess
+from scrun.supervisor.engines.watched import WatchedAgain, WatchedProcess
 from scrun.supervisor.nodes.gathering import Rank
 from scrun.supervisor.nodes.messages import ShimError, ShimLost
-from scrun.supervisor.nodes.restartable_streams import RestartableStreams
+from scrun.supervisor.nodes.restartable_streams import RestartableStreams, ResumedStreams
 from scrun.supervisor.nodes.shared import SharedStreams
 from scrun.supervisor.nodes.streams import Ends
 
@@ -49,10 +55,15 @@ class ShimJob(SlurmJob):
     below_engine = False
     mount_points: Sequence[str] = ()
 
-    def __init__(self, parts: JobParts, shims: JobShim) -> None:
-        """Only scrun.toml's commands of the runtime are used."""
+    def __init__(self, parts: JobParts, shims: JobShim, found: Inheritance | None = None) -> None:
+        """Only scrun.toml's commands of the runtime are used.
+
+        Args:
+            found: What another supervisor has left, which has made the container.
+        """
         self.shims = shims
-        self._shim_step = self._step_of(shims)
+        self._found = found
+        self._shim_step = shims.step() if found is None else shims.old_step
         super().__init__(parts, self._shim_step.step)
         self._place = ContainerOnNode(self._shim_step)
         self._until_made = ExitStack()
@@ -62,18 +73,12 @@ class ShimJob(SlurmJob):
         self._tasks: list[ShimTask] = []
         self._images = TaskImages(self._shim_step)
 
-    def _step_of(self, shims: JobShim) -> ShimStep:
-        return shims.step()
-
     @contextmanager
     def entered(self) -> Iterator[None]:
         with self.shims.neighbours.holding(self._request.container, self._place), self._until_made:
-            self._await_it()
+            if not (self.shims.is_gathered or self._found):  # those have but this one, or had it
+                self._until_made.enter_context(self._shim_step.expecting(self._request.container))
             yield
-
-    def _await_it(self) -> None:
-        if not self.shims.is_gathered:  # those have no other container
-            self._until_made.enter_context(self._shim_step.expecting(self._request.container))
 
     async def neighbours(self) -> Mapping[str, Mapping[str, Any]]:
         found = await self.shims.neighbours.configs(self._place, self._request.joins)
@@ -135,6 +140,59 @@ class ShimJob(SlurmJob):
             )
             self._watch(first, nursery)
             yield first
+
+    @asynccontextmanager
+    async def resumed(self) -> AsyncIterator[WatchedAgain]:
+        """See `supervisor.contracts.adoption.AdoptedJob`.
+
+        Raises:
+            EngineError: There is no shim.
+        """
+        assert self._found is not None
+        request, facts, place = self._request, self._found.facts, self._place
+        step = self._shim_step
+        shim, rank = await step.old_shim()
+        place.id = facts["target"]
+        place.recall(facts["neighbour"])
+        ends = ResumedStreams(self._found.fds, request.deposit)
+        fields = ends.fields(facts["streams"])
+        async with (
+            unwrapped() as nursery,
+            shim.resumed_streams(fields, self._child_env, request.journal, ends) as streams,
+        ):
+            task = ShimTask(rank, streams, request.container, is_kept=True, known=place.id)
+            first = WatchedAgain(self._begin, lambda first: self._how_it_ended(first, None))
+            first.is_started = await step.resumed(
+                request.container, place.id, place.id, ends.written_by(fields)
+            )
+            if first.is_started:
+                first.begun.set()
+            if step.site is not None and "site" in facts:
+                task.site = step.site.again(facts["site"])
+            self._first, self._tasks = first, [task]
+            self.resized()  # it may have been while nobody told
+            async with self._ended(nursery):
+                self._watch(first, nursery)
+                yield first
+
+    async def resumed_session(
+        self, found: Inheritance, deposit: Deposit, running: Callable[[], None]
+    ) -> ResumedShimSession:
+        """See `supervisor.contracts.adoption.AdoptedJob`.
+
+        Raises:
+            EngineError: There is no shim.
+        """
+        assert self._found is not None
+        step, container = self._shim_step, self._found.facts["target"]
+        shim, _ = await step.old_shim()
+
+        async def resumed(target: str, written: Mapping[int, int]) -> None:
+            await step.resumed(found.container, target, container, written)
+
+        return ResumedShimSession(
+            shim, found, deposit, self._child_env, self._request.journal, resumed, running
+        )
 
     @asynccontextmanager
     async def _connected(

@@ -1,16 +1,23 @@
-"""The step in which a shim runs, and the connection to that."""
+"""The step in which a shim runs, and the connection to that.
+
+A step that another supervisor has begun is opened from what that has left. All containers of the
+job are resumed with one call, which sends what their streams lack: so each prepares its streams,
+and waits for the others.
+"""
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 
+import msgspec
 import trio
 
 from scrun.core.errors import EngineError, SettingsError
 from scrun.model.states import Ending, exited, taken
-from scrun.supervisor.children.pumps import messages
+from scrun.supervisor.children.pumps import messages, received
 from scrun.supervisor.core.deposits import STEP, Deposit, no_deposit
+from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.nurseries import until, unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.slurm.exits import ending_of_step, exit_code, step_exit
@@ -23,10 +30,13 @@ from scrun.supervisor.nodes.boot import boot_command
 from scrun.supervisor.nodes.code import variables as code_variables
 from scrun.supervisor.nodes.connection import Hello, Shim, ShimError, ShimLost, connected
 from scrun.supervisor.nodes.gathering import Rank
+from scrun.supervisor.nodes.listening import NotReached
+from scrun.supervisor.nodes.resumed import ResumedShim, reconnected
 
 _OWN_PORTS = 1.0
 _WAY_OUT = 10.0
 _RAN_OUT = 128 + 9
+_ATTEMPTS, _PAUSE = 3, 1.0  # of a successor, to let the shim connect
 _FOR_CONTAINERS = (
     *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT),
     *(signal.SIGUSR1, signal.SIGUSR2),
@@ -59,6 +69,7 @@ class ShimStep:
         confs: SiteConfs,
         place: str = "",
         deposit: Deposit | None = None,
+        found: Inheritance | None = None,
     ) -> None:
         """Create it; `run` runs it.
 
@@ -66,8 +77,14 @@ class ShimStep:
             direct: Finds out whether and how the shim may connect to us; reads files.
             place: The name of its node, if that is known.
             deposit: Keeps what its job needs to outlive us; None: nothing does.
+            found: What another supervisor has left, which has begun it.
         """
         self.deposit = deposit or no_deposit()
+        self._found = found
+        self._there = trio.Event()  # that the shim it has left is known, or never will be
+        self._old: tuple[ResumedShim, Rank] | None = None
+        self._targets: dict[str, str] = {}
+        self._written: dict[int, int] = {}
         self._place = place
         self.step = step
         self.hello: Hello | None = None
@@ -111,12 +128,46 @@ class ShimStep:
         """
         await self._known.wait()
         if not self._ranks or self.is_over:
-            raise EngineError(f"{self._who} could not be started: {self.reason}")
+            raise self._missing()
         return self._ranks
 
-    async def shim(self) -> Shim:
-        """Wait for the only shim, as `ranks`."""
-        return (await self.ranks())[0].shim
+    def _missing(self) -> EngineError:
+        return EngineError(f"{self._who} could not be started: {self.reason}")
+
+    async def old_shim(self) -> tuple[ResumedShim, Rank]:
+        """Wait for the shim that another supervisor has left; it is not connected yet.
+
+        Raises:
+            EngineError: The step has ended.
+        """
+        await self._there.wait()
+        if self._old is None:
+            raise self._missing()
+        return self._old
+
+    async def resumed(
+        self, name: str, target: str, container: str, written: Mapping[int, int]
+    ) -> bool:
+        """Let the shim go on with a container or an exec whose streams are prepared.
+
+        Args:
+            written: How many bytes of each of its streams were written.
+
+        Returns:
+            Whether it was started.
+
+        Raises:
+            EngineError: The shim cannot connect to us.
+        """
+        assert self._found is not None
+        self._targets[target] = container
+        self._written.update(written)
+        self._found.together.without(name)
+        shim, _ = await self.old_shim()
+        await self._known.wait()
+        if not self._ranks:
+            raise self._missing()
+        return shim.lost.is_set() or shim.is_started(target)
 
     @contextmanager
     def expecting(self, container: str) -> Iterator[None]:
@@ -224,6 +275,9 @@ class ShimStep:
     async def run(self, options: Sequence[str], variables: Mapping[str, str]) -> None:
         """Run the step until it ends, or somebody wants to leave it."""
         try:
+            if self._found is not None:
+                await self._run_on(self._found)
+                return
             await self._run_once(options, variables)
             if (why := self._why_again()) and not self._leaving.is_set():
                 self._journal.write("info", f"{why}: a second step")
@@ -234,7 +288,22 @@ class ShimStep:
         finally:
             self._obeyed = self._was_told
             self._over.set()
+            self._there.set()
             self._known.set()
+
+    async def _run_on(self, found: Inheritance) -> None:
+        to_srun, from_srun = found.take(f"{STEP}to_srun"), found.take(f"{STEP}from_srun")
+        ended = trio.Event()
+        async with (
+            received(found.take(f"{STEP}words"), self._take_words),
+            unwrapped() as nursery,
+        ):
+            nursery.start_soon(self._connect, to_srun, from_srun, ended)
+            try:
+                with self._scope:
+                    self._status = await self.step.run_on(found)
+            finally:
+                ended.set()
 
     async def _run_once(self, options: Sequence[str], variables: Mapping[str, str]) -> None:
         code = await in_thread(code_variables)
@@ -292,9 +361,8 @@ class ShimStep:
         try:
             async with (
                 until(self._leaving.wait),
-                self._connected(to_srun, from_srun) as shim,
+                self._ready(to_srun, from_srun) as shim,
             ):
-                await self._get_ready(shim)
                 self._known.set()
                 self._say_expected()
                 await shim.lost.wait()
@@ -310,8 +378,17 @@ class ShimStep:
                 return
         self._known.set()
 
-    def _connected(self, to_srun: int, from_srun: int) -> AbstractAsyncContextManager[Shim]:
-        return connected(to_srun, from_srun, self._journal)
+    @asynccontextmanager
+    async def _ready(self, to_srun: int, from_srun: int) -> AsyncIterator[Shim]:
+        """Connect to the shim, and make it ready for use."""
+        if self._found is None:
+            async with connected(to_srun, from_srun, self._journal) as shim:
+                await self._get_ready(shim)
+                yield shim
+        else:
+            async with reconnected(to_srun, from_srun, self._journal) as old:
+                await self._resume(old, self._found)
+                yield old
 
     async def _get_ready(self, shim: Shim) -> None:
         direct = await self._direct()  # the shim is on its way
@@ -331,6 +408,35 @@ class ShimStep:
             raise self._refused(str(error)) from None
         self.deposit.note(site=None if site is None else site.facts())
         self._ranks = [Rank(shim, self.hello, 0)]
+
+    async def _resume(self, shim: ResumedShim, found: Inheritance) -> None:
+        """Connect to the shim, when its containers are ready.
+
+        A shim that has gone has had containers, whose end is told as always.
+
+        Raises:
+            ShimLost: The shim cannot connect to us.
+        """
+        self.hello = hello = msgspec.convert(found.facts["hello"], Hello)
+        self._old = shim, Rank(shim, hello, 0)
+        self._ranks = [self._old[1]]
+        self._there.set()
+        await found.together.complete.wait()
+        site = found.facts.get("site")
+        self.sites[0] = None if site is None else self._confs.again(site, hello)
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                direct = await self._direct()
+                how = (direct.ports, direct.alone, direct.sealing)
+                await shim.resume(hello, self._targets, self._written, *how)
+                return
+            except ShimLost:
+                return
+            except (ShimError, NotReached, OSError) as error:
+                if attempt == _ATTEMPTS:
+                    self._ranks = []
+                    raise self._refused(f"it cannot be reached again: {error}") from None
+                await trio.sleep(_PAUSE)
 
     def _place_in_step(self, hello: Hello) -> str:
         """Return a place that no other step has: only the shim itself names its node."""
