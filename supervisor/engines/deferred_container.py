@@ -17,7 +17,7 @@ from scrun.supervisor.contracts.engine import Step
 from scrun.supervisor.core.deposits import Deposit
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.nurseries import unwrapped
-from scrun.supervisor.engines.watched import WatchedAgain
+from scrun.supervisor.engines.watched import WatchedProcess
 
 _OF_STEP = ("bundle", "arguments", "terminal", "program", "program_is_known", "variables")
 
@@ -75,8 +75,8 @@ class DeferredContainer:
         )
 
     @asynccontextmanager
-    async def resumed(self) -> AsyncIterator[WatchedAgain]:
-        first = WatchedAgain(self._begin, lambda _: self._ended())
+    async def resumed(self) -> AsyncIterator[WatchedProcess]:
+        first = WatchedProcess(self._begin, lambda _: self._ended())
         try:
             async with unwrapped() as nursery:
                 if self._go_on is not None:

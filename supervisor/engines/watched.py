@@ -13,9 +13,11 @@ class WatchedProcess:
 
     Attributes:
         begun: Set when it is started, or has ended.
+        is_started: Whether another supervisor has started it.
     """
 
     pid = 0  # nobody here needs it
+    is_started = False
 
     def __init__(
         self,
@@ -68,9 +70,3 @@ class WatchedProcess:
         finally:
             self._ended.set()
             self.begun.set()
-
-
-class WatchedAgain(WatchedProcess):
-    """The first process of a container that another supervisor has made."""
-
-    is_started = False

@@ -38,7 +38,7 @@ from scrun.supervisor.engines.local.programs import end_left
 from scrun.supervisor.engines.local.runtime_job import Tell
 from scrun.supervisor.engines.local.session import ResumedLocalSession, kill_started
 from scrun.supervisor.engines.local.site_commands import OciConfCommands
-from scrun.supervisor.engines.watched import WatchedAgain, WatchedProcess
+from scrun.supervisor.engines.watched import WatchedProcess
 from scrun.supervisor.shim.processes import handles
 
 _PATIENCE = 5.0
@@ -290,7 +290,7 @@ class AdoptedSiteJob(SiteJob):
         self._found = found
         self._starting: Starting | None = None
 
-    def resumed(self) -> AbstractAsyncContextManager[WatchedAgain]:
+    def resumed(self) -> AbstractAsyncContextManager[WatchedProcess]:
         end_left(self._found.facts)
         self._request.deposit.note(programs=[])
         go_on = self._go_on if RUNTIME in self._found.facts else None

@@ -40,7 +40,7 @@ from scrun.supervisor.engines.slurm.remote import (
 from scrun.supervisor.engines.slurm.signals import signal_container
 from scrun.supervisor.engines.slurm.step import SrunStep, StepStreams
 from scrun.supervisor.engines.slurm.tools import Tools, of_the_job
-from scrun.supervisor.engines.watched import WatchedAgain
+from scrun.supervisor.engines.watched import WatchedProcess
 from scrun.supervisor.shim.processes import goes_on
 
 _ANSWER = 1 << 20
@@ -183,7 +183,7 @@ class SrunJob(SlurmJob):
         )  # fmt: skip
         return await self._how_step_ended(status)
 
-    def resumed(self) -> AbstractAsyncContextManager[WatchedAgain]:
+    def resumed(self) -> AbstractAsyncContextManager[WatchedProcess]:
         found = self._found
         assert found is not None
         if found.job is not None:

@@ -38,7 +38,7 @@ from scrun.supervisor.engines.slurm.shim_session import (
 )
 from scrun.supervisor.engines.slurm.shim_task import ShimTask, TaskImages, for_all
 from scrun.supervisor.engines.slurm.tools import of_a_container
-from scrun.supervisor.engines.watched import WatchedAgain, WatchedProcess
+from scrun.supervisor.engines.watched import WatchedProcess
 from scrun.supervisor.nodes.gathering import Rank
 from scrun.supervisor.nodes.messages import ShimError, ShimLost
 from scrun.supervisor.nodes.restartable_streams import RestartableStreams, ResumedStreams
@@ -142,7 +142,7 @@ class ShimJob(SlurmJob):
             yield first
 
     @asynccontextmanager
-    async def resumed(self) -> AsyncIterator[WatchedAgain]:
+    async def resumed(self) -> AsyncIterator[WatchedProcess]:
         """See `supervisor.contracts.adoption.AdoptedJob`.
 
         Raises:
@@ -161,7 +161,7 @@ class ShimJob(SlurmJob):
             shim.resumed_streams(fields, self._child_env, request.journal, ends) as streams,
         ):
             task = ShimTask(rank, streams, request.container, is_kept=True, known=place.id)
-            first = WatchedAgain(self._begin, lambda first: self._how_it_ended(first, None))
+            first = WatchedProcess(self._begin, lambda first: self._how_it_ended(first, None))
             first.is_started = await step.resumed(
                 request.container, place.id, place.id, ends.written_by(fields)
             )
