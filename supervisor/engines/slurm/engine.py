@@ -242,7 +242,7 @@ class SlurmEngine:
             reason = self._launching.known_lack(held.environment)
             if not (self._launching.by_slurm or reason):
                 async with self._by_shims(loan, parts, asked) as by_shims:
-                    reason = await self._launching.lack(by_shims)
+                    reason = await self._launching.lack(held.environment, by_shims.shim_step)
                     if not reason:
                         yield by_shims
                         return

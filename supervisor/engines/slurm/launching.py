@@ -7,8 +7,8 @@ from scrun.core.errors import EngineError
 from scrun.settings.slurm.requests import Release, check_mpi
 from scrun.supervisor.engines.slurm.job import SrunJob
 from scrun.supervisor.engines.slurm.shim_config import check_pmi
-from scrun.supervisor.engines.slurm.shim_job import ShimJob
 from scrun.supervisor.engines.slurm.shim_site import HAS_OCI_CONF, SiteConfs
+from scrun.supervisor.engines.slurm.shim_step import ShimStep
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.boot import LACKS_PYTHON
 
@@ -52,7 +52,7 @@ class Launching:
         """
         return self._without.get(job.get(_NODES, ""), "")
 
-    async def lack(self, job: ShimJob) -> str:
+    async def lack(self, job: Mapping[str, str], step: ShimStep) -> str:
         """Return why `srun --container` has to launch a container after all, or "".
 
         That takes something that a node lacks: what fails in passing is an error, as with
@@ -60,24 +60,24 @@ class Launching:
         the bundle is staged; but those of several tasks always, as they have to connect to us.
 
         Args:
-            job: The job, whose shims have been begun.
+            job: Its SLURM_* variables.
+            step: That of its shims, which has been begun.
 
         Raises:
             EngineError: No shim started, and `srun --container` would not help.
         """
-        nodes = job.environment.get(_NODES, "")
-        several = job.shims.is_gathered
-        if not several and (self._asked == "shim" or nodes in self._with):
+        nodes = job.get(_NODES, "")
+        if not step.is_gathered and (self._asked == "shim" or nodes in self._with):
             return ""
         try:
-            await job.ready()
+            await step.ranks()
         except EngineError as error:
-            if not job.is_unreached and (self._asked == "shim" or not job.is_lacking):
+            if not step.is_unreached and (self._asked == "shim" or not step.is_lacking):
                 raise
             if nodes and any(words in str(error) for words in LACKS_PYTHON):
                 self._without[nodes] = str(error)
             return str(error)
-        if nodes and not several:
+        if nodes and not step.is_gathered:
             self._with.add(nodes)
         return ""
 

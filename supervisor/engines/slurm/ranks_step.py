@@ -23,6 +23,7 @@ _WAY_OUT = 10.0
 class RanksStep(ShimStep):
     """A step with a shim in each task."""
 
+    is_gathered = True
     _who = "the shims"
 
     def __init__(

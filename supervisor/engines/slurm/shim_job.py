@@ -49,7 +49,11 @@ _PATIENCE = 10.0
 
 
 class ShimJob(SlurmJob):
-    """A job whose container shims make (see `contracts.first_process.CreatesFirst`)."""
+    """A job whose container shims make (see `contracts.first_process.CreatesFirst`).
+
+    Attributes:
+        shim_step: The step of the shims.
+    """
 
     launch = "shim"
     below_engine = False
@@ -63,50 +67,32 @@ class ShimJob(SlurmJob):
         """
         self.shims = shims
         self._found = found
-        self._shim_step = shims.step() if found is None else shims.old_step
-        super().__init__(parts, self._shim_step.step)
-        self._place = ContainerOnNode(self._shim_step)
+        self.shim_step = shims.step() if found is None else shims.old_step
+        super().__init__(parts, self.shim_step.step)
+        self._place = ContainerOnNode(self.shim_step)
         self._until_made = ExitStack()
         self._killed = trio.Event()
         self._forgotten = False
         self._first: WatchedProcess | None = None
         self._tasks: list[ShimTask] = []
-        self._images = TaskImages(self._shim_step)
+        self._images = TaskImages(self.shim_step)
 
     @contextmanager
     def entered(self) -> Iterator[None]:
         with self.shims.neighbours.holding(self._request.container, self._place), self._until_made:
             if not (self.shims.is_gathered or self._found):  # those have but this one, or had it
-                self._until_made.enter_context(self._shim_step.expecting(self._request.container))
+                self._until_made.enter_context(self.shim_step.expecting(self._request.container))
             yield
 
     async def neighbours(self) -> Mapping[str, Mapping[str, Any]]:
         found = await self.shims.neighbours.configs(self._place, self._request.joins)
-        return {} if self._shim_step.site is not None else found
+        return {} if self.shim_step.site is not None else found
 
     @property
     def sound(self) -> bool:
         """Whether its steps ended as they should, and the shims have cleaned up."""
-        clean = self._shim_step.ended_well or (self.shims.is_kept and self._forgotten)
+        clean = self.shim_step.ended_well or (self.shims.is_kept and self._forgotten)
         return clean and super().sound
-
-    @property
-    def is_unreached(self) -> bool:
-        """Whether a node cannot connect to us, and has to."""
-        return self._shim_step.is_unreached
-
-    @property
-    def is_lacking(self) -> bool:
-        """Whether a node lacks what shims need, and `srun --container` does not."""
-        return self._shim_step.is_lacking
-
-    async def ready(self) -> None:
-        """Wait for all shims.
-
-        Raises:
-            EngineError: One is missing.
-        """
-        await self._shim_step.ranks()
 
     async def run(self, step: Step) -> Ending:
         """Create the container, start it, and wait for its end."""
@@ -122,11 +108,11 @@ class ShimJob(SlurmJob):
             EngineError: A shim is missing, or a runtime failed.
         """
         del call, console
-        ranks = await self._shim_step.ranks()
+        ranks = await self.shim_step.ranks()
         for rank in ranks:
-            if self._shim_step.sites[rank.number] is not None:
+            if self.shim_step.sites[rank.number] is not None:
                 check_pmi(self._options, f"the oci.conf on {rank.node}")
-        self._request.journal.write("info", f"job {self.id}: {self._shim_step.what}")
+        self._request.journal.write("info", f"job {self.id}: {self.shim_step.what}")
         async with (
             unwrapped() as nursery,
             self._connected(ranks, step) as shared,
@@ -150,7 +136,7 @@ class ShimJob(SlurmJob):
         """
         assert self._found is not None
         request, facts, place = self._request, self._found.facts, self._place
-        step = self._shim_step
+        step = self.shim_step
         shim, rank = await step.old_shim()
         place.id = facts["target"]
         place.recall(facts["neighbour"])
@@ -184,7 +170,7 @@ class ShimJob(SlurmJob):
             EngineError: There is no shim.
         """
         assert self._found is not None
-        step, container = self._shim_step, self._found.facts["target"]
+        step, container = self.shim_step, self._found.facts["target"]
         shim, _ = await step.old_shim()
 
         async def resumed(target: str, written: Mapping[int, int]) -> None:
@@ -244,7 +230,7 @@ class ShimJob(SlurmJob):
                     of_task = step.tasks[rank.number]
                     config = config_of_task(config, step.bundle, of_task)
                     task.last = of_task.last
-                if (site := self._shim_step.sites[rank.number]) is not None:
+                if (site := self.shim_step.sites[rank.number]) is not None:
                     number = rank.number if self.shims.is_gathered else None
                     directory = self._request.directory
                     task.site = site.container(self.id, directory, step, config, number)
@@ -261,7 +247,7 @@ class ShimJob(SlurmJob):
             for task in self._tasks:
                 nursery.start_soon(create, task)
         for task, error in failed:
-            self._shim_step.doubt_runtime()
+            self.shim_step.doubt_runtime()
             raise NotMade(f"{self._which(task)}{words_of(error)}", shown=False)
         self._until_made.close()
 
@@ -272,7 +258,7 @@ class ShimJob(SlurmJob):
     def _keep(self, task: ShimTask) -> None:
         """Keep what a successor needs for the container."""
         deposit, place = self._request.deposit, self._place
-        self.shims.deposit.note(hello=msgspec.to_builtins(self._shim_step.hello))
+        self.shims.deposit.note(hello=msgspec.to_builtins(self.shim_step.hello))
         deposit.needs(self.shims.deposit)
         if task.site is not None:
             deposit.note(site=task.site.facts())
@@ -304,7 +290,7 @@ class ShimJob(SlurmJob):
         journal = self._request.journal
         try:
             words = await task.delete()
-            self._forgotten = self._shim_step.is_of_use
+            self._forgotten = self.shim_step.is_of_use
             if words:
                 journal.write("error", f"{task.rank.node}: RunTimeDelete: {words}")
         except EngineError as error:
@@ -331,7 +317,7 @@ class ShimJob(SlurmJob):
 
     async def _how_it_ended(self, first: WatchedProcess, shared: SharedStreams | None) -> Ending:
         """Wait for the ends of all tasks and for their output, and say how it ended."""
-        step, salloc = self._shim_step, self.shims.salloc
+        step, salloc = self.shim_step, self.shims.salloc
         lost: list[ShimTask] = []
         async with unwrapped() as nursery:
 
@@ -413,7 +399,7 @@ class ShimJob(SlurmJob):
 
     async def _kill(self, first: WatchedProcess) -> None:
         """End all processes, whatever hangs: a runtime's `start`, or a shim."""
-        if first.over or self._shim_step.is_over:
+        if first.over or self.shim_step.is_over:
             return
         if not any(task.is_lost for task in self._tasks):
             self._killed.set()  # else it is lost, perhaps with output, and not killed
@@ -423,7 +409,7 @@ class ShimJob(SlurmJob):
             except ShimLost:
                 await first.ended()  # its processes end with the shim
             return
-        what = f"{self._shim_step.nodes}: the shim does not answer"
+        what = f"{self.shim_step.nodes}: the shim does not answer"
         if not self.shims.neighbours.are_none(self._place):
             raise EngineError(what)
         self._request.journal.write("info", what)

@@ -57,8 +57,10 @@ class ShimStep:
         hello: What the shim said first.
         sites: The oci.conf whose commands the shim of each task runs, if there is one.
         deposit: Keeps what its job needs to outlive us.
+        is_gathered: Whether each task has a shim, which has to connect to us.
     """
 
+    is_gathered = False
     _who = "the shim"
 
     def __init__(

@@ -3,7 +3,6 @@
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -15,8 +14,8 @@ from scrun.settings.slurm.requests import Release
 from scrun.supervisor.engines.slurm.engine import SlurmEngine
 from scrun.supervisor.engines.slurm.job import SrunJob
 from scrun.supervisor.engines.slurm.launching import Launch, Launching
-from scrun.supervisor.engines.slurm.shim_job import ShimJob
 from scrun.supervisor.engines.slurm.shim_site import HAS_OCI_CONF, SiteConfs
+from scrun.supervisor.engines.slurm.shim_step import ShimStep
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.nodes.beginning import Direct
 from tests.harness.peer import Said
@@ -56,12 +55,12 @@ class Node:
     Attributes:
         environment: Its SLURM_* variables.
         is_lacking: Whether its node lacks what a shim needs.
-        is_unreached, shims: It can connect to us, and serves one task.
+        is_unreached, is_gathered: It can connect to us, and serves one task.
         scripts: What the nodes were asked.
         waits: How often its shim was waited for.
     """
 
-    is_unreached, shims = False, SimpleNamespace(is_gathered=False)
+    is_unreached = is_gathered = False
 
     def __init__(
         self, nodes: str = "n1", error: str = "", *answers: str, is_lacking: bool = False
@@ -73,7 +72,7 @@ class Node:
         self._error = error
         self._answers = list(answers)
 
-    async def ready(self) -> None:
+    async def ranks(self) -> None:
         self.waits += 1
         if self._error:
             raise EngineError(self._error)
@@ -90,7 +89,7 @@ def launching(launch: Launch = "auto", oci_conf: str | None = OCI_CONF) -> Launc
 
 
 async def lack(ways: Launching, node: Node) -> str:
-    return await ways.lack(cast("ShimJob", node))
+    return await ways.lack(node.environment, cast("ShimStep", node))
 
 
 async def test_the_first_shim_on_some_nodes_is_waited_for() -> None:
