@@ -10,8 +10,8 @@ import trio
 
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.nodes.dialing import Proved
-from scrun.supervisor.shim.frames import DATA, LINE, LONGEST, QUIET, BrokenFrame
-from scrun.supervisor.shim.seals import NO_REST, PLAIN, REST, Plain, sealed
+from scrun.supervisor.shim.frames import LINE, LONGEST, QUIET, BrokenFrame
+from scrun.supervisor.shim.seals import NO_REST, PLAIN, REST, Plain, Reader, sealed
 
 _BUFFER = 1 << 19
 _MOST_BEFORE = 1 << 20
@@ -25,85 +25,6 @@ It may raise BrokenFrame.
 """
 Longest = Callable[[int], int]
 """Returns the most bytes of the payload of a frame of some kind, at this moment."""
-
-
-class Frames:
-    """Takes bytes as they arrive, and hands frames on (`supervisor.shim.frames`).
-
-    A payload is passed on from the buffer into which it was read, if all of it is there. DATA
-    without a seal is passed on at once, in parts: a frame of 256 KiB is neither collected nor
-    copied.
-    """
-
-    def __init__(
-        self, dispatch: Dispatch, longest: Longest = lambda _: LONGEST, seal: Plain = PLAIN
-    ) -> None:
-        self._dispatch, self._longest = dispatch, longest
-        self._seal = seal
-        self._rest = bytearray()  # of a frame that is not whole
-        self._needs = seal.size  # bytes until that is
-        self._header: tuple[int, int, int] | None = None  # of that frame
-        self._data = 0  # missing bytes of a frame of DATA
-        self._stream = 0
-
-    def seal(self, seal: Plain) -> None:
-        """Set the seal of the frames after the current one."""
-        self._seal, self._needs = seal, seal.size
-
-    @property
-    def is_within(self) -> bool:
-        """Whether the rest of a frame is missing."""
-        return bool(self._rest or self._header or self._data)
-
-    def feed(self, data: memoryview) -> None:
-        """Take bytes.
-
-        Raises:
-            BrokenFrame: They are not a frame, or were changed on their way.
-        """
-        at, end = 0, len(data)
-        while at < end:
-            if self._data:
-                part = data[at : at + self._data]
-                self._data -= len(part)
-                at += len(part)
-                self._dispatch(DATA, self._stream, part)
-                continue
-            count = min(self._needs, end - at)
-            part = data[at : at + count]
-            at += count
-            self._needs -= count
-            if self._rest or self._needs:
-                self._rest += part
-            if not self._needs:
-                whole = memoryview(self._rest) if self._rest else part
-                self._rest = bytearray()
-                self._whole(whole)
-
-    def _whole(self, part: memoryview) -> None:
-        """Take a whole header, or the whole payload after one with its seal."""
-        seal = self._seal
-        self._needs = seal.size
-        if self._header is not None:
-            kind, stream, length = self._header
-            self._header = None
-            seal.check(part[:length], part[length:])
-            self._take(kind, stream, part[:length])
-            return
-        kind, stream, length = seal.opened(part)
-        if length > self._longest(kind):
-            raise BrokenFrame(f"it sent a frame that is too long: kind {kind}, {length} bytes")
-        tail = seal.tail_size(kind, length)
-        if kind == DATA and not tail:
-            self._stream, self._data = stream, length
-        elif length:
-            self._header, self._needs = (kind, stream, length), length + tail
-        else:
-            self._take(kind, stream, part[:0])
-
-    def _take(self, kind: int, stream: int, payload: memoryview) -> None:
-        if kind not in (LINE, QUIET):
-            self._dispatch(kind, stream, payload)
 
 
 class Broken(Exception):
@@ -170,7 +91,7 @@ class ShimLink:
         self._writable = writable
         self._begins_with = begins_with
         self._seals, self._used = seals, _NO_SEALS
-        self._frames: Frames | None = None
+        self._reader: Reader | None = None
         self._is_shown = True  # that nothing was left out
         self._queue: deque[tuple[memoryview, trio.Event | None]] = deque()
         self._something = trio.Event()
@@ -181,8 +102,8 @@ class ShimLink:
     def seal(self) -> None:
         """Seal frames from now on, in both directions."""
         self._used = self._seals
-        if self._frames is not None:
-            self._frames.seal(self._used.theirs)
+        if self._reader is not None:
+            self._reader.seal(self._used.theirs)
 
     def put(self, kind: int, stream: int = 0, payload: bytes = b"") -> None:
         """Send a frame, after those that wait already."""
@@ -225,8 +146,8 @@ class ShimLink:
         try:
             async with unwrapped() as nursery:
                 nursery.start_soon(self._write_all)
-                self._frames = Frames(dispatch, longest, self._used.theirs)
-                await self._read_all(self._frames)
+                self._reader = Reader(self._used.theirs, longest, in_parts=True)
+                await self._read_all(self._reader, dispatch)
         except* (OSError, BrokenFrame) as group:
             error = group.exceptions[0]
             reason = getattr(error, "strerror", None) or str(error)
@@ -277,9 +198,9 @@ class ShimLink:
         if not self._queue:
             self.put(QUIET)
 
-    async def _wait_for_more(self, frames: Frames) -> None:
+    async def _wait_for_more(self, reader: Reader) -> None:
         """Wait for something to read, for ever only between frames: somebody may have cut one."""
-        if not self._used.quiet or not frames.is_within:
+        if not self._used.quiet or not reader.is_within:
             await trio.lowlevel.wait_readable(self._readable)
             return
         with trio.move_on_after(REST * self._used.quiet):
@@ -287,28 +208,29 @@ class ShimLink:
             return
         raise BrokenFrame(NO_REST)
 
-    async def _read_all(self, frames: Frames) -> None:
+    async def _read_all(self, reader: Reader, dispatch: Dispatch) -> None:
         room = buffer(_BUFFER)
         skipping = bool(self._begins_with)
         while True:
             try:
                 count = os.readv(self._readable, [room])
             except BlockingIOError:
-                await self._wait_for_more(frames)
+                await self._wait_for_more(reader)
                 continue
             if not count:
                 raise BrokenFrame("it ended")
+            data = room[:count]
             if skipping:
                 looked = max(0, len(self.before) - len(self._begins_with) + 1)
-                self.before += room[:count]
+                self.before += data
                 at = self.before.find(self._begins_with, looked)
                 if at < 0 and len(self.before) > _MOST_BEFORE:
                     raise BrokenFrame("it sent something that is not a frame")
-                if at >= 0:
-                    skipping = False
-                    rest = bytes(self.before[at:])
+                skipping = at < 0
+                data = memoryview(b"" if skipping else bytes(self.before[at:]))
+                if not skipping:
                     del self.before[at:]
-                    frames.feed(memoryview(rest))
-            else:
-                frames.feed(room[:count])
+            for kind, stream, payload in reader.feed(data):
+                if kind not in (LINE, QUIET):
+                    dispatch(kind, stream, payload)
             await trio.lowlevel.checkpoint()

@@ -196,9 +196,9 @@ class Link:
             self._fail("end")
             return
         try:
-            for kind, stream, payload in self._reader.feed(data):
+            for kind, stream, payload in self._reader.feed(memoryview(data)):
                 if kind != QUIET:
-                    self._received(kind, stream, payload)
+                    self._received(kind, stream, bytes(payload))
         except BrokenFrame as error:
             if not self.broken:  # else another one has taken its place
                 self._refuse(str(error))

@@ -11,7 +11,7 @@ from .frames import CALL, DATA, HEADER, LONGEST, QUIET, BrokenFrame, hash_functi
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
 TAG = 16
@@ -50,7 +50,7 @@ class Plain:
             BrokenFrame: It is not a frame.
         """
         kind, stream, length = HEADER.unpack_from(head)
-        if not CALL <= kind <= QUIET or length > LONGEST:
+        if not CALL <= kind <= QUIET:
             raise BrokenFrame(
                 f"received something that is not a frame: kind {kind}, {length} bytes"
             )
@@ -123,47 +123,85 @@ class Sealed(Plain):
 
 
 class Reader:
-    """Takes bytes as they arrive, and returns whole frames."""
+    """Takes bytes as they arrive, and finds frames.
 
-    def __init__(self, seal: Plain = PLAIN) -> None:
-        self._seal = seal
-        self._rest = bytearray()
-        self._opened: tuple[int, int, int] | None = None  # the frame that is not whole
+    A payload is passed on from the memory into which it was read, if all of it is there.
+    """
+
+    def __init__(
+        self,
+        seal: Plain = PLAIN,
+        longest: "Callable[[int], int]" = lambda _: LONGEST,
+        in_parts: bool = False,
+    ) -> None:
+        """`longest` returns the most bytes of the payload of a frame of some kind, at this moment.
+
+        `in_parts` passes DATA without a seal on at once: a frame of 256 KiB is neither collected
+        nor copied.
+        """
+        self._seal, self._longest, self._in_parts = seal, longest, in_parts
+        self._rest = bytearray()  # of a frame that is not whole
+        self._needs = seal.size  # bytes until that is
+        self._header: tuple[int, int, int] | None = None  # of that frame
+        self._data = 0  # missing bytes of a frame of DATA
+        self._stream = 0
+
+    def seal(self, seal: Plain) -> None:
+        """Set the seal of the frames after the current one."""
+        self._seal, self._needs = seal, seal.size
 
     @property
     def is_within(self) -> bool:
         """Whether the rest of a frame is missing."""
-        return bool(self._rest) or self._opened is not None
+        return bool(self._rest or self._header or self._data)
 
-    def feed(self, data: bytes) -> "Iterator[tuple[int, int, bytes]]":
-        """Take bytes; yield the frames that are whole now: kind, stream, payload.
+    def feed(self, data: memoryview) -> "Iterator[tuple[int, int, memoryview]]":
+        """Take bytes; yield frames: kind, stream, and payload, which is valid until the next one.
+
+        DATA without a payload is left out.
 
         Raises:
-            BrokenFrame: A later one is not a frame, or was changed on its way.
+            BrokenFrame: They are not a frame, or were changed on their way.
         """
-        seal, rest = self._seal, self._rest
-        rest += data
-        start = 0
-        try:
-            while True:
-                if self._opened is None:
-                    if len(rest) - start < seal.size:
-                        return
-                    self._opened = seal.opened(rest[start : start + seal.size])
-                    start += seal.size
-                kind, stream, length = self._opened
-                end = start + length
-                after = end + (seal.tail_size(kind, length) if length else 0)
-                if len(rest) < after:
-                    return
-                with memoryview(rest) as view, view[start:end] as payload, view[end:after] as tail:
-                    seal.check(payload, tail)
-                    found = bytes(payload)
-                start, self._opened = after, None
-                yield kind, stream, found
-        finally:
-            if start:
-                del rest[:start]
+        at, end = 0, len(data)
+        while at < end:
+            count = min(self._data or self._needs, end - at)
+            part = data[at : at + count]
+            at += count
+            if self._data:
+                self._data -= count
+                yield DATA, self._stream, part
+                continue
+            self._needs -= count
+            if self._rest or self._needs:
+                self._rest += part
+            if not self._needs:
+                whole = memoryview(self._rest) if self._rest else part
+                self._rest = bytearray()
+                found = self._whole(whole)
+                if found is not None:
+                    yield found
+
+    def _whole(self, part: memoryview) -> "tuple[int, int, memoryview] | None":
+        """Take a whole header, or the whole payload after one with its seal."""
+        seal = self._seal
+        self._needs = seal.size
+        if self._header is not None:
+            kind, stream, length = self._header
+            self._header = None
+            seal.check(part[:length], part[length:])
+            return kind, stream, part[:length]
+        kind, stream, length = seal.opened(part)
+        if length > self._longest(kind):
+            raise BrokenFrame(f"it sent a frame that is too long: kind {kind}, {length} bytes")
+        tail = seal.tail_size(kind, length)
+        if kind == DATA and self._in_parts and not tail:
+            self._stream, self._data = stream, length
+        elif length:
+            self._header, self._needs = (kind, stream, length), length + tail
+        elif kind != DATA:
+            return kind, stream, part[:0]
+        return None
 
 
 def sealed(secret: bytes, both: bytes, streams: bool) -> "tuple[Sealed, Sealed]":

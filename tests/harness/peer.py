@@ -27,7 +27,8 @@ from scrun.supervisor.shim.frames import (
     knock,
     proof,
 )
-from scrun.supervisor.shim.seals import PLAIN, Plain, Reader, Sealed, sealed
+from scrun.supervisor.shim.seals import PLAIN, Plain, Sealed, sealed
+from tests.harness.frames import Frame, WholeFrames, framed
 
 HELLO = {
     "event": "hello",
@@ -39,7 +40,6 @@ HELLO = {
     "directory": "/tmp/shim",
     "environment": {"SLURM_JOB_ID": "1"},
 }
-Frame = tuple[int, int, bytes]
 
 
 class Said:
@@ -67,7 +67,7 @@ class Peer:
         self.stream: trio.SocketStream | None = None
         self.seal: Plain = PLAIN
         self._seals: tuple[Sealed, Sealed] | None = None
-        self._readers: dict[object, Reader] = {}
+        self._readers: dict[object, WholeFrames] = {}
         self._frames: dict[object, list[Frame]] = {}
 
     async def hello(self, **other: object) -> None:
@@ -88,7 +88,7 @@ class Peer:
 
     async def _frame(self, receiving: trio.abc.ReceiveStream) -> Frame:
         frames = self._frames.setdefault(receiving, [])
-        reader = self._readers.setdefault(receiving, Reader())
+        reader = self._readers.setdefault(receiving, WholeFrames())
         while not frames:
             data = await receiving.receive_some(65536)
             if not data:
@@ -137,7 +137,7 @@ class Peer:
         assert (kind, stream) == (DATA, 0)
         if self.stream is not None and self._seals is not None:
             self.seal, theirs = self._seals
-            self._readers[self.stream] = Reader(theirs)
+            self._readers[self.stream] = WholeFrames(theirs)
         return code
 
     async def dial(self, call: dict[str, Any], secret: bytes | None = None) -> bool:
@@ -163,11 +163,6 @@ async def connection(call: dict[str, Any]) -> trio.SocketStream:
     return await trio.open_tcp_stream("127.0.0.1", call["port"])
 
 
-def framed(seal: Plain, kind: int, stream: int, payload: bytes) -> bytes:
-    """A frame."""
-    return seal.head(kind, stream, len(payload)) + payload + seal.tail(kind, payload)
-
-
 async def prove(stream: trio.SocketStream, secret: bytes) -> bytes:
     """Do the shim's part of the proof; return the random bytes if the supervisor's is right."""
     mine = knock(secret, os.urandom(16))
@@ -187,7 +182,7 @@ class Wire:
         self.stream = stream
         self._seals = sealed(secret, both, True)
         self._seal: Plain = PLAIN
-        self._reader = Reader()
+        self._reader = WholeFrames()
 
     async def ask(self) -> bytes:
         """Ask for the code; return it."""
@@ -195,7 +190,7 @@ class Wire:
         kind, stream, code = await self.frame()
         assert (kind, stream) == (DATA, 0)
         self._seal, theirs = self._seals
-        self._reader = Reader(theirs)
+        self._reader = WholeFrames(theirs)
         return code
 
     async def send(self, kind: int, payload: bytes) -> None:

@@ -29,9 +29,10 @@ from scrun.supervisor.shim.frames import (
     proof,
     sum_of,
 )
-from scrun.supervisor.shim.seals import PLAIN, Plain, Reader, sealed
+from scrun.supervisor.shim.seals import PLAIN, Plain, sealed
 from tests import CHECKOUT
 from tests.harness.bundle import make_config, map_user
+from tests.harness.frames import WholeFrames
 from tests.harness.users import User
 
 COMMAND = (
@@ -128,7 +129,7 @@ class Shim:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self._to, self._from = self.process.stdin.fileno(), self.process.stdout.fileno()
-        self._readers = {self._from: Reader()}
+        self._readers = {self._from: WholeFrames()}
         self._is_begun = False
         self.direct = -1
         self._seal: Plain = PLAIN
@@ -156,7 +157,7 @@ class Shim:
     def use_direct(self, fd: int, both: bytes) -> None:
         """Carry streams over this connection, on which both ends sent these random bytes."""
         self.seals = sealed(SECRET, both, True)
-        self._readers[fd] = Reader()
+        self._readers[fd] = WholeFrames()
         self.direct = fd
         if self.hello:
             self._begin_seals()
@@ -164,12 +165,12 @@ class Shim:
     def use_plain(self, fd: int) -> None:
         """Carry streams over this connection without seals."""
         self._seal = PLAIN
-        self._readers[fd] = Reader()
+        self._readers[fd] = WholeFrames()
         self.direct = fd
 
     def _begin_seals(self) -> None:
         theirs, self._seal = self.seals
-        self._readers[self.direct] = Reader(theirs)
+        self._readers[self.direct] = WholeFrames(theirs)
 
     def die(self) -> None:
         """Close the direct connection, as a supervisor does that dies."""

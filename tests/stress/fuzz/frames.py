@@ -4,7 +4,6 @@ import os
 import socket
 from collections.abc import Iterable
 from contextlib import ExitStack, closing, suppress
-from functools import partial
 from typing import NoReturn, cast
 
 import trio
@@ -31,12 +30,12 @@ from scrun.supervisor.daemon.succession import Succession
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.connection import Awaited, Shim
 from scrun.supervisor.nodes.incoming import Incoming
-from scrun.supervisor.nodes.link import Frames, ShimLink
+from scrun.supervisor.nodes.link import ShimLink
 from scrun.supervisor.nodes.outgoing import Outgoing
 from scrun.supervisor.plugins.registry import plugins
 from scrun.supervisor.scripts.process import Channel, Hangup, parse_frame
 from scrun.supervisor.shim.door import TO_KNOCK, TO_PROVE, Door, listen
-from scrun.supervisor.shim.frames import CALL, END, QUIET, WINDOW, BrokenFrame
+from scrun.supervisor.shim.frames import CALL, END, LINE, QUIET, WINDOW, BrokenFrame
 from scrun.supervisor.shim.frames import DATA as TO_STREAM
 from scrun.supervisor.shim.frames import LONGEST as LONGEST_FRAME
 from scrun.supervisor.shim.frames import frame as plain_frame
@@ -203,10 +202,12 @@ def shim(data: bytes) -> None:
     ended = found._targets["c"] = Awaited()
     output = found._table.incoming[1] = Incoming(cast("ShimLink", _Sent()), 1, "stdout", print)
     typed = found._table.outgoing[2] = Outgoing(cast("ShimLink", _Sent()), 2)
-    frames = Frames(partial(found._dispatch, link), found._longest)
+    reader = Reader(longest=found._longest, in_parts=True)
     try:
         for place in range(0, len(data), 7):
-            frames.feed(memoryview(data)[place : place + 7])
+            for frame in reader.feed(memoryview(data)[place : place + 7]):
+                if frame[0] not in (LINE, QUIET):
+                    found._dispatch(link, *frame)
     except BrokenFrame as error:
         check_error(EngineError(str(error)))
     assert not reply.came or isinstance(reply.value, dict)
@@ -214,7 +215,7 @@ def shim(data: bytes) -> None:
     assert sum(map(len, output._waiting)) <= min(WINDOW, len(data))
     assert typed._allowed == WINDOW
     assert {*found.short_of_memory, *found.without_files} <= {"c"}
-    assert len(frames._rest) <= LONGEST_FRAME
+    assert len(reader._rest) <= LONGEST_FRAME
 
 
 def node(data: bytes) -> None:

@@ -20,7 +20,7 @@ def faults() -> Iterator[Mutation]:
 
 def _connection() -> Iterator[Mutation]:
     frames = Faults(_SHIM + "seals.py", "tests/unit/supervisor/shim/test_frames.py")
-    yield frames("a-frame-of-any-length", "or length > LONGEST:", "or False:")
+    yield frames("a-frame-of-any-length", "if length > self._longest(kind):", "if False:")
     beginning = _PARTS + "shim/test_beginning.py::"
     yield Faults(_SHIM + "dial.py", beginning + "test_somebody_without_the_secret")(
         "a-supervisor-need-not-know-the-secret",
@@ -162,10 +162,10 @@ def _seals() -> Iterator[Mutation]:
         "kind != DATA",
         _PARTS + "nodes/test_relay.py",
     )
-    yield Faults(_NODES + "link.py", unit + "test_seals.py")(
+    yield seals(
         "a-part-of-a-frame-is-passed-on",
-        "if kind == DATA and not tail:",
-        "if kind == DATA:",
+        "self._in_parts and not tail:",
+        "self._in_parts:",
     )
     link = Faults(_SHIM + "link.py", unit + "test_link.py")
     yield link(
@@ -185,7 +185,7 @@ def _seals() -> Iterator[Mutation]:
     )
     yield ours(
         "a-supervisor-waits-for-the-rest-of-a-frame",
-        "if not self._used.quiet or not frames.is_within:",
+        "if not self._used.quiet or not reader.is_within:",
         "if True:",
     )
     beginning = _PARTS + "shim/test_beginning.py::"

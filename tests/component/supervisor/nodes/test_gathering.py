@@ -15,7 +15,7 @@ from scrun.supervisor.nodes.code import code
 from scrun.supervisor.nodes.gathering import Gathering, gathered
 from scrun.supervisor.nodes.listening import NotReached
 from scrun.supervisor.shim.frames import CALL, EVENT
-from scrun.supervisor.shim.seals import Reader
+from tests.harness.frames import WholeFrames
 from tests.harness.peer import HELLO, Said, Wire, prove, soon
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_stays")
@@ -30,7 +30,7 @@ class Called:
         self.from_srun = from_srun
 
     async def read(self) -> None:
-        [(kind, stream, payload)] = Reader().feed(os.read(self.from_srun, 4096))
+        [(kind, stream, payload)] = WholeFrames().feed(os.read(self.from_srun, 4096))
         assert (kind, stream) == (CALL, 0)
         self.call = json.loads(payload)
         assert self.call["verb"] == "begin"

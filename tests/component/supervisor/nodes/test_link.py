@@ -13,7 +13,8 @@ from scrun.supervisor.nodes.connection import BEGINS_WITH
 from scrun.supervisor.nodes.dialing import Proved
 from scrun.supervisor.nodes.link import Broken, Sealing, ShimLink, direct_link
 from scrun.supervisor.shim.frames import DATA, QUIET
-from scrun.supervisor.shim.seals import NO_REST, Reader, Sealed, sealed
+from scrun.supervisor.shim.seals import NO_REST, Sealed, sealed
+from tests.harness.frames import WholeFrames, framed
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_stays")
 
@@ -30,7 +31,7 @@ class End:
         self.over = trio.Event()
         self.seal: Sealed
         self.seal, theirs = sealed(SECRET, BOTH, True)
-        self._reader = Reader(theirs)
+        self._reader = WholeFrames(theirs)
 
     async def run(self) -> None:
         try:
@@ -40,7 +41,7 @@ class End:
             self.over.set()
 
     def frame(self, payload: bytes) -> bytes:
-        return self.seal.head(DATA, 1, len(payload)) + payload + self.seal.tail(DATA, payload)
+        return framed(self.seal, DATA, 1, payload)
 
     async def frames(self) -> list[tuple[int, int, bytes]]:
         return list(self._reader.feed(bytes(await self.stream.receive_some(1000))))

@@ -15,7 +15,8 @@ from scrun.supervisor.nodes.messages import Hello, ShimError, ShimLost
 from scrun.supervisor.nodes.resumed import ResumedShim, reconnected
 from scrun.supervisor.shim.frames import EVENT, PROTOCOL
 from scrun.supervisor.shim.seals import PLAIN, Plain, sealed
-from tests.harness.peer import HELLO, Peer, Said, framed, prove
+from tests.harness.frames import framed
+from tests.harness.peer import HELLO, Peer, Said, prove
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_stays")
 

@@ -21,8 +21,8 @@ from scrun.supervisor.shim.frames import (
     WINDOW,
     frame,
 )
-from scrun.supervisor.shim.seals import Reader
 from tests.component.supervisor.shim.conftest import MakeShim, connected
+from tests.harness.frames import WholeFrames
 from tests.harness.shim import BEGIN, COMMAND, SECRET, Shim, listening, prove
 from tests.harness.wait import wait_while
 
@@ -333,7 +333,7 @@ def test_the_connection_fails_before_the_code_has_come(make_shim: MakeShim, answ
             connection = sock.accept()[0]
             with connection:
                 assert prove(connection)
-                [(kind, stream, words)] = Reader().feed(connection.recv(1000))
+                [(kind, stream, words)] = WholeFrames().feed(connection.recv(1000))
                 assert (kind, stream) == (EVENT, 0)
                 assert json.loads(words) == {"event": "code", "python": ""}
                 connection.sendall(answer)

@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import itertools
 
 import pytest
 from hypothesis import given
@@ -10,41 +11,94 @@ from hypothesis import strategies as st
 from scrun.supervisor.shim.frames import (
     CALL,
     DATA,
+    END,
+    EVENT,
     HEADER,
-    LINE,
     LONGEST,
+    QUIET,
+    REPLY,
     BrokenFrame,
     frame,
     proof,
 )
 from scrun.supervisor.shim.seals import Reader
+from tests.harness.frames import Frame, WholeFrames
 
-frames = st.lists(
-    st.tuples(st.integers(CALL, LINE), st.integers(0, (1 << 32) - 1), st.binary(max_size=300))
+FRAMES = st.lists(
+    st.tuples(st.integers(CALL, QUIET), st.integers(0, (1 << 32) - 1), st.binary(max_size=300))
 )
+CUTS = st.lists(st.integers(0, 10_000), max_size=50)
 
 
-@given(frames, st.lists(st.integers(1, 50), max_size=50))
-def test_frames_arrive_however_they_are_cut(
-    sent: list[tuple[int, int, bytes]], cuts: list[int]
-) -> None:
-    data = b"".join(frame(*one) for one in sent)
-    reader = Reader()
-    found: list[tuple[int, int, bytes]] = []
-    for cut in cuts:
-        found += reader.feed(data[:cut])
-        data = data[cut:]
-    assert [*found, *reader.feed(data)] == sent
-    assert [*reader.feed(b"")] == []
+def joined(frames: list[Frame]) -> list[Frame]:
+    """Without empty DATA, and with what follows DATA of the same stream joined to it."""
+    found: list[Frame] = []
+    for kind, stream, payload in frames:
+        if kind == DATA and not payload:
+            continue
+        if kind == DATA and found and found[-1][:2] == (DATA, stream):
+            payload = found.pop()[2] + payload
+        found.append((kind, stream, payload))
+    return found
 
 
-@given(st.binary(max_size=100))
-def test_anything_is_frames_or_is_broken(data: bytes) -> None:
+def cut(content: bytes, places: list[int]) -> list[bytes]:
+    edges = sorted({0, len(content), *(place % (len(content) + 1) for place in places)})
+    return [content[a:b] for a, b in itertools.pairwise(edges)]
+
+
+def found(reader: WholeFrames, parts: list[bytes]) -> tuple[list[Frame], bool]:
+    """What is found in them, and whether it is broken then."""
+    taken: list[Frame] = []
     try:
-        found = [*Reader().feed(data)]
+        for part in parts:
+            taken += reader.feed(part)
     except BrokenFrame:
-        return
-    assert b"".join(frame(*one) for one in found) == data[: sum(len(p) + 9 for *_, p in found)]
+        return taken, True
+    return taken, False
+
+
+@given(FRAMES, CUTS)
+def test_frames_arrive_however_they_are_cut(sent: list[Frame], cuts: list[int]) -> None:
+    parts = cut(b"".join(frame(*one) for one in sent), cuts)
+    whole = [one for one in sent if one[0] != DATA or one[2]]
+    assert found(WholeFrames(), parts) == (whole, False)
+    taken, broken = found(WholeFrames(in_parts=True), parts)
+    assert (joined(taken), broken) == (joined(sent), False)
+
+
+@given(st.binary(max_size=300), CUTS)
+def test_anything_is_frames_or_is_broken(data: bytes, cuts: list[int]) -> None:
+    parts = cut(data, cuts)
+    whole, broken = found(WholeFrames(), parts)
+    in_parts, also = found(WholeFrames(in_parts=True), parts)
+    assert broken == also
+    others = [one for one in whole if one[0] != DATA]
+    assert [one for one in in_parts if one[0] != DATA] == others
+
+
+@given(FRAMES, st.binary(min_size=1, max_size=30), st.integers(0, 10_000))
+def test_a_byte_that_was_changed(frames: list[Frame], other: bytes, place: int) -> None:
+    content = bytearray(b"".join(frame(*one) for one in frames) or b"\0")
+    at = place % len(content)
+    content[at : at + 1] = other
+    for in_parts in (False, True):
+        found(WholeFrames(in_parts=in_parts), [bytes(content)])
+
+
+def test_data_is_passed_on_before_it_is_whole() -> None:
+    reader = WholeFrames(in_parts=True)
+    assert [*reader.feed(HEADER.pack(DATA, 3, 100) + b"first")] == [(DATA, 3, b"first")]
+    after = [*reader.feed(b"x" * 95 + frame(END, 3))]
+    assert after == [(DATA, 3, b"x" * 95), (END, 3, b"")]
+
+
+def test_the_longest() -> None:
+    reader = Reader(longest=lambda kind: 5 if kind == REPLY else 3)
+    [(kind, _, payload)] = reader.feed(memoryview(HEADER.pack(REPLY, 0, 5) + b"x" * 5))
+    assert (kind, bytes(payload)) == (REPLY, b"x" * 5)
+    with pytest.raises(BrokenFrame, match="too long"):
+        list(reader.feed(memoryview(HEADER.pack(EVENT, 0, 5))))
 
 
 @pytest.mark.parametrize(
@@ -52,7 +106,7 @@ def test_anything_is_frames_or_is_broken(data: bytes) -> None:
 )
 def test_what_is_no_frame(header: bytes) -> None:
     with pytest.raises(BrokenFrame):
-        list(Reader().feed(header))
+        list(WholeFrames().feed(header))
 
 
 def test_the_proof_is_an_hmac() -> None:

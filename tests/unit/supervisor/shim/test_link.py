@@ -9,7 +9,8 @@ import pytest
 from scrun.supervisor.shim.frames import DATA, QUIET
 from scrun.supervisor.shim.link import Link
 from scrun.supervisor.shim.loop import Loop
-from scrun.supervisor.shim.seals import NO_REST, Reader, sealed
+from scrun.supervisor.shim.seals import NO_REST, sealed
+from tests.harness.frames import WholeFrames, framed
 
 SECRET, BOTH = b"s" * 32, b"b" * 64
 SHORT = 0.02
@@ -31,14 +32,14 @@ class End:
         )  # fmt: skip
         self.link.listen()
         theirs, self.seal = sealed(SECRET, BOTH, True)
-        self.reader = Reader(theirs)
+        self.reader = WholeFrames(theirs)
 
     def is_idle(self) -> bool:
         """Whether it waits for no time any more."""
         return self.loop._next() < 0
 
     def frame(self, payload: bytes) -> bytes:
-        return self.seal.head(DATA, 1, len(payload)) + payload + self.seal.tail(DATA, payload)
+        return framed(self.seal, DATA, 1, payload)
 
 
 @pytest.fixture

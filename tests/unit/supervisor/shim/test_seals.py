@@ -7,12 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrun.supervisor.nodes.link import Frames
 from scrun.supervisor.shim import frames as frames_module
-from scrun.supervisor.shim.frames import CALL, CLOSED, DATA, LONGEST, BrokenFrame, hash_function
-from scrun.supervisor.shim.seals import Plain, Reader, Sealed, sealed
-
-Frame = tuple[int, int, bytes]
+from scrun.supervisor.shim.frames import CALL, CLOSED, DATA, BrokenFrame, hash_function
+from scrun.supervisor.shim.seals import Plain, Sealed, sealed
+from tests.harness.frames import Frame, WholeFrames, framed
 
 FRAMES = st.lists(
     st.tuples(
@@ -29,26 +27,19 @@ def ends(*, streams: bool = True, secret: bytes = SECRET, both: bytes = BOTH) ->
 
 
 def units(seal: Plain, frames: list[Frame]) -> list[bytes]:
-    return [
-        seal.head(kind, stream, len(payload)) + payload + seal.tail(kind, payload)
-        for kind, stream, payload in frames
-    ]
+    return [framed(seal, *frame) for frame in frames]
 
 
 def found(
-    seal: Plain, content: bytes, cuts: list[int], *, theirs: bool
+    seal: Plain, content: bytes, cuts: list[int], *, in_parts: bool
 ) -> tuple[list[Frame], bool]:
     """What an end takes of it, and whether it fails then."""
     taken: list[Frame] = []
-    ours = Frames(lambda kind, stream, data: taken.append((kind, stream, bytes(data))), seal=seal)
-    reader = Reader(seal)
+    reader = WholeFrames(seal, in_parts=in_parts)
     edges = sorted({0, len(content), *(cut % (len(content) + 1) for cut in cuts)})
     try:
         for a, b in itertools.pairwise(edges):
-            if theirs:
-                taken.extend(reader.feed(content[a:b]))
-            else:
-                ours.feed(memoryview(content)[a:b])
+            taken.extend(reader.feed(content[a:b]))
     except BrokenFrame:
         return taken, True
     return taken, False
@@ -56,14 +47,13 @@ def found(
 
 @given(FRAMES, st.lists(st.integers(0, 10_000), max_size=10), st.booleans(), st.booleans())
 def test_what_is_sent_comes(
-    frames: list[Frame], cuts: list[int], streams: bool, theirs: bool
+    frames: list[Frame], cuts: list[int], streams: bool, in_parts: bool
 ) -> None:
     sends, takes = ends(streams=streams)
-    taken, broken = found(takes, b"".join(units(sends, frames)), cuts, theirs=theirs)
+    taken, broken = found(takes, b"".join(units(sends, frames)), cuts, in_parts=in_parts)
     assert not broken
-    if streams or theirs:
-        wanted = [frame for frame in frames if theirs or frame[0] not in (8, 9)]
-        assert taken == wanted
+    if streams or not in_parts:
+        assert taken == frames
     else:  # DATA may come in parts
         assert b"".join(data for *_, data in taken) == b"".join(data for *_, data in frames)
 
@@ -72,7 +62,7 @@ def test_what_is_sent_comes(
     FRAMES, st.integers(0, 1 << 20), st.lists(st.integers(0, 10_000), max_size=5), st.booleans()
 )
 def test_a_bit_that_is_changed(
-    frames: list[Frame], bit: int, cuts: list[int], theirs: bool
+    frames: list[Frame], bit: int, cuts: list[int], in_parts: bool
 ) -> None:
     """Nothing of that frame is passed on, nor of those behind it; a length is not believed."""
     sends, takes = ends()
@@ -82,24 +72,24 @@ def test_a_bit_that_is_changed(
     content[bit // 8] ^= 1 << bit % 8
     edges = list(itertools.accumulate(map(len, sent)))
     at = next(n for n, edge in enumerate(edges) if bit // 8 < edge)
-    assert found(takes, bytes(content), cuts, theirs=theirs) == (frames[:at], True)
+    assert found(takes, bytes(content), cuts, in_parts=in_parts) == (frames[:at], True)
 
 
 @given(FRAMES, st.data(), st.booleans())
 def test_frames_that_are_left_out_or_moved(
-    frames: list[Frame], data: st.DataObject, theirs: bool
+    frames: list[Frame], data: st.DataObject, in_parts: bool
 ) -> None:
     sends, takes = ends()
     sent = units(sends, frames)
     order = data.draw(st.lists(st.integers(0, len(sent) - 1), max_size=len(sent) + 2))
     right = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], enumerate(order))))
     content = b"".join(sent[at] for at in order)
-    assert found(takes, content, [], theirs=theirs) == (frames[:right], right < len(order))
+    assert found(takes, content, [], in_parts=in_parts) == (frames[:right], right < len(order))
 
 
-@pytest.mark.parametrize("theirs", [True, False])
+@pytest.mark.parametrize("in_parts", [True, False])
 @pytest.mark.parametrize("other", ["secret", "connection", "direction", "kind", "plain"])
-def test_frames_of_another(other: str, *, theirs: bool) -> None:
+def test_frames_of_another(other: str, *, in_parts: bool) -> None:
     frame = (DATA, 1, b"x")
     sends = {
         "secret": ends(secret=b"t" * 32)[0],
@@ -109,21 +99,21 @@ def test_frames_of_another(other: str, *, theirs: bool) -> None:
         "plain": Plain(),
     }[other]
     content = b"".join(units(sends, [frame] * 3))
-    assert found(ends()[1], content, [], theirs=theirs) == ([], True)
+    assert found(ends()[1], content, [], in_parts=in_parts) == ([], True)
 
 
-@pytest.mark.parametrize("theirs", [True, False])
-def test_nothing_is_passed_on_before_it_is_whole(*, theirs: bool) -> None:
+@pytest.mark.parametrize("in_parts", [True, False])
+def test_nothing_is_passed_on_before_it_is_whole(*, in_parts: bool) -> None:
     sends, takes = ends()
     content = b"".join(units(sends, [(DATA, 1, bytes(1 << 18))]))
-    assert found(takes, content[:-1], [], theirs=theirs) == ([], False)
+    assert found(takes, content[:-1], [], in_parts=in_parts) == ([], False)
 
 
-@pytest.mark.parametrize(("kind", "length"), [(0, 0), (10, 0), (CALL, LONGEST + 1)])
-def test_what_is_no_frame_although_it_has_a_tag(kind: int, length: int) -> None:
+@pytest.mark.parametrize("kind", [0, 10])
+def test_what_is_no_frame_although_it_has_a_tag(kind: int) -> None:
     sends, takes = ends()
     with pytest.raises(BrokenFrame, match="not a frame"):
-        takes.opened(sends.head(kind, 0, length))
+        takes.opened(sends.head(kind, 0, 0))
 
 
 def test_a_function_that_may_not_be_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from scrun.supervisor.engines.slurm.step import SrunStep, StepStreams
 from scrun.supervisor.nodes.beginning import Direct
 from scrun.supervisor.nodes.connection import ShimLost
 from scrun.supervisor.shim.frames import CALL, EVENT, REPLY, UNREACHED
-from scrun.supervisor.shim.seals import Reader
+from tests.harness.frames import WholeFrames
 from tests.harness.peer import HELLO, Said, Wire, prove, soon
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_stays")
@@ -60,7 +60,7 @@ class Srun:
                     await trio.lowlevel.wait_readable(stdin)
                     if not (data := os.read(stdin, 4096)):
                         break
-                    [(_, _, payload)] = Reader().feed(data)
+                    [(_, _, payload)] = WholeFrames().feed(data)
                     self.call = json.loads(payload)
                     self.called.set()
                 self.over.set()
