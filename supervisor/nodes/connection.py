@@ -34,9 +34,7 @@ from scrun.supervisor.nodes.messages import (
 from scrun.supervisor.nodes.messages import Hello as Hello
 from scrun.supervisor.nodes.messages import ShimError as ShimError
 from scrun.supervisor.nodes.messages import ShimLost as ShimLost
-from scrun.supervisor.nodes.outgoing import Outgoing
-from scrun.supervisor.nodes.streams import ContainerStreams, Ends
-from scrun.supervisor.nodes.table import StreamTable
+from scrun.supervisor.nodes.streams import ContainerStreams, Ends, Outgoing, StreamTable
 from scrun.supervisor.shim.frames import (
     CALL,
     DATA,

@@ -9,6 +9,7 @@ import itertools
 import os
 import termios
 import tty
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
@@ -24,14 +25,343 @@ import trio
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.nodes.counted_source import CountedSource
 from scrun.supervisor.nodes.ends import Sink, Source, is_null, sink, source
-from scrun.supervisor.nodes.incoming import Incoming
-from scrun.supervisor.nodes.outgoing import Outgoing
-from scrun.supervisor.nodes.table import StreamTable
+from scrun.supervisor.nodes.files import Gone
+from scrun.supervisor.nodes.link import Broken, ShimLink, buffer
+from scrun.supervisor.shim.frames import (
+    CLOSED,
+    CREDIT,
+    CREDIT_BYTES,
+    DATA,
+    END,
+    PIECE,
+    WINDOW,
+    BrokenFrame,
+)
 
 NAMES = ("stdin", "stdout", "stderr")
 _ALL = (*NAMES, "terminal")
 _ROWS, _COLUMNS = 24, 80
+_CREDIT_AT = WINDOW // 4
+_FIRST = 1024
+_TOGETHER = 1 << 16  # else a program that writes single bytes would take far more memory
+
+
+class Incoming:
+    """A stream from a container or an exec: its output, or what its terminal shows.
+
+    Attributes:
+        opened: Set when the caller's descriptor is not needed any more.
+        over: Set when all of it has been written, or its reader has gone.
+        first_errors: The first bytes of a standard error.
+        held: Whether arriving bytes are not to be written yet; see `let_go`.
+    """
+
+    def __init__(
+        self, link: ShimLink, number: int, name: str, failed: Callable[[str], None]
+    ) -> None:
+        """`failed` gets the reason for a failed write, unless the reader has ended."""
+        self.number = number
+        self.opened = trio.Event()
+        self.over = trio.Event()
+        self.first_errors = bytearray()
+        self.held = False
+        self.link = link
+        self._name = name
+        self._failed = failed
+        self._sink: Sink | None = None
+        self._waiting: deque[bytearray] = deque()  # for a sink that is full
+        self._window = WINDOW
+        self._written = 0  # and no credit sent for it yet
+        self._ended = False
+        self._gone = False
+        self._changed = trio.Event()
+
+    @property
+    def full(self) -> bool:
+        """Whether its reader makes it wait."""
+        return bool(self._waiting) or (self._sink is not None and self._sink.pending)
+
+    def take(self, data: memoryview) -> None:
+        """Write data, or keep a copy.
+
+        Raises:
+            BrokenFrame: It is more than was allowed.
+        """
+        if self._name == "stderr" and len(self.first_errors) < _FIRST:
+            self.first_errors += data[:_FIRST]
+        if self._ended or self._gone:
+            return
+        self._window -= len(data)
+        if self._window < 0:
+            raise BrokenFrame(f"more than {WINDOW} bytes of a stream")
+        if self._sink is not None and not (self._waiting or self.held):
+            try:
+                count = self._sink.try_write(data)
+            except Gone as error:
+                self._lose_reader(error)
+                return
+            self._count(count)
+            data = data[count:]
+            if not data and self._sink.pending:
+                self._tell()
+        if data:
+            self._keep(data)
+
+    def _keep(self, data: memoryview) -> None:
+        waiting = self._waiting
+        if len(waiting) > 1 and len(waiting[-1]) < _TOGETHER:  # the first one is being written
+            waiting[-1] += data
+        else:
+            waiting.append(bytearray(data))
+            if len(waiting) == 1:
+                self._tell()
+
+    def let_go(self) -> None:
+        """Write the bytes that arrived while it was held."""
+        self.held = False
+        self._tell()
+
+    def end(self) -> None:
+        """Take the end of file."""
+        self._ended = True
+        self._tell()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+    def _count(self, written: int) -> None:
+        self._written += written
+        if self._written >= _CREDIT_AT:
+            self._window += self._written
+            count, self._written = self._written, 0
+            self.link.put(CREDIT, self.number, CREDIT_BYTES.pack(count))
+
+    def _lose_reader(self, error: Gone) -> None:
+        self._gone = True
+        self._waiting.clear()
+        self.link.put(CLOSED, self.number)
+        if str(error):
+            self._failed(f"{self._name}: {error}")
+        self._tell()
+
+    async def pump(self, opened: AbstractAsyncContextManager[Sink]) -> None:
+        """Write bytes as they arrive until the end.
+
+        Args:
+            opened: The sink; closed as soon as it is not needed.
+        """
+        try:
+            async with opened as self._sink:
+                self.opened.set()
+                await self._write_all(self._sink)
+                self._sink = None
+        finally:
+            if not self._ended and not self._gone:
+                self._gone = True
+                self.link.put(CLOSED, self.number)
+        self.over.set()
+        self._tell()
+
+    async def _write_all(self, found: Sink) -> None:
+        try:
+            while not self._gone:
+                if self.held:
+                    await self._changed.wait()
+                elif self._waiting:
+                    await self._write_first(found)
+                elif found.pending:
+                    await found.flush()
+                elif self._ended:
+                    return
+                else:
+                    await self._changed.wait()
+        except Gone as error:
+            self._lose_reader(error)
+
+    async def _write_first(self, found: Sink) -> None:
+        data = memoryview(self._waiting[0])
+        while data:
+            count = await found.write(data)
+            self._count(count)
+            data = data[count:]
+        self._waiting.popleft()
+        if not self._waiting:
+            self._tell()
+
+    async def finished(self, patience: float) -> None:
+        """Wait until it is over, `patience` seconds besides those in which its reader is slow."""
+        while not self.over.is_set() and patience > 0:
+            begun, slow, changed = trio.current_time(), self.full or self._ended, self._changed
+            with trio.move_on_after(float("inf") if slow else patience):
+                await changed.wait()
+            if not slow:
+                patience -= trio.current_time() - begun
+
+
+class Outgoing:
+    """A stream to a container or an exec: its standard input, or its terminal's.
+
+    Attributes:
+        opened: Set when the caller's descriptor is not needed any more.
+        begun: To be set when the shim knows the stream.
+    """
+
+    def __init__(self, link: ShimLink, number: int) -> None:
+        self.opened = trio.Event()
+        self.begun = trio.Event()
+        self.link = link
+        self._number = number
+        self._allowed = WINDOW
+        self._taken = 0
+        self._more = trio.Event()
+        self._scope = trio.CancelScope()
+
+    def credit(self, count: int) -> None:
+        """Allow more bytes.
+
+        Raises:
+            BrokenFrame: They are more than it may have on their way.
+        """
+        if self._allowed + count > WINDOW:
+            raise BrokenFrame(f"it takes more than {WINDOW} bytes of a stream")
+        self._allowed += count
+        self._more.set()
+
+    def resume(self, taken: int, allowed: int) -> None:
+        """Begin to send where another supervisor was killed.
+
+        Args:
+            taken: How many bytes the shim has.
+            allowed: How many more it takes.
+        """
+        self._taken, self._allowed = taken, allowed
+        self.begun.set()
+
+    def close(self) -> None:
+        """Stop reading: nobody takes it any more."""
+        self._scope.cancel()
+
+    async def pump(self, opened: AbstractAsyncContextManager[Source]) -> None:
+        """Send what is read until its end.
+
+        Args:
+            opened: The source; closed as soon as it is not needed.
+        """
+        try:
+            with self._scope:
+                try:
+                    async with opened as found:
+                        self.opened.set()
+                        await self.begun.wait()
+                        if isinstance(found, CountedSource):
+                            found.go_to(self._taken)
+                        await self._send_all(found)
+                finally:
+                    self.opened.set()
+                    if self.begun.is_set():
+                        self.link.put(END, self._number)
+        except Broken:
+            pass  # the shim has gone, which others tell
+
+    async def _send_all(self, found: Source) -> None:
+        room = buffer(PIECE)
+        while True:
+            while self._allowed <= 0:
+                self._more = trio.Event()
+                await self._more.wait()
+            most = min(PIECE, self._allowed)
+            count = await found.read_into(room[:most])
+            if not count:
+                return
+            self._allowed -= count
+            await self.link.send(DATA, self._number, room[:count])
+
+
+class StreamTable:
+    """All streams of a shim, by their numbers."""
+
+    def __init__(self, link: ShimLink) -> None:
+        self.link = link
+        self.outgoing: dict[int, Outgoing] = {}
+        self.incoming: dict[int, Incoming] = {}
+        self.is_over = False
+        self._last = 0
+
+    def number(self) -> int:
+        """Return a number for a stream."""
+        self._last += 1
+        return self._last
+
+    def use(self, link: ShimLink) -> None:
+        """Use another connection from now on, for the streams that there are, too."""
+        self.link = link
+        for incoming in self.incoming.values():
+            incoming.link = link
+        for outgoing in self.outgoing.values():
+            outgoing.link = link
+
+    def resume(self, inputs: Mapping[str, tuple[int, int]]) -> None:
+        """Go on to send where another supervisor was killed.
+
+        Args:
+            inputs: How many bytes of a stream the shim has, and how many more it takes, by number.
+                A stream that is missing has ended there.
+        """
+        for number, outgoing in self.outgoing.items():
+            if (found := inputs.get(str(number))) is not None:
+                outgoing.resume(*found)
+            else:
+                outgoing.close()
+
+    def begin_at(self, number: int) -> None:
+        """Use higher numbers than another supervisor has."""
+        self._last = number
+
+    def forget(self, number: int) -> None:
+        """Forget a stream; frames of it are dropped from now on."""
+        self.outgoing.pop(number, None)
+        self.incoming.pop(number, None)
+
+    def begin(self, fields: object) -> None:
+        """Begin to send: the shim knows these streams (`ContainerStreams.fields`) now."""
+        if isinstance(fields, Mapping):
+            for name in ("stdin", "terminal"):
+                if (number := fields.get(name)) in self.outgoing:
+                    self.outgoing[number].begun.set()
+
+    def dispatch(self, kind: int, number: int, payload: memoryview) -> None:
+        """Take a frame. One of a stream that has ended for us is dropped.
+
+        Raises:
+            BrokenFrame: It belongs to no stream, or exceeds the window.
+        """
+        if kind == DATA:
+            if number in self.incoming:
+                self.incoming[number].take(payload)
+        elif kind == END:
+            if number in self.incoming:
+                self.incoming[number].end()
+        elif kind == CREDIT:
+            if len(payload) != CREDIT_BYTES.size:
+                raise BrokenFrame("a credit without a number")
+            if number in self.outgoing:
+                self.outgoing[number].credit(CREDIT_BYTES.unpack(payload)[0])
+        elif kind == CLOSED:
+            if number in self.outgoing:
+                self.outgoing[number].close()
+        else:
+            raise BrokenFrame(f"a frame of kind {kind} is in the wrong place")
+
+    def over(self) -> None:
+        """End all streams: no frame will arrive any more."""
+        self.is_over = True
+        for incoming in self.incoming.values():
+            incoming.end()
+        for outgoing in self.outgoing.values():
+            outgoing.close()
 
 
 class Ends(Protocol):

@@ -29,9 +29,8 @@ from scrun.supervisor.daemon.retirement import Retirement
 from scrun.supervisor.daemon.succession import Succession
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.connection import Awaited, Shim
-from scrun.supervisor.nodes.incoming import Incoming
 from scrun.supervisor.nodes.link import ShimLink
-from scrun.supervisor.nodes.outgoing import Outgoing
+from scrun.supervisor.nodes.streams import Incoming, Outgoing
 from scrun.supervisor.plugins.registry import plugins
 from scrun.supervisor.scripts.process import Channel, Hangup, parse_frame
 from scrun.supervisor.shim.door import TO_KNOCK, TO_PROVE, Door, listen

@@ -102,7 +102,7 @@ def _lies() -> Iterator[Mutation]:
     yield messages("as-much-credit-as-it-says", "ge=0, le=WINDOW", "ge=0")
     yield messages("any-number-of-lives", "ge=1, le=_MOST_TIMES", "ge=1")
     yield messages("words-without-end", "msgspec.Meta(max_length=4096)", "msgspec.Meta()")
-    yield Faults(_NODES + "outgoing.py", lies)(
+    yield Faults(_NODES + "streams.py", lies)(
         "credit-without-end", "if self._allowed + count > WINDOW:", "if False:"
     )
     yield Faults(_NODES + "counted_source.py", lies)(
@@ -229,7 +229,7 @@ def _streams() -> Iterator[Mutation]:
         "",
         _PARTS + "shim/test_any_calls.py",
     )
-    yield Faults(_NODES + "incoming.py", _PARTS + "nodes/test_streams.py::test_too_much")(
+    yield Faults(_NODES + "streams.py", _PARTS + "nodes/test_streams.py::test_too_much")(
         "a-shim-may-send-any-number-of-bytes", "if self._window < 0:", "if False:"
     )
 
