@@ -13,9 +13,8 @@ from scrun.supervisor.core.own_key import own_key
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.code import sums
 from scrun.supervisor.nodes.connection import Shim
-from scrun.supervisor.nodes.dialing import Listener, Unreached
+from scrun.supervisor.nodes.dialing import Listener, NotReached, Unreached
 from scrun.supervisor.nodes.link import SEALING, Sealing
-from scrun.supervisor.nodes.listening import NotReached
 from scrun.supervisor.nodes.messages import Hello
 from scrun.supervisor.shim.frames import RANDOM
 

@@ -11,9 +11,8 @@ import os
 
 import trio
 
-from scrun.supervisor.nodes.counted_sink import Count, Hold
-from scrun.supervisor.nodes.files import RegularFile
-from scrun.supervisor.nodes.splicing import SplicedPipe, left_in, new_pipe
+from scrun.supervisor.nodes.counted_sink import Count, Hold, SplicedPipe, left_in, new_pipe
+from scrun.supervisor.nodes.ends import RegularFile
 from scrun.supervisor.shim.frames import WINDOW
 
 PIPE, RING = "pipe", "ring"

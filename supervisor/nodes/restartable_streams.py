@@ -7,11 +7,16 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import Protocol
 
 from scrun.supervisor.children.processes import ChildEnv
-from scrun.supervisor.nodes.counted_sink import Count, CountedFile, CountedPipe, Hold
+from scrun.supervisor.nodes.counted_sink import (
+    Count,
+    CountedFile,
+    CountedPipe,
+    Hold,
+    SplicedPipe,
+    spliced_pipe,
+)
 from scrun.supervisor.nodes.counted_source import PIPE, RING, CountedSource, Ring
-from scrun.supervisor.nodes.ends import Sink, Source, sink, source
-from scrun.supervisor.nodes.files import RegularFile
-from scrun.supervisor.nodes.splicing import SplicedPipe, spliced_pipe
+from scrun.supervisor.nodes.ends import RegularFile, Sink, Source, sink, source
 
 _STANDARD = ("stdin", "stdout", "stderr")
 _OUTPUTS = ("stdout", "stderr", "terminal")

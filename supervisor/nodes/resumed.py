@@ -12,9 +12,8 @@ from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.beginning import ALONE, LONGEST_ALONE
 from scrun.supervisor.nodes.connection import BEGINS_WITH, Awaited, Shim
-from scrun.supervisor.nodes.dialing import Listener
+from scrun.supervisor.nodes.dialing import Listener, addresses
 from scrun.supervisor.nodes.link import SEALING, Sealing, ShimLink, direct_link
-from scrun.supervisor.nodes.listening import addresses
 from scrun.supervisor.nodes.messages import (
     STREAMS,
     Event,

@@ -11,8 +11,7 @@ import trio
 
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.core.nurseries import unwrapped
-from scrun.supervisor.nodes.ends import Sink, Source, Unbuffered, is_null, sink, source
-from scrun.supervisor.nodes.files import Gone
+from scrun.supervisor.nodes.ends import Gone, Sink, Source, Unbuffered, is_null, sink, source
 from scrun.supervisor.nodes.link import buffer
 
 _PIECE = 1 << 16

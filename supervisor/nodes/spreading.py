@@ -21,7 +21,7 @@ from scrun.supervisor.contracts.node import ImageFile
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.nodes.connection import Shim, ShimError
-from scrun.supervisor.nodes.files import RegularFile
+from scrun.supervisor.nodes.ends import RegularFile
 from scrun.supervisor.shim.seals import digest
 
 _PEERS = 2

@@ -4,7 +4,7 @@ It RUNS ON THE NODE, with the standard library of Python 3.6 or newer and nothin
 installed: it comes with the step. It imports nothing but its own folder, holds no
 settings and decides nothing: it does what the supervisor asks, and reports.
 
-**Start.** The step's command is a Python with a few lines, BOOT (`supervisor.nodes.boot`), which
+**Start.** The step's command is a Python with a few lines, BOOT (`supervisor.nodes.code`), which
 takes the shim's first modules from its environment (`arrival`). Both directions of srun carry
 frames (`frames`). srun brings the call `begin`, which says where to connect. The shim asks
 for the rest of its code, the event `code`, over the direct connection, or over srun if there is

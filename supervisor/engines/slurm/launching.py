@@ -10,7 +10,7 @@ from scrun.supervisor.engines.slurm.shim_config import check_pmi
 from scrun.supervisor.engines.slurm.shim_site import HAS_OCI_CONF, SiteConfs
 from scrun.supervisor.engines.slurm.shim_step import ShimStep
 from scrun.supervisor.log.journal import Journal
-from scrun.supervisor.nodes.boot import LACKS_PYTHON
+from scrun.supervisor.nodes.code import LACKS_PYTHON
 
 Launch = Literal["auto", "container", "shim"]
 

@@ -11,8 +11,8 @@ from scrun.supervisor.engines.slurm.shim_step import ShimStep
 from scrun.supervisor.engines.slurm.step import SrunStep
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.beginning import Direct
+from scrun.supervisor.nodes.dialing import NotReached
 from scrun.supervisor.nodes.gathering import Gathering, gathered
-from scrun.supervisor.nodes.listening import NotReached
 from scrun.supervisor.nodes.messages import ShimError, ShimLost
 from scrun.supervisor.shim.frames import UNREACHED
 

@@ -26,11 +26,11 @@ from scrun.supervisor.engines.slurm.shim_site import NodeSite, SiteConfs
 from scrun.supervisor.engines.slurm.step import SrunStep, StepStreams
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.beginning import Direct, begun
-from scrun.supervisor.nodes.boot import boot_command
+from scrun.supervisor.nodes.code import boot_command
 from scrun.supervisor.nodes.code import variables as code_variables
 from scrun.supervisor.nodes.connection import Hello, Shim, ShimError, ShimLost, connected
+from scrun.supervisor.nodes.dialing import NotReached
 from scrun.supervisor.nodes.gathering import Rank
-from scrun.supervisor.nodes.listening import NotReached
 from scrun.supervisor.nodes.resumed import ResumedShim, reconnected
 
 _OWN_PORTS = 1.0

@@ -62,7 +62,7 @@ def _nodes() -> Iterator[Mutation]:
         "if len(self._pending) + len(data) > WINDOW:",
         "if False:",
     )
-    yield Faults(_NODES + "creating.py", _UNIT + "supervisor/nodes/test_creating.py")(
+    yield Faults(_NODES + "connection.py", _UNIT + "supervisor/nodes/test_creating.py")(
         "a-filter-of-a-node-that-lies",
         "return shim.place, hello.runtime",
         "return hello.node, hello.runtime",

@@ -20,8 +20,7 @@ import trio
 from scrun.supervisor.children.processes import Child, ChildEnv, child
 from scrun.supervisor.nodes import beginning
 from scrun.supervisor.nodes.beginning import Direct, begin_call, begun
-from scrun.supervisor.nodes.boot import boot_command
-from scrun.supervisor.nodes.code import variables
+from scrun.supervisor.nodes.code import boot_command, variables
 from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost, connected
 from scrun.supervisor.nodes.dialing import Unreached
 from scrun.supervisor.nodes.link import SEALING, Sealing

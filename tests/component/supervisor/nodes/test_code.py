@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from scrun.supervisor.nodes import code as module
-from scrun.supervisor.nodes.boot import BOOT, boot_command
-from scrun.supervisor.nodes.code import OURS, PACKAGE, code, variables
+from scrun.supervisor.nodes.code import BOOT, OURS, PACKAGE, boot_command, code, variables
 from tests import CHECKOUT
 
 ARRIVAL = """

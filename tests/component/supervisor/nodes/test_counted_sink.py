@@ -14,8 +14,7 @@ import pytest
 
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.nodes.counted_sink import CountedPipe
-from scrun.supervisor.nodes.ends import open_again
-from scrun.supervisor.nodes.files import Gone
+from scrun.supervisor.nodes.ends import Gone, open_again
 from scrun.supervisor.nodes.restartable_streams import (
     Deposited,
     RestartableStreams,

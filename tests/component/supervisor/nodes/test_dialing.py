@@ -16,8 +16,7 @@ from scrun.supervisor.nodes import connection as connection_module
 from scrun.supervisor.nodes import dialing
 from scrun.supervisor.nodes.beginning import LONGEST_ALONE, Direct, begin_call, begun
 from scrun.supervisor.nodes.connection import ShimLost
-from scrun.supervisor.nodes.dialing import Unreached
-from scrun.supervisor.nodes.listening import NotReached, addresses, listen
+from scrun.supervisor.nodes.dialing import NotReached, Unreached, addresses, listen
 from scrun.supervisor.shim import door
 from scrun.supervisor.shim.frames import CALL, EVENT, RANDOM, frame, knock, proof
 from tests.harness.peer import (

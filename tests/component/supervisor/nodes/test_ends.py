@@ -16,8 +16,7 @@ import trio
 
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.nodes import ends
-from scrun.supervisor.nodes.ends import Sink, is_null, sink, source
-from scrun.supervisor.nodes.files import Gone
+from scrun.supervisor.nodes.ends import Gone, Sink, is_null, sink, source
 from tests import CHECKOUT
 from tests.harness import users
 from tests.harness.peer import soon

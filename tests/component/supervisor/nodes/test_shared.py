@@ -11,8 +11,7 @@ import trio
 import trio.testing
 
 from scrun.supervisor.children.processes import ChildEnv
-from scrun.supervisor.nodes.ends import Sink, Source
-from scrun.supervisor.nodes.files import Gone
+from scrun.supervisor.nodes.ends import Gone, Sink, Source
 from scrun.supervisor.nodes.shared import SharedStreams
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_stays")

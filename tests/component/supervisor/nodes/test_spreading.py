@@ -14,8 +14,7 @@ from scrun.core.errors import EngineError
 from scrun.supervisor.children.processes import ChildEnv, child
 from scrun.supervisor.contracts.node import ImageFile
 from scrun.supervisor.nodes.beginning import Direct, begun
-from scrun.supervisor.nodes.boot import boot_command
-from scrun.supervisor.nodes.code import variables
+from scrun.supervisor.nodes.code import boot_command, variables
 from scrun.supervisor.nodes.connection import connected
 from scrun.supervisor.nodes.spreading import Receiver, Spreading
 from tests.harness import users

@@ -5,7 +5,7 @@ from typing import Any, cast
 import pytest
 import trio
 
-from scrun.supervisor.nodes import creating
+from scrun.supervisor.nodes import connection
 from scrun.supervisor.nodes.connection import Shim
 from scrun.supervisor.nodes.messages import Hello
 
@@ -35,11 +35,11 @@ class FakeShim:
 
 @pytest.fixture(autouse=True)
 def nothing_known() -> None:
-    creating._filters.clear()
+    connection._filters.clear()
 
 
 def create(shim: FakeShim, config: dict[str, Any], **fields: object) -> object:
-    trio.run(lambda: creating.create(cast(Shim, shim), config, **fields))
+    trio.run(lambda: connection.create(cast(Shim, shim), config, **fields))
     return shim.filters[-1]
 
 
@@ -90,7 +90,7 @@ def test_what_is_known_has_an_end() -> None:
     for config in many:
         create(shim, config)
         create(shim, many[0])
-    assert len(creating._filters) == creating._MOST
+    assert len(connection._filters) == connection._MOST_FILTERS
     assert create(shim, many[0]) == "of call 1"
     assert create(shim, many[1]) == ""
 
@@ -103,5 +103,5 @@ def test_what_no_filter_is(told: object, monkeypatch: pytest.MonkeyPatch) -> Non
         return {} if told is None else {"filter": told}
 
     monkeypatch.setattr(shim, "call", call)
-    trio.run(lambda: creating.create(cast(Shim, shim), {"linux": {"seccomp": RULES}}))
-    assert not creating._filters
+    trio.run(lambda: connection.create(cast(Shim, shim), {"linux": {"seccomp": RULES}}))
+    assert not connection._filters
