@@ -1,176 +1,138 @@
 """Runs a container with RunTimeCreate, RunTimeStart and RunTimeQuery, and exits with its status.
 
-The program becomes the subreaper of the commands' orphans. So the container's first process is its
-child, and it learns the exit status, for which oci.conf(5) has no command. If the runtime stays as
-the parent, only the end can be known: by a pidfd of the process that RunTimeQuery names, or, if
-that is in another PID namespace, by polling.
-
-With a socket of the supervisor's, a line on it says that the container is created. Supervisors
-answer with one to start it, as often as they like, and are told so in turn.
+What follows RunTimeCreate is the shim's code (`CreatedContainer`), and so are the loop and the
+children. With a socket of the supervisor's, a line on it says that the container is created.
+Supervisors answer with one to start it, as often as they like, and are told so in turn.
 
 It imports little: each such container has one of these.
 """
 
-import json
+import _signal as signal
 import os
-import select
-import subprocess
 import sys
-import time
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
-_FIRST_PAUSE = 0.01
-_GROWS = 1.5
-_LONGEST_PAUSE = 1.0  # as in Slurm
-_WITH_PIDFD = 30.0  # the pid may belong to another process
-_CREATING = 2.0
-_ALIVE = ("creating", "created", "running", "paused")
+if __name__ == "__main__":
+    sys.path.insert(0, os.path.dirname(__file__).removesuffix("/scrun/supervisor/reapers"))
+
+from scrun.supervisor.shim.children import Children, exit_status
+from scrun.supervisor.shim.json_text import dumps
+from scrun.supervisor.shim.libc import SUBREAPER, prctl
+from scrun.supervisor.shim.loop import READ, Loop
+from scrun.supervisor.shim.site import CreatedContainer, pid_of, query
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from scrun.supervisor.shim.site import Told
+
+_PDEATHSIG = 1
+_WORDS = 1 << 16
 
 
-def main(line: int, log: str, create: str, start: str, query: str) -> int:
-    """Run the three shell commands; return the container's status, 128+n for a signal.
+class Reaper:
+    """The parent of one container.
 
-    Args:
-        line: The descriptor of the socket; -1: there is none.
-        log: The file for errors of `start` and `query`, in runc's format. Errors of `create` go to
-                the container's standard error.
+    Attributes:
+        status: The container's status, 128+n for a signal; None while there is none.
     """
-    import ctypes
 
-    prctl = ctypes.CDLL(None).prctl
-    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    if line >= 0:
-        os.set_inheritable(line, False)
-    created = subprocess.run(["/bin/sh", "-c", create], check=False).returncode
-    if created:
-        return _shell_status(created)
-    # before the start: a stopped container has no pid
-    state = _created(query)
-    if not state:
-        return _fail(log, f"RunTimeQuery does not know the new container: {query}")
-    pid = _pid(state)
-    pidfd = _pidfd(pid)
-    if line >= 0:
-        # now the container may outlive the supervisor; if it is not to, its keepalive ends it
-        prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
-        _tell(line)
-        if not _is_to_start(line, pidfd):
-            return _how_it_ended(pid, pidfd, query)
-    started = subprocess.run(
-        ["/bin/sh", "-c", start],
-        stdin=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        check=False,
-    )
-    if started.returncode:
-        errors = started.stderr.decode(errors="replace").strip().splitlines()
-        return _fail(log, errors[-1] if errors else f"RunTimeStart failed: {start}")
-    if line >= 0:
-        _tell(line)
-        os.close(line)  # for a supervisor whose predecessor has read that
-    return _how_it_ended(pid, pidfd, query)
+    def __init__(self, line: int, log: str, start: str, state: str) -> None:
+        """Prepare; `run` creates the container.
 
+        Args:
+            line: The descriptor of the socket; -1: there is none.
+            log: The file for errors of RunTimeStart and RunTimeQuery, in runc's format. Errors of
+                RunTimeCreate go to the container's standard error.
+        """
+        self.status: int | None = None
+        self._line, self._log, self._start_command, self._query = line, log, start, state
+        self._loop, self._children = Loop(), Children()
+        self._is_starting = False
+        self._created = CreatedContainer(self._loop, self._children, self._ask)
 
-def _tell(line: int) -> None:
-    try:
-        os.write(line, b"\n")
-    except OSError:
-        pass  # the supervisor has died, and nobody adopts the container
+    def run(self, create: str) -> int:
+        """Create the container and stay to its end; return its status."""
+        prctl(SUBREAPER, 1)
+        if self._line >= 0:
+            os.set_inheritable(self._line, False)
+        self._loop.take_signals([signal.SIGCHLD], lambda _: self._children.reap())
+        self._children.expect()
+        self._children.spawn(_shell(create), self._has_created, (0, 1, 2))
+        self._loop.run(lambda: self.status is not None and not self._is_starting)
+        assert self.status is not None
+        return self.status
 
+    def _ask(self, told: "Told") -> None:
+        answer = os.memfd_create("state", os.MFD_CLOEXEC)
+        query(_shell(self._query), answer, self._children.spawn, told)
 
-def _is_to_start(line: int, pidfd: int) -> bool:
-    """Wait for the word to start it; False if it has ended before that."""
-    waiting = select.poll()
-    for fd in (line, pidfd):
-        if fd >= 0:
-            waiting.register(fd, select.POLLIN)
-    if line not in {fd for fd, _ in waiting.poll()}:
-        return False
-    try:
-        return bool(os.read(line, 1))
-    except OSError:
-        return False
-
-
-def _how_it_ended(pid: int, pidfd: int, query: str) -> int:
-    """Wait for its end; return its status, 0 if nobody knows it."""
-    try:
-        return _shell_status(os.waitstatus_to_exitcode(os.waitpid(pid or -2, 0)[1]))
-    except OSError:  # not a child of this process
-        _await_end(query, pidfd)
-        return 0
-
-
-def _created(query: str) -> dict[str, object]:
-    """Poll until the runtime has created the container; return its state."""
-    deadline, pause = time.monotonic() + _CREATING, _FIRST_PAUSE
-    while True:
-        state = _state(query)
-        if (state and state.get("status") != "creating") or time.monotonic() > deadline:
-            return state
-        time.sleep(pause)
-        pause *= _GROWS
-
-
-def _await_end(query: str, pidfd: int) -> None:
-    """Wait until the runtime reports that the container has ended.
-
-    Args:
-        pidfd: A pidfd of its first process, or -1.
-    """
-    pause = _FIRST_PAUSE if pidfd < 0 else _WITH_PIDFD
-    while True:
-        if pidfd < 0:
-            time.sleep(pause)
+    def _has_created(self, status: int) -> None:
+        if status:
+            self.status = exit_status(status)
         else:
-            waiting = select.poll()
-            waiting.register(pidfd, select.POLLIN)
-            if waiting.poll(pause * 1000):
-                os.close(pidfd)
-                pidfd, pause = -1, _FIRST_PAUSE
-        if _state(query).get("status") not in _ALIVE:
+            self._created.find(self._found)
+
+    def _found(self, state: "dict[str, Any]") -> None:
+        if not state:
+            self._fail(f"RunTimeQuery does not know the new container: {self._query}")
             return
-        if pidfd < 0:
-            pause = min(pause * _GROWS, _LONGEST_PAUSE)
+        self._created.await_end(pid_of(state), self._has_ended)
+        self._children.expect_no_longer()
+        if self._line < 0:
+            self._start()
+            return
+        # now the container may outlive the supervisor; if it is not to, its keepalive ends it
+        prctl(_PDEATHSIG, 0)
+        self._tell()
+        self._loop.watch(self._line, READ, self._told)
+
+    def _tell(self) -> None:
+        try:
+            os.write(self._line, b"\n")
+        except OSError:
+            pass  # the supervisor has died, and nobody adopts the container
+
+    def _told(self, _: int) -> None:
+        self._loop.forget(self._line)
+        try:
+            word = os.read(self._line, 1)
+        except OSError:
+            return
+        if word:
+            self._start()
+
+    def _start(self) -> None:
+        words = os.memfd_create("words", os.MFD_CLOEXEC)
+        self._is_starting = True
+
+        def started(status: int) -> None:
+            said = os.pread(words, _WORDS, 0).decode(errors="replace").strip().splitlines()
+            os.close(words)
+            self._is_starting = False
+            if status:
+                command = f"RunTimeStart failed: {self._start_command}"
+                self._fail(said[-1] if said else command)
+            elif self._line >= 0:
+                self._tell()
+                os.close(self._line)  # for a supervisor whose predecessor has read that
+
+        self._children.spawn(_shell(self._start_command), started, (None, 1, words))
+
+    def _has_ended(self, status: int) -> None:
+        if self.status is None:
+            self.status = exit_status(status)
+
+    def _fail(self, reason: str) -> None:
+        with open(os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as file:
+            file.write(dumps({"level": "error", "msg": reason}) + "\n")
+        self.status = 1
 
 
-def _pid(state: dict[str, object]) -> int:
-    pid = state.get("pid")
-    return pid if isinstance(pid, int) and 0 < pid < 1 << 31 else 0
-
-
-def _pidfd(pid: int) -> int:
-    try:
-        return os.pidfd_open(pid) if pid else -1
-    except OSError:  # of another PID namespace, or gone
-        return -1
-
-
-def _shell_status(status: int) -> int:
-    return status if status >= 0 else 128 - status
-
-
-def _fail(log: str, reason: str) -> int:
-    with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as file:
-        file.write(json.dumps({"level": "error", "msg": reason}) + "\n")
-    return 1
-
-
-def _state(query: str) -> dict[str, object]:
-    done = subprocess.run(
-        ["/bin/sh", "-c", query],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        check=False,
-    )
-    try:
-        state = json.loads(done.stdout)
-    except (ValueError, RecursionError):
-        return {}
-    return state if isinstance(state, dict) else {}
+def _shell(text: str) -> "list[str]":
+    return ["/bin/sh", "-c", text]
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), *sys.argv[2:6]))
+    line, log, create, start, state = sys.argv[1:6]
+    sys.exit(Reaper(int(line), log, start, state).run(create))

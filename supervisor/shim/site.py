@@ -5,15 +5,19 @@ slurmstepd does it.
 """
 
 import os
+import time
 
 from .files import LEFT, is_private, own_only, remove_made, remove_tree, write_private
 from .json_text import dumps, loads
+from .loop import READ
+from .processes import children_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
+    from .children import Children
     from .loop import Loop
 
     Told = Callable[[dict[str, Any]], None]
@@ -24,7 +28,9 @@ NO_PID = (1 << 22) + 1
 
 NO_PLACE = "set ContainerPath in the oci.conf to another directory"
 _ANSWER = 1 << 20
+_CREATING = 2.0  # until RunTimeQuery has to know a new container
 _FIRST_PAUSE, _GROWS, _LONGEST_PAUSE = 0.01, 1.5, 1.0  # seconds; the last one as in Slurm
+_WITH_PIDFD = 30.0  # the pid may belong to another process
 _ALIVE = ("creating", "created", "running", "paused")
 
 
@@ -135,27 +141,28 @@ def environment_file(variables: "Iterable[str]", *, newlines: bool) -> str:
     return "".join(one + end for one in variables if not newlines or "\n" not in one)
 
 
-def query(site: Site, place: str, run: "Run", told: "Told") -> None:
+def query(command: "list[str]", answer: int, run: "Run", told: "Told") -> None:
     """Call RunTimeQuery once.
 
     Args:
+        answer: A descriptor of an empty file, owned from now on.
         told: Called with the container's state; {} if the runtime does not know it.
     """
-    answer = os.open(os.path.join(place, "state"), os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
 
     def done(_: int) -> None:
         content = os.pread(answer, _ANSWER, 0)
         os.close(answer)
-        told(_state(content))
+        told(state_of(content))
 
     try:
-        run(site.command("query"), done, (None, answer, None))
+        run(command, done, (None, answer, None))
     except BaseException:
         os.close(answer)
         raise
 
 
-def _state(content: bytes) -> "dict[str, Any]":
+def state_of(content: bytes) -> "dict[str, Any]":
+    """Return the state that a runtime has printed; {} if that is nothing of the kind."""
     try:
         state = loads(content.decode())
     except (ValueError, RecursionError):
@@ -163,37 +170,75 @@ def _state(content: bytes) -> "dict[str, Any]":
     return state if isinstance(state, dict) else {}
 
 
-class Asking:
-    """Calls RunTimeQuery at growing intervals until the answer will do."""
+class CreatedContainer:
+    """What follows RunTimeCreate: the container is found, and its end is seen.
 
-    def __init__(
-        self,
-        loop: "Loop",
-        ask: "Callable[[Told], None]",
-        will_do: "Callable[[dict[str, Any]], bool]",
-        told: "Told",
-    ) -> None:
-        self._loop, self._ask_once, self._will_do, self._told = loop, ask, will_do, told
-        self._pause = _FIRST_PAUSE
-        self._ask()
+    oci.conf(5) has no command for a container's status. Its first process is a child of this one,
+    a subreaper, unless the runtime stays its parent; then only its end can be known, by a pidfd,
+    or, if it is in another PID namespace, by RunTimeQuery.
+    """
 
-    def _ask(self) -> None:
-        self._ask_once(self._answered)
+    def __init__(self, loop: "Loop", children: "Children", ask: "Callable[[Told], None]") -> None:
+        """`ask` calls RunTimeQuery once."""
+        self._loop, self._children, self._ask = loop, children, ask
 
-    def _answered(self, state: "dict[str, Any]") -> None:
-        if self._will_do(state):
-            self._told(state)
-            return
-        self._loop.after(self._pause, self._ask)
-        self._pause = min(self._pause * _GROWS, _LONGEST_PAUSE)
+    def find(self, found: "Told") -> None:
+        """Ask until the runtime has created it; tell its state, {} if that is never known."""
+        deadline, pause = time.monotonic() + _CREATING, _FIRST_PAUSE
 
+        def answered(state: "dict[str, Any]") -> None:
+            nonlocal pause
+            if (state and state.get("status") != "creating") or time.monotonic() > deadline:
+                found(state)
+                return
+            self._loop.after(pause, lambda: self._ask(answered))
+            pause *= _GROWS
 
-def is_alive(state: "Mapping[str, Any]") -> bool:
-    """Tell whether a container has not ended, by its state."""
-    return state.get("status") in _ALIVE
+        self._ask(answered)
+
+    def await_end(self, pid: int, ended: "Callable[[int], None]") -> None:
+        """Tell its wait status when it has ended; 0 if nobody knows it.
+
+        Args:
+            pid: Its first process; 0 if that is unknown.
+        """
+        if self._children.has_ended(pid) or pid in children_of(os.getpid()):
+            self._children.claim(pid, ended)
+        else:
+            self._await_end(pid, _FIRST_PAUSE, ended)
+
+    def _await_end(self, pid: int, pause: float, ended: "Callable[[int], None]") -> None:
+        fd = _pidfd(pid)
+
+        def ask(gone: int = 0) -> None:
+            self._loop.cancel(key)
+            if fd >= 0:
+                self._loop.forget(fd)
+                os.close(fd)
+
+            def answered(state: "dict[str, Any]") -> None:
+                if state.get("status") in _ALIVE:
+                    longer = min(pause * _GROWS, _LONGEST_PAUSE)
+                    self._await_end(0 if gone else pid, longer, ended)
+                else:
+                    ended(0)
+
+            self._ask(answered)
+
+        if fd >= 0:
+            self._loop.watch(fd, READ, ask)
+        key = self._loop.after(_WITH_PIDFD if fd >= 0 else pause, ask)
 
 
 def pid_of(state: "Mapping[str, Any]") -> int:
     """Return the first process of a container; 0 if its state has none."""
     pid = state.get("pid")
     return pid if isinstance(pid, int) and 0 < pid < 1 << 31 else 0
+
+
+def _pidfd(pid: int) -> int:
+    """Open a pidfd; -1 if there is no process to be seen, or before Python 3.9."""
+    try:
+        return -1 if not pid else int(getattr(os, "pidfd_open")(pid))  # noqa: B009 - 3.9
+    except (AttributeError, OSError):
+        return -1

@@ -4,21 +4,19 @@ import _signal as signal  # without enum, which takes longer than hello
 import os
 
 from .console import device, set_size
-from .processes import children_of, descendants, kill_quietly
-from .site import Asking, is_alive, pid_of, query
+from .processes import descendants, kill_quietly
+from .site import CreatedContainer, pid_of, query
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
 
     from .children import Children
     from .containers import NodeContainers
     from .loop import Loop
-    from .site import Site
+    from .site import Site, Told
     from .targets import NodeProcess
 
-_CREATING = 2.0  # until RunTimeQuery has to know a new container
 _KILLING = 2.0  # for RunTimeKill
 _TRY, _TRIES = 0.05, 40  # until the runtime has made a terminal
 
@@ -97,49 +95,32 @@ class SiteContainers:
 
     def find(self, target: "NodeProcess", site: "Site", found: "Callable[[int], None]") -> None:
         """Ask until the runtime has created a container; tell its first process, 0 if never."""
-        late: list[bool] = []
-        key = self._loop.after(_CREATING, lambda: late.append(True))
-
-        def will_do(state: "Mapping[str, Any]") -> bool:
-            return bool(late) or state.get("status", "creating") != "creating"
-
-        def told(state: "Mapping[str, Any]") -> None:
-            self._loop.cancel(key)
-            found(pid_of(state))
-
-        self._ask(target, site, will_do, told)
+        self._created(target, site).find(lambda state: found(pid_of(state)))
 
     def await_end(self, target: "NodeProcess", site: "Site", pid: int) -> None:
-        """Learn when a container has ended: as the parent of its first process, or by asking."""
-        if self._children.has_ended(pid) or pid in children_of(os.getpid()):
-            self._children.claim(pid, lambda status: self._containers.ended(target, status))
-            return
+        """Learn when a container has ended."""
 
-        def told(_: "Mapping[str, Any]") -> None:
+        def ended(status: int) -> None:
             if target.pid:
-                self._containers.ended(target, 0)  # nobody tells its status
+                self._containers.ended(target, status)
 
-        self._ask(target, site, lambda state: not is_alive(state), told)
+        self._created(target, site).await_end(pid, ended)
 
-    def _ask(
-        self,
-        target: "NodeProcess",
-        site: "Site",
-        will_do: "Callable[[Mapping[str, Any]], bool]",
-        told: "Callable[[Mapping[str, Any]], None]",
-    ) -> None:
-        def ask(answered: "Callable[[dict[str, Any]], None]") -> None:
-            if self._containers.targets.get(target.id) is target:
-                query(site, target.place, run, answered)
-            else:
-                told({})
-
+    def _created(self, target: "NodeProcess", site: "Site") -> CreatedContainer:
         def run(
             command: "list[str]", done: "Callable[[int], None]", stdio: "Sequence[int | None]"
         ) -> int:
             return self._containers.run(target, command, done, stdio)
 
-        Asking(self._loop, ask, will_do, told)
+        def ask(told: "Told") -> None:
+            if self._containers.targets.get(target.id) is not target:
+                told({})
+                return
+            path = os.path.join(target.place, "state")
+            answer = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+            query(site.command("query"), answer, run, told)
+
+        return CreatedContainer(self._loop, self._children, ask)
 
     def kill(self, target: "NodeProcess", site: "Site", killed: "Callable[[], None]") -> None:
         """Call RunTimeKill with SIGKILL, then kill the processes that can be seen from here."""

@@ -14,9 +14,9 @@ from scrun.supervisor.engines.slurm.job_ending import parse_sacct, parse_squeue
 from scrun.supervisor.engines.slurm.job_state import JobState, StepState
 from scrun.supervisor.engines.slurm.pending import read_waiting
 from scrun.supervisor.engines.slurm.remote import read_answers
-from scrun.supervisor.reapers import site_commands as minder
 from scrun.supervisor.sessions.inspection import read_list, rows_of, total
-from tests.stress.fuzz.base import check_error, lines_of, written
+from scrun.supervisor.shim.site import state_of
+from tests.stress.fuzz.base import check_error, lines_of
 
 _NOW = 1_800_000_000.0
 
@@ -120,9 +120,7 @@ def _told_by(answer: NodeAnswer) -> None:
 
 def runtime(data: bytes) -> None:
     """What an OCI runtime says: its state, and its log."""
-    path = written("answer", data)
-    state = minder._state(f"cat {path}") if len(data) < 100_000 else {}
-    assert isinstance(state, dict)
+    assert isinstance(state_of(data), dict)
     error, others = read_log(data)
     error.encode(errors="replace")
     assert len(others) <= len(data)

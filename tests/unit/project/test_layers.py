@@ -136,6 +136,7 @@ def allowed() -> dict[str, set[str]]:
         may |= dict.fromkeys(line, below | has)
     may["scrun.supervisor"] = below | shared
     may |= {f"scrun.supervisor.{name}": shared | {"scrun.anchor"} for name in APART}
+    may["scrun.supervisor.reapers"] |= {"scrun.supervisor.shim"}
     may["scrun.supervisor.shim"] = set()  # on a node there is nothing else of ours
     return may
 

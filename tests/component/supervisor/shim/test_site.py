@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -298,17 +299,28 @@ def test_a_process_that_is_no_container(site: BySite, tmp_path: Path) -> None:
 
 
 @ONE
-def test_a_container_that_is_not_left_to_the_shim(site: BySite, tmp_path: Path) -> None:
-    """Only RunTimeQuery tells its end then: as with Slurm, without a status."""
-    state = tmp_path / "state.json"
-    state.write_text(json.dumps({"status": "created", "pid": os.getpid()}))
-    commands = {**dict.fromkeys(("create", "start", "kill", "delete"), "true")}
-    site.create("true", site=site.fields({**commands, "query": f"cat {state}"}))
-    site.shim.call("start", id="a")
-    time.sleep(0.3)
-    assert not site.shim.has_ended("a")
-    state.write_text(json.dumps({"status": "stopped"}))
-    assert site.shim.ended("a", 3) == 0
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_a_container_that_is_not_left_to_the_shim(
+    site: BySite, tmp_path: Path, *, is_seen: bool
+) -> None:
+    """Only a pidfd or RunTimeQuery tells its end then: as with Slurm, without a status."""
+    state, calls = tmp_path / "state.json", tmp_path / "calls"
+    commands = {
+        **dict.fromkeys(("create", "start", "kill", "delete"), "true"),
+        "query": f"echo >>{calls}; cat {state}",
+    }
+    with subprocess.Popen(["sleep", "30"]) as process:
+        pid = process.pid if is_seen else 1 << 30
+        state.write_text(json.dumps({"status": "created", "pid": pid}))
+        site.create("true", site=site.fields(commands))
+        site.shim.call("start", id="a")
+        time.sleep(0.3)
+        assert not site.shim.has_ended("a")
+        assert (len(calls.read_text()) == 1) is is_seen
+        state.write_text(json.dumps({"status": "stopped"}))
+        process.kill()
+        process.wait()
+        assert site.shim.ended("a", 3) == 0
 
 
 @pytest.mark.parametrize("runs", [True, False])
