@@ -39,7 +39,6 @@ from scrun.supervisor.staging.id_maps import cache_of, with_ids
 from scrun.supervisor.staging.image_store import images_for
 from scrun.supervisor.staging.layout import UPPER
 from scrun.supervisor.staging.mapped import remove_whoever_owns_it
-from scrun.supervisor.staging.node_trial import BundleRefused, Others
 from scrun.supervisor.staging.on_node import SENT, archive_of, removing, sending, unpacking
 from scrun.supervisor.staging.overlaid import Overlays
 from scrun.supervisor.staging.overlay_options import Unusable
@@ -51,6 +50,7 @@ from scrun.supervisor.staging.staged_bundle import stage_in
 from scrun.supervisor.staging.stored import progress
 from scrun.supervisor.staging.transfer import Transfer
 from scrun.supervisor.staging.volumes import bring_back
+from scrun.supervisor.staging.ways import BundleRefused, Others
 
 plugin_type = "stage/builtin"
 plugin_name = "Built-in policy"

@@ -30,30 +30,26 @@ import contextlib
 import os
 import posixpath
 import stat
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from scrun.core.trees import everything_below
-from scrun.oci.userns import has_several
 from scrun.supervisor.contracts.staged import OVERLAY, with_place
 from scrun.supervisor.core.files import write
 from scrun.supervisor.staging.copies import OPEN, Room, copy_all, copy_entry
 from scrun.supervisor.staging.foreign import copy_foreign, foreign_in
-from scrun.supervisor.staging.node_trial import TRIAL, BundleRefused, Looks, Trial
+from scrun.supervisor.staging.node_trial import TRIAL, Looks, Trial
 from scrun.supervisor.staging.overlay_options import Unusable, opaque, options_of
 from scrun.supervisor.staging.own_file import OwnFile
 from scrun.supervisor.staging.plain import write_difference
 from scrun.supervisor.staging.read_only import in_directory, make_mount_points
 from scrun.supervisor.staging.short_link import folder_of
+from scrun.supervisor.staging.ways import BundleRefused, Root
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from scrun.supervisor.staging.layers import TopLevel
-    from scrun.supervisor.staging.overlay_options import Overlay
     from scrun.supervisor.staging.stored import Copies
-    from scrun.supervisor.staging.survey import MountPoint
 
 ROOTFS = "rootfs"
 UPPER = "upper"
@@ -62,28 +58,6 @@ ONE = "one"
 BY_FUSE = "by-fuse"
 _TASK = "task-"
 _SMALL = (1 << 20, 200)  # bytes and entries
-
-
-class Rootfs(msgspec.Struct, frozen=True):
-    """A root file system that an engine has mounted.
-
-    Attributes:
-        path: Its path, without links.
-        mount: What is mounted there.
-        rootless: Whether the container has rights in a user namespace only.
-        tasks: How many tasks have one of their own.
-    """
-
-    path: str
-    mount: MountPoint
-    config: dict[str, Any]
-    rootless: bool
-    tasks: int = 1
-
-
-def is_read_only(config: Mapping[str, Any]) -> bool:
-    """Return whether config.json asks for a read-only root file system."""
-    return bool((config.get("root") or {}).get("readonly"))
 
 
 @contextlib.contextmanager
@@ -108,9 +82,8 @@ class Layout:
 
     def __init__(
         self,
-        rootfs: Rootfs,
+        rootfs: Root,
         directory: str,
-        overlay: Overlay,
         top: TopLevel | None,
         stored: Copies | None,
     ) -> None:
@@ -120,7 +93,7 @@ class Layout:
         self._bundle = directory
         self._staged = os.path.join(directory, ROOTFS)
         self.directory = os.path.join(directory, OVERLAY)
-        self._overlay = overlay
+        overlay = self._overlay = rootfs.overlay
         self._stored = stored
         there = stored.there if stored else {}
         self.from_store = bool(there)
@@ -128,10 +101,10 @@ class Layout:
         self._packed = frozenset(stored.packed) if stored else frozenset[int]()
         self.images: list[tuple[str, str]] = []
         self._top = top
-        self._read_only = is_read_only(rootfs.config)
+        self._read_only = rootfs.read_only
         self._written: list[str] = []
         self._tasks: Sequence[str] = ()
-        self._owners = not rootfs.rootless or has_several(rootfs.config)
+        self._owners = rootfs.owners
         self._hidden = {
             posixpath.normpath(mount["destination"].lstrip("/"))
             for mount in rootfs.config.get("mounts") or []

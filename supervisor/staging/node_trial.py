@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from scrun.supervisor.staging.on_node import ROOTLESS, making
 from scrun.supervisor.staging.overlay_options import Unusable, marks
+from scrun.supervisor.staging.ways import DIFFER, BundleRefused, Unseen
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Sequence
@@ -17,7 +18,6 @@ TRIAL = ("trial", "trial/upper", "trial/work", "trial/rootfs")
 """Directories that it needs."""
 
 _MOUNTED = "mounted"
-_OTHERS = "differ on the node"
 # mount(8) as of 2.39 gives the kernel the options one by one, which may have 256 bytes then
 _LOOK = """\
 cd %s && {
@@ -38,32 +38,6 @@ _COMPLAINT = re.compile(r"(mount|unshare|stat|(/bin/)?sh): ")
 _SEEN = re.compile(r"(\S+) ([0-9]+) ([0-9-]+)", re.ASCII)
 _ROOTLESS = f"{ROOTLESS} --mount"
 _AS_ROOT = "unshare --mount"
-
-
-class Unseen(Unusable):
-    """The node sees the staged bundle, but not all layers.
-
-    Attributes:
-        layers: The numbers of those.
-        store: Whether it sees the store of images.
-    """
-
-    def __init__(self, why: str, layers: frozenset[int], *, store: bool) -> None:
-        super().__init__(why)
-        self.layers = layers
-        self.store = store
-
-
-class Others(Unusable):
-    """Directories differ on the node, by their numbers in `Mounting.looks`."""
-
-    def __init__(self, numbers: frozenset[int]) -> None:
-        super().__init__(_OTHERS)
-        self.numbers = numbers
-
-
-class BundleRefused(Unusable):
-    """What is written cannot be in the staged bundle; or nothing can be mounted at all."""
 
 
 class Looks:
@@ -93,9 +67,9 @@ class Looks:
     def unseen(self, others: frozenset[int]) -> Unusable:
         """Return what it means that some differ on the node, by their numbers."""
         if 0 in others:
-            return Unusable(_OTHERS)
+            return Unusable(DIFFER)
         layers = frozenset(self._layers[number] for number in others if number in self._layers)
-        return Unseen(_OTHERS, layers, store=self._store and 1 not in others)
+        return Unseen(DIFFER, layers, store=self._store and 1 not in others)
 
 
 class Trial:
@@ -191,7 +165,7 @@ class Trial:
         lines = answer.splitlines()  # a site's prolog may write before
         seen = {found[1]: found for found in map(_SEEN.fullmatch, lines) if found}
         said = next(filter(_COMPLAINT.match, lines), "")
-        why = f"cannot be mounted on the node: {said}" if said else _OTHERS
+        why = f"cannot be mounted on the node: {said}" if said else DIFFER
         if "." not in seen or int(seen["."][2]) != self._here:
             raise Unusable(why)
         missing = frozenset(

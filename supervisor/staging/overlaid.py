@@ -1,4 +1,4 @@
-"""Lays out a staged bundle whose root file system the node mounts from layers.
+"""Tries the ways of a root file system that its node mounts from layers.
 
 Those are the engine's own, or copies of them in the store of images.
 
@@ -11,47 +11,51 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from scrun.core.errors import described
-from scrun.core.trees import remove_tree
-from scrun.oci.userns import has_several
-from scrun.supervisor.contracts.node import Mounting
+from scrun.images.squashfs import linked_in
 from scrun.supervisor.contracts.staged import OVERLAY, OfTask
-from scrun.supervisor.staging.layers import overlay_of, top_level
-from scrun.supervisor.staging.layout import ROOTFS, Layout, is_read_only
-from scrun.supervisor.staging.node_trial import BundleRefused, Others, Unseen
+from scrun.supervisor.staging.layers import top_level
+from scrun.supervisor.staging.layout import ROOTFS, Layout
 from scrun.supervisor.staging.on_node import (
     archive_of,
     making_in,
     place_in,
-    remote,
     removing,
     sending,
 )
 from scrun.supervisor.staging.overlay_options import Unusable, is_plain, mount_of_layers
-from scrun.supervisor.staging.packing import NotMounted, Packing
+from scrun.supervisor.staging.own_file import OwnFile
+from scrun.supervisor.staging.packing import Packing
 from scrun.supervisor.staging.short_link import remove_link
+from scrun.supervisor.staging.stage_out import remove_all
 from scrun.supervisor.staging.stored import StoredLayers
+from scrun.supervisor.staging.ways import NotMounted, Others, Unseen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from scrun.supervisor.contracts.staged import Image
     from scrun.supervisor.staging.image_access import ContainerImages
-    from scrun.supervisor.staging.layout import Rootfs
-    from scrun.supervisor.staging.overlay_options import Overlay
-    from scrun.supervisor.staging.own_file import OwnFile
     from scrun.supervisor.staging.packing import Mounter
     from scrun.supervisor.staging.stored import Copies
+    from scrun.supervisor.staging.ways import Root, Source, Way
 
 
 NO_ROOT = "no root"
 """Its shim can mount no root file system."""
 
 _OF_THE_NODE = ["nosuid", "nodev", "noexec", "mode=755"]
+
+_LAYERS = {
+    "layers": "the layers",
+    "store": "copies of the layers",
+    "squashfs": "squashfs images of the layers",
+}
 
 BY_FUSE = "by fuse"
 """Its kernel refuses to, and fuse-overlayfs does it."""
@@ -83,265 +87,221 @@ class Overlays(msgspec.Struct, frozen=True):
     mounter: Mounter | None = None
     mounted: set[Any] = msgspec.field(default_factory=set)
 
-
-class LaidOut(msgspec.Struct, frozen=True):
-    """How a node mounts a root file system.
-
-    Attributes:
-        stored: Whether it mounts copies of the layers.
-        places: The directories with what the tasks write, if that is not `overlay` itself.
-        on_node: Whether those are on the nodes.
-        packed: Whether there are squashfs images among the copies.
-        way: How the node mounts those; or why they are directories, though they were to be images.
-        by_fuse: Whether fuse-overlayfs mounts the overlay, and not the kernel.
-    """
-
-    stored: bool
-    places: tuple[str, ...] = ()
-    on_node: bool = False
-    packed: bool = False
-    way: str = ""
-    by_fuse: bool = False
+    @property
+    def has_store(self) -> bool:
+        return self.images is not None and is_plain(self.images.path)
 
     @property
-    def image(self) -> Image:
-        if self.packed:
-            return "squashfs"
-        return "store" if self.stored else "layers"
+    def has_shim(self) -> bool:
+        """Whether a shim mounts root file systems."""
+        return self.mounter is not None and NO_ROOT not in self.mounted
+
+    @property
+    def needs_fuse(self) -> bool:
+        """Whether its kernel is known to refuse them."""
+        return BY_FUSE in self.mounted
 
 
-def lay_out(
-    rootfs: Rootfs, directory: str, overlays: Overlays, own: OwnFile | None = None
-) -> LaidOut:
-    """Lay out a staged bundle, make sure that the node can mount it, and add to its mounts.
-
-    Args:
-        rootfs: The root file system. Its config.json gets the mounts, before all others.
-        own: The user's file that its only lower layer is.
-
-    Returns:
-        How the node mounts it.
-
-    Raises:
-        Unusable: It cannot be done; something may have been written.
-    """
-    if not is_plain(directory):
-        raise Unusable(f"cannot be mounted in {directory!a}")
-    if not rootfs.rootless and _has_users(rootfs.config):
-        raise Unusable("cannot be mounted by a container with users of its own")
-    if not overlays.tasks and not is_read_only(rootfs.config):
-        raise Unusable(
-            "cannot be mounted by several tasks of srun --container, which have the "
-            "same mounts: two overlays cannot write to one directory"
-        )
-    config = rootfs.config
-    mounts = [*(config.get("mounts") or [])]
-    read_only = is_read_only(config)
-    if read_only:  # the runtime can make no directory in it, below these
-        mounts[:0] = [
-            {"destination": place, "type": "tmpfs", "source": "tmpfs", "options": _OF_THE_NODE}
-            for place in overlays.mount_points
-        ]
-    tasks = max(1, overlays.tasks)
-    rootfs = msgspec.structs.replace(rootfs, tasks=tasks, config={**config, "mounts": mounts})
-    overlay = overlay_of(rootfs.mount, rootfs.path)
-    if overlay.users != rootfs.rootless and not overlay.why_not:
-        why_not = "have marks of deletions that the node does not read"
-        overlay = msgspec.structs.replace(overlay, why_not=why_not)
-    try:
-        layout, laid_out = _laid_out(rootfs, directory, overlay, overlays, own)
-    except OSError as error:
-        raise Unusable(f"cannot be laid out: {described(error)}") from error
-    of_layers = [
-        mount_of_layers(name, [*["ro"] * read_only, *words])
-        for name, words in layout.options.items()
-        if name
-    ]
-    config["mounts"] = of_layers + mounts
-    return laid_out
-
-
-def written_at(
-    laid: LaidOut | None, directory: str, *, rootless: bool, final: bool
-) -> tuple[str, tuple[OfTask, ...]]:
-    """Return where on its node a container writes, or what is the own of each of its tasks.
-
-    Args:
-        laid: How its node mounts it; None: it is copied.
-        rootless: Whether it has rights in a user namespace only.
-        final: Whether nothing comes back.
-    """
-    if laid is None or not laid.places:
-        return "", ()
-    if len(laid.places) == 1:
-        return laid.places[0], ()
-    tasks = []
-    for number, place in enumerate(laid.places):
-        last = ""
-        if laid.on_node and final:
-            last = removing([place], rootless=rootless)
-        elif laid.on_node:
-            last = sending(place, archive_of(directory, number), rootless=rootless)
-        tasks.append(OfTask(place, last))
-    return "", tuple(tasks)
-
-
-def _laid_out(
-    rootfs: Rootfs, directory: str, overlay: Overlay, overlays: Overlays, own: OwnFile | None
-) -> tuple[Layout, LaidOut]:
-    """Lay out a staged bundle that the node can mount."""
-    owners = not rootfs.rootless or has_several(rootfs.config)
-    stored: Copies | None = own
-    packing = own.packing if own else Packing(overlays.mounter, "files")
-    if stored is None and overlays.images is not None and is_plain(overlays.images.path):
-        packing = Packing(overlays.mounter, overlays.images.format)
-        stored = StoredLayers(
-            overlay, overlays.images, packing, rootless=rootfs.rootless, owners=owners
-        )
-    maps = None
-    if rootfs.rootless and owners:
-        maps = {name: rootfs.config["linux"][name] for name in ("uidMappings", "gidMappings")}
-    unseen: frozenset[int] = frozenset()
-    if overlay.why_not:
-        unseen = frozenset(range(len(overlay.layers)))
-    beside = _whose_users(rootfs.config)
-    ways = _ways(rootfs, directory, overlays, owners=owners, beside=beside)
-    while True:
-        one, by_fuse, on_node = ways[0]
-        if unseen:
-            if stored is None:
-                raise Unusable(overlay.why_not)
-            stored.make(unseen)
-        top = None if one else top_level(rootfs.path, overlay)
-        layout = Layout(rootfs, directory, overlay, top, stored)
-        places: list[str] = []
-        try:
-            layout.write(overlays.cache, unseen, on_node=on_node, by_fuse=by_fuse)
-            mounting = Mounting(maps=maps, by_fuse=by_fuse, beside=beside)
-            _have_mounted(layout, overlays, packing, mounting, places, one=one, on_node=on_node)
-        except NotMounted as error:
-            _give_up(overlays, places, rootfs)
-            if layout.images and stored is not None:
-                unseen |= stored.unpack(str(error))
-            else:
-                ways = [way for way in ways if not way.one]
-                if not beside:  # else the container that it was to be beside may be gone
-                    overlays.mounted.add(NO_ROOT)
-        except Unseen as error:
-            _give_up(overlays, places, rootfs)
-            if stored is None or (unseen and (error.store or not stored.is_seen)):
-                raise
-            if not error.store:
-                stored.send(str(error))
-            unseen |= error.layers
-        except BundleRefused:
-            _give_up(overlays, places, rootfs)
-            if len(ways) == 1:
-                raise
-            ways = ways[1:]
-        else:
-            if by_fuse:
-                overlays.mounted.add(BY_FUSE)
-            made = tuple(places) if on_node else layout.places
-            packed = bool(layout.images)
-            laid_out = LaidOut(layout.from_store, made, on_node, packed, by_fuse=by_fuse)
-            return layout, msgspec.structs.replace(laid_out, way=_way(stored, layout))
-        packing.unmount()
-        remove_link(directory)
-        for name in (OVERLAY, ROOTFS):
-            if os.path.lexists(path := os.path.join(directory, name)):
-                remove_tree(path)
-
-
-class _Way(NamedTuple):
-    """How an overlay may be mounted.
+class Given(msgspec.Struct, frozen=True):
+    """How a container has got its root file system.
 
     Attributes:
-        one: Whether the shim mounts one; else the runtime one for each directory.
-        by_fuse: Whether fuse-overlayfs does it, and not the kernel.
-        on_node: Whether what is written is on the node.
+        image: See `Staged`; so are the others.
+        rootfs: Its path, as far as it is seen here.
+        notes: Lines for the log.
+        comes_from: Where what the container changes is to go, if it is not there already.
+        mounts: All mounts of config.json; None: they stay as they are.
     """
 
-    one: bool
-    by_fuse: bool
-    on_node: bool
+    image: Image
+    rootfs: str
+    notes: tuple[str, ...] = ()
+    comes_from: str = ""
+    mounts: list[dict[str, Any]] | None = None
+    place: str = ""
+    tasks: tuple[OfTask, ...] = ()
 
 
-def _ways(
-    rootfs: Rootfs, directory: str, overlays: Overlays, *, owners: bool, beside: str
-) -> list[_Way]:
-    """Return those to try in turn; an overlay may be refused for where it is to write, too."""
-    places = [False]
-    if overlays.keeps and not (rootfs.rootless and owners) and not is_read_only(rootfs.config):
-        places = [True] if remote(os.path.realpath(directory)) else [False, True]
-    found = []
-    # the only user of another container's namespace has a different uid there than outside
-    apart = owners or not beside
-    if overlays.mounter is not None and apart and NO_ROOT not in overlays.mounted:
-        if BY_FUSE not in overlays.mounted:
-            found += [_Way(True, False, on_node) for on_node in places]
-        if rootfs.rootless:
-            found.append(_Way(True, True, places[0]))
-    return found + [_Way(False, False, on_node) for on_node in places]
+class Mounts:
+    """Tries one way to mount a root file system after the other; what one learns, the next knows.
 
-
-def _have_mounted(
-    layout: Layout,
-    overlays: Overlays,
-    packing: Packing,
-    mounting: Mounting,
-    places: list[str],
-    *,
-    one: bool,
-    on_node: bool,
-) -> None:
-    """Let the node mount the root file system, or try the mounts of the runtime.
-
-    `places` receives the nodes' directories for what is written, if it is `on_node`.
+    Each way is written and tried, and undone if that has failed.
     """
-    if not one:
-        if layout.images:
-            packing.mount(layout.images, mounting)
-        trial = layout.trial(on_node=on_node)
-        answers = overlays.ask(trial.script(overlays.mounted))
-        places += map(place_in, answers)
-        trial.judge(answers)
-        overlays.mounted.add(trial.kind)
-    elif on_node:
-        places += map(place_in, overlays.ask(making_in(layout.directory)))
-    if on_node:
-        layout.put(places)
-    if one:
-        looks = layout.looks
-        mounting = msgspec.structs.replace(mounting, roots=layout.roots, looks=looks.wanted)
+
+    def __init__(self, root: Root, directory: str, overlays: Overlays, *, final: bool) -> None:
+        """Prepare.
+
+        Args:
+            root: The root file system; its config.json is the one that will run.
+            directory: The staged bundle.
+            final: Whether nothing comes back.
+        """
+        mounts = [*(root.config.get("mounts") or [])]
+        if root.read_only:  # the runtime can make no directory in it, below these
+            mounts[:0] = [
+                {"destination": place, "type": "tmpfs", "source": "tmpfs", "options": _OF_THE_NODE}
+                for place in overlays.mount_points
+            ]
+        self._root = msgspec.structs.replace(root, config={**root.config, "mounts": mounts})
+        self._directory = directory
+        self._overlays = overlays
+        self._final = final
+        self._file = linked_in(root.image) if root.image else ""
+        self._images = overlays.images if overlays.has_store else None
+        wanted = self._images.format if self._images else "files"
+        self._packing = Packing(overlays.mounter, wanted, mine=bool(self._file))
+        layers = len(root.overlay.layers) if root.overlay.why_not else 0
+        self._unseen = frozenset(range(layers))
+        self._source: Source = ""
+        self._why = ""
+        self._places: list[str] = []  # on the nodes, for what is written
+
+    @cached_property
+    def _stored(self) -> Copies | None:
+        root, images = self._root, self._images
+        if images is None:
+            return None
+        if self._file:
+            return OwnFile(self._file, os.path.basename(root.image), images, self._packing)
+        return StoredLayers(
+            root.overlay, images, self._packing, rootless=root.rootless, owners=root.owners
+        )
+
+    def write(self, way: Way) -> None:
+        """Write the staged bundle's part of it, and what it needs in the store.
+
+        Raises:
+            Unusable: It cannot be done.
+        """
+        root = self._root
         try:
-            packing.mount(layout.images, mounting)
+            if (stored := self._stored) is not None:
+                self._take_from(stored, way.source)
+            top = top_level(root.path, root.overlay) if way.how == "runtime" else None
+            self._layout = Layout(root, self._directory, top, stored)
+            self._layout.write(
+                self._overlays.cache,
+                self._unseen,
+                on_node=way.on_node,
+                by_fuse=way.how == "fuse",
+            )
+        except OSError as error:
+            raise _impossible(error) from error
+
+    def _take_from(self, stored: Copies, source: Source) -> None:
+        if source != self._source:
+            self._source = source
+            if source == "unpacked":
+                self._unseen |= stored.unpack(self._why)
+            elif source == "sent":
+                stored.send(self._why)
+        if self._unseen:
+            stored.make(self._unseen)
+
+    def try_(self, way: Way) -> Given:
+        """Let the node mount it, or try the mounts of the runtime.
+
+        Raises:
+            Unusable: The node cannot.
+        """
+        layout = self._layout
+        try:
+            if way.how == "runtime":
+                self._try_as_runtime(on_node=way.on_node)
+            elif way.on_node:
+                self._places += map(place_in, self._overlays.ask(making_in(layout.directory)))
+            if way.on_node:
+                layout.put(self._places)
+            if way.how != "runtime":
+                self._mount(by_fuse=way.how == "fuse")
+        except OSError as error:
+            raise _impossible(error) from error
+        return self._given(way)
+
+    def _try_as_runtime(self, *, on_node: bool) -> None:
+        if self._layout.images:
+            self._packing.mount(self._layout.images, self._root.mounting)
+        trial = self._layout.trial(on_node=on_node)
+        answers = self._overlays.ask(trial.script(self._overlays.mounted))
+        self._places += map(place_in, answers)
+        trial.judge(answers)
+        self._overlays.mounted.add(trial.kind)
+
+    def _mount(self, *, by_fuse: bool) -> None:
+        layout, looks = self._layout, self._layout.looks
+        mounting = msgspec.structs.replace(
+            self._root.mounting, roots=layout.roots, looks=looks.wanted, by_fuse=by_fuse
+        )
+        try:
+            self._packing.mount(layout.images, mounting)
         except Others as error:
             raise looks.unseen(error.numbers) from None
+        if by_fuse:
+            self._overlays.mounted.add(BY_FUSE)
+
+    def undo(self, failure: Unusable) -> None:
+        """Undo a way after a failure, on the nodes, too."""
+        if made := [place for place in self._places if place]:
+            with contextlib.suppress(Unusable):
+                self._overlays.ask(removing(made, rootless=self._root.rootless))
+        self._places.clear()
+        self._packing.unmount()
+        remove_link(self._directory)
+        remove_all(self._directory, (OVERLAY, ROOTFS))
+        self._why = str(failure)
+        if isinstance(failure, Unseen):
+            self._unseen |= failure.layers
+        # the container that it was to be beside may be gone
+        elif isinstance(failure, NotMounted) and not (failure.images or self._root.beside):
+            self._overlays.mounted.add(NO_ROOT)
+
+    def _given(self, way: Way) -> Given:
+        layout, root = self._layout, self._root
+        mounts = [
+            mount_of_layers(name, [*["ro"] * root.read_only, *words])
+            for name, words in layout.options.items()
+            if name
+        ]
+        mounts += root.config["mounts"]
+        image: Image = "store" if layout.from_store else "layers"
+        if layout.images:
+            image = "squashfs"
+        notes = self._notes(image, by_fuse=way.how == "fuse")
+        given = Given(image, root.path, notes, comes_from=root.path, mounts=mounts)
+        places = tuple(self._places) if way.on_node else layout.places
+        if len(places) == 1:
+            return msgspec.structs.replace(given, place=places[0])
+        tasks = tuple(
+            OfTask(place, self._last(number, place) if way.on_node else "")
+            for number, place in enumerate(places)
+        )
+        return msgspec.structs.replace(given, tasks=tasks)
+
+    def _last(self, number: int, place: str) -> str:
+        """Return what a task's node does at its end."""
+        rootless = self._root.rootless
+        if self._final:
+            return removing([place], rootless=rootless)
+        return sending(place, archive_of(self._directory, number), rootless=rootless)
+
+    def _notes(self, image: Image, *, by_fuse: bool) -> tuple[str, ...]:
+        path, packing = self._root.path, self._packing
+        how = packing.way + ", after they were sent to the node" * packing.sent
+        why_files = packing.why_not if image == "store" else ""
+        if self._root.image:
+            by = f" by {how}" if image == "squashfs" else f", unpacked: {why_files}"
+            by *= image == "squashfs" or bool(why_files)
+            return (f"root: the node mounts {self._file or path}{by}; changes are not kept",)
+        by = " by fuse-overlayfs" * by_fuse
+        notes = [
+            f"root: the node mounts {_LAYERS[image]} of {path}{by}; changes come back at the end"
+        ]
+        if image == "squashfs":
+            notes.append(f"root: the images are mounted by {how}")
+        elif why_files:
+            notes.append(f"root: copies are not squashfs images: {why_files}")
+        return tuple(notes)
 
 
-def _way(stored: Copies | None, layout: Layout) -> str:
-    if stored is None or not layout.from_store:
-        return ""
-    if not layout.images:
-        return stored.packing.why_not
-    return stored.packing.way + ", after they were sent to the node" * stored.packing.sent
-
-
-def _give_up(overlays: Overlays, places: Sequence[str], rootfs: Rootfs) -> None:
-    """Remove what the nodes have made."""
-    if made := [place for place in places if place]:
-        with contextlib.suppress(Unusable):
-            overlays.ask(removing(made, rootless=rootfs.rootless))
-
-
-def _whose_users(config: Mapping[str, Any]) -> str:
-    """Return where config.json has the namespaces of whose users the container is; or ""."""
-    namespaces = (config.get("linux") or {}).get("namespaces") or []
-    paths = [one.get("path") or "" for one in namespaces if one["type"] == "user"]
-    return os.path.dirname(paths[0]) if paths else ""
-
-
-def _has_users(config: Mapping[str, Any]) -> bool:
-    namespaces = (config.get("linux") or {}).get("namespaces") or []
-    return any(namespace["type"] == "user" for namespace in namespaces)
+def _impossible(error: OSError) -> Unusable:
+    return Unusable(f"cannot be laid out: {described(error)}")

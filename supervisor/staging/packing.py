@@ -16,8 +16,8 @@ import msgspec
 from scrun.images.squashfs import key_of
 from scrun.images.store import SQUASHFS
 from scrun.supervisor.contracts.node import ImageFile, Mounting
-from scrun.supervisor.staging.node_trial import BundleRefused, Others
 from scrun.supervisor.staging.overlay_options import Unusable
+from scrun.supervisor.staging.ways import BundleRefused, NotMounted, Others
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,10 +30,6 @@ NO_TOOL = "mksquashfs is not installed here"
 def tool() -> str | None:
     """Return the program that makes images, if there is one."""
     return shutil.which("mksquashfs")
-
-
-class NotMounted(Unusable):
-    """The node could not mount an image."""
 
 
 class NotSeen(Unusable):
@@ -152,7 +148,7 @@ class Packing:
         except (Others, BundleRefused):
             raise
         except Unusable as error:
-            raise NotMounted(str(error)) from error
+            raise NotMounted(str(error), images=bool(files)) from error
 
     def unmount(self) -> None:
         """Undo `mount`, if it was called."""

@@ -10,58 +10,18 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import stat
 from typing import TYPE_CHECKING
 
-from scrun.supervisor.contracts.node import Mounting
 from scrun.supervisor.staging.copies import OPEN, Room, copy_all, copy_entry, dress
 from scrun.supervisor.staging.digests import parent_of
-from scrun.supervisor.staging.node_trial import Others
 from scrun.supervisor.staging.overlay_options import Overlay, Unusable
-from scrun.supervisor.staging.survey import mount_of
 
 if TYPE_CHECKING:
-    from scrun.supervisor.staging.overlaid import Overlays
-    from scrun.supervisor.staging.survey import MountPoint
+    pass
 
 _DEPTH = 100  # three descriptors each
 _INODE = re.compile(r"^inode ([0-9]+)$", re.ASCII | re.MULTILINE)
-
-
-def why_unseen(
-    rootfs: str, staged: str, mounts: list[MountPoint], overlays: Overlays
-) -> str | None:
-    """Return why a root file system has to be copied, or None.
-
-    What is on the mount that also has the staged bundle is where that is, on the nodes too. Else
-    they are asked; nodes that cannot be asked are believed to see it.
-
-    Args:
-        rootfs: Its path, without links.
-    """
-    if mount_of(rootfs, mounts) == mount_of(os.path.realpath(staged), mounts):
-        return None
-    inode = os.stat(rootfs).st_ino
-    return None if _is_seen(rootfs, inode, overlays) else "is not there on the node"
-
-
-def _is_seen(rootfs: str, inode: int, overlays: Overlays) -> bool:
-    if overlays.mounter is not None:
-        try:
-            overlays.mounter.mount(Mounting(looks=((rootfs, inode, None),)))
-        except Others:
-            return False
-        except Unusable:  # a shim of an older scrun would mount as well
-            pass
-        else:
-            return True
-    try:
-        answers = overlays.ask(f"stat -c 'inode %i' -- {shlex.quote(rootfs)}")
-    except Unusable:
-        return True
-    seen = [found and int(found[1]) for found in map(_INODE.search, answers)]
-    return all(one == inode for one in seen)
 
 
 def layers_of(rootfs: str) -> Overlay:

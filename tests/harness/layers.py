@@ -22,7 +22,6 @@ from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.staging import staged_bundle
 from scrun.supervisor.staging.image_access import ContainerImages, Copier, Full
 from scrun.supervisor.staging.image_store import copying
-from scrun.supervisor.staging.node_trial import BundleRefused, Others
 from scrun.supervisor.staging.on_node import SENT, archive_of, sending, unpacking
 from scrun.supervisor.staging.overlaid import Overlays
 from scrun.supervisor.staging.overlay_options import Unusable
@@ -31,6 +30,7 @@ from scrun.supervisor.staging.stage_out import return_changes
 from scrun.supervisor.staging.staged_bundle import stage_in
 from scrun.supervisor.staging.stored import NO_ROOM
 from scrun.supervisor.staging.survey import MountPoint
+from scrun.supervisor.staging.ways import BundleRefused, Others
 
 AS_ROOT = ("unshare", "--mount", "/bin/sh", "-ec")
 ROOTLESS = ("unshare", "--user", "--map-root-user", "--mount", "/bin/sh", "-ec")

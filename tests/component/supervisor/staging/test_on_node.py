@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scrun.core.errors import StagingError
-from scrun.supervisor.staging import overlaid
+from scrun.supervisor.staging import root as root_module
 from scrun.supervisor.staging.on_node import SENT, archive_of, removing, sending
 from scrun.supervisor.staging.stage_out import clean, stage_out
 from tests.harness.layers import Image, ask, listing
@@ -47,7 +47,7 @@ def test_what_is_written_comes_back(
 ) -> None:
     """By the kind of the file system, or after an attempt."""
     if not knows:
-        monkeypatch.setattr(overlaid, "remote", lambda _: False)
+        monkeypatch.setattr(root_module, "remote", lambda _: False)
     image.rootless = rootless
     image.mounted()
     subprocess.run(["cp", "-a", image.rootfs, tmp_path / "expected"], check=True)
@@ -112,12 +112,20 @@ def test_an_archive_that_cannot_be_unpacked_stays(image: Image) -> None:
     ask(removing([staged.place], rootless=True))
 
 
-def test_a_node_that_refuses_keeps_nothing(image: Image) -> None:
+@pytest.mark.parametrize("tasks", [1, 2])
+@pytest.mark.parametrize("case", ["refused", "another bundle"])
+def test_a_node_keeps_nothing_of_an_attempt(image: Image, case: str, tasks: int) -> None:
+    image.tasks = tasks
     image.mounted()
-    image.node = lambda script: ask(script.replace("-t overlay", "-t none"))
+    if case == "refused":
+        image.node = lambda script: ask(script.replace("-t overlay", "-t none"))
+        why = "cannot be mounted on the node: mount:"
+    else:
+        image.node = lambda script: "\n. 1 1\n".join(ask(script).split("\n. ")) + "\n. 1 1\n"
+        why = "differ on the node"
     staged = image.stage()
     assert staged.image == "copy"
-    assert "cannot be mounted on the node: mount:" in staged.notes[0]
+    assert why in staged.notes[0]
 
 
 def test_layers_that_the_node_does_not_see(image: Image) -> None:
@@ -146,13 +154,6 @@ def test_of_several_tasks_each_has_a_directory(image: Image, tmp_path: Path) -> 
     image.end(staged)
     assert (image.rootfs / "etc/new").read_text() == "1\n"
     assert sorted(path.name for path in (image.rootfs / "usr").glob("of-*")) == ["of-0", "of-1"]
-
-
-def test_of_several_tasks_nothing_is_left_of_an_attempt(image: Image) -> None:
-    image.tasks = 2
-    image.mounted()
-    image.node = lambda script: ask(script.replace("-t overlay", "-t none"))
-    assert image.stage().image == "copy"
 
 
 def test_a_read_only_one_needs_no_directory(image: Image) -> None:

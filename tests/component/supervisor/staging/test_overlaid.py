@@ -12,11 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from scrun.supervisor.staging import overlaid
-from scrun.supervisor.staging.node_trial import BundleRefused
 from scrun.supervisor.staging.overlaid import NO_ROOT
 from scrun.supervisor.staging.overlay_options import Unusable
 from scrun.supervisor.staging.stage_out import clean, stage_out
+from scrun.supervisor.staging.ways import BundleRefused, Root
 from tests.harness.bundle import snapshot
 from tests.harness.layers import AS_ROOT, Image, ask, in_shell, listing
 
@@ -129,7 +128,7 @@ def test_only_a_shim_that_mounts_nothing_is_not_asked_again(
     assert mounter is not None
     image.mounter = msgspec.structs.replace(mounter, mount=cannot)
     if beside:
-        monkeypatch.setattr(overlaid, "_whose_users", lambda _: "/proc/1/ns")
+        monkeypatch.setattr(Root, "beside", "/proc/1/ns")
     assert image.stage().image == "layers"
     assert (NO_ROOT in image.known) is not beside
 
