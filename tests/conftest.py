@@ -3,6 +3,7 @@
 import contextlib
 import os
 import random
+import re
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -50,11 +51,38 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if os.environ.get("SLURM_CLUSTER_OCI_CONF") == "no":
         marks.append("oci_conf")
     left_out = [item for item in items if any(map(item.get_closest_marker, marks))]
+    if "nightly" in marks:
+        left_out += _elsewhere(items)
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=left_out)
 
 
 PLACES = ("local-root", "local-user", "slurm-root", "slurm-user")
+USUAL = ("local-root", "slurm-user")
+"""Each engine and each user once. A test in several places runs here, and nightly in the others.
+
+`pytest.mark.everywhere` says that it differs between users.
+"""
+
+
+def _elsewhere(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Tests in other places than `USUAL` that run with the same engine in one of these."""
+    found: dict[str, dict[str, pytest.Item]] = {}
+    for item in items:
+        place = re.search(rf"(?<=[\[-])({'|'.join(PLACES)})(?=[-\]])", item.nodeid)
+        if place and not item.get_closest_marker("everywhere"):
+            engine, _, _ = place[0].partition("-")
+            test = item.nodeid.replace(place[0], engine)
+            found.setdefault(test, {})[place[0]] = item
+    return [
+        item
+        for by_place in found.values()
+        if not by_place.keys().isdisjoint(USUAL)
+        for place, item in by_place.items()
+        if place not in USUAL
+    ]
+
+
 MakeSite = Callable[..., Site]
 
 
@@ -92,8 +120,7 @@ def make_site() -> Iterator[MakeSite]:
 
         def make(place: str, **settings: Any) -> Site:
             site = _site(place, **settings)
-            stack.callback(site.close)
-            stack.callback(site.clear)
+            stack.callback(site.finish)
             return site
 
         yield make

@@ -304,7 +304,8 @@ class Life:
         with contextlib.ExitStack() as stack:
             stack.callback(self._close)
             stack.callback(self._end_subreaper)
-            self.site.run("delete", "--force", self.id)
+            if self._events.get("create", -1) < 0 or (self.site.root / self.id).exists():
+                self.site.run("delete", "--force", self.id)
 
     def _end_subreaper(self) -> None:
         try:

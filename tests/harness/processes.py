@@ -6,7 +6,7 @@ import signal
 import socket
 import struct
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,6 @@ class Process:
     pid: int
     argv: tuple[str, ...]
     environment: tuple[str, ...]
-    files: tuple[str, ...]
 
     @property
     def is_supervisor(self) -> bool:
@@ -47,30 +46,40 @@ class Process:
         return is_anchor(self.argv)
 
     def mentions(self, text: str) -> bool:
-        """Whether the text is in its arguments, its environment or the paths it has open."""
-        return any(text in item for item in (*self.argv, *self.environment, *self.files))
+        """Whether the text is in its arguments, its environment or the paths that it has open."""
+        if any(text in item for item in (*self.argv, *self.environment)):
+            return True
+        return _has_open(f"/proc/{self.pid}", text)
 
     def __str__(self) -> str:
         return f"{self.pid}: {' '.join(self.argv)[:200]}"
 
 
-def _strings(path: str) -> tuple[str, ...]:
+def _read(path: str) -> bytes:
     try:
-        data = Path(path).read_bytes()
+        with open(path, "rb", buffering=0) as file:
+            return file.readall()
     except OSError:  # gone, or a zombie
-        return ()
+        return b""
+
+
+def _strings(data: bytes) -> tuple[str, ...]:
     return tuple(os.fsdecode(item) for item in data.split(b"\0") if item)
 
 
-def _files(directory: str) -> tuple[str, ...]:
-    found: list[str] = []
-    with contextlib.suppress(OSError):
+def _has_open(directory: str, text: str) -> bool:
+    try:
         links = [f"{directory}/cwd"]
         links += [f"{directory}/fd/{name}" for name in os.listdir(f"{directory}/fd")]
-        for link in links:
-            with contextlib.suppress(OSError):
-                found.append(os.readlink(link))
-    return tuple(found)
+    except OSError:
+        return False
+    for link in links:
+        try:
+            if text in os.readlink(link):
+                return True
+        except OSError:
+            continue
+    return False
 
 
 def is_anchor(argv: Sequence[str]) -> bool:
@@ -78,18 +87,43 @@ def is_anchor(argv: Sequence[str]) -> bool:
     return bool(argv) and argv[0].startswith("scrun-anchor ")
 
 
-def processes() -> Iterator[Process]:
-    """All processes of this machine but zombies, kernel threads and the caller."""
+def _command_lines(but: Collection[str] = ()) -> Iterator[tuple[str, bytes]]:
     for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid():
-            place = f"/proc/{name}"
-            if argv := _strings(f"{place}/cmdline"):
-                yield Process(int(name), argv, _strings(f"{place}/environ"), _files(place))
+        if not name.isdigit() or name in but or int(name) == os.getpid():
+            continue
+        if argv := _read(f"/proc/{name}/cmdline"):
+            yield name, argv
 
 
-def processes_of(text: str) -> list[Process]:
-    """All processes that have the text in their arguments, environment or open paths."""
-    return [process for process in processes() if process.mentions(text)]
+def processes(word: str = "") -> Iterator[Process]:
+    """All processes of this machine but zombies, kernel threads and the caller.
+
+    Args:
+        word: Only those that have it in their command line.
+    """
+    mark = os.fsencode(word)
+    for name, argv in _command_lines():
+        if mark in argv:
+            yield _process(name, argv, _read(f"/proc/{name}/environ"))
+
+
+def _process(name: str, argv: bytes, environment: bytes) -> Process:
+    return Process(int(name), _strings(argv), _strings(environment))
+
+
+def processes_of(text: str, but: Collection[str] = ()) -> list[Process]:
+    """All processes that have the text in their arguments, environment or open paths.
+
+    Args:
+        text: What they have.
+        but: Names in /proc that are passed over. Who looks often saves much by that.
+    """
+    mark, found = os.fsencode(text), []
+    for name, argv in _command_lines(but):
+        environment = _read(f"/proc/{name}/environ")
+        if mark in argv or mark in environment or _has_open(f"/proc/{name}", text):
+            found.append(_process(name, argv, environment))
+    return found
 
 
 def descriptors() -> dict[str, str]:

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from scrun.core.paths import OWN_LOG
 from tests.harness import cluster
 from tests.harness.bundle import make_config, make_rootfs, map_user, write_bundle
 from tests.harness.life import TIMEOUT, Life
-from tests.harness.processes import Process, processes_of, signal_quietly
+from tests.harness.processes import Process, processes, processes_of, signal_quietly
 from tests.harness.program import run_program
 from tests.harness.service import Service
 from tests.harness.users import User
@@ -92,6 +93,7 @@ class Site:
         self.create_timeout = create_timeout
         # podman takes it for part of an image's name, in which `-_` and `_/` may not be
         self.base = Path(f"/tmp/sc-{secrets.token_hex(4)}")
+        self._older = frozenset(os.listdir("/proc"))
         self.base.mkdir()
         self.base.chmod(0o755)
         self.root = self.base / "r"
@@ -226,12 +228,17 @@ class Site:
     # What is left
 
     def processes(self) -> list[Process]:
-        """All processes that belong to this place."""
-        return processes_of(str(self.base))
+        """All processes that belong to this place; none of those is older than it."""
+        return processes_of(str(self.base), self._older)
 
     def supervisors(self) -> list[int]:
         """The pids of its supervisors; none of their children, even one that has just ended."""
-        found = {process.pid for process in self.processes() if process.is_supervisor}
+        base = str(self.base)
+        found = {
+            process.pid
+            for process in processes("supervisor")
+            if process.is_supervisor and process.mentions(base)
+        }
         return [pid for pid in found if _parent(pid) not in (None, *found)]
 
     def kill_supervisors(self) -> None:
@@ -255,11 +262,16 @@ class Site:
             for process in self.processes()
             if not (process.is_supervisor or process.is_keeper) and process.pid != os.getpid()
         ]
+        return [*found, *self._kept(), *(f"job {job}" for job in jobs)]
+
+    def _kept(self) -> list[str]:
+        """Records and mounts, which are looked at more cheaply than the rest."""
+        found = []
         if self.root.exists():
             found += [entry.name for entry in self.root.iterdir() if entry.name[0] != "@"]
         with open("/proc/self/mountinfo") as mounts:
             found += [line.rstrip() for line in mounts if str(self.base) in line]
-        return found + [f"job {job}" for job in jobs]
+        return found
 
     def settle(self, timeout: float = 5, completing: float = _COMPLETING) -> None:
         """Hold that nothing is left, without helping.
@@ -267,22 +279,32 @@ class Site:
         A job that is over may be `completing` for longer: what has been told to end while it
         was being launched Slurm kills after its KillWait.
         """
+        seen: list[str] = []
 
         def left() -> list[str]:
-            return [thing for thing in self.leftovers() if " COMPLETING " not in thing]
+            seen[:] = self.leftovers()
+            return [thing for thing in seen if " COMPLETING " not in thing]
 
-        wait_while("what should be gone", left, timeout)
-        wait_while("what should be gone", self.leftovers, completing)
+        deadline = time.monotonic() + timeout
+        with contextlib.suppress(AssertionError):  # all that is left is told below
+            wait_while("records and mounts", self._kept, timeout)
+        wait_while("what should be gone", left, deadline - time.monotonic())
+        if seen:
+            wait_while("what should be gone", self.leftovers, completing)
 
     def clear(self) -> None:
         """After a test: end what it has left, then hold that nothing is left."""
         with contextlib.suppress(FileNotFoundError):  # pytest shows it if the test has failed
             print((self.root / OWN_LOG).read_text(errors="replace"))
-        with contextlib.ExitStack() as stack:
-            stack.callback(self._sweep)
-            stack.callback(self.settle, 10)
-            while self._lives:
-                stack.callback(self._lives.pop().end)
+        try:
+            with contextlib.ExitStack() as stack:
+                stack.callback(self.settle, 10)
+                while self._lives:
+                    stack.callback(self._lives.pop().end)
+        except BaseException:
+            self._sweep()
+            raise
+        self._empty()
 
     def _sweep(self) -> None:
         """Remove by force what leaked, for the sake of the tests that follow."""
@@ -291,21 +313,35 @@ class Site:
                 signal_quietly(process.pid)
         if self.engine == "slurm":
             cluster.cancel_all(self.user, self.base.name)
+        self._empty()
+        if self.root.exists():
+            for entry in self.root.iterdir():
+                if entry.name[0] != "@":
+                    shutil.rmtree(entry, ignore_errors=True)
+
+    def _empty(self) -> None:
         for place in (self.base / "b", self.base / "l"):
             for entry in place.iterdir():
                 if entry.is_dir():
                     shutil.rmtree(entry, ignore_errors=True)
                 else:
                     entry.unlink()
-        if self.root.exists():
-            for entry in self.root.iterdir():
-                if entry.name[0] != "@":
-                    shutil.rmtree(entry, ignore_errors=True)
+
+    def finish(self) -> None:
+        """Clear it after its only test, and close it."""
+        try:
+            self.clear()
+        finally:
+            self._close()
 
     def close(self) -> None:
+        """End what is left and its supervisors, remove everything; see also `finish`."""
+        self._sweep()
+        self._close()
+
+    def _close(self) -> None:
         """End its supervisors, remove everything, and hold that no event loop was blocked."""
         blocked = self.blocked_loops()
-        self._sweep()
         told: set[int] = set()
 
         def told_to_end() -> list[int]:

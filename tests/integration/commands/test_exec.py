@@ -39,6 +39,8 @@ def running(site: Site) -> Life:
     return life
 
 
+@pytest.mark.everywhere
+@pytest.mark.every_launch
 @pytest.mark.covers("scrun exec: joins the container, its surroundings and status")
 def test_status_and_output(site: Site, running: Life) -> None:
     done = site.run("exec", running.id, "sh", "-c", "echo out; echo err >&2; exit 7")
@@ -46,6 +48,8 @@ def test_status_and_output(site: Site, running: Life) -> None:
     assert site.run("exec", running.id, "sh", "-c", "kill -9 $$").returncode == 137
 
 
+@pytest.mark.everywhere
+@pytest.mark.every_launch
 @pytest.mark.covers("scrun exec: joins the container, its surroundings and status")
 def test_it_joins_the_container(site: Site, running: Life) -> None:
     site.must("exec", running.id, "sh", "-c", "echo changed >/dev/of-exec")
@@ -167,6 +171,7 @@ def test_several_at_once(site: Site, running: Life) -> None:
         assert list(threads.map(run, range(6))) == [(n, f"{n}\n") for n in range(6)]
 
 
+@pytest.mark.every_launch
 @pytest.mark.covers("scrun exec: standard input, signals, ends")
 def test_stdin_and_signals(site: Site, running: Life) -> None:
     script = "trap 'echo got; exit 9' USR1; echo up; while :; do sleep 0.05; done"
@@ -193,6 +198,7 @@ def test_one_that_is_killed_leaves_nothing(site: Site, running: Life) -> None:
     )
 
 
+@pytest.mark.every_launch
 @pytest.mark.covers("scrun exec: standard input, signals, ends")
 @TWO
 def test_it_ends_with_the_container(site: Site, running: Life) -> None:
@@ -226,6 +232,7 @@ def terminal() -> Iterator[tuple[Terminal, int]]:
     terminal.close()
 
 
+@pytest.mark.every_launch
 @pytest.mark.covers("scrun exec: --tty")
 def test_with_a_terminal(site: Site, running: Life, terminal: tuple[Terminal, int]) -> None:
     here, slave = terminal
@@ -266,6 +273,7 @@ def test_shell(site: Site, running: Life, terminal: tuple[Terminal, int]) -> Non
     assert process.wait(20) == 6
 
 
+@pytest.mark.every_launch
 @pytest.mark.covers("scrun exec: --process", "scrun(1) --console-socket")
 @TWO
 def test_the_first_size_of_a_terminal(site: Site) -> None:

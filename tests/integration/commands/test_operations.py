@@ -27,6 +27,7 @@ def running(site: Site) -> Life:
     return life
 
 
+@pytest.mark.every_launch
 @pytest.mark.covers("scrun pause, resume")
 def test_pause_and_resume(site: Site, running: Life) -> None:
     site.must("pause", running.id)
@@ -68,6 +69,7 @@ def test_a_paused_one_can_be_deleted(site: Site, running: Life) -> None:
     assert site.must("list", "--quiet") == ""
 
 
+@pytest.mark.every_launch
 @pytest.mark.covers("scrun ps")
 def test_ps(site: Site, running: Life) -> None:
     pids = json.loads(site.must("ps", "--format", "json", running.id))
@@ -90,6 +92,7 @@ def test_ps_with_options(site: Site, running: Life) -> None:
     assert "no column PID" in site.fails("ps", running.id, "-e", "-o", "args")
 
 
+@pytest.mark.every_launch
 @pytest.mark.covers("scrun events")
 def test_events(site: Site, running: Life) -> None:
     event = json.loads(site.must("events", "--stats", running.id))

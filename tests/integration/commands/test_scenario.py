@@ -33,6 +33,8 @@ one_each = pytest.mark.parametrize("site", ["local-root", "slurm-user"], indirec
 # 1. The phases
 
 
+@pytest.mark.everywhere
+@pytest.mark.every_launch
 @pytest.mark.covers("scrun(1) SYNOPSIS: create")
 @pytest.mark.covers("scrun(1) SYNOPSIS: state")
 @pytest.mark.covers("slurm-scrun needs a scrun.lua, JSON for Lua and an oci.conf")
@@ -76,6 +78,7 @@ def test_whole_life(site: Site) -> None:
     site.settle()
 
 
+@pytest.mark.every_launch
 @pytest.mark.covers("scrun(1) SYNOPSIS: create")
 @pytest.mark.covers("scrun(1) SYNOPSIS: start")
 @pytest.mark.covers("slurm-scrun create starts the container")
@@ -123,9 +126,10 @@ def test_duplicate_id(site: Site) -> None:
 @pytest.mark.covers("scrun(1) RETURN VALUE")
 @pytest.mark.covers("slurm-scrun unknown id: state exits 0 with invalid JSON")
 @pytest.mark.covers("promise a bad bundle is refused before a job is asked for")
-@pytest.mark.parametrize("command", ["state", "start", "kill", "delete"])
-def test_unknown_id(site: Site, command: str) -> None:
-    assert "does not exist" in site.fails(command, "nobody")
+@one_each
+def test_unknown_id(site: Site) -> None:
+    for command in ("state", "start", "kill", "delete"):
+        assert "does not exist" in site.fails(command, "nobody")
 
 
 @pytest.mark.covers("scrun(1) SYNOPSIS: delete")
@@ -159,6 +163,7 @@ def test_environment_is_that_of_the_configuration(site: Site) -> None:
     assert not [line for line in lines if line.startswith("SCRUN_")]
 
 
+@pytest.mark.everywhere
 def test_user_is_the_configured_one(site: Site) -> None:
     life = site.shell("id -u; id -g").created().start()
     assert life.output() == "0\n0\n"
@@ -188,36 +193,34 @@ def _with(value: object, *path: str) -> Callable[[Config], object]:
     return edit
 
 
+_BAD: list[tuple[Callable[[Config], object], str]] = [
+    (_without("process", "args"), "args"),
+    (_with([], "process", "args"), "args"),
+    (_with("true", "process", "args"), "args"),
+    (_with([1], "process", "args"), "args"),
+    (_without("process", "cwd"), "cwd"),
+    (_with("here", "process", "cwd"), "cwd"),
+    (_with("yes", "process", "terminal"), "terminal"),
+    (_with({"a": 1}, "process", "env"), "env"),
+    (_without("root"), "root"),
+    (_with("/no/such/directory", "root", "path"), "root"),
+    (_with("/etc/passwd", "root", "path"), "root"),
+    (_with("none", "mounts"), "mounts"),
+    (_with([{"type": "bind"}], "mounts"), "destination"),
+    (_with([1], "annotations"), "annotations"),
+    (_without("ociVersion"), "ociVersion"),
+    (lambda _: [], "object"),
+]
+
+
 @pytest.mark.covers("scrun(1) RETURN VALUE")
 @pytest.mark.covers("slurm-scrun args, rootfs or program missing: create exits 0")
 @pytest.mark.covers("promise a bad bundle is refused before a job is asked for")
-@pytest.mark.parametrize(
-    ("edit", "named"),
-    [
-        (_without("process", "args"), "args"),
-        (_with([], "process", "args"), "args"),
-        (_with("true", "process", "args"), "args"),
-        (_with([1], "process", "args"), "args"),
-        (_without("process", "cwd"), "cwd"),
-        (_with("here", "process", "cwd"), "cwd"),
-        (_with("yes", "process", "terminal"), "terminal"),
-        (_with({"a": 1}, "process", "env"), "env"),
-        (_without("root"), "root"),
-        (_with("/no/such/directory", "root", "path"), "root"),
-        (_with("/etc/passwd", "root", "path"), "root"),
-        (_with("none", "mounts"), "mounts"),
-        (_with([{"type": "bind"}], "mounts"), "destination"),
-        (_with([1], "annotations"), "annotations"),
-        (_without("ociVersion"), "ociVersion"),
-        (lambda _: [], "object"),
-    ],
-)
 @one_each
-def test_bad_configuration_is_refused(
-    site: Site, edit: Callable[[Config], object], named: str
-) -> None:
-    bundle = site.bundle(edit(site.config("true")))
-    assert named in site.fails("create", "--bundle", str(bundle), "bad")
+def test_bad_configuration_is_refused(site: Site) -> None:
+    for edit, named in _BAD:
+        bundle = site.bundle(edit(site.config("true")))
+        assert named in site.fails("create", "--bundle", str(bundle), "bad")
     site.settle()
 
 
@@ -236,14 +239,14 @@ def test_bad_bundle_is_refused(site: Site) -> None:
 
 
 @pytest.mark.covers("promise a bad bundle is refused before a job is asked for")
-@pytest.mark.parametrize("bad", ["", ".", "..", "a/b", "../x", "a b", "ä", "a" * 2000])
 @one_each
-def test_bad_id_is_refused(site: Site, bad: str) -> None:
+def test_bad_id_is_refused(site: Site) -> None:
     bundle = site.bundle(site.config("true"))
-    for command in (["create", "--bundle", str(bundle)], ["state"], ["delete", "--force"]):
-        done = site.run(*command, bad)
-        assert done.returncode != 0
-        assert done.stderr.count("\n") == 1
+    for bad in ("", ".", "..", "a/b", "../x", "a b", "ä", "a" * 2000):
+        for command in (["create", "--bundle", str(bundle)], ["state"], ["delete", "--force"]):
+            done = site.run(*command, bad)
+            assert done.returncode != 0
+            assert done.stderr.count("\n") == 1
     site.settle()
 
 
@@ -263,10 +266,12 @@ def test_errors_go_to_the_log_as_json(site: Site) -> None:
 # 2. Exit statuses
 
 
+@pytest.mark.everywhere
+@pytest.mark.every_launch
 @pytest.mark.covers("scrun(1) RETURN VALUE")
 @pytest.mark.covers("slurm-scrun the anchor exits 0 whatever the container did")
 @pytest.mark.covers("promise exit statuses")
-@pytest.mark.parametrize("status", [0, 1, 7, 137, 255])
+@pytest.mark.parametrize("status", [0, 7, 137, 255])
 def test_exit_status(site: Site, status: int) -> None:
     life = site.shell(f"exit {status}").created().start()
     assert life.wait() == status
@@ -274,6 +279,7 @@ def test_exit_status(site: Site, status: int) -> None:
     assert life.errors() == ""
 
 
+@pytest.mark.every_launch
 @pytest.mark.covers("slurm-scrun args, rootfs or program missing: create exits 0")
 @pytest.mark.covers("promise exit statuses")
 def test_command_not_found_is_refused(site: Site) -> None:
@@ -283,6 +289,7 @@ def test_command_not_found_is_refused(site: Site) -> None:
     site.settle()
 
 
+@pytest.mark.every_launch
 @pytest.mark.covers("promise exit statuses")
 def test_command_not_found_where_only_the_container_can_know(site: Site) -> None:
     config = site.config("/tmp/program")
@@ -295,6 +302,8 @@ def test_command_not_found_where_only_the_container_can_know(site: Site) -> None
     assert life.wait() == 127
 
 
+@pytest.mark.everywhere
+@pytest.mark.every_launch
 @pytest.mark.covers("slurm-scrun the anchor exits 0 whatever the container did")
 @pytest.mark.covers("slurm-scrun kill ID KILL is TERM at first")
 @pytest.mark.covers("promise exit statuses")
@@ -325,6 +334,8 @@ def test_killed_by_its_own_signal(site: Site, number: int) -> None:
 # 3. stdio
 
 
+@pytest.mark.everywhere
+@pytest.mark.every_launch
 @pytest.mark.covers("scrun(1) DESCRIPTION: standard input and output")
 @pytest.mark.covers("promise standard input, output and error")
 def test_stdin_has_an_end(site: Site) -> None:
@@ -345,6 +356,8 @@ def test_stdin_may_end_before_start(site: Site) -> None:
     assert life.wait() == 0
 
 
+@pytest.mark.everywhere
+@pytest.mark.every_launch
 @pytest.mark.covers("scrun(1) DESCRIPTION: standard input and output")
 @pytest.mark.covers("slurm-scrun messages in the container's standard error")
 @pytest.mark.covers("promise standard input, output and error")
@@ -355,6 +368,8 @@ def test_stdout_and_stderr_are_apart(site: Site) -> None:
     assert life.errors() == "err\nerr\n"
 
 
+@pytest.mark.everywhere
+@pytest.mark.every_launch
 @pytest.mark.covers("promise standard input, output and error")
 def test_stdio_as_files(site: Site, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("from a file\n")
@@ -378,6 +393,7 @@ def test_stdio_as_files(site: Site, tmp_path: Path) -> None:
     assert (tmp_path / "err").read_text() == "err\n"
 
 
+@pytest.mark.every_launch
 @pytest.mark.covers("promise standard input, output and error")
 @pytest.mark.parametrize("kind", ["null", "closed"])
 def test_stdio_as_nothing(site: Site, kind: Any) -> None:
@@ -398,7 +414,7 @@ def test_one_of_stdio_closed(site: Site, closed: str) -> None:
 @pytest.mark.timeout(300)
 @one_each
 def test_much_data_each_way(site: Site, dice: random.Random) -> None:
-    size, block = 256 << 20, 1 << 20
+    size, block = 64 << 20, 1 << 20
     sent, received = hashlib.blake2b(), hashlib.blake2b()
     source, sink = os.pipe()
     back, out = os.pipe()
@@ -433,6 +449,8 @@ def test_much_data_each_way(site: Site, dice: random.Random) -> None:
 # 4. Terminals
 
 
+@pytest.mark.everywhere
+@pytest.mark.every_launch
 @pytest.mark.covers("scrun(1) CREATE OPTIONS: --console-socket", "promise terminals")
 def test_terminal_has_its_size(site: Site) -> None:
     # it stays until that was read: crun 1.21 takes what one that ends at once says for its own log
@@ -448,6 +466,7 @@ def test_terminal_has_its_size(site: Site) -> None:
     terminal.close()
 
 
+@pytest.mark.every_launch
 @pytest.mark.covers("scrun(1) CREATE OPTIONS: --console-socket", "promise terminals")
 def test_resize_arrives(site: Site) -> None:
     # the first size may come while it runs, with a signal of its own: only the second one counts
@@ -467,6 +486,7 @@ def test_resize_arrives(site: Site) -> None:
     terminal.close()
 
 
+@pytest.mark.every_launch
 @pytest.mark.covers("scrun(1) CREATE OPTIONS: --console-socket", "promise terminals")
 def test_interrupt_character_arrives(site: Site) -> None:
     script = "trap 'echo interrupted; exit 8' INT; echo up; while :; do sleep 0.1; done"
@@ -523,8 +543,9 @@ def test_terminal_without_a_console_socket_is_refused(site: Site) -> None:
 # 5. kill and delete in every phase
 
 
+@pytest.mark.every_launch
 @pytest.mark.covers("scrun(1) SYNOPSIS: kill", "promise kill and delete in each state")
-@pytest.mark.parametrize(("name", "status"), [("TERM", 143), ("SIGKILL", 137), ("2", 130)])
+@pytest.mark.parametrize(("name", "status"), [("TERM", 143), ("SIGKILL", 137)])
 def test_kill_created(site: Site, name: str, status: int) -> None:
     life = site.life("sleep", "600").created()
     life.kill(name)
@@ -543,12 +564,13 @@ def test_other_signals_leave_a_created_container(site: Site) -> None:
     assert life.start().wait() == 0
 
 
+@pytest.mark.everywhere
+@pytest.mark.every_launch
 @pytest.mark.covers("scrun(1) SYNOPSIS: kill", "promise kill and delete in each state")
-@pytest.mark.parametrize("name", ["USR1", "sigusr1", "10"])
-def test_signals_reach_a_running_container(site: Site, name: str) -> None:
+def test_signals_reach_a_running_container(site: Site) -> None:
     script = "trap 'echo got; exit 11' USR1; echo up; while :; do sleep 0.1; done"
     life = site.shell(script).created().start().says("up")
-    life.kill(name)
+    life.kill("sigusr1")
     assert life.wait() == 11
     assert life.output() == "up\ngot\n"
 
@@ -564,6 +586,7 @@ def test_signals_reach_the_first_process_only(site: Site) -> None:
     assert life.errors() == ""
 
 
+@pytest.mark.every_launch
 @pytest.mark.covers("promise kill and delete in each state")
 def test_kill_right_after_start_is_not_lost(site: Site) -> None:
     for _ in range(10):
@@ -585,15 +608,15 @@ def test_ignored_signals_are_ignored(site: Site) -> None:
 
 
 @pytest.mark.covers("scrun(1) SYNOPSIS: kill", "promise kill and delete in each state")
-@pytest.mark.parametrize("name", ["TERM", "KILL", "USR1"])
-def test_kill_stopped(site: Site, name: str) -> None:
+def test_kill_stopped(site: Site) -> None:
     life = site.life("true").created().start()
     life.wait()
     life.wait_for("stopped")
-    assert site.fails("kill", life.id, name) == (
-        f"scrun: container not running: {life.id} is stopped\n"
-    )
-    site.must("kill", "--all", life.id, name)
+    for name in ("TERM", "KILL", "USR1"):
+        assert site.fails("kill", life.id, name) == (
+            f"scrun: container not running: {life.id} is stopped\n"
+        )
+        site.must("kill", "--all", life.id, name)
     assert life.wait() == 0
 
 
@@ -696,6 +719,7 @@ def test_signals_to_the_anchor_are_passed_on(site: Site) -> None:
     assert life.output() == "up\ngot\n"
 
 
+@pytest.mark.every_launch
 @pytest.mark.covers("scrun(1) SIGNALS")
 @pytest.mark.covers("slurm-scrun any signal kills the anchor, job and container go on")
 @pytest.mark.covers("promise kill and delete in each state")
@@ -738,6 +762,7 @@ def test_delete_created(site: Site, force: list[str]) -> None:
     site.settle()
 
 
+@pytest.mark.every_launch
 @pytest.mark.covers("scrun(1) SYNOPSIS: delete")
 @pytest.mark.covers("scrun(1) DELETE OPTIONS: --force")
 @pytest.mark.covers("promise kill and delete in each state")
@@ -753,6 +778,7 @@ def test_delete_running(site: Site, force: list[str]) -> None:
     site.settle()
 
 
+@pytest.mark.every_launch
 @pytest.mark.covers("scrun(1) SYNOPSIS: kill")
 @pytest.mark.covers("slurm-scrun kill and delete while pending do nothing, or hang")
 @pytest.mark.covers("promise kill and delete in each state")

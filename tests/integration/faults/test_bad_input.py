@@ -126,17 +126,17 @@ CONFIGS: dict[str, tuple[Make, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", CONFIGS)
-def test_config_json(site: Site, witness: Life, kind: str) -> None:
-    make, reason = CONFIGS[kind]
-    bundle = site.bundle({})
-    (bundle / "config.json").write_bytes(make(site))
-    pid_file = bundle / "pid"
-    said = refused(site, "create", "--bundle", str(bundle), "--pid-file", str(pid_file), "bad")
-    assert f"{bundle}/config.json: " in said
-    assert reason in said
-    assert sorted(os.listdir(bundle)) == ["config.json"]
-    assert not (site.root / "bad").exists()
+def test_config_json(site: Site, witness: Life) -> None:
+    for kind, (make, reason) in CONFIGS.items():
+        print(kind)
+        bundle = site.bundle({})
+        (bundle / "config.json").write_bytes(make(site))
+        pid_file = bundle / "pid"
+        said = refused(site, "create", "--bundle", str(bundle), "--pid-file", str(pid_file), "bad")
+        assert f"{bundle}/config.json: " in said
+        assert reason in said
+        assert sorted(os.listdir(bundle)) == ["config.json"]
+        assert not (site.root / "bad").exists()
 
 
 def put_socket(path: Path) -> None:
@@ -159,17 +159,18 @@ PUT: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("kind", PUT)
-def test_config_json_that_is_no_file(site: Site, witness: Life, kind: str) -> None:
-    bundle = site.bundle({})
-    path = bundle / "config.json"
-    path.unlink()
-    PUT[kind](path)
-    assert f"{path}: " in refused(site, "create", "--bundle", str(bundle), "bad")
-    # conmon is above, so `create` itself looks for the pod's name
-    under_conmon = {"_OCI_SYNCPIPE": "3"}
-    refused(site, "create", "--bundle", str(bundle), "bad", environment=under_conmon)
-    wait_while("records", lambda: [e for e in os.listdir(site.root) if e == "bad"])
+def test_config_json_that_is_no_file(site: Site, witness: Life) -> None:
+    for kind in PUT:
+        print(kind)
+        bundle = site.bundle({})
+        path = bundle / "config.json"
+        path.unlink()
+        PUT[kind](path)
+        assert f"{path}: " in refused(site, "create", "--bundle", str(bundle), "bad")
+        # conmon is above, so `create` itself looks for the pod's name
+        under_conmon = {"_OCI_SYNCPIPE": "3"}
+        refused(site, "create", "--bundle", str(bundle), "bad", environment=under_conmon)
+        wait_while("records", lambda: [e for e in os.listdir(site.root) if e == "bad"])
 
 
 def test_null_is_absent(site: Site, witness: Life) -> None:
@@ -204,20 +205,19 @@ PROCESSES = {
 }
 
 
-@pytest.mark.parametrize("kind", PROCESSES)
-def test_process_json(site: Site, witness: Life, kind: str) -> None:
-    content, reason = PROCESSES[kind]
-    path = site.base / "b" / "process.json"
-    path.write_bytes(content)
-    said = refused(site, "exec", "--process", str(path), witness.id)
-    assert said.startswith(f"scrun: {path}: ")
-    assert reason in said
-    assert site.must("exec", witness.id, "echo", "here") == "here\n"
+def test_process_json(site: Site, witness: Life) -> None:
+    for kind, (content, reason) in PROCESSES.items():
+        print(kind)
+        path = site.base / "b" / "process.json"
+        path.write_bytes(content)
+        said = refused(site, "exec", "--process", str(path), witness.id)
+        assert said.startswith(f"scrun: {path}: ")
+        assert reason in said
+        assert site.must("exec", witness.id, "echo", "here") == "here\n"
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
+def test_resources(site: Site, witness: Life) -> None:
+    for content in [
         b"",
         b"[1]",
         b"[" * 5000,
@@ -225,13 +225,11 @@ def test_process_json(site: Site, witness: Life, kind: str) -> None:
         b"\xff",
         b'{"a":1' + b"0" * 5000,
         b'{"\\ud800": ' + b"[" * 20 + b"]" * 20 + b"}",
-    ],
-)
-def test_resources(site: Site, witness: Life, content: bytes) -> None:
-    path = site.base / "b" / "resources.json"
-    path.write_bytes(content)
-    said = refused(site, "update", "--resources", str(path), witness.id)
-    assert said.startswith(f"scrun: --resources {path}: ")
+    ]:
+        path = site.base / "b" / "resources.json"
+        path.write_bytes(content)
+        said = refused(site, "update", "--resources", str(path), witness.id)
+        assert said.startswith(f"scrun: --resources {path}: ")
 
 
 SETTINGS = {
@@ -247,36 +245,32 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("kind", SETTINGS)
-def test_scrun_toml(site: Site, witness: Life, kind: str) -> None:
-    content, reason = SETTINGS[kind]
-    path = site.base / "b" / "scrun.toml"
-    path.write_bytes(content)
-    bad = {"SCRUN_CONFIG": str(path)}
-    bundle = site.bundle(site.config("true"))
-    for arguments in (
-        ("create", "--bundle", str(bundle), "bad"),
-        ("run", "--bundle", str(bundle), "bad"),
-        ("features",),
-    ):
-        said = refused(site, *arguments, environment=bad)
-        assert said.startswith(f"scrun: {path}: ")
-        assert reason in said
-    assert not (site.root / "bad").exists()
+def test_scrun_toml(site: Site, witness: Life) -> None:
+    for kind, (content, reason) in SETTINGS.items():
+        print(kind)
+        path = site.base / "b" / "scrun.toml"
+        path.write_bytes(content)
+        bad = {"SCRUN_CONFIG": str(path)}
+        bundle = site.bundle(site.config("true"))
+        for arguments in (
+            ("create", "--bundle", str(bundle), "bad"),
+            ("run", "--bundle", str(bundle), "bad"),
+            ("features",),
+        ):
+            said = refused(site, *arguments, environment=bad)
+            assert said.startswith(f"scrun: {path}: ")
+            assert reason in said
+        assert not (site.root / "bad").exists()
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_argv(site: Site, witness: Life) -> None:
+    for arguments in [
         ("create", "x" * 100_000), ("create", "../x"), ("create", "a b"), ("state", "\udcff"),
         ("kill", "c", "9" * 5000), ("--nonsense" + "x" * 100_000,), ("\x1b[2J",), ("create",),
         ("state", "c", "d"), ("update", "--memory", "9" * 5000, "c"), ("--root",), ("",),
         ("events", "--interval", "nan", "c"), ("run", "--bundle", "\udcff/x", "c"),
-    ],
-    ids=range(14),
-)  # fmt: skip
-def test_argv(site: Site, witness: Life, arguments: tuple[str, ...]) -> None:
-    assert refused(site, *arguments).rstrip("\n").isprintable()
+    ]:  # fmt: skip
+        assert refused(site, *arguments).rstrip("\n").isprintable()
 
 
 # Frames
@@ -442,32 +436,34 @@ def put(site: Site, content: bytes | None) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("kind", DAMAGED)
-def test_a_damaged_record(site: Site, witness: Life, kind: str) -> None:
-    directory = put(site, DAMAGED[kind])
-    said = refused(site, "state", "old")
-    assert said.startswith(f"scrun: {directory}/state.json: ")
-    assert said.endswith("; delete the container\n")
-    listed = site.must("list").splitlines()
-    assert any(line.split()[:3] == ["old", "0", "unknown"] for line in listed)
-    assert any(line.split()[2:3] == ["running"] for line in listed)
-    [row] = [row for row in json.loads(site.must("list", "--format=json")) if row["id"] == "old"]
-    assert row["status"] == "unknown"
-    refused(site, "start", "old")
-    refused(site, "exec", "old", "true")
-    site.must("delete", "--force", "old")
-    assert not directory.exists()
+def test_a_damaged_record(site: Site, witness: Life) -> None:
+    for kind, content in DAMAGED.items():
+        print(kind)
+        directory = put(site, content)
+        said = refused(site, "state", "old")
+        assert said.startswith(f"scrun: {directory}/state.json: ")
+        assert said.endswith("; delete the container\n")
+        listed = site.must("list").splitlines()
+        assert any(line.split()[:3] == ["old", "0", "unknown"] for line in listed)
+        assert any(line.split()[2:3] == ["running"] for line in listed)
+        rows = json.loads(site.must("list", "--format=json"))
+        assert [row["status"] for row in rows if row["id"] == "old"] == ["unknown"]
+        refused(site, "start", "old")
+        refused(site, "exec", "old", "true")
+        site.must("delete", "--force", "old")
+        assert not directory.exists()
 
 
-@pytest.mark.parametrize("kind", ["fifo", "directory", "zero", "missing"])
-def test_a_record_that_is_no_file(site: Site, witness: Life, kind: str) -> None:
-    directory = put(site, None)
-    path = directory / "state.json"
-    PUT[kind](path)
-    refused(site, "state", "old")
-    assert " unknown " in site.must("list")
-    site.must("delete", "--force", "old")
-    assert not directory.exists()
+def test_a_record_that_is_no_file(site: Site, witness: Life) -> None:
+    for kind in ["fifo", "directory", "zero", "missing"]:
+        print(kind)
+        directory = put(site, None)
+        path = directory / "state.json"
+        PUT[kind](path)
+        refused(site, "state", "old")
+        assert " unknown " in site.must("list")
+        site.must("delete", "--force", "old")
+        assert not directory.exists()
 
 
 def test_records_of_other_versions(site: Site, witness: Life) -> None:

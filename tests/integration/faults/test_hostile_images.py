@@ -12,6 +12,7 @@ import pytest
 
 from tests.harness.site import Site
 
+pytestmark = pytest.mark.everywhere
 ALL = pytest.mark.parametrize("site", ["local-user", "local-root", "slurm-user"], indirect=True)
 EVIL = "\x1b]0;title\x07\x9b31m\x7f\u202e"
 """What sets a terminal's title, its colour, and the direction of writing."""

@@ -29,6 +29,7 @@ def ended(job: str) -> tuple[str, str]:
     return found["JobState"], found["ExitCode"]
 
 
+@pytest.mark.every_launch
 @pytest.mark.parametrize("site", ["slurm-user", "slurm-root"], indirect=True)
 @pytest.mark.parametrize(
     ("script", "status", "job_ends"),
@@ -48,6 +49,7 @@ def test_the_job_ends_as_its_container(
     assert ended(job) == job_ends
 
 
+@pytest.mark.every_launch
 @as_user
 def test_a_container_that_was_killed(site: Site) -> None:
     life = site.life("sleep", "600").created().start()
@@ -121,6 +123,7 @@ def test_the_job_has_the_containers_id(site: Site) -> None:
 VARIABLES = ("SLURM_JOB_NUM_NODES", "SLURM_SUBMIT_DIR", "SLURM_SUBMIT_HOST", "SLURM_CLUSTER_NAME")
 
 
+@pytest.mark.every_launch
 @as_user
 def test_the_jobs_variables_are_in_the_container(site: Site) -> None:
     life = site.life("env").created().start()

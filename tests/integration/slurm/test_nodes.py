@@ -26,6 +26,7 @@ LABELLED = {**TWO, "SCRUN_LABELIO": "1"}
 # is what tells them apart.
 
 
+@pytest.mark.every_launch
 @pytest.mark.covers("scrun(1) INPUT ENVIRONMENT VARIABLES: requests")
 @on_slurm
 def test_two_nodes_and_tasks(site: Site) -> None:
@@ -52,6 +53,7 @@ def test_how_many_tasks(site: Site, environment: dict[str, str], tasks: int) -> 
     assert life.output() == "here\n" * tasks
 
 
+@pytest.mark.every_launch
 @on_slurm
 def test_standard_error_is_labelled_too(site: Site) -> None:
     life = site.shell("echo err >&2", environment=LABELLED).created().start()
@@ -75,6 +77,7 @@ def with_shared_directory(site: Site, script: str) -> Life:
     return site.life(config=config, environment={**TWO, "SCRUN_DEBUG": "debug"})
 
 
+@pytest.mark.every_launch
 @on_slurm
 @pytest.mark.parametrize(("first", "second"), [(3, 0), (0, 5), (7, 4), (0, 0), (2, 137)])
 def test_the_highest_status_counts(site: Site, first: int, second: int) -> None:
@@ -100,6 +103,7 @@ def test_a_task_that_fails_ends_the_others_if_the_site_says_so(make_site: MakeSi
     life.delete()
 
 
+@pytest.mark.every_launch
 @on_slurm
 def test_stdin_goes_to_all_tasks(site: Site) -> None:
     life = site.life("cat", stdin="pipe", environment=LABELLED).created().start()
@@ -131,6 +135,7 @@ def test_a_signal_reaches_all_nodes(site: Site) -> None:
     assert sorted(got) == ["0: got", "1: got"]
 
 
+@pytest.mark.every_launch
 @on_slurm
 def test_a_signal_reaches_each_task_once(site: Site) -> None:
     script = "trap 'echo got' USR1; trap 'exit 4' TERM; echo up; while :; do sleep 0.1; done"
@@ -162,6 +167,7 @@ def test_a_signal_of_the_anchor(site: Site) -> None:
     assert life.output().count("got") == 2
 
 
+@pytest.mark.every_launch
 @on_slurm
 def test_kill_ends_all(site: Site) -> None:
     life = site.shell("trap '' TERM; echo up; while :; do sleep 1; done", environment=TWO)
@@ -208,6 +214,7 @@ def one_on_a_node(site: Site) -> bool:
     return slurm_version().containers_per_node == 1 and not site.by_shim
 
 
+@pytest.mark.every_launch
 @on_slurm
 @pytest.mark.parametrize(
     ("environment", "tasks", "said"),
@@ -309,6 +316,7 @@ def test_more_tasks_than_the_job_has_nodes(site: Site, job: dict[str, str]) -> N
     assert "More processors requested than permitted" in life.errors()
 
 
+@pytest.mark.every_launch
 @on_slurm
 def test_a_signal_within_a_job_of_which_only_the_number_is_known(
     site: Site, job: dict[str, str]

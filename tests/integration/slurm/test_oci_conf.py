@@ -233,6 +233,7 @@ def clustered(shared: Path, make_site: MakeSite) -> MakeExample:
 
 
 @pytest.mark.covers("oci.conf DebugFlags", "oci.conf SrunArgs", "oci.conf SrunPath")
+@pytest.mark.every_launch
 @pytest.mark.oci_conf
 def test_srun_of_the_site(clustered: MakeExample, shared: Path) -> None:
     """oci.conf(5): SrunPath, SrunArgs, one entry for each argument, and DebugFlags."""
