@@ -5,8 +5,10 @@ import select
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from scrun.supervisor.shim.frames import RANDOM, knock
 from tests import CHECKOUT
@@ -66,6 +68,48 @@ def strangers(
     finally:
         process.kill()
         process.communicate()
+
+
+def ports_of(pid: int) -> set[int]:
+    """The ports at which a process listens."""
+    found = set()
+    with suppress(OSError):
+        links = {os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()}
+        for table in ("tcp", "tcp6"):
+            for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+                words = line.split()
+                if words[3] == "0A" and f"socket:[{words[9]}]" in links:
+                    found.add(int(words[1].rpartition(":")[2], 16))
+    return found
+
+
+@contextmanager
+def at_every_port(
+    kind: str, count: int, processes: Callable[[], list[int]], prefix: tuple[str, ...] = ()
+) -> Iterator[None]:
+    """Have them at each port of some processes, from the moment on that it is there.
+
+    Args:
+        kind: One of `KINDS`.
+        count: How many are at each port at once.
+        processes: Returns the pids; called all the time.
+        prefix: What runs their command, as another user.
+    """
+    over = threading.Event()
+    with strangers(kind, [], count, prefix) as there:
+
+        def look() -> None:
+            while not over.is_set():
+                there.ports([port for pid in processes() for port in ports_of(pid)])
+                over.wait(0.002)
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
 
 class _Port:

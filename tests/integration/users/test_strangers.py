@@ -5,10 +5,7 @@
 
 import os
 import re
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -17,7 +14,7 @@ from tests.harness import users
 from tests.harness.adoption import UNTIL_TOLD, adopted, kill_supervisor, told
 from tests.harness.life import Life
 from tests.harness.site import Site
-from tests.harness.strangers import KINDS, Strangers, strangers
+from tests.harness.strangers import KINDS, at_every_port
 
 pytestmark = pytest.mark.by_shim
 
@@ -25,40 +22,15 @@ COUNT = 400 if os.environ.get("SCRUN_NIGHTLY") else 40
 LIVES = int(os.environ.get("SCRUN_LIVES", "6"))
 
 
-def ports_of(pid: int) -> set[int]:
-    """The ports at which a process listens."""
-    found = set()
-    with suppress(OSError):
-        links = {os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()}
-        for table in ("tcp", "tcp6"):
-            for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
-                words = line.split()
-                if words[3] == "0A" and f"socket:[{words[9]}]" in links:
-                    found.add(int(words[1].rpartition(":")[2], 16))
-    return found
+def supervisors_of(site: Site) -> Callable[[], list[int]]:
+    """Return what returns their pids, and looks for others when all of these have gone."""
+    there: list[int] = []
 
+    def look() -> list[int]:
+        there[:] = [pid for pid in there if os.path.exists(f"/proc/{pid}")] or site.supervisors()
+        return there
 
-@contextmanager
-def at_every_port(site: Site, kind: str) -> Iterator[Strangers]:
-    """Have them at each port of the site's supervisors, from the moment on that it is there."""
-    over = threading.Event()
-    with strangers(kind, [], COUNT, tuple(users.other().prefix)) as there:
-
-        def look() -> None:
-            pids: list[int] = []
-            while not over.is_set():
-                pids = [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
-                pids = pids or site.supervisors()
-                there.ports([port for pid in pids for port in ports_of(pid)])
-                over.wait(0.002)
-
-        thread = threading.Thread(target=look)
-        thread.start()
-        try:
-            yield there
-        finally:
-            over.set()
-            thread.join()
+    return look
 
 
 def messages(life: Life) -> str:
@@ -74,7 +46,7 @@ def test_containers_do_not_notice(make_site: MakeSite, kind: str) -> None:
     """Each has a direct connection, and is adopted when its supervisor is killed."""
     site = make_site("slurm-user")
     said = []
-    with at_every_port(site, kind):
+    with at_every_port(kind, COUNT, supervisors_of(site), tuple(users.other().prefix)):
         for _ in range(LIVES):
             life = site.shell("echo hello; exit 7").created(60).start(60)
             assert life.wait(60) == 7

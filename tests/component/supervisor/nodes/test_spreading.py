@@ -20,10 +20,12 @@ from scrun.supervisor.nodes.spreading import Receiver, Spreading
 from tests.harness import users
 from tests.harness.peer import Said
 from tests.harness.processes import descendants
+from tests.harness.strangers import KINDS, at_every_port
 from tests.harness.wait import wait_until
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_stays")
 SIZE = 5 << 20
+STRANGERS, IMAGES = (400, 200) if os.environ.get("SCRUN_NIGHTLY") else (40, 3)
 CONTENT = random.Random(2).randbytes(SIZE)
 
 
@@ -106,6 +108,28 @@ async def test_all_get_it(count: int, cluster: Cluster, image: ImageFile) -> Non
         again = await Spreading(shims).send([image], 0, cluster.say)
         assert again == found
     assert cluster.there() == {f"{name}/image": CONTENT for name in names}
+
+
+@pytest.mark.covers("security connect to the port at which an image is passed on")
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_strangers_at_the_ports_of_nodes(
+    kind: str, cluster: Cluster, image: ImageFile, tmp_path: Path
+) -> None:
+    """Each node gets each image, and none of them twice from the submit host."""
+    names = list("abcd")
+    with at_every_port(kind, STRANGERS, lambda: sorted(descendants(os.getpid()))):
+        async with cluster.nodes(*names) as shims:
+            for number in range(IMAGES):
+                sent = ImageFile(image.file, f"image{number}", SIZE)
+                spreading, cluster.sent = Spreading(shims), []
+                with trio.fail_after(60):
+                    found = await spreading.send([sent], 0, cluster.say)
+                await spreading.leave()
+                assert [content(path) for [path] in found] == [CONTENT] * len(names)
+                assert cluster.sent.count(SIZE) in (1, 2)
+                for [path] in found:
+                    os.unlink(path)
 
 
 async def test_nodes_that_have_one_disk(cluster: Cluster, image: ImageFile) -> None:
