@@ -18,8 +18,8 @@ from scrun.supervisor.contracts.engine import JobRequest, NodeAnswer, Program, S
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.failures import read_log
 from scrun.supervisor.engines.local.commands import Commands, RuntimeCommands, RuntimeContainer
-from scrun.supervisor.engines.local.environment import with_variables
-from scrun.supervisor.engines.local.programs import OwnPrograms
+from scrun.supervisor.engines.local.held_exec import OwnPrograms
+from scrun.supervisor.engines.local.runtime_config import with_variables
 from scrun.supervisor.engines.local.session import LocalSession
 from scrun.supervisor.shim.processors import bind_exec
 from scrun.supervisor.shim.runtime import of_slurm

@@ -9,8 +9,14 @@ docs/decisions/hooks-on-this-machine.md explains why.
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
+
+import msgspec
+import trio
+
+from scrun.supervisor.core.threads import in_thread
 
 # Python itself may change the environment (PEP 538), so this reads it from proc(5).
 _HOOK = """\
@@ -93,3 +99,54 @@ def with_told_hooks(config: Mapping[str, Any], made: str, bundle: str) -> dict[s
         for moment, entries in (config.get("hooks") or {}).items()
     }
     return {**config, "hooks": hooks} if hooks else dict(config)
+
+
+@asynccontextmanager
+async def changed_environment(
+    bundle: str, variables: Mapping[str, str | None]
+) -> AsyncIterator[None]:
+    """Change `process.env` in a bundle's config.json for as long as the block lasts.
+
+    The bundle may be the work of a site's script, or even the submitted one.
+
+    Args:
+        variables: The new values; None removes a variable. Without any, nothing is touched.
+    """
+    if not variables:
+        yield
+        return
+    name = os.path.join(bundle, "config.json")
+    before = await in_thread(_change, name, variables)
+    try:
+        yield
+    finally:
+        with trio.CancelScope(shield=True):
+            await in_thread(_restore, name, before)
+
+
+def with_variables(own: Iterable[str], variables: Mapping[str, str | None]) -> list[str]:
+    """Return config.json's `process.env` with other values; None removes a variable. Pure."""
+    kept = [entry for entry in own if entry.partition("=")[0] not in variables]
+    added = [f"{key}={value}" for key, value in variables.items() if value is not None]
+    return [*kept, *added]
+
+
+def _change(name: str, variables: Mapping[str, str | None]) -> bytes:
+    """Change a config.json; return the old content."""
+    with open(name, "rb") as file:
+        before = file.read()
+    config = msgspec.json.decode(before)
+    config["process"]["env"] = with_variables(config["process"].get("env") or (), variables)
+    _write(name, msgspec.json.encode(config))
+    return before
+
+
+def _restore(name: str, before: bytes) -> None:
+    if os.path.exists(name):
+        _write(name, before)
+
+
+def _write(name: str, content: bytes) -> None:
+    with open(name, "rb+") as file:
+        file.write(content)
+        file.truncate()

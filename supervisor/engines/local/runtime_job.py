@@ -8,11 +8,14 @@ docs/decisions/pid-on-this-machine.md explains why. Otherwise its parent is a re
 
 import json
 import os
+import select
+import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import (
     AsyncExitStack,
     asynccontextmanager,
+    suppress,
 )
 
 import trio
@@ -22,6 +25,7 @@ from scrun.model.states import Ending, Phase, exited, taken
 from scrun.supervisor.children.foreign import foreign_process
 from scrun.supervisor.children.processes import Child, ChildEnv, child, output_of, own_program
 from scrun.supervisor.children.pumps import messages
+from scrun.supervisor.children.statuses import status_of
 from scrun.supervisor.contracts.engine import JobRequest, Step
 from scrun.supervisor.contracts.first_process import Call
 from scrun.supervisor.core.deposits import JOB, Deposit
@@ -30,15 +34,18 @@ from scrun.supervisor.core.places import program
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.failures import NotMade, create_and_run
 from scrun.supervisor.engines.local.commands import RuntimeCommands, RuntimeContainer, put_in_place
-from scrun.supervisor.engines.local.environment import changed_environment
-from scrun.supervisor.engines.local.exits import ForeignChild, ToldChild
+from scrun.supervisor.engines.local.held_exec import end_left
 from scrun.supervisor.engines.local.job import LocalJob, read_tail
 from scrun.supervisor.engines.local.own_devices import spared
-from scrun.supervisor.engines.local.programs import end_left
+from scrun.supervisor.engines.local.runtime_config import changed_environment
 from scrun.supervisor.engines.local.session import ResumedLocalSession
 from scrun.supervisor.reapers.runtime import CONSOLE
 from scrun.supervisor.shim.processes import handles
 from scrun.supervisor.shim.processors import bind
+
+UNKNOWN = Ending(
+    -1, "exited", "only the container engine knows its exit status: this kernel is older than 6.15"
+)
 
 _PATIENCE = 5.0
 _LOCAL = ("/bin/sh", "-c", 'exec "$@"', "sh")  # the runtime may be on a file system that hangs
@@ -48,6 +55,89 @@ _PROGRAM = program("reapers", "runtime")
 _LINE = 16
 TERMINAL = 1.0
 """Seconds that a reaper has for the end of its terminal."""
+
+
+class ForeignChild:
+    """A process that is a child of another one.
+
+    Attributes:
+        pid: Its process id.
+        ending: How it ended, if it has; `UNKNOWN` if the status cannot be read.
+    """
+
+    def __init__(self, pid: int, pidfd: int | None = None) -> None:
+        """Open a pidfd for it.
+
+        Args:
+            pidfd: Its pidfd, if there is one; owned from now on.
+
+        Raises:
+            OSError: It is gone.
+        """
+        self.pid = pid
+        self._pidfd = os.pidfd_open(pid) if pidfd is None else pidfd
+        self.ending: Ending | None = None
+        self._lock = trio.Lock()
+
+    @property
+    def pidfd(self) -> int:
+        return self._pidfd
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, even if `ended` has not returned yet."""
+        if self.ending is None and self._pidfd >= 0:
+            poller = select.poll()
+            poller.register(self._pidfd, select.POLLIN)
+            return bool(poller.poll(0))
+        return True
+
+    async def ended(self) -> Ending:
+        async with self._lock:  # trio lets only one task wait for a descriptor
+            if self.ending is None:
+                status = await status_of(self.pid, self._pidfd)
+                self.ending = UNKNOWN if status is None else _ending_of(status)
+        return self.ending
+
+    def kill(self) -> None:
+        """Send it SIGKILL; if it is pid 1 of a PID namespace, that ends all processes there."""
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def close(self) -> None:
+        os.close(self._pidfd)
+        self._pidfd = -1
+
+
+class ToldChild(ForeignChild):
+    """A child of the `scrun run` that has made it, which writes its exit status to a pipe."""
+
+    def __init__(self, pid: int, pidfd: int, told: int) -> None:
+        """Know where its status will be.
+
+        Args:
+            pidfd: Its pidfd; owned from now on.
+            told: The pipe; its owner closes it.
+        """
+        super().__init__(pid, pidfd)
+        self._told = told
+
+    async def ended(self) -> Ending:
+        async with self._lock:
+            if self.ending is None:
+                await trio.lowlevel.wait_readable(self._told)
+                if line := os.read(self._told, _LINE).strip():
+                    self.ending = exited(int(line))
+                else:
+                    self.kill()
+                    text = "the container was ended: its `scrun run` was killed"
+                    self.ending = taken("scrun-failure", text)
+        return self.ending
+
+
+def _ending_of(status: int) -> Ending:
+    code = os.waitstatus_to_exitcode(status)
+    return exited(code if code >= 0 else 128 - code)
 
 
 class RuntimeJob(LocalJob):

@@ -22,12 +22,12 @@ from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.engines.failures import program_failure
 from scrun.supervisor.engines.local.held_exec import (
     HeldExec,
+    OwnPrograms,
     end,
     held_command,
     pids_of_children,
 )
 from scrun.supervisor.engines.local.own_devices import spared
-from scrun.supervisor.engines.local.programs import OwnPrograms
 from scrun.supervisor.shim.processes import handles
 
 _PATIENCE = 5.0

@@ -30,11 +30,10 @@ from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.deferred_container import DeferredContainer, hold_step
 from scrun.supervisor.engines.failures import NotMade, create_and_run, not_started
 from scrun.supervisor.engines.local.commands import RuntimeContainer
-from scrun.supervisor.engines.local.environment import changed_environment
-from scrun.supervisor.engines.local.held_exec import pids_of_children
+from scrun.supervisor.engines.local.held_exec import end_left, pids_of_children
 from scrun.supervisor.engines.local.job import LocalJob, read_tail
 from scrun.supervisor.engines.local.own_devices import spared
-from scrun.supervisor.engines.local.programs import end_left
+from scrun.supervisor.engines.local.runtime_config import changed_environment
 from scrun.supervisor.engines.local.runtime_job import Tell
 from scrun.supervisor.engines.local.session import ResumedLocalSession, kill_started
 from scrun.supervisor.engines.local.site_commands import OciConfCommands

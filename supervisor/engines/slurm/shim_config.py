@@ -11,8 +11,7 @@ from scrun.core.errors import SettingsError, StagingError, described
 from scrun.oci.config import parse
 from scrun.supervisor.contracts.engine import Step
 from scrun.supervisor.core.threads import in_thread
-from scrun.supervisor.engines.local.environment import with_variables
-from scrun.supervisor.engines.local.runtime_config import with_absolute_paths
+from scrun.supervisor.engines.local.runtime_config import with_absolute_paths, with_variables
 from scrun.supervisor.nodes.connection import Shim
 
 

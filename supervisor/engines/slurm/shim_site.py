@@ -24,7 +24,7 @@ from scrun.supervisor.children.node_scripts import PROCESS_FILE, exec_script, pr
 from scrun.supervisor.contracts.engine import Step
 from scrun.supervisor.core.names import user_name
 from scrun.supervisor.engines.failures import program_failure
-from scrun.supervisor.engines.local.spool import changed_config
+from scrun.supervisor.engines.local.site_commands import changed_config
 from scrun.supervisor.nodes.connection import Hello, Shim, ShimError
 from scrun.supervisor.nodes.streams import ContainerStreams
 from scrun.supervisor.shim.site import NO_PLACE

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scrun.supervisor.engines.local.environment import changed_environment
+from scrun.supervisor.engines.local.runtime_config import changed_environment
 
 
 @pytest.mark.parametrize("own", [["A=1", "B=2", "A=3"], None])

@@ -13,7 +13,7 @@ SCRIPT = """
 import ctypes, os, signal, sys, threading, time
 import trio
 from scrun.supervisor.children import statuses
-from scrun.supervisor.engines.local.exits import ForeignChild
+from scrun.supervisor.engines.local.runtime_job import ForeignChild
 
 read = statuses._read
 

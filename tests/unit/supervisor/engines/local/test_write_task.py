@@ -2,8 +2,9 @@
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -12,7 +13,10 @@ from scrun.core.errors import SettingsError, StagingError
 from scrun.settings.oci_conf.parse import OciConf
 from scrun.settings.oci_conf.task import Task
 from scrun.supervisor.contracts.engine import Step
-from scrun.supervisor.engines.local.spool import changed_config, environment_file, write_task
+from scrun.supervisor.engines.local.site_commands import (
+    changed_config,
+    write_task,
+)
 
 CONFIG: dict[str, Any] = {
     "ociVersion": "1.0.2",
@@ -67,14 +71,6 @@ def test_mounted_directory() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.covers("oci.conf CreateEnvFile")
-def test_environment_files() -> None:
-    """oci.conf(5): CreateEnvFile; with newlines, variables that have one are dropped."""
-    variables = {"A": "1", "B": "x\ny", "C": "\udcff"}
-    assert environment_file(variables, newlines=False) == b"A=1\0B=x\ny\0C=\xff\0"
-    assert environment_file(variables, newlines=True) == b"A=1\nC=\xff\n"
-
-
 @pytest.mark.covers("oci.conf ContainerPath")
 @pytest.mark.parametrize(
     ("conf", "step", "task", "mount"),
@@ -107,13 +103,16 @@ def test_no_arguments_are_false() -> None:
     assert TASK.fill("x %@", OciConf()) == "x '/bin/false'"
 
 
-def written(tmp_path: Path, conf: OciConf) -> tuple[str, str]:
+JOBS = {"SLURM_JOB_ID": "7", "A": "job's"}
+
+
+def written(tmp_path: Path, conf: OciConf, variables: Mapping[str, str] = JOBS) -> tuple[str, str]:
     bundle = tmp_path / "bundle"
     bundle.mkdir(exist_ok=True)
     (bundle / "config.json").write_text(json.dumps(CONFIG))
     step = Step(str(bundle), ("new",), (0, 1, 2), False, "", True, lambda: None)
     task = msgspec.structs.replace(TASK, spool=str(tmp_path / "s"))
-    return write_task(conf, task, step, {"SLURM_JOB_ID": "7", "A": "job's"})
+    return write_task(conf, task, step, variables)
 
 
 @pytest.mark.covers("security the directory of a step")
@@ -133,6 +132,24 @@ def test_what_is_written(tmp_path: Path) -> None:
     # what DisableCleanup has left does not matter
     assert written(tmp_path, OciConf()) == (bundle, rootfs)
     assert os.listdir(bundle) == ["config.json"]
+
+
+@pytest.mark.covers("oci.conf CreateEnvFile")
+@pytest.mark.parametrize(
+    ("form", "content"),
+    [
+        ("null", b"B=x\ny\0C=\xff\0A=1\0SLURM_CONF=/c\0"),
+        ("newline", b"C=\xff\nA=1\nSLURM_CONF=/c\n"),
+    ],
+)
+def test_environment_files(
+    tmp_path: Path, form: Literal["null", "newline"], content: bytes
+) -> None:
+    """oci.conf(5): CreateEnvFile; with newlines, variables that have one are dropped."""
+    conf = OciConf(ignore_file_config_json=True, create_env_file=form)
+    written(tmp_path, conf, {"B": "x\ny", "C": "\udcff"})
+    file = tmp_path / "s" / "oci-job7-0" / "task-0" / "environment"
+    assert file.read_bytes() == content
 
 
 @pytest.mark.covers("oci.conf IgnoreFileConfigJson")
