@@ -8,7 +8,7 @@ import zlib
 
 from .children import TOLD, Children, become_subreaper
 from .dial import dial
-from .files import ShimDirectory, make_directory, others
+from .files import ShimDirectory, make_directory, others, remove_left
 from .frames import CALL, EVENT, FROM_SRUN, PROTOCOL, REPLY, SEALED, BrokenFrame
 from .json_text import dumps, loads
 from .link import Link
@@ -187,10 +187,20 @@ class ShimProcess:
         )
         left = others(os.environ, self._directory.path)
         if left:
-            from .leftovers import remove_in_a_child
-
-            remove_in_a_child(left, self._key)
+            self._children.fork(lambda: self._remove_left(left), lambda _: None, ())
         return self._containers
+
+    def _remove_left(self, paths: "Sequence[str]") -> int:
+        """Remove what dead shims have left, in a child."""
+        runtimes = [
+            [os.path.basename(path), *Runtime(path, "").options()[:-1]]
+            for path in installed(os.environ.get("PATH", ""))
+        ]
+        try:
+            remove_left(paths, runtimes, self._key)
+        except OSError:  # the next shim tries again
+            pass
+        return 0
 
     def signalled(self, number: int) -> None:
         """Take a signal; one of Slurm's is for the containers."""
