@@ -20,7 +20,7 @@ from scrun.settings.slurm_conf import find_slurm_conf
 
 _REMOVE = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
-    "from scrun.supervisor.staging.mapped import remove_mapped; remove_mapped(sys.argv[2])"
+    "from scrun.supervisor.staging.id_maps import remove_mapped; remove_mapped(sys.argv[2])"
 )
 
 

@@ -169,7 +169,7 @@ def _is_dead(directory: str) -> bool:
 
 
 def _remove_leftovers(scratch: str | None, root: str) -> None:
-    from scrun.supervisor.staging.leftovers import remove_leftovers
+    from scrun.supervisor.staging.stage_out import remove_leftovers
 
     remove_leftovers(scratch, root)
 

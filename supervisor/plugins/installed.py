@@ -21,7 +21,7 @@ _TYPE = re.compile(f"({'|'.join(api.FUNCTIONS)})/[a-z][a-z0-9_-]{{0,31}}", re.AS
 _BUILT_IN = {
     "engine/slurm": "scrun.supervisor.engines.slurm.plugin",
     "engine/local": "scrun.supervisor.engines.local.plugin",
-    "stage/lua": "scrun.supervisor.staging.lua",
+    "stage/lua": "scrun.supervisor.staging.scripted",
     "stage/builtin": "scrun.supervisor.staging.builtin",
 }
 

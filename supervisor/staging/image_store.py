@@ -18,8 +18,8 @@ from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.places import program
 from scrun.supervisor.core.threads import in_thread
+from scrun.supervisor.staging.id_maps import remove_whoever_owns_it
 from scrun.supervisor.staging.image_access import ContainerImages, Copier, Full
-from scrun.supervisor.staging.mapped import remove_whoever_owns_it
 from scrun.supervisor.staging.overlay_options import Unusable
 from scrun.supervisor.staging.stored import COPY, NO_ROOM
 

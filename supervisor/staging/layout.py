@@ -37,7 +37,7 @@ from scrun.supervisor.contracts.staged import OVERLAY, with_place
 from scrun.supervisor.core.files import write
 from scrun.supervisor.staging.copies import OPEN, Room, copy_all, copy_entry
 from scrun.supervisor.staging.foreign import copy_foreign, foreign_in
-from scrun.supervisor.staging.node_trial import TRIAL, Looks, Trial
+from scrun.supervisor.staging.on_node import TRIAL, Looks, Trial
 from scrun.supervisor.staging.overlay_options import Unusable, opaque, options_of
 from scrun.supervisor.staging.own_file import OwnFile
 from scrun.supervisor.staging.plain import write_difference

@@ -3,7 +3,7 @@
 Machines often share a scratch directory, and it outlives /run. So the name of a staged bundle
 there contains the machine and the root directory, and the file `owner.json` in it names the
 supervisor and the submitted root file system. Another supervisor may clean up the bundles of a
-dead one: see `supervisor.staging.leftovers`.
+dead one: see `supervisor.staging.stage_out`.
 """
 
 import os
@@ -29,6 +29,7 @@ IN_RECORD = "bundle"
 
 _LONGEST = 65536
 _NAME_MAX = 255
+_LONGEST_ID = 200  # characters, of a name of _NAME_MAX
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -112,3 +113,11 @@ def beside(directory: str) -> str:
     """Return the directory of what outlives a staged bundle: of all of a user's, or the root."""
     folder, name = os.path.split(directory)
     return os.path.dirname(folder) if name == IN_RECORD else folder
+
+
+def kept_prefix(container: str) -> str:
+    """Return how the names of a container's kept changes begin.
+
+    No container's id begins so, nor the names that a supervisor looks for.
+    """
+    return f"~kept-{container[:_LONGEST_ID]}-"

@@ -1,34 +1,37 @@
-"""Stages bundles with a site's scrun.lua."""
+"""The plugin stage/lua: stages bundles with a site's scrun.lua."""
 
 import os
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any
 
 import msgspec
 import trio
 
-from scrun.core.errors import BundleError, StagingError
+from scrun.core.errors import BundleError, EngineError, PluginUnavailable, StagingError
 from scrun.images.squashfs import file_of
 from scrun.model.record import Moved
 from scrun.oci.config import Bundle, read_config
 from scrun.settings.file.load import Settings
-from scrun.settings.script import site_of
+from scrun.settings.script import find_script, site_of
 from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.contracts.staged import Staged
-from scrun.supervisor.contracts.stager import Submission
+from scrun.supervisor.contracts.stager import Leftover, Submission
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.files import write
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.ownership import staging_out
 from scrun.supervisor.core.threads import in_thread, look
+from scrun.supervisor.log.files import open_file
+from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.scripts.host import StagingScript, loaded
 from scrun.supervisor.scripts.process import Remote
-from scrun.supervisor.staging.mapped import remove_whoever_owns_it
+from scrun.supervisor.staging import builtin
+from scrun.supervisor.staging.id_maps import remove_whoever_owns_it
+from scrun.supervisor.staging.mounts import Notes
 from scrun.supervisor.staging.owner import Owner, directory_for, owner_of
-from scrun.supervisor.staging.plan import Notes
-from scrun.supervisor.staging.runtime_annotations import fit_annotations
+from scrun.supervisor.staging.policy import fit_annotations
 from scrun.supervisor.staging.stage_out import stage_out as clean
 from scrun.supervisor.staging.staged_bundle import make_directory
 from scrun.supervisor.staging.view import view_of
@@ -289,3 +292,65 @@ def _make_empty(spool: str) -> None:
     if os.path.lexists(spool):
         remove_whoever_owns_it(spool.rstrip("/"))
     os.mkdir(spool, 0o700)
+
+
+plugin_type = "stage/lua"
+plugin_name = "The site's scrun.lua"
+plugin_version = "1.0.0"
+
+
+def configure(settings: Settings, environment: Mapping[str, str]) -> str:
+    """Find the script, for any engine.
+
+    Raises:
+        PluginUnavailable: There is no script.
+        SettingsError: The script is missing, or not trusted.
+    """
+    script = find_script(msgspec.structs.replace(settings, stager="lua"), engine="")
+    if script is None:
+        raise PluginUnavailable(
+            "stager lua: there is no scrun.lua; name one by `script` in the section [lua] of "
+            "scrun.toml"
+        )
+    return script
+
+
+def stager(configuration: str, submission: Submission) -> AbstractAsyncContextManager[Scripted]:
+    """Provide the stager; see `contracts.plugin.StagePlugin`."""
+    return scripted(configuration, submission)
+
+
+async def undo(left: Leftover) -> None:
+    """Call the script's stage-out, after the end of the job, and clean up."""
+    if left.record.moved:
+        await _stage_out(left, left.record.moved)
+    await builtin.undo(left)  # the bundle that wraps the script's
+
+
+async def _stage_out(left: Leftover, moved: Moved) -> None:
+    record = left.record
+
+    async def remote(script: str, output: int) -> int:
+        raise EngineError(f"job {record.job_id} is gone")
+
+    def ignore(*_: object) -> None:
+        pass
+
+    file = await open_file(left.settings.log)
+    journal = Journal(os.path.join(left.directory, "log"), left.settings.log, record.id, file=file)
+    request = JobRequest(
+        container=record.id,
+        child_env=left.child_env,
+        directory=record.bundle,
+        record=left.directory,
+        journal=journal,
+        on_job_id=ignore,
+        on_lost=ignore,
+    )
+    variables = {"SLURM_JOB_ID": record.job_id}
+    try:
+        await stage_out(
+            moved, record.job_id, variables, left.settings, request, remote, trio.Event()
+        )
+    finally:
+        journal.close()

@@ -1,4 +1,4 @@
-"""Brings the changes in staged bundles back, and removes the bundles.
+"""Brings the changes in staged bundles back, or keeps them, and removes the bundles.
 
 Everything here blocks: call it in a worker thread.
 """
@@ -18,21 +18,31 @@ import msgspec
 from scrun.core.errors import StagingError
 from scrun.core.paths import read_regular, real_id
 from scrun.core.trees import OPEN_FOLDER, remove
+from scrun.model.identity import is_dead
 from scrun.oci.userns import has_several
 from scrun.supervisor.contracts.staged import OVERLAY
+from scrun.supervisor.core.names import learn
+from scrun.supervisor.core.ownership import is_owned
 from scrun.supervisor.core.private import not_ours
-from scrun.supervisor.log.supervisor_log import log
+from scrun.supervisor.log.supervisor_log import fault, log
 from scrun.supervisor.staging.bring_back import bring_back, bring_difference_back
 from scrun.supervisor.staging.commands import run
+from scrun.supervisor.staging.id_maps import remove_mapped, remove_whoever_owns_it
 from scrun.supervisor.staging.layout import BY_FUSE, ONE, PLACE, ROOTFS, UPPER, uppers_in
-from scrun.supervisor.staging.mapped import remove_mapped, remove_whoever_owns_it
 from scrun.supervisor.staging.mounts import FILES
 from scrun.supervisor.staging.on_node import archives_in, unpacking
 from scrun.supervisor.staging.overlay_options import opaque
-from scrun.supervisor.staging.owner import OWNER
+from scrun.supervisor.staging.owner import (
+    OWNER,
+    beginning,
+    kept_prefix,
+    read_owner,
+    scratch_of,
+    volumes_in,
+)
 from scrun.supervisor.staging.short_link import remove_link
 from scrun.supervisor.staging.transfer import Transfer
-from scrun.supervisor.staging.volumes import USED
+from scrun.supervisor.staging.volumes import USED, tidy
 from scrun.supervisor.staging.volumes import bring_back as bring_back_volumes
 from scrun.supervisor.staging.whiteouts import Whiteouts
 
@@ -211,3 +221,62 @@ def remove_all(directory: str, names: Sequence[str], *, whole: bool = False) -> 
         raise StagingError(f"cleaning {directory}: {error}") from error
     finally:
         os.close(parent)
+
+
+def keep_changes(directory: str, container: str, beside: str) -> str:
+    """Move changes out of a staged bundle, which is about to be removed.
+
+    Args:
+        beside: A directory on its file system that stays.
+
+    Returns:
+        The directory that has them now: copied directories, the upper ones of overlays,
+        or archives of these. "" if they are not there.
+
+    Raises:
+        OSError: They cannot be moved.
+    """
+    overlay, copied = os.path.join(directory, OVERLAY), os.path.join(directory, ROOTFS)
+    found = archives_in(overlay)
+    if not os.path.exists(os.path.join(overlay, PLACE)):  # else they are on the node
+        found = uppers_in(overlay)
+        if not found and os.path.isdir(copied) and not os.path.islink(copied):
+            found = [copied]
+    if not found:
+        return ""
+    place = tempfile.mkdtemp(prefix=kept_prefix(container), dir=beside)
+    for number, path in enumerate(found):
+        os.rename(path, os.path.join(place, f"{number}-{os.path.basename(path)}"))
+    return place
+
+
+def remove_leftovers(scratch: str | None, root: str) -> None:
+    """Remove the staged bundles and volumes of dead supervisors of this machine and root.
+
+    Changes are brought back first. A restart of the machine, or the end of a session, removes the
+    records in /run, but not the scratch directory. Blocks on the site's file system.
+
+    Args:
+        scratch: The setting `scratch`; None: the records have the staged bundles.
+    """
+    learn()
+    directory = root if scratch is None else scratch_of(scratch)
+    for line in tidy(volumes_in(directory, root)):
+        log.warning("%s", line)
+    if scratch is None:
+        return
+    try:
+        names = [name for name in os.listdir(directory) if name.startswith(beginning(root))]
+    except OSError:
+        return
+    for path in (os.path.join(directory, name) for name in names):
+        owner = read_owner(path)
+        if owner is None or not is_dead(owner.supervisor):
+            continue
+        if is_owned(os.path.join(owner.root, owner.id)):  # a successor of its has it
+            continue
+        log.warning("%s: of container %s, whose supervisor is dead: removed", path, owner.id)
+        try:
+            clean(path, owner.rootfs)
+        except (StagingError, OSError) as error:  # the next call tries again
+            fault(path, error)

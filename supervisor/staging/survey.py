@@ -14,8 +14,7 @@ import msgspec
 
 from scrun.core.trees import size_of
 from scrun.supervisor.contracts.target import Target
-from scrun.supervisor.staging.mounts import below, binds, only_here
-from scrun.supervisor.staging.plan import MountSource
+from scrun.supervisor.staging.mounts import MountSource, below, binds, only_here
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -39,16 +39,17 @@ from scrun.supervisor.core.files import write
 from scrun.supervisor.core.private import not_ours
 from scrun.supervisor.log.supervisor_log import log
 from scrun.supervisor.staging.bring_back import NEVER
-from scrun.supervisor.staging.mapped import remove_whoever_owns_it
-from scrun.supervisor.staging.owner import beside
-from scrun.supervisor.staging.plan import DATA, Volume, data_in
-from scrun.supervisor.staging.saved_changes import kept_prefix
-from scrun.supervisor.staging.transfer import Transfer, carry_over, why
-from scrun.supervisor.staging.volume_state import (
+from scrun.supervisor.staging.id_maps import remove_whoever_owns_it
+from scrun.supervisor.staging.mounts import DATA, Volume, data_in
+from scrun.supervisor.staging.owner import beside, kept_prefix
+from scrun.supervisor.staging.transfer import (
     RECORDS,
+    Transfer,
     VolumeState,
+    carry_over,
     read_folders,
     read_state,
+    why,
     write_folders,
     write_state,
 )

@@ -8,7 +8,7 @@ import sys
 from scrun.settings.oci_conf.parse import OciConf
 from scrun.settings.oci_conf.patterns import LETTERS
 from scrun.settings.spank.callbacks import CALLBACKS
-from scrun.supervisor.staging.runtime_annotations import PASSED
+from scrun.supervisor.staging.policy import PASSED
 from tests import CHECKOUT
 
 HOWTO = CHECKOUT / "docs" / "howto"

@@ -9,8 +9,8 @@ import msgspec
 from scrun.images.leases import Lease, lease_of
 from scrun.model.identity import myself
 from scrun.model.record import ProcessIdentity
+from scrun.supervisor.staging.mounts import Volume
 from scrun.supervisor.staging.owner import volumes_in
-from scrun.supervisor.staging.plan import Volume
 from scrun.supervisor.staging.transfer import Transfer
 from scrun.supervisor.staging.volumes import bring_back, bring_in
 

@@ -36,7 +36,7 @@ from scrun.supervisor.programs.doctor.call import (
     slurm_version,
 )
 from scrun.supervisor.programs.doctor.findings import Finding, fail, ok, warn
-from scrun.supervisor.staging.mapped import why_no_owners
+from scrun.supervisor.staging.id_maps import why_no_owners
 from scrun.supervisor.staging.packing import NO_TOOL, tool
 
 _TOOLS = ("podman", "docker", "crun", "runc")

@@ -264,7 +264,7 @@ def _files_of_images() -> Iterator[Mutation]:
         "if False:",
     )
     annotations = Faults(
-        "supervisor/staging/runtime_annotations.py",
+        "supervisor/staging/policy.py",
         _UNIT + "supervisor/staging/test_staging_policy.py",
     )
     yield annotations("an-image-gives-krun-orders", '"krun.", ', "")

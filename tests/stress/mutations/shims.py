@@ -123,7 +123,7 @@ def _lies() -> Iterator[Mutation]:
         "a-second-descriptor-comes", "_socket.CMSG_LEN(most * 4)", "_socket.CMSG_SPACE(most * 4)"
     )
     policy = "tests/unit/supervisor/staging/test_staging_policy.py"
-    yield Faults("supervisor/staging/runtime_annotations.py", policy)(
+    yield Faults("supervisor/staging/policy.py", policy)(
         "an-image-gives-the-runtime-orders", "and name not in PASSED:", "and name in PASSED:"
     )
     yield Faults("supervisor/staging/policy.py", policy)(

@@ -9,7 +9,7 @@ import pytest
 
 from scrun.core.errors import StagingError
 from scrun.supervisor.staging.bring_back import bring_difference_back
-from scrun.supervisor.staging.saved_changes import keep_changes
+from scrun.supervisor.staging.stage_out import keep_changes
 from scrun.supervisor.staging.whiteouts import Whiteouts
 from tests.harness.places import mounted
 

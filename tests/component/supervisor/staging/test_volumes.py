@@ -14,7 +14,7 @@ import pytest
 
 from scrun.core.errors import StagingError
 from scrun.images.leases import lease_of
-from scrun.supervisor.staging.plan import Volume
+from scrun.supervisor.staging.mounts import Volume
 from scrun.supervisor.staging.transfer import Transfer
 from scrun.supervisor.staging.volumes import bring_back, bring_in, tidy
 from tests.harness.volumes import GRAIN, Site, lost

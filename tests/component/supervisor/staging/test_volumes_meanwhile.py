@@ -18,7 +18,7 @@ from scrun.images.locks import locked_if_free
 from scrun.supervisor.staging import bring_back as bring_back_module
 from scrun.supervisor.staging import transfer as transfer_module
 from scrun.supervisor.staging import volumes as volumes_module
-from scrun.supervisor.staging.hard_links import HardLinks
+from scrun.supervisor.staging.levels import HardLinks
 from scrun.supervisor.staging.transfer import Transfer
 from scrun.supervisor.staging.volumes import bring_back, tidy
 from tests.harness.volumes import GRAIN, Site, lost

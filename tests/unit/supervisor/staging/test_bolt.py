@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scrun.supervisor.staging.bolt import Bolt, DamagedDatabase
-from scrun.supervisor.staging.digests import contents
+from scrun.supervisor.staging.digests import Bolt, DamagedDatabase, contents
 
 SIZE = 4096
 CHAIN = f"sha256:{'a' * 64}"

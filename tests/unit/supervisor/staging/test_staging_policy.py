@@ -13,9 +13,8 @@ from scrun.core.errors import StagingError
 from scrun.oci.userns import BothIds, Ids, Maps, Range, mappings
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.staging import policy
-from scrun.supervisor.staging.plan import MountSource, Notes, Plan
-from scrun.supervisor.staging.policy import fit
-from scrun.supervisor.staging.runtime_annotations import OBEYED, PASSED
+from scrun.supervisor.staging.mounts import MountSource, Notes, Plan
+from scrun.supervisor.staging.policy import OBEYED, PASSED, fit
 from tests import CHECKOUT
 from tests.harness.bundle import VOLUMES
 

@@ -17,7 +17,7 @@ from scrun.settings.slurm.request_sources import (
 )
 from scrun.settings.slurm.requests import TABLE, salloc_arguments, srun_arguments
 from scrun.supervisor.contracts.target import Target
-from scrun.supervisor.staging.plan import Plan
+from scrun.supervisor.staging.mounts import Plan
 from scrun.supervisor.staging.policy import fit
 from tests.harness.bundle import VOLUMES
 
