@@ -3,7 +3,7 @@
 import contextlib
 import math
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Container as In
 from functools import partial
 
@@ -37,7 +37,7 @@ from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.containers.successor import Successor
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.deleter import Deleter
-from scrun.supervisor.contracts.reuse import KeepsJobs, WaitingJob
+from scrun.supervisor.contracts.reuse import WaitingJob
 from scrun.supervisor.core.deposits import Deposits
 from scrun.supervisor.core.garbage import collect_again, pause_collections
 from scrun.supervisor.core.inheritance import Inheritance, find
@@ -176,15 +176,16 @@ class Containers:
         self._changed = changed
         self._engines = Engines(root, plugins)
         self._stagers = Stagers(plugins)
-        self._kept_jobs, self.lending = 0, Lending()
-        # others serve one pod: no later container could use its job
-        keep = self._keep if name.startswith((COMMON, BUILDS)) else None
+        self.lending = Lending()
         self.deposits = Deposits()
         self._adopting = trio.Lock()
-        borrows = partial(borrow, root, name)
         self._known: dict[str, Container] = {}
         self.arrivals = Arrivals(root, self._known)
-        self._pods = Pods(nursery, self.deposits, self.arrivals.of_pod, keep, borrows)
+        self._pods = Pods(
+            nursery, self.deposits, self.arrivals.of_pod, partial(borrow, root, name), changed,
+            # others serve one pod: no later container could use its job
+            lingers=name.startswith((COMMON, BUILDS)),
+        )  # fmt: skip
         self.leaving = Leaving(self._known)
         self._accepts = True
         self._stopping = False
@@ -194,7 +195,7 @@ class Containers:
     def alive(self) -> bool:
         """Whether anything of them, or of a dead supervisor's, is left to clean up."""
         return (
-            bool(self._kept_jobs)
+            self._pods.any
             or self._successor.at_work
             or any(container.alive for container in self._known.values())
         )
@@ -265,47 +266,24 @@ class Containers:
 
     async def keep_no_jobs(self) -> None:
         """Release the jobs that wait, and let no further ones wait."""
-        self._pods.keep_longer = None
+        self._pods.lingers = False
         await bulkhead("the jobs that wait", self.release_waiting_jobs)
 
     def waiting_jobs(self) -> list[WaitingJob]:
         """Return the jobs that wait for their next container."""
-        return [job for _, job in self._waiting_jobs()]
+        return self._pods.waiting_jobs()
 
-    async def lend(self, loan_request: bytes, connection: trio.SocketStream) -> None:
+    async def lend(self, needs: bytes, connection: trio.SocketStream) -> None:
         """Lend a job that waits to another supervisor, if one suits it."""
-        engines = [engine for engine in self._engines.known if isinstance(engine, KeepsJobs)]
-        await self.lending.lend([engine.lend for engine in engines], loan_request, connection)
+        await self.lending.lend(self._pods.lend, needs, connection)
 
     async def release_waiting_jobs(self, job_id: str = "") -> list[str]:
-        """Release a job that waits for its next container, or all of them.
-
-        Returns:
-            The ids of the jobs.
+        """Release a job that waits for its next container, or all of them; return their ids.
 
         Raises:
             EngineError: The engine cannot be reached.
         """
-        found = [(e, job.job_id) for e, job in self._waiting_jobs() if job_id in ("", job.job_id)]
-        async with unwrapped() as nursery:
-            for engine, waiting in found:
-                nursery.start_soon(engine.give_back, waiting)
-        return [waiting for _, waiting in found]
-
-    def _waiting_jobs(self) -> list[tuple[KeepsJobs, WaitingJob]]:
-        engines = (engine for engine in self._engines.known if isinstance(engine, KeepsJobs))
-        return [(engine, job) for engine in engines for job in engine.waiting_jobs()]
-
-    def _keep(self, task: Callable[[], Awaitable[None]]) -> None:
-        async def keep() -> None:
-            try:
-                await bulkhead("a job that was kept", task)
-            finally:
-                self._kept_jobs -= 1
-                self._changed()
-
-        self._kept_jobs += 1
-        self._nursery.start_soon(keep)
+        return await self._pods.release_waiting(job_id)
 
     def abandon(self, *, kept: bool) -> None:
         """Leave the rest of the work to others: the records describe it, and we drop the locks.

@@ -12,7 +12,7 @@ Slurm, at either end: so the borrower goes on when the lender dies, and holds th
 
 import socket
 from array import array
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -52,7 +52,7 @@ class Lending:
         return self._lent > 0
 
     async def lend(
-        self, lenders: Sequence[Borrow], loan_request: bytes, connection: trio.SocketStream
+        self, lender: Borrow, loan_request: bytes, connection: trio.SocketStream
     ) -> None:
         """Lend a job, until the borrower gives it back.
 
@@ -61,17 +61,14 @@ class Lending:
         """
         self._lent += 1
         try:
-            for lender in lenders:
-                if await _lent(lender, loan_request, connection):
-                    await connection.send_all(b"\n")
-                    return
-            await connection.send_all(b"\0\n")
+            given_back = await _lent(lender, loan_request, connection)
+            await connection.send_all(b"\n" if given_back else b"\0\n")
         finally:
             self._lent -= 1
 
 
 async def _lent(lender: Borrow, loan_request: bytes, connection: trio.SocketStream) -> bool:
-    """Lend a job of one engine until it is given back; return False if none suits."""
+    """Lend a job until it is given back; return False if none suits."""
     ending: list[Ending] = []
     lost = trio.Event()
 
@@ -104,7 +101,7 @@ async def _lent(lender: Borrow, loan_request: bytes, connection: trio.SocketStre
 async def borrow(
     root: str, name: str, loan_request: bytes, on_lost: Callable[[Ending], None]
 ) -> AsyncIterator[Borrowed | None]:
-    """Borrow a job (see `supervisor.contracts.kept.Borrow`).
+    """Borrow a job (see `supervisor.contracts.reuse.Borrow`).
 
     Args:
         on_lost: Called when the job is taken away.

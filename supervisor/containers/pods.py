@@ -1,197 +1,63 @@
-"""Containers of one pod share one job.
+"""Which containers share a job: those of a pod, and those that follow each other.
 
 ::
 
     server
-    ├── job of a pod            kept while it has members
+    ├── held job                as long as it has tenants, or lingers
     └── containers
-        └── membership          when the last member leaves, the job is released
+        └── tenancy             when the last tenant leaves, the job waits, or is released
 
 Containers of a pod talk over localhost and depend on each other, so they run on one node, and are
 ended together when that is taken away. The first one requests the job with all its own requests;
 the others become further steps of that job.
 
-A task of the server keeps the job, not one of the first member: members join and leave in any
-order, and all get every event. Every container is a member, most of them the only one: podman's
-infra container cannot be recognized by its config.json, as only the later ones name it
-(`scrun.core.pods`).
+Every container is a member of a pod, most of them the only one: podman's infra container cannot be
+recognized by its config.json, as only the later ones name it (`scrun.core.pods`).
+
+A job that has served its containers may wait for the next one with the same needs (`[slurm]
+linger`); another supervisor of the user's may borrow it meanwhile.
 """
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from functools import partial
-from typing import TypeVar, cast
+from typing import cast
 
 import msgspec
 import trio
 
-from scrun.core.errors import AllocationRefused, ScrunError, described
 from scrun.core.place import job_of
 from scrun.core.pods import named_pod
-from scrun.model.states import FATAL, Ending, taken
-from scrun.model.waiting import Waiting, waiting_line
+from scrun.model.states import Ending
 from scrun.oci.config import Config
 from scrun.settings.slurm.engine_flags import Flags
 from scrun.settings.slurm.requests import TABLE, from_environment
+from scrun.supervisor.containers.held_job import HeldJob, Hold
 from scrun.supervisor.contracts.adoption import AdoptedJob, Adopts
 from scrun.supervisor.contracts.engine import Engine, Job, JobRequest
-from scrun.supervisor.contracts.neighbours import SharesNamespaces
-from scrun.supervisor.contracts.reuse import Borrow, Keep
-from scrun.supervisor.core.deposits import Deposit, Deposits
+from scrun.supervisor.contracts.neighbours import JobPlan, SharesJobs, SharesNamespaces
+from scrun.supervisor.contracts.reuse import Borrow, Borrowed, HeldAllocation, WaitingJob
+from scrun.supervisor.core.deposits import Deposits
 from scrun.supervisor.core.inheritance import Inheritance
-from scrun.supervisor.core.mounts import OURS
-from scrun.supervisor.log.supervisor_log import fault
+from scrun.supervisor.core.nurseries import unwrapped
 
-_SHARING = ("slurm",)  # elsewhere there is nothing to share: this machine is one node
 _OF_THE_JOB = [name for name, request in TABLE.items() if request.scope != "step"]
 _NAMESPACE = re.compile(r"(/proc/([1-9][0-9]{0,9})/ns)/[a-z_]{1,32}", re.ASCII)
-
-
-_AJob = TypeVar("_AJob", bound=Job)
-Hold = Callable[[JobRequest], AbstractAsyncContextManager[Job]]
-"""Holds a job: a new one, or that of a dead supervisor."""
-
-
-class SharedJob:
-    """The job of a pod.
-
-    Attributes:
-        first: The first member's request, with which it is requested.
-        hold: Holds it.
-        deposit: Keeps what it needs to outlive us.
-        keys: What `Pods` finds it by.
-        members: The requests of those who wait for it or are in it.
-        scope: Cancelled when the job is no longer needed.
-        settled: Set when there is a job, or there will be none.
-        released: Set when it is released.
-        job: The job, once allocated.
-        failure: Why there is no job, or what went wrong with it.
-    """
-
-    def __init__(self, first: JobRequest, hold: Hold, deposit: Deposit) -> None:
-        self.first = first
-        self.hold = hold
-        self.deposit = deposit
-        self.keys: list[tuple[object, str]] = []
-        self.members: list[JobRequest] = []
-        self.scope = trio.CancelScope()
-        self.settled = trio.Event()
-        self.released = trio.Event()
-        self.job: Job | None = None
-        self.failure: Exception | None = None
-        self._endings = msgspec.convert(deposit.facts.get("endings", []), list[Ending])
-        self._reusable = True
-        self._job_id = ""
-        self._news: Waiting | None = None
-
-    def request(
-        self, lost: Callable[[Ending], None], keep: Keep | None, borrow: Borrow | None
-    ) -> JobRequest:
-        """Return the first member's request, with callbacks that reach all members.
-
-        Args:
-            lost: Called when the job is taken away.
-        """
-        return msgspec.structs.replace(
-            self.first,
-            on_job_id=self._known,
-            on_lost=lost,
-            on_waiting=self._waiting,
-            on_suspended=self._suspended,
-            ending=lambda: ending_of(self._endings),
-            reusable=lambda: self._reusable,
-            keep=keep,
-            borrow=borrow,
-            job_deposit=self.deposit,
-        )
-
-    def enter(self, member: JobRequest) -> None:
-        """Add a member, and tell it what the others know."""
-        self.members.append(member)
-        if self._job_id:
-            member.on_job_id(self._job_id, True)
-        if self._news is not None:
-            member.on_waiting(self._news)
-
-    def leave(self, member: JobRequest) -> None:
-        """Remove a member, and keep how it ended.
-
-        The job is still that of the others: a member that failed may not release it.
-        """
-        self.members.remove(member)
-        if self._job_id and self.members:
-            member.on_job_id(self._job_id, False)
-        if (ending := member.ending()) is not None:
-            self._endings = that_count([*self._endings, ending])
-            if self.members:
-                self.deposit.note(endings=msgspec.to_builtins(self._endings))
-        self._reusable &= member.reusable()
-
-    def lost(self, ending: Ending) -> None:
-        """Tell the members that the job was taken away."""
-        for member in [*self.members]:
-            member.on_lost(ending)
-
-    def _known(self, job_id: str, owned: bool) -> None:
-        """Tell the members the job's id.
-
-        Each records the job as its own: when the supervisor dies, all members are dead, and the
-        first `delete` releases the job.
-        """
-        self._job_id = job_id
-        for member in self.members:
-            member.on_job_id(job_id, owned)
-
-    def _waiting(self, news: Waiting | None) -> None:
-        self._news = news
-        for member in self.members:
-            if news is not None and member is not self.first:  # the engine logs it for the first
-                line = waiting_line(self._job_id, news, explained=True)
-                member.journal.write("info", line)
-            member.on_waiting(news)
-
-    def _suspended(self, suspended: bool) -> None:
-        for member in self.members:
-            member.on_suspended(suspended)
-
-    def refusal(self, member: JobRequest) -> Exception:
-        """Return why a member gets no job."""
-        if self.failure is None:  # only the supervisor's end stops its task before that is set
-            text = f"no job for container {member.container}: the supervisor is stopping"
-            return AllocationRefused(text)
-        if member is self.first:
-            return self.failure
-        return AllocationRefused(
-            f"no job for container {member.container}, in a pod with {self.first.container}: "
-            f"{described(self.failure)}",
-            getattr(self.failure, "reason", "scrun-failure"),
-        )
-
-
-def that_count(members: Sequence[Ending]) -> list[Ending]:
-    """Leave out endings of members that do not decide how the pod ends, whoever follows."""
-    by_itself = next((one for one in members if one.status - 128 not in FATAL), None)
-    counting = dict.fromkeys((by_itself, ending_of(members)))
-    return [one for one in counting if one is not None]
-
-
-def ending_of(members: Sequence[Ending]) -> Ending | None:
-    """Return how a pod ended, from the endings of its members in order.
-
-    The first failure counts, but not those of killed members: stopping a pod kills its infra
-    container, and perhaps helpers beside the one that did the work.
-    """
-    by_themselves = [one for one in members if one.status - 128 not in FATAL]
-    failed = (one for one in by_themselves if one.status)
-    return next(failed, None) or next(iter(by_themselves or reversed(members)), None)
+_Key = tuple[object, str]
 
 
 class Pods:
-    """The jobs of a supervisor's pods.
+    """The jobs of a supervisor's containers.
 
     Attributes:
-        keep_longer: Holds jobs beyond their containers; None: nothing does.
+        lingers: Whether jobs may wait for later containers.
     """
 
     def __init__(
@@ -199,38 +65,49 @@ class Pods:
         nursery: trio.Nursery,
         deposits: Deposits,
         arrive: Callable[[Config], Awaitable[None]],
-        keep: Keep | None = None,
-        borrow: Borrow | None = None,
+        borrow: Borrow,
+        changed: Callable[[], None],
+        *,
+        lingers: bool,
     ) -> None:
         """Begin without pods.
 
         Args:
-            nursery: For the tasks that keep jobs; it has to outlive the containers.
+            nursery: For the tasks that hold jobs; it has to outlive the containers.
             deposits: Keep what they need to outlive us.
             arrive: Waits for the containers of a pod that are about to be adopted.
-            keep: Holds jobs beyond that, where the supervisor serves later containers.
             borrow: Finds a job that another supervisor keeps.
+            changed: Called when a job is released.
         """
         self._nursery = nursery
         self._deposits = deposits
         self._arrive = arrive
         self._borrow = borrow
-        self.keep_longer = keep
-        self._jobs: dict[tuple[object, str], SharedJob] = {}
+        self._changed = changed
+        self.lingers = lingers
+        self._jobs: dict[_Key, HeldJob] = {}
+        self._choosing: dict[_Key, trio.Lock] = {}
+        self._waiting: list[HeldJob] = []
+        self._held = 0
         self._anchors: dict[int, tuple[str, str]] = {}  # the pod and the container
+
+    @property
+    def any(self) -> bool:
+        """Whether any job is held."""
+        return self._held > 0
 
     @asynccontextmanager
     async def allocate(
         self, engine: Engine, request: JobRequest, config: Config, anchor: int
     ) -> AsyncIterator[Job]:
-        """Get the job of a container's pod; the last member to leave releases it.
+        """Get the job of a container's pod; the last member to leave lets it go.
 
         Raises:
             AllocationRefused: With the engine's reason.
             SettingsError: Its requests cannot be fulfilled.
         """
         foreign = job_of(request.child_env.environment)  # not ours to share
-        if foreign or engine.name not in _SHARING:
+        if foreign or not isinstance(engine, SharesJobs):
             deposit = self._deposits.new_of_job(request.container)
             try:
                 request = msgspec.structs.replace(request, job_deposit=deposit)
@@ -240,21 +117,20 @@ class Pods:
                 deposit.end()
             return
         await self._arrive(config)
-        key = (engine, self._pod(request, config))
-        request.deposit.note(pod=key[1])
-        request = msgspec.structs.replace(request, joins=self._joins(config, key[1]))
-        shared = self._jobs.get(key)
-        if shared is None:
-            deposit = self._deposits.new_of_job(request.container)
-            shared = SharedJob(request, engine.allocate, deposit)
-            self._begin(shared, key)
-        request.deposit.needs(shared.deposit)
-
-        def of_another() -> AbstractAsyncContextManager[Job]:
-            return engine.allocate(_step_request(request, shared))
-
-        async with self._member(key[1], shared, request, anchor, of_another) as job:
-            yield job
+        pod = self._pod(request, config)
+        request.deposit.note(pod=pod)
+        request = msgspec.structs.replace(request, joins=self._joins(config, pod))
+        with self._known(anchor, pod, request.container):
+            async with self._alone((engine, pod)):
+                plan = None
+                if (held := self._jobs.get((engine, pod))) is None:
+                    plan = await engine.plan(request)
+                    held = await self._held_by(engine, plan, request)
+                    self._find_by(held, (engine, pod))
+                held.enter(request)
+            request.deposit.needs(held.deposit)
+            async with self._tenancy(engine, held, request, plan) as job:
+                yield job
 
     @asynccontextmanager
     async def adopted(
@@ -265,14 +141,12 @@ class Pods:
             async with engine.adopted(request, found) as job:
                 yield job
             return
+        assert isinstance(engine, SharesJobs)
         pod = found.facts.get("pod", left.container)  # the caller's own job is not a pod's
-        shared = self._again(engine, request, left, pod, partial(engine.adopted, found=found))
-
-        def of_the_first() -> AbstractAsyncContextManager[AdoptedJob]:
-            return engine.adopted(msgspec.structs.replace(request, beside=shared.job), found)
-
-        async with self._member(pod, shared, request, anchor, of_the_first) as job:
-            yield job
+        held = self._again(engine, request, left, pod, partial(engine.held_again, left=left))
+        with self._known(anchor, pod, request.container):
+            async with self._tenancy(engine, held, request, found=found) as job:
+                yield cast(AdoptedJob, job)
 
     @asynccontextmanager
     async def allocated_again(
@@ -288,79 +162,222 @@ class Pods:
         """
         left = found.job
         assert left is not None
+        assert isinstance(engine, SharesJobs)
         await left.together.turn_of(request.container)
         pod = found.facts["pod"]
         request = msgspec.structs.replace(request, joins=self._joins(config, pod))
+        plan = await engine.plan(request)
 
-        def hold(first: JobRequest) -> AbstractAsyncContextManager[Job]:
-            return engine.allocate(msgspec.structs.replace(first, left=left))
+        def hold(first: JobRequest) -> AbstractAsyncContextManager[HeldAllocation]:
+            return plan.hold(msgspec.structs.replace(first, left=left), None)
 
-        shared = self._again(engine, request, left, pod, hold)
-
-        def of_another() -> AbstractAsyncContextManager[Job]:
-            return engine.allocate(_step_request(request, shared))
-
-        async with self._member(pod, shared, request, anchor, of_another) as job:
-            yield job
+        held = self._again(engine, request, left, pod, hold)
+        with self._known(anchor, pod, request.container):
+            is_first = request is held.first
+            async with self._tenancy(engine, held, request, plan if is_first else None) as job:
+                yield job
 
     def _again(
-        self, engine: object, request: JobRequest, left: Inheritance, pod: str, hold: Hold
-    ) -> SharedJob:
+        self, engine: SharesJobs, request: JobRequest, left: Inheritance, pod: str, hold: Hold
+    ) -> HeldJob:
         """Return the job that another supervisor had; the first call holds it.
 
-        The caller becomes a member at once: the next one has its turn then.
+        The caller becomes a tenant at once: the next one has its turn then.
         """
         deposit = request.deposit.job
         assert deposit is not None
         own = (engine, deposit.name)  # others of the pod may have another one already
-        shared = self._jobs.get(own)
-        if shared is None:
+        held = self._jobs.get(own)
+        if held is None:
 
             @asynccontextmanager
-            async def hold_and_close(first: JobRequest) -> AsyncIterator[Job]:
+            async def hold_and_close(first: JobRequest) -> AsyncIterator[HeldAllocation]:
                 try:
-                    async with hold(first) as job:
-                        yield job
+                    async with hold(first) as allocation:
+                        yield allocation
                 finally:
                     left.close()
 
-            shared = SharedJob(request, hold_and_close, deposit)
-            self._begin(shared, own, (engine, pod))
+            held = self._begin(HeldJob(engine, request, hold_and_close, deposit))
+            self._find_by(held, own, (engine, pod))
+        held.enter(request)
         left.together.joins(request.container)
-        return shared
+        return held
 
     @asynccontextmanager
-    async def _member(
+    async def _tenancy(
         self,
-        pod: str,
-        shared: SharedJob,
+        engine: SharesJobs,
+        held: HeldJob,
         request: JobRequest,
-        anchor: int,
-        another: Callable[[], AbstractAsyncContextManager[_AJob]],
-    ) -> AsyncIterator[_AJob]:
-        """Be a member of a pod.
+        plan: JobPlan | None = None,
+        found: Inheritance | None = None,
+    ) -> AsyncIterator[Job]:
+        """Be a tenant, who has entered, of a job.
 
         Args:
-            another: Returns the job as one has it who is not the first.
+            plan: How it has asked for the job; None for one that joins others.
+            found: What another supervisor has left for the container.
         """
-        shared.enter(request)
-        self._anchors[anchor] = (pod, request.container)
         try:
-            await shared.settled.wait()
-            if shared.job is None:
-                raise shared.refusal(request)
-            async with AsyncExitStack() as stack:
-                job = cast(_AJob, shared.job)
-                if request is not shared.first:
-                    job = await stack.enter_async_context(another())
-                if isinstance(job, SharesNamespaces):
-                    stack.enter_context(job.entered())
-                yield job
+            await held.settled.wait()
+            if (allocation := held.allocation) is None:
+                raise held.refusal(request)
+            if request is not held.first:
+                await held.ready.wait()
+            opened: AbstractAsyncContextManager[Job]
+            mine = msgspec.structs.replace(request, job_deposit=held.deposit)
+            if plan is not None:
+                opened = plan.job(mine, allocation)
+            elif found is not None:
+                beside = msgspec.structs.replace(mine, beside=allocation)
+                opened = cast(Adopts, engine).adopted(beside, found)
+            else:
+                opened = cast(Engine, engine).allocate(_step_request(mine, held, allocation))
+            async with opened as job:
+                held.ready.set()
+                with job.entered() if isinstance(job, SharesNamespaces) else nullcontext():
+                    yield job
         finally:
-            shared.leave(request)
+            held.leave(request)
+            if not held.tenants:
+                await self._used(held)
+
+    @contextmanager
+    def _known(self, anchor: int, pod: str, container: str) -> Iterator[None]:
+        """Let others name a container by its anchor while the block runs."""
+        self._anchors[anchor] = (pod, container)
+        try:
+            yield
+        finally:
             self._anchors.pop(anchor, None)
-            if not shared.members:
-                await self._release(shared)
+
+    @asynccontextmanager
+    async def _alone(self, key: _Key) -> AsyncIterator[None]:
+        """Let others of a pod wait while its job is chosen."""
+        lock = self._choosing.setdefault(key, trio.Lock())
+        try:
+            async with lock:
+                yield
+        finally:
+            if not lock.locked():
+                self._choosing.pop(key, None)
+
+    async def _held_by(self, engine: SharesJobs, plan: JobPlan, request: JobRequest) -> HeldJob:
+        """Return a job that waits, or one that is begun."""
+        linger = plan.linger if self.lingers and plan.needs else 0
+
+        @asynccontextmanager
+        async def hold(first: JobRequest) -> AsyncIterator[HeldAllocation]:
+            async with AsyncExitStack() as stack:
+                borrowed = None
+                if linger:
+                    lent = self._borrow(plan.needs, first.on_lost)
+                    borrowed = await stack.enter_async_context(lent)
+                allocation = await stack.enter_async_context(plan.hold(first, borrowed))
+                if borrowed is None:
+                    yield allocation
+                    return
+                new.linger = 0  # the lender lets it wait
+                _tell(first, borrowed.job_id)
+                try:
+                    yield allocation
+                finally:
+                    borrowed.clean = allocation.is_clean and first.reusable()
+
+        if linger and (held := await self._take(plan.needs, engine)) is not None:
+            _tell(request, held.job_id)
+            return held
+        deposit = self._deposits.new_of_job(request.container)
+        new = HeldJob(engine, request, hold, deposit, linger)
+        return self._begin(new)
+
+    def _begin(self, held: HeldJob) -> HeldJob:
+        """Get a job."""
+
+        async def run() -> None:
+            try:
+                await held.run(partial(self._forget, held))
+            finally:
+                self._held -= 1
+                self._changed()
+
+        self._held += 1
+        self._nursery.start_soon(run)
+        return held
+
+    def _find_by(self, held: HeldJob, *keys: _Key) -> None:
+        for key in keys:
+            self._jobs.setdefault(key, held)
+
+    def _forget(self, held: HeldJob) -> None:
+        """Let no further container have a job."""
+        self._jobs = {key: other for key, other in self._jobs.items() if other is not held}
+        self._waiting = [one for one in self._waiting if one is not held]
+
+    async def _used(self, held: HeldJob) -> None:
+        """Let a job wait when its last tenant has left, or release it."""
+        self._forget(held)
+        if self.lingers and held.may_wait:
+            held.wait()
+            self._waiting.append(held)
+        else:
+            with trio.CancelScope(shield=True):
+                await held.release()
+
+    async def _take(self, needs: bytes, engine: SharesJobs | None = None) -> HeldJob | None:
+        """Take a job out of those that wait: the last one, so that the others may end.
+
+        Args:
+            engine: Whose it has to be; None: any engine's.
+        """
+        for held in [*reversed(self._waiting)]:
+            is_theirs = engine in (None, held.engine)
+            if held in self._waiting and is_theirs and held.allocation is not None:
+                self._waiting.remove(held)
+                taken = False
+                try:
+                    taken = await held.allocation.serves(needs) and held.is_usable
+                finally:
+                    if held.is_usable and not taken:
+                        self._waiting.append(held)
+                if taken:
+                    return held
+        return None
+
+    def waiting_jobs(self) -> list[WaitingJob]:
+        """Return the jobs that wait for their next container."""
+        return [held.waiting() for held in self._waiting if held.is_usable]
+
+    async def release_waiting(self, job_id: str) -> list[str]:
+        """Release a job that waits for its next container, or all of them; return their ids.
+
+        Raises:
+            EngineError: The engine cannot be reached.
+        """
+        found = {held.job_id: held for held in self._waiting if job_id in ("", held.job_id)}
+        async with unwrapped() as nursery:
+            for held in found.values():
+                nursery.start_soon(held.release)
+        return [*found]
+
+    @asynccontextmanager
+    async def lend(
+        self, needs: bytes, on_lost: Callable[[Ending], None]
+    ) -> AsyncIterator[Borrowed | None]:
+        """Lend a job that waits to another supervisor (see `contracts.reuse.Borrow`)."""
+        held = await self._take(needs)
+        if held is None or held.allocation is None:
+            yield None
+            return
+        borrowed = held.allocation.for_another()
+        tenant = held.stand_in(on_lost, lambda: borrowed.clean)
+        held.enter(tenant)
+        try:
+            yield borrowed
+        finally:
+            held.leave(tenant)
+            await self._used(held)
 
     def _pod(self, request: JobRequest, config: Config) -> str:
         """Return the name of a container's pod.
@@ -382,57 +399,10 @@ class Pods:
             if (other := self._anchors.get(anchor)) is not None:
                 yield where, other
 
-    def _begin(self, shared: SharedJob, *keys: tuple[object, str]) -> None:
-        """Get a job, and let others find it."""
-        for key in keys:
-            shared.keys.append(key)
-            self._jobs.setdefault(key, shared)
-        self._nursery.start_soon(self._keep, shared)
 
-    async def _keep(self, shared: SharedJob) -> None:
-        """Keep a job until nobody needs it. Errors go to its members."""
-
-        def lost(ending: Ending) -> None:
-            self._forget(shared)
-            shared.lost(ending)
-
-        try:
-            with shared.scope, OURS.seen():
-                request = shared.request(lost, self.keep_longer, self._borrow)
-                async with shared.hold(request) as shared.job:
-                    shared.settled.set()
-                    await trio.sleep_forever()
-        except Exception as error:
-            shared.failure = error
-            if not isinstance(error, ScrunError):
-                fault(f"the pod of container {shared.first.container}", error)
-            if shared.job is not None:
-                lost(taken("scrun-failure", f"job {shared.job.id}: {described(error)}"))
-        finally:
-            self._forget(shared)
-            shared.deposit.end()
-            shared.settled.set()
-            shared.released.set()
-
-    async def _release(self, shared: SharedJob) -> None:
-        """Release a job that nobody needs; the engine has deadlines for that.
-
-        The last member reports what goes wrong, and its record keeps the job.
-        """
-        self._forget(shared)
-        shared.deposit.end()
-        known = shared.failure
-        shared.scope.cancel()
-        with trio.CancelScope(shield=True):
-            await shared.released.wait()
-        if shared.failure is not None and (shared.job is not None or shared.failure is not known):
-            raise shared.failure
-
-    def _forget(self, shared: SharedJob) -> None:
-        """Make the next container of the pod request a job of its own."""
-        for key in shared.keys:
-            if self._jobs.get(key) is shared:
-                del self._jobs[key]
+def _tell(request: JobRequest, job_id: str) -> None:
+    """Log that a job is not a new one."""
+    request.journal.write("info", f"it reuses job {job_id}, which was waiting for a container")
 
 
 def named_anchors(config: Config) -> Iterator[tuple[str, int]]:
@@ -442,23 +412,22 @@ def named_anchors(config: Config) -> Iterator[tuple[str, int]]:
             yield found[1], int(found[2])
 
 
-def _step_request(request: JobRequest, shared: SharedJob) -> JobRequest:
+def _step_request(request: JobRequest, held: HeldJob, job: HeldAllocation) -> JobRequest:
     """Turn a request into one for a step of an existing job.
 
     Drops all that would size a job, defaults included: srun knows most of it too, and 22.05
     refuses a step that wants more than its job has ("More processors requested than permitted").
     """
-    assert shared.job is not None  # for mypy; it is settled
     environment = request.child_env.environment
     wanted = {**request.flags.requests, **request.config_requests, **from_environment(environment)}
-    text = f"it joins job {shared.job.id}, in a pod with container {shared.first.container}"
+    text = f"it joins job {job.job_id}, in a pod with container {held.first.container}"
     ignored = [f"{name}={value}" for name, value in wanted.items() if name in _OF_THE_JOB]
     if ignored:
         text += f", which has sized it: {', '.join(ignored)} have no effect"
     request.journal.write("info", text)
     child_env = msgspec.structs.replace(
         request.child_env,
-        environment={**environment, **_nothing_of_the_job(), **shared.job.environment},
+        environment={**environment, **_nothing_of_the_job(), **job.environment},
     )
     return msgspec.structs.replace(
         request,
@@ -468,8 +437,7 @@ def _step_request(request: JobRequest, shared: SharedJob) -> JobRequest:
         },
         flags=Flags(notes=request.flags.notes),
         on_job_id=lambda job_id, _: request.on_job_id(job_id, True),
-        beside=shared.job,
-        job_deposit=shared.deposit,
+        beside=job,
     )
 
 

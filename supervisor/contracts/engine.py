@@ -16,7 +16,7 @@ from scrun.model.waiting import Waiting
 from scrun.settings.slurm.engine_flags import NO_FLAGS, Flags
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.deleter import Deleter
-from scrun.supervisor.contracts.reuse import Borrow, Keep
+from scrun.supervisor.contracts.reuse import HeldAllocation
 from scrun.supervisor.contracts.staged import OfTask
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.deposits import Deposit, no_deposit
@@ -68,8 +68,7 @@ class JobRequest(msgspec.Struct, frozen=True):
         plugin_variables: Variables by which they reach its steps. `Step.variables` has them, too,
             which is late for a step that begins before the container is ready.
         reusable: Returns, at the release, whether all that used the job has ended by itself.
-        keep, borrow: See `supervisor.contracts.kept`; None where jobs serve one container.
-        beside: What this engine gave to the first member of its pod; the environment has the job.
+        beside: The job that it joins, which the environment has; None: it gets one of its own.
         deposit, job_deposit: Keep what the container, or the job, needs to outlive us.
         left: What a dead supervisor has left of the job, in which it made nothing; None: no job.
         joins: The containers whose namespaces config.json names, by the /proc/PID/ns named there.
@@ -92,9 +91,7 @@ class JobRequest(msgspec.Struct, frozen=True):
     plugin_options: Sequence[str] = ()
     plugin_variables: Mapping[str, str] = {}
     reusable: Callable[[], bool] = _doubtful
-    keep: Keep | None = None
-    borrow: Borrow | None = None
-    beside: "Job | None" = None
+    beside: HeldAllocation | None = None
     deposit: Deposit = msgspec.field(default_factory=no_deposit)
     job_deposit: Deposit = msgspec.field(default_factory=no_deposit)
     left: Inheritance | None = None

@@ -1,20 +1,16 @@
-"""The interface of jobs that outlive their container, to serve the next one.
+"""The interface of allocations that several containers use, at once or one after the other.
 
-An engine that keeps jobs holds each in a task of the supervisor's, which the supervisor outlives.
+The supervisor holds such an allocation in a task of its own (`supervisor.containers.held_job`).
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import msgspec
 
 from scrun.model.states import Ending
 from scrun.supervisor.core.lender import Lender
-
-Keep = Callable[[Callable[[], Awaitable[None]]], None]
-"""Starts a task that holds a job. The supervisor stays until the task has ended, and cancels it
-when it has to end itself."""
 
 
 class Borrowed:
@@ -47,7 +43,7 @@ class Borrowed:
 
 
 Borrow = Callable[[bytes, Callable[[Ending], None]], AbstractAsyncContextManager[Borrowed | None]]
-"""Holds a job that waits and suits a request, in the words of its engine; None if there is none.
+"""Holds a job that waits and suits a request (`JobPlan.needs`); None if there is none.
 The second argument is called when the job is taken away."""
 
 
@@ -67,24 +63,32 @@ class WaitingJob(msgspec.Struct, frozen=True):
     options: Sequence[str]
 
 
-@runtime_checkable
-class KeepsJobs(Protocol):
-    """An engine that keeps jobs; optional."""
+class HeldAllocation(Protocol):
+    """An allocation that is held, whichever containers are in it."""
 
-    def waiting_jobs(self) -> list[WaitingJob]:
-        """Return the jobs that wait for their next container."""
+    @property
+    def job_id(self) -> str:
+        """The job's id, as the engine writes it."""
         ...
 
-    def lend(
-        self, loan_request: bytes, on_lost: Callable[[Ending], None]
-    ) -> AbstractAsyncContextManager[Borrowed | None]:
-        """See `Borrow`; the request comes from another supervisor of the user's."""
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The job's variables (SLURM_*)."""
         ...
 
-    async def give_back(self, job_id: str) -> None:
-        """Release a job that waits for its next container; return when it is released.
+    @property
+    def is_clean(self) -> bool:
+        """Whether the job is there and runs, and its containers have left nothing in it."""
+        ...
 
-        Raises:
-            EngineError: The engine cannot be reached; the job may still exist.
-        """
+    async def serves(self, needs: bytes) -> bool:
+        """Tell whether a container with such needs (`JobPlan.needs`) may have it next."""
+        ...
+
+    def waiting(self, seconds: float) -> WaitingJob:
+        """Describe it while it waits."""
+        ...
+
+    def for_another(self) -> Borrowed:
+        """Return what another supervisor needs to hold it, too."""
         ...

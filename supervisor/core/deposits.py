@@ -199,15 +199,10 @@ class Deposit:
         """Why it cannot, or ""."""
         return self._given_up or (self.job.why_not if self.job is not None else "")
 
-    @property
-    def current(self) -> "Deposit":
-        """The one that can be kept: this one, unless it passes on what it is told."""
-        return self
-
     def needs(self, job: "Deposit") -> None:
         """Note the job of a container: without that it cannot live."""
-        self.job = job.current
-        self.note(**{OF: self.job.name})
+        self.job = job
+        self.note(**{OF: job.name})
 
     def of_program(self) -> "Deposit":
         """Return one for a program of `exec` in this container, which has to be kept itself."""
@@ -235,7 +230,15 @@ class Deposit:
             return
         self._is_kept = True
         early, self._early = self._early, {}
+        if self._held:  # it has rested
+            self.say_all()
         self._commit(early)
+
+    def rest(self) -> None:
+        """Let no successor find it until it is kept again: nobody needs it now."""
+        if self._is_kept:
+            self._is_kept = False
+            self._deposits.end(self.name)
 
     def note(self, **facts: object) -> None:
         if any(name not in self.facts or self.facts[name] != facts[name] for name in facts):
@@ -254,7 +257,10 @@ class Deposit:
         for name in [name for name in self._early if name.startswith(beginnings)]:
             del self._early[name]
         if gone := [name for name in self._held if name.startswith(beginnings)]:
-            self._commit({}, gone)
+            if self._is_kept:
+                self._commit({}, gone)
+            else:
+                close_all(self._held.pop(name) for name in gone)
 
     def give_up(self, why: str) -> None:
         """Keep nothing: the container ends with the supervisor."""
@@ -264,11 +270,9 @@ class Deposit:
     def end(self) -> None:
         self._given_up = self._given_up or "it has ended"
         self._early.clear()
-        if self._is_kept:
-            self._is_kept = False
-            self._deposits.end(self.name)
-            close_all(self._held.values())
-            self._held.clear()
+        self.rest()
+        close_all(self._held.values())
+        self._held.clear()
 
     def say_all(self) -> None:
         """Tell another keeper all of it."""
@@ -306,58 +310,6 @@ class Deposit:
         content = msgspec.json.encode(DepositContent(self.facts))
         names = [" ".join(each).encode() for each in (gone, new)]
         self._deposits.say([self.name.encode(), content, *names], [*new.values()])
-
-
-class PassedOn(Deposit):
-    """What a job needs that serves one container after the other.
-
-    It is never kept itself. The container that has the job has a deposit of its own for it, which
-    gets all there is, and all that follows.
-    """
-
-    def __init__(self) -> None:
-        super().__init__("", _NONE)
-        self._tenant: Deposit | None = None
-
-    @property
-    def current(self) -> Deposit:
-        return self._tenant or self
-
-    def enter(self, tenant: Deposit) -> None:
-        """Pass all on to a deposit, until `leave`."""
-        self._tenant = tenant
-        tenant.hold(self._early, **self.facts)
-        if self.why_not:
-            tenant.give_up(self.why_not)
-
-    def holds(self, beginning: str) -> dict[str, int]:
-        """Return the descriptors whose names begin so; they stay their owner's."""
-        return {name: fd for name, fd in self._early.items() if name.startswith(beginning)}
-
-    def leave(self) -> None:
-        """Pass on nothing: nobody has the job, and it ends with us."""
-        self._tenant = None
-
-    def note(self, **facts: object) -> None:
-        super().note(**facts)
-        if self._tenant is not None:
-            self._tenant.note(**facts)
-
-    def hold(self, fds: Mapping[str, int], **facts: object) -> None:
-        self.facts.update(facts)
-        self._early.update(fds)
-        if self._tenant is not None:
-            self._tenant.hold(fds, **facts)
-
-    def drop(self, *beginnings: str) -> None:
-        super().drop(*beginnings)
-        if self._tenant is not None:
-            self._tenant.drop(*beginnings)
-
-    def give_up(self, why: str) -> None:
-        self._given_up = self._given_up or why  # but who borrows the job can keep it
-        if self._tenant is not None:
-            self._tenant.give_up(why)
 
 
 class Deposits:

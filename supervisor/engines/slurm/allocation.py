@@ -17,7 +17,7 @@ query (`pending.py`).
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     ExitStack,
@@ -27,6 +27,7 @@ from contextlib import (
 )
 from pathlib import Path
 from signal import SIGTERM
+from typing import Any
 
 import msgspec
 import trio
@@ -48,7 +49,7 @@ from scrun.supervisor.engines.slurm.job_ending import query_ending
 from scrun.supervisor.engines.slurm.job_state import JobState
 from scrun.supervisor.engines.slurm.pending import Queue
 from scrun.supervisor.engines.slurm.signals import cancel_job
-from scrun.supervisor.engines.slurm.tools import Tools, lean
+from scrun.supervisor.engines.slurm.tools import Tools, lean, of_a_container
 from scrun.supervisor.engines.slurm.unknown import jobs_of_a_killed_salloc
 from scrun.supervisor.log.journal import Journal
 
@@ -78,11 +79,21 @@ class Allocation(msgspec.Struct, frozen=True):
         job_id: Its number.
         environment: Its SLURM_* variables.
         state: What salloc has reported; None for a job that scrun did not allocate.
+        fds, facts: What another supervisor needs to hold it, too; the descriptors stay salloc's.
     """
 
     job_id: str
     environment: dict[str, str]
     state: JobState | None = None
+    fds: Mapping[str, int] = {}
+    facts: Mapping[str, Any] = {}
+
+
+def with_own(held: Allocation, request: JobRequest) -> Allocation:
+    """Return a job with the variables that belong to one container."""
+    theirs = {"SLURM_SUBMIT_DIR": request.directory, "SLURM_CONTAINER_ID": request.container}
+    own = {name: theirs[name] for name in of_a_container(held.environment)}
+    return msgspec.structs.replace(held, environment={**held.environment, **own})
 
 
 class AllocationRequest(msgspec.Struct, frozen=True):
@@ -112,9 +123,17 @@ class SallocConversation:
         self._in_vain: Waiting | None = None
         self._said: list[str] = []
         self._canceller = -1
+        self._fds: dict[str, int] = {}
+        self._facts: dict[str, Any] = {}
         self._tools = tools
         self._request = request
         self._child_env = tools.child_env(request.child_env)
+
+    def hold(self, fds: Mapping[str, int], **facts: object) -> None:
+        """Let another supervisor hold the job, too: a successor, or one that borrows it."""
+        self._fds.update(fds)
+        self._facts.update(facts)
+        self._request.job_deposit.hold(fds, **facts)
 
     def feed(self, line: str) -> None:
         """Take a line that salloc has said."""
@@ -162,7 +181,7 @@ class SallocConversation:
     def granted(self, environment: dict[str, str]) -> Allocation:
         self.state.is_job(environment["SLURM_JOB_ID"])
         self._report()
-        return Allocation(self.state.job_id, environment, self.state)
+        return Allocation(self.state.job_id, environment, self.state, self._fds, self._facts)
 
     async def watch(self, salloc: Child) -> None:
         """Report the loss of the job. A release cancels this first."""
@@ -437,7 +456,7 @@ async def allocated(
     held: Allocation | None = None
 
     def hold(said: int) -> None:
-        request.job_deposit.hold({_SAID: said})
+        allocation.hold({_SAID: said})
 
     try:
         with line, theirs:
@@ -453,7 +472,7 @@ async def allocated(
             ):
                 theirs.close()
                 kept = {_LINE: line.fileno(), _SALLOC: salloc.pidfd}
-                request.job_deposit.hold(kept, salloc=salloc.pid, salloc_began=began)
+                allocation.hold(kept, salloc=salloc.pid, salloc_began=began)
                 async with allocation.held(salloc, line, queue, salloc_request) as held:
                     if held is not None:
                         yield held

@@ -11,14 +11,15 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import trio
 
 from scrun.supervisor.contracts.engine import JobRequest
+from scrun.supervisor.contracts.reuse import Borrowed
 from scrun.supervisor.core.deposits import JOB
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.lender import Lender
 from scrun.supervisor.core.nurseries import unwrapped
-from scrun.supervisor.engines.slurm.allocation import Allocation
+from scrun.supervisor.engines.slurm.allocation import Allocation, with_own
 from scrun.supervisor.engines.slurm.job_state import JobState
 
-HoldAgain = Callable[[JobRequest, Inheritance], AbstractAsyncContextManager[Allocation]]
+_Hold = Callable[[JobRequest, Inheritance], AbstractAsyncContextManager[Allocation]]
 """Holds a job by what another supervisor has left for it."""
 
 LOAN = f"{JOB}loan"
@@ -32,7 +33,7 @@ def is_lent(found: Inheritance) -> bool:
 
 @asynccontextmanager
 async def lent(
-    request: JobRequest, found: Inheritance, lender: Lender, hold: HoldAgain
+    request: JobRequest, found: Inheritance, lender: Lender, hold: _Hold
 ) -> AsyncIterator[Allocation]:
     """Hold a job that is lent to us.
 
@@ -62,8 +63,22 @@ async def lent(
 
 
 @asynccontextmanager
+async def borrowed_job(
+    request: JobRequest, borrowed: Borrowed, hold: _Hold
+) -> AsyncIterator[Allocation]:
+    """Hold a job that another supervisor keeps."""
+    lender = borrowed.lender
+    assert lender is not None
+    held = with_own(Allocation(borrowed.job_id, dict(borrowed.environment)), request)
+    facts = {**borrowed.facts, "job": held.job_id, "environment": held.environment}
+    request.job_deposit.hold({**borrowed.fds, LOAN: lender.sock.fileno()}, **facts)
+    async with lent(request, Inheritance("", facts, borrowed.fds), lender, hold) as held:
+        yield held
+
+
+@asynccontextmanager
 async def lent_again(
-    request: JobRequest, found: Inheritance, hold: HoldAgain
+    request: JobRequest, found: Inheritance, hold: _Hold
 ) -> AsyncIterator[Allocation]:
     """Hold a job that was lent to a supervisor that has died; Slurm gets it back afterwards."""
     lender = Lender(socket.socket(fileno=found.take(LOAN)))

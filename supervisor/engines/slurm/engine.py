@@ -5,8 +5,8 @@ import os
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
-    AsyncExitStack,
     asynccontextmanager,
+    nullcontext,
     suppress,
 )
 from functools import partial
@@ -18,7 +18,6 @@ from scrun.core.errors import EngineUnavailable, ScrunError, SettingsError, shor
 from scrun.core.paths import real_id
 from scrun.core.place import job_of, job_variables
 from scrun.model.identity import mark
-from scrun.model.states import Ending
 from scrun.settings.file.load import RuntimeSettings
 from scrun.settings.oci_conf.node_runtime import calls_runc, node_runtime
 from scrun.settings.oci_conf.parse import OciConf
@@ -35,7 +34,8 @@ from scrun.supervisor.children.processes import ChildEnv, output_of
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.contracts.adoption import AdoptedJob
 from scrun.supervisor.contracts.engine import Job, JobRequest
-from scrun.supervisor.contracts.reuse import Borrowed, WaitingJob
+from scrun.supervisor.contracts.neighbours import JobPlan
+from scrun.supervisor.contracts.reuse import Borrowed, HeldAllocation
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.threads import in_thread
@@ -47,9 +47,9 @@ from scrun.supervisor.engines.slurm.allocation import (
     held_again,
     held_anew,
 )
-from scrun.supervisor.engines.slurm.borrowed_job import is_lent, lent_again
-from scrun.supervisor.engines.slurm.job import JobParts, SlurmJob, SrunJob, spool_mount
-from scrun.supervisor.engines.slurm.job_lease import JobLease
+from scrun.supervisor.engines.slurm.borrowed_job import borrowed_job, is_lent, lent_again
+from scrun.supervisor.engines.slurm.held_allocation import LeaseRequest, SlurmAllocation, held
+from scrun.supervisor.engines.slurm.job import JobParts, SrunJob, spool_mount
 from scrun.supervisor.engines.slurm.job_shim import JobShim
 from scrun.supervisor.engines.slurm.launching import Launch, Launching
 from scrun.supervisor.engines.slurm.layout import (
@@ -70,7 +70,6 @@ from scrun.supervisor.engines.slurm.shim_site import SiteConfs
 from scrun.supervisor.engines.slurm.signals import cancel_job
 from scrun.supervisor.engines.slurm.tools import CLUSTERS, Tools, check_cluster, other_cluster
 from scrun.supervisor.engines.slurm.unknown import jobs_of_the_dead
-from scrun.supervisor.engines.slurm.warm import WarmJobs
 from scrun.supervisor.nodes.beginning import ALONE, Direct
 from scrun.supervisor.nodes.link import Sealing
 
@@ -136,7 +135,7 @@ class SlurmEngine:
         self._sealing = Sealing(streams=seal_streams)
         self._commands = NodeCommands(node_runtime(conf, runtime))
         self._queue = Queue(tools, give_up)
-        self._warm = WarmJobs(self._tools, linger, self._held_again)
+        self._linger = linger
         self._version: SlurmVersion | None = None
         self._asking = trio.Lock()
         self._unanswered = -math.inf  # when salloc was last asked in vain
@@ -201,17 +200,19 @@ class SlurmEngine:
                 valid.
             EngineUnavailable: oci.conf names an srun that does not exist.
         """
+        plan = await self.plan(request)
+        async with plan.hold(request, None) as held, plan.job(request, held) as job:
+            yield job
+
+    async def plan(self, request: JobRequest) -> JobPlan:
+        """Decide what to ask for; see `allocate` for what it raises."""
         if self._wrong is not None:
             raise self._wrong
         version = await self.version(request.child_env)
-        what_it_does = features(version)
-        release = f"{version.major}.{version.minor:02}"
-        by_srun = OneNode(what_it_does.tasks_per_node, release)
-        one = by_srun if self._launching.by_slurm else OneNode(None, release)
         environment = request.child_env.environment
         wanted, because = self._wanted(request)
         await self._check_cluster(wanted, environment)
-        check(wanted, one)
+        check(wanted, _on_one_node(version, by_srun=self._launching.by_slurm))
         directory = wanted.pop("SCRUN_WORKING_DIR", "") or request.directory
         own = [f"--comment={mark(os.path.dirname(request.record))}", f"--chdir={directory}"]
         options = [
@@ -223,98 +224,172 @@ class SlurmEngine:
         ]
         of_this_one = own if directory == request.directory else own[:1]
         shared = [option for option in options if option not in of_this_one]
-        needs = needs_of(shared, environment, wanted)
-        if what_it_does.job_container_id:
+        needs = needs_of(shared, environment, wanted) if self._linger else None
+        if features(version).job_container_id:
             options.append(f"--container-id={request.container}")
         of_the_step = {key: value for key, value in wanted.items() if key not in SHAPE}
         step_options = srun_arguments(of_the_step, version.release)
         self._launching.check(wanted, step_options, version.release)
-        asked = {key: text for key, text in wanted.items() if TABLE[key].scope == "step"}
+        terms = AllocationRequest(options, directory, because, self._release_timeout)
+        lease = None if needs is None else LeaseRequest(self._tools, needs)
+        return JobPlan(
+            partial(self._hold, terms, lease),
+            partial(self._job, wanted, version, step_options),
+            b"" if lease is None else msgspec.json.encode(lease),
+            self._linger,
+        )
 
-        @asynccontextmanager
-        async def job(
-            loan: JobLease, layout_for: Callable[[OneNode], StepLayout]
-        ) -> AsyncIterator[SrunJob | ShimJob]:
-            held, layout = loan.held, layout_for(one)
-            parts = JobParts(
-                self._tools, what_it_does, self._commands, request, held, layout, step_options
-            )
-            reason = self._launching.known_lack(held.environment)
-            if not (self._launching.by_slurm or reason):
-                async with self._by_shims(loan, parts, asked) as by_shims:
-                    reason = await self._launching.lack(held.environment, by_shims.shim_step)
-                    if not reason:
-                        yield by_shims
-                        return
-            by_slurm = SrunJob(parts)
-            by_slurm.spool_mount = await in_thread(self._spool_mount, what_it_does, held)
-            if reason:
-                layout_for(by_srun)
-                await self._launching.fall_back(
-                    by_slurm, request.journal, wanted, version.release, reason
-                )
-            else:
-                await self._launching.need_oci_conf(by_slurm)
-            yield by_slurm
-
+    @asynccontextmanager
+    async def _hold(
+        self,
+        terms: AllocationRequest,
+        lease: LeaseRequest | None,
+        request: JobRequest,
+        borrowed: Borrowed | None = None,
+    ) -> AsyncIterator[SlurmAllocation]:
+        """See `JobPlan.hold`. Nothing of the caller's own job is for others."""
+        environment = request.child_env.environment
+        if isinstance(request.beside, SlurmAllocation):
+            yield request.beside
+            return
+        hold: AbstractAsyncContextManager[Allocation]
         if job_id := job_of(environment):
             theirs = job_variables(environment)
-            within = partial(layout_within, wanted, theirs)
+            request.on_job_id(job_id, False)
+            request.job_deposit.note(job=job_id, environment=theirs)
+            hold = nullcontext(Allocation(job_id, theirs))
+        elif borrowed is not None:
+            hold = borrowed_job(request, borrowed, self._held_again)
+        elif (left := request.left) is not None:
+            hold = held_anew(self._again(request, left, terms.because), request, left)
+        else:
+            hold = allocated(self._tools, self._queue, request, terms)
+        is_new = not (job_id or borrowed or request.left)
+        async with (
+            hold as allocation,
+            held(self._tools, request, allocation, lease if is_new else None) as found,
+        ):
+            yield found
+
+    @asynccontextmanager
+    async def _job(
+        self,
+        wanted: Mapping[str, str],
+        version: SlurmVersion,
+        options: list[str],
+        request: JobRequest,
+        held: HeldAllocation,
+    ) -> AsyncIterator[SrunJob | ShimJob]:
+        """See `JobPlan.job`."""
+        assert isinstance(held, SlurmAllocation)
+        environment = request.child_env.environment
+        if job_id := job_of(environment):  # with a job of ours, we are there
+            allocation = Allocation(job_id, job_variables(environment))
+            layout_for = partial(layout_within, wanted, allocation.environment)
             nodes = wanted.get("SCRUN_JOB_NODELIST", "")
-            if not nodes and within(one).tasks == 1:
+            one = _on_one_node(version, by_srun=self._launching.by_slurm)
+            if not nodes and layout_for(one).tasks == 1:
                 # else srun takes any node: 1 of 4 steps went to another (22.05), and 24.11
                 # ignores --relative=0
-                nodes = first_node(theirs)
+                nodes = first_node(allocation.environment)
             if nodes:
-                step_options.append(f"--nodelist={nodes}")
-            request.on_job_id(job_id, False)
+                options = [*options, f"--nodelist={nodes}"]
+            if request.beside is not None:
+                request.on_job_id(job_id, False)
+        else:
+            allocation = held.for_tenant(request)
+            layout_for = partial(layout_of_own_job, wanted, allocation.environment)
+        job: SrunJob | ShimJob | None = None
+        opened = self._launched(wanted, version, options, request, held, allocation, layout_for)
+        try:
+            async with opened as job:
+                yield job
+        finally:
+            held.sound = held.sound and job is not None and job.sound
+
+    @asynccontextmanager
+    async def _launched(
+        self,
+        wanted: Mapping[str, str],
+        version: SlurmVersion,
+        options: list[str],
+        request: JobRequest,
+        held: SlurmAllocation,
+        allocation: Allocation,
+        layout_for: Callable[[OneNode], StepLayout],
+    ) -> AsyncIterator[SrunJob | ShimJob]:
+        """Provide a job in which shims make the container, or Slurm does so."""
+        what_it_does = features(version)
+        layout = layout_for(_on_one_node(version, by_srun=self._launching.by_slurm))
+        parts = JobParts(
+            self._tools, what_it_does, self._commands, request, allocation, layout, options
+        )
+        reason = self._launching.known_lack(allocation.environment)
+        if not (self._launching.by_slurm or reason):
+            asked = {key: text for key, text in wanted.items() if TABLE[key].scope == "step"}
+            async with self._by_shims(held, parts, asked) as by_shims:
+                reason = await self._launching.lack(allocation.environment, by_shims.shim_step)
+                if not reason:
+                    yield by_shims
+                    return
             if request.beside is None:
-                request.job_deposit.note(job=job_id, environment=theirs)
-            async with job(JobLease(Allocation(job_id, theirs)), within) as ready:
-                yield ready
-            return
-        allocation = AllocationRequest(options, directory, because, self._release_timeout)
-        allocate = partial(self._allocated, allocation)  # with a job of ours, we are there
-        async with self._warm.loan(request, needs, allocate) as loan:
-            filling = partial(layout_of_own_job, wanted, loan.held.environment)
-            async with job(loan, filling) as ready:
-                loan.use = ready
-                yield ready
+                await held.shim.end()
+        by_slurm = SrunJob(parts)
+        by_slurm.spool_mount = await in_thread(self._spool_mount, what_it_does, allocation)
+        if reason:
+            layout_for(_on_one_node(version, by_srun=True))
+            await self._launching.fall_back(
+                by_slurm, request.journal, wanted, version.release, reason
+            )
+        else:
+            await self._launching.need_oci_conf(by_slurm)
+        yield by_slurm
+
+    @asynccontextmanager
+    async def _by_shims(
+        self, held: SlurmAllocation, parts: JobParts, asked: Mapping[str, str]
+    ) -> AsyncIterator[ShimJob]:
+        """Provide shims for a container: one for each of its tasks, or the one of its job."""
+        own = JobShim(parts, self._direct, asked, self._confs)
+        shared = held.shim.opened(own, beside=parts.request.beside is not None)
+        async with own.opened() if own.is_gathered else shared as shims:
+            yield ShimJob(parts, shims)
 
     @asynccontextmanager
     async def adopted(self, request: JobRequest, found: Inheritance) -> AsyncIterator[AdoptedJob]:
-        if isinstance(request.beside, SlurmJob) and request.beside.another is not None:
-            yield request.beside.another(request, found)
-            return
-        what_it_does = features(await self.version(request.child_env))
-        left = found.job
-        assert left is not None
-        async with AsyncExitStack() as stack:
-            held = await stack.enter_async_context(self._again(request, left))
+        held = request.beside
+        assert isinstance(held, SlurmAllocation)
+        if is_deferred(found):
+            yield SrunJob(await self._parts_of(request, held.allocation, found), found)
+        else:
+            assert found.job is not None
+            assert held.shim.current is not None
+            parts = await self._parts_of(request, held.allocation, found.job)
+            yield ShimJob(parts, held.shim.current, found)
 
-            def parts_for(request: JobRequest, found: Inheritance) -> JobParts:
-                layout = msgspec.convert(found.facts["layout"], StepLayout)
-                options = found.facts["options"]
-                return JobParts(
-                    self._tools, what_it_does, self._commands, request, held, layout, options
-                )
-
-            shims = None
+    @asynccontextmanager
+    async def held_again(
+        self, request: JobRequest, left: Inheritance
+    ) -> AsyncIterator[SlurmAllocation]:
+        async with (
+            self._again(request, left) as allocation,
+            held(self._tools, request, allocation) as again,
+        ):
             if left.facts.get("hello") is not None:
-                parts, asked = parts_for(request, left), left.facts["asked"]
-                shims = JobShim(parts, self._direct, asked, self._confs, left)
-                await stack.enter_async_context(shims.opened())
+                parts, asked = await self._parts_of(request, allocation, left), left.facts["asked"]
+                await again.shim.begin(JobShim(parts, self._direct, asked, self._confs, left))
+            yield again
 
-            def job(request: JobRequest, found: Inheritance) -> SrunJob | ShimJob:
-                if is_deferred(found):
-                    made: SrunJob | ShimJob = SrunJob(parts_for(request, found), found)
-                else:
-                    assert shims is not None
-                    made = ShimJob(parts_for(request, left), shims, found)
-                made.another = job
-                return made
-
-            yield job(request, found)
+    async def _parts_of(
+        self, request: JobRequest, allocation: Allocation, left: Inheritance
+    ) -> JobParts:
+        """Return the parts of a job whose step has the inherited layout and options."""
+        layout = msgspec.convert(left.facts["layout"], StepLayout)
+        what_it_does = features(await self.version(request.child_env))
+        return JobParts(
+            self._tools, what_it_does, self._commands, request, allocation, layout,
+            left.facts["options"],
+        )  # fmt: skip
 
     def _held_again(
         self, request: JobRequest, found: Inheritance, because: str = ""
@@ -327,26 +402,6 @@ class SlurmEngine:
     ) -> AbstractAsyncContextManager[Allocation]:
         hold = partial(self._held_again, because=because)
         return lent_again(request, found, hold) if is_lent(found) else hold(request, found)
-
-    def _allocated(
-        self, salloc_request: AllocationRequest, request: JobRequest
-    ) -> AbstractAsyncContextManager[Allocation]:
-        if (left := request.left) is not None:
-            return held_anew(self._again(request, left, salloc_request.because), request, left)
-        return allocated(self._tools, self._queue, request, salloc_request)
-
-    @asynccontextmanager
-    async def _by_shims(
-        self, loan: JobLease, parts: JobParts, asked: Mapping[str, str]
-    ) -> AsyncIterator[ShimJob]:
-        """Provide shims for a container: one for each of its tasks, or the one of its pod."""
-        own = JobShim(parts, self._direct, asked, self._confs)
-        other = parts.request.beside
-        if not own.is_gathered and isinstance(other, ShimJob) and other.shims.takes(asked):
-            yield ShimJob(parts, other.shims)
-            return
-        async with own.opened() if own.is_gathered else loan.opened(own) as shims:
-            yield ShimJob(parts, shims)
 
     async def _check_cluster(self, wanted: dict[str, str], environment: Mapping[str, str]) -> None:
         variable, name = other_cluster(wanted, environment)
@@ -401,19 +456,14 @@ class SlurmEngine:
         """
         await cancel_job(self._tools, self._tools.child_env(child_env), job_id)
 
-    def waiting_jobs(self) -> list[WaitingJob]:
-        return self._warm.list()
-
-    def lend(
-        self, loan_request: bytes, on_lost: Callable[[Ending], None]
-    ) -> AbstractAsyncContextManager[Borrowed | None]:
-        return self._warm.lend(loan_request, on_lost)
-
-    async def give_back(self, job_id: str) -> None:
-        await self._warm.give_back(job_id)
-
     async def jobs_of_the_dead(self, child_env: ChildEnv, root: str) -> list[str]:
         return await jobs_of_the_dead(self._tools, self._tools.child_env(child_env), root)
+
+
+def _on_one_node(version: SlurmVersion, *, by_srun: bool) -> OneNode:
+    """Return what is to be on one node: srun may know more than shims about that."""
+    tasks = features(version).tasks_per_node if by_srun else None
+    return OneNode(tasks, f"{version.major}.{version.minor:02}")
 
 
 def _look_for_conf(path: str | None) -> None:

@@ -18,7 +18,6 @@ from scrun.supervisor.children.node_scripts import exec_script, process_variable
 from scrun.supervisor.children.processes import ChildEnv, child
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.children.terminal import give_a_size, write_size
-from scrun.supervisor.contracts.adoption import AdoptedJob
 from scrun.supervisor.contracts.engine import JobRequest, NodeAnswer, Program, Session, Step
 from scrun.supervisor.core.deposits import Deposit
 from scrun.supervisor.core.inheritance import Inheritance
@@ -72,14 +71,7 @@ class JobParts(msgspec.Struct, frozen=True):
 
 
 class SlurmJob:
-    """A job of Slurm (see `supervisor.contracts.engine.Job`), whatever launches its container.
-
-    Attributes:
-        another: Returns a job that another supervisor has held, for another of its containers;
-            None: we have requested it.
-    """
-
-    another: "Callable[[JobRequest, Inheritance], AdoptedJob] | None" = None
+    """A job of Slurm (see `supervisor.contracts.engine.Job`), whatever launches its container."""
 
     def __init__(self, parts: JobParts, step: SrunStep | None = None) -> None:
         """`step`: the one that it runs in; None: one of its own."""

@@ -1,8 +1,7 @@
 """The shims of a job, which make the containers there.
 
-Members of a pod join and leave in any order, so their shim belongs to the job, and ends with it. A
-container that arrives after the shim has gone, for example killed by an administrator, gets a new
-one.
+A container that arrives after the shim has gone, for example killed by an administrator, gets a
+new one.
 
 Each task of several, which MPI calls a rank, is a container of its own with a shim of its own: so
 its variables and descriptors are those that slurmstepd gives that task.
@@ -41,7 +40,6 @@ class JobShim:
         salloc: The state of the job, if scrun allocated it.
         neighbours: The containers that it has.
         journal: Where messages about it go.
-        is_kept: Whether it outlives its container, to serve the next one.
         deposit: Keeps what the job needs to outlive us.
         old_step: The step that another supervisor has begun, if one did; it may have ended.
         mounted: See `supervisor.contracts.mounted.RemembersMounts`.
@@ -70,7 +68,6 @@ class JobShim:
         self.salloc: JobState | None = held.state
         self._tools = tools
         self.journal = request.journal
-        self.is_kept = False
         self.deposit = request.job_deposit
         if self.is_gathered:
             self.deposit = no_deposit("it has several shims")

@@ -91,7 +91,8 @@ class ShimJob(SlurmJob):
     @property
     def sound(self) -> bool:
         """Whether its steps ended as they should, and the shims have cleaned up."""
-        clean = self.shim_step.ended_well or (self.shims.is_kept and self._forgotten)
+        is_left = not self.shims.is_gathered  # to the job's other containers, if it is the job's
+        clean = self.shim_step.ended_well or (is_left and self._forgotten)
         return clean and super().sound
 
     async def run(self, step: Step) -> Ending:

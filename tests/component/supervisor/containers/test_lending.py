@@ -65,13 +65,8 @@ class Lender:
                 await connection.send(self.instead)
             else:
                 stream = trio.SocketStream(connection)
-                await Lending().lend([self.none, self.lender], loan_request, stream)
+                await Lending().lend(self.lender, loan_request, stream)
         self.done.set()
-
-    @asynccontextmanager
-    async def none(self, _: bytes, __: Callable[[Ending], None]) -> AsyncIterator[None]:
-        """Be an engine without jobs."""
-        yield None
 
 
 Make = Callable[..., Lender]

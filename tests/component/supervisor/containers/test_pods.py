@@ -5,7 +5,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Never, cast
 
 import msgspec
 import pytest
@@ -21,8 +21,11 @@ from scrun.settings.slurm.engine_flags import Flags
 from scrun.settings.slurm.request_sources import gather
 from scrun.settings.slurm.requests import salloc_arguments, srun_arguments
 from scrun.supervisor.children.processes import ChildEnv
-from scrun.supervisor.containers.pods import Pods, ending_of, that_count
+from scrun.supervisor.containers.held_job import ending_of, that_count
+from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.contracts.engine import Engine, Job, JobRequest
+from scrun.supervisor.contracts.neighbours import JobPlan
+from scrun.supervisor.contracts.reuse import Borrowed, HeldAllocation
 from scrun.supervisor.core.deposits import Deposits
 from scrun.supervisor.log.journal import Journal
 
@@ -58,11 +61,17 @@ class Sharing:
         return {}
 
 
-class Cluster:
+class Held(msgspec.Struct, frozen=True):
+    """A job that is held."""
+
+    job_id: str
+    environment: dict[str, str]
+
+
+class Machine:
     """An engine that gives a job when it is told to."""
 
-    def __init__(self, name: str = "slurm") -> None:
-        self.name = name
+    def __init__(self) -> None:
         self.grant = trio.Event()
         self.grant.set()
         self.asked: list[JobRequest] = []
@@ -72,6 +81,8 @@ class Cluster:
         self.not_given_back: Exception | None = None
         self.endings: list[Ending | None] = []
         self.breaks = trio.Event()
+        self.opens = trio.Event()
+        self.opens.set()
         self.shares = False
 
     @asynccontextmanager
@@ -81,6 +92,14 @@ class Cluster:
             self.inside.append(request)
             yield cast(Job, Sharing(job_id) if self.shares else Place(job_id, {}, True))
             return
+        async with self._hold(request) as held, self._job(request, held) as job:
+            yield job
+
+    @asynccontextmanager
+    async def _hold(
+        self, request: JobRequest, borrowed: Borrowed | None = None
+    ) -> AsyncIterator[HeldAllocation]:
+        assert borrowed is None
         self.asked.append(request)
         job_id = str(len(self.asked))
         request.on_job_id(job_id, True)
@@ -91,8 +110,7 @@ class Cluster:
                 raise self.failure
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._break)
-                first = Place(job_id, {"SLURM_JOB_ID": job_id}, False)
-                yield cast(Job, Sharing(job_id) if self.shares else first)
+                yield cast(HeldAllocation, Held(job_id, {"SLURM_JOB_ID": job_id}))
                 nursery.cancel_scope.cancel()
         finally:
             with trio.CancelScope(shield=True):
@@ -102,9 +120,26 @@ class Cluster:
                 raise self.not_given_back
             self.held.discard(job_id)
 
+    @asynccontextmanager
+    async def _job(self, request: JobRequest, held: HeldAllocation) -> AsyncIterator[Job]:
+        first = Place(held.job_id, {**held.environment}, False)
+        await self.opens.wait()
+        yield cast(Job, Sharing(held.job_id) if self.shares else first)
+
     async def _break(self) -> None:
         await self.breaks.wait()
         raise EngineError("it broke")
+
+
+class Cluster(Machine):
+    """One whose jobs several containers may use."""
+
+    async def plan(self, request: JobRequest) -> JobPlan:
+        await trio.lowlevel.checkpoint()
+        return JobPlan(self._hold, self._job)
+
+    def held_again(self) -> None:
+        raise AssertionError("nothing is left")
 
 
 class Member:
@@ -186,13 +221,19 @@ async def nobody_arrives(_: Config) -> None:
     pass
 
 
+def nobody_lends(needs: bytes, on_lost: Callable[[Ending], None]) -> Never:
+    raise AssertionError(f"somebody borrows {needs!r}")
+
+
 class Crowd:
     """Containers that come and go."""
 
     def __init__(self, nursery: trio.Nursery, directory: Path) -> None:
         self.directory = directory
-        self.cluster = Cluster()
-        self.pods = Pods(nursery, Deposits(), nobody_arrives)
+        self.cluster: Machine = Cluster()
+        self.pods = Pods(
+            nursery, Deposits(), nobody_arrives, nobody_lends, lambda: None, lingers=False
+        )
         self.count = 0
         self._nursery = nursery
 
@@ -289,7 +330,7 @@ async def test_whose_namespaces_a_member_names(crowd: Crowd) -> None:
     stranger = await crowd.comes("stranger")
     two = await crowd.comes("two", "infra", joins=[1, infra.anchor, stranger.anchor])
     assert two.asked.joins == {f"/proc/{infra.anchor}/ns": "infra"}
-    assert two.asked.beside is infra.job
+    assert cast(Held, two.asked.beside) == Held("1", {"SLURM_JOB_ID": "1"})
     assert one.asked.joins == {}
 
 
@@ -312,6 +353,20 @@ async def test_the_first_one_leaves_while_the_job_is_pending(crowd: Crowd) -> No
     crowd.cluster.grant.set()
     await one.settled.wait()
     assert one.place.id == "1"
+
+
+@pytest.mark.parametrize("how", ["it is there", "it leaves"])
+async def test_others_join_when_the_first_one_has_its_place(crowd: Crowd, how: str) -> None:
+    """They would have shims of their own else."""
+    crowd.cluster.opens = trio.Event()
+    infra, one = await pod_of_two(crowd)
+    assert (infra.job, one.job) == (None, None)
+    if how == "it leaves":
+        await infra.leave()
+    else:
+        crowd.cluster.opens.set()
+    await one.settled.wait()
+    assert (one.place.id, one.place.inside) == ("1", True)
 
 
 async def test_nobody_waits_any_more(crowd: Crowd) -> None:
@@ -454,7 +509,7 @@ async def test_later_requests_have_no_effect(crowd: Crowd) -> None:
 
 
 async def test_there_is_nothing_to_share_on_this_machine(crowd: Crowd) -> None:
-    crowd.cluster.name = "local"
+    crowd.cluster = Machine()
     members = await pod_of_two(crowd)
     assert [member.place.id for member in members] == ["1", "2"]
 

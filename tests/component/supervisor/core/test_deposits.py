@@ -19,7 +19,7 @@ import trio
 from scrun.core.errors import StateError
 from scrun.core.rights import receive_fds
 from scrun.supervisor.containers.adoption import by_jobs, in_turn
-from scrun.supervisor.core.deposits import Deposit, Deposits, PassedOn, no_deposit
+from scrun.supervisor.core.deposits import Deposit, Deposits, no_deposit
 from scrun.supervisor.core.inheritance import MADE, AdoptionGroup, Inheritance, close_all, find
 from scrun.supervisor.core.line import KeeperLine
 from scrun.supervisor.core.nurseries import unwrapped
@@ -523,53 +523,54 @@ async def test_what_a_newer_version_has_left_is_not_touched(
     os.close(writable)
 
 
-async def test_each_one_that_has_a_job_has_all_that_keeps_it(pipe: tuple[int, int]) -> None:
+async def test_a_job_rests_between_its_containers(pipe: tuple[int, int]) -> None:
     readable, writable = pipe
     deposits = Deposits()
-    job, step = PassedOn(), os.dup(writable)
+    job, step = deposits.new_of_job("c1"), os.dup(writable)
     async with kept(deposits) as line:
         for number, name in enumerate(("c1", "c2")):
-            tenant, container = deposits.new_of_job(name), deposits.new(name)
-            job.enter(tenant)
+            container = deposits.new(name)
             if number == 0:
-                job.hold({"job.line": writable}, job="1")  # it comes while the first one waits
+                job.hold({"job.line": writable}, job="1")
                 job.hold({"step.in": step}, hello={})
             container.needs(job)
             container.begin()
             job.note(site=name)
             found = find(line)
-            [of_job, own] = sorted(found, key=lambda one: one.container, reverse=True)
+            [of_job, own] = sorted(found, key=lambda one: one.is_of_job, reverse=True)
             assert own.job is of_job
             assert of_job.facts == {"job": "1", "hello": {}, "site": name}
             assert sorted(of_job.fds) == ["job.line", "step.in"]
             for one in found:
                 one.close()
             container.end()
-            tenant.end()
-            job.leave()
+            job.rest()
+            if number == 0:  # it may close what it has: the job has its own
+                os.close(writable)
+                os.close(step)
             assert found_in(line) == []  # while nobody has it
-        last = deposits.new_of_job("c3")
-        job.enter(last)
-        last.begin()
+        job.hold({"step.in": readable})
         job.drop("step.")
-        os.close(writable)
-        os.close(step)
+        last = deposits.new("c3")
+        last.needs(job)
+        last.begin()
+        [found_job] = [one for one in find(line) if one.is_of_job]
+        assert [*found_job.fds] == ["job.line"]
+        found_job.close()
         assert not at_end(readable)
+        job.rest()
         job.drop("job.")
-        assert found_in(line) == [last.name]
+        last.end()
+        assert found_in(line) == []
         assert at_end(readable)
 
 
 def test_a_job_that_cannot_be_kept_cannot_be_for_the_next_one_either() -> None:
-    deposits, job = Deposits(), PassedOn()
-    first, second = deposits.new_of_job("c1"), deposits.new_of_job("c2")
-    job.enter(first)
+    deposits = Deposits()
+    job = deposits.new_of_job("c1")
     job.hold({"job.line": 0})
     job.give_up("over srun")
-    job.leave()
-    assert job.holds("job.") == {"job.line": 0}  # for one that borrows it
-    job.enter(second)
-    assert (first.why_not, second.why_not) == ("over srun", "over srun")
+    job.rest()
     container = deposits.new("c2")
     container.needs(job)
     assert container.why_not == "over srun"

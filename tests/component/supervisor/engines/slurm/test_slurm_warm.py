@@ -1,8 +1,10 @@
 """Who gets a waiting job, and when it is released; on a mocked clock and without salloc."""
 
+import contextlib
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,50 +15,92 @@ import trio.testing
 
 from scrun.core.errors import AllocationRefused, EngineError
 from scrun.model.states import Ending, exited, taken
+from scrun.oci.config import Config, Process, Root
 from scrun.settings.file.load import Log
 from scrun.supervisor.children.processes import ChildEnv
-from scrun.supervisor.contracts.engine import JobRequest
-from scrun.supervisor.contracts.reuse import Borrowed
+from scrun.supervisor.containers.pods import Pods
+from scrun.supervisor.contracts.engine import Engine, Job, JobRequest
+from scrun.supervisor.contracts.neighbours import JobPlan
+from scrun.supervisor.contracts.reuse import Borrow, Borrowed, HeldAllocation
+from scrun.supervisor.core.deposits import Deposits
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.lender import Lender
-from scrun.supervisor.core.nurseries import bulkhead
-from scrun.supervisor.engines.slurm import warm
+from scrun.supervisor.engines.slurm import held_allocation
 from scrun.supervisor.engines.slurm.allocation import Allocation
-from scrun.supervisor.engines.slurm.job import SlurmJob
-from scrun.supervisor.engines.slurm.job_lease import JobLeaseRequest
+from scrun.supervisor.engines.slurm.borrowed_job import borrowed_job
+from scrun.supervisor.engines.slurm.held_allocation import LeaseRequest, SlurmAllocation, held
 from scrun.supervisor.engines.slurm.job_state import JobState
 from scrun.supervisor.engines.slurm.needs import Needs
 from scrun.supervisor.engines.slurm.tools import Tools
-from scrun.supervisor.engines.slurm.warm import WarmJobs
 from scrun.supervisor.log.journal import Journal
 
 TOOLS = Tools("salloc", ("srun",), "scancel", None, (), "/bin/squeue")
 PLAIN, LARGE, HOUR = Needs(("-N1",)), Needs(("-N2",)), Needs(("--time=60",), seconds=3600.0)
 LINGER = 10.0
+CONFIG = Config("1.0.2", Process(args=["true"], cwd="/"), Root("rootfs"))
 Clock = trio.testing.MockClock
 
 
-class Use(msgspec.Struct):
-    """What a container has done in its job."""
+@asynccontextmanager
+async def nobody_lends(_: bytes, __: Callable[[Ending], None]) -> AsyncIterator[Borrowed | None]:
+    yield None
 
-    sound: bool
+
+async def nobody_arrives(_: Config) -> None:
+    pass
 
 
 class Cluster:
     """Gives out jobs 1, 2, …, to containers a, b, …"""
 
     def __init__(self, nursery: trio.Nursery, directory: Path) -> None:
-        self.jobs = WarmJobs(TOOLS, LINGER, self.again)
+        self.jobs = Pods(
+            nursery, Deposits(), nobody_arrives, self.borrow, lambda: None, lingers=True
+        )
+        self.count = 0
+        self.borrow_from: Borrow = nobody_lends
+        self.wants: dict[str, Container] = {}
         self.asked: list[JobRequest] = []
         self.again_asked: list[Inheritance] = []
         self.held: dict[str, JobState] = {}
         self.endings: list[Ending | None] = []
         self.limit = "2:00:00"
-        self.tasks = 0
         self.refuses: Exception | None = None
         self.not_given_back: Exception | None = None
         self.nursery = nursery
         self.directory = directory
+
+    def borrow(
+        self, needs: bytes, on_lost: Callable[[Ending], None]
+    ) -> AbstractAsyncContextManager[Borrowed | None]:
+        return self.borrow_from(needs, on_lost)
+
+    async def plan(self, request: JobRequest) -> JobPlan:
+        needs = self.wants[request.container].needs
+        await trio.lowlevel.checkpoint()
+        lease = None if needs is None else LeaseRequest(TOOLS, needs)
+        asked = b"" if lease is None else msgspec.json.encode(lease)
+        return JobPlan(partial(self.hold, lease), self.job, asked, LINGER)
+
+    def held_again(self) -> None:
+        raise AssertionError("nothing is left")
+
+    @asynccontextmanager
+    async def hold(
+        self, lease: LeaseRequest | None, request: JobRequest, borrowed: Borrowed | None
+    ) -> AsyncIterator[HeldAllocation]:
+        if borrowed is not None:
+            hold, lease = borrowed_job(request, borrowed, self.again), None
+        else:
+            hold = self.allocate(request)
+        async with hold as allocation, held(TOOLS, request, allocation, lease) as found:
+            yield found
+
+    @asynccontextmanager
+    async def job(self, request: JobRequest, found: HeldAllocation) -> AsyncIterator[Job]:
+        assert isinstance(found, SlurmAllocation)
+        yield cast(Job, found.for_tenant(request))
+        found.sound &= self.wants[request.container].sound
 
     @asynccontextmanager
     async def allocate(self, request: JobRequest) -> AsyncIterator[Allocation]:
@@ -87,14 +131,6 @@ class Cluster:
         await trio.sleep(0.01)
         return f"{self.limit}\n"
 
-    def keep(self, task: Callable[[], Awaitable[None]]) -> None:
-        async def run() -> None:
-            self.tasks += 1
-            await bulkhead("a job", task)
-            self.tasks -= 1
-
-        self.nursery.start_soon(run)
-
     async def begins(self, needs: Needs | None = PLAIN, **how: Any) -> "Container":
         container = Container(self, needs, **how)
         self.nursery.start_soon(container.live)
@@ -108,7 +144,7 @@ class Cluster:
 
     @property
     def waiting(self) -> list[str]:
-        return [job.job_id for job in self.jobs.list()]
+        return [job.job_id for job in self.jobs.waiting_jobs()]
 
 
 class Container:
@@ -122,27 +158,28 @@ class Container:
         self.failure: Exception | None = None
         self.held: Allocation | None = None
         self.scope = trio.CancelScope()
-        self._cluster, self._needs = cluster, needs
+        self._cluster, self.needs = cluster, needs
         self._ending = exited(how.get("status", 0))
-        self._sound = how.get("sound", True)
+        self.sound = how.get("sound", True)
         reusable = how.get("reusable", True)
         self.journal = Journal(str(cluster.directory / "log"), Log(), "c")
         self.request = JobRequest(
-            container="c", child_env=ChildEnv({}), directory=how.get("directory", "/mine"),
-            record="/", journal=self.journal, ending=lambda: self._ending,
-            on_job_id=lambda *known: self.known.append(known), on_lost=self.lost.append,
+            container=f"c{cluster.count}", child_env=ChildEnv({}), record="/",
+            directory=how.get("directory", "/mine"), journal=self.journal,
+            ending=lambda: self._ending, on_lost=self.lost.append,
+            on_job_id=lambda *known: self.known.append(known),
             on_suspended=self.suspended.append, reusable=lambda: reusable,
-            keep=cluster.keep if how.get("keeps", True) else None, borrow=how.get("borrow"),
         )  # fmt: skip
+        cluster.wants[self.request.container] = self
+        cluster.count += 1
 
     async def live(self) -> None:
         try:
             with self.scope:
-                async with self._cluster.jobs.loan(
-                    self.request, self._needs, self._cluster.allocate
-                ) as loan:
-                    self.held = loan.held
-                    loan.use = cast(SlurmJob, Use(self._sound))
+                async with self._cluster.jobs.allocate(
+                    cast(Engine, self._cluster), self.request, CONFIG, self._cluster.count
+                ) as job:
+                    self.held = cast(Allocation, job)
                     self.there.set()
                     await self._over.wait()
         except Exception as error:
@@ -167,8 +204,8 @@ async def cluster(
     nursery: trio.Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Cluster:
     cluster = Cluster(nursery, tmp_path)
-    monkeypatch.setattr(warm, "output_of", cluster.output_of)
-    monkeypatch.setattr(warm, "_now", trio.current_time)
+    monkeypatch.setattr(held_allocation, "output_of", cluster.output_of)
+    monkeypatch.setattr(held_allocation, "_now", trio.current_time)
     return cluster
 
 
@@ -188,11 +225,11 @@ async def test_the_next_one_gets_the_same_job(cluster: Cluster, autojump_clock: 
 async def test_it_waits_no_longer_than_linger(cluster: Cluster, autojump_clock: Clock) -> None:
     await cluster.lives()
     await trio.sleep(LINGER - 1)
-    [waiting] = cluster.jobs.list()
+    [waiting] = cluster.jobs.waiting_jobs()
     assert (waiting.job_id, waiting.options) == ("1", ("-N1",))
     assert 0 < waiting.seconds <= 1
     await trio.sleep(1.5)
-    assert (cluster.waiting, cluster.held, cluster.tasks) == ([], {}, 0)
+    assert (cluster.waiting, cluster.held, cluster.jobs.any) == ([], {}, False)
     assert (await cluster.begins()).job == "2"
 
 
@@ -253,6 +290,7 @@ async def test_a_limit_that_is_not_known_or_too_low(
 async def test_a_doubtful_job_is_released(
     cluster: Cluster, autojump_clock: Clock, how: dict[str, Any]
 ) -> None:
+    cluster.jobs.lingers = how.pop("keeps", True)
     await cluster.lives(**how)
     assert (cluster.waiting, cluster.held) == ([], {})
 
@@ -294,7 +332,7 @@ async def test_the_container_in_it_learns_of_the_loss(
 
 async def test_a_suspended_job_is_not_lent(cluster: Cluster, autojump_clock: Clock) -> None:
     await cluster.lives()
-    cluster.asked[0].on_suspended(True)
+    cluster.held["1"].suspended = True
     second = await cluster.begins()
     assert (second.job, cluster.waiting) == ("2", [])
     await trio.sleep(LINGER + 1)
@@ -304,7 +342,7 @@ async def test_a_suspended_job_is_not_lent(cluster: Cluster, autojump_clock: Clo
 
 
 def loan_request(tools: Tools = TOOLS, needs: Needs = PLAIN) -> bytes:
-    return msgspec.json.encode(JobLeaseRequest(tools, needs))
+    return msgspec.json.encode(LeaseRequest(tools, needs))
 
 
 async def test_it_is_lent_to_another_supervisor(cluster: Cluster, autojump_clock: Clock) -> None:
@@ -353,17 +391,17 @@ class Theirs:
     @asynccontextmanager
     async def borrow(
         self, loan_request: bytes, _: Callable[[Ending], None]
-    ) -> AsyncIterator[Borrowed]:
+    ) -> AsyncIterator[Borrowed | None]:
         self.requests.append(loan_request)
-        with self.sock:
+        with self.sock, contextlib.closing(self.lender):
             yield self.borrowed
-        self.lender.close()
 
 
 @pytest.mark.parametrize("sound", [True, False])
 async def test_it_is_borrowed(cluster: Cluster, autojump_clock: Clock, *, sound: bool) -> None:
     theirs = Theirs()
-    container = await cluster.lives(borrow=theirs.borrow, sound=sound)
+    cluster.borrow_from = theirs.borrow
+    container = await cluster.lives(sound=sound)
     assert (container.job, container.known) == ("70", [("70", False)])
     assert theirs.requests == [loan_request()]
     assert container.held is not None
@@ -376,7 +414,8 @@ async def test_who_has_borrowed_it_holds_it_when_the_lender_has_died(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
     theirs = Theirs()
-    container = await cluster.begins(borrow=theirs.borrow, status=3)
+    cluster.borrow_from = theirs.borrow
+    container = await cluster.begins(status=3)
     assert cluster.again_asked == []
     theirs.lender.gone.set()
     await trio.sleep(1)
@@ -392,9 +431,9 @@ async def test_who_has_borrowed_it_holds_it_when_the_lender_has_died(
 async def test_giving_back(cluster: Cluster, autojump_clock: Clock) -> None:
     for needs in (PLAIN, LARGE):
         await cluster.lives(needs)
-    await cluster.jobs.give_back("3")
+    await cluster.jobs.release_waiting("3")
     assert cluster.waiting == ["1", "2"]
-    await cluster.jobs.give_back("1")
+    await cluster.jobs.release_waiting("1")
     assert cluster.waiting == [*cluster.held] == ["2"]
 
 
@@ -402,7 +441,7 @@ async def test_a_refusal_is_the_containers(cluster: Cluster, autojump_clock: Clo
     cluster.refuses = AllocationRefused("no", "scrun-failure")
     first = await cluster.begins()
     assert first.failure is cluster.refuses
-    assert cluster.tasks == 0
+    assert not cluster.jobs.any
     cluster.refuses = None
     assert (await cluster.begins()).job == "2"
 
@@ -422,7 +461,7 @@ async def test_what_goes_wrong_with_the_release_of_a_waiting_job_is_logged(
     await cluster.lives()
     await trio.sleep(LINGER + 1)
     assert "job 1: Slurm does not answer" in caplog.text
-    assert cluster.tasks == 0
+    assert not cluster.jobs.any
 
 
 async def test_what_salloc_says_goes_to_the_container_that_is_there(
@@ -450,7 +489,7 @@ async def test_one_that_ends_before_its_job_is_requested(
     with trio.fail_after(5):
         await container.gone.wait()
         await trio.testing.wait_all_tasks_blocked()
-    assert (cluster.held, cluster.tasks) == ({}, 0)
+    assert (cluster.held, cluster.jobs.any) == ({}, False)
 
 
 async def test_the_end_of_the_supervisor_releases_it(
@@ -458,7 +497,7 @@ async def test_the_end_of_the_supervisor_releases_it(
 ) -> None:
     async with trio.open_nursery() as nursery:
         cluster = Cluster(nursery, tmp_path)
-        monkeypatch.setattr(warm, "output_of", cluster.output_of)
+        monkeypatch.setattr(held_allocation, "output_of", cluster.output_of)
         await cluster.lives()
         nursery.cancel_scope.cancel()
     assert cluster.held == {}

@@ -9,10 +9,10 @@ import trio
 
 from scrun.core.errors import EngineError
 from scrun.settings.file.load import Log
-from scrun.supervisor.core.deposits import Deposit, PassedOn
+from scrun.supervisor.core.deposits import Deposit, no_deposit
 from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.engines.slurm.held_allocation import HeldShim
 from scrun.supervisor.engines.slurm.job_shim import JobShim
-from scrun.supervisor.engines.slurm.warm_shim import WarmShim
 from scrun.supervisor.log.journal import Journal, Shown
 
 
@@ -22,16 +22,19 @@ class Made:
     def __init__(self, said: list[str], name: str, like: str = "") -> None:
         self.journal: Journal | None = None
         self.deposit: Deposit | None = None
-        self.is_kept = False
         self.works = True
-        self._said, self._name, self._like = said, name, like
+        self.asked = like
+        self._said, self._name = said, name
 
     @property
     def is_of_use(self) -> bool:
         return self.works
 
+    def takes(self, asked: str) -> bool:
+        return self.asked == asked
+
     def serves_as(self, other: "Made") -> bool:
-        return self.works and self._like == other._like
+        return self.works and self.asked == other.asked
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator["Made"]:
@@ -46,29 +49,43 @@ def journal() -> Journal:
     return Journal("/dev/null", Log(level="quiet"), "", Shown())
 
 
-async def used(kept: WarmShim, made: Made) -> Made:
-    async with kept.opened(cast(JobShim, made)) as got:
+async def used(kept: HeldShim, made: Made, *, beside: bool = False) -> Made:
+    async with kept.opened(cast(JobShim, made), beside=beside) as got:
         return cast(Made, got)
 
 
 async def test_one_for_all_that_are_alike() -> None:
     said: list[str] = []
     async with unwrapped() as nursery:
-        messages, deposit = journal(), PassedOn()
-        kept = WarmShim(nursery, messages, deposit)
+        messages, deposit = journal(), no_deposit()
+        kept = HeldShim(nursery, messages, deposit)
         first = await used(kept, Made(said, "1"))
-        assert (first.is_kept, first.journal, first.deposit) == (True, messages, deposit)
+        assert (first.journal, first.deposit) == (messages, deposit)
         assert await used(kept, Made(said, "2")) is first
         assert said == ["begin 1"]
         nursery.cancel_scope.cancel()
     assert said == ["begin 1", "end 1"]
 
 
+async def test_who_joins_others_ends_no_shim() -> None:
+    said: list[str] = []
+    async with unwrapped() as nursery:
+        kept = HeldShim(nursery, journal(), no_deposit())
+        await used(kept, Made(said, "of its own"), beside=True)
+        assert said == ["begin of its own", "end of its own"]
+        first = await used(kept, Made(said, "1"))
+        assert await used(kept, Made(said, "2"), beside=True) is first
+        other = Made(said, "3", "limits")
+        assert await used(kept, other, beside=True) is other
+        assert said[2:] == ["begin 1", "begin 3", "end 3"]
+        nursery.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize("why", ["another", "lost"])
 async def test_the_old_one_ends_before_another_begins(why: str) -> None:
     said: list[str] = []
     async with unwrapped() as nursery:
-        kept = WarmShim(nursery, journal(), PassedOn())
+        kept = HeldShim(nursery, journal(), no_deposit())
         first = await used(kept, Made(said, "1"))
         first.works = why != "lost"
         await used(kept, Made(said, "2", "limits" if why == "another" else ""))
@@ -79,7 +96,7 @@ async def test_the_old_one_ends_before_another_begins(why: str) -> None:
 async def test_none_begins_while_the_job_is_released() -> None:
     said: list[str] = []
     async with unwrapped() as nursery:
-        kept = WarmShim(nursery, journal(), PassedOn())
+        kept = HeldShim(nursery, journal(), no_deposit())
         nursery.cancel_scope.cancel()
         with trio.CancelScope(shield=True), pytest.raises(EngineError, match="being released"):
             await used(kept, Made(said, "1"))
