@@ -228,9 +228,7 @@ class Container(Phases):
         self._ledger.note(pid=self.pid)  # callers of `state` may want to signal it
         if stack.has_scripts:
             self._deposit.give_up("what its scripts of plugstack.conf know would be lost")
-        async with self._pods.allocate(
-            self._engine, stack.request, bundle.config, self.pid
-        ) as job:
+        async with self._pods.job(self._engine, stack.request, bundle.config, self.pid) as job:
             yield job
 
     async def _read_bundle(self) -> Bundle:

@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import cast
 
 import msgspec
 import trio
@@ -23,7 +24,7 @@ from scrun.supervisor.containers.live_session import InheritedSession, tell
 from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.containers.records import link
 from scrun.supervisor.containers.stdio import Stdio
-from scrun.supervisor.contracts.adoption import AdoptedJob, Adopts, ResumedProcess
+from scrun.supervisor.contracts.adoption import AdoptedJob, ResumedProcess
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.engine import Engine, Job, JobRequest
 from scrun.supervisor.contracts.running import RunningContainer
@@ -194,8 +195,8 @@ class UnfinishedContainer(InheritedContainer):
 
     @asynccontextmanager
     async def _allocated(self, stack: Stack, bundle: Bundle) -> AsyncIterator[Job]:
-        parts = (self._engine, stack.request, bundle.config, self._found, self.pid)
-        async with self._pods.allocated_again(*parts) as job:
+        parts = (self._engine, stack.request, bundle.config, self.pid, self._found)
+        async with self._pods.job(*parts) as job:
             if self._notices.pending:  # it has got its job while nobody looked
                 self._job_waits(None)
             yield job
@@ -228,14 +229,15 @@ class AdoptedContainer(InheritedContainer):
 
     async def _run_in_job(self) -> None:
         self._take_captured_over()
-        assert isinstance(self._engine, Adopts)
         own = self._request(self._submitted)
         job_request = msgspec.structs.replace(own, on_job_id=self._is_known)
         async with (
             self._beside.open(),
-            self._pods.adopted(self._engine, job_request, self._found, self.pid) as job,
+            self._pods.job(
+                self._engine, job_request, self._submitted.config, self.pid, self._found
+            ) as adopted,
         ):
-            self._job = job
+            job = self._job = cast(AdoptedJob, adopted)
             try:
                 async with self._staged(job, job_request) as staged:
                     await self._go_on(job, staged)

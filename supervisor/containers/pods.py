@@ -39,8 +39,8 @@ from scrun.model.states import Ending
 from scrun.oci.config import Config
 from scrun.settings.slurm.engine_flags import Flags
 from scrun.settings.slurm.requests import TABLE, from_environment
-from scrun.supervisor.containers.held_job import HeldJob, Hold
-from scrun.supervisor.contracts.adoption import AdoptedJob, Adopts
+from scrun.supervisor.containers.held_job import HeldJob
+from scrun.supervisor.contracts.adoption import Adopts
 from scrun.supervisor.contracts.engine import Engine, Job, JobRequest
 from scrun.supervisor.contracts.neighbours import JobPlan, SharesJobs, SharesNamespaces
 from scrun.supervisor.contracts.reuse import Borrow, Borrowed, HeldAllocation, WaitingJob
@@ -97,112 +97,101 @@ class Pods:
         return self._held > 0
 
     @asynccontextmanager
-    async def allocate(
-        self, engine: Engine, request: JobRequest, config: Config, anchor: int
+    async def job(
+        self,
+        engine: Engine,
+        request: JobRequest,
+        config: Config,
+        anchor: int,
+        found: Inheritance | None = None,
     ) -> AsyncIterator[Job]:
-        """Get the job of a container's pod; the last member to leave lets it go.
+        """Provide the job of a container's pod; the last member to leave lets it go.
+
+        Args:
+            found: What another supervisor has left for the container; its job may be pending.
 
         Raises:
             AllocationRefused: With the engine's reason.
             SettingsError: Its requests cannot be fulfilled.
         """
-        foreign = job_of(request.child_env.environment)  # not ours to share
-        if foreign or not isinstance(engine, SharesJobs):
-            deposit = self._deposits.new_of_job(request.container)
-            try:
-                request = msgspec.structs.replace(request, job_deposit=deposit)
-                async with engine.allocate(request) as job:
-                    yield job
-            finally:
-                deposit.end()
+        left = None if found is None else found.job
+        is_foreign = bool(job_of(request.child_env.environment))  # not ours to share
+        if left is None and (is_foreign or not isinstance(engine, SharesJobs)):
+            async with self._of_its_own(engine, request, found) as job:
+                yield job
             return
-        await self._arrive(config)
-        pod = self._pod(request, config)
-        request.deposit.note(pod=pod)
+        assert isinstance(engine, SharesJobs)
+        if found is None or left is None:
+            await self._arrive(config)
+            pod = own = self._pod(request, config)
+            request.deposit.note(pod=pod)
+        else:
+            assert request.deposit.job is not None
+            await left.together.turn_of(request.container)
+            pod = found.facts.get("pod", left.container)  # the caller's own job is not a pod's
+            own = request.deposit.job.name  # others of the pod may have another one already
+        made = found if found is not None and found.is_made else None
         request = msgspec.structs.replace(request, joins=self._joins(config, pod))
         with self._known(anchor, pod, request.container):
-            async with self._alone((engine, pod)):
+            async with self._alone((engine, own)):
                 plan = None
-                if (held := self._jobs.get((engine, pod))) is None:
-                    plan = await engine.plan(request)
-                    held = await self._held_by(engine, plan, request)
-                    self._find_by(held, (engine, pod))
+                if (held := self._jobs.get((engine, own))) is None:
+                    plan = None if made else await engine.plan(request)
+                    if left is not None:
+                        held = self._again(engine, plan, request, left)
+                    elif plan is not None:
+                        held = await self._held_by(engine, plan, request)
+                    assert held is not None
+                    for name in (own, pod):
+                        self._jobs.setdefault((engine, name), held)
                 held.enter(request)
-            request.deposit.needs(held.deposit)
-            async with self._tenancy(engine, held, request, plan) as job:
+            if left is None:
+                request.deposit.needs(held.deposit)
+            else:
+                left.together.joins(request.container)  # the next one has its turn
+            async with self._tenancy(engine, held, request, plan, made) as job:
                 yield job
 
     @asynccontextmanager
-    async def adopted(
-        self, engine: Adopts, request: JobRequest, found: Inheritance, anchor: int
-    ) -> AsyncIterator[AdoptedJob]:
-        """Take over the job of a container that another supervisor has made, which has died."""
-        if (left := found.job) is None:
-            async with engine.adopted(request, found) as job:
+    async def _of_its_own(
+        self, engine: Engine, request: JobRequest, found: Inheritance | None
+    ) -> AsyncIterator[Job]:
+        if found is not None:
+            async with cast(Adopts, engine).adopted(request, found) as job:
                 yield job
             return
-        assert isinstance(engine, SharesJobs)
-        pod = found.facts.get("pod", left.container)  # the caller's own job is not a pod's
-        held = self._again(engine, request, left, pod, partial(engine.held_again, left=left))
-        with self._known(anchor, pod, request.container):
-            async with self._tenancy(engine, held, request, found=found) as job:
-                yield cast(AdoptedJob, job)
-
-    @asynccontextmanager
-    async def allocated_again(
-        self, engine: Engine, request: JobRequest, config: Config, found: Inheritance, anchor: int
-    ) -> AsyncIterator[Job]:
-        """Take over the job of a container that another supervisor had yet to make.
-
-        The job may still be pending.
-
-        Raises:
-            AllocationRefused: With the engine's reason.
-            SettingsError: Its requests cannot be fulfilled.
-        """
-        left = found.job
-        assert left is not None
-        assert isinstance(engine, SharesJobs)
-        await left.together.turn_of(request.container)
-        pod = found.facts["pod"]
-        request = msgspec.structs.replace(request, joins=self._joins(config, pod))
-        plan = await engine.plan(request)
-
-        def hold(first: JobRequest) -> AbstractAsyncContextManager[HeldAllocation]:
-            return plan.hold(msgspec.structs.replace(first, left=left), None)
-
-        held = self._again(engine, request, left, pod, hold)
-        with self._known(anchor, pod, request.container):
-            is_first = request is held.first
-            async with self._tenancy(engine, held, request, plan if is_first else None) as job:
+        deposit = self._deposits.new_of_job(request.container)
+        try:
+            request = msgspec.structs.replace(request, job_deposit=deposit)
+            async with engine.allocate(request) as job:
                 yield job
+        finally:
+            deposit.end()
 
     def _again(
-        self, engine: SharesJobs, request: JobRequest, left: Inheritance, pod: str, hold: Hold
+        self, engine: SharesJobs, plan: JobPlan | None, request: JobRequest, left: Inheritance
     ) -> HeldJob:
-        """Return the job that another supervisor had; the first call holds it.
+        """Hold the job that another supervisor had.
 
-        The caller becomes a tenant at once: the next one has its turn then.
+        Args:
+            plan: How to ask for it; None: it has containers.
         """
         deposit = request.deposit.job
         assert deposit is not None
-        own = (engine, deposit.name)  # others of the pod may have another one already
-        held = self._jobs.get(own)
-        if held is None:
 
-            @asynccontextmanager
-            async def hold_and_close(first: JobRequest) -> AsyncIterator[HeldAllocation]:
-                try:
-                    async with hold(first) as allocation:
-                        yield allocation
-                finally:
-                    left.close()
+        @asynccontextmanager
+        async def hold(first: JobRequest) -> AsyncIterator[HeldAllocation]:
+            try:
+                if plan is None:
+                    again = engine.held_again(first, left)
+                else:
+                    again = plan.hold(msgspec.structs.replace(first, left=left), None)
+                async with again as allocation:
+                    yield allocation
+            finally:
+                left.close()
 
-            held = self._begin(HeldJob(engine, request, hold_and_close, deposit))
-            self._find_by(held, own, (engine, pod))
-        held.enter(request)
-        left.together.joins(request.container)
-        return held
+        return self._begin(HeldJob(engine, request, hold, deposit))
 
     @asynccontextmanager
     async def _tenancy(
@@ -305,10 +294,6 @@ class Pods:
         self._held += 1
         self._nursery.start_soon(run)
         return held
-
-    def _find_by(self, held: HeldJob, *keys: _Key) -> None:
-        for key in keys:
-            self._jobs.setdefault(key, held)
 
     def _forget(self, held: HeldJob) -> None:
         """Let no further container have a job."""

@@ -185,7 +185,7 @@ class Member:
         engine = cast(Engine, crowd.cluster)
         try:
             with self.scope:
-                async with crowd.pods.allocate(
+                async with crowd.pods.job(
                     engine, self.request, self._config, self.anchor
                 ) as self.job:
                     self.settled.set()

@@ -176,7 +176,7 @@ class Container:
     async def live(self) -> None:
         try:
             with self.scope:
-                async with self._cluster.jobs.allocate(
+                async with self._cluster.jobs.job(
                     cast(Engine, self._cluster), self.request, CONFIG, self._cluster.count
                 ) as job:
                     self.held = cast(Allocation, job)
