@@ -12,20 +12,20 @@ from scrun.core.paths import has_record
 from scrun.model.record import Record, read_record, write_record
 from scrun.model.states import Ending, Phase, exited, killed
 from scrun.supervisor.containers.anchors import Anchor
-from scrun.supervisor.containers.inherited import (
-    AdoptedContainer,
-    InheritedContainer,
-    UnfinishedContainer,
-)
-from scrun.supervisor.containers.keeping import forget_making
+from scrun.supervisor.containers.caller import NoCaller
+from scrun.supervisor.containers.container import Container
+from scrun.supervisor.containers.keeping import STREAMS, forget_making
 from scrun.supervisor.containers.ledger import Ledger
 from scrun.supervisor.containers.live_session import tell
 from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.containers.remembered import recalled
+from scrun.supervisor.containers.stdio import Stdio
+from scrun.supervisor.containers.takeover import Takeover
 from scrun.supervisor.contracts.adoption import Adopts
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.core.deposits import OWN, Deposit, Deposits
 from scrun.supervisor.core.inheritance import Inheritance
+from scrun.supervisor.core.mounts import MountNamespace
 from scrun.supervisor.log.files import open_file
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.log.supervisor_log import fault, log
@@ -71,7 +71,7 @@ class Adoption:
         self._pods = pods
         self._deposits = deposits
 
-    async def adopt(self, together: Sequence[Inheritance], name: str) -> list[InheritedContainer]:
+    async def adopt(self, together: Sequence[Inheritance], name: str) -> list[Container]:
         """Adopt the containers of a job: a successor of ours finds all of them, or none.
 
         Args:
@@ -82,7 +82,7 @@ class Adoption:
         """
         left = together[0].job
         job = None if left is None else self._deposits.again(left)
-        adopted: list[InheritedContainer] = []
+        adopted: list[Container] = []
         for found in in_turn(together):
             try:
                 container = await self._adopt(found, job)
@@ -99,11 +99,11 @@ class Adoption:
         await self._deposits.room()
         self._deposits.begin(deposits)
         for container in adopted:
-            container.is_kept(name)
+            container.is_taken_over(name)
             log.info("container %s: adopted", container.id)
         return adopted
 
-    async def _adopt(self, found: Inheritance, job: Deposit | None) -> InheritedContainer | None:
+    async def _adopt(self, found: Inheritance, job: Deposit | None) -> Container | None:
         """Take over a container that lives; tell how one ended that was about to be cleaned up.
 
         Raises:
@@ -141,10 +141,22 @@ class Adoption:
             await _tell_ended(found)
             ledger = Ledger(directory, record, journal, found.take(f"{OWN}lock"), deposit)
             stack.pop_all()
-        left = [(program, self._deposits.again(program)) for program in found.programs]
+        programs = [(program, self._deposits.again(program)) for program in found.programs]
         found.programs.clear()
-        kind = AdoptedContainer if found.is_made else UnfinishedContainer
-        return kind(create_request, bundle, engine, self._stagers, ledger, self._pods, found, left)
+        fds = [found.fds.pop(name, -1) for name in STREAMS]
+        anchor = found.fds.pop(f"{OWN}anchor", -1)
+        mounts = MountNamespace(found.fds.pop(f"{OWN}mounts", -1))
+        return Container(
+            create_request,
+            engine,
+            self._stagers,
+            ledger,
+            Anchor(anchor),
+            Stdio(fds, terminal=found.facts["terminal"]),
+            self._pods,
+            NoCaller(record.pid, found.fds.pop(f"{OWN}pid_file", None), mounts),
+            Takeover(found, bundle, programs, has_anchor=anchor >= 0),
+        )
 
 
 def _is_same(directory: str, lock: int) -> bool:

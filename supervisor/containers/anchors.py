@@ -33,9 +33,9 @@ class Anchor:
     """
 
     def __init__(self, fd: int) -> None:
-        """`fd`: our end of the pair; closed by `close`."""
+        """`fd`: our end of the pair, closed by `close`; -1: the engine has the first process."""
         self._fd = fd
-        self._stream = trio.lowlevel.FdStream(fd)
+        self._stream = None if fd < 0 else trio.lowlevel.FdStream(fd)
 
     def fileno(self) -> int:
         return self._fd
@@ -55,6 +55,8 @@ class Anchor:
         """Yield the signals that it receives, until it dies."""
         rest = b""
         while True:
+            if self._stream is None:
+                await trio.sleep_forever()
             try:
                 data = await self._stream.receive_some()
             except trio.BrokenResourceError:  # it died with a status of ours unread
@@ -76,25 +78,8 @@ class Anchor:
     async def close(self) -> None:
         """Close our end. An anchor that was not ended takes that for our death."""
         self._fd = -1
-        await self._stream.aclose()
-
-
-class NoAnchor(Anchor):
-    """The engine has the container's own process, and no anchor."""
-
-    def __init__(self) -> None:
-        """There is nothing to take over."""
-
-    async def signals(self) -> AsyncIterator[signal.Signals]:
-        """Yield none; it cannot die, either."""
-        await trio.sleep_forever()
-        yield signal.SIGTERM  # never: for the type
-
-    def end(self, status: int) -> None:
-        """Do nothing."""
-
-    async def close(self) -> None:
-        """Do nothing."""
+        if self._stream is not None:
+            await self._stream.aclose()
 
 
 def read_signals(data: bytes) -> tuple[list[signal.Signals], bytes]:

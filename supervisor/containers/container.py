@@ -1,490 +1,48 @@
-"""One container: its nursery tree, and the operations that callers ask for.
+"""One container, and the operations that callers ask for.
 
-::
-
-    container                   record, log, anchor; answers its `create`
-    └── sessions                programs of `exec`, signals on their way
-        └── stager              the script, loaded
-            └── allocation      the job; on exit: released by the last member of its pod
-                └── staging     the staged bundle; on exit: staged out
-                    └── step    waits for `start`, runs the container
-
-`supervisor.containers.phases` answers `create`, and ends containers.
+What runs meanwhile is in `supervisor.containers.tree`; `supervisor.containers.phases` answers
+`create`, and ends containers.
 """
 
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from functools import partial
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import msgspec
 import trio
 
-from scrun.core.errors import EngineError, ScrunError, StagingError, StateError, described
+from scrun.core.errors import StateError
+from scrun.model.identity import myself
 from scrun.model.record import undone
-from scrun.model.states import Ending, Phase, killed, taken
-from scrun.oci.config import Bundle
-from scrun.oci.lookup import Found
-from scrun.settings.slurm.engine_flags import read_flags
-from scrun.settings.slurm.request_sources import read_requests
-from scrun.supervisor.children.terminal import give_a_size
-from scrun.supervisor.containers.admission import ProgramNotFound, admit, called_as
-from scrun.supervisor.containers.anchors import Anchor, forward_signals
-from scrun.supervisor.containers.caller import Caller
-from scrun.supervisor.containers.ledger import Ledger
-from scrun.supervisor.containers.live_session import Execs
-from scrun.supervisor.containers.phases import Creation, Phases
-from scrun.supervisor.containers.pods import Pods
-from scrun.supervisor.containers.records import remove_record
-from scrun.supervisor.containers.shown_files import ShownFiles
-from scrun.supervisor.containers.stdio import Stdio
-from scrun.supervisor.contracts.adoption import KeepsStep
-from scrun.supervisor.contracts.create_request import CreateRequest
+from scrun.model.states import Phase, killed
+from scrun.supervisor.containers.records import link, remove_record
+from scrun.supervisor.containers.tree import Tree
 from scrun.supervisor.contracts.deleter import Deleter
-from scrun.supervisor.contracts.engine import (
-    Engine,
-    Job,
-    JobRequest,
-    LetsEnd,
-    Step,
-    hands_on,
-)
-from scrun.supervisor.contracts.first_process import CreatesFirst, FirstProcess
-from scrun.supervisor.contracts.running import RunningContainer
-from scrun.supervisor.contracts.staged import Staged
-from scrun.supervisor.contracts.stager import Stager, Submission
-from scrun.supervisor.core.nurseries import Tasks, unwrapped
+from scrun.supervisor.core.deposits import Deposit
 from scrun.supervisor.core.threads import in_thread
-from scrun.supervisor.engines.failures import NotMade, not_started
-from scrun.supervisor.plugins.choose_stager import Stagers
-from scrun.supervisor.scripts.spank.around import plugin_stack
-from scrun.supervisor.scripts.spank.stack import Stack
-from scrun.supervisor.staging.owner import directory_for
-from scrun.supervisor.staging.variables import script_variables
 
 _DELETING = 20.0
-_LAST_OUTPUT = 5.0
-_TOLD = ("cancelled", "preempted", "time-limit")
-"""Why Slurm sends SIGTERM to what runs, and SIGKILL later."""
 
 
-class Container(Phases):
-    """A container of this supervisor, from its `create` to the end of its job.
-
-    Attributes:
-        files: Its files, as engines see them.
-        programs: Those of `exec` in it.
-        is_being_killed: Whether somebody has sent SIGKILL, which need not have arrived yet.
-    """
-
-    is_being_killed = False
-
-    def __init__(
-        self,
-        create_request: CreateRequest,
-        engine: Engine,
-        stagers: Stagers,
-        ledger: Ledger,
-        anchor: Anchor,
-        stdio: Stdio,
-        pods: Pods,
-        caller: Caller,
-    ) -> None:
-        """Prepare; nothing runs yet.
-
-        Args:
-            ledger: Its record; the ledger's journal is owned from now on.
-            anchor: The anchor; owned from now on.
-            stdio: The container's descriptors; owned from now on.
-        """
-        super().__init__(create_request, ledger, anchor, stdio, caller)
-        self._engine = engine
-        self._stagers = stagers
-        self._pods = pods
-        self._creation = Creation(self, create_request, stdio, self._notices)
-        self._skip_stage_out = trio.Event()
-        self._may_run = trio.Event()
-        self._begun = trio.Event()
-        # a `run` in the foreground gets the ending instead
-        self._not_started: ScrunError | None = None
-        self._is_foreground = create_request.in_foreground
-        if not self._is_foreground:
-            text = f"container {create_request.id} cannot be started: it was ended"
-            self._not_started = StateError(text)
-        self._signal_scope = trio.CancelScope()
-        self._beside = Tasks(f"container {self.id}")
-        self._is_lost = False
-        self.files = ShownFiles(self._beside, self._journal, lambda: self._anchor.alive)
-        self.programs = Execs(self._beside, self._deposit)
-        self._removing = trio.Lock()
-        self._removed = False
-
-    async def run(self) -> None:
-        """Run everything from the check of the bundle to the end of the job.
-
-        All of it sees the mounts of the caller. An exception becomes the container's failure. Only
-        a cancellation gets out: then the supervisor itself ends.
-        """
-        mounts = self._caller.mounts
-        with mounts.seen():
-            await self._live()
-        if not self._ledger.record.is_left:
-            mounts.close()
-
-    async def _live(self) -> None:
-        try:
-            async with self._outputs.open():
-                await self._run()
-                with trio.move_on_after(_LAST_OUTPUT, shield=True):
-                    while self.captured is not None and not self.captured.output.ended:
-                        await self.captured.output.more()
-            await self._ledger.keep_what_is_left(job=self._job_may_be_left)
-        except Exception as error:  # an internal error, which must not end other containers
-            self._fail(error)
-        finally:
-            self._journal.close()
-            self.log.end()
-            self.gone.set()
-            self.settled.set()
-
-    async def _run(self) -> None:
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._forward_signals)
-                nursery.start_soon(self._answer_create)
-                try:
-                    with self._scope:
-                        await self._run_in_job()
-                except Exception as error:
-                    self._fail(error)
-                nursery.cancel_scope.cancel()
-        except Exception as error:
-            self._fail(error)
-        try:
-            await self._mark_out_of_memory()
-            unknown = taken("scrun-failure", "it ended for an unknown reason")
-            await self._explain_and_finish(self._ending or unknown)
-            with trio.CancelScope(shield=True):
-                await self._anchor.close()
-        except Exception as error:  # an internal error, which must not end other containers
-            self._fail(error)
-        if not self.settled.is_set() and self.failure is None:
-            text = self._ending.text if self._ending else ""
-            self.failure = StateError(text or f"container {self.id} ended before it was created")
-            if self._ending and self._ending.reason == "killed" and self._is_foreground:
-                self.failure.exit_code = self._ending.status
-
-    async def _answer_create(self) -> None:
-        await self._creation.answer_in_time()
-
-    async def _forward_signals(self) -> None:
-        with self._signal_scope:
-            await forward_signals(self._anchor, self)
-
-    async def _run_in_job(self) -> None:
-        bundle = self._bundle = await self._read_bundle()
-        create_request, settings, engine = (
-            self._create_request,
-            self._create_request.settings,
-            self._engine,
-        )
-        stage = await self._stagers.choose(
-            settings, create_request.child_env.environment, engine.name
-        )
-        config = bundle.config
-        self._ledger.note(  # all at once: each call writes to disk
-            annotations={**config.annotations, **self._ledger.record.annotations},
-            oci_version=config.oci_version,
-            rootfs=bundle.rootfs,
-            stager=stage.name,
-        )
-        note = self._ledger.note
-        async with (
-            self._beside.open(),
-            plugin_stack(
-                settings, create_request.directory, bundle, engine, self._request(bundle)
-            ) as stack,
-            stage.ready(
-                Submission(
-                    *(bundle, settings, engine, stack.request, self._skip_stage_out),
-                    staged_out=partial(note, moved=None),
-                    removed=partial(note, staged=""),
-                )
-            ) as stager,
-            self._allocated(stack, bundle) as job,
-        ):
-            self._job = job
-            try:
-                await self._stage_and_run(stager, bundle, job, stack)
-            finally:
-                # An engine that waits for the anchor need not wait for the job to end.
-                await self._report_end()
-                self._beside.end()
-
-    @asynccontextmanager
-    async def _allocated(self, stack: Stack, bundle: Bundle) -> AsyncIterator[Job]:
-        """Get a job once the anchor exists: `create` makes that while we check the bundle."""
-        await self.anchor_known.wait()
-        self._ledger.note(pid=self.pid)  # callers of `state` may want to signal it
-        if stack.has_scripts:
-            self._deposit.give_up("what its scripts of plugstack.conf know would be lost")
-        async with self._pods.job(self._engine, stack.request, bundle.config, self.pid) as job:
-            yield job
-
-    async def _read_bundle(self) -> Bundle:
-        """Check what can be checked before a job is requested."""
-        try:
-            bundle, self._program = await admit(
-                self._create_request, at_terminal=await self._stdio.at_terminal()
-            )
-        except ProgramNotFound as error:
-            self._ending = Ending(error.status, "not-found", str(error))
-            raise
-        config = bundle.config
-        if self._create_request.keeps_output and self._create_request.console is None:
-            captured = self._captured_output()
-            if await captured.connect(self._stdio, terminal=config.process.terminal):
-                self._capture(captured)
-        elif self._create_request.in_foreground and config.process.terminal:
-            self._stdio.mark_as_terminal()
-        if (size := config.process.console_size) and self._stdio.terminal is not None:
-            await in_thread(give_a_size, self._stdio.terminal, size)
-        return bundle
-
-    def _request(self, bundle: Bundle) -> JobRequest:
-        config, create_request = bundle.config, self._create_request
-        return JobRequest(
-            container=self.id,
-            child_env=create_request.child_env,
-            directory=create_request.directory,
-            record=self._directory,
-            journal=self._journal,
-            on_job_id=self._job_is_known,
-            on_lost=self.lose,
-            ending=lambda: self._ending,
-            config_requests=read_requests(config.annotations, config.process.env),
-            flags=read_flags(config, resources=create_request.settings.slurm.engine_flags),
-            on_waiting=self._job_waits,
-            on_suspended=self._job_suspended,
-            on_deferred_release=self._job_stays,
-            reusable=self._has_ended_by_itself,
-            deposit=self._deposit,
-            task=create_request.task,
-        )
-
-    async def _stage_and_run(self, stager: Stager, bundle: Bundle, job: Job, stack: Stack) -> None:
-        directory = directory_for(self._create_request.settings.staging, stack.request)
-        self._notices.granted(self._ledger.job_granted(job, directory))
-        try:
-            await stack.allocated(job)
-            variables = script_variables(
-                self._create_request, self.pid, bundle, self._directory, job.environment
-            )
-            self._journal.live(f"job {job.id}: staging the bundle")
-            async with stager.staged(job, variables) as staged:
-                self._running = RunningContainer(job, bundle, staged, self._journal)
-                self._ledger.staged(staged)
-                for note in staged.notes:
-                    self._journal.write("info", note)
-                await self._tell_missed(job, staged)
-                step = Step(
-                    bundle=staged.bundle,
-                    arguments=staged.arguments,
-                    stdio=self._stdio.fds,
-                    terminal=bundle.config.process.terminal,
-                    program=called_as(self._program, bundle.config.process, staged.arguments[0]),
-                    program_is_known=isinstance(self._program, Found),
-                    running=self._runs,
-                    submitted=bundle.path,
-                    tasks=staged.tasks,
-                    preserved=self._stdio.preserved,
-                )
-                if isinstance(job, CreatesFirst) and self._can_create_first(job, stack):
-                    ending = await self._create_and_run(job, step, staged)
-                else:
-                    ending = await self._run_with_anchor(job, stack, step, staged)
-                self._ending = self._ending or ending
-                self.become(Phase.STOPPING)
-        except StagingError as error:
-            self._has_lost_changes(error)
-
-    async def _tell_missed(self, job: Job, staged: Staged) -> None:
-        for name, meant in self._create_request.misspelled:
-            self._stdio.say(f"{name} has no effect: is it {meant}?")
-            await self._stdio.said()
-        missed = list(staged.missed)
-        if self._stdio.preserved and not hands_on(job):
-            missed.append("--preserve-fds")
-        if missed:
-            await self.tell_missed(self._stdio, missed)
-
-    async def tell_missed(self, stdio: Stdio, missed: Sequence[str]) -> None:
-        """Say on standard error which options have no effect."""
-        where = "" if self._engine.name == "local" else " in a job"
-        stdio.say(f"no effect{where}: {', '.join(missed)}")
-        await stdio.said()
-
-    def _engine_creates(self, job: CreatesFirst, staged: Staged) -> bool:
-        """Tell whether an engine's `create` runs the runtime.
-
-        Its monitor becomes the container's parent and sees the end at once. So that is done only
-        if nothing must happen before, such as bringing back the container's changes.
-        """
-        unchanged = staged.moved is None and not staged.copied_from
-        return job.below_engine and self._create_request.is_create and unchanged
-
-    def _can_create_first(self, job: CreatesFirst, stack: Stack) -> bool:
-        """Tell whether the runtime can create the container before its start.
-
-        If `create` waits, the runtime's errors are its errors. Scripts rule that out: they run
-        after the answer and before the container is created.
-        """
-        in_time = self.phase is Phase.CREATING or not job.below_engine
-        return in_time and not stack.has_scripts
-
-    async def _create_and_run(self, job: CreatesFirst, step: Step, staged: Staged) -> Ending:
-        try:
-            return await self._create_first(job, step, staged)
-        except NotMade as error:
-            if not self.settled.is_set():
-                raise
-            return not_started(error.words, shown=error.shown)
-
-    async def _create_first(self, job: CreatesFirst, step: Step, staged: Staged) -> Ending:
-        """Let the runtime create the container, and run it to its end."""
-        self._creation.making = True
-        engines = self._engine_creates(job, staged)
-        call, console = self._caller.call, self._create_request.console
-        if not engines:  # `start` waits for it: so beside what the runtime takes
-            self.files.begin_to_show(self.pid, staged.view)
-        async with job.created(step, call, console) if engines else job.created(step) as process:
-            self._first_process = process
-            if engines:
-                await self._replace_anchor(process)
-            await self._keep(staged)
-            if self._create_request.template and not engines:
-                await self._leave_template(staged)
-            ending = await self._wait_and_run(process)
-            if staged.final:  # the runtime forgets it meanwhile
-                self._ending = self._ending or ending
-                await self._report_end()
-        return ending
-
-    async def _leave_template(self, staged: Staged) -> None:
-        """Leave what others like it can be made from, if that is possible."""
-        from scrun.supervisor.containers.templates import NotPossible, leave
-
-        assert self._bundle is not None
-        try:
-            await in_thread(
-                leave, self._create_request, self._bundle, staged, self._deposit,
-                self._ledger.record, self._directory,
-            )  # fmt: skip
-        except (NotPossible, OSError) as error:
-            self._journal.write("verbose", f"no template for others like it: {error}")
-
-    async def _wait_and_run(self, process: FirstProcess) -> Ending:
-        try:
-            async with unwrapped() as nursery:
-                nursery.start_soon(self._end_unless_started, process)
-                await self._creation.be_created()
-                await self._begin(process)
-                ending = await self._end_of(process)
-                nursery.cancel_scope.cancel()
-        finally:
-            self._begun.set()
-        return ending
-
-    async def _end_of(self, process: FirstProcess) -> Ending:
-        """Wait for the end of its first process, and keep that for a successor."""
-        ending = await process.ended()
-        self._deposit.note(ending=msgspec.to_builtins(ending))
-        return ending
-
-    async def _replace_anchor(self, process: FirstProcess) -> None:
-        self._process = process
-        self._signal_scope.cancel()
-        self._anchor.end(0)
-        await self._anchor.close()
-        self._stdio.keep_error_only()
+class Container(Tree):
+    """A container of this supervisor, from its `create` to the end of its job."""
 
     @property
-    def about_to_run(self) -> bool:
-        """Whether its program is being started right now, with no queue to wait in."""
-        return self._first_process is not None and self.phase is Phase.STARTING
+    def deposits(self) -> list[Deposit]:
+        """What keeps it and its programs of `exec` that another supervisor has begun."""
+        return [self._deposit, *(self.takeover.deposits if self.takeover is not None else ())]
 
-    async def _begin(self, process: FirstProcess) -> None:
-        self.become(Phase.STARTING)  # else `start` came while its job was pending
-        try:
-            await process.start()
-        except EngineError as error:
-            self._not_started = error
-            raise
-        self._not_started = None
-        self._runs()
-        self._begun.set()
+    def is_taken_over(self, socket: str) -> None:
+        """Note that it is ours: its deposit has begun.
 
-    async def _end_unless_started(self, process: FirstProcess) -> None:
-        ending = await process.ended()
-        if self.phase is Phase.CREATED:
-            self.end(ending)
-
-    async def _run_with_anchor(self, job: Job, stack: Stack, step: Step, staged: Staged) -> Ending:
-        self.files.begin_to_show(self.pid, staged.view)
-        if stack.has_scripts or not isinstance(job, KeepsStep):
-            self._deposit.give_up("it is created only when it runs")
-        else:
-            job.keep(step)
-        await self._keep(staged)
-        if self.phase is Phase.CREATING:
-            await self._creation.be_created()
-        await self._may_run.wait()
-        self.become(Phase.STARTING)
-        ending = await stack.run(job, step)
-        self._deposit.note(ending=msgspec.to_builtins(ending))
-        return ending
-
-    def resized(self) -> None:
-        if self._job is not None:
-            self._job.resized()
-
-    def lose(self, ending: Ending) -> None:
-        """End it when Slurm takes its job away, in the time between SIGTERM and SIGKILL.
-
-        The first reason counts, whatever the program's status is then.
+        Args:
+            socket: The name of ours.
         """
-        runs = self.phase is Phase.RUNNING and self._ending is None
-        if not runs or ending.reason not in _TOLD or not isinstance(self._job, LetsEnd):
-            self.end(ending)
-            return
-        self._is_lost, self._ending = True, ending
-        self._journal.write("info", ending.text)
-        self._beside.begin(self._end_in_time)
-
-    async def _end_in_time(self) -> None:
-        assert self._ending is not None
-        assert isinstance(self._job, LetsEnd)
-        try:
-            async with unwrapped() as nursery:
-                nursery.start_soon(self.programs.let_end)
-                await self._job.let_end()
-        except EngineError as error:
-            self._journal.write("verbose", str(error))
-        self.end(self._ending)
-
-    def become(self, phase: Phase, annotations: Mapping[str, str] | None = None) -> bool:
-        """When a lost one has ended by itself, its job is of no more use."""
-        if phase is Phase.STOPPING and self._is_lost:
-            self._scope.cancel()
-        return super().become(phase, annotations)
-
-    def skip_stage_out(self) -> None:
-        """Stop waiting for a script that stages out."""
-        self._skip_stage_out.set()
-
-    def begin(self, call: Callable[[], Awaitable[None]]) -> None:
-        """Start a task that ends with the container; do nothing if that has ended."""
-        self._beside.begin(call)
+        assert self.takeover is not None
+        with suppress(OSError):  # a full disk ends no container
+            link(self._directory, socket)  # first: who reads that we live connects to us
+        self._ledger.note(supervisor=myself())
+        self.takeover.is_kept()
 
     async def start(self, *, again: bool = False) -> Callable[[], None]:
         """Let the container run as soon as it has its job and its bundle is staged.
@@ -501,6 +59,7 @@ class Container(Phases):
             StateError: It is not created, or was ended meanwhile.
             ScrunError: Its process exists already and could not be started.
         """
+        await self.there.wait()
         if again and self.phase is not Phase.CREATED:
             await self._has_begun()
             return self._may_run.set
@@ -523,23 +82,6 @@ class Container(Phases):
             await self._begun.wait()
             if self._not_started is not None:
                 raise self._not_started
-
-    def is_to_be_killed(self) -> None:
-        """Note that a successor has to call `begin_to_kill` if we die before we do."""
-        self.is_being_killed = True
-        self._deposit.note(killed=True)
-
-    def begin_to_kill(self) -> None:
-        """Send SIGKILL in the background; end the container if that fails."""
-
-        async def kill() -> None:
-            try:
-                await self.kill(signal.SIGKILL)
-            except (EngineError, OSError) as error:
-                self._journal.write("error", described(error))
-                self.end(killed(signal.SIGKILL, f"container {self.id} was killed"))
-
-        self.begin(kill)
 
     async def delete(self, deleter: Deleter | None = None, *, own: bool = False) -> None:
         """End the container if necessary, and wait until it is cleaned up; then call `remove`.

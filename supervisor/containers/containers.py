@@ -22,7 +22,6 @@ from scrun.supervisor.containers.adoption import Adoption, by_jobs
 from scrun.supervisor.containers.anchors import Anchor
 from scrun.supervisor.containers.caller import Caller
 from scrun.supervisor.containers.container import Container
-from scrun.supervisor.containers.inherited import InheritedContainer
 from scrun.supervisor.containers.ledger import Ledger, first_record
 from scrun.supervisor.containers.lending import Lending, borrow
 from scrun.supervisor.containers.pods import Pods, named_anchors
@@ -118,21 +117,24 @@ class Arrivals:
                 if not await in_thread(is_on_its_way, directory):
                     break  # or it has arrived meanwhile
                 await trio.sleep(_PAUSE)
-        known = self._known.get(container)
-        if isinstance(known, InheritedContainer):
+        if (known := self._known.get(container)) is not None:
             with trio.move_on_after(patience):
                 await known.there.wait()
 
     async def of_pod(self, config: Config) -> None:
         """Wait for the containers of a config.json's pod that are about to be adopted."""
         if named_pod(config.annotations) or [*named_anchors(config)]:
-            adopted = (one for one in self._known.values() if isinstance(one, InheritedContainer))
-            arriving = {container.id for container in adopted if not container.joined.is_set()}
+            arriving = {
+                name
+                for name, one in self._known.items()
+                if one.takeover is not None and not one.takeover.joined.is_set()
+            }
             here = self._known.keys() - arriving  # only the others' records have to be read
             for container in await in_thread(on_their_way, self._root, config, here, arriving):
                 await self.of(container)
-                if isinstance(known := self._known.get(container), InheritedContainer):
-                    await known.joined.wait()
+                known = self._known.get(container)
+                if known is not None and known.takeover is not None:
+                    await known.takeover.joined.wait()
 
 
 def on_their_way(root: str, config: Config, here: In[str], arriving: In[str]) -> list[str]:

@@ -1,14 +1,12 @@
-"""The phases of a container: when its `create` is answered, and how it ends.
+"""The phases of a container, and how it ends.
 
 Every end is the same: `end` cancels the tree of `supervisor.containers.container` and keeps the
 reason; the levels clean up in order. The first reason counts.
 """
 
-import math
 import os
 import signal
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 import trio
@@ -47,25 +45,26 @@ from scrun.supervisor.containers.caller import Caller
 from scrun.supervisor.containers.capture import CapturedOutput, Followed
 from scrun.supervisor.containers.keeping import CAPTURED, Keeping
 from scrun.supervisor.containers.ledger import Ledger, now
+from scrun.supervisor.containers.live_session import Execs
 from scrun.supervisor.containers.notices import Notices
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.deleter import Deleter
-from scrun.supervisor.contracts.engine import Job, handles
+from scrun.supervisor.contracts.engine import Job, LetsEnd, handles
 from scrun.supervisor.contracts.first_process import FirstProcess
 from scrun.supervisor.contracts.running import RunningContainer
 from scrun.supervisor.contracts.staged import Staged
-from scrun.supervisor.core.nurseries import Tasks
+from scrun.supervisor.core.nurseries import Tasks, unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.log.supervisor_log import fault
 
 _BY_ITSELF = ("exited", "not-found", "not-executable")
 _EXPLAINED = (*TAKEN, "not-found", "not-executable")
+_TOLD = ("cancelled", "preempted", "time-limit")
+"""Why Slurm sends SIGTERM to what runs, and SIGKILL later."""
 _MARK = 2.0
 _NOTICING = 5.0
-_UNANSWERED = 30.0  # less than any engine's timeout: podman's is 240 s, a kubelet's 120
-_UNSTARTED = 20.0  # podman calls `start` as soon as `create` has ended
 
 
 class Phases:
@@ -77,6 +76,7 @@ class Phases:
         anchor_known: Set when the pid of its anchor is known.
         queued: Set when its job id is known.
         settled: Set when it is created, or never will be: `create` can be answered.
+        there: Set when it can be worked with, or has ended.
         gone: Set when the whole tree is cleaned up.
         failure: Why it was not created.
         failure_shown: Whether the caller's standard error has that already.
@@ -88,7 +88,11 @@ class Phases:
         exit_status: Its exit status, then.
         log: Its log, for those who follow it.
         captured: Its output, if that goes through us.
+        programs: Those of `exec` in it.
+        is_being_killed: Whether somebody has sent SIGKILL, which need not have arrived yet.
     """
+
+    is_being_killed = False
 
     def __init__(
         self,
@@ -104,6 +108,7 @@ class Phases:
         self.anchor_known = caller.anchor_known
         self.queued = trio.Event()
         self.settled = trio.Event()
+        self.there = trio.Event()
         self.gone = trio.Event()
         self.failure: ScrunError | None = None
         self.failure_shown = False
@@ -128,6 +133,9 @@ class Phases:
         self.captured: CapturedOutput | None = None
         self._outputs = Tasks(f"container {create_request.id}: its output")
         self._scope = trio.CancelScope()
+        self._beside = Tasks(f"container {self.id}")
+        self.programs = Execs(self._beside, self._deposit)
+        self._is_lost = False
         self._ending: Ending | None = None
         self._job: Job | None = None
         self._job_may_be_left = False
@@ -197,6 +205,8 @@ class Phases:
         Returns:
             Whether it did.
         """
+        if phase is Phase.STOPPING and self._is_lost:
+            self._scope.cancel()  # it has ended by itself, and its job is of no more use
         if not may_become(self.phase, phase):
             return False
         self.phase = phase
@@ -323,6 +333,30 @@ class Phases:
             self.become(Phase.STOPPING)
         self._scope.cancel()
 
+    def lose(self, ending: Ending) -> None:
+        """End it when Slurm takes its job away, in the time between SIGTERM and SIGKILL.
+
+        The first reason counts, whatever the program's status is then.
+        """
+        runs = self.phase is Phase.RUNNING and self._ending is None
+        if not runs or ending.reason not in _TOLD or not isinstance(self._job, LetsEnd):
+            self.end(ending)
+            return
+        self._is_lost, self._ending = True, ending
+        self._journal.write("info", ending.text)
+        self._beside.begin(self._end_in_time)
+
+    async def _end_in_time(self) -> None:
+        assert self._ending is not None
+        assert isinstance(self._job, LetsEnd)
+        try:
+            async with unwrapped() as nursery:
+                nursery.start_soon(self.programs.let_end)
+                await self._job.let_end()
+        except EngineError as error:
+            self._journal.write("verbose", str(error))
+        self.end(self._ending)
+
     async def kill(self, number: int) -> None:
         """Send a signal.
 
@@ -330,6 +364,7 @@ class Phases:
             StateError: The container has no process yet, or no longer.
             EngineError: The signal was not delivered.
         """
+        await self.there.wait()
         stop = stop_signal(self._ledger.record.annotations)
         answer = answer_to_signal(self.phase, number, stop)
         if answer is SignalAction.TOO_LATE:
@@ -356,6 +391,36 @@ class Phases:
     def can_be_killed(self) -> bool:
         """Whether SIGKILL can be sent by `begin_to_kill` now."""
         return answer_to_signal(self.phase, signal.SIGKILL) is SignalAction.DELIVER
+
+    def is_to_be_killed(self) -> None:
+        """Note that a successor has to call `begin_to_kill` if we die before we do."""
+        self.is_being_killed = True
+        self._deposit.note(killed=True)
+
+    def begin_to_kill(self) -> None:
+        """Send SIGKILL in the background; end the container if that fails."""
+
+        async def kill() -> None:
+            try:
+                await self.kill(signal.SIGKILL)
+            except (EngineError, OSError) as error:
+                self._journal.write("error", described(error))
+                self.end(killed(signal.SIGKILL, f"container {self.id} was killed"))
+
+        self.begin(kill)
+
+    @property
+    def about_to_run(self) -> bool:
+        """Whether its program is being started right now, with no queue to wait in."""
+        return self._first_process is not None and self.phase is Phase.STARTING
+
+    def resized(self) -> None:
+        if self._job is not None:
+            self._job.resized()
+
+    def begin(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Start a task that ends with the container; do nothing if that has ended."""
+        self._beside.begin(call)
 
     async def handles(self, number: int) -> bool:
         """Tell whether its program handles a signal; False if that is not known."""
@@ -474,77 +539,3 @@ class Phases:
         self._journal.write(
             "error", f"the supervisor ends before cleaning up {left}; `scrun delete` does the rest"
         )
-
-
-class Creation:
-    """The `create` of one container, and the `start` that has to follow.
-
-    `create` is answered when the bundle is staged, or when its caller has waited long enough. From
-    then on the container is *created*: it may be started, and waits for the rest.
-
-    Attributes:
-        making: Its first process is being created: `create` is answered when it exists.
-        start_requested: Set by `start`.
-    """
-
-    def __init__(
-        self, container: Phases, create_request: CreateRequest, stdio: Stdio, notices: Notices
-    ) -> None:
-        self.making = False
-        self.start_requested = trio.Event()
-        self._container = container
-        self._create_request = create_request
-        self._stdio = stdio
-        self._notices = notices
-
-    async def answer_in_time(self) -> None:
-        """Answer `create` before its caller times out, even if the job is still pending.
-
-        Slurm refuses a job at once, so a refusal is an error of `create`. A `run` in the
-        foreground has no time limit, and shows what it waits for.
-        """
-        container = self._container
-        if self._create_request.in_foreground:
-            if self._create_request.shown.live and not await self._stdio.error_is_terminal():
-                self._notices.begin()
-            return
-        with trio.move_on_after(_UNANSWERED) as unanswered:
-            await container.queued.wait()
-        pending = self._notices.pending  # the pod's job may be pending for another member
-        if not (pending or unanswered.cancelled_caught):
-            with trio.move_on_after(self._create_request.settings.create_timeout):
-                await container.settled.wait()
-        if container.phase is Phase.CREATING and not (container.ending or self.making):
-            await container.anchor_known.wait()
-            await self.wait_for_start()
-
-    async def wait_for_start(self) -> None:
-        """Answer `create` if that waits; end the container if its podman does not start it."""
-        podman = conmon.calls(self._create_request.child_env.environment)
-        await self.be_created(_UNSTARTED if podman else math.inf)
-
-    async def be_created(self, patience: float = math.inf) -> None:
-        """Answer `create`, and wait up to `patience` seconds for `start`.
-
-        A podman that is interrupted while its conmon waits for `create` leaves a created container
-        behind. If nothing ended that, its job would start one day and never end. `podman start`
-        creates a stopped container anew.
-        """
-        container = self._container
-        died = partial(self._lost, "'s conmon died before its start")
-        async with conmon.watch_conmon(
-            self._create_request.child_env.environment, container.pid, died
-        ):
-            if container.phase is Phase.CREATING:
-                await container.keep_unmade()
-            if container.become(Phase.CREATED):
-                container.settled.set()
-            with trio.move_on_after(patience):
-                await self.start_requested.wait()
-        if not self.start_requested.is_set():
-            self._lost(f" did not start it within {patience:g} s")
-
-    def _lost(self, why: str) -> None:
-        """End the container: nobody is left to start it."""
-        text = f"container {self._container.id} was ended: podman{why}"
-        self._container.end(killed(signal.SIGKILL, text))

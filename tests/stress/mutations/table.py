@@ -337,7 +337,8 @@ def _life() -> Iterator[Mutation]:
     scenario = _HERE + "commands/test_scenario.py::"
     waiting = _HERE + "slurm/test_waiting.py::"
     phases = Faults("supervisor/containers/phases.py")
-    container = Faults("supervisor/containers/container.py")
+    creation = Faults("supervisor/containers/creation.py")
+    tree = Faults("supervisor/containers/tree.py")
     yield phases(
         "the-last-reason-counts",
         "if self._ending is None:\n            self._ending = ending\n            if ending.text:",
@@ -346,8 +347,8 @@ def _life() -> Iterator[Mutation]:
     )
     yield phases(
         "an-end-cancels-nothing",
-        "self._scope.cancel()",
-        "pass",
+        "self.become(Phase.STOPPING)\n        self._scope.cancel()",
+        "self.become(Phase.STOPPING)",
         scenario + "test_delete_running",
     )
     yield phases(
@@ -362,13 +363,13 @@ def _life() -> Iterator[Mutation]:
         "pass",
         scenario + "test_exit_status",
     )
-    yield phases(
+    yield creation(
         "create-waits-for-its-job",
         "if container.phase is Phase.CREATING and not (container.ending or self.making):",
         "if False:",
         waiting + "test_it_is_started_when_its_job_is_there",
     )
-    yield phases(
+    yield creation(
         "create-does-not-wait-at-all",
         "with trio.move_on_after(self._create_request.settings.create_timeout):",
         "with trio.move_on_after(0):",
@@ -387,7 +388,7 @@ def _life() -> Iterator[Mutation]:
         _HERE + "staging/test_lua_staging.py::test_a_stage_out_that_fails_is_no_success",
     )
     left = _HERE + "faults/test_what_is_left.py::"
-    yield container(
+    yield tree(
         "a-job-that-could-not-be-given-back-is-forgotten",
         "keep_what_is_left(job=self._job_may_be_left)",
         "keep_what_is_left(job=False)",

@@ -1,0 +1,91 @@
+"""When `create` is answered, and who has to start the container then."""
+
+import math
+import signal
+from functools import partial
+
+import trio
+
+from scrun.model.states import Phase, killed
+from scrun.supervisor.containers import conmon
+from scrun.supervisor.containers.notices import Notices
+from scrun.supervisor.containers.phases import Phases
+from scrun.supervisor.containers.stdio import Stdio
+from scrun.supervisor.contracts.create_request import CreateRequest
+
+_UNANSWERED = 30.0  # less than any engine's timeout: podman's is 240 s, a kubelet's 120
+_UNSTARTED = 20.0  # podman calls `start` as soon as `create` has ended
+
+
+class Creation:
+    """The `create` of one container, and the `start` that has to follow.
+
+    `create` is answered when the bundle is staged, or when its caller has waited long enough. From
+    then on the container is *created*: it may be started, and waits for the rest.
+
+    Attributes:
+        making: Its first process is being created: `create` is answered when it exists.
+        start_requested: Set by `start`.
+    """
+
+    def __init__(
+        self, container: Phases, create_request: CreateRequest, stdio: Stdio, notices: Notices
+    ) -> None:
+        self.making = False
+        self.start_requested = trio.Event()
+        self._container = container
+        self._create_request = create_request
+        self._stdio = stdio
+        self._notices = notices
+
+    async def answer_in_time(self) -> None:
+        """Answer `create` before its caller times out, even if the job is still pending.
+
+        Slurm refuses a job at once, so a refusal is an error of `create`. A `run` in the
+        foreground has no time limit, and shows what it waits for.
+        """
+        container = self._container
+        if self._create_request.in_foreground:
+            if self._create_request.shown.live and not await self._stdio.error_is_terminal():
+                self._notices.begin()
+            return
+        with trio.move_on_after(_UNANSWERED) as unanswered:
+            await container.queued.wait()
+        pending = self._notices.pending  # the pod's job may be pending for another member
+        if not (pending or unanswered.cancelled_caught):
+            with trio.move_on_after(self._create_request.settings.create_timeout):
+                await container.settled.wait()
+        if container.phase is Phase.CREATING and not (container.ending or self.making):
+            await container.anchor_known.wait()
+            await self.wait_for_start()
+
+    async def wait_for_start(self) -> None:
+        """Answer `create` if that waits; end the container if its podman does not start it."""
+        podman = conmon.calls(self._create_request.child_env.environment)
+        await self.be_created(_UNSTARTED if podman else math.inf)
+
+    async def be_created(self, patience: float = math.inf) -> None:
+        """Answer `create`, and wait up to `patience` seconds for `start`.
+
+        A podman that is interrupted while its conmon waits for `create` leaves a created container
+        behind. If nothing ended that, its job would start one day and never end. `podman start`
+        creates a stopped container anew.
+        """
+        container = self._container
+        died = partial(self._lost, "'s conmon died before its start")
+        async with conmon.watch_conmon(
+            self._create_request.child_env.environment, container.pid, died
+        ):
+            if container.phase is Phase.CREATING:
+                await container.keep_unmade()
+            if container.become(Phase.CREATED):
+                container.settled.set()
+            with trio.move_on_after(patience):
+                await self.start_requested.wait()
+        if not self.start_requested.is_set():
+            self._lost(f" did not start it within {patience:g} s")
+
+    def _lost(self, why: str) -> None:
+        """End the container: nobody is left to start it."""
+        text = f"container {self._container.id} was ended: podman{why}"
+        self._container.end(killed(signal.SIGKILL, text))
