@@ -108,6 +108,21 @@ class LiveSession:
         )
         await self._run(lambda: job.session(program), self._forward_signals)
 
+    async def run_on(self, job: AdoptedJob, found: Inheritance) -> None:
+        """Run one that another supervisor has begun, which has died, to its end; see `run`.
+
+        Args:
+            found: What the other has left; its descriptors are owned from now on.
+        """
+        self._runs = True
+        begin = partial(job.resumed_session, found, self.deposit, self.settled.set)
+        await self._run(begin, self._forward_later)
+
+    async def _forward_later(self, session: Session, nursery: trio.Nursery) -> None:
+        """Forward signals once it can get them; some may have arrived while nobody served it."""
+        await self.settled.wait()
+        await self._forward_signals(session, nursery)
+
     async def _run(
         self,
         begin: Callable[[], Awaitable[Session]],
@@ -254,33 +269,6 @@ class Execs:
 
 def _nothing() -> None:
     """Do nothing."""
-
-
-class InheritedSession(LiveSession):
-    """One that another supervisor has begun, which has died."""
-
-    def __init__(self, found: Inheritance, journal: Journal, deposit: Deposit) -> None:
-        """Take it over.
-
-        Args:
-            found: What the other has left; its descriptors are owned from now on.
-            deposit: Keeps it further; owned from now on.
-        """
-        anchor, stdio = Anchor(found.take(ANCHOR)), Stdio([-1, -1, -1], terminal=False)
-        in_step = bool(found.facts.get("in_step"))
-        super().__init__(found.facts["pid"], journal, anchor, stdio, deposit, in_step=in_step)
-        self._found = found
-
-    async def run_on(self, job: AdoptedJob) -> None:
-        """Run it to its end; see `run`."""
-        self._runs = True
-        begin = partial(job.resumed_session, self._found, self.deposit, self.settled.set)
-        await self._run(begin, self._forward_later)
-
-    async def _forward_later(self, session: Session, nursery: trio.Nursery) -> None:
-        """Forward signals once it can get them; some may have arrived while nobody served it."""
-        await self.settled.wait()
-        await self._forward_signals(session, nursery)
 
 
 async def tell(found: Inheritance, ending: Ending) -> None:

@@ -9,7 +9,9 @@ import trio
 
 from scrun.model.states import killed
 from scrun.oci.config import Bundle
-from scrun.supervisor.containers.live_session import Execs, InheritedSession, tell
+from scrun.supervisor.containers.anchors import Anchor
+from scrun.supervisor.containers.live_session import ANCHOR, Execs, LiveSession, tell
+from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.adoption import AdoptedJob
 from scrun.supervisor.core.deposits import OWN, Deposit
 from scrun.supervisor.core.inheritance import Inheritance
@@ -66,15 +68,15 @@ class Takeover:
         """Go on with the programs of `exec`."""
         while self._programs:
             found, deposit = self._programs.pop()
-            session = InheritedSession(found, journal, deposit)
-            execs.was_left(found.facts["pid"])
+            pid, in_step = found.facts["pid"], bool(found.facts.get("in_step"))
+            anchor, stdio = Anchor(found.take(ANCHOR)), Stdio([-1, -1, -1], terminal=False)
+            session = LiveSession(pid, journal, anchor, stdio, deposit, in_step=in_step)
+            execs.was_left(pid)
             execs.begin(session, partial(self._run_on, session, found, job))
 
-    async def _run_on(
-        self, session: InheritedSession, found: Inheritance, job: AdoptedJob
-    ) -> None:
+    async def _run_on(self, session: LiveSession, found: Inheritance, job: AdoptedJob) -> None:
         try:
-            await session.run_on(job)
+            await session.run_on(job, found)
         finally:
             if self.found.job is not None:
                 self.found.job.together.without(found.container)

@@ -47,8 +47,14 @@ from scrun.supervisor.engines.slurm.allocation import (
     held_again,
     held_anew,
 )
-from scrun.supervisor.engines.slurm.borrowed_job import borrowed_job, is_lent, lent_again
-from scrun.supervisor.engines.slurm.held_allocation import LeaseRequest, SlurmAllocation, held
+from scrun.supervisor.engines.slurm.held_allocation import (
+    LeaseRequest,
+    SlurmAllocation,
+    borrowed_job,
+    held,
+    is_lent,
+    lent_again,
+)
 from scrun.supervisor.engines.slurm.job import JobParts, SrunJob, spool_mount
 from scrun.supervisor.engines.slurm.job_shim import JobShim
 from scrun.supervisor.engines.slurm.launching import Launch, Launching
@@ -377,7 +383,7 @@ class SlurmEngine:
         ):
             if left.facts.get("hello") is not None:
                 parts, asked = await self._parts_of(request, allocation, left), left.facts["asked"]
-                await again.shim.begin(JobShim(parts, self._direct, asked, self._confs, left))
+                again.shim.begin(JobShim(parts, self._direct, asked, self._confs, left))
             yield again
 
     async def _parts_of(

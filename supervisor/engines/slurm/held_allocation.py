@@ -2,11 +2,16 @@
 
 To start a shim takes most of a short container's time, so it belongs to the job, as members of a
 pod join and leave in any order, and waits together with it for the next container.
+
+A job that another supervisor has lent us is held by that one, which talks with its salloc. We have
+what holds it as well: when the lender dies, we hold the job alone, and release it in the end. Our
+successor does the same.
 """
 
+import socket
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 
 import msgspec
 import trio
@@ -15,17 +20,25 @@ from scrun.core.errors import EngineError
 from scrun.supervisor.children.processes import output_of
 from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.contracts.reuse import Borrowed, WaitingJob
-from scrun.supervisor.core.deposits import Deposit
+from scrun.supervisor.core.deposits import JOB, Deposit
+from scrun.supervisor.core.inheritance import Inheritance
+from scrun.supervisor.core.lender import Lender
 from scrun.supervisor.core.mounts import OURS
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.engines.slurm.allocation import Allocation, with_own
 from scrun.supervisor.engines.slurm.job_shim import JobShim
+from scrun.supervisor.engines.slurm.job_state import JobState
 from scrun.supervisor.engines.slurm.needs import Needs, fits, seconds_of_limit
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.log.journal import Journal
 
 _LATE = 1.0  # Slurm's clock of the job began before we knew of the grant
 _ANSWER = 10.0
+LOAN = f"{JOB}loan"
+"""The name of the connection to the lender in a deposit."""
+
+_Hold = Callable[[JobRequest, Inheritance], AbstractAsyncContextManager[Allocation]]
+"""Holds a job by what another supervisor has left for it."""
 
 
 class LeaseRequest(msgspec.Struct, frozen=True):
@@ -36,16 +49,19 @@ class LeaseRequest(msgspec.Struct, frozen=True):
 
 
 class HeldShim:
-    """The one shim of a job, held by the task that holds the job."""
+    """The one shim of a job.
+
+    Attributes:
+        current: The shim; None: the job has none.
+    """
 
     def __init__(self, nursery: trio.Nursery, journal: Journal, deposit: Deposit) -> None:
-        """`journal`: leads to the messages of the containers in the job."""
+        """`nursery`: the job's. `journal`: leads to the messages of the containers in it."""
         self.current: JobShim | None = None
         self._nursery = nursery
         self._journal = journal
         self._deposit = deposit
-        self._scope = trio.CancelScope()
-        self._gone = trio.Event()
+        self._is_closed = False
 
     @asynccontextmanager
     async def opened(self, shim: JobShim, *, beside: bool) -> AsyncIterator[JobShim]:
@@ -58,54 +74,42 @@ class HeldShim:
         Raises:
             EngineError: The job is being released.
         """
-        if beside:
-            if self.current is not None and self.current.takes(shim.asked):
-                yield self.current
-            else:
-                async with shim.opened():
-                    yield shim
-            return
-        if self.current is None or not self.current.serves_as(shim):
+        current = self.current
+        if not beside and (current is None or not current.serves_as(shim)):
             await self.end()
-            await self.begin(shim)
-        assert self.current is not None
-        yield self.current
+            self.begin(shim)
+            yield shim
+        elif current is not None and (not beside or current.takes(shim.asked)):
+            yield current
+        else:
+            async with shim.opened():
+                yield shim
 
-    async def begin(self, shim: JobShim) -> None:
+    def begin(self, shim: JobShim) -> None:
         """Have a shim from now on.
 
         Raises:
             EngineError: The job is being released.
         """
-        begun = trio.Event()
-        shim.journal, shim.deposit = self._journal, self._deposit
-        self._scope, self._gone = trio.CancelScope(), trio.Event()
-        self._nursery.start_soon(self._hold, shim, begun, self._scope, self._gone)
-        await begun.wait()
-        if self._gone.is_set():
+        if self._is_closed:
             raise EngineError("the job is being released")
+        shim.journal, shim.deposit = self._journal, self._deposit
+        with OURS.seen():
+            shim.begin(self._nursery)
         self.current = shim
-
-    async def _hold(
-        self, shim: JobShim, begun: trio.Event, scope: trio.CancelScope, gone: trio.Event
-    ) -> None:
-        try:
-            with scope, OURS.seen():
-                async with shim.opened():
-                    await trio.lowlevel.checkpoint_if_cancelled()
-                    begun.set()
-                    await trio.sleep_forever()
-        finally:
-            gone.set()
-            begun.set()
 
     async def end(self) -> None:
         """Have no shim, until another one is begun."""
         if self.current is not None:
-            self.current = None
-            self._scope.cancel()
-            await self._gone.wait()
+            shim, self.current = self.current, None
+            with trio.CancelScope(shield=True):
+                await shim.end()
             self._deposit.note(hello=None)
+
+    async def close(self) -> None:
+        """Have no shim any more."""
+        self._is_closed = True
+        await self.end()
 
 
 class SlurmAllocation:
@@ -194,8 +198,77 @@ async def held(
         held = SlurmAllocation(allocation, shim, lease)
         if lease is not None:
             nursery.start_soon(held.ask_for_limit, tools, request)
+        try:
+            yield held
+        finally:
+            await shim.close()
+            nursery.cancel_scope.cancel()
+
+
+def is_lent(found: Inheritance) -> bool:
+    """Tell whether the one that has died had borrowed a job."""
+    return LOAN in found.fds
+
+
+@asynccontextmanager
+async def lent(
+    request: JobRequest, found: Inheritance, lender: Lender, hold: _Hold
+) -> AsyncIterator[Allocation]:
+    """Hold a job that is lent to us.
+
+    Args:
+        found: What holds the job; the descriptors that nobody has taken stay the caller's.
+        lender: The connection to the lender; somebody watches it.
+    """
+    facts, over, state = found.facts, trio.Event(), JobState()
+    state.is_job(facts["job"])  # all that salloc has said to us
+    request.on_job_id(facts["job"], False)
+    async with unwrapped() as nursery:
+
+        @nursery.start_soon
+        async def hold_alone() -> None:
+            await lender.gone.wait()
+            with trio.CancelScope(shield=True):
+                async with hold(request, found):
+                    await over.wait()
+
+        try:
+            yield Allocation(facts["job"], facts["environment"], state)
+        finally:
+            over.set()
+            request.job_deposit.drop(JOB)
+            if not lender.gone.is_set():
+                nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def borrowed_job(
+    request: JobRequest, borrowed: Borrowed, hold: _Hold
+) -> AsyncIterator[Allocation]:
+    """Hold a job that another supervisor keeps."""
+    lender = borrowed.lender
+    assert lender is not None
+    held = with_own(Allocation(borrowed.job_id, dict(borrowed.environment)), request)
+    facts = {**borrowed.facts, "job": held.job_id, "environment": held.environment}
+    request.job_deposit.hold({**borrowed.fds, LOAN: lender.sock.fileno()}, **facts)
+    async with lent(request, Inheritance("", facts, borrowed.fds), lender, hold) as held:
         yield held
-        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def lent_again(
+    request: JobRequest, found: Inheritance, hold: _Hold
+) -> AsyncIterator[Allocation]:
+    """Hold a job that was lent to a supervisor that has died; Slurm gets it back afterwards."""
+    lender = Lender(socket.socket(fileno=found.take(LOAN)))
+    try:
+        async with unwrapped() as nursery:
+            nursery.start_soon(lender.watch, request.on_lost)
+            async with lent(request, found, lender, hold) as held:
+                yield held
+            nursery.cancel_scope.cancel()
+    finally:
+        lender.close()
 
 
 def _now() -> float:

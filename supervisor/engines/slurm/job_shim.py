@@ -95,17 +95,25 @@ class JobShim:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator["JobShim"]:
-        """Start it, and end it when the block is left, with all that it made."""
+        """Start it, and end it when the block is left."""
         async with unwrapped() as nursery:
-            self._nursery = nursery
-            self._begin(nursery)
+            self.begin(nursery)
             try:
                 yield self
             finally:
-                self._nursery = None
                 with trio.CancelScope(shield=True):
-                    for step in self._steps:
-                        await step.leave()
+                    await self.end()
+
+    def begin(self, nursery: trio.Nursery) -> None:
+        """Start it; the nursery waits until `end`."""
+        self._nursery = nursery
+        self._begin(nursery)
+
+    async def end(self) -> None:
+        """End it, with all that it made."""
+        self._nursery = None
+        for step in self._steps:
+            await step.leave()
 
     def serves_as(self, other: "JobShim") -> bool:
         """Tell whether another one, of the same job, would be as this one, which works.

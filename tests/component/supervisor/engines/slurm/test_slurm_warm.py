@@ -27,8 +27,12 @@ from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.lender import Lender
 from scrun.supervisor.engines.slurm import held_allocation
 from scrun.supervisor.engines.slurm.allocation import Allocation
-from scrun.supervisor.engines.slurm.borrowed_job import borrowed_job
-from scrun.supervisor.engines.slurm.held_allocation import LeaseRequest, SlurmAllocation, held
+from scrun.supervisor.engines.slurm.held_allocation import (
+    LeaseRequest,
+    SlurmAllocation,
+    borrowed_job,
+    held,
+)
 from scrun.supervisor.engines.slurm.job_state import JobState
 from scrun.supervisor.engines.slurm.needs import Needs
 from scrun.supervisor.engines.slurm.tools import Tools
