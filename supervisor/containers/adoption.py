@@ -12,7 +12,7 @@ from scrun.core.paths import has_record
 from scrun.model.record import Record, read_record, write_record
 from scrun.model.states import Ending, Phase, exited, killed
 from scrun.supervisor.containers.anchors import Anchor
-from scrun.supervisor.containers.caller import NoCaller
+from scrun.supervisor.containers.caller import Caller
 from scrun.supervisor.containers.container import Container
 from scrun.supervisor.containers.keeping import STREAMS, forget_making
 from scrun.supervisor.containers.ledger import Ledger
@@ -154,7 +154,7 @@ class Adoption:
             Anchor(anchor),
             Stdio(fds, terminal=found.facts["terminal"]),
             self._pods,
-            NoCaller(record.pid, found.fds.pop(f"{OWN}pid_file", None), mounts),
+            Caller.that_has_ended(record.pid, found.fds.pop(f"{OWN}pid_file", None), mounts),
             Takeover(found, bundle, programs, has_anchor=anchor >= 0),
         )
 

@@ -32,7 +32,7 @@ _NAMED = ("fatal", "error", "debug", "debug2", "debug3", "debug4", "debug5")
 
 
 class Caller:
-    """A `create` that waits for its answer.
+    """A `create` that waits for its answer, or has ended long ago.
 
     Attributes:
         anchor_known: Set when it has sent the pid of the container's anchor.
@@ -43,10 +43,11 @@ class Caller:
 
     def __init__(
         self,
-        connection: trio.socket.SocketType,
+        connection: trio.socket.SocketType | None,
         unread: bytes = b"",
         mounts: MountNamespace = OURS,
     ) -> None:
+        """`connection`: None: it has ended."""
         self.mounts = mounts
         self.anchor_known = trio.Event()
         self.anchor = 0
@@ -57,12 +58,23 @@ class Caller:
         self._statuses, self._ended = trio.open_memory_channel[int](1)
         self._locks: list[int] = []
 
+    @classmethod
+    def that_has_ended(cls, anchor: int, lock: int | None, mounts: MountNamespace) -> "Caller":
+        """`lock`: the descriptor that holds the lock of its pid file, if we have to release it."""
+        caller = cls(None, mounts=mounts)
+        caller.anchor = anchor
+        caller.anchor_known.set()
+        caller.gone.set()
+        caller._locks += [] if lock is None else [lock]
+        return caller
+
     async def send(self, data: bytes) -> None:
         """Send a whole message.
 
         Raises:
             OSError: The caller is gone.
         """
+        assert self._connection is not None
         async with self._sending:
             await send(self._connection, data)
 
@@ -124,6 +136,7 @@ class Caller:
             self.anchor_known.set()
 
     async def _receive(self) -> bytes:
+        assert self._connection is not None
         space = socket.CMSG_LEN(4)  # CMSG_SPACE has room for a second one, which nobody would own
         part, ancillary, *_ = await self._connection.recvmsg(64, space, socket.MSG_CMSG_CLOEXEC)
         for level, kind, content in ancillary:
@@ -140,22 +153,6 @@ class Caller:
         """Release the lock of its pid file, which came with a command's status."""
         while self._locks:
             release(self._locks.pop())
-
-
-class NoCaller(Caller):
-    """A `create` that has ended long ago."""
-
-    def __init__(
-        self, anchor: int, lock: int | None = None, mounts: MountNamespace = OURS
-    ) -> None:
-        """`lock`: the descriptor that holds the lock of that, if we have to release it."""
-        self.mounts = mounts
-        self.anchor_known = trio.Event()
-        self.anchor_known.set()
-        self.anchor = anchor
-        self.gone = trio.Event()
-        self.gone.set()
-        self._locks = [] if lock is None else [lock]
 
 
 async def hang_up(connection: trio.socket.SocketType) -> None:
