@@ -12,8 +12,7 @@ Slurm, at either end: so the borrower goes on when the lender dies, and holds th
 
 import socket
 from array import array
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -23,9 +22,9 @@ from scrun.core.paths import keepers
 from scrun.core.rights import receive_fds
 from scrun.model.states import Ending
 from scrun.protocol import wire
-from scrun.supervisor.contracts.reuse import Borrow, Borrowed
-from scrun.supervisor.core.inheritance import close_all
-from scrun.supervisor.core.lender import CLEAN, Lender
+from scrun.supervisor.contracts.reuse import Lend
+from scrun.supervisor.core.inheritance import Inheritance, close_all
+from scrun.supervisor.core.lender import CLEAN, LOAN
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
 
@@ -51,9 +50,7 @@ class Lending:
         """Whether others have any, or have asked for one."""
         return self._lent > 0
 
-    async def lend(
-        self, lender: Borrow, loan_request: bytes, connection: trio.SocketStream
-    ) -> None:
+    async def lend(self, lender: Lend, loan_request: bytes, connection: trio.SocketStream) -> None:
         """Lend a job, until the borrower gives it back.
 
         Raises:
@@ -67,7 +64,7 @@ class Lending:
             self._lent -= 1
 
 
-async def _lent(lender: Borrow, loan_request: bytes, connection: trio.SocketStream) -> bool:
+async def _lent(lender: Lend, loan_request: bytes, connection: trio.SocketStream) -> bool:
     """Lend a job until it is given back; return False if none suits."""
     ending: list[Ending] = []
     lost = trio.Event()
@@ -76,11 +73,11 @@ async def _lent(lender: Borrow, loan_request: bytes, connection: trio.SocketStre
         ending.append(how)
         lost.set()
 
-    async with lender(loan_request, on_lost) as borrowed:
-        if borrowed is None:
+    async with lender(loan_request, on_lost) as loan:
+        if loan is None:
             return False
-        names, fds = [*borrowed.fds], [*borrowed.fds.values()]
-        job = _Job(borrowed.job_id, dict(borrowed.environment), dict(borrowed.facts), names)
+        names, fds, facts = [*loan.fds], [*loan.fds.values()], dict(loan.facts)
+        job = _Job(facts.pop("job"), facts.pop("environment"), facts, names)
         message = b"\0" + msgspec.json.encode(job) + b"\n"
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))] if fds else []
         sent = await connection.socket.sendmsg([message], rights)
@@ -92,67 +89,40 @@ async def _lent(lender: Borrow, loan_request: bytes, connection: trio.SocketStre
                 await lost.wait()
                 await connection.send_all(msgspec.json.encode(ending[0]) + b"\n")
 
-            borrowed.clean = await connection.receive_some(1) == CLEAN
+            loan.clean = await connection.receive_some(1) == CLEAN
             nursery.cancel_scope.cancel()
     return True
 
 
-@asynccontextmanager
-async def borrow(
-    root: str, name: str, loan_request: bytes, on_lost: Callable[[Ending], None]
-) -> AsyncIterator[Borrowed | None]:
-    """Borrow a job (see `supervisor.contracts.reuse.Borrow`).
-
-    Args:
-        on_lost: Called when the job is taken away.
-    """
-    borrowed = await _found(root, name, loan_request)
-    if borrowed is None:
-        yield None
-        return
-    lender = borrowed.lender
-    assert lender is not None
-    try:
-        async with unwrapped() as nursery:
-            nursery.start_soon(lender.watch, on_lost)
-            try:
-                yield borrowed
-            finally:
-                nursery.cancel_scope.cancel()
-    finally:
-        close_all(borrowed.fds.values())
-        if borrowed.clean:
-            await lender.give_back()
-        lender.close()
-
-
-async def _found(root: str, name: str, loan_request: bytes) -> Borrowed | None:
-    """Find a supervisor that lends a job."""
+async def borrow(root: str, name: str, loan_request: bytes) -> Inheritance | None:
+    """Borrow a job (see `supervisor.contracts.reuse.Borrow`)."""
     for other in await in_thread(keepers, root):
         if other == name:
             continue
         with suppress(OSError), trio.move_on_after(_ANSWER):
-            sock = await in_thread(wire.connect_supervisor, root, other, int(_ANSWER))
-            lender = Lender(socket.socket(fileno=sock.detach()))
+            line = await in_thread(wire.connect_supervisor, root, other, int(_ANSWER))
+            sock = socket.socket(fileno=line.detach())
             borrowed = None
             try:
-                borrowed = await _ask(lender, loan_request)
+                sock.setblocking(False)
+                borrowed = await _ask(sock, loan_request)
             finally:
                 if borrowed is None:
-                    lender.close()
+                    sock.close()
             if borrowed is not None:
+                borrowed.fds[LOAN] = sock.detach()
                 return borrowed
     return None
 
 
-async def _ask(lender: Lender, loan_request: bytes) -> Borrowed | None:
+async def _ask(sock: socket.socket, loan_request: bytes) -> Inheritance | None:
     """Ask a supervisor for a job; an older one does not know the request."""
-    lender.sock.send(wire.frame([b"borrow", loan_request]))  # the first words: they fit
+    sock.send(wire.frame([b"borrow", loan_request]))  # the first words: they fit
     answer, fds = b"", list[int]()
     try:
         while not answer.endswith(b"\n"):
-            await trio.lowlevel.wait_readable(lender.sock)
-            part, more, _ = receive_fds(lender.sock, _LONGEST)
+            await trio.lowlevel.wait_readable(sock)
+            part, more, _ = receive_fds(sock, _LONGEST)
             fds += more
             if not part or len(answer) > _LONGEST:
                 return None
@@ -163,6 +133,7 @@ async def _ask(lender: Lender, loan_request: bytes) -> Borrowed | None:
         if not job.names or len(fds) != len(job.names):  # an older one; or we are out of them
             return None
         by_name, fds = dict(zip(job.names, fds, strict=True)), []
-        return Borrowed(job.job_id, job.environment, job.facts, by_name, lender)
+        facts = {**job.facts, "job": job.job_id, "environment": job.environment}
+        return Inheritance("", facts, by_name)
     finally:
         close_all(fds)

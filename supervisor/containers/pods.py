@@ -22,7 +22,6 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
-    AsyncExitStack,
     asynccontextmanager,
     contextmanager,
     nullcontext,
@@ -43,7 +42,7 @@ from scrun.supervisor.containers.held_job import HeldJob
 from scrun.supervisor.contracts.adoption import Adopts
 from scrun.supervisor.contracts.engine import Engine, Job, JobRequest
 from scrun.supervisor.contracts.neighbours import JobPlan, SharesJobs, SharesNamespaces
-from scrun.supervisor.contracts.reuse import Borrow, Borrowed, HeldAllocation, WaitingJob
+from scrun.supervisor.contracts.reuse import Borrow, HeldAllocation, Loan, WaitingJob
 from scrun.supervisor.core.deposits import Deposits
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.nurseries import unwrapped
@@ -258,21 +257,16 @@ class Pods:
 
         @asynccontextmanager
         async def hold(first: JobRequest) -> AsyncIterator[HeldAllocation]:
-            async with AsyncExitStack() as stack:
-                borrowed = None
-                if linger:
-                    lent = self._borrow(plan.needs, first.on_lost)
-                    borrowed = await stack.enter_async_context(lent)
-                allocation = await stack.enter_async_context(plan.hold(first, borrowed))
-                if borrowed is None:
-                    yield allocation
-                    return
+            borrowed = await self._borrow(plan.needs) if linger else None
+            if borrowed is not None:
                 new.linger = 0  # the lender lets it wait
-                _tell(first, borrowed.job_id)
-                try:
+                _tell(first, borrowed.facts["job"])
+            try:
+                async with plan.hold(first, borrowed) as allocation:
                     yield allocation
-                finally:
-                    borrowed.clean = allocation.is_clean and first.reusable()
+            finally:
+                if borrowed is not None:
+                    borrowed.close()
 
         if linger and (held := await self._take(plan.needs, engine)) is not None:
             _tell(request, held.job_id)
@@ -349,17 +343,17 @@ class Pods:
     @asynccontextmanager
     async def lend(
         self, needs: bytes, on_lost: Callable[[Ending], None]
-    ) -> AsyncIterator[Borrowed | None]:
-        """Lend a job that waits to another supervisor (see `contracts.reuse.Borrow`)."""
+    ) -> AsyncIterator[Loan | None]:
+        """Lend a job that waits to another supervisor (see `contracts.reuse.Lend`)."""
         held = await self._take(needs)
         if held is None or held.allocation is None:
             yield None
             return
-        borrowed = held.allocation.for_another()
-        tenant = held.stand_in(on_lost, lambda: borrowed.clean)
+        loan = held.allocation.for_another()
+        tenant = held.stand_in(on_lost, lambda: loan.clean)
         held.enter(tenant)
         try:
-            yield borrowed
+            yield loan
         finally:
             held.leave(tenant)
             await self._used(held)

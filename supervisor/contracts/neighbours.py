@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 from scrun.supervisor.contracts.engine import Job, JobRequest
-from scrun.supervisor.contracts.reuse import Borrowed, HeldAllocation
+from scrun.supervisor.contracts.reuse import HeldAllocation
 from scrun.supervisor.core.inheritance import Inheritance
 
 
@@ -32,16 +32,16 @@ class JobPlan(msgspec.Struct, frozen=True):
     """How one container gets a job, before that is requested.
 
     Attributes:
-        hold: Holds an allocation while the block runs: a new one, or one that is lent to us, or,
-            with `JobRequest.left`, that of a dead supervisor. Raises AllocationRefused with the
-            engine's reason.
+        hold: Holds an allocation while the block runs: a new one, or one that is lent to us
+            (`Borrow`), or, with `JobRequest.left`, that of a dead supervisor. Raises
+            AllocationRefused with the engine's reason.
         job: Provides an allocation for the container of this plan.
         needs: What it asks of its job, in the words of the engine, for `HeldAllocation.serves` of
             this supervisor or another; empty: only a new job will do.
         linger: Seconds for which its job may wait for the next container; 0: it does not wait.
     """
 
-    hold: Callable[[JobRequest, Borrowed | None], AbstractAsyncContextManager[HeldAllocation]]
+    hold: Callable[[JobRequest, Inheritance | None], AbstractAsyncContextManager[HeldAllocation]]
     job: Callable[[JobRequest, HeldAllocation], AbstractAsyncContextManager[Job]]
     needs: bytes = b""
     linger: float = 0

@@ -3,48 +3,39 @@
 The supervisor holds such an allocation in a task of its own (`supervisor.containers.held_job`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 import msgspec
 
 from scrun.model.states import Ending
-from scrun.supervisor.core.lender import Lender
+from scrun.supervisor.core.inheritance import Inheritance
 
 
-class Borrowed:
-    """A job that another supervisor keeps.
+class Loan:
+    """A job that is lent to another supervisor.
 
     Attributes:
-        job_id: Its id.
-        environment: Its variables.
-        facts: The other facts that are needed to hold it, for JSON.
-        fds: The descriptors that hold it, by name. At the lender they are the engine's; the
-            borrower closes those that nobody has taken.
-        lender: The connection to the lender; None at that one.
+        facts: What that needs to hold it, for JSON: its id (`job`), its variables (`environment`)
+            and others of the engine.
+        fds: The descriptors that hold it, by name; they stay the engine's.
         clean: Whether the next container may have it; to be set before the block is left.
     """
 
-    def __init__(
-        self,
-        job_id: str,
-        environment: Mapping[str, str],
-        facts: Mapping[str, Any],
-        fds: dict[str, int],
-        lender: Lender | None = None,
-    ) -> None:
-        self.job_id = job_id
-        self.environment = environment
+    def __init__(self, facts: Mapping[str, Any], fds: Mapping[str, int]) -> None:
         self.facts = facts
         self.fds = fds
-        self.lender = lender
         self.clean = False
 
 
-Borrow = Callable[[bytes, Callable[[Ending], None]], AbstractAsyncContextManager[Borrowed | None]]
-"""Holds a job that waits and suits a request (`JobPlan.needs`); None if there is none.
+Lend = Callable[[bytes, Callable[[Ending], None]], AbstractAsyncContextManager[Loan | None]]
+"""Lends a job that waits and suits a request (`JobPlan.needs`); None if there is none.
 The second argument is called when the job is taken away."""
+
+Borrow = Callable[[bytes], Awaitable[Inheritance | None]]
+"""Returns what holds a job that another supervisor lends us, as if that had left it, with the
+connection to it (`supervisor.core.lender.LOAN`); None if there is none."""
 
 
 class WaitingJob(msgspec.Struct, frozen=True):
@@ -89,6 +80,6 @@ class HeldAllocation(Protocol):
         """Describe it while it waits."""
         ...
 
-    def for_another(self) -> Borrowed:
+    def for_another(self) -> Loan:
         """Return what another supervisor needs to hold it, too."""
         ...

@@ -8,6 +8,10 @@ import msgspec
 import trio
 
 from scrun.model.states import Ending
+from scrun.supervisor.core.deposits import JOB
+
+LOAN = f"{JOB}loan"
+"""The name of the connection among what holds the job."""
 
 CLEAN = b"+"
 """Says that the next container may have the job."""

@@ -35,9 +35,10 @@ from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.contracts.adoption import AdoptedJob
 from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.contracts.neighbours import JobPlan
-from scrun.supervisor.contracts.reuse import Borrowed, HeldAllocation
+from scrun.supervisor.contracts.reuse import HeldAllocation
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.inheritance import Inheritance
+from scrun.supervisor.core.lender import LOAN
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.deferred_container import is_deferred
 from scrun.supervisor.engines.slurm.allocation import (
@@ -52,8 +53,7 @@ from scrun.supervisor.engines.slurm.held_allocation import (
     SlurmAllocation,
     borrowed_job,
     held,
-    is_lent,
-    lent_again,
+    lent,
 )
 from scrun.supervisor.engines.slurm.job import JobParts, SrunJob, spool_mount
 from scrun.supervisor.engines.slurm.job_shim import JobShim
@@ -251,13 +251,18 @@ class SlurmEngine:
         terms: AllocationRequest,
         lease: LeaseRequest | None,
         request: JobRequest,
-        borrowed: Borrowed | None = None,
+        borrowed: Inheritance | None = None,
     ) -> AsyncIterator[SlurmAllocation]:
         """See `JobPlan.hold`. Nothing of the caller's own job is for others."""
         environment = request.child_env.environment
         if isinstance(request.beside, SlurmAllocation):
             yield request.beside
             return
+        shared: SlurmAllocation | None = None
+
+        def is_clean() -> bool:
+            return shared is not None and shared.is_clean and request.reusable()
+
         hold: AbstractAsyncContextManager[Allocation]
         if job_id := job_of(environment):
             theirs = job_variables(environment)
@@ -265,7 +270,7 @@ class SlurmEngine:
             request.job_deposit.note(job=job_id, environment=theirs)
             hold = nullcontext(Allocation(job_id, theirs))
         elif borrowed is not None:
-            hold = borrowed_job(request, borrowed, self._held_again)
+            hold = borrowed_job(request, borrowed, self._held_again, is_clean)
         elif (left := request.left) is not None:
             hold = held_anew(self._again(request, left, terms.because), request, left)
         else:
@@ -275,6 +280,7 @@ class SlurmEngine:
             hold as allocation,
             held(self._tools, request, allocation, lease if is_new else None) as found,
         ):
+            shared = found
             yield found
 
     @asynccontextmanager
@@ -407,7 +413,7 @@ class SlurmEngine:
         self, request: JobRequest, found: Inheritance, because: str = ""
     ) -> AbstractAsyncContextManager[Allocation]:
         hold = partial(self._held_again, because=because)
-        return lent_again(request, found, hold) if is_lent(found) else hold(request, found)
+        return lent(request, found, hold) if LOAN in found.fds else hold(request, found)
 
     async def _check_cluster(self, wanted: dict[str, str], environment: Mapping[str, str]) -> None:
         variable, name = other_cluster(wanted, environment)

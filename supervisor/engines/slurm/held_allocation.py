@@ -19,10 +19,10 @@ import trio
 from scrun.core.errors import EngineError
 from scrun.supervisor.children.processes import output_of
 from scrun.supervisor.contracts.engine import JobRequest
-from scrun.supervisor.contracts.reuse import Borrowed, WaitingJob
+from scrun.supervisor.contracts.reuse import Loan, WaitingJob
 from scrun.supervisor.core.deposits import JOB, Deposit
 from scrun.supervisor.core.inheritance import Inheritance
-from scrun.supervisor.core.lender import Lender
+from scrun.supervisor.core.lender import LOAN, Lender
 from scrun.supervisor.core.mounts import OURS
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.engines.slurm.allocation import Allocation, with_own
@@ -34,9 +34,6 @@ from scrun.supervisor.log.journal import Journal
 
 _LATE = 1.0  # Slurm's clock of the job began before we knew of the grant
 _ANSWER = 10.0
-LOAN = f"{JOB}loan"
-"""The name of the connection to the lender in a deposit."""
-
 _Hold = Callable[[JobRequest, Inheritance], AbstractAsyncContextManager[Allocation]]
 """Holds a job by what another supervisor has left for it."""
 
@@ -160,9 +157,9 @@ class SlurmAllocation:
         options = () if self._lease is None else self._lease.needs.options
         return WaitingJob(self.job_id, nodes, seconds, options)
 
-    def for_another(self) -> Borrowed:
-        held = self.allocation
-        return Borrowed(held.job_id, held.environment, held.facts, dict(held.fds))
+    def for_another(self) -> Loan:
+        job = {"job": self.job_id, "environment": self.allocation.environment}
+        return Loan({**self.allocation.facts, **job}, self.allocation.fds)
 
     def for_tenant(self, request: JobRequest) -> Allocation:
         """Give it to the container that it is sized for from now on."""
@@ -205,70 +202,56 @@ async def held(
             nursery.cancel_scope.cancel()
 
 
-def is_lent(found: Inheritance) -> bool:
-    """Tell whether the one that has died had borrowed a job."""
-    return LOAN in found.fds
-
-
 @asynccontextmanager
 async def lent(
-    request: JobRequest, found: Inheritance, lender: Lender, hold: _Hold
+    request: JobRequest,
+    found: Inheritance,
+    hold: _Hold,
+    is_clean: Callable[[], bool] = lambda: False,
 ) -> AsyncIterator[Allocation]:
-    """Hold a job that is lent to us.
+    """Hold a job that is lent to us, or was to a supervisor that has died.
 
     Args:
-        found: What holds the job; the descriptors that nobody has taken stay the caller's.
-        lender: The connection to the lender; somebody watches it.
+        found: What holds the job, and the connection to the lender; the descriptors that nobody
+            has taken stay the caller's.
+        is_clean: Tells in the end whether the lender may have it again; else Slurm gets it.
     """
     facts, over, state = found.facts, trio.Event(), JobState()
     state.is_job(facts["job"])  # all that salloc has said to us
     request.on_job_id(facts["job"], False)
-    async with unwrapped() as nursery:
-
-        @nursery.start_soon
-        async def hold_alone() -> None:
-            await lender.gone.wait()
-            with trio.CancelScope(shield=True):
-                async with hold(request, found):
-                    await over.wait()
-
-        try:
-            yield Allocation(facts["job"], facts["environment"], state)
-        finally:
-            over.set()
-            request.job_deposit.drop(JOB)
-            if not lender.gone.is_set():
-                nursery.cancel_scope.cancel()
-
-
-@asynccontextmanager
-async def borrowed_job(
-    request: JobRequest, borrowed: Borrowed, hold: _Hold
-) -> AsyncIterator[Allocation]:
-    """Hold a job that another supervisor keeps."""
-    lender = borrowed.lender
-    assert lender is not None
-    held = with_own(Allocation(borrowed.job_id, dict(borrowed.environment)), request)
-    facts = {**borrowed.facts, "job": held.job_id, "environment": held.environment}
-    request.job_deposit.hold({**borrowed.fds, LOAN: lender.sock.fileno()}, **facts)
-    async with lent(request, Inheritance("", facts, borrowed.fds), lender, hold) as held:
-        yield held
-
-
-@asynccontextmanager
-async def lent_again(
-    request: JobRequest, found: Inheritance, hold: _Hold
-) -> AsyncIterator[Allocation]:
-    """Hold a job that was lent to a supervisor that has died; Slurm gets it back afterwards."""
     lender = Lender(socket.socket(fileno=found.take(LOAN)))
     try:
         async with unwrapped() as nursery:
             nursery.start_soon(lender.watch, request.on_lost)
-            async with lent(request, found, lender, hold) as held:
-                yield held
-            nursery.cancel_scope.cancel()
+
+            @nursery.start_soon
+            async def hold_alone() -> None:
+                await lender.gone.wait()
+                with trio.CancelScope(shield=True):
+                    async with hold(request, found):
+                        await over.wait()
+
+            try:
+                yield Allocation(facts["job"], facts["environment"], state)
+            finally:
+                over.set()
+                request.job_deposit.drop(JOB)
+                if not lender.gone.is_set():
+                    nursery.cancel_scope.cancel()
     finally:
+        if is_clean():
+            await lender.give_back()
         lender.close()
+
+
+def borrowed_job(
+    request: JobRequest, found: Inheritance, hold: _Hold, is_clean: Callable[[], bool]
+) -> AbstractAsyncContextManager[Allocation]:
+    """Hold a job that another supervisor keeps; see `lent`."""
+    theirs = Allocation(found.facts["job"], found.facts["environment"])
+    found.facts["environment"] = with_own(theirs, request).environment
+    request.job_deposit.hold(found.fds, **found.facts)
+    return lent(request, found, hold, is_clean)
 
 
 def _now() -> float:

@@ -12,7 +12,10 @@ import trio
 from scrun.model.states import Ending, taken
 from scrun.supervisor.containers import lending
 from scrun.supervisor.containers.lending import Lending, borrow
-from scrun.supervisor.contracts.reuse import Borrowed
+from scrun.supervisor.contracts.reuse import Loan
+from scrun.supervisor.core.inheritance import Inheritance
+from scrun.supervisor.core.lender import LOAN
+from scrun.supervisor.core.lender import Lender as Connection
 
 OURS = "@build-me"
 
@@ -23,7 +26,7 @@ class Lender:
     def __init__(self, root: Path, name: str, job: str = "") -> None:
         self.job = job
         self.requests: list[bytes] = []
-        self.lent: list[Borrowed] = []
+        self.lent: list[Loan] = []
         self.lose: Callable[[Ending], None] | None = None
         self.scope = trio.CancelScope()
         self.done = trio.Event()
@@ -38,17 +41,18 @@ class Lender:
     @asynccontextmanager
     async def lender(
         self, loan_request: bytes, on_lost: Callable[[Ending], None]
-    ) -> AsyncIterator[Borrowed | None]:
+    ) -> AsyncIterator[Loan | None]:
         self.requests.append(loan_request)
         if not self.job:
             yield None
             return
         with open(self.path, "rb") as file:  # noqa: ASYNC230 - it is there
             fds = {"job.line": file.fileno()}
-            borrowed = Borrowed(self.job, {"SLURM_JOB_ID": self.job}, {"salloc": 5}, fds)
-            self.lent.append(borrowed)
+            environment = {"SLURM_JOB_ID": self.job}
+            loan = Loan({"job": self.job, "environment": environment, "salloc": 5}, fds)
+            self.lent.append(loan)
             self.lose = on_lost
-            yield borrowed
+            yield loan
 
     def close(self) -> None:
         self._listener.close()
@@ -95,41 +99,42 @@ async def two(make: Make, nursery: trio.Nursery) -> tuple[Lender, Lender]:
     return found
 
 
+@asynccontextmanager
+async def borrowed(root: Path, request: bytes) -> AsyncIterator[tuple[Inheritance, Connection]]:
+    found = await borrow(str(root), OURS, request)
+    assert found is not None
+    lender = Connection(socket.socket(fileno=found.take(LOAN)))
+    yield found, lender
+    lender.close()
+    found.close()
+
+
 @pytest.mark.parametrize("clean", [True, False])
 async def test_it_is_lent_and_given_back(
     tmp_path: Path, two: tuple[Lender, Lender], *, clean: bool
 ) -> None:
-    lost: list[Ending] = []
-    with trio.CancelScope() as scope:  # as the job of a pod is left
-        async with borrow(str(tmp_path), OURS, b"with\0zero", lost.append) as borrowed:
-            assert borrowed is not None
-            assert (borrowed.job_id, borrowed.environment) == ("7", {"SLURM_JOB_ID": "7"})
-            assert borrowed.facts == {"salloc": 5}
-            assert os.pread(borrowed.fds["job.line"], 100, 0) == b"holds the job"
-            borrowed.clean = clean
-            scope.cancel()
-            await trio.sleep_forever()
+    async with borrowed(tmp_path, b"with\0zero") as (found, lender):
+        environment = {"SLURM_JOB_ID": "7"}
+        assert found.facts == {"salloc": 5, "job": "7", "environment": environment}
+        assert os.pread(found.fds["job.line"], 100, 0) == b"holds the job"
+        if clean:
+            with trio.CancelScope() as scope:  # as the job of a pod is left
+                scope.cancel()
+                await lender.give_back()
     with trio.fail_after(5):
         await two[1].done.wait()
     assert [one.requests for one in two] == [[b"with\0zero"], [b"with\0zero"]]
     assert [one.clean for one in two[1].lent] == [clean]
-    assert lost == []
 
 
 async def test_its_loss_is_told(tmp_path: Path, two: tuple[Lender, Lender]) -> None:
     lost: list[Ending] = []
-    told = trio.Event()
-
-    def on_lost(ending: Ending) -> None:
-        lost.append(ending)
-        told.set()
-
-    async with borrow(str(tmp_path), OURS, b"loan_request", on_lost):
+    async with borrowed(tmp_path, b"loan_request") as (_, lender):
         cancelled = taken("cancelled", "job 7 was cancelled")
         assert two[1].lose is not None
         two[1].lose(cancelled)
         with trio.fail_after(5):
-            await told.wait()
+            await lender.watch(lost.append)
     assert lost == [cancelled]
 
 
@@ -137,14 +142,13 @@ async def test_the_end_of_the_lender_is_not_that_of_the_job(
     tmp_path: Path, two: tuple[Lender, Lender]
 ) -> None:
     lost: list[Ending] = []
-    async with borrow(str(tmp_path), OURS, b"loan_request", lost.append) as borrowed:
-        assert borrowed is not None
-        assert borrowed.lender is not None
+    async with borrowed(tmp_path, b"loan_request") as (found, lender):
         two[1].scope.cancel()
         with trio.fail_after(5):
-            await borrowed.lender.gone.wait()
-            assert os.pread(borrowed.fds["job.line"], 100, 0) == b"holds the job"
-            borrowed.clean = True  # nobody is there to have it
+            await lender.watch(lost.append)
+            assert lender.gone.is_set()
+            assert os.pread(found.fds["job.line"], 100, 0) == b"holds the job"
+            await lender.give_back()  # nobody is there to have it
     assert lost == []
 
 
@@ -161,8 +165,7 @@ async def test_nobody_has_one(
     (tmp_path / "@user-z.lock").touch()
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(tmp_path / "@user-dead"))
-    async with borrow(str(tmp_path), OURS, b"loan_request", lambda _: None) as borrowed:
-        assert borrowed is None
+    assert await borrow(str(tmp_path), OURS, b"loan_request") is None
 
 
 async def test_one_that_does_not_answer(
@@ -171,5 +174,4 @@ async def test_one_that_does_not_answer(
     monkeypatch.setattr(lending, "_ANSWER", 1.0)
     make("@user-a", "7")  # it accepts nothing
     with trio.fail_after(20):
-        async with borrow(str(tmp_path), OURS, b"loan_request", lambda _: None) as borrowed:
-            assert borrowed is None
+        assert await borrow(str(tmp_path), OURS, b"loan_request") is None

@@ -25,8 +25,9 @@ from scrun.supervisor.containers.held_job import ending_of, that_count
 from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.contracts.engine import Engine, Job, JobRequest
 from scrun.supervisor.contracts.neighbours import JobPlan
-from scrun.supervisor.contracts.reuse import Borrowed, HeldAllocation
+from scrun.supervisor.contracts.reuse import HeldAllocation
 from scrun.supervisor.core.deposits import Deposits
+from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.log.journal import Journal
 
 SANDBOX = "io.kubernetes.cri-o.SandboxID"
@@ -97,7 +98,7 @@ class Machine:
 
     @asynccontextmanager
     async def _hold(
-        self, request: JobRequest, borrowed: Borrowed | None = None
+        self, request: JobRequest, borrowed: Inheritance | None = None
     ) -> AsyncIterator[HeldAllocation]:
         assert borrowed is None
         self.asked.append(request)
@@ -221,7 +222,7 @@ async def nobody_arrives(_: Config) -> None:
     pass
 
 
-def nobody_lends(needs: bytes, on_lost: Callable[[Ending], None]) -> Never:
+async def nobody_lends(needs: bytes) -> Never:
     raise AssertionError(f"somebody borrows {needs!r}")
 
 

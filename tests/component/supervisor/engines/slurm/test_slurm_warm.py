@@ -1,9 +1,8 @@
 """Who gets a waiting job, and when it is released; on a mocked clock and without salloc."""
 
-import contextlib
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -21,10 +20,10 @@ from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.contracts.engine import Engine, Job, JobRequest
 from scrun.supervisor.contracts.neighbours import JobPlan
-from scrun.supervisor.contracts.reuse import Borrow, Borrowed, HeldAllocation
+from scrun.supervisor.contracts.reuse import Borrow, HeldAllocation
 from scrun.supervisor.core.deposits import Deposits
 from scrun.supervisor.core.inheritance import Inheritance
-from scrun.supervisor.core.lender import Lender
+from scrun.supervisor.core.lender import CLEAN, LOAN
 from scrun.supervisor.engines.slurm import held_allocation
 from scrun.supervisor.engines.slurm.allocation import Allocation
 from scrun.supervisor.engines.slurm.held_allocation import (
@@ -45,9 +44,8 @@ CONFIG = Config("1.0.2", Process(args=["true"], cwd="/"), Root("rootfs"))
 Clock = trio.testing.MockClock
 
 
-@asynccontextmanager
-async def nobody_lends(_: bytes, __: Callable[[Ending], None]) -> AsyncIterator[Borrowed | None]:
-    yield None
+async def nobody_lends(_: bytes) -> Inheritance | None:
+    return None
 
 
 async def nobody_arrives(_: Config) -> None:
@@ -74,10 +72,8 @@ class Cluster:
         self.nursery = nursery
         self.directory = directory
 
-    def borrow(
-        self, needs: bytes, on_lost: Callable[[Ending], None]
-    ) -> AbstractAsyncContextManager[Borrowed | None]:
-        return self.borrow_from(needs, on_lost)
+    async def borrow(self, needs: bytes) -> Inheritance | None:
+        return await self.borrow_from(needs)
 
     async def plan(self, request: JobRequest) -> JobPlan:
         needs = self.wants[request.container].needs
@@ -91,10 +87,10 @@ class Cluster:
 
     @asynccontextmanager
     async def hold(
-        self, lease: LeaseRequest | None, request: JobRequest, borrowed: Borrowed | None
+        self, lease: LeaseRequest | None, request: JobRequest, borrowed: Inheritance | None
     ) -> AsyncIterator[HeldAllocation]:
         if borrowed is not None:
-            hold, lease = borrowed_job(request, borrowed, self.again), None
+            hold, lease = borrowed_job(request, borrowed, self.again, request.reusable), None
         else:
             hold = self.allocate(request)
         async with hold as allocation, held(TOOLS, request, allocation, lease) as found:
@@ -354,7 +350,7 @@ async def test_it_is_lent_to_another_supervisor(cluster: Cluster, autojump_clock
     lost: list[Ending] = []
     async with cluster.jobs.lend(loan_request(), lost.append) as borrowed:
         assert borrowed is not None
-        assert (borrowed.job_id, cluster.waiting) == ("1", [])
+        assert (borrowed.facts["job"], cluster.waiting) == ("1", [])
         await trio.sleep(3 * LINGER)
         borrowed.clean = True
     assert cluster.waiting == ["1"]
@@ -386,31 +382,31 @@ class Theirs:
     """A supervisor that lends a job."""
 
     def __init__(self) -> None:
-        ours, self.sock = socket.socketpair()
-        environment = {"SLURM_SUBMIT_DIR": "/first"}
-        self.lender = Lender(ours)
-        self.borrowed = Borrowed("70", environment, {"salloc": 7}, {}, self.lender)
+        self.sock, self.ours = socket.socketpair()
         self.requests: list[bytes] = []
 
-    @asynccontextmanager
-    async def borrow(
-        self, loan_request: bytes, _: Callable[[Ending], None]
-    ) -> AsyncIterator[Borrowed | None]:
-        self.requests.append(loan_request)
-        with self.sock, contextlib.closing(self.lender):
-            yield self.borrowed
+    async def borrow(self, needs: bytes) -> Inheritance | None:
+        self.requests.append(needs)
+        facts = {"job": "70", "environment": {"SLURM_SUBMIT_DIR": "/first"}, "salloc": 7}
+        return Inheritance("", facts, {LOAN: self.ours.detach()})
+
+    async def has_it_again(self) -> None:
+        await trio.lowlevel.wait_readable(self.sock)
+        self.said = self.sock.recv(1)
+        self.sock.close()
 
 
-@pytest.mark.parametrize("sound", [True, False])
-async def test_it_is_borrowed(cluster: Cluster, autojump_clock: Clock, *, sound: bool) -> None:
+@pytest.mark.parametrize("reusable", [True, False])
+async def test_it_is_borrowed(cluster: Cluster, autojump_clock: Clock, *, reusable: bool) -> None:
     theirs = Theirs()
+    cluster.nursery.start_soon(theirs.has_it_again)
     cluster.borrow_from = theirs.borrow
-    container = await cluster.lives(sound=sound)
+    container = await cluster.lives(reusable=reusable)
     assert (container.job, container.known) == ("70", [("70", False)])
     assert theirs.requests == [loan_request()]
     assert container.held is not None
     assert container.held.environment == {"SLURM_SUBMIT_DIR": "/mine"}
-    assert theirs.borrowed.clean is sound
+    assert theirs.said == (CLEAN if reusable else b"")
     assert (cluster.asked, cluster.waiting, cluster.again_asked) == ([], [], [])
 
 
@@ -421,7 +417,7 @@ async def test_who_has_borrowed_it_holds_it_when_the_lender_has_died(
     cluster.borrow_from = theirs.borrow
     container = await cluster.begins(status=3)
     assert cluster.again_asked == []
-    theirs.lender.gone.set()
+    theirs.sock.close()
     await trio.sleep(1)
     [found] = cluster.again_asked
     assert found.facts == {
