@@ -7,15 +7,18 @@ An error in one task cancels all others of its nursery, so an error in one conta
 must not reach the supervisor's nursery.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from types import TracebackType
+from typing import TypeVar
 
 import trio
 
-from scrun.core.errors import leaves
+from scrun.core.errors import EngineError, leaves
 from scrun.supervisor.core.threads import own_threads
 from scrun.supervisor.log.supervisor_log import fault
+
+_T = TypeVar("_T")
 
 
 class unwrapped:
@@ -72,6 +75,34 @@ async def until(
 
         yield
         nursery.cancel_scope.cancel()
+
+
+async def for_all(
+    things: Iterable[_T], do: Callable[[_T], Awaitable[object]], *, cancels: bool = False
+) -> None:
+    """Do something for several at once.
+
+    Args:
+        cancels: Whether one that fails cancels the others; else they are done.
+
+    Raises:
+        EngineError: That of the first one that failed.
+    """
+    errors: list[EngineError] = []
+    async with unwrapped() as nursery:
+
+        async def one(thing: _T) -> None:
+            try:
+                await do(thing)
+            except EngineError as error:
+                errors.append(error)
+                if cancels:
+                    nursery.cancel_scope.cancel()
+
+        for thing in things:
+            nursery.start_soon(one, thing)
+    if errors:
+        raise errors[0]
 
 
 async def bulkhead(what: str, task: Callable[[], Awaitable[object]]) -> None:

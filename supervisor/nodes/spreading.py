@@ -9,7 +9,7 @@ nodes in another order do not wait for one another in a circle.
 
 import functools
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
@@ -18,7 +18,7 @@ import trio
 
 from scrun.core.errors import EngineError, described
 from scrun.supervisor.contracts.node import ImageFile
-from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.core.nurseries import for_all
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.nodes.connection import Shim, ShimError
 from scrun.supervisor.nodes.ends import RegularFile
@@ -77,12 +77,13 @@ class Spreading:
     async def _send(self, image: ImageFile, limit: int, say: Callable[[int], None]) -> list[str]:
         """Send one; return its path for each shim."""
         nodes = [_Node(self._held, each) for each in self._receivers]
-        await _all([(node.fetch, image, limit) for node in nodes])
+        await for_all(nodes, lambda node: node.fetch(image, limit), cancels=True)
         waiting = [node for node in nodes if node.comes]
         has = [node for node in nodes if node.path][:1]
         those = [node for node in nodes if not node.path and not node.comes]
-        calls = [(node.wait, image, say) for node in waiting]
-        await _all([(self._pass_on, [*has, *those], image, say), *calls])
+        ways = [functools.partial(node.wait, image, say) for node in waiting]
+        ways.append(functools.partial(self._pass_on, [*has, *those], image, say))
+        await for_all(ways, lambda way: way(), cancels=True)
         return [node.path for node in nodes]
 
     async def _pass_on(
@@ -91,11 +92,12 @@ class Spreading:
         """Have each node get it from the one above it, and the first from us, if it has not."""
         secret = os.urandom(_SECRET).hex()
         below = {at: nodes[_PEERS * at + 1 : _PEERS * (at + 1) + 1] for at in range(len(nodes))}
-        await _all([(nodes[at].serve, secret, below[at]) for at in below if below[at]])
+        passing = [at for at in below if below[at]]
+        await for_all(passing, lambda at: nodes[at].serve(secret, below[at]), cancels=True)
         receiving = [node for node in nodes if not node.path]
         if receiving:
             await _digest(image.file)  # once for all of them
-        await _all([(node.receive, image, say) for node in receiving])
+        await for_all(receiving, lambda node: node.receive(image, say), cancels=True)
 
     async def leave(self) -> None:
         """Let the shims use them no longer; incomplete ones are removed."""
@@ -208,25 +210,3 @@ def _digest_of(path: str, version: tuple[int, ...]) -> str:
             found.update(part)
     text: str = found.hexdigest()
     return text
-
-
-async def _all(calls: Sequence[tuple[Any, ...]]) -> None:
-    """Call several at once.
-
-    Raises:
-        EngineError: One failed; the others are cancelled.
-    """
-    errors: list[EngineError] = []
-    async with unwrapped() as nursery:
-
-        async def one(do: Callable[..., Awaitable[None]], *words: object) -> None:
-            try:
-                await do(*words)
-            except EngineError as error:
-                errors.append(error)
-                nursery.cancel_scope.cancel()
-
-        for call in calls:
-            nursery.start_soon(one, *call)
-    if errors:
-        raise errors[0]

@@ -7,7 +7,7 @@ here: standard input is for all, output is mixed, the highest status counts.
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -22,7 +22,7 @@ from scrun.supervisor.contracts.node import ImageFile, Mounting
 from scrun.supervisor.contracts.staged import config_of_task
 from scrun.supervisor.core.deposits import Deposit
 from scrun.supervisor.core.inheritance import Inheritance
-from scrun.supervisor.core.nurseries import until, unwrapped
+from scrun.supervisor.core.nurseries import for_all, until, unwrapped
 from scrun.supervisor.engines.failures import NotMade, create_and_run
 from scrun.supervisor.engines.slurm.exits import exit_code, out_of_memory, without_files
 from scrun.supervisor.engines.slurm.job import JobParts, SlurmJob
@@ -36,7 +36,7 @@ from scrun.supervisor.engines.slurm.shim_session import (
     ShimSession,
     words_of,
 )
-from scrun.supervisor.engines.slurm.shim_task import ShimTask, TaskImages, for_all
+from scrun.supervisor.engines.slurm.shim_task import ShimTask, TaskImages
 from scrun.supervisor.engines.slurm.tools import of_a_container
 from scrun.supervisor.engines.watched import WatchedProcess
 from scrun.supervisor.nodes.gathering import Rank
@@ -222,34 +222,25 @@ class ShimJob(SlurmJob):
         place.config = await container_config(first.shim, step, first.node)
         await self.shims.neighbours.joined(place, self._request.joins)
         variables = {**of_a_container(self.environment), **self.named(step)}
-        failed: list[tuple[ShimTask, ShimError]] = []
-        async with unwrapped() as nursery:
 
-            async def create(task: ShimTask) -> None:
-                config, rank, images = place.config, task.rank, self._images.of(task.rank)
-                if step.tasks:
-                    of_task = step.tasks[rank.number]
-                    config = config_of_task(config, step.bundle, of_task)
-                    task.last = of_task.last
-                if (site := self.shim_step.sites[rank.number]) is not None:
-                    number = rank.number if self.shims.is_gathered else None
-                    directory = self._request.directory
-                    task.site = site.container(self.id, directory, step, config, number)
-                try:
-                    await task.create(
-                        config, joins=place.joins, images=images, variables=variables
-                    )
-                except ShimError as error:
-                    failed.append((task, error))
-                    nursery.cancel_scope.cancel()
-                else:
-                    self._images.go_with(rank)
+        async def create(task: ShimTask) -> None:
+            config, rank, images = place.config, task.rank, self._images.of(task.rank)
+            if step.tasks:
+                of_task = step.tasks[rank.number]
+                config = config_of_task(config, step.bundle, of_task)
+                task.last = of_task.last
+            if (site := self.shim_step.sites[rank.number]) is not None:
+                number = rank.number if self.shims.is_gathered else None
+                directory = self._request.directory
+                task.site = site.container(self.id, directory, step, config, number)
+            try:
+                await task.create(config, joins=place.joins, images=images, variables=variables)
+            except ShimError as error:
+                self.shim_step.doubt_runtime()
+                raise NotMade(f"{self._which(task)}{words_of(error)}", shown=False) from None
+            self._images.go_with(rank)
 
-            for task in self._tasks:
-                nursery.start_soon(create, task)
-        for task, error in failed:
-            self.shim_step.doubt_runtime()
-            raise NotMade(f"{self._which(task)}{words_of(error)}", shown=False)
+        await for_all(self._tasks, create, cancels=True)
         self._until_made.close()
 
     def _which(self, task: ShimTask) -> str:
@@ -319,20 +310,15 @@ class ShimJob(SlurmJob):
     async def _how_it_ended(self, first: WatchedProcess, shared: SharedStreams | None) -> Ending:
         """Wait for the ends of all tasks and for their output, and say how it ended."""
         step, salloc = self.shim_step, self.shims.salloc
-        lost: list[ShimTask] = []
-        async with unwrapped() as nursery:
 
-            async def wait(task: ShimTask) -> None:
-                try:
-                    await task.wait(self._killed)
-                    if task.is_without_files:  # the others may wait for it
-                        await self._signal_all(signal.SIGKILL)
-                except ShimLost:
-                    lost.append(task)
-                    nursery.cancel_scope.cancel()
+        async def wait(task: ShimTask) -> None:
+            await task.wait(self._killed)
+            if task.is_without_files:  # the others may wait for it
+                await self._signal_all(signal.SIGKILL)
 
-            for task in self._tasks:
-                nursery.start_soon(wait, task)
+        with suppress(ShimLost):
+            await for_all(self._tasks, wait, cancels=True)
+        lost = [task for task in self._tasks if task.is_lost]
         statuses = [task.status for task in self._tasks if task.status is not None]
         if lost:
             await step.leave()

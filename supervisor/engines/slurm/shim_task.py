@@ -1,16 +1,16 @@
 """The tasks of a container that shims make, and what is mounted for them."""
 
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 import trio
 
 from scrun.core.errors import EngineError
 from scrun.model.states import Ending
 from scrun.supervisor.contracts.node import ImageFile, Mounting
-from scrun.supervisor.core.nurseries import until, unwrapped
+from scrun.supervisor.core.nurseries import for_all, until
 from scrun.supervisor.engines.slurm.exits import exit_code
 from scrun.supervisor.engines.slurm.shim_session import LAST_OUTPUT
 from scrun.supervisor.engines.slurm.shim_site import SiteContainer
@@ -24,7 +24,6 @@ from scrun.supervisor.nodes.streams import ContainerStreams
 
 _PATIENCE = 10.0
 _LONGEST = 600.0
-_T = TypeVar("_T")
 
 
 class ShimTask:
@@ -269,24 +268,3 @@ class TaskImages:
         if any(self._names.values()):
             with suppress(EngineError), trio.move_on_after(_PATIENCE):
                 await for_all(await self._step.ranks(), unmount)
-
-
-async def for_all(tasks: Sequence[_T], do: Callable[[_T], Awaitable[object]]) -> None:
-    """Do something for several tasks at once.
-
-    Raises:
-        EngineError: One failed; all others are done.
-    """
-    errors: list[EngineError] = []
-
-    async def one(task: _T) -> None:
-        try:
-            await do(task)
-        except EngineError as error:
-            errors.append(error)
-
-    async with unwrapped() as nursery:
-        for task in tasks:
-            nursery.start_soon(one, task)
-    if errors:
-        raise errors[0]
