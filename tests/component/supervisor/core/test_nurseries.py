@@ -26,7 +26,7 @@ from scrun.supervisor.contracts.engine import Job, Program
 from scrun.supervisor.contracts.running import RunningContainer
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.core.deposits import no_deposit
-from scrun.supervisor.core.nurseries import Tasks, unwrapped
+from scrun.supervisor.core.nurseries import Tasks, for_all, unwrapped
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.sessions import operations
 
@@ -55,6 +55,22 @@ async def test_one_of_a_task() -> None:
     with pytest.raises(EngineError, match="x"):
         async with unwrapped() as nursery:
             nursery.start_soon(fail)
+
+
+@pytest.mark.parametrize("cancels", [False, True])
+async def test_one_of_several(cancels: bool) -> None:
+    """The others are done before its error is raised, or cancelled; no group has several."""
+    done: list[int] = []
+
+    async def do(number: int) -> None:
+        if number in (1, 2):
+            raise EngineError(f"x{number}")
+        await trio.sleep(0.01)
+        done.append(number)
+
+    with pytest.raises(EngineError, match=r"x[12]"):
+        await for_all(range(4), do, cancels=cancels)
+    assert sorted(done) == ([] if cancels else [0, 3])
 
 
 async def test_one_deep_inside() -> None:
