@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
-import msgspec
 import trio
 
 from scrun.core.errors import EngineError, described
@@ -22,6 +21,7 @@ from scrun.supervisor.core.nurseries import for_all
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.nodes.connection import Shim, ShimError
 from scrun.supervisor.nodes.ends import RegularFile
+from scrun.supervisor.nodes.gathering import Rank
 from scrun.supervisor.shim.seals import digest
 
 _PEERS = 2
@@ -31,18 +31,11 @@ _PART = 1 << 20
 _REMEMBERED = 256
 
 
-class Receiver(msgspec.Struct, frozen=True):
-    """A shim that is to have images."""
-
-    node: str
-    shim: Shim
-
-
 class Spreading:
     """The images that some shims use."""
 
-    def __init__(self, receivers: Sequence[Receiver]) -> None:
-        self._receivers = receivers
+    def __init__(self, ranks: Sequence[Rank]) -> None:
+        self._ranks = ranks
         self._held: list[tuple[Shim, str]] = []
 
     async def send(
@@ -60,7 +53,7 @@ class Spreading:
         Raises:
             EngineError: One could not be sent; `leave` undoes the rest.
         """
-        found: list[list[str]] = [[] for _ in self._receivers]
+        found: list[list[str]] = [[] for _ in self._ranks]
         total = sum(image.size for image in images)
         before = 0
         for image in images:
@@ -76,7 +69,7 @@ class Spreading:
 
     async def _send(self, image: ImageFile, limit: int, say: Callable[[int], None]) -> list[str]:
         """Send one; return its path for each shim."""
-        nodes = [_Node(self._held, each) for each in self._receivers]
+        nodes = [_Node(self._held, each) for each in self._ranks]
         await for_all(nodes, lambda node: node.fetch(image, limit), cancels=True)
         waiting = [node for node in nodes if node.comes]
         has = [node for node in nodes if node.path][:1]
@@ -115,17 +108,17 @@ class _Node:
         comes: Whether another shim fetches it there.
     """
 
-    def __init__(self, held: list[tuple[Shim, str]], receiver: Receiver) -> None:
-        self._receiver = receiver
+    def __init__(self, held: list[tuple[Shim, str]], rank: Rank) -> None:
+        self._rank = rank
         self.path = ""
         self.comes = False
-        self._name = receiver.shim.name("image")
+        self._name = rank.shim.name("image")
         self._held = held
         self._from: dict[str, object] = {}
 
     async def fetch(self, image: ImageFile, limit: int) -> None:
         """Ask whether it is there; if not, and no other shim fetches it, it is ours to send."""
-        self._held.append((self._receiver.shim, self._name))
+        self._held.append((self._rank.shim, self._name))
         reply = await self._call("fetch", name=image.name, size=image.size, limit=limit)
         self.path, self.comes = str(reply["path"]), bool(reply["comes"])
 
@@ -151,20 +144,20 @@ class _Node:
                 return
         opened = _opened(image.file, say)
         with self._named():
-            shim = self._receiver.shim
+            shim = self._rank.shim
             reply = await shim.send("receive", opened, id=self._name, digest=expected)
         self.path = str(reply["path"])
 
     async def _call(self, verb: str, **fields: object) -> dict[str, Any]:
         with self._named():
-            return await self._receiver.shim.call(verb, id=self._name, **fields)
+            return await self._rank.shim.call(verb, id=self._name, **fields)
 
     @contextmanager
     def _named(self) -> Iterator[None]:
         try:
             yield
         except ShimError as error:
-            raise ShimError(f"{self._receiver.node}: {error}") from None
+            raise ShimError(f"{self._rank.node}: {error}") from None
 
 
 class _File(RegularFile):

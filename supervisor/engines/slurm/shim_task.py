@@ -19,7 +19,7 @@ from scrun.supervisor.nodes.connection import create
 from scrun.supervisor.nodes.connection import mount as by_shim
 from scrun.supervisor.nodes.gathering import Rank
 from scrun.supervisor.nodes.messages import ShimLost
-from scrun.supervisor.nodes.spreading import Receiver, Spreading
+from scrun.supervisor.nodes.spreading import Spreading
 from scrun.supervisor.nodes.streams import ContainerStreams
 
 _PATIENCE = 10.0
@@ -250,8 +250,7 @@ class TaskImages:
             EngineError: One could not be sent to one of them.
         """
         if self._sent is None:
-            ranks = await self._step.ranks()
-            self._sent = Spreading([Receiver(rank.node, rank.shim) for rank in ranks])
+            self._sent = Spreading(await self._step.ranks())
         return await self._sent.send(images, limit, say)
 
     async def unmount(self) -> None:

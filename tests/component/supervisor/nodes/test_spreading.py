@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 
@@ -16,7 +17,8 @@ from scrun.supervisor.contracts.node import ImageFile
 from scrun.supervisor.nodes.beginning import Direct, begun
 from scrun.supervisor.nodes.code import boot_command, variables
 from scrun.supervisor.nodes.connection import connected
-from scrun.supervisor.nodes.spreading import Receiver, Spreading
+from scrun.supervisor.nodes.gathering import Rank
+from scrun.supervisor.nodes.spreading import Spreading
 from tests.harness import users
 from tests.harness.peer import Said
 from tests.harness.processes import descendants
@@ -50,7 +52,7 @@ class Cluster:
         self.sent: list[int] = []
 
     @asynccontextmanager
-    async def _node(self, name: str) -> AsyncIterator[Receiver]:
+    async def _node(self, name: str) -> AsyncIterator[Rank]:
         (self._base / name).mkdir(exist_ok=True)
         stdin, to_shim = os.pipe()
         from_shim, stdout = os.pipe()
@@ -65,10 +67,10 @@ class Cluster:
             hello = await begun(shim, Direct(True, None), Said().journal, "", "")
             self.pids[name] = hello.pid
             assert shim.is_direct
-            yield Receiver(name, shim)
+            yield Rank(shim, msgspec.structs.replace(hello, node=name), 0)
 
     @asynccontextmanager
-    async def nodes(self, *names: str) -> AsyncIterator[list[Receiver]]:
+    async def nodes(self, *names: str) -> AsyncIterator[list[Rank]]:
         """Shims on these nodes; there may be several on one."""
         async with AsyncExitStack() as stack:
             yield [await stack.enter_async_context(self._node(name)) for name in names]
