@@ -20,9 +20,8 @@ from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.engines.slurm.job import JobParts, step_of
 from scrun.supervisor.engines.slurm.job_state import JobState
 from scrun.supervisor.engines.slurm.neighbours import Neighbours
-from scrun.supervisor.engines.slurm.ranks_step import RanksStep
 from scrun.supervisor.engines.slurm.shim_site import SiteConfs
-from scrun.supervisor.engines.slurm.shim_step import ShimStep
+from scrun.supervisor.engines.slurm.shim_step import RanksStep, ShimStep
 from scrun.supervisor.engines.slurm.step import SrunStep
 from scrun.supervisor.engines.slurm.tools import of_a_container, of_the_job
 from scrun.supervisor.nodes.beginning import Direct

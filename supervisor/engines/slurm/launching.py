@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from scrun.core.errors import EngineError
+from scrun.core.errors import EngineError, SettingsError
 from scrun.settings.slurm.requests import Release, check_mpi
 from scrun.supervisor.engines.slurm.job import SrunJob
-from scrun.supervisor.engines.slurm.shim_config import check_pmi
 from scrun.supervisor.engines.slurm.shim_site import HAS_OCI_CONF, SiteConfs
 from scrun.supervisor.engines.slurm.shim_step import ShimStep
 from scrun.supervisor.log.journal import Journal
@@ -118,3 +117,16 @@ class Launching:
             raise EngineError(otherwise)
         if nodes:
             self._with_conf.add(nodes)
+
+
+def check_pmi(options: Sequence[str], conf: str) -> None:
+    """Refuse PMI where the commands of an oci.conf make the container: they pass no descriptor on.
+
+    Raises:
+        SettingsError: PMI is asked for.
+    """
+    if any(option.lower() == "--mpi=pmi2" for option in options):
+        raise SettingsError(
+            f"SCRUN_MPI_TYPE=pmi2: cannot work: the commands of {conf} do not pass its "
+            "descriptor on; leave it out, and start the ranks with mpirun in the container"
+        )

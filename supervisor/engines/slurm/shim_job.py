@@ -28,15 +28,15 @@ from scrun.supervisor.engines.slurm.exits import exit_code, out_of_memory, witho
 from scrun.supervisor.engines.slurm.job import JobParts, SlurmJob
 from scrun.supervisor.engines.slurm.job_ending import ended_meanwhile
 from scrun.supervisor.engines.slurm.job_shim import JobShim
+from scrun.supervisor.engines.slurm.launching import check_pmi
 from scrun.supervisor.engines.slurm.neighbours import ContainerOnNode
-from scrun.supervisor.engines.slurm.shim_config import check_pmi, container_config
 from scrun.supervisor.engines.slurm.shim_session import (
     LAST_OUTPUT,
     ResumedShimSession,
     ShimSession,
     words_of,
 )
-from scrun.supervisor.engines.slurm.shim_task import ShimTask, TaskImages
+from scrun.supervisor.engines.slurm.shim_task import ShimTask, TaskImages, container_config
 from scrun.supervisor.engines.slurm.tools import of_a_container
 from scrun.supervisor.engines.watched import WatchedProcess
 from scrun.supervisor.nodes.gathering import Rank
@@ -218,8 +218,8 @@ class ShimJob(SlurmJob):
         Raises:
             NotMade: One failed; the others may be there.
         """
-        place, first = self._place, self._tasks[0].rank
-        place.config = await container_config(first.shim, step, first.node)
+        place = self._place
+        place.config = await container_config(self._tasks[0].rank, step)
         await self.shims.neighbours.joined(place, self._request.joins)
         variables = {**of_a_container(self.environment), **self.named(step)}
 

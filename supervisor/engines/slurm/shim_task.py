@@ -1,16 +1,23 @@
-"""The tasks of a container that shims make, and what is mounted for them."""
+"""The tasks of a container that shims make, their config.json, and what is mounted for them."""
 
+import os
+import shlex
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 import trio
 
-from scrun.core.errors import EngineError
+from scrun.core.errors import EngineError, StagingError, described
 from scrun.model.states import Ending
+from scrun.oci.config import parse
+from scrun.supervisor.contracts.engine import Step
 from scrun.supervisor.contracts.node import ImageFile, Mounting
 from scrun.supervisor.core.nurseries import for_all, until
+from scrun.supervisor.core.threads import in_thread
+from scrun.supervisor.engines.local.runtime_config import with_absolute_paths, with_variables
 from scrun.supervisor.engines.slurm.exits import exit_code
 from scrun.supervisor.engines.slurm.shim_session import LAST_OUTPUT
 from scrun.supervisor.engines.slurm.shim_site import SiteContainer
@@ -267,3 +274,37 @@ class TaskImages:
         if any(self._names.values()):
             with suppress(EngineError), trio.move_on_after(_PATIENCE):
                 await for_all(await self._step.ranks(), unmount)
+
+
+async def container_config(rank: Rank, step: Step) -> dict[str, Any]:
+    """Return the config.json for the runtime, from that of the staged bundle.
+
+    A site's script may have put that where only the nodes see it.
+
+    Raises:
+        BundleError: It is invalid.
+        StagingError: It cannot be read.
+    """
+    path = os.path.join(step.bundle, "config.json")
+    try:
+        content = await in_thread(_content, path)
+    except FileNotFoundError:
+        reply = await rank.shim.call("script", script=f"exec cat -- {shlex.quote(path)}")
+        if reply["status"]:
+            raise StagingError(f"{rank.node}: {reply['text'].strip()}") from None
+        content = reply["text"].encode()
+        parse(content, f"{rank.node}: {path}")  # whatever that node says
+    except OSError as error:
+        raise StagingError(f"{path}: {described(error)}") from error
+    config: dict[str, Any] = with_absolute_paths(msgspec.json.decode(content), step.bundle)
+    config["process"] = {
+        **config["process"],
+        "args": list(step.arguments),
+        "env": with_variables(config["process"].get("env") or (), step.variables),
+    }
+    return config
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()

@@ -12,10 +12,10 @@ import trio
 from scrun.core.errors import EngineError
 from scrun.settings.file.load import RuntimeSettings
 from scrun.supervisor.core.deposits import Deposit
-from scrun.supervisor.engines.slurm import ranks_step
+from scrun.supervisor.engines.slurm import shim_step
 from scrun.supervisor.engines.slurm.job_state import StepState
-from scrun.supervisor.engines.slurm.ranks_step import RanksStep
 from scrun.supervisor.engines.slurm.shim_site import HAS_OCI_CONF, SiteConfs
+from scrun.supervisor.engines.slurm.shim_step import RanksStep
 from scrun.supervisor.engines.slurm.step import SrunStep, StepStreams
 from scrun.supervisor.nodes.beginning import Direct
 from scrun.supervisor.nodes.connection import ShimLost
@@ -209,7 +209,7 @@ async def test_a_listener_that_fails_while_a_shim_is_lost(monkeypatch: pytest.Mo
         raise ExceptionGroup("", [lost, OSError(24, "Too many open files")])
         yield
 
-    monkeypatch.setattr(ranks_step, "gathered", failing)
+    monkeypatch.setattr(shim_step, "gathered", failing)
     said, ended = Said(), trio.Event()
     confs = SiteConfs(None, None, RuntimeSettings())
     step = RanksStep(cast("SrunStep", Srun(2)), said.journal, lambda: Direct(True, None), confs, 2)
