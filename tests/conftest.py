@@ -50,11 +50,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         marks.append("by_shim")
     if os.environ.get("SLURM_CLUSTER_OCI_CONF") == "no":
         marks.append("oci_conf")
-    left_out = [item for item in items if any(map(item.get_closest_marker, marks))]
+    kept = [item for item in items if not any(map(item.get_closest_marker, marks))]
     if "nightly" in marks:
-        left_out += _elsewhere(items)
-    items[:] = [item for item in items if item not in left_out]
-    config.hook.pytest_deselected(items=left_out)
+        elsewhere = {*_elsewhere(kept)}
+        kept = [item for item in kept if item not in elsewhere]
+    left_out = {*items} - {*kept}
+    items[:] = kept
+    config.hook.pytest_deselected(items=[*left_out])
 
 
 PLACES = ("local-root", "local-user", "slurm-root", "slurm-user")

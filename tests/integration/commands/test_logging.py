@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import MakeSite
 from tests.harness import cluster
+from tests.harness.nightly import nightly
 from tests.harness.podman import Podman
 from tests.harness.site import Site
 from tests.harness.wait import wait_until
@@ -56,8 +57,8 @@ def test_nothing_is_said_by_default(site: Site) -> None:
     ("options", "environment"),
     [
         (("-v",), {}),
-        (("--debug",), {}),
-        ((), {"SCRUN_STDERR_DEBUG": "Verbose"}),
+        nightly(("--debug",), {}),
+        nightly((), {"SCRUN_STDERR_DEBUG": "Verbose"}),
         ((), {"SCRUN_DEBUG": "verbose"}),
     ],
 )

@@ -17,7 +17,7 @@ AT_ONCE = 3
 
 
 def sleeper(site: Site) -> str:
-    return site.bundle_of("sh", "-c", "echo up; sleep 600")
+    return site.bundle_of("sh", "-c", "trap 'exit 143' TERM; echo up; sleep 600 & wait")
 
 
 def begin(site: Site, *words: str) -> "subprocess.Popen[bytes]":

@@ -15,6 +15,7 @@ import pytest
 from scrun.core.ready import ready
 from tests.conftest import MakeSite
 from tests.harness.beside import RUNTIMES, Beside
+from tests.harness.nightly import nightly
 from tests.harness.processes import descendants
 from tests.harness.program import run_program
 from tests.harness.site import CGROUP2, Site
@@ -141,9 +142,9 @@ ENDS = "test -t 0 && test -t 1 && echo terminal; read x; echo got $x; sleep 0.5;
 
 @pytest.mark.covers("scrun run: at a terminal, and its live line")
 @TWO
-@pytest.mark.parametrize("command", ["run", "exec", "shell"])
+@pytest.mark.parametrize("command", ["run", "exec", nightly("shell")])
 @pytest.mark.parametrize(
-    "ends", ["pipes", "nothing to read", "terminal and pipe", "pipe and terminal"]
+    "ends", ["pipes", "nothing to read", "terminal and pipe", nightly("pipe and terminal")]
 )
 def test_a_terminal_that_the_caller_has_not_at_both_ends(at: At, command: str, ends: str) -> None:
     """`scrun run … | tee log`, `scrun exec -t … </dev/null`: as crun and runc do."""
@@ -164,9 +165,10 @@ def test_a_terminal_that_the_caller_has_not_at_both_ends(at: At, command: str, e
 
 
 @TWO
-@pytest.mark.parametrize("command", ["run", "exec", "shell"])
+@pytest.mark.parametrize("command", ["run", nightly("exec"), "shell"])
 @pytest.mark.parametrize(
-    ("typed", "status"), [("", 0), ("(exit 3)\n", 3), ("exit 4", 4), ("sh\nsh -c cat\n", 0)]
+    ("typed", "status"),
+    [("", 0), nightly("(exit 3)\n", 3), ("exit 4", 4), nightly("sh\nsh -c cat\n", 0)],
 )
 def test_who_has_no_terminal_ends(site: Site, command: str, typed: str, status: int) -> None:
     """Below cron, or `ssh HOST scrun …`: a shell would wait for ever for somebody to type."""
@@ -285,8 +287,7 @@ def test_a_failure_of_the_runtime_is_told_once(
     assert ids(site) == []
 
 
-@pytest.mark.parametrize("terminal", [False, True])
-@pytest.mark.parametrize("detach", [False, True])
+@pytest.mark.parametrize(("detach", "terminal"), [(False, False), (True, True)])
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_one_that_cannot_be_made(
     make_site: MakeSite, runtime: str, detach: bool, terminal: bool

@@ -20,6 +20,7 @@ from tests.conftest import MakeSite
 from tests.harness import cluster, schema
 from tests.harness.beside import RUNTIMES, Beside
 from tests.harness.bundle import Config, make_config, snapshot, write_bundle
+from tests.harness.nightly import often
 from tests.harness.site import Site, whole_life
 from tests.harness.slow_staging import stage_slowly
 from tests.harness.versions import slurm_version
@@ -414,7 +415,7 @@ def test_one_of_stdio_closed(site: Site, closed: str) -> None:
 @pytest.mark.timeout(300)
 @one_each
 def test_much_data_each_way(site: Site, dice: random.Random) -> None:
-    size, block = 64 << 20, 1 << 20
+    size, block = often(64, 256) << 20, 1 << 20
     sent, received = hashlib.blake2b(), hashlib.blake2b()
     source, sink = os.pipe()
     back, out = os.pipe()
@@ -589,7 +590,7 @@ def test_signals_reach_the_first_process_only(site: Site) -> None:
 @pytest.mark.every_launch
 @pytest.mark.covers("promise kill and delete in each state")
 def test_kill_right_after_start_is_not_lost(site: Site) -> None:
-    for _ in range(10):
+    for _ in range(often(5, 20)):
         life = site.life("sleep", "600").created().start()
         life.kill("KILL")
         assert life.wait(10) == 137

@@ -10,6 +10,7 @@ import pytest
 
 from tests.harness import cluster, users
 from tests.harness.buildah import OCI, Buildah
+from tests.harness.nightly import often
 from tests.harness.podman import RUN, Podman, rootless_podman
 from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while
@@ -83,7 +84,7 @@ def test_the_steps_of_a_build_share_a_job(common: bool) -> None:
     try:
         with Podman(site, settings="linger = 10\n") as podman:
             shared = common or not _waits_for_supervisors(podman)
-            numbers = range(20 if shared else 3)
+            numbers = range(often(5, 20) if shared else 3)
             steps = [
                 f"RUN echo {number} $SLURM_JOB_ID $SLURM_STEP_ID >> /jobs" for number in numbers
             ]

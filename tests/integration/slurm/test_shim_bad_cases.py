@@ -19,6 +19,7 @@ import pytest
 from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.life import Life
+from tests.harness.nightly import nightly
 from tests.harness.processes import processes, signal_quietly
 from tests.harness.site import Site, several_lives
 from tests.harness.wait import wait_until, wait_while
@@ -190,7 +191,7 @@ def test_stopped_and_continued(site: Site, who: str) -> None:
     life.delete()
 
 
-@pytest.mark.parametrize("who", ["shim", "srun"])
+@pytest.mark.parametrize("who", ["shim", nightly("srun")])
 def test_stopped_for_good(site: Site, who: str) -> None:
     """KILL ends the container; all the rest waits for who is stopped."""
     life = site.shell("echo up; sleep 600").created().start()

@@ -14,6 +14,7 @@ import pytest
 from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.life import Collector, Life
+from tests.harness.nightly import nightly
 from tests.harness.site import Site, scrun_binary
 from tests.harness.wait import wait_until
 
@@ -133,7 +134,7 @@ def test_before_the_time_limit(make_site: MakeSite) -> None:
 
 
 @launches
-@pytest.mark.parametrize("tasks", [1, 2])
+@pytest.mark.parametrize("tasks", [1, nightly(2)])
 def test_cancelled(make_site: MakeSite, launch: str, tasks: int) -> None:
     site = site_of(make_site, launch)
     life = begun(site, SAVES, tasks, environment=TWO if tasks == 2 else {})
@@ -156,9 +157,18 @@ def test_what_does_not_care_is_ended_at_once(make_site: MakeSite) -> None:
     assert time.monotonic() - began < 4  # KillWait is at least 5 s for slurmd
 
 
-@launches
-@pytest.mark.parametrize("way", [("scancel",), ("scontrol", "requeue")])
-@pytest.mark.parametrize("calls", ["", "exec ", "srun "])
+@pytest.mark.parametrize("launch", ["shim", nightly("container")])
+@pytest.mark.parametrize(
+    ("way", "calls"),
+    [
+        (("scancel",), ""),
+        (("scancel",), "exec "),
+        (("scontrol", "requeue"), "srun "),
+        nightly(("scancel",), "srun "),
+        nightly(("scontrol", "requeue"), ""),
+        nightly(("scontrol", "requeue"), "exec "),
+    ],
+)
 def test_a_batch_script(
     make_site: MakeSite, way: tuple[str, ...], launch: str, calls: str
 ) -> None:

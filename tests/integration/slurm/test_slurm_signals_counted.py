@@ -19,17 +19,18 @@ import pytest
 from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.life import Collector, Life
+from tests.harness.nightly import nightly, often
 from tests.harness.podman import RUN, Podman, podman_of
 from tests.harness.site import Site, scrun_binary
 from tests.harness.wait import wait_until
 
 pytestmark = pytest.mark.covers("promise signals of Slurm's")
 
-ROUNDS = 100 if os.environ.get("SCRUN_NIGHTLY") else 3
+ROUNDS = often(2, 100)
 """How often each signal is sent."""
-ENDS = 100 if os.environ.get("SCRUN_NIGHTLY") else 4
+ENDS = often(4, 100)
 """How many containers, and pods, are ended in each way."""
-OTHERS = 100 if os.environ.get("SCRUN_NIGHTLY") else 2
+OTHERS = often(2, 100)
 """How many pods, and containers of podman in scripts, are requeued."""
 AT_ONCE = 12
 OTHERS_AT_ONCE = 10
@@ -198,7 +199,7 @@ def subjects(make_site: MakeSite, launch: str, script: str) -> Iterator[Subjects
         yield Subjects(site, podman, script, SEVERAL[launch])
 
 
-@launches
+@pytest.mark.parametrize("launch", ["shim", nightly("container")])
 def test_each_comes_once(make_site: MakeSite, launch: str) -> None:
     with subjects(make_site, launch, RUNS) as made:
         all_of_them = made.make(4)
@@ -263,7 +264,7 @@ ENDINGS = {"cancel": (122, "cancelled"), "limit": (124, "time-limit"), "preempt"
 
 
 @launches
-@pytest.mark.parametrize("way", ENDINGS)
+@pytest.mark.parametrize("way", ["cancel", nightly("limit"), "preempt"])
 def test_term_comes_before_the_end(make_site: MakeSite, launch: str, way: str) -> None:
     status, reason = ENDINGS[way]
     wrong: list[str] = []
@@ -297,9 +298,7 @@ def test_term_comes_before_a_requeue(make_site: MakeSite, launch: str) -> None:
 
 
 @launches
-@pytest.mark.parametrize(
-    "way", [cancel, *(pytest.param(way, marks=pytest.mark.nightly) for way in (requeue, limit))]
-)
+@pytest.mark.parametrize("way", [cancel, nightly(requeue), nightly(limit)])
 def test_a_script_that_becomes_the_container(
     make_site: MakeSite, launch: str, way: Callable[[Sequence[str]], None]
 ) -> None:
@@ -362,8 +361,8 @@ def scripts_are_told(
 
 
 @pytest.mark.timeout(1500 if OTHERS > OTHERS_AT_ONCE else 120)
-@launches
-@pytest.mark.parametrize("kind", [pytest.param("pod", marks=pytest.mark.nightly), "podman"])
+@pytest.mark.parametrize("launch", ["shim", nightly("container")])
+@pytest.mark.parametrize("kind", [nightly("pod"), "podman"])
 def test_term_comes_before_a_requeue_of(make_site: MakeSite, launch: str, kind: str) -> None:
     """A batch script runs a pod of two, or podman."""
     settings = f'idle_timeout = 20\n[slurm]\nlaunch = "{launch}"\n'

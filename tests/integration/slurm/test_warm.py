@@ -10,6 +10,7 @@ import pytest
 from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.life import Life
+from tests.harness.nightly import nightly
 from tests.harness.podman import RUN, Podman
 from tests.harness.processes import processes, signal_quietly
 from tests.harness.site import Site
@@ -24,7 +25,7 @@ def patient(make_site: MakeSite, launch: str, linger: float = 60, who: str = "us
     return make_site(f"slurm-{who}", settings=settings)
 
 
-@pytest.fixture(params=LAUNCHES)
+@pytest.fixture(params=["shim", nightly("container", marks=[pytest.mark.oci_conf])])
 def site(request: pytest.FixtureRequest, make_site: MakeSite) -> Site:
     """A place of a user's where jobs wait for longer than a test takes."""
     return patient(make_site, request.param)

@@ -10,6 +10,7 @@ import pytest
 from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.life import Life
+from tests.harness.nightly import nightly, often
 from tests.harness.processes import signal_quietly
 from tests.harness.site import Site, whole_life
 from tests.harness.wait import wait_until, wait_while
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.covers("promise many lives; anchors and supervisors are
 
 on_slurm = pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
 LONG = pytest.mark.timeout(400)
-LIVES = int(os.environ.get("SCRUN_LIVES") or 60)
+LIVES = int(os.environ.get("SCRUN_LIVES") or 30)
 """How many one after the other; 200 for a long run."""
 
 
@@ -84,7 +85,7 @@ def test_anchors_killed_at_random_moments(
     site: Site, make_site: MakeSite, dice: random.Random
 ) -> None:
     witness = make_site("slurm-user").life("cat", stdin="pipe").created().start()
-    lives = [site.shell("sleep 600") for _ in range(40)]
+    lives = [site.shell("sleep 600") for _ in range(often(20, 40))]
 
     def kill(life: Life) -> None:
         moment = time.monotonic() + dice.random() * 6
@@ -106,7 +107,7 @@ def test_anchors_killed_at_random_moments(
 
 
 @LONG
-@pytest.mark.parametrize("moment", [0.05, 1.0])
+@pytest.mark.parametrize("moment", [nightly(0.05), 1.0])
 @pytest.mark.parametrize("place", ["slurm-user", "local-root"])
 def test_supervisor_killed_at_a_random_moment(
     make_site: MakeSite, dice: random.Random, place: str, moment: float

@@ -502,6 +502,7 @@ def test_root_and_a_container_of_a_user_s(site: Site, victim: Life) -> None:
     assert site.must("list", "--quiet") == f"{victim.id}\n"
 
 
+@pytest.mark.everywhere
 @pytest.mark.covers("security the root directory and all in it: records, logs, output")
 @pytest.mark.covers("security the pid file")
 @pytest.mark.parametrize("umask", [0o000, 0o077])

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import MakeSite
+from tests.harness.nightly import nightly
 from tests.harness.pages import HOWTO, blocks
 from tests.harness.processes import signal_quietly
 from tests.harness.program import run_program
@@ -149,12 +150,16 @@ def monit(desk: Desk) -> AbstractContextManager[None]:
     return desk.runs("monit", "-I", "-c", conf, stop=stop)
 
 
-HERE = [("local-user", manager) for manager in (runit, s6, supervisord, monit)]
-ON_SLURM = [("slurm-user", manager) for manager in (runit, monit)]
+MANAGED = [
+    ("local-user", monit),
+    ("slurm-user", runit),
+    *(nightly("local-user", manager) for manager in (runit, s6, supervisord)),
+    nightly("slurm-user", monit),
+]
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(("where", "manager"), HERE + ON_SLURM)
+@pytest.mark.parametrize(("where", "manager"), MANAGED)
 def test_a_manager_keeps_it_running(
     make_site: MakeSite, where: str, manager: Callable[[Desk], AbstractContextManager[None]]
 ) -> None:
@@ -185,6 +190,7 @@ exec cron -f
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("site", ["local-user"], indirect=True)
 def test_cron(site: Site) -> None:

@@ -68,7 +68,7 @@ def test_a_container_depends_on_the_seed_and_its_number_alone() -> None:
 
 
 def test_every_fault_comes_at_each_of_its_moments() -> None:
-    drawn = [draw(1, number, ENGINES, FAULTS) for number in range(60000)]
+    drawn = [draw(1, number, ENGINES, FAULTS) for number in range(25000)]
     seen_ = {(plan.fault.name, plan.moment) for plan in drawn}
     assert seen_ == {
         (fault.name, moment)
@@ -148,7 +148,7 @@ def test_in_a_job_nobody_allocates_another_one() -> None:
     faults = in_jobs(find("all", inside=True))
     assert {fault.name for fault in PLACES} <= {fault.name for fault in faults}
     assert not {fault.name for fault in PLACES} & {fault.name for fault in find("all")}
-    drawn = [draw_inside(6, number, ENGINES, faults, INSIDE) for number in range(20000)]
+    drawn = [draw_inside(6, number, ENGINES, faults, INSIDE) for number in range(8000)]
     assert {(plan.inside, plan.engine) for plan in drawn} == {*itertools.product(INSIDE, ENGINES)}
     for plan_ in drawn:
         assert not plan_.waits

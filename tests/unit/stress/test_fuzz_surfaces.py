@@ -14,17 +14,10 @@ each = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 
 
 @each
-def test_what_is_right(target: Target) -> None:
-    for seed in target.seeds:
+def test_what_is_right_and_what_is_odd(target: Target) -> None:
+    for data in (*target.seeds, *ODD):
         with limited():
-            target.check(seed)
-
-
-@each
-@pytest.mark.parametrize("number", range(len(ODD)))
-def test_what_is_odd(target: Target, number: int) -> None:
-    with limited():
-        target.check(ODD[number])
+            target.check(data)
 
 
 @each

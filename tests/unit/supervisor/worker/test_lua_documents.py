@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scrun.supervisor.worker.documents import install
+from tests.harness.nightly import nightly
 
-VERSIONS = ["51", "52", "53", "54", "55"]
+VERSIONS = ["51", nightly("52"), nightly("53"), "54", nightly("55")]
 INFINITY = 18446744073709551615  # RLIM_INFINITY
 
 

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from scrun.supervisor.worker.values import MAX_DEPTH, Values, ValuesError
+from tests.harness.nightly import nightly
 
-VERSIONS = ["51", "52", "53", "54", "55"]
+VERSIONS = ["51", nightly("52"), nightly("53"), "54", nightly("55")]
 INFINITY = 18446744073709551615  # RLIM_INFINITY
 
 
