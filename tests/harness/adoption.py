@@ -31,6 +31,10 @@ UNTIL_TOLD = "trap 'exit 7' USR1; echo up; while :; do sleep 0.05; done"
 """Runs until it is told to end, with status 7."""
 
 
+BY_SRUN = '[slurm]\nlaunch = "container"\n'
+"""Settings with which srun makes containers, and has their streams."""
+
+
 PENDING = "org.scrun.pending"
 """The annotation that says why a job waits."""
 

@@ -10,15 +10,20 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import MakeSite
-from tests.harness.adoption import asked_again, numbers, written
-from tests.harness.life import Collector, Life
-from tests.harness.processes import signal_quietly
+from tests.harness.adoption import (
+    UNTIL_TOLD,
+    adopted,
+    end,
+    kill_supervisor,
+    numbers,
+    told,
+    written,
+)
+from tests.harness.life import Collector
 from tests.harness.site import Site
 from tests.harness.terminal import open_terminal
 from tests.harness.wait import wait_until, wait_while
 
-_UNTIL_TOLD = "trap 'exit 7' USR1; echo up; while :; do sleep 0.05; done"
-_COUNT = "n=0; while [ $n -lt {} ]; do echo $n; n=$((n+1)); done; exit 7"
 # no trap for WINCH: after that, `read` of busybox 1.38 never ends
 _ANSWERS = """
 stty size
@@ -32,106 +37,24 @@ done
 PLACES = pytest.mark.parametrize("place", ["local-root", "local-user"])
 
 
-def kill_supervisor(site: Site) -> None:
-    """SIGKILL for the supervisor."""
-    [supervisor] = wait_until("one supervisor", site.supervisors, 20)
-    os.kill(supervisor, signal.SIGKILL)
-    wait_while("the killed", lambda: supervisor in site.supervisors())
-
-
-def adoptions(site: Site, container: str) -> int:
-    return site.run("logs", "--messages", container).stdout.count("this one goes on")
-
-
-def adopted(site: Site, container: str, times: int = 1) -> None:
-    """Wait until it is."""
-    wait_until("it is adopted", lambda: adoptions(site, container) == times, 20)
-
-
-def end(life: Life) -> None:
-    """Delete a container, and hold that nothing is left."""
-    life.delete(60)
-    life.site.settle(20)
-
-
-@PLACES
-def test_one_that_runs_goes_on(make_site: MakeSite, place: str) -> None:
-    site = make_site(place)
-    life = site.shell(_UNTIL_TOLD).created().start().says("up")
-    for times in (1, 2):
-        kill_supervisor(site)
-        assert life.state()["status"] == "running"
-        adopted(site, life.id, times)
-    assert life.state()["status"] == "running"
-    assert life.state()["pid"] == life.anchor
-    assert site.must("exec", life.id, "echo", "in it") == "in it\n"
-    site.must("pause", life.id)
-    kill_supervisor(site)
-    assert life.state()["status"] == "paused"
-    site.must("resume", life.id)
-    life.kill("USR1")
-    assert life.wait(20) == 7
-    assert life.state()["annotations"]["org.scrun.exit_status"] == "7"
-    end(life)
-
-
-@PLACES
-def test_one_that_was_created_is_started(make_site: MakeSite, place: str) -> None:
-    site = make_site(place)
-    life = site.shell(_UNTIL_TOLD).created()
-    kill_supervisor(site)
-    assert life.state()["status"] == "created"
-    life.start().says("up")
-    kill_supervisor(site)
-    life.kill("USR1")
-    assert life.wait(20) == 7
-    end(life)
-
-
-@PLACES
-def test_what_was_done_without_an_answer_is_no_error(make_site: MakeSite, place: str) -> None:
-    site = make_site(place)
-    life = site.shell(_UNTIL_TOLD).created()
-    asked_again(life)
-    life.kill("USR1")
-    assert life.wait(20) == 7
-    end(life)
+def one_is_adopted(site: Site) -> bool:
+    return "this one goes on" in site.run("logs", "--messages", "one").stdout
 
 
 @PLACES
 def test_what_it_was_made_of_is_gone(make_site: MakeSite, place: str) -> None:
     """Its config.json and the settings: what is adopted is as it was."""
     site = make_site(place)
-    life = site.shell(_UNTIL_TOLD).created().start().says("up")
+    life = site.shell(UNTIL_TOLD).created().start().says("up")
     settings, config = site.base / "scrun.toml", life.bundle / "config.json"
     text = settings.read_text()
     config.unlink()
     settings.write_text("no = TOML")
     kill_supervisor(site)
-    adopted(site, life.id)
+    adopted(life)
     settings.write_text(text)
     assert site.must("exec", life.id, "echo", "in it") == "in it\n"
-    life.kill("USR1")
-    assert life.wait(20) == 7
-    end(life)
-
-
-def test_start_at_the_same_moment(make_site: MakeSite, dice: random.Random) -> None:
-    """It is started once, whoever does it, and `start` does not fail."""
-    site = make_site("local-user")
-    for _ in range(12):
-        life = site.shell(f"echo begun; {_UNTIL_TOLD}").created()
-        starting = site.popen("start", life.id)
-        time.sleep(dice.uniform(0, 0.12))
-        for supervisor in site.supervisors():
-            signal_quietly(supervisor, signal.SIGKILL)
-        assert (starting.communicate(timeout=30), starting.returncode) == ((b"", b""), 0)
-        life.says("up")
-        life.kill("USR1")
-        assert life.wait(20) == 7
-        assert life.output() == "begun\nup\n"
-        life.delete(60)
-    site.settle(20)
+    told(life)
 
 
 @PLACES
@@ -162,26 +85,6 @@ def test_one_that_ends_meanwhile_has_its_status(make_site: MakeSite, place: str,
         assert running.communicate() == (b"bye\n", b"")
         assert '"org.scrun.exit_status": "9"' in site.must("state", "c")
         site.must("delete", "--force", "c")
-    site.settle(20)
-
-
-@PLACES
-def test_run_in_the_foreground_goes_on(
-    make_site: MakeSite, place: str, dice: random.Random
-) -> None:
-    """With all of its output, its status, and the signals that it gets."""
-    site = make_site(place)
-    bundle = site.bundle_of("sh", "-c", f"trap 'exit 9' INT; {_COUNT.format(100_000)}")
-    running = site.popen("run", "--bundle", bundle, "one")
-    assert running.stdout
-    first = os.read(running.stdout.fileno(), 1)
-    for _ in range(3):
-        time.sleep(dice.uniform(0, 0.3))
-        for supervisor in site.supervisors():
-            signal_quietly(supervisor, signal.SIGKILL)
-    out, _ = running.communicate(timeout=90)
-    assert running.returncode == 7
-    assert first + out == b"".join(b"%d\n" % number for number in range(100_000))
     site.settle(20)
 
 
@@ -228,7 +131,7 @@ def test_a_terminal_of_run(make_site: MakeSite, place: str) -> None:
     screen.read_until("43 143")
     kill_supervisor(site)
     screen.says_got()
-    adopted(site, "one")
+    wait_until("it is adopted", lambda: one_is_adopted(site), 20)
     screen.resize(60, 120)
     running.send_signal(signal.SIGWINCH)
     screen.write("size\n")
@@ -246,13 +149,13 @@ def test_both_are_killed(make_site: MakeSite, place: str, how: str) -> None:
     """Supervisor and keeper at once: all ends with them."""
     site = make_site(place)
     if how == "create":
-        life = site.shell(_UNTIL_TOLD).created().start().says("up")
+        life = site.shell(UNTIL_TOLD).created().start().says("up")
         site.kill_supervisors()
         assert life.wait(20) == 137
         assert life.status == "stopped"
         life.delete(60)
     else:
-        words = ("run", "--keep", "--bundle", site.bundle_of("sh", "-c", _UNTIL_TOLD), "one")
+        words = ("run", "--keep", "--bundle", site.bundle_of("sh", "-c", UNTIL_TOLD), "one")
         running = site.popen(*words)
         assert running.stdout
         assert running.stdout.readline() == b"up\n"
@@ -271,11 +174,11 @@ def test_its_keepalive_is_killed_meanwhile(make_site: MakeSite, how: str) -> Non
     site = make_site("local-user")
     running = None
     if how == "create":
-        life = site.shell(_UNTIL_TOLD).created().start().says("up")
+        life = site.shell(UNTIL_TOLD).created().start().says("up")
         container = life.id
     else:
         container = "one"
-        bundle = site.bundle_of("sh", "-c", _UNTIL_TOLD)
+        bundle = site.bundle_of("sh", "-c", UNTIL_TOLD)
         running = site.popen("run", "--keep", "--bundle", bundle, container)
         assert running.stdout
         assert running.stdout.readline() == b"up\n"
@@ -297,11 +200,11 @@ def test_its_keepalive_is_killed_meanwhile(make_site: MakeSite, how: str) -> Non
 
 def test_its_reaper_is_killed_after_it(make_site: MakeSite) -> None:
     site = make_site("local-user")
-    running = site.popen("run", "--bundle", site.bundle_of("sh", "-c", _UNTIL_TOLD), "one")
+    running = site.popen("run", "--bundle", site.bundle_of("sh", "-c", UNTIL_TOLD), "one")
     assert running.stdout
     assert running.stdout.readline() == b"up\n"
     kill_supervisor(site)
-    adopted(site, "one")
+    wait_until("it is adopted", lambda: one_is_adopted(site), 20)
     [reaper] = [one.pid for one in site.processes() if "reapers/runtime.py" in " ".join(one.argv)]
     os.kill(reaper, signal.SIGKILL)
     assert running.wait(30) == 125
@@ -312,7 +215,7 @@ def test_its_reaper_is_killed_after_it(make_site: MakeSite) -> None:
 def test_programs_of_exec_go_on(make_site: MakeSite, dice: random.Random) -> None:
     """All of their input and output, signals while there is nobody, and their status."""
     site = make_site("local-user")
-    life = site.shell(_UNTIL_TOLD).created().start().says("up")
+    life = site.shell(UNTIL_TOLD).created().start().says("up")
     script = "while read n; do echo $n; done; exit 9"
     stdin, to = os.pipe()
     echo = site.popen("exec", life.id, "sh", "-c", script, stdin=stdin, stderr=subprocess.DEVNULL)
@@ -337,14 +240,12 @@ def test_programs_of_exec_go_on(make_site: MakeSite, dice: random.Random) -> Non
     told.send_signal(signal.SIGUSR2)
     told.communicate(timeout=30)
     assert told.returncode == 9
-    life.kill("USR1")
-    assert life.wait(20) == 7
-    end(life)
+    told(life)
 
 
 def test_a_program_of_exec_at_a_terminal_goes_on(make_site: MakeSite) -> None:
     site = make_site("local-user")
-    life = site.shell(_UNTIL_TOLD).created().start().says("up")
+    life = site.shell(UNTIL_TOLD).created().start().says("up")
     terminal, own = open_terminal()
     script = "stty -echo; echo in; while read n && [ $n != end ]; do stty size; done; exit 9"
     program = site.popen("exec", "--tty", life.id, "sh", "-c", script, stdio=own)
@@ -363,15 +264,13 @@ def test_a_program_of_exec_at_a_terminal_goes_on(make_site: MakeSite) -> None:
     terminal.write("end\n")
     assert program.wait(30) == 9
     terminal.close()
-    life.kill("USR1")
-    assert life.wait(20) == 7
-    end(life)
+    told(life)
 
 
 def test_a_program_of_exec_ends_with_its_command(make_site: MakeSite) -> None:
     """Also if that is killed while there is no supervisor; and others end with the container."""
     site = make_site("local-user")
-    life = site.shell(_UNTIL_TOLD).created().start().says("up")
+    life = site.shell(UNTIL_TOLD).created().start().says("up")
     deaf = ("exec", life.id, "sh", "-c", "trap '' TERM; echo up; exec sleep {}")
     programs = []
     for number in ("611", "612"):
@@ -400,7 +299,7 @@ def test_a_program_whose_errors_are_read_first_ends_with_the_supervisor(
 ) -> None:
     """Nobody can know whether it is in the container. Nothing of it stays there."""
     site = make_site("local-user")
-    life = site.shell(_UNTIL_TOLD).created().start().says("up")
+    life = site.shell(UNTIL_TOLD).created().start().says("up")
     unknown = "/proc/1/root/bin/sh"
     deaf = site.popen("exec", life.id, unknown, "-c", "trap '' TERM; echo up; exec sleep 611")
     assert deaf.stdout
@@ -408,16 +307,14 @@ def test_a_program_whose_errors_are_read_first_ends_with_the_supervisor(
     kill_supervisor(site)
     assert deaf.wait(20) == 125
     deaf.communicate()
-    adopted(site, life.id)
+    adopted(life)
     wait_while("the program", lambda: "sleep 611" in site.must("exec", life.id, "ps"), 20)
-    life.kill("USR1")
-    assert life.wait(20) == 7
-    end(life)
+    told(life)
 
 
 def test_many_with_one_supervisor(make_site: MakeSite) -> None:
     site = make_site("local-user")
-    lives = [site.shell(_UNTIL_TOLD).created().start().says("up") for _ in range(8)]
+    lives = [site.shell(UNTIL_TOLD).created().start().says("up") for _ in range(8)]
     kill_supervisor(site)
     telling = [site.popen("kill", life.id, "USR1", stdio=subprocess.DEVNULL) for life in lives]
     assert [process.wait(60) for process in telling] == [0] * 8
@@ -429,12 +326,12 @@ def test_many_with_one_supervisor(make_site: MakeSite) -> None:
 
 def test_no_descriptor_stays_in_the_successor(make_site: MakeSite) -> None:
     site = make_site("local-user")
-    life = site.shell(_UNTIL_TOLD).created().start().says("up")
+    life = site.shell(UNTIL_TOLD).created().start().says("up")
     kill_supervisor(site)
-    adopted(site, life.id)
+    adopted(life)
     counts = []
     for _ in range(2):
-        lives = [site.shell(_UNTIL_TOLD).created().start().says("up") for _ in range(3)]
+        lives = [site.shell(UNTIL_TOLD).created().start().says("up") for _ in range(3)]
         kill_supervisor(site)
         for one in lives:
             one.kill("USR1")
@@ -444,9 +341,7 @@ def test_no_descriptor_stays_in_the_successor(make_site: MakeSite) -> None:
         wait_until("all is undone", lambda: not _records(site) - {life.id}, 20)
         counts.append(len(os.listdir(f"/proc/{supervisor}/fd")))
     assert counts[0] == counts[1]
-    life.kill("USR1")
-    assert life.wait(20) == 7
-    end(life)
+    told(life)
 
 
 def _records(site: Site) -> set[str]:

@@ -13,12 +13,10 @@ import time
 import pytest
 
 from tests.conftest import MakeSite
-from tests.harness import cluster
 from tests.harness.adoption import (
     COUNT,
     UNTIL_TOLD,
     adoptions,
-    asked_again,
     end,
     kill_now_and_then,
     kill_supervisor,
@@ -27,61 +25,17 @@ from tests.harness.adoption import (
     told,
     written,
 )
+from tests.harness.nightly import often
 from tests.harness.terminal import open_terminal
 from tests.harness.wait import wait_until
 
 pytestmark = pytest.mark.by_shim
 
 
-def test_one_that_runs_goes_on(make_site: MakeSite) -> None:
-    site = make_site("slurm-user")
-    life = site.shell(UNTIL_TOLD).created(60).start(60).says("up", 30)
-    kill_supervisor(site)
-    assert life.state()["status"] == "running"
-    wait_until("it is adopted", lambda: adoptions(life), 20)
-    assert life.state()["status"] == "running"
-    assert site.must("exec", life.id, "echo", "in it") == "in it\n"
-    life.kill("USR1")
-    assert life.wait(20) == 7
-    assert life.state()["annotations"]["org.scrun.exit_status"] == "7"
-    end(life)
-
-
-def test_no_byte_is_lost_or_doubled_however_often_it_dies(
-    make_site: MakeSite, dice: random.Random
-) -> None:
-    """At any moment: while it reads, writes, or adopts."""
-    site = make_site("slurm-user")
-    life = site.shell(COUNT.format(300_000)).created(60).start(60)
-    kill_now_and_then(site, dice, 6)
-    assert life.wait(90) == 7
-    assert output(life) == numbers(300_000)
-    assert adoptions(life)
-    end(life)
-
-
-def test_one_that_was_created_is_started(make_site: MakeSite) -> None:
-    site = make_site("slurm-user")
-    life = site.shell(UNTIL_TOLD).created(60)
-    kill_supervisor(site)
-    assert life.state()["status"] == "created"
-    life.start(60).says("up", 30)
-    life.kill("USR1")
-    assert life.wait(20) == 7
-    end(life)
-
-
-def test_what_was_done_without_an_answer_is_no_error(make_site: MakeSite) -> None:
-    site = make_site("slurm-user")
-    life = site.shell(UNTIL_TOLD).created()
-    asked_again(life)
-    told(life)
-
-
 def test_the_first_one_of_a_supervisor_is_safe_when_it_was_created(make_site: MakeSite) -> None:
     """Its keeper was only about to be started when `create` was answered."""
     site = make_site("slurm-user")
-    for _ in range(6):
+    for _ in range(often(3, 12)):
         life = site.shell("exit 7")
         wait_until("its job", site.jobs, 20)  # before, it may still become a daemon
         [supervisor] = site.supervisors()
@@ -91,21 +45,6 @@ def test_the_first_one_of_a_supervisor_is_safe_when_it_was_created(make_site: Ma
         assert life.wait(30) == 7
         end(life)
         site.kill_supervisors()
-
-
-def test_one_that_ends_meanwhile_has_its_status(make_site: MakeSite) -> None:
-    """Nobody was there to hear of it."""
-    site = make_site("slurm-user")
-    life = site.shell("echo up; until [ -e /gate ]; do sleep 0.01; done; echo bye; exit 9")
-    life.created(60).start(60).says("up", 30)
-    [supervisor] = site.supervisors()
-    os.kill(supervisor, signal.SIGSTOP)
-    (site.rootfs / "gate").touch()
-    time.sleep(1)
-    os.kill(supervisor, signal.SIGKILL)
-    assert life.wait(30) == 9
-    assert output(life) == b"up\nbye\n"
-    end(life)
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket"])
@@ -125,32 +64,6 @@ def test_a_slow_reader_gets_all(make_site: MakeSite, kind: str) -> None:
     with open(readable, "rb") as pipe:
         assert pipe.read() == numbers(400_000)
     assert life.wait(30) == 7
-    end(life)
-
-
-def test_output_to_a_file(make_site: MakeSite, dice: random.Random) -> None:
-    site = make_site("slurm-user")
-    path = site.base / "l" / "output"
-    with path.open("wb") as file:
-        life = site.shell(COUNT.format(200_000), stdout=file.fileno()).created(60).start(60)
-    kill_now_and_then(site, dice, 3)
-    assert life.wait(60) == 7
-    assert path.read_bytes() == numbers(200_000)
-    path.unlink()
-    end(life)
-
-
-def test_its_job_is_cancelled_meanwhile(make_site: MakeSite) -> None:
-    site = make_site("slurm-user")
-    life = site.shell(UNTIL_TOLD).created(60).start(60).says("up", 30)
-    [job] = site.jobs()
-    [supervisor] = site.supervisors()
-    os.kill(supervisor, signal.SIGSTOP)
-    cluster.slurm("scancel", job.split()[0])
-    time.sleep(1)
-    os.kill(supervisor, signal.SIGKILL)
-    assert life.wait(60) == 122
-    assert life.state()["annotations"]["org.scrun.reason"] == "cancelled"
     end(life)
 
 
@@ -180,36 +93,7 @@ def test_the_keeper_may_die_first(make_site: MakeSite) -> None:
     os.kill(keeper, signal.SIGKILL)
     wait_until("another keeper", lambda: keepers() not in ([], [keeper]), 20)
     kill_supervisor(site)
-    life.kill("USR1")
-    assert life.wait(30) == 7
-    end(life)
-
-
-@pytest.mark.parametrize("kind", ["pipe", "socket", "file"])
-def test_input_arrives_once_however_often_it_dies(
-    make_site: MakeSite, dice: random.Random, kind: str
-) -> None:
-    """Lines go in and come back, and the end of the input ends the container."""
-    site = make_site("slurm-user")
-    data = numbers(150_000)
-    if kind == "pipe":
-        stdin, to = os.pipe()
-    elif kind == "socket":
-        stdin, to = (one.detach() for one in socket.socketpair())
-    else:
-        path = site.base / "l" / "input"
-        path.write_bytes(data)
-        stdin, to = os.open(path, os.O_RDONLY), os.open("/dev/null", os.O_WRONLY)
-    life = site.shell("while read n; do echo $n; done; exit 7", stdin=stdin).created(60).start(60)
-    os.close(stdin)
-    with written(to, data):
-        kill_now_and_then(site, dice, 6)
-        assert life.wait(90) == 7
-    assert output(life) == data
-    assert adoptions(life)
-    if kind == "file":
-        path.unlink()
-    end(life)
+    told(life)
 
 
 def test_what_was_typed_before_it_died_is_there(make_site: MakeSite) -> None:
@@ -250,9 +134,7 @@ def test_a_writer_sees_that_the_container_has_closed_its_input(make_site: MakeSi
 
     wait_until("nobody reads it", is_closed, 20)
     kill_supervisor(site)
-    life.kill("USR1")
-    assert life.wait(30) == 7
-    end(life)
+    told(life)
 
 
 _ECHO = "stty -echo -onlcr; echo up; while read n && [ $n != end ]; do echo $n; done; exit 7"
@@ -320,21 +202,4 @@ def test_a_run_at_a_terminal(make_site: MakeSite) -> None:
     assert termios.tcgetattr(own) == before
     os.close(own)
     terminal.close()
-    site.settle(20)
-
-
-@pytest.mark.parametrize("terminal", [False, True])
-def test_the_output_of_a_detached_run(
-    make_site: MakeSite, dice: random.Random, *, terminal: bool
-) -> None:
-    """It goes into the record, whoever puts it there."""
-    site = make_site("slurm-user")
-    script = "stty -onlcr; " if terminal else ""
-    bundle = site.bundle_of("sh", "-c", script + COUNT.format(150_000), terminal=terminal)
-    site.must("run", "--detach", "--bundle", bundle, "one", timeout=60)
-    kill_now_and_then(site, dice, 6)
-    wait_until("its end", lambda: '"stopped"' in site.must("state", "one"), 60)
-    assert site.must("logs", "one").encode() == numbers(150_000)
-    assert "this one goes on" in site.must("logs", "--messages", "one")
-    site.must("delete", "--force", "one")
     site.settle(20)

@@ -14,11 +14,11 @@ from tests.harness.adoption import (
     COUNT,
     UNTIL_TOLD,
     adoptions,
-    end,
     kill_all_supervisors,
     kill_now_and_then,
     kill_supervisor,
     numbers,
+    told,
     written,
 )
 from tests.harness.life import Collector, Life
@@ -72,9 +72,7 @@ def is_there(site: Site, life: Life, words: str) -> bool:
 def over(life: Life) -> None:
     """End the container, which was adopted."""
     wait_until("it is adopted", lambda: adoptions(life), 20)
-    life.kill("USR1")
-    assert life.wait(30) == 7
-    end(life)
+    told(life)
 
 
 def test_no_byte_of_its_output_is_lost_or_doubled(

@@ -24,6 +24,7 @@ from tests.harness.adoption import (
     numbers,
     output,
     pending,
+    told,
 )
 from tests.harness.life import Life
 from tests.harness.processes import signal_quietly
@@ -84,9 +85,7 @@ def test_it_is_started_after_the_adoption(site: Site) -> None:
     life.says("up", 60)
     kill_supervisor(site)  # it has been made by now, like any other
     wait_until("it is adopted again", lambda: adoptions(life) == 3, 20)
-    life.kill("USR1")
-    assert life.wait(30) == 7
-    end(life)
+    told(life)
 
 
 def test_its_job_comes_before_start(site: Site) -> None:

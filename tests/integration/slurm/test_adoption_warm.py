@@ -23,15 +23,14 @@ from tests.harness.adoption import (
     told,
 )
 from tests.harness.life import Life
+from tests.harness.nightly import nightly
 from tests.harness.processes import processes, signal_quietly
 from tests.harness.site import Site
 from tests.harness.users import User
 from tests.harness.wait import wait_while
 
-LAUNCHES = ["shim", pytest.param("container", marks=pytest.mark.oci_conf)]
 
-
-@pytest.fixture(params=LAUNCHES)
+@pytest.fixture(params=["shim", nightly("container", marks=[pytest.mark.oci_conf])])
 def site(request: pytest.FixtureRequest, make_site: MakeSite) -> Site:
     settings = f'idle_timeout = 20\n[slurm]\nlinger = 60\nlaunch = "{request.param}"\n'
     return make_site("slurm-user", settings=settings)
