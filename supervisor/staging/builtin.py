@@ -37,15 +37,14 @@ from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.staging.commands import carry_out
 from scrun.supervisor.staging.id_maps import cache_of, remove_whoever_owns_it, with_ids
 from scrun.supervisor.staging.image_store import images_for
+from scrun.supervisor.staging.layers import Unusable
 from scrun.supervisor.staging.layout import UPPER
 from scrun.supervisor.staging.on_node import SENT, archive_of, removing, sending, unpacking
 from scrun.supervisor.staging.overlaid import Overlays
-from scrun.supervisor.staging.overlay_options import Unusable
 from scrun.supervisor.staging.owner import beside, directory_for, owner_of
-from scrun.supervisor.staging.packing import Mounter, NotSeen
 from scrun.supervisor.staging.stage_out import clean, keep_changes, return_changes, stage_out
 from scrun.supervisor.staging.staged_bundle import stage_in
-from scrun.supervisor.staging.stored import progress
+from scrun.supervisor.staging.stored import Mounter, NotSeen, progress
 from scrun.supervisor.staging.transfer import Transfer
 from scrun.supervisor.staging.volumes import bring_back
 from scrun.supervisor.staging.ways import BundleRefused, Others

@@ -1,16 +1,29 @@
 """Copies few and small files into directories that nobody else writes to.
 
-Links are not followed. Everything here blocks: call it in a worker thread.
+In a container with one user, files of other users belong to nobody: they can be neither written
+nor removed, and those for their owner alone cannot be read. Images have few of them. The copies
+belong to that user, and the node mounts them above the image's layers. The kernel cannot look
+into a directory that is for its owner alone: everything in it is copied.
+
+An image's author may be hostile: no link is followed. Everything here blocks: call it in a worker
+thread.
 """
+
+from __future__ import annotations
 
 import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Self
+
+import msgspec
 
 from scrun.core.trees import OPEN_FOLDER
-from scrun.supervisor.staging.overlay_options import Unusable
+from scrun.core.whole_files import write_whole
+from scrun.supervisor.staging.layers import Unusable, opaque
 from scrun.supervisor.staging.whiteouts import is_deletion, is_set
 
 MOST = 2000
@@ -239,3 +252,284 @@ def _attributes(folder: int) -> dict[str, bytes]:
                 with contextlib.suppress(OSError):
                     found[name] = os.getxattr(folder, name)
     return found
+
+
+_KNOWN = 400  # layers
+
+
+class _LayerOwners(msgspec.Struct, frozen=True):
+    """What a layer had when it was looked through.
+
+    Attributes:
+        mark: Inode, change and status change of its directory; an image's layers do not change.
+        paths: The entries of others.
+        closed: Their directories that not everybody may look into.
+    """
+
+    mark: tuple[int, int, int]
+    paths: tuple[bytes, ...]
+    closed: tuple[bytes, ...]
+
+
+class Foreign(msgspec.Struct, frozen=True):
+    """What belongs to others in some layer: see `_Known`."""
+
+    paths: frozenset[bytes]
+    closed: frozenset[bytes]
+
+
+def foreign_in(layers: Sequence[str], cache: str, *, changes: bool) -> Foreign:
+    """Return what belongs to others in any layer.
+
+    Args:
+        changes: Whether the first one is a container's own, which may change.
+
+    Raises:
+        Unusable: They are too many.
+    """
+    known = _read(cache)
+    found = [_look_through(layer) for layer in layers[:changes]]
+    new = False
+    for layer in layers[changes:]:
+        if layer not in known or known[layer].mark != _mark(layer):
+            known[layer] = _look_through(layer)
+            new = True
+        found.append(known[layer])
+    if new:
+        _write(cache, {path: one for path, one in known.items() if os.path.isdir(path)})
+    foreign = Foreign(
+        frozenset(path for one in found for path in one.paths),
+        frozenset(path for one in found for path in one.closed),
+    )
+    if len(foreign.paths) > MOST:
+        raise Unusable(f"have more than {MOST} files of other users, and the container has one")
+    return foreign
+
+
+def _mark(layer: str) -> tuple[int, int, int]:
+    status = os.stat(layer)
+    return status.st_ino, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _look_through(layer: str) -> _LayerOwners:
+    """Return what belongs to others in a layer, and hardly more than the limit."""
+    found: list[bytes] = []
+    closed: list[bytes] = []
+    mark = _mark(layer)
+    root = os.fsencode(layer)
+    todo = [root]
+    while todo and len(found) <= MOST:
+        with os.scandir(todo.pop()) as entries:
+            for entry in entries:
+                status = entry.stat(follow_symlinks=False)
+                if stat.S_ISDIR(status.st_mode):
+                    todo.append(entry.path)
+                if is_foreign(status) and not is_deletion(status):
+                    found.append(entry.path[len(root) + 1 :])
+                    if stat.S_ISDIR(status.st_mode) and status.st_mode & 0o005 != 0o005:
+                        closed.append(found[-1])
+    return _LayerOwners(mark, tuple(found), tuple(closed))
+
+
+def _read(cache: str) -> dict[str, _LayerOwners]:
+    try:
+        return msgspec.json.decode(Path(cache).read_bytes(), type=dict[str, _LayerOwners])
+    except (OSError, msgspec.DecodeError):
+        return {}
+
+
+def _write(cache: str, known: dict[str, _LayerOwners]) -> None:
+    """Write the cache; a failure costs only another look next time."""
+    latest = dict(list(known.items())[-_KNOWN:])
+    with contextlib.suppress(OSError, UnicodeEncodeError):
+        os.makedirs(os.path.dirname(cache), mode=0o700, exist_ok=True)
+        write_whole(cache, msgspec.json.encode(latest))
+
+
+def copy_foreign(foreign: Foreign, rootfs: str, into: str, *, whole: bool) -> frozenset[str]:
+    """Copy what belongs to others, with the directories above it.
+
+    Args:
+        foreign: Where such things are in some layer; in the root file system there may be
+            something else.
+        rootfs: The root file system, as it is mounted here.
+        into: An empty directory.
+        whole: Whether the root directory itself is mounted; if not, what is in it has the user as
+            its owner anyway.
+
+    Returns:
+        The names of the root directory's directories that were copied with all their content.
+
+    Raises:
+        Unusable: It is too large, or neither a file nor a directory nor a link.
+    """
+    room = Room()
+    folders: dict[bytes, os.stat_result] = {}
+    done: list[bytes] = []
+    for path in sorted(foreign.closed):
+        # a layer above may have removed it, or put a link in its place
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), _Two(rootfs, into) as two:
+            if _is_below(path, done):
+                continue
+            two.descend(path, folders)
+            done.append(path)
+            os.setxattr(two.target, opaque(users=True), b"y")
+            copy_all(two.source, two.target, room)
+    for path in sorted(foreign.paths):
+        folder, name = os.path.split(path)
+        if not (folder or whole) or _is_below(path, done):
+            continue
+        # a layer above may have removed it, or put a link in place of its directory
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), _Two(rootfs, into) as two:
+            if folder:
+                two.descend(folder, folders)
+            status = os.stat(name, dir_fd=two.source, follow_symlinks=False)
+            if not is_foreign(status):
+                continue
+            if stat.S_ISDIR(status.st_mode):
+                two.descend(name, folders, folder and folder + b"/")
+            else:
+                room.take(copy_entry(two.source, two.target, name, room=room.left))
+    for path, status in sorted(folders.items(), reverse=True):
+        with _Two(into, into) as two:
+            two.descend(path, {})
+            dress(two.target, status, owners=False)
+    return frozenset(os.fsdecode(path) for path in done if b"/" not in path)
+
+
+def _is_below(path: bytes, folders: list[bytes]) -> bool:
+    return any(path == folder or path.startswith(folder + b"/") for folder in folders)
+
+
+class _Two:
+    """The same directory of two trees, as descriptors; links are not followed."""
+
+    def __init__(self, source: str, target: str) -> None:
+        self.source = os.open(source, OPEN)
+        try:
+            self.target = os.open(target, OPEN)
+        except BaseException:
+            os.close(self.source)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.source)
+        os.close(self.target)
+
+    def descend(self, path: bytes, made: dict[bytes, os.stat_result], before: bytes = b"") -> None:
+        """Enter a directory, and make the target's where it is missing.
+
+        Args:
+            path: The directory, relative.
+            made: Receives the path and the status of each new one.
+        """
+        here = before
+        for name in path.split(b"/"):
+            source = os.open(name, OPEN, dir_fd=self.source)
+            os.close(self.source)
+            self.source = source
+            here += name
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=self.target)
+                made[here] = os.fstat(source)
+            target = os.open(name, OPEN, dir_fd=self.target)
+            os.close(self.target)
+            self.target = target
+            here += b"/"
+
+
+_DEEPEST = 100  # three descriptors each
+
+
+def write_difference(own: str, image: str, into: str, room: Room, *, owners: bool) -> None:
+    """Write, as a layer, what makes another directory of an image's.
+
+    Files with the same size, time and permissions are the same: podman's copies keep them.
+
+    Args:
+        into: An empty directory.
+
+    Raises:
+        Unusable: It is more, or not only files, directories and links.
+    """
+    opened: list[int] = []
+    try:
+        opened.extend(os.open(path, OPEN) for path in (own, image, into))
+        _compare(opened[0], opened[1], opened[2], room, _DEEPEST, owners=owners)
+    finally:
+        for fd in opened:
+            os.close(fd)
+
+
+def _compare(own: int, image: int, into: int, room: Room, depth: int, *, owners: bool) -> bool:
+    """Write the difference of one directory; return whether there is one."""
+    if not depth:
+        raise Unusable(f"have more than {_DEEPEST} directories within each other")
+    changed = False
+    mine, theirs = (set(map(os.fsencode, os.listdir(folder))) for folder in (own, image))
+    for name in theirs - mine:
+        room.take(0)
+        os.mknod(name, stat.S_IFCHR, dir_fd=into)
+        changed = True
+    for name in mine:
+        new = os.stat(name, dir_fd=own, follow_symlinks=False)
+        old = None
+        if name in theirs:
+            old = os.stat(name, dir_fd=image, follow_symlinks=False)
+        if stat.S_ISDIR(new.st_mode):
+            changed |= _folder(name, (own, image, into), (new, old), room, depth, owners=owners)
+        elif old is None or not _same(name, own, image, new, old):
+            room.take(copy_entry(own, into, name, room=room.left, owners=owners))
+            changed = True
+    return changed
+
+
+def _folder(
+    name: bytes,
+    folders: tuple[int, int, int],
+    statuses: tuple[os.stat_result, os.stat_result | None],
+    room: Room,
+    depth: int,
+    *,
+    owners: bool,
+) -> bool:
+    own, image, into = folders
+    new, old = statuses
+    is_in_both = old is not None and stat.S_ISDIR(old.st_mode)
+    os.mkdir(name, 0o700, dir_fd=into)
+    opened: list[int] = []
+    try:
+        both = (own, into, *([image] if is_in_both else []))
+        opened.extend(os.open(name, OPEN, dir_fd=parent) for parent in both)
+        if is_in_both:
+            assert old is not None
+            changed = _compare(opened[0], opened[2], opened[1], room, depth - 1, owners=owners)
+            changed |= _permissions(new) != _permissions(old)
+        else:
+            room.take(0)
+            copy_all(opened[0], opened[1], room, depth - 1, owners=owners)
+            changed = True
+        if changed:
+            dress(opened[1], new, owners=owners)
+    finally:
+        for fd in opened:
+            os.close(fd)
+    if not changed:
+        os.rmdir(name, dir_fd=into)
+    return changed
+
+
+def _permissions(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_mode, status.st_uid, status.st_gid
+
+
+def _same(name: bytes, own: int, image: int, new: os.stat_result, old: os.stat_result) -> bool:
+    if _permissions(new) != _permissions(old):
+        return False
+    if stat.S_ISLNK(new.st_mode):
+        return os.readlink(name, dir_fd=own) == os.readlink(name, dir_fd=image)
+    this, that = ((one.st_size, one.st_mtime_ns, one.st_rdev) for one in (new, old))
+    return this == that

@@ -1,25 +1,166 @@
 """Looks at the layers of an overlay, as a container engine mounts them.
 
 The kernel tells them in mountinfo. fuse-overlayfs tells nothing: containers-storage has written
-down, in `overlay/ID/lower`, what `overlay/ID/merged` is mounted from.
+down, in `overlay/ID/lower`, what `overlay/ID/merged` is mounted from. The driver vfs of podman and
+docker gives each container a copy of its image's directory: that and what differs are the layers.
 
 An image's author may be hostile: no link in a layer is followed. Everything here blocks.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import stat
-from typing import TYPE_CHECKING
+from _blake2 import blake2s
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from scrun.supervisor.staging.overlay_options import Overlay, Unusable, is_plain, opaque, parse
-from scrun.supervisor.staging.plain import layers_of
+from scrun.supervisor.staging.digests import parent_of
 from scrun.supervisor.staging.whiteouts import ALL, REMOVED, is_set
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from scrun.supervisor.staging.survey import MountPoint
+
+LONGEST = 4000
+"""The most bytes of a mount's options: the kernel takes a page, with what the runtime adds."""
+
+# others may change what the layers mean
+_HARMLESS = re.compile(
+    r"rw|ro|userxattr|volatile|(uuid|xino|index|nfs_export|verity|fsync)=[a-z]+"
+    r"|redirect_dir=(off|nofollow)|metacopy=off|default_permissions|noatime|relatime",
+    re.ASCII,
+)
+# these leave files without content, or elsewhere, in the layer that is written to
+_MARKING = re.compile(r"redirect_dir=(on|follow)|metacopy=on", re.ASCII)
+_OCTAL = re.compile(r"\\([0-3][0-7][0-7])", re.ASCII)
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9._/@%+=~^-]+", re.ASCII)
+
+
+class Unusable(ValueError):
+    """The layers cannot be mounted; says why, as the end of a sentence about them."""
+
+
+class Overlay(msgspec.Struct, frozen=True):
+    """The layers of an overlay, as its options name them.
+
+    Attributes:
+        layers: The directories, the one that is written to first; perhaps relative.
+        users: Whether its marks are in the extended attributes that users may set.
+        why_not: Why a node cannot mount them as they are, though it could mount copies; as the end
+            of a sentence about them.
+        by_fuse: Whether they may have the marks of fuse-overlayfs.
+        plain: Whether the first is all that the container has, and the other its whole image.
+    """
+
+    layers: tuple[str, ...]
+    users: bool
+    why_not: str = ""
+    by_fuse: bool = False
+    plain: bool = False
+
+
+def parse(options: str) -> Overlay:
+    r"""Parse the options of a mounted overlay.
+
+    Args:
+        options: As mountinfo has them. Commas and backslashes of a value are octal there, `\054`;
+            a colon in a lower directory has had a backslash before it all the time.
+
+    Raises:
+        Unusable: The overlay is not understood here.
+    """
+    lower: list[str] = []
+    upper = ""
+    users = False
+    why_not = ""
+    for word in options.split(","):
+        name, _, escaped = word.partition("=")
+        value = _OCTAL.sub(lambda found: chr(int(found[1], 8)), escaped)
+        if name == "lowerdir":
+            lower = _split(value)
+        elif name == "lowerdir+":
+            lower.append(value)
+        elif name == "upperdir":
+            upper = value
+        elif name == "workdir":
+            continue
+        elif _MARKING.fullmatch(word):
+            why_not = f"are mounted with {word}"
+        elif not _HARMLESS.fullmatch(word):
+            raise Unusable(f"are mounted with {word[:64]}")
+        users |= word == "userxattr"
+    if not lower or not upper or "\\" in upper:
+        raise Unusable("are not known: its options name no upper and lower directory")
+    return Overlay((upper, *lower), users, why_not)
+
+
+def _split(value: str) -> list[str]:
+    """Split lower directories at colons; a backslash protects the next character."""
+    found = [""]
+    characters = iter(value)
+    for one in characters:
+        if one == "\\":
+            found[-1] += next(characters, "")
+        elif one == ":":
+            found.append("")
+        else:
+            found[-1] += one
+    if not all(found):  # `::` begins layers with data only
+        raise Unusable("have layers with data only")
+    return found
+
+
+def is_plain(path: str) -> bool:
+    """Return whether a path means itself in options, in config.json and in a shell."""
+    return bool(_PLAIN_PATH.fullmatch(path))
+
+
+def options_of(lower: Sequence[str], written: tuple[str, str] | None, *, users: bool) -> list[str]:
+    """Return the options for an overlay of plain paths.
+
+    Args:
+        lower: The directories below, the upmost first.
+        written: What is written to, and the kernel's own on the same file system; None: nothing
+            can be written.
+        users: Whether the mounting process has rights in a user namespace only.
+
+    Raises:
+        Unusable: They are too long.
+    """
+    words = [f"lowerdir={':'.join(lower)}"]
+    if written is not None:
+        words += [f"upperdir={written[0]}", f"workdir={written[1]}"]
+    words += marks(users=users)
+    if len(",".join(words)) > LONGEST:
+        raise Unusable(f"are too many: {len(lower)}, with long paths")
+    return words
+
+
+def opaque(*, users: bool) -> str:
+    """Return the extended attribute of a directory that hides those of the layers below."""
+    return ("user" if users else "trusted") + ".overlay.opaque"
+
+
+def marks(*, users: bool) -> list[str]:
+    """Return the options that say how the kernel marks changes."""
+    # only files, directories and deletions come back, no marks of renames
+    return ["userxattr"] if users else ["redirect_dir=nofollow", "metacopy=off", "index=off"]
+
+
+def mount_of_layers(name: str, options: Sequence[str]) -> dict[str, Any]:
+    """Return the entry of `mounts` for a directory in the root directory."""
+    return {
+        "destination": f"/{name}",
+        "type": "overlay",
+        "source": "overlay",
+        "options": list(options),
+    }
+
 
 _MOST = 400  # the kernel's limit is 500
 _FUSE = "fuse.fuse-overlayfs"
@@ -46,7 +187,7 @@ def overlay_of(mount: MountPoint, rootfs: str) -> Overlay:
         Unusable: It is neither an overlay nor a directory of podman's vfs; or a layer is missing.
     """
     if mount.point != rootfs or mount.root != "/":
-        return layers_of(rootfs)
+        return _of_vfs(rootfs)
     if mount.kind == _FUSE:
         overlay = _recorded(mount.point)
     elif mount.kind == "overlay":
@@ -136,3 +277,48 @@ def _sources(name: str, overlay: Overlay) -> tuple[int, ...]:
     if not found:
         raise Unusable(f"do not have /{name}")
     return tuple(found)
+
+
+def _of_vfs(rootfs: str) -> Overlay:
+    """Return what an engine's vfs has made a container's directory from, as layers.
+
+    Raises:
+        Unusable: It is not such a directory, or no record tells.
+    """
+    image = parent_of(rootfs)
+    if image is None or not os.path.isdir(image):
+        raise Unusable("are not known: it is not a mount of its own, nor of a driver vfs")
+    why_not = "are plain directories, which the node does not see"
+    return Overlay((rootfs, image), users=False, why_not=why_not, plain=True)
+
+
+_MANY = 16
+
+
+def folder_of(links: str, directory: str, count: int) -> str:
+    """Return the path by which mounts reach the links to layers.
+
+    The options of a mount have to fit into a page, and the path of a staged bundle contains a
+    container's id. So where there are many, a link beside the staged bundle leads to them.
+    """
+    if count <= _MANY:
+        return links
+    path = _name(directory)
+    try:
+        os.symlink(links, path)
+    except OSError:  # the name is taken, or only the bundle itself can be written
+        return links
+    return path
+
+
+def remove_link(directory: str) -> None:
+    """Remove the link of a staged bundle, if it has one."""
+    path = _name(directory)
+    with contextlib.suppress(OSError):
+        if os.readlink(path).startswith(os.path.join(directory, "")):
+            os.unlink(path)
+
+
+def _name(directory: str) -> str:
+    digest = blake2s(os.fsencode(directory), digest_size=5).hexdigest()
+    return os.path.join(os.path.dirname(directory), f".scrun-{digest}")

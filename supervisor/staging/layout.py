@@ -35,14 +35,18 @@ from typing import TYPE_CHECKING
 from scrun.core.trees import everything_below
 from scrun.supervisor.contracts.staged import OVERLAY, with_place
 from scrun.supervisor.core.files import write
-from scrun.supervisor.staging.copies import OPEN, Room, copy_all, copy_entry
-from scrun.supervisor.staging.foreign import copy_foreign, foreign_in
+from scrun.supervisor.staging.copies import (
+    OPEN,
+    Room,
+    copy_all,
+    copy_entry,
+    copy_foreign,
+    foreign_in,
+    write_difference,
+)
+from scrun.supervisor.staging.layers import Unusable, folder_of, opaque, options_of
 from scrun.supervisor.staging.on_node import TRIAL, Looks, Trial
-from scrun.supervisor.staging.overlay_options import Unusable, opaque, options_of
-from scrun.supervisor.staging.own_file import OwnFile
-from scrun.supervisor.staging.plain import write_difference
 from scrun.supervisor.staging.read_only import in_directory, make_mount_points
-from scrun.supervisor.staging.short_link import folder_of
 from scrun.supervisor.staging.ways import BundleRefused, Root
 
 if TYPE_CHECKING:
@@ -172,9 +176,9 @@ class Layout:
     def _make_mount_points(self) -> None:
         mounts = self._rootfs.config.get("mounts") or []
         find = in_directory(self._rootfs.path)
-        if isinstance(self._stored, OwnFile):
-            folder = self._path("look")
-            find = self._stored.look_for([mount["destination"] for mount in mounts], folder)
+        if self._stored is not None:
+            paths = [mount["destination"] for mount in mounts]
+            find = self._stored.look_for(paths, self._path("look")) or find
         whole = self._top is None
         make_mount_points(mounts, find, self._path(UPPER), owners=self._owners, whole=whole)
 

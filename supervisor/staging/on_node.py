@@ -16,7 +16,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from scrun.supervisor.contracts.staged import OVERLAY
-from scrun.supervisor.staging.overlay_options import Unusable, is_plain, marks
+from scrun.supervisor.staging.layers import Unusable, is_plain, marks
 from scrun.supervisor.staging.survey import mount_of, read_mounts
 from scrun.supervisor.staging.ways import DIFFER, BundleRefused, Unseen
 

@@ -19,7 +19,13 @@ import msgspec
 from scrun.core.errors import described
 from scrun.images.squashfs import linked_in
 from scrun.supervisor.contracts.staged import OVERLAY, OfTask
-from scrun.supervisor.staging.layers import top_level
+from scrun.supervisor.staging.layers import (
+    Unusable,
+    is_plain,
+    mount_of_layers,
+    remove_link,
+    top_level,
+)
 from scrun.supervisor.staging.layout import ROOTFS, Layout
 from scrun.supervisor.staging.on_node import (
     archive_of,
@@ -28,21 +34,16 @@ from scrun.supervisor.staging.on_node import (
     removing,
     sending,
 )
-from scrun.supervisor.staging.overlay_options import Unusable, is_plain, mount_of_layers
-from scrun.supervisor.staging.own_file import OwnFile
-from scrun.supervisor.staging.packing import Packing
-from scrun.supervisor.staging.short_link import remove_link
 from scrun.supervisor.staging.stage_out import remove_all
-from scrun.supervisor.staging.stored import StoredLayers
+from scrun.supervisor.staging.stored import OwnFile, Packing, StoredLayers
 from scrun.supervisor.staging.ways import NotMounted, Others, Unseen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from scrun.supervisor.contracts.staged import Image
-    from scrun.supervisor.staging.image_access import ContainerImages
-    from scrun.supervisor.staging.packing import Mounter
-    from scrun.supervisor.staging.stored import Copies
+    from scrun.supervisor.staging.image_store import ContainerImages
+    from scrun.supervisor.staging.stored import Copies, Mounter
     from scrun.supervisor.staging.ways import Root, Source, Way
 
 

@@ -22,13 +22,11 @@ from scrun.images.store import EMPTY
 from scrun.oci.userns import INITIAL, maps_for, read_map
 from scrun.supervisor.contracts.node import Mounting
 from scrun.supervisor.core.files import mebibytes, write
-from scrun.supervisor.staging.image_store import copying
-from scrun.supervisor.staging.layers import overlay_of
+from scrun.supervisor.staging.image_store import UNPACK, copying
+from scrun.supervisor.staging.layers import Overlay, Unusable, is_plain, overlay_of
 from scrun.supervisor.staging.layout import ROOTFS
 from scrun.supervisor.staging.on_node import remote
 from scrun.supervisor.staging.overlaid import Given, Mounts
-from scrun.supervisor.staging.overlay_options import Overlay, Unusable, is_plain
-from scrun.supervisor.staging.own_file import UNPACK
 from scrun.supervisor.staging.survey import mount_of, on_the_nodes
 from scrun.supervisor.staging.ways import Others, Root, remaining, ways
 

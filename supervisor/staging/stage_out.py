@@ -28,10 +28,10 @@ from scrun.supervisor.log.supervisor_log import fault, log
 from scrun.supervisor.staging.bring_back import bring_back, bring_difference_back
 from scrun.supervisor.staging.commands import run
 from scrun.supervisor.staging.id_maps import remove_mapped, remove_whoever_owns_it
+from scrun.supervisor.staging.layers import opaque, remove_link
 from scrun.supervisor.staging.layout import BY_FUSE, ONE, PLACE, ROOTFS, UPPER, uppers_in
 from scrun.supervisor.staging.mounts import FILES
 from scrun.supervisor.staging.on_node import archives_in, unpacking
-from scrun.supervisor.staging.overlay_options import opaque
 from scrun.supervisor.staging.owner import (
     OWNER,
     beginning,
@@ -40,7 +40,6 @@ from scrun.supervisor.staging.owner import (
     scratch_of,
     volumes_in,
 )
-from scrun.supervisor.staging.short_link import remove_link
 from scrun.supervisor.staging.transfer import Transfer
 from scrun.supervisor.staging.volumes import USED, tidy
 from scrun.supervisor.staging.volumes import bring_back as bring_back_volumes

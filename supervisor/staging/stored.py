@@ -7,31 +7,204 @@ else that decides how its files look to a node. Everything here blocks: call it 
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
+import subprocess
 from _blake2 import blake2s
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from scrun.core.errors import ImageError
 from scrun.core.paths import real_id
 from scrun.images.limits import shrink
+from scrun.images.squashfs import FINE_FOR_USERS, entries, key_of
 from scrun.images.store import ROOTFS, SQUASHFS, Entry, Facts, find_elsewhere
+from scrun.supervisor.contracts.node import ImageFile, Mounting
 from scrun.supervisor.staging.digests import contents
-from scrun.supervisor.staging.image_access import GIB, ContainerImages, Copier, Full, ImageAccess
-from scrun.supervisor.staging.overlay_options import Unusable, is_plain
+from scrun.supervisor.staging.image_store import (
+    COPY,
+    GIB,
+    PACK,
+    UNPACK,
+    ContainerImages,
+    Copier,
+    Full,
+    ImageAccess,
+)
+from scrun.supervisor.staging.layers import Unusable, is_plain
+from scrun.supervisor.staging.read_only import in_directory, names_in
+from scrun.supervisor.staging.ways import BundleRefused, NotMounted, Others
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from scrun.images.locks import Lock
+    from scrun.settings.file.load import ImageFormat
     from scrun.supervisor.staging.digests import LayerContent
-    from scrun.supervisor.staging.overlay_options import Overlay
-    from scrun.supervisor.staging.packing import Packing
+    from scrun.supervisor.staging.image_store import ContainerImages
+    from scrun.supervisor.staging.layers import Overlay
+    from scrun.supervisor.staging.read_only import Find
 
-COPY, PACK = "copy_layer", "pack_layer"
-"""The names of `supervisor/programs/copy_layer.py` and `pack_layer.py`."""
-NO_ROOM = 3
-"""Their exit status for that."""
+NO_TOOL = "mksquashfs is not installed here"
+
+
+def tool() -> str | None:
+    """Return the program that makes images, if there is one."""
+    return shutil.which("mksquashfs")
+
+
+class NotSeen(Unusable):
+    """The node does not see an image."""
+
+
+class Mounter(msgspec.Struct, frozen=True):
+    """How a container's node mounts a root file system, and images.
+
+    Attributes:
+        mount: Mounts them, for the container and for what the node is asked; returns by what.
+            Without any it only tells. Raises Unusable; NotSeen if an image is not there, Others if
+            directories are others, Refused if the kernel refuses an overlay.
+        send: Brings images to the nodes' own disks, and mounts them on directories as something
+            without files says. Raises Unusable.
+        unmount: Undoes both.
+    """
+
+    mount: Callable[[Mounting], str]
+    send: Callable[[Sequence[tuple[ImageFile, str]], Mounting], None]
+    unmount: Callable[[], None]
+
+
+class Packing:
+    """Whether copies of layers are squashfs images, one file each, or directories.
+
+    An image is made in a third of the time, and costs a file system one file instead of thousands.
+    A node has to mount it, which the shim does (`supervisor.contracts.node.MountsImages`).
+
+    Attributes:
+        way: By what the node mounts images; "" if it was not asked, or cannot.
+        why_not: Why copies are directories, though they were to be images; "" if they are not.
+        tool: The program that makes images.
+        sent: Whether they were sent to the node, which does not see them.
+    """
+
+    def __init__(
+        self, mounter: Mounter | None, wanted: ImageFormat, *, mine: bool = False
+    ) -> None:
+        """Take the node's mounter, if it has one, and the setting `[images] format`.
+
+        `mine` says that the files belong to this user, whoever owns what is in them.
+        """
+        self._mounter, self._wanted, self._mine = mounter, wanted, mine
+        self.why_not = ""
+        self.way = ""
+        self.tool = tool()
+        self._decided = False
+        self._mounted = False
+        self.sent = False
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether the node can mount images; asks it once.
+
+        Raises:
+            Unusable: It cannot, and nothing else is wanted.
+        """
+        if not self._decided:
+            self._decided = True
+            if self._wanted != "files":
+                self._ask()
+        return bool(self.way)
+
+    def _ask(self) -> None:
+        if self._mounter is None:
+            self.why_not = "only a shim mounts images"
+        else:
+            try:
+                self.way = self._mounter.mount(Mounting(mine=self._mine))
+            except Unusable as error:
+                self.why_not = str(error)
+        self._insist()
+
+    def _insist(self) -> None:
+        if self.why_not and self._wanted == "squashfs":
+            raise Unusable(f"cannot be squashfs images: {self.why_not}")
+
+    @property
+    def is_made(self) -> bool:
+        """Whether new copies are to be images.
+
+        Raises:
+            Unusable: That is impossible, and nothing else is wanted.
+        """
+        if self.is_possible and self.tool is None:
+            self.why_not = NO_TOOL
+            self._insist()
+        return self.is_possible and self.tool is not None
+
+    def give_up(self, why_not: str) -> None:
+        """Have no images: the node failed to mount them, or one could not be made.
+
+        Raises:
+            Unusable: Nothing else is wanted.
+        """
+        self.why_not, self.way = why_not, ""
+        self._insist()
+
+    def mount(self, files: Sequence[tuple[str, str]], mounting: Mounting) -> None:
+        """Let the node mount images on directories, and everything else.
+
+        Raises:
+            NotMounted: It cannot.
+            Others: Directories are others there.
+            Refused: It mounts no such overlay.
+        """
+        assert self._mounter is not None
+        mounting = msgspec.structs.replace(mounting, mine=self._mine)
+        self._mounted = True
+        try:
+            known = [_known(file) for file, _ in files] if self._mine else []
+            try:
+                self._mounter.mount(msgspec.structs.replace(mounting, files=(files,), known=known))
+            except NotSeen:
+                self.sent = True
+                images = [(_described(file), point) for file, point in files]
+                self._mounter.send(images, mounting)
+        except (Others, BundleRefused):
+            raise
+        except Unusable as error:
+            raise NotMounted(str(error), images=bool(files)) from error
+
+    def unmount(self) -> None:
+        """Undo `mount`, if it was called."""
+        if self._mounter is not None and self._mounted:
+            self._mounted = False
+            with contextlib.suppress(Unusable):
+                self._mounter.unmount()
+
+
+def _known(file: str) -> tuple[int, int, int]:
+    status = _status(file)
+    return status.st_ino, status.st_size, int(status.st_mtime)
+
+
+def _status(file: str) -> os.stat_result:
+    try:
+        return os.stat(file)
+    except OSError as error:
+        raise Unusable(f"{file}: {error.strerror}") from error
+
+
+def _described(file: str) -> ImageFile:
+    """Name an image by its key in the store, and by when it was made."""
+    status = _status(file)
+    key = key_of(file)
+    if os.path.basename(file) == SQUASHFS and not os.path.islink(file):
+        key = os.path.basename(os.path.dirname(file))
+    name = f"{key}.{status.st_size:x}-{status.st_mtime_ns:x}"
+    return ImageFile(file, name, status.st_size)
+
 
 _FORMAT = 1
 
@@ -94,6 +267,17 @@ class Copies(Protocol):
 
         Raises:
             Unusable: It cannot be copied.
+        """
+        ...
+
+    def look_for(self, paths: Sequence[str], folder: str) -> Find | None:
+        """Return what tells what there is on some paths; None: it is seen here.
+
+        Args:
+            folder: A directory to be made, for what has to be unpacked to know.
+
+        Raises:
+            Unusable: It cannot be read.
         """
         ...
 
@@ -243,6 +427,9 @@ class StoredLayers:
         words = (self._overlay.layers[number], into, *self._how)
         self._images.copier.run(COPY, words, lambda count: None)
 
+    def look_for(self, paths: Sequence[str], folder: str) -> None:
+        """Return nothing: layers are directories here."""
+
     def _pack(self, layer: str, image: str, tell: Callable[[int], None]) -> None:
         mark, owners, kind = self._how
         whose = "owners" if owners == "owners" else ":".join(self._ids)
@@ -283,3 +470,108 @@ def _id_maps() -> list[str]:
         with open(f"/proc/self/{kind}_map", encoding="ascii") as file:
             found.append(" ".join(file.read().split()))
     return found
+
+
+_FILE = 1  # the number of its layer; the one above has nothing
+
+
+class OwnFile:
+    """A user's own squashfs file, as a copy of a layer; see `Copies`.
+
+    Where the node mounts no images, the store of images has its files, unpacked once.
+    """
+
+    def __init__(self, file: str, key: str, images: ContainerImages, packing: Packing) -> None:
+        """Decide how the node gets it.
+
+        Args:
+            file: Its path, without links.
+            key: What `key_of` returned when its root directory was read.
+
+        Raises:
+            Unusable: The file has changed since; or it cannot be unpacked.
+        """
+        self._file, self._key, self._images = file, key, images
+        self._kept = ImageAccess(images)
+        self._check()
+        self.packing = packing
+        self.there: dict[int, str] = {}
+        self.packed: set[int] = set()
+        self.is_seen = True
+        if packing.is_possible:
+            self.there[_FILE] = file
+            self.packed.add(_FILE)
+        else:
+            self.make((_FILE,))
+
+    def _check(self) -> None:
+        try:
+            same = key_of(self._file) == self._key
+        except ImageError as error:
+            raise Unusable(f"no longer exist: {error}") from error
+        if not same:
+            raise Unusable("have changed: the file was replaced while the container was made")
+
+    @property
+    def folder(self) -> str:
+        return self._kept.folder
+
+    def send(self, why: str) -> None:
+        """Raise Unusable: what the node mounts is sent at once, and it mounts nothing."""
+        raise Unusable(f"{why}, nor can it be sent: {self.packing.why_not}")
+
+    def unpack(self, why: str) -> frozenset[int]:
+        """Do without mounting it; see `Copies`."""
+        self.packing.give_up(why)
+        self.there.clear()
+        self.packed.clear()
+        return frozenset((_FILE,))
+
+    def make(self, numbers: Collection[int]) -> None:
+        """Keep its files in the store."""
+        if _FILE in self.there or _FILE not in numbers:
+            return
+
+        def fill(directory: str, lock: Lock) -> Facts:
+            self._images.copier.say("image: it is being unpacked")
+            lock.say("it is being unpacked")
+            words = (self._file, os.path.join(directory, ROOTFS))
+            self._images.copier.run(UNPACK, words, lambda count: None)
+            return Facts(source=f"{self._file}, unpacked")
+
+        def waiting(said: str) -> None:
+            self._images.copier.say("image: somebody else is unpacking it")
+            self._images.copier.wait()
+
+        key = key_of(self._file, unpacked=True)
+        entry = self._kept.have(key, fill, waiting, os.stat(self._file).st_size)
+        self._check()
+        self.there[_FILE] = entry.rootfs
+        shrink(self._kept.store, self._images.limit)
+
+    def copy(self, number: int, into: str) -> None:
+        """Do nothing: the layer above has nothing."""
+
+    def look_for(self, paths: Sequence[str], folder: str) -> Find:
+        by_depth: dict[int, set[str]] = {}
+        for parts in map(names_in, paths):
+            for depth in range(1, len(parts) + 1):
+                by_depth.setdefault(depth, set()).add("/".join(parts[:depth]))
+        os.mkdir(folder, 0o700)
+        # each depth by itself: a directory that others are made in may be read-only
+        for depth, some in by_depth.items():
+            command = entries(self._file, os.path.join(folder, str(depth)), depth, sorted(some))
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                check=False,
+            )
+            if done.returncode not in FINE_FOR_USERS:
+                raise Unusable(f"cannot be read: unsquashfs: status {done.returncode}")
+
+        def find(parts: Sequence[str]) -> os.stat_result | None:
+            return in_directory(os.path.join(folder, str(len(parts))))(parts)
+
+        return find

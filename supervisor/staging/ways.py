@@ -13,7 +13,7 @@ import msgspec
 
 from scrun.oci.userns import has_several
 from scrun.supervisor.contracts.node import Mounting
-from scrun.supervisor.staging.overlay_options import Overlay, Unusable
+from scrun.supervisor.staging.layers import Overlay, Unusable
 
 if TYPE_CHECKING:
     from scrun.supervisor.staging.overlaid import Overlays

@@ -20,15 +20,13 @@ from scrun.supervisor.contracts.node import Mounting
 from scrun.supervisor.contracts.staged import OfTask, Staged, config_of_task
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.staging import staged_bundle
-from scrun.supervisor.staging.image_access import ContainerImages, Copier, Full
-from scrun.supervisor.staging.image_store import copying
+from scrun.supervisor.staging.image_store import NO_ROOM, ContainerImages, Copier, Full, copying
+from scrun.supervisor.staging.layers import Unusable
 from scrun.supervisor.staging.on_node import SENT, archive_of, sending, unpacking
 from scrun.supervisor.staging.overlaid import Overlays
-from scrun.supervisor.staging.overlay_options import Unusable
-from scrun.supervisor.staging.packing import Mounter
 from scrun.supervisor.staging.stage_out import return_changes
 from scrun.supervisor.staging.staged_bundle import stage_in
-from scrun.supervisor.staging.stored import NO_ROOM
+from scrun.supervisor.staging.stored import Mounter
 from scrun.supervisor.staging.survey import MountPoint
 from scrun.supervisor.staging.ways import BundleRefused, Others
 

@@ -37,7 +37,7 @@ from scrun.supervisor.programs.doctor.call import (
 )
 from scrun.supervisor.programs.doctor.findings import Finding, fail, ok, warn
 from scrun.supervisor.staging.id_maps import why_no_owners
-from scrun.supervisor.staging.packing import NO_TOOL, tool
+from scrun.supervisor.staging.stored import NO_TOOL, tool
 
 _TOOLS = ("podman", "docker", "crun", "runc")
 _GIB = 1 << 30

@@ -21,7 +21,7 @@ from scrun.core.errors import ImageError
 from scrun.images.locks import Lock
 from scrun.images.store import Facts, Store
 from scrun.supervisor.core.places import program
-from scrun.supervisor.staging.stored import NO_ROOM
+from scrun.supervisor.staging.image_store import NO_ROOM
 from tests import CHECKOUT
 from tests.harness.layers import listing
 

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from scrun.supervisor.staging.layers import Unusable
 from scrun.supervisor.staging.overlaid import NO_ROOT
-from scrun.supervisor.staging.overlay_options import Unusable
 from scrun.supervisor.staging.stage_out import clean, stage_out
 from scrun.supervisor.staging.ways import BundleRefused, Root
 from tests.harness.bundle import snapshot

@@ -17,15 +17,19 @@ from scrun.pull.reference import parse
 from scrun.supervisor.contracts.node import ImageFile, Mounting
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.target import Target
-from scrun.supervisor.staging.image_access import ContainerImages, Copier, Full
-from scrun.supervisor.staging.image_store import copying
+from scrun.supervisor.staging.image_store import (
+    NO_ROOM,
+    UNPACK,
+    ContainerImages,
+    Copier,
+    Full,
+    copying,
+)
+from scrun.supervisor.staging.layers import Unusable
 from scrun.supervisor.staging.overlaid import Overlays
-from scrun.supervisor.staging.overlay_options import Unusable
-from scrun.supervisor.staging.own_file import UNPACK
-from scrun.supervisor.staging.packing import Mounter, NotSeen
 from scrun.supervisor.staging.stage_out import stage_out
 from scrun.supervisor.staging.staged_bundle import stage_in
-from scrun.supervisor.staging.stored import NO_ROOM
+from scrun.supervisor.staging.stored import Mounter, NotSeen
 from tests.harness.layers import ask
 from tests.harness.places import mounted
 

@@ -14,11 +14,10 @@ import pytest
 
 from scrun.supervisor.contracts.node import ImageFile, Mounting
 from scrun.supervisor.shim.seals import digest
-from scrun.supervisor.staging.image_store import copying
-from scrun.supervisor.staging.overlay_options import Unusable
-from scrun.supervisor.staging.packing import Mounter, NotSeen
+from scrun.supervisor.staging.image_store import NO_ROOM, PACK, copying
+from scrun.supervisor.staging.layers import Unusable
 from scrun.supervisor.staging.stage_out import stage_out
-from scrun.supervisor.staging.stored import NO_ROOM, PACK
+from scrun.supervisor.staging.stored import Mounter, NotSeen
 from scrun.supervisor.staging.ways import BundleRefused, Others
 from tests.component.supervisor.staging.test_copy_layer import odd
 from tests.harness.layers import Image

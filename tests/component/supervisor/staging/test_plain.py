@@ -12,14 +12,13 @@ import pytest
 
 from scrun.supervisor.contracts.node import Mounting
 from scrun.supervisor.staging import staged_bundle
-from scrun.supervisor.staging.copies import Room
+from scrun.supervisor.staging.copies import Room, write_difference
 from scrun.supervisor.staging.digests import contents, parent_of
+from scrun.supervisor.staging.layers import Unusable
 from scrun.supervisor.staging.overlaid import Overlays
-from scrun.supervisor.staging.overlay_options import Unusable
-from scrun.supervisor.staging.packing import Mounter
-from scrun.supervisor.staging.plain import write_difference
 from scrun.supervisor.staging.root import why_unseen
 from scrun.supervisor.staging.stage_out import stage_out
+from scrun.supervisor.staging.stored import Mounter
 from scrun.supervisor.staging.survey import MountPoint
 from scrun.supervisor.staging.ways import Others
 from tests.harness.layers import Image, in_shell, listing

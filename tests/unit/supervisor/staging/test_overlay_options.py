@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from scrun.supervisor.contracts.staged import OfTask, config_of_task, with_place
-from scrun.supervisor.staging.overlay_options import (
+from scrun.supervisor.staging.layers import (
     LONGEST,
     Unusable,
     is_plain,

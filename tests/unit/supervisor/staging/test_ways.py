@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrun.images.leases import lease_of
-from scrun.supervisor.staging.image_access import ContainerImages, Copier
+from scrun.supervisor.staging.image_store import ContainerImages, Copier
+from scrun.supervisor.staging.layers import Overlay, Unusable
 from scrun.supervisor.staging.overlaid import BY_FUSE, NO_ROOT, Overlays
-from scrun.supervisor.staging.overlay_options import Overlay, Unusable
-from scrun.supervisor.staging.packing import Mounter
+from scrun.supervisor.staging.stored import Mounter
 from scrun.supervisor.staging.ways import (
     BundleRefused,
     How,
