@@ -313,10 +313,8 @@ class Layout:
     def trial(self, *, on_node: bool) -> Trial:
         """Return how the node tries the mount with the most layers."""
         lower = max(self.options.values(), key=lambda words: len(words[0]), default=[""])[0]
-        rootless = self._rootfs.rootless
-        store = self._stored.folder if self._stored and self._stored.is_seen else None
         return Trial(
-            self.directory, lower, self._layers, self._packed, rootless=rootless, store=store,
+            self.looks, lower, rootless=self._rootfs.rootless, images=bool(self._packed),
             read_only=self._read_only, on_node=on_node, several=self._rootfs.tasks > 1,
         )  # fmt: skip
 

@@ -121,7 +121,7 @@ _MOUNTED = "mounted"
 # mount(8) as of 2.39 gives the kernel the options one by one, which may have 256 bytes then
 _LOOK = """\
 cd %s && {
-stat -L -c '%%n %%i %%Y' . %s %s
+stat -L -c '%%n %%i %%Y' %s
 %s
 }
 """
@@ -144,32 +144,43 @@ class Looks:
     """The directories that have to be the same on the node.
 
     Attributes:
-        wanted: See `supervisor.contracts.node.Mounting.looks`.
+        wanted: See `supervisor.contracts.node.Mounting.looks`; first the staged bundle's.
+        names: Their paths, seen from that one.
+        devices: Those of its file system and of the layers'.
     """
 
     def __init__(
         self, directory: str, layers: Sequence[str], images: Collection[int], store: str | None
     ) -> None:
-        """Look at them here; see `Trial`."""
-        found: list[tuple[str, int, int | None]] = [(directory, os.stat(directory).st_ino, None)]
-        if store is not None:
-            found.append((store, os.stat(store).st_ino, None))
-        self._store = store is not None
-        self._layers = dict[int, int]()
-        for number, layer in enumerate(layers):
-            if number not in images:
-                self._layers[len(found)] = number
-                status = os.stat(layer)
-                link = os.path.join(directory, "l", str(number))
-                found.append((link, status.st_ino, status.st_mtime_ns // 10**9))
-        self.wanted = tuple(found)
+        """Look at them here.
 
-    def unseen(self, others: frozenset[int]) -> Unusable:
+        Args:
+            directory: Has `l/N`, links to the layers, and the directories TRIAL.
+            images: The numbers of those that only the node sees: it has mounted images there.
+            store: The store of images, if it is to be seen.
+        """
+        self._layers = [number for number in range(len(layers)) if number not in images]
+        links = [f"l/{number}" for number in self._layers]
+        found = [os.stat(directory), *(os.stat(layers[number]) for number in self._layers)]
+        self.devices = tuple(status.st_dev for status in found)
+        self.names = [".", *links]
+        wanted: list[tuple[str, int, int | None]] = [(directory, found[0].st_ino, None)]
+        wanted += (
+            (os.path.join(directory, link), status.st_ino, status.st_mtime_ns // 10**9)
+            for link, status in zip(links, found[1:], strict=True)
+        )
+        self._store = store is not None
+        if store is not None:
+            self.names.append(store)
+            wanted.append((store, os.stat(store).st_ino, None))
+        self.wanted = tuple(wanted)
+
+    def unseen(self, others: frozenset[int], why: str = DIFFER) -> Unusable:
         """Return what it means that some differ on the node, by their numbers."""
         if 0 in others:
-            return Unusable(DIFFER)
-        layers = frozenset(self._layers[number] for number in others if number in self._layers)
-        return Unseen(DIFFER, layers, store=self._store and 1 not in others)
+            return Unusable(why)
+        layers = frozenset(n for place, n in enumerate(self._layers, 1) if place in others)
+        return Unseen(why, layers, store=self._store and len(self.wanted) - 1 not in others)
 
 
 class Trial:
@@ -182,23 +193,20 @@ class Trial:
 
     def __init__(
         self,
-        directory: str,
+        looks: Looks,
         lower: str,
-        layers: Sequence[str],
-        images: Collection[int] = (),
         *,
         rootless: bool,
-        store: str | None = None,
+        images: bool = False,
         read_only: bool = False,
         on_node: bool = False,
         several: bool = False,
     ) -> None:
-        """Write the script; reads the layers' inodes here.
+        """Write the script.
 
         Args:
-            directory: Has `l/N`, links to the layers, and the directories TRIAL.
-            images: The numbers of those that only the node sees: it has mounted images there.
             rootless: Whether the container has rights in a user namespace only.
+            images: Whether the node has mounted images.
             on_node: Whether what is written shall be in a directory of the node.
             several: Whether several try it at once.
         """
@@ -209,24 +217,10 @@ class Trial:
             where = making() if on_node else _EACH if several else _HERE
         before = _ROOTLESS if rootless else _AS_ROOT
         self._try = _TRY % (where, before, options, _MOUNTED)
-        self._seen = (
-            shlex.quote(directory),
-            shlex.quote(store) if store else "",
-            " ".join(f"l/{number}" for number in range(len(layers))),
-        )
-        self._store = store
-        here = os.stat(directory)
-        self._here = here.st_ino
-        self._store_is = os.stat(store).st_ino if store else 0
-        found = {n: os.stat(layer) for n, layer in enumerate(layers) if n not in images}
-        self._layers = {
-            number: (status.st_ino, status.st_mtime_ns // 10**9)
-            for number, status in found.items()
-        }
+        self._looks = looks
         self.kind: Hashable = None
         if where == _HERE and not images:
-            devices = tuple(status.st_dev for status in found.values())
-            self.kind = (rootless, read_only, here.st_dev, devices, len(lower))
+            self.kind = (rootless, read_only, looks.devices, len(lower))
 
     def script(self, mounted: Collection[Hashable] = ()) -> str:
         """Return what the node runs by `sh -c`.
@@ -235,7 +229,8 @@ class Trial:
             mounted: Of what kinds it has mounted some before.
         """
         known = self.kind is not None and self.kind in mounted
-        return _LOOK % (*self._seen, f"echo {_MOUNTED}" if known else self._try)
+        directory, names = shlex.quote(self._looks.wanted[0][0]), shlex.join(self._looks.names)
+        return _LOOK % (directory, names, f"echo {_MOUNTED}" if known else self._try)
 
     def judge(self, answers: Sequence[str]) -> None:
         """Look at what the script printed on each node.
@@ -263,20 +258,18 @@ class Trial:
 
     def _judge(self, answer: str) -> None:
         lines = answer.splitlines()  # a site's prolog may write before
-        seen = {found[1]: found for found in map(_SEEN.fullmatch, lines) if found}
+        seen = {one[1]: (int(one[2]), int(one[3])) for one in map(_SEEN.fullmatch, lines) if one}
         said = next(filter(_COMPLAINT.match, lines), "")
         why = f"cannot be mounted on the node: {said}" if said else DIFFER
-        if "." not in seen or int(seen["."][2]) != self._here:
-            raise Unusable(why)
-        missing = frozenset(
+        others = frozenset(
             number
-            for number, layer in self._layers.items()
-            if (one := seen.get(f"l/{number}")) is None or (int(one[2]), int(one[3])) != layer
+            for number, (_, inode, time) in enumerate(self._looks.wanted)
+            if (one := seen.get(self._looks.names[number])) is None
+            or one[0] != inode
+            or time not in (None, one[1])
         )
-        if missing:
-            store = self._store is not None and self._store in seen
-            raise Unseen(
-                why, missing, store=store and int(seen[self._store or ""][2]) == self._store_is
-            )
+        failure = self._looks.unseen(others, why)
+        if not isinstance(failure, Unseen) or failure.layers:
+            raise failure
         if _MOUNTED not in lines:
             raise BundleRefused(why)
