@@ -224,22 +224,22 @@ def test_programs_of_exec_go_on(make_site: MakeSite, dice: random.Random) -> Non
     with echo.stdout as stdout:
         output = Collector(os.dup(stdout.fileno()))
     trap = "trap 'echo got' USR1; trap 'exit 9' USR2; echo in; while :; do sleep 0.05; done"
-    told = site.popen("exec", life.id, "sh", "-c", trap, stdin=subprocess.DEVNULL)
-    assert told.stdout
-    assert told.stdout.readline() == b"in\n"
+    program = site.popen("exec", life.id, "sh", "-c", trap, stdin=subprocess.DEVNULL)
+    assert program.stdout
+    assert program.stdout.readline() == b"in\n"
     with written(to, numbers(100_000)):
         for _ in range(3):
             [supervisor] = wait_until("one supervisor", site.supervisors, 20)
             os.kill(supervisor, signal.SIGSTOP)
-            told.send_signal(signal.SIGUSR1)
+            program.send_signal(signal.SIGUSR1)
             time.sleep(dice.uniform(0, 0.2))
             os.kill(supervisor, signal.SIGKILL)
-            assert told.stdout.readline() == b"got\n"
+            assert program.stdout.readline() == b"got\n"
     assert echo.wait(60) == 9
     assert output.all() == numbers(100_000)
-    told.send_signal(signal.SIGUSR2)
-    told.communicate(timeout=30)
-    assert told.returncode == 9
+    program.send_signal(signal.SIGUSR2)
+    program.communicate(timeout=30)
+    assert program.returncode == 9
     told(life)
 
 

@@ -38,7 +38,7 @@ from scrun.supervisor.plugins.installed import (
     load,
 )
 from scrun.supervisor.plugins.registry import Plugins
-from scrun.supervisor.staging import builtin, lua
+from scrun.supervisor.staging import builtin, scripted
 from tests import CHECKOUT
 from tests.harness.program import run_program
 
@@ -46,7 +46,7 @@ pytestmark = pytest.mark.covers("promise plugins")
 
 # modules are plugins: mypy holds that they have what one needs
 ENGINES: list[EnginePlugin[Any]] = [slurm, local, no_engine]
-STAGERS: list[StagePlugin[Any]] = [lua, builtin, no_stager]
+STAGERS: list[StagePlugin[Any]] = [scripted, builtin, no_stager]
 
 Made = Callable[..., Installed]
 
