@@ -177,15 +177,12 @@ class Pods:
         """
         deposit = request.deposit.job
         assert deposit is not None
+        hold_again = engine.held_again if plan is None else plan.hold
 
         @asynccontextmanager
         async def hold(first: JobRequest) -> AsyncIterator[HeldAllocation]:
             try:
-                if plan is None:
-                    again = engine.held_again(first, left)
-                else:
-                    again = plan.hold(msgspec.structs.replace(first, left=left), None)
-                async with again as allocation:
+                async with hold_again(first, left) as allocation:
                     yield allocation
             finally:
                 left.close()

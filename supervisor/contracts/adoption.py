@@ -51,10 +51,7 @@ class KeepsStep(Protocol):
 
 @runtime_checkable
 class Adopts(Engine, Protocol):
-    """An engine whose containers outlive the supervisor; optional.
-
-    `Engine.allocate` holds a job with `JobRequest.left` as well.
-    """
+    """An engine whose containers outlive the supervisor; optional."""
 
     def adopted(
         self, request: JobRequest, found: Inheritance

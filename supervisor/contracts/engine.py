@@ -20,7 +20,6 @@ from scrun.supervisor.contracts.reuse import HeldAllocation
 from scrun.supervisor.contracts.staged import OfTask
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.deposits import Deposit, no_deposit
-from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.log.journal import Journal
 
 
@@ -70,7 +69,6 @@ class JobRequest(msgspec.Struct, frozen=True):
         reusable: Returns, at the release, whether all that used the job has ended by itself.
         beside: The job that it joins, which the environment has; None: it gets one of its own.
         deposit, job_deposit: Keep what the container, or the job, needs to outlive us.
-        left: What a dead supervisor has left of the job, in which it made nothing; None: no job.
         joins: The containers whose namespaces config.json names, by the /proc/PID/ns named there.
         task: The task of Slurm's that it belongs to, `JOB.STEP.TASK`; "" for none.
     """
@@ -94,7 +92,6 @@ class JobRequest(msgspec.Struct, frozen=True):
     beside: HeldAllocation | None = None
     deposit: Deposit = msgspec.field(default_factory=no_deposit)
     job_deposit: Deposit = msgspec.field(default_factory=no_deposit)
-    left: Inheritance | None = None
     joins: Mapping[str, str] = {}
     task: str = ""
 

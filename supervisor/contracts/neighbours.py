@@ -32,9 +32,9 @@ class JobPlan(msgspec.Struct, frozen=True):
     """How one container gets a job, before that is requested.
 
     Attributes:
-        hold: Holds an allocation while the block runs: a new one, or one that is lent to us
-            (`Borrow`), or, with `JobRequest.left`, that of a dead supervisor. Raises
-            AllocationRefused with the engine's reason.
+        hold: Holds an allocation while the block runs: a new one; or what another supervisor
+            lends us (`Borrow`), or has left, in which it made nothing. Raises AllocationRefused
+            with the engine's reason.
         job: Provides an allocation for the container of this plan.
         needs: What it asks of its job, in the words of the engine, for `HeldAllocation.serves` of
             this supervisor or another; empty: only a new job will do.

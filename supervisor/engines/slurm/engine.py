@@ -251,9 +251,13 @@ class SlurmEngine:
         terms: AllocationRequest,
         lease: LeaseRequest | None,
         request: JobRequest,
-        borrowed: Inheritance | None = None,
+        left: Inheritance | None = None,
     ) -> AsyncIterator[SlurmAllocation]:
-        """See `JobPlan.hold`. Nothing of the caller's own job is for others."""
+        """See `JobPlan.hold`. Nothing of the caller's own job is for others.
+
+        Args:
+            left: What another supervisor lends us, which is no container's, or has left.
+        """
         environment = request.child_env.environment
         if isinstance(request.beside, SlurmAllocation):
             yield request.beside
@@ -269,13 +273,13 @@ class SlurmEngine:
             request.on_job_id(job_id, False)
             request.job_deposit.note(job=job_id, environment=theirs)
             hold = nullcontext(Allocation(job_id, theirs))
-        elif borrowed is not None:
-            hold = borrowed_job(request, borrowed, self._held_again, is_clean)
-        elif (left := request.left) is not None:
+        elif left is None:
+            hold = allocated(self._tools, self._queue, request, terms)
+        elif left.container:
             hold = held_anew(self._again(request, left, terms.because), request, left)
         else:
-            hold = allocated(self._tools, self._queue, request, terms)
-        is_new = not (job_id or borrowed or request.left)
+            hold = borrowed_job(request, left, self._held_again, is_clean)
+        is_new = not job_id and left is None
         async with (
             hold as allocation,
             held(self._tools, request, allocation, lease if is_new else None) as found,
