@@ -22,6 +22,7 @@ from scrun.supervisor.contracts.neighbours import SharesJobs
 from scrun.supervisor.contracts.reuse import HeldAllocation, WaitingJob
 from scrun.supervisor.core.deposits import Deposit, no_deposit
 from scrun.supervisor.core.mounts import OURS
+from scrun.supervisor.core.threads import own_threads
 from scrun.supervisor.log.journal import Journal, Shown
 from scrun.supervisor.log.supervisor_log import fault, log
 
@@ -181,6 +182,7 @@ class HeldJob:
         Args:
             forget: Called when no further container may have it.
         """
+        own_threads()
         self._forget = forget
         try:
             with self._scope, OURS.seen(), self._journal() as journal:
