@@ -275,7 +275,12 @@ class Tree(Phases):
         self._ledger.note(pid=self.pid)  # callers of `state` may want to signal it
         if stack.has_scripts:
             self._deposit.give_up("what its scripts of plugstack.conf know would be lost")
-        async with self._pods.job(self._engine, stack.request, bundle.config, self.pid) as job:
+        found = None if self.takeover is None else self.takeover.found
+        async with self._pods.job(
+            self._engine, stack.request, bundle.config, self.pid, found
+        ) as job:
+            if self._notices.pending:  # it has got its job while nobody looked
+                self._job_waits(None)
             yield job
 
     async def _read_bundle(self) -> Bundle:
