@@ -76,6 +76,7 @@ class Machine:
         self.grant = trio.Event()
         self.grant.set()
         self.asked: list[JobRequest] = []
+        self.left: list[Inheritance | None] = []
         self.inside: list[JobRequest] = []
         self.held: set[str] = set()
         self.failure: Exception | None = None
@@ -98,9 +99,9 @@ class Machine:
 
     @asynccontextmanager
     async def _hold(
-        self, request: JobRequest, borrowed: Inheritance | None = None
+        self, request: JobRequest, left: Inheritance | None = None
     ) -> AsyncIterator[HeldAllocation]:
-        assert borrowed is None
+        self.left.append(left)
         self.asked.append(request)
         job_id = str(len(self.asked))
         request.on_job_id(job_id, True)
@@ -171,6 +172,7 @@ class Member:
             linux=Linux(namespaces=namespaces),
         )  # fmt: skip
         environment = asking.pop("environment", {})
+        self._found = asking.pop("found", None)
         self.request = JobRequest(
             container=name, child_env=ChildEnv(environment), directory="/", record="/",
             journal=self._journal, on_job_id=lambda job, owned: self.known.append((job, owned)),
@@ -187,7 +189,7 @@ class Member:
         try:
             with self.scope:
                 async with crowd.pods.job(
-                    engine, self.request, self._config, self.anchor
+                    engine, self.request, self._config, self.anchor, self._found
                 ) as self.job:
                     self.settled.set()
                     await trio.sleep_forever()
@@ -308,6 +310,23 @@ async def test_one_that_was_restarted_joins_again(crowd: Crowd) -> None:
     await infra.leave()
     again = await crowd.comes("infra")
     assert (again.place.id, again.place.inside) == ("1", True)
+
+
+async def test_what_others_have_left_is_not_asked_for_again(crowd: Crowd) -> None:
+    """Two containers of a pod that were yet to be made, in the order in which they had come."""
+    deposits, left = Deposits(), Inheritance("infra/1", {"job": "9"}, {})
+    job, members = deposits.again(left), []
+    for name in ("infra", "one"):
+        left.together.line_up(name)
+    for name in ("one", "infra"):
+        found = Inheritance(name, {"pod": "infra"}, {}, job=left)
+        deposit = deposits.again(found)
+        deposit.needs(job)
+        members.append(await crowd.comes(name, "infra", found=found, deposit=deposit))
+    assert [member.place.inside for member in members] == [True, False]
+    assert crowd.cluster.left == [left]
+    late = await crowd.comes("late", "infra")
+    assert (late.place.id, late.place.inside) == ("1", True)
 
 
 async def test_others_have_their_own_job(crowd: Crowd) -> None:
