@@ -19,8 +19,7 @@ import trio
 from scrun.model.record import TIMES
 from scrun.supervisor.containers.stdio import Stdio, is_terminal
 from scrun.supervisor.log.limited import LimitedFile
-from scrun.supervisor.nodes.counted_sink import Hold, SplicedPipe
-from scrun.supervisor.nodes.counted_source import PIPE, RING, CountedSource, Ring
+from scrun.supervisor.nodes.counted import PIPE, RING, CountedSource, Hold, Ring, SplicedPipe
 from scrun.supervisor.nodes.ends import kind_of
 from scrun.supervisor.nodes.link import buffer
 

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import trio
@@ -47,6 +47,8 @@ from scrun.supervisor.shim.frames import (
     REPLY,
     BrokenFrame,
 )
+
+S = TypeVar("S", bound="Shim")
 
 _MOST_FILTERS = 16  # some 10 KiB each
 _LONGEST_FILTER = 1 << 18
@@ -443,23 +445,21 @@ class Shim:
         waiting.set(status)
 
 
-@asynccontextmanager
-async def connected(to_srun: int, from_srun: int, journal: Journal) -> AsyncIterator[Shim]:
+def connected(to_srun: int, from_srun: int, journal: Journal) -> AbstractAsyncContextManager[Shim]:
     """Carry frames to and from a shim while the block runs.
 
     Args:
         to_srun: The pipe to srun's standard input; closed at the end, so that the shim ends.
         from_srun: The pipe from its standard output; likewise.
     """
-    async with carried(ShimLink(from_srun, to_srun, BEGINS_WITH), journal) as shim:
-        yield shim
+    return carried(Shim, ShimLink(from_srun, to_srun, BEGINS_WITH), journal)
 
 
 @asynccontextmanager
-async def carried(control: ShimLink, journal: Journal) -> AsyncIterator[Shim]:
+async def carried(kind: type[S], control: ShimLink, journal: Journal) -> AsyncIterator[S]:
     """Carry frames over one link; see `connected`."""
     async with unwrapped() as nursery:
-        shim = Shim(control, nursery, journal)
+        shim = kind(control, nursery, journal)
         nursery.start_soon(shim.run_control)
         try:
             yield shim

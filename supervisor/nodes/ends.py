@@ -41,7 +41,7 @@ def gone(error: OSError) -> Gone:
 
 
 class Offsets(Protocol):
-    """Notes reads or writes for a successor (`supervisor.nodes.counted_sink`)."""
+    """Notes reads or writes for a successor (`supervisor.nodes.counted`)."""
 
     def begin(self, count: int, offset: int) -> None:
         """Note that so many bytes are about to be put."""

@@ -104,7 +104,7 @@ class Gathering:
 
     async def _take(self, link: ShimLink) -> None:
         try:
-            async with carried(link, self._journal) as shim:
+            async with carried(Shim, link, self._journal) as shim:
                 hello = await shim.hello()
                 if not 0 <= hello.rank < self._count or hello.rank in self._ranks:
                     self._journal.write("verbose", f"{hello.node}: not expected: {hello.rank}")

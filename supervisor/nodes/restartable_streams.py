@@ -3,19 +3,22 @@
 import os
 import stat
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Protocol
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Protocol, TypeVar
 
 from scrun.supervisor.children.processes import ChildEnv
-from scrun.supervisor.nodes.counted_sink import (
+from scrun.supervisor.nodes.counted import (
+    PIPE,
+    RING,
     Count,
     CountedFile,
     CountedPipe,
+    CountedSource,
     Hold,
+    Ring,
     SplicedPipe,
     spliced_pipe,
 )
-from scrun.supervisor.nodes.counted_source import PIPE, RING, CountedSource, Ring
 from scrun.supervisor.nodes.ends import RegularFile, Sink, Source, sink, source
 
 _STANDARD = ("stdin", "stdout", "stderr")
@@ -28,6 +31,8 @@ READ = _INPUT + RING
 
 STREAMS = (*_OUTPUTS, _INPUT)
 """Begin the names of the descriptors that are kept of streams."""
+
+T = TypeVar("T")
 
 
 class Deposited(Protocol):
@@ -138,17 +143,11 @@ async def counted_source(
     Args:
         fd: The descriptor; stays as it is.
     """
-    async with AsyncExitStack() as stack:
-        plain: SplicedPipe | RegularFile | None = await spliced_pipe(fd, os.O_RDONLY)
-        if plain is not None:
-            stack.callback(plain.close)
-        else:
-            other = await stack.enter_async_context(source(fd, child_env))
-            if not isinstance(other, RegularFile):
-                keeping.give_up("its standard input cannot be handed over")
-                yield other
-                return
-            plain = other
+    async with _opened(fd, os.O_RDONLY, source(fd, child_env)) as plain:
+        if not isinstance(plain, SplicedPipe | RegularFile):
+            keeping.give_up("its standard input cannot be handed over")
+            yield plain
+            return
         keeping.hold({_INPUT + _PLAIN: plain.fd})
         exact = CountedSource(plain, _holding(_INPUT, keeping))
         try:
@@ -162,25 +161,17 @@ async def counted_source(
 async def counted_sink(
     name: str, fd: int, child_env: ChildEnv, keeping: Deposited
 ) -> AsyncIterator[Sink]:
-    """Open a caller's descriptor for writing, so that a successor can go on exactly.
-
-    Where that is not possible, nothing is kept.
+    """Open a caller's descriptor for writing; likewise.
 
     Args:
         fd: The descriptor; stays as it is.
         keeping: Keeps what a successor needs, as long as the block runs.
     """
-    async with AsyncExitStack() as stack:
-        plain: SplicedPipe | RegularFile | None = await spliced_pipe(fd, os.O_WRONLY)
-        if plain is not None:
-            stack.callback(plain.close)
-        else:
-            other = await stack.enter_async_context(sink(fd, child_env))
-            if not isinstance(other, RegularFile):
-                keeping.give_up(f"its {name} cannot be handed over")
-                yield other
-                return
-            plain = other
+    async with _opened(fd, os.O_WRONLY, sink(fd, child_env)) as plain:
+        if not isinstance(plain, SplicedPipe | RegularFile):
+            keeping.give_up(f"its {name} cannot be handed over")
+            yield plain
+            return
         keeping.hold({name: plain.fd})
         exact = _exact(name, plain, keeping, {})
         try:
@@ -188,6 +179,22 @@ async def counted_sink(
         finally:
             keeping.drop(name)
             exact.close()
+
+
+@asynccontextmanager
+async def _opened(
+    fd: int, mode: int, other: AbstractAsyncContextManager[T]
+) -> AsyncIterator[SplicedPipe | T]:
+    """Open a descriptor by splice(2), or else otherwise; close it when the block is left."""
+    plain = await spliced_pipe(fd, mode)
+    if plain is None:
+        async with other as end:
+            yield end
+        return
+    try:
+        yield plain
+    finally:
+        plain.close()
 
 
 def _revived_source(fds: Mapping[str, int], keeping: Deposited) -> CountedSource:

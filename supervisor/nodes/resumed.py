@@ -1,8 +1,8 @@
 """A shim whose supervisor has died, and which goes on with this one."""
 
 import os
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 
 import msgspec
 import trio
@@ -11,7 +11,7 @@ from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.beginning import ALONE, LONGEST_ALONE
-from scrun.supervisor.nodes.connection import BEGINS_WITH, Awaited, Shim
+from scrun.supervisor.nodes.connection import BEGINS_WITH, Awaited, Shim, carried
 from scrun.supervisor.nodes.dialing import Listener, addresses
 from scrun.supervisor.nodes.link import SEALING, Sealing, ShimLink, direct_link
 from scrun.supervisor.nodes.messages import (
@@ -170,20 +170,11 @@ class ResumedShim(Shim):
         self._resumed.known.set()
 
 
-@asynccontextmanager
-async def reconnected(
+def reconnected(
     to_srun: int, from_srun: int, journal: Journal
-) -> AsyncIterator[ResumedShim]:
+) -> AbstractAsyncContextManager[ResumedShim]:
     """Carry frames to and from a shim that another has started; see `connected`.
 
     What is first read may be the rest of something that the other has begun to read.
     """
-    control = ShimLink(from_srun, to_srun, BEGINS_WITH)
-    async with unwrapped() as nursery:
-        shim = ResumedShim(control, nursery, journal)
-        nursery.start_soon(shim.run_control)
-        try:
-            yield shim
-        finally:
-            shim.left()
-            nursery.cancel_scope.cancel()
+    return carried(ResumedShim, ShimLink(from_srun, to_srun, BEGINS_WITH), journal)

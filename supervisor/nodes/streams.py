@@ -25,7 +25,7 @@ import trio
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.log.journal import Journal
-from scrun.supervisor.nodes.counted_source import CountedSource
+from scrun.supervisor.nodes.counted import CountedSource
 from scrun.supervisor.nodes.ends import Gone, Sink, Source, is_null, sink, source
 from scrun.supervisor.nodes.link import Broken, ShimLink, buffer
 from scrun.supervisor.shim.frames import (

@@ -79,7 +79,7 @@ def _nodes() -> Iterator[Mutation]:
         "supervisor/engines/slurm/shim_step.py",
         _PARTS + "supervisor/engines/slurm/test_shim_step.py",
     )("words-of-a-node-without-end", "if len(self._words) == _MOST_WORDS:", "if False:")
-    yield Faults(_NODES + "counted_source.py", _PARTS + "supervisor/nodes/test_counted_source.py")(
+    yield Faults(_NODES + "counted.py", _PARTS + "supervisor/nodes/test_counted_source.py")(
         "the-end-of-input-is-not-noted", "self._words[_ENDED] = 1", "pass"
     )
     yield Faults(_NODES + "link.py", _PARTS + "supervisor/nodes/test_link.py")(

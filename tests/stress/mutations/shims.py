@@ -105,7 +105,7 @@ def _lies() -> Iterator[Mutation]:
     yield Faults(_NODES + "streams.py", lies)(
         "credit-without-end", "if self._allowed + count > WINDOW:", "if False:"
     )
-    yield Faults(_NODES + "counted_source.py", lies)(
+    yield Faults(_NODES + "counted.py", lies)(
         "input-from-anywhere", "min(max(position, done - self._size, 0), done)", "position"
     )
     calls = _PARTS + "shim/test_any_calls.py::test_what_is_no_call_ends_it"

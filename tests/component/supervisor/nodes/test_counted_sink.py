@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from scrun.supervisor.children.processes import ChildEnv
-from scrun.supervisor.nodes.counted_sink import CountedPipe
+from scrun.supervisor.nodes.counted import CountedPipe
 from scrun.supervisor.nodes.ends import Gone, open_again
 from scrun.supervisor.nodes.restartable_streams import (
     Deposited,

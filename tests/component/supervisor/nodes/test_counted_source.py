@@ -19,7 +19,7 @@ import pytest
 import trio
 
 from scrun.supervisor.children.processes import ChildEnv
-from scrun.supervisor.nodes.counted_source import PIPE, RING, CountedSource, Ring
+from scrun.supervisor.nodes.counted import PIPE, RING, CountedSource, Ring
 from scrun.supervisor.nodes.ends import RegularFile
 from scrun.supervisor.nodes.restartable_streams import (
     Deposited,

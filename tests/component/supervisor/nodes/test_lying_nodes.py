@@ -11,7 +11,7 @@ import trio
 
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.nodes.connection import Shim, ShimLost
-from scrun.supervisor.nodes.counted_source import CountedSource, Ring
+from scrun.supervisor.nodes.counted import CountedSource, Ring
 from scrun.supervisor.nodes.messages import (
     LONGEST_EVENT,
     LONGEST_REPLY,
