@@ -16,7 +16,7 @@ from scrun.supervisor.nodes.connection import Shim
 from scrun.supervisor.nodes.dialing import Listener, NotReached, Unreached
 from scrun.supervisor.nodes.link import SEALING, Sealing
 from scrun.supervisor.nodes.messages import Hello
-from scrun.supervisor.shim.frames import RANDOM
+from scrun.supervisor.wire.frames import RANDOM
 
 ALONE = 600.0
 """How long a shim waits for a successor, in seconds, if nobody says otherwise."""

@@ -23,7 +23,7 @@ import msgspec
 
 from scrun.core.paths import packages
 from scrun.supervisor.children.processes import SYSTEM_PATH
-from scrun.supervisor.shim.frames import sum_of
+from scrun.supervisor.wire.frames import sum_of
 
 LACKS_PYTHON = ("there is no Python on this node", "scrun needs Python 3.6 or newer on the node")
 """What is said where no shim will ever run, unless somebody installs something."""
@@ -97,7 +97,8 @@ def boot_command() -> list[str]:
 
 PACKAGE = "scrun.supervisor.shim"
 OURS = MAGIC_NUMBER.hex()
-_ABOVE = ("scrun", "scrun.supervisor")  # packages, which are empty there, as the shim's is
+_FOLDERS = (PACKAGE, "scrun.supervisor.wire")
+_PACKAGES = ("scrun", "scrun.supervisor", *_FOLDERS)  # they are empty there
 # zlib's best level takes 80 ms for the code of the connection, of a user's first container;
 # this one takes 5, for 8 % more
 _SMALL, _FAST = 6, 4
@@ -180,17 +181,17 @@ def _packed_sources(*, first: bool) -> bytes:
 
 def _files() -> dict[str, str]:
     """Return the shim's files by the names of their modules."""
-    folder = os.path.join(packages(), *PACKAGE.split("."))
-    stems = sorted(file.removesuffix(".py") for file in os.listdir(folder) if file.endswith(".py"))
     return {
-        f"{PACKAGE}.{stem}": os.path.join(folder, f"{stem}.py")
-        for stem in stems
-        if stem != "__init__"
+        f"{package}.{file.removesuffix('.py')}": os.path.join(folder, file)
+        for package in _FOLDERS
+        for folder in [os.path.join(packages(), *package.split("."))]
+        for file in sorted(os.listdir(folder))
+        if file.endswith(".py") and file != "__init__.py"
     }
 
 
 def _sources(*, first: bool) -> dict[str, str]:
-    sources = dict.fromkeys((*_ABOVE, PACKAGE), "") if first else {}
+    sources = dict.fromkeys(_PACKAGES, "") if first else {}
     for name, path in _files().items():
         if (part_of(name) == 0) is first:
             with open(path, encoding="utf-8") as source:
@@ -202,7 +203,7 @@ def _sources(*, first: bool) -> dict[str, str]:
 def _compiled() -> list[bytes]:
     """Return the modules in the order in which they are needed; see `part_of`."""
     parts: list[dict[str, CodeType]] = [{}, {}, {}, {}]
-    for name in (*_ABOVE, PACKAGE):
+    for name in _PACKAGES:
         parts[0][name] = compile("", name, "exec", dont_inherit=True)
     for name, path in _files().items():
         found = SourceFileLoader(name, path).get_code(name)  # from its cache

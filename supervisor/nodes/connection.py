@@ -37,7 +37,7 @@ from scrun.supervisor.nodes.messages import Hello as Hello
 from scrun.supervisor.nodes.messages import ShimError as ShimError
 from scrun.supervisor.nodes.messages import ShimLost as ShimLost
 from scrun.supervisor.nodes.streams import ContainerStreams, Ends, Outgoing, StreamTable
-from scrun.supervisor.shim.frames import (
+from scrun.supervisor.wire.frames import (
     CALL,
     DATA,
     EVENT,

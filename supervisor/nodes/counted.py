@@ -28,7 +28,7 @@ from collections.abc import Callable
 import trio
 
 from scrun.supervisor.nodes.ends import Pipe, RegularFile, gone, kind_of, open_again
-from scrun.supervisor.shim.frames import WINDOW
+from scrun.supervisor.wire.frames import WINDOW
 
 _NOBLOCK = 2  # SPLICE_F_NONBLOCK
 _SOME = 1 << 14  # a socket that can be written has far more room

@@ -21,7 +21,7 @@ from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import look
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.shim.door import BACKLOG, Door
-from scrun.supervisor.shim.frames import FROM_SRUN, LOOPBACK
+from scrun.supervisor.wire.frames import FROM_SRUN, LOOPBACK
 
 _SAID_AGAIN = 60.0  # seconds between lines about strangers
 _REMEMBERED = 600.0

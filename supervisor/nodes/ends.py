@@ -21,7 +21,7 @@ from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.children.pumps import cat_from, cat_to
 from scrun.supervisor.core.descriptors import may_hang
 from scrun.supervisor.core.threads import in_thread
-from scrun.supervisor.shim.frames import WINDOW
+from scrun.supervisor.wire.frames import WINDOW
 
 _NULL = os.makedev(1, 3)
 _MUCH = 1 << 22

@@ -17,7 +17,7 @@ from scrun.supervisor.nodes.beginning import Direct, begin_call
 from scrun.supervisor.nodes.connection import Hello, Shim, ShimLost, carried
 from scrun.supervisor.nodes.dialing import Listener
 from scrun.supervisor.nodes.link import ShimLink, direct_link
-from scrun.supervisor.shim.frames import CALL, RANDOM, frame
+from scrun.supervisor.wire.frames import CALL, RANDOM, frame
 
 _PATIENCE = 5.0
 _PIECE = 1 << 16

@@ -1,4 +1,4 @@
-"""A connection to a shim, over which frames travel both ways (`supervisor.shim.frames`)."""
+"""A connection to a shim, over which frames travel both ways (`supervisor.wire.frames`)."""
 
 import mmap
 import os
@@ -10,8 +10,8 @@ import trio
 
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.nodes.dialing import Proved
-from scrun.supervisor.shim.frames import LINE, LONGEST, QUIET, BrokenFrame
-from scrun.supervisor.shim.seals import NO_REST, PLAIN, REST, Plain, Reader, sealed
+from scrun.supervisor.wire.frames import LINE, LONGEST, QUIET, BrokenFrame
+from scrun.supervisor.wire.seals import NO_REST, PLAIN, REST, Plain, Reader, sealed
 
 _BUFFER = 1 << 19
 _MOST_BEFORE = 1 << 20

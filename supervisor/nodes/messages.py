@@ -7,7 +7,7 @@ import msgspec
 
 from scrun.core.errors import EngineError
 from scrun.core.text import one_line, printable
-from scrun.supervisor.shim.frames import (
+from scrun.supervisor.wire.frames import (
     CREDIT,
     CREDIT_BYTES,
     DATA,

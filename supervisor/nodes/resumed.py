@@ -25,7 +25,7 @@ from scrun.supervisor.nodes.messages import (
 )
 from scrun.supervisor.nodes.restartable_streams import ResumedStreams
 from scrun.supervisor.nodes.streams import ContainerStreams
-from scrun.supervisor.shim.frames import CALL, EVENT, PROTOCOL, RANDOM, SEALED
+from scrun.supervisor.wire.frames import CALL, EVENT, PROTOCOL, RANDOM, SEALED
 
 _DIAL_PATIENCE = 2.0
 _NO_STDIO = (-1, -1, -1)

@@ -22,7 +22,7 @@ from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.nodes.connection import Shim, ShimError
 from scrun.supervisor.nodes.ends import RegularFile
 from scrun.supervisor.nodes.gathering import Rank
-from scrun.supervisor.shim.seals import digest
+from scrun.supervisor.wire.seals import digest
 
 _PEERS = 2
 _PATIENCE = 10.0

@@ -28,7 +28,7 @@ from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.counted import CountedSource
 from scrun.supervisor.nodes.ends import Gone, Sink, Source, is_null, sink, source
 from scrun.supervisor.nodes.link import Broken, ShimLink, buffer
-from scrun.supervisor.shim.frames import (
+from scrun.supervisor.wire.frames import (
     CLOSED,
     CREDIT,
     CREDIT_BYTES,

@@ -1,7 +1,7 @@
 """The shim: our process in a job's step, which makes and holds the container on the node.
 
 It RUNS ON THE NODE, with the standard library of Python 3.6 or newer and nothing of ours
-installed: it comes with the step. It imports nothing but its own folder, holds no
+installed: it comes with the step. It imports nothing but its own folder and `wire`, holds no
 settings and decides nothing: it does what the supervisor asks, and reports.
 
 **Start.** The step's command is a Python with a few lines, BOOT (`supervisor.nodes.code`), which

@@ -8,8 +8,7 @@ import select
 import sys
 import time
 
-from .dial import dial
-from .frames import (
+from scrun.supervisor.wire.frames import (
     CALL,
     DATA,
     EVENT,
@@ -24,6 +23,8 @@ from .frames import (
     hash_function,
     sum_of,
 )
+
+from .dial import dial
 from .json_text import dumps, loads
 
 TYPE_CHECKING = False

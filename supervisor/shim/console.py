@@ -6,7 +6,7 @@ import fcntl
 import os
 import struct
 
-from .frames import END
+from scrun.supervisor.wire.frames import END
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ import os
 import select
 import time
 
+from scrun.supervisor.wire.seals import digest
+
 from .door import Door
-from .seals import digest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

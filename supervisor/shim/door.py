@@ -15,7 +15,7 @@ import sys
 import time
 from _operator import _compare_digest as compare_digest  # hmac brings OpenSSL
 
-from .frames import RANDOM, knock, proof
+from scrun.supervisor.wire.frames import RANDOM, knock, proof
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import os
 import stat
 from _operator import _compare_digest as compare_digest  # hmac brings OpenSSL
 
-from .frames import RANDOM, proof
+from scrun.supervisor.wire.frames import RANDOM, proof
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,16 +4,18 @@ import os
 import time
 from _collections import deque  # collections itself takes longer
 
-from .frames import NEWLINE, QUIET, BrokenFrame
+from scrun.supervisor.wire.frames import NEWLINE, QUIET, BrokenFrame
+from scrun.supervisor.wire.seals import NO_REST, PLAIN, REST, Reader
+
 from .loop import READ, WRITE
-from .seals import NO_REST, PLAIN, REST, Reader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from scrun.supervisor.wire.seals import Plain
+
     from .loop import Loop
-    from .seals import Plain
 
     Seals = tuple[Plain, Plain, float]
 

@@ -6,17 +6,26 @@ import os
 import sys
 import zlib
 
+from scrun.supervisor.wire.frames import (
+    CALL,
+    EVENT,
+    FROM_SRUN,
+    PROTOCOL,
+    REPLY,
+    SEALED,
+    BrokenFrame,
+)
+from scrun.supervisor.wire.seals import sealed
+
 from .children import TOLD, Children, become_subreaper
 from .dial import dial
 from .files import ShimDirectory, make_directory, others, remove_left
-from .frames import CALL, EVENT, FROM_SRUN, PROTOCOL, REPLY, SEALED, BrokenFrame
 from .json_text import dumps, loads
 from .link import Link
 from .loop import Loop
 from .mpi import Mpi
 from .processes import descendants, kill_quietly
 from .runtime import Runtime, installed
-from .seals import sealed
 from .slurm_signals import SlurmSignals
 
 TYPE_CHECKING = False

@@ -2,8 +2,9 @@
 
 import os
 
+from scrun.supervisor.wire.frames import LONGEST, SCRIPT_OUTPUT
+
 from .children import exit_status
-from .frames import LONGEST, SCRIPT_OUTPUT
 from .json_text import dumps
 from .loop import READ
 

@@ -4,7 +4,7 @@ import errno
 import os
 from _collections import deque  # collections itself takes longer
 
-from .frames import (
+from scrun.supervisor.wire.frames import (
     CLOSED,
     CREDIT,
     CREDIT_BYTES,
@@ -14,6 +14,7 @@ from .frames import (
     WINDOW,
     BrokenFrame,
 )
+
 from .loop import READ, WRITE
 
 TYPE_CHECKING = False

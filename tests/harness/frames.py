@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from scrun.supervisor.shim.seals import PLAIN, Plain, Reader
+from scrun.supervisor.wire.seals import PLAIN, Plain, Reader
 
 Frame = tuple[int, int, bytes]
 

@@ -15,7 +15,7 @@ from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.beginning import Direct, begun
 from scrun.supervisor.nodes.connection import Shim, connected
 from scrun.supervisor.nodes.messages import Hello
-from scrun.supervisor.shim.frames import (
+from scrun.supervisor.wire.frames import (
     CALL,
     CREDIT,
     CREDIT_BYTES,
@@ -27,7 +27,7 @@ from scrun.supervisor.shim.frames import (
     knock,
     proof,
 )
-from scrun.supervisor.shim.seals import PLAIN, Plain, Sealed, sealed
+from scrun.supervisor.wire.seals import PLAIN, Plain, Sealed, sealed
 from tests.harness.frames import Frame, WholeFrames, framed
 
 HELLO = {

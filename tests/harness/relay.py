@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager, suppress
 import msgspec
 import trio
 
-from scrun.supervisor.shim.frames import DATA, HEADER
-from scrun.supervisor.shim.seals import TAG
+from scrun.supervisor.wire.frames import DATA, HEADER
+from scrun.supervisor.wire.seals import TAG
 from tests.harness.peer import exactly
 
 UP, DOWN = "up", "down"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from scrun.core.ready import ready
-from scrun.supervisor.shim.frames import (
+from scrun.supervisor.wire.frames import (
     CALL,
     CLOSED,
     CREDIT,
@@ -29,7 +29,7 @@ from scrun.supervisor.shim.frames import (
     proof,
     sum_of,
 )
-from scrun.supervisor.shim.seals import PLAIN, Plain, sealed
+from scrun.supervisor.wire.seals import PLAIN, Plain, sealed
 from tests import CHECKOUT
 from tests.harness.bundle import make_config, map_user
 from tests.harness.frames import WholeFrames

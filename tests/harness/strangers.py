@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from scrun.supervisor.shim.frames import RANDOM, knock
+from scrun.supervisor.wire.frames import RANDOM, knock
 from tests import CHECKOUT
 
 KINDS = ("idle", "noisy", "copying", "reconnecting")

@@ -32,7 +32,7 @@ from scrun.supervisor.nodes.connection import Hello, Shim, ShimError, ShimLost, 
 from scrun.supervisor.nodes.dialing import NotReached
 from scrun.supervisor.nodes.gathering import Gathering, Rank, gathered
 from scrun.supervisor.nodes.resumed import ResumedShim, reconnected
-from scrun.supervisor.shim.frames import UNREACHED
+from scrun.supervisor.wire.frames import UNREACHED
 
 _OWN_PORTS = 1.0
 _LAST_DATA = 1.0

@@ -34,11 +34,11 @@ from scrun.supervisor.nodes.streams import Incoming, Outgoing
 from scrun.supervisor.plugins.registry import plugins
 from scrun.supervisor.scripts.process import Channel, Hangup, parse_frame
 from scrun.supervisor.shim.door import TO_KNOCK, TO_PROVE, Door, listen
-from scrun.supervisor.shim.frames import CALL, END, LINE, QUIET, WINDOW, BrokenFrame
-from scrun.supervisor.shim.frames import DATA as TO_STREAM
-from scrun.supervisor.shim.frames import LONGEST as LONGEST_FRAME
-from scrun.supervisor.shim.frames import frame as plain_frame
-from scrun.supervisor.shim.seals import Reader, sealed
+from scrun.supervisor.wire.frames import CALL, END, LINE, QUIET, WINDOW, BrokenFrame
+from scrun.supervisor.wire.frames import DATA as TO_STREAM
+from scrun.supervisor.wire.frames import LONGEST as LONGEST_FRAME
+from scrun.supervisor.wire.frames import frame as plain_frame
+from scrun.supervisor.wire.seals import Reader, sealed
 from tests.stress.fuzz.base import LONGEST, check_error, scratch
 
 SECRET = b"fuzz" * 8

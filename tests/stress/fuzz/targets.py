@@ -12,7 +12,7 @@ import json
 from scrun.cli.grammar import COMMANDS
 from scrun.protocol import wire
 from scrun.protocol.attach import DATA, frame
-from scrun.supervisor.shim import frames as shim
+from scrun.supervisor.wire import frames as shim
 from tests.harness.peer import HELLO
 from tests.stress.fuzz import documents, frames, outputs, seeds, settings
 from tests.stress.fuzz.base import Target

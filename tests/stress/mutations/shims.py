@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from tests.stress.mutations.mutation import Faults, Mutation
 
 _SHIM = "supervisor/shim/"
+_WIRE = "supervisor/wire/"
 _NODES = "supervisor/nodes/"
 _PARTS = "tests/component/supervisor/"
 
@@ -19,7 +20,7 @@ def faults() -> Iterator[Mutation]:
 
 
 def _connection() -> Iterator[Mutation]:
-    frames = Faults(_SHIM + "seals.py", "tests/unit/supervisor/shim/test_frames.py")
+    frames = Faults(_WIRE + "seals.py", "tests/unit/supervisor/wire/test_frames.py")
     yield frames("a-frame-of-any-length", "if length > self._longest(kind):", "if False:")
     beginning = _PARTS + "shim/test_beginning.py::"
     yield Faults(_SHIM + "dial.py", beginning + "test_somebody_without_the_secret")(
@@ -140,7 +141,7 @@ def _lies() -> Iterator[Mutation]:
 
 def _seals() -> Iterator[Mutation]:
     unit = "tests/unit/supervisor/shim/"
-    seals = Faults(_SHIM + "seals.py", unit + "test_seals.py")
+    seals = Faults(_WIRE + "seals.py", "tests/unit/supervisor/wire/test_seals.py")
     yield seals(
         "a-header-need-not-be-right",
         "        if not compare_digest(self._tag(self._heads",

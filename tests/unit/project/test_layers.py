@@ -46,7 +46,9 @@ commands
 SHARED = "core protocol oci model settings settings.file settings.slurm settings.oci_conf " \
     "settings.spank images cli"  # fmt: skip
 SUPERVISOR = """
-log worker reapers shim keeper
+wire
+log worker shim keeper
+reapers
 core
 children
 contracts
@@ -137,7 +139,8 @@ def allowed() -> dict[str, set[str]]:
     may["scrun.supervisor"] = below | shared
     may |= {f"scrun.supervisor.{name}": shared | {"scrun.anchor"} for name in APART}
     may["scrun.supervisor.reapers"] |= {"scrun.supervisor.shim"}
-    may["scrun.supervisor.shim"] = set()  # on a node there is nothing else of ours
+    may["scrun.supervisor.shim"] = {"scrun.supervisor.wire"}  # on a node is nothing else of ours
+    may["scrun.supervisor.wire"] = set()
     return may
 
 

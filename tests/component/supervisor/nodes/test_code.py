@@ -49,6 +49,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A shim that says what it has."""
     folder = tmp_path / "scrun" / "supervisor" / "shim"
     folder.mkdir(parents=True)
+    (folder.parent / "wire").mkdir()
     (folder / "__init__.py").write_text('raise Exception("what is read there by people")')
     (folder / "other.py").write_text("value = '\u00f6'\n")
     (folder / "arrival.py").write_text(ARRIVAL)
@@ -62,6 +63,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def forget() -> None:
     module.variables.cache_clear()
+    module.sums.cache_clear()
     module._compiled.cache_clear()
     module._codes.clear()
 
@@ -143,11 +145,15 @@ def test_what_is_sent() -> None:
     packed = (first, code("deadbeef"))
     assert [content[:1] for content in packed] == [b"\n", b"\n"]
     first_ones, others = (json.loads(zlib.decompress(content[1:])) for content in packed)
-    folder = CHECKOUT / "supervisor" / "shim"
-    names = {f"{PACKAGE}.{path.stem}" for path in folder.glob("[!_]*.py")}
-    assert set(first_ones) == {"scrun", "scrun.supervisor", PACKAGE} | names - set(others)
-    assert set(others) < names
-    assert {**first_ones, **others}[f"{PACKAGE}.frames"] == (folder / "frames.py").read_text()
+    paths = {
+        f"scrun.supervisor.{path.parent.name}.{path.stem}": path
+        for folder in ("shim", "wire")
+        for path in (CHECKOUT / "supervisor" / folder).glob("[!_]*.py")
+    }
+    assert set(first_ones) == {*module._PACKAGES, *(paths.keys() - set(others))}
+    assert set(others) < paths.keys()
+    frames = "scrun.supervisor.wire.frames"
+    assert {**first_ones, **others}[frames] == paths[frames].read_text()
     assert variables() is variables()
     assert code("deadbeef") is code("another")
 
@@ -166,7 +172,7 @@ def test_what_is_sent_first_is_what_is_needed_first() -> None:
     assert done.stderr == b""
     *stages, also = done.stdout.decode().splitlines()
     for last, there in enumerate(stages):
-        ours = {name for name in there.split() if name.startswith(f"{PACKAGE}.")}
+        ours = {name for name in there.split() if name.startswith("scrun.")} - {*module._PACKAGES}
         assert ours == {name for name in module._files() if module.part_of(name) <= last}
     assert also == f"{PACKAGE}.cache"
 

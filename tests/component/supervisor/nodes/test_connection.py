@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from scrun.supervisor.nodes.connection import ShimError, ShimLost
-from scrun.supervisor.shim.frames import EVENT, LONGEST, REPLY, frame
+from scrun.supervisor.wire.frames import EVENT, LONGEST, REPLY, frame
 from tests.harness.peer import HELLO, Said, played, talking
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_stays")

@@ -26,7 +26,7 @@ from scrun.supervisor.nodes.restartable_streams import (
     RestartableStreams,
     ResumedStreams,
 )
-from scrun.supervisor.shim.frames import WINDOW
+from scrun.supervisor.wire.frames import WINDOW
 
 ENV = ChildEnv({})
 DATA = b"".join(b"%07d\n" % number for number in range(300_000))

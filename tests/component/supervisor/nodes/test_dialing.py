@@ -18,7 +18,7 @@ from scrun.supervisor.nodes.beginning import LONGEST_ALONE, Direct, begin_call, 
 from scrun.supervisor.nodes.connection import ShimLost
 from scrun.supervisor.nodes.dialing import NotReached, Unreached, addresses, listen
 from scrun.supervisor.shim import door
-from scrun.supervisor.shim.frames import CALL, EVENT, RANDOM, frame, knock, proof
+from scrun.supervisor.wire.frames import CALL, EVENT, RANDOM, frame, knock, proof
 from tests.harness.peer import (
     Said,
     beginning,

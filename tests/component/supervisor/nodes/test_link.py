@@ -12,8 +12,8 @@ import trio.testing
 from scrun.supervisor.nodes.connection import BEGINS_WITH
 from scrun.supervisor.nodes.dialing import Proved
 from scrun.supervisor.nodes.link import Broken, Sealing, ShimLink, direct_link
-from scrun.supervisor.shim.frames import DATA, QUIET
-from scrun.supervisor.shim.seals import NO_REST, Sealed, sealed
+from scrun.supervisor.wire.frames import DATA, QUIET
+from scrun.supervisor.wire.seals import NO_REST, Sealed, sealed
 from tests.harness.frames import WholeFrames, framed
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_stays")

@@ -22,7 +22,7 @@ from scrun.supervisor.nodes.messages import (
     longest_reply,
 )
 from scrun.supervisor.nodes.resumed import ResumedShim, reconnected
-from scrun.supervisor.shim.frames import (
+from scrun.supervisor.wire.frames import (
     CALL,
     CLOSED,
     CREDIT,
@@ -246,7 +246,7 @@ _MEMORY = """
 import json, os, resource, sys
 import trio
 from tests.harness.peer import talking
-from scrun.supervisor.shim.frames import EVENT, LONGEST, REPLY, frame
+from scrun.supervisor.wire.frames import EVENT, LONGEST, REPLY, frame
 
 async def main(lies):
     async with talking() as (shim, peer), trio.open_nursery() as nursery:

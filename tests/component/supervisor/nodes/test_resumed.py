@@ -13,8 +13,8 @@ import trio.testing
 
 from scrun.supervisor.nodes.messages import Hello, ShimError, ShimLost
 from scrun.supervisor.nodes.resumed import ResumedShim, reconnected
-from scrun.supervisor.shim.frames import EVENT, PROTOCOL
-from scrun.supervisor.shim.seals import PLAIN, Plain, sealed
+from scrun.supervisor.wire.frames import EVENT, PROTOCOL
+from scrun.supervisor.wire.seals import PLAIN, Plain, sealed
 from tests.harness.frames import framed
 from tests.harness.peer import HELLO, Peer, Said, prove
 

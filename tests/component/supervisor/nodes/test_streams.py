@@ -15,7 +15,7 @@ from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost
 from scrun.supervisor.nodes.streams import ContainerStreams
-from scrun.supervisor.shim.frames import CLOSED, CREDIT, CREDIT_BYTES, DATA, END, PIECE, WINDOW
+from scrun.supervisor.wire.frames import CLOSED, CREDIT, CREDIT_BYTES, DATA, END, PIECE, WINDOW
 from tests.harness import users
 from tests.harness.peer import Peer, Said, soon, talking
 

@@ -13,7 +13,7 @@ import trio
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.nodes import ends
 from scrun.supervisor.nodes.streams import raw, size
-from scrun.supervisor.shim.frames import CLOSED, DATA, END, WINDOW
+from scrun.supervisor.wire.frames import CLOSED, DATA, END, WINDOW
 from tests.harness import users
 from tests.harness.peer import soon, talking
 

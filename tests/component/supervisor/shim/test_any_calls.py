@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from scrun.supervisor.shim.frames import CALL, CLOSED, CREDIT, DATA, END, LONGEST
+from scrun.supervisor.wire.frames import CALL, CLOSED, CREDIT, DATA, END, LONGEST
 from tests.component.supervisor.shim.conftest import MakeShim
 from tests.harness import users
 from tests.harness.bundle import make_config, map_user

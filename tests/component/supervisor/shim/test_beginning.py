@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from scrun.supervisor.shim.frames import (
+from scrun.supervisor.wire.frames import (
     CALL,
     DATA,
     EVENT,

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from scrun.supervisor.shim.door import MOST_UNKNOWN
-from scrun.supervisor.shim.frames import END, RANDOM, knock, proof
-from scrun.supervisor.shim.seals import digest
+from scrun.supervisor.wire.frames import END, RANDOM, knock, proof
+from scrun.supervisor.wire.seals import digest
 from tests.component.supervisor.shim.conftest import MakeShim
 from tests.harness import users
 from tests.harness.processes import descendants

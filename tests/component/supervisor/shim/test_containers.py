@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from scrun.supervisor.engines.failures import program_failure
-from scrun.supervisor.shim.frames import CLOSED, DATA, WINDOW
+from scrun.supervisor.wire.frames import CLOSED, DATA, WINDOW
 from tests.component.supervisor.shim.conftest import MakeShim, without_crun
 from tests.harness import users
 from tests.harness.bundle import make_config, map_user

@@ -16,7 +16,7 @@ from scrun.core.ready import ready
 from scrun.supervisor.shim import door as module
 from scrun.supervisor.shim.dial import dial
 from scrun.supervisor.shim.door import MOST_UNKNOWN, TO_KNOCK, TO_PROVE, Door, listen
-from scrun.supervisor.shim.frames import RANDOM, knock, proof
+from scrun.supervisor.wire.frames import RANDOM, knock, proof
 from tests.harness.strangers import KINDS, strangers
 
 SECRET = bytes(range(32))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scrun.supervisor.shim.frames import (
+from scrun.supervisor.wire.frames import (
     CALL,
     DATA,
     PROTOCOL,

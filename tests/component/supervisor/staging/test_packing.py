@@ -13,12 +13,12 @@ import msgspec
 import pytest
 
 from scrun.supervisor.contracts.node import ImageFile, Mounting
-from scrun.supervisor.shim.seals import digest
 from scrun.supervisor.staging.image_store import NO_ROOM, PACK, copying
 from scrun.supervisor.staging.layers import Unusable
 from scrun.supervisor.staging.stage_out import stage_out
 from scrun.supervisor.staging.stored import Mounter, NotSeen
 from scrun.supervisor.staging.ways import BundleRefused, Others
+from scrun.supervisor.wire.seals import digest
 from tests.component.supervisor.staging.test_copy_layer import odd
 from tests.harness.layers import Image
 from tests.harness.shim import PURE_V2, Shim

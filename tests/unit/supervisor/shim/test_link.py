@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from scrun.supervisor.shim.frames import DATA, QUIET
 from scrun.supervisor.shim.link import Link
 from scrun.supervisor.shim.loop import Loop
-from scrun.supervisor.shim.seals import NO_REST, sealed
+from scrun.supervisor.wire.frames import DATA, QUIET
+from scrun.supervisor.wire.seals import NO_REST, sealed
 from tests.harness.frames import WholeFrames, framed
 
 SECRET, BOTH = b"s" * 32, b"b" * 64

@@ -9,20 +9,23 @@ import pytest
 
 from tests import CHECKOUT
 
-FOLDER = CHECKOUT / "supervisor" / "shim"
-MODULES = sorted(FOLDER.glob("*.py"))
+FOLDERS = [CHECKOUT / "supervisor" / name for name in ("shim", "wire")]
+WIRE = "scrun.supervisor.wire."
+MODULES = sorted(path for folder in FOLDERS for path in folder.glob("*.py"))
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
 def test_imports(path: Path) -> None:
-    """The standard library, and its own folder."""
+    """The standard library, and these folders."""
     named = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             named |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level:
             assert node.level == 1
-            assert (FOLDER / f"{node.module}.py").exists()
+            assert (path.parent / f"{node.module}.py").exists()
+        elif isinstance(node, ast.ImportFrom) and str(node.module).startswith(WIRE):
+            assert (FOLDERS[1] / f"{str(node.module).removeprefix(WIRE)}.py").exists()
         elif isinstance(node, ast.ImportFrom):
             named.add(str(node.module).partition(".")[0])
     assert named <= sys.stdlib_module_names
@@ -32,7 +35,7 @@ def test_imports(path: Path) -> None:
 
 def test_syntax() -> None:
     done = subprocess.run(
-        [Path(sys.executable).with_name("vermin"), "-v", "--no-tips", "--target=3.6-", FOLDER],
+        [Path(sys.executable).with_name("vermin"), "-v", "--no-tips", "--target=3.6-", *FOLDERS],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

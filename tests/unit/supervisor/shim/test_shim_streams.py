@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import pytest
 
-from scrun.supervisor.shim.frames import CLOSED, CREDIT, DATA, END, WINDOW, BrokenFrame
 from scrun.supervisor.shim.link import Link
 from scrun.supervisor.shim.loop import Loop
 from scrun.supervisor.shim.streams import ShimStreams
+from scrun.supervisor.wire.frames import CLOSED, CREDIT, DATA, END, WINDOW, BrokenFrame
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_stays")
 

@@ -19,7 +19,7 @@ from scrun.supervisor.engines.slurm.shim_step import RanksStep
 from scrun.supervisor.engines.slurm.step import SrunStep, StepStreams
 from scrun.supervisor.nodes.beginning import Direct
 from scrun.supervisor.nodes.connection import ShimLost
-from scrun.supervisor.shim.frames import CALL, EVENT, REPLY, UNREACHED
+from scrun.supervisor.wire.frames import CALL, EVENT, REPLY, UNREACHED
 from tests.harness.frames import WholeFrames
 from tests.harness.peer import HELLO, Said, Wire, prove, soon
 

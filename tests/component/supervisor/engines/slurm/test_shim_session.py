@@ -10,7 +10,7 @@ from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.engine import Program
 from scrun.supervisor.core.deposits import no_deposit
 from scrun.supervisor.engines.slurm.shim_session import ShimSession
-from scrun.supervisor.shim.frames import DATA, END, EVENT, REPLY
+from scrun.supervisor.wire.frames import DATA, END, EVENT, REPLY
 from tests.harness import users
 from tests.harness.peer import talking
 

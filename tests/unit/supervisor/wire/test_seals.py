@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrun.supervisor.shim import frames as frames_module
-from scrun.supervisor.shim.frames import CALL, CLOSED, DATA, BrokenFrame, hash_function
-from scrun.supervisor.shim.seals import Plain, Sealed, sealed
+from scrun.supervisor.wire import frames as frames_module
+from scrun.supervisor.wire.frames import CALL, CLOSED, DATA, BrokenFrame, hash_function
+from scrun.supervisor.wire.seals import Plain, Sealed, sealed
 from tests.harness.frames import Frame, WholeFrames, framed
 
 FRAMES = st.lists(

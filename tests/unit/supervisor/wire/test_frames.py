@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrun.supervisor.shim.frames import (
+from scrun.supervisor.wire.frames import (
     CALL,
     DATA,
     END,
@@ -21,7 +21,7 @@ from scrun.supervisor.shim.frames import (
     frame,
     proof,
 )
-from scrun.supervisor.shim.seals import Reader
+from scrun.supervisor.wire.seals import Reader
 from tests.harness.frames import Frame, WholeFrames
 
 FRAMES = st.lists(
