@@ -104,13 +104,12 @@ _PACKAGES = ("scrun", "scrun.supervisor", *_FOLDERS)  # they are empty there
 _SMALL, _FAST = 6, 4
 _FIRST = ("arrival", "dial", "frames", "json_text")
 _UNTIL_HELLO = (
-    *("children", "devices", "files", "link", "loop", "main", "mpi", "processes"),
-    *("runtime", "seals", "slurm_signals"),
+    *("children", "files", "link", "loop", "main", "mpi", "processes", "runtime", "seals"),
+    "slurm_signals",
 )
 _UNTIL_CREATED = (
-    *("console", "containers", "libc", "making"),
-    *("processors", "site"),
-    *("site_containers", "streams", "targets", "words"),
+    *("console", "containers", "libc", "making", "site", "site_containers", "streams"),
+    "targets",
 )
 
 

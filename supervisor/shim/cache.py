@@ -21,7 +21,7 @@ from .door import listen
 from .files import folders, is_private, own_only, remove_file
 from .loop import READ
 from .processes import kill_quietly
-from .words import CallRefused
+from .runtime import CallRefused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,8 +2,7 @@
 
 import _signal as signal  # without enum, which takes longer than hello
 import os
-
-from .devices import own_device
+import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +17,7 @@ TOLD = (
 _BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # it ignores them
 _STANDARD_ERROR = 2
 _HIGH = 10
+_DEVICES = "/dev"  # there a device can be opened, whatever `nodev` says of other places
 
 
 def become_subreaper() -> None:
@@ -44,7 +44,7 @@ class Children:
         self._null = os.open("/dev/null", os.O_RDWR)
 
     def use_own_null(self, directory: str) -> None:
-        """Have a /dev/null of our own from now on, made in a directory (see `devices`).
+        """Have a /dev/null of our own from now on, made in a directory (see `own_device`).
 
         Raises:
             OSError: No descriptor is left.
@@ -265,3 +265,38 @@ def _do(work: "Callable[[], int]", kept: "Sequence[int]") -> None:
 def exit_status(status: int) -> int:
     """Return what a shell says of a wait status: 128+n for a signal."""
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def own_device(path: str, directory: str) -> int:
+    """Open a device for reading and writing: a node of our own, which has no name any more.
+
+    A runtime gives the standard streams to the program's user, so that it can open them by name,
+    and some give away a device as well: crun before 1.24 in a user namespace, runc 1.1.3 and 1.1.4
+    in an `exec`, and all versions of runc /dev/zero. If root calls it, the machine's own device
+    has another owner from then on.
+
+    Only root needs one. Where root may make none, it is that of a user namespace, to whom the
+    machine's does not belong, and the machine's is opened.
+
+    Args:
+        directory: Where to make the node, if devices can be opened there.
+
+    Raises:
+        OSError: No descriptor is left, or there is no such device.
+    """
+    if os.geteuid() == 0:
+        number = os.stat(path).st_rdev
+        for folder in (directory, _DEVICES):
+            name = os.path.join(folder, f".scrun-{os.getpid()}")
+            try:
+                os.mknod(name, stat.S_IFCHR | 0o600, number)
+            except OSError:  # a read-only one; or a dead process' of this number
+                continue
+            try:
+                os.chmod(name, 0o666)  # whatever the umask
+                return os.open(name, os.O_RDWR)
+            except OSError:  # `nodev`
+                pass
+            finally:
+                os.unlink(name)
+    return os.open(path, os.O_RDWR)

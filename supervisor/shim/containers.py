@@ -7,9 +7,9 @@ from .children import exit_status
 from .files import remove_file, remove_tree
 from .making import Making
 from .processes import kill_quietly
+from .runtime import CallRefused, last_line, read_log
 from .site_containers import SiteContainers
 from .slurm_signals import SlurmSignals, is_busy
-from .words import CallRefused, last_line, read_log
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

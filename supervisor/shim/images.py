@@ -13,9 +13,8 @@ from .files import remove_file
 from .json_text import dumps
 from .loop import READ
 from .processes import is_ending, kill_quietly
-from .runtime import found
+from .runtime import CallRefused, found, last_line
 from .space import Space
-from .words import CallRefused, last_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

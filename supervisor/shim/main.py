@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _BY_THE_WAY = ("_ctypes",)
 _AFTER_HELLO = tuple(
     f"{__package__}.{name}"
-    for name in ("words", "streams", "targets", "making", "console", "site", "containers")
+    for name in ("streams", "targets", "making", "console", "site", "containers")
 )
 _TEXTS = ("id", "name", "container", "images", "beside", "script")  # of calls
 _HIGH = 10

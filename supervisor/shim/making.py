@@ -7,12 +7,20 @@ from .children import exit_status
 from .console import ProgramStdio
 from .files import remove_file, remove_tree, write_private
 from .json_text import dumps
-from .processors import bind, bind_exec
-from .runtime import is_plain, merged, pid_file_of, process_of
+from .processes import bind, bind_exec
+from .runtime import (
+    CallRefused,
+    is_plain,
+    merged,
+    needs,
+    pid_file_of,
+    process_of,
+    read_log,
+    with_missing,
+)
 from .site import Site
 from .site_containers import SiteContainers
 from .targets import NodeProcess
-from .words import CallRefused, needs, read_log, with_missing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from .libc import (
     prctl,
     unshare,
 )
-from .runtime import found
-from .words import CallRefused, last_line
+from .runtime import CallRefused, found, last_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

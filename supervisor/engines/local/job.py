@@ -21,7 +21,7 @@ from scrun.supervisor.engines.local.commands import Commands, RuntimeCommands, R
 from scrun.supervisor.engines.local.held_exec import OwnPrograms
 from scrun.supervisor.engines.local.runtime_config import with_variables
 from scrun.supervisor.engines.local.session import LocalSession
-from scrun.supervisor.shim.processors import bind_exec
+from scrun.supervisor.shim.processes import bind_exec
 from scrun.supervisor.shim.runtime import of_slurm
 
 _PATIENCE = 5.0

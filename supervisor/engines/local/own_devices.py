@@ -1,11 +1,11 @@
 """Devices of our own in place of this machine's, as standard streams of a runtime that root calls.
 
-See `supervisor.shim.devices`: the runtime may give them to the user of a container.
+See `supervisor.shim.children`: the runtime may give them to the user of a container.
 """
 
 import os
 
-from scrun.supervisor.shim.devices import own_device
+from scrun.supervisor.shim.children import own_device
 
 _DEVICES = tuple(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom"))
 _opened: dict[str, int] = {}

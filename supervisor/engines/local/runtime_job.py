@@ -40,8 +40,7 @@ from scrun.supervisor.engines.local.own_devices import spared
 from scrun.supervisor.engines.local.runtime_config import changed_environment
 from scrun.supervisor.engines.local.session import ResumedLocalSession
 from scrun.supervisor.reapers.runtime import CONSOLE
-from scrun.supervisor.shim.processes import handles
-from scrun.supervisor.shim.processors import bind
+from scrun.supervisor.shim.processes import bind, handles
 
 UNKNOWN = Ending(
     -1, "exited", "only the container engine knows its exit status: this kernel is older than 6.15"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scrun.supervisor.shim.devices import own_device
+from scrun.supervisor.shim.children import own_device
 from tests.component.supervisor.shim.conftest import MakeShim, without_crun
 from tests.harness.bundle import make_config
 from tests.harness.shim import PURE_V2

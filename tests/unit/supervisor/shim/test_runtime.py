@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scrun.supervisor.shim.runtime import Runtime, installed, merged
-from scrun.supervisor.shim.words import last_error, read_log
+from scrun.supervisor.shim.runtime import Runtime, installed, last_error, merged, read_log
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scrun.supervisor.shim import cache, files
-from scrun.supervisor.shim.words import CallRefused
+from scrun.supervisor.shim.runtime import CallRefused
 from scrun.supervisor.staging.on_node import making_in
 from tests.harness.program import run_program
 

@@ -6,7 +6,7 @@ import pytest
 
 from scrun.supervisor.engines.slurm.shim_session import words_of
 from scrun.supervisor.nodes.messages import ShimError
-from scrun.supervisor.shim.words import needs, with_missing
+from scrun.supervisor.shim.runtime import needs, with_missing
 
 NAMELESS = "readlink ``: No such file or directory"
 
