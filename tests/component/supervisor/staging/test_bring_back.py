@@ -1,4 +1,4 @@
-"""What a container has changed in a copied root file system, in the original again."""
+"""What a container has changed in a copy of its root, or an overlay, in the original again."""
 
 import os
 import shutil
@@ -6,13 +6,19 @@ import socket
 import stat
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from scrun.core.errors import StagingError
-from scrun.supervisor.staging.bring_back import bring_back
+from scrun.supervisor.staging import builtin
+from scrun.supervisor.staging.bring_back import bring_back, bring_difference_back
+from scrun.supervisor.staging.stage_out import keep_changes
+from scrun.supervisor.staging.whiteouts import Whiteouts
+from tests.harness.places import mounted
 
 
 class Two:
@@ -278,3 +284,132 @@ def test_attributes_of_directories(two: Two) -> None:
     assert os.getxattr(two.original / "etc", "user.new") == b"2"
     assert os.getxattr(two.original / "etc/hosts", "user.file") == b"3"
     assert os.getxattr(two.original / "made", "user.made") == b"4"
+
+
+# Changes that do not fit are not begun, and what was begun in vain takes no room
+
+MIB = 1 << 20
+OPAQUE = "trusted.overlay.opaque"
+
+
+@pytest.fixture
+def original(tmp_path: Path) -> Iterator[Path]:
+    """A root file system with a file of 4 MiB, and room for 4 more."""
+    path = tmp_path / "original"
+    with mounted(path, "-o", "size=8m"):
+        (path / "etc").mkdir()
+        (path / "etc" / "old").write_bytes(b"x" * 4 * MIB)
+        yield path
+
+
+@pytest.fixture
+def upper(tmp_path: Path) -> Path:
+    path = tmp_path / "upper"
+    (path / "etc").mkdir(parents=True)
+    return path
+
+
+def bring_difference(upper: Path, original: Path) -> None:
+    bring_difference_back(
+        [str(upper)], "", str(original), 0, marks=Whiteouts(OPAQUE), owners=True, whole=True,
+        go_on=lambda: True,
+    )  # fmt: skip
+
+
+def test_it_fits(upper: Path, original: Path) -> None:
+    (upper / "etc" / "new").write_bytes(b"y" * 3 * MIB)
+    os.link(upper / "etc" / "new", upper / "etc" / "same")
+    bring_difference(upper, original)
+    assert {path.name for path in (original / "etc").iterdir()} == {"old", "new", "same"}
+
+
+def test_it_takes_the_place_of_what_was_there(upper: Path, original: Path) -> None:
+    (upper / "etc" / "old").write_bytes(b"y" * 3 * MIB)
+    (upper / "etc" / "new").write_bytes(b"y" * (MIB // 2))
+    bring_difference(upper, original)
+    assert (original / "etc" / "old").read_bytes()[:1] == b"y"
+
+
+def test_it_does_not_fit(upper: Path, original: Path) -> None:
+    (upper / "etc" / "a").write_text("a")
+    (upper / "etc" / "new").write_bytes(b"y" * 6 * MIB)
+    with pytest.raises(StagingError, match=r"they need 7 MiB, and [34] are free there"):
+        bring_difference(upper, original)
+    assert {path.name for path in (original / "etc").iterdir()} == {"old"}
+
+
+@pytest.mark.parametrize("how", ["deleted", "opaque"])
+def test_there_may_be_room_when_something_is_removed(
+    upper: Path, original: Path, how: str
+) -> None:
+    (upper / "etc" / "new").write_bytes(b"y" * 6 * MIB)
+    if how == "deleted":
+        os.mknod(upper / "etc" / "gone", stat.S_IFCHR)
+        (original / "etc" / "gone").write_text("x")
+    else:
+        (upper / "dir").mkdir()
+        os.setxattr(upper / "dir", OPAQUE, b"y")
+    with pytest.raises(StagingError, match="No space left"):
+        bring_difference(upper, original)
+    space = os.statvfs(original)
+    assert space.f_bavail * space.f_frsize > 3 * MIB  # no half of a file stays
+
+
+@pytest.mark.parametrize("what", ["upper", "tasks", "copy", "archive", "on the node", "link"])
+def test_what_is_kept(tmp_path: Path, what: str) -> None:
+    record, bundle = tmp_path / "root" / "one", tmp_path / "root" / "one" / "bundle"
+    overlay = bundle / "overlay"
+    overlay.mkdir(parents=True)
+    expected = {
+        "upper": {"0-upper"}, "tasks": {"0-upper", "1-upper"}, "copy": {"0-rootfs"},
+        "archive": {"0-written-0.tar"},
+    }.get(what)  # fmt: skip
+    for folder in {"upper": ["upper"], "tasks": ["task-0/upper", "task-1/upper"]}.get(what, []):
+        (overlay / folder).mkdir(parents=True)
+        (overlay / folder / "file").write_text("kept")
+    if what == "copy":
+        (bundle / "rootfs").mkdir()
+    elif what == "link":
+        (bundle / "rootfs").symlink_to("/")
+    elif what in ("archive", "on the node"):
+        (overlay / "upper").mkdir()
+        (overlay / "place").write_text("/tmp/place")
+        name = "written-0.tar" if what == "archive" else "written-0.tar.part"
+        (overlay / name).write_text("kept")
+    place = keep_changes(str(bundle), "one", str(record.parent))
+    if expected is None:
+        assert place == ""
+        return
+    assert Path(place).parent == tmp_path / "root"
+    assert stat.S_IMODE(Path(place).stat().st_mode) == 0o700
+    assert {path.name for path in Path(place).iterdir()} == expected
+
+
+def test_the_longest_id(tmp_path: Path) -> None:
+    bundle = tmp_path / "root" / "one" / "bundle"
+    (bundle / "overlay" / "upper").mkdir(parents=True)
+    place = keep_changes(str(bundle), "i" * 255, str(bundle.parent))
+    assert os.listdir(place) == ["0-upper"]
+
+
+async def test_where_they_are_is_said_even_if_the_bundle_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In its log is why that could not be removed; `delete` tries again."""
+    said: list[tuple[str, str]] = []
+
+    class Lost:
+        async def bring_back(self, *_: object, privileged: bool) -> None:
+            raise StagingError("they are kept in /there")
+
+    def stays(directory: str) -> None:
+        raise StagingError(f"cleaning {directory}: busy")
+
+    monkeypatch.setattr(builtin, "_Changes", lambda *_: Lost())
+    monkeypatch.setattr(builtin, "stage_out", stays)
+    request = SimpleNamespace(journal=SimpleNamespace(write=lambda *words: said.append(words)))
+    served = SimpleNamespace(staged=None, request=request, skip_stage_out=None, job=None)
+    left: Any = SimpleNamespace(record=SimpleNamespace(staged="/b"), served=served, settings=None)
+    with pytest.raises(StagingError, match="they are kept in /there"):
+        await builtin.undo(left)
+    assert said == [("error", "cleaning /b: busy")]

@@ -16,7 +16,7 @@ from scrun.core.errors import StagingError
 from scrun.images.leases import lease_of
 from scrun.supervisor.staging.mounts import Volume
 from scrun.supervisor.staging.transfer import Transfer
-from scrun.supervisor.staging.volumes import bring_back, bring_in, tidy
+from scrun.supervisor.staging.volumes import bring_back, bring_in, tidy, time_at, time_here
 from tests.harness.volumes import GRAIN, Site, lost
 
 
@@ -354,3 +354,15 @@ def test_many_small_files(site: Site) -> None:
     site.end("one")
     assert (site.volume / "0").read_text() == "x"
     assert len(os.listdir(site.volume)) == 3002
+
+
+COARSE = 5  # CLOCK_REALTIME_COARSE
+
+
+def test_what_changes_later_has_a_later_time(tmp_path: Path) -> None:
+    for number in range(5):
+        before = time_here()
+        assert time.clock_gettime_ns(COARSE) > before
+        there = time_at(str(tmp_path))
+        (tmp_path / f"{number}").touch()
+        assert (tmp_path / f"{number}").stat().st_ctime_ns > max(before, there)
