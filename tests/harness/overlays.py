@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.harness.daemons import Daemon
+from tests.harness.docker import Docker
 from tests.harness.podman import RUN, Podman, given
 from tests.harness.processes import run
 from tests.harness.program import run_program
@@ -116,6 +117,18 @@ HIDDEN = 'mount --bind "$0" "$1" && shift && exec "$@"'
 
 
 @contextlib.contextmanager
+def shared_store(settings: str = "", before: tuple[str, ...] = ()) -> Iterator[Podman]:
+    """podman of a user, whose storage the nodes see, and whose containers' log is in a file."""
+    site = Site("slurm", ordinary())
+    log = f'[log]\nfile = "{site.base / LOG}"\n'
+    try:
+        with Podman(site, log + settings, before, storage="overlay") as podman:
+            yield podman
+    finally:
+        site.close()
+
+
+@contextlib.contextmanager
 def hidden_store(
     settings: str = "",
     user: User | None = None,
@@ -177,17 +190,20 @@ def network_scratch(user: User, settings: str = "", *more: str) -> Iterator[Podm
         disk.rmdir()
 
 
-def with_store(daemon: Daemon, how: str = "files", *, seen: bool = False) -> None:
+def with_store(
+    daemon: Daemon, how: str = "files", *, seen: bool = False, images_in: str = "images"
+) -> None:
     """Have the store of images in the site's directory, and the engine's files here only.
 
     Args:
         daemon: The engine.
         how: `[images] format`.
         seen: Whether its files are on the nodes, too.
+        images_in: Where the store is; below `d` the nodes do not see it, either.
     """
     settings = daemon.base / "scrun.toml"
     more = "" if seen else f'[staging]\nhost_only = ["{daemon.base}/d"]\n'
-    more += f'[images]\nstore = "{daemon.base}/images"\nformat = "{how}"\n'
+    more += f'[images]\nstore = "{daemon.base}/{images_in}"\nformat = "{how}"\n'
     settings.write_text(f"{settings.read_text()}\n{more}")
 
 
@@ -212,3 +228,21 @@ def on_overlay(settings: str = "") -> Iterator[Podman]:
         run("umount", "--lazy", str(scratch))
         scratch.rmdir()
         site.close()
+
+
+def in_docker(docker: Docker, image: str) -> str:
+    """Have a container change something, which docker has at its end; return its log.
+
+    Args:
+        docker: The engine.
+        image: What `state` is to say of the root file system.
+    """
+    container = docker.must("run", "--detach", "busybox", "sh", "-c", STAYS).strip()
+    wait_until("it is up", lambda: docker.must("logs", container))
+    log = (docker.records / container / "log").read_text()
+    assert way(docker.records / container) == image, log
+    docker.must("exec", container, "sh", "-c", "echo x >/etc/x; rm /bin/tac")
+    docker.must("stop", container)
+    assert {"A /etc/x", "D /bin/tac"} <= set(docker.must("diff", container).splitlines())
+    docker.must("rm", container)
+    return log

@@ -14,7 +14,6 @@ from tests.harness.image import owned_by_root
 from tests.harness.overlays import (
     COPIED,
     EACH,
-    LOG,
     MOUNTED,
     STAYS,
     TASKS,
@@ -22,26 +21,21 @@ from tests.harness.overlays import (
     begin,
     build,
     changes,
+    in_docker,
     own,
     said,
+    shared_store,
     way,
 )
 from tests.harness.podman import RUN, Podman, given, podman_of
-from tests.harness.site import Site
-from tests.harness.users import ordinary, root
+from tests.harness.users import root
 from tests.harness.wait import wait_until
 
 
 @pytest.fixture
 def mounted() -> Iterator[Podman]:
-    """podman, whose containers' log is in a file."""
-    site = Site("slurm", ordinary())
-    settings = f'[log]\nfile = "{site.base / LOG}"\n'
-    try:
-        with Podman(site, settings, storage="overlay") as podman:
-            yield podman
-    finally:
-        site.close()
+    with shared_store() as podman:
+        yield podman
 
 
 def test_afterwards_all_is_as_with_another_runtime(mounted: Podman) -> None:
@@ -111,25 +105,20 @@ OF_OTHERS = (
 @pytest.mark.parametrize("how", ["mount", "copy"])
 def test_one_user(how: str) -> None:
     """Files of others are the only user's own, as in a copy."""
-    site = Site("slurm", ordinary())
-    settings = f'[log]\nfile = "{site.base / LOG}"\n{own(how)}id_map = "single"\n'
-    try:
-        with Podman(site, settings, storage="overlay") as podman:
-            of_others(podman)
-            script = (
-                "cat /etc/secret /srv/f /etc/d/d/f /etc/open/f; echo y >>/etc/secret; "
-                "rm /srv/f /etc/open/f; mv /etc/d/d/f /etc/d/moved; echo z >/etc/open/new"
-            )
-            said_there = podman.must(*RUN, "--name", "one", "others", "sh", "-c", script)
-            assert said_there == "x\n" * 4
-            assert (MOUNTED if how == "mount" else COPIED) in said(podman)
-            assert changes(podman, "one") == {
-                "C /etc", "C /etc/secret", "C /srv", "D /srv/f", "C /etc/open", "D /etc/open/f",
-                "C /etc/d", "C /etc/d/d", "D /etc/d/d/f", "A /etc/d/moved", "A /etc/open/new",
-            }  # fmt: skip
-            podman.must("start", "--attach", "one")
-    finally:
-        site.close()
+    with shared_store(f'{own(how)}id_map = "single"\n') as podman:
+        of_others(podman)
+        script = (
+            "cat /etc/secret /srv/f /etc/d/d/f /etc/open/f; echo y >>/etc/secret; "
+            "rm /srv/f /etc/open/f; mv /etc/d/d/f /etc/d/moved; echo z >/etc/open/new"
+        )
+        said_there = podman.must(*RUN, "--name", "one", "others", "sh", "-c", script)
+        assert said_there == "x\n" * 4
+        assert (MOUNTED if how == "mount" else COPIED) in said(podman)
+        assert changes(podman, "one") == {
+            "C /etc", "C /etc/secret", "C /srv", "D /srv/f", "C /etc/open", "D /etc/open/f",
+            "C /etc/d", "C /etc/d/d", "D /etc/d/d/f", "A /etc/d/moved", "A /etc/open/new",
+        }  # fmt: skip
+        podman.must("start", "--attach", "one")
 
 
 def launch(record: Path) -> str:
@@ -182,15 +171,7 @@ def test_podman_of_root() -> None:
 
 def test_docker() -> None:
     with Docker(storage="overlay2") as docker:
-        container = docker.must("run", "--detach", "busybox", "sh", "-c", STAYS).strip()
-        wait_until("it is up", lambda: docker.must("logs", container))
-        log = (docker.records / container / "log").read_text()
-        assert MOUNTED in log, log
-        assert way(docker.records / container) == "layers"
-        docker.must("exec", container, "sh", "-c", "echo x >/etc/x; rm /bin/tac")
-        docker.must("stop", container)
-        assert {"A /etc/x", "D /bin/tac"} <= set(docker.must("diff", container).splitlines())
-        docker.must("rm", container)
+        assert MOUNTED in in_docker(docker, "layers")
 
 
 def test_containerd() -> None:

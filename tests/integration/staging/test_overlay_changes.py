@@ -1,5 +1,6 @@
 """What a container writes on an overlay: it comes back, or is kept."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -43,14 +44,6 @@ def overlay(request: pytest.FixtureRequest) -> Iterator[Podman]:
         wait_while("jobs", lambda: cluster.jobs(podman.site.user), 15)
 
 
-def test_what_a_container_writes_is_there_afterwards(overlay: Podman) -> None:
-    script = "echo changed >/made; rm /bin/tac; chmod 600 /etc/passwd; mkdir /d; ln -s /x /d/l"
-    overlay.must(*RUN, "--name", "one", "busybox", "sh", "-c", script)
-    own = {"A /made", "D /bin/tac", "C /bin", "C /etc/passwd", "C /etc", "A /d", "A /d/l"}
-    assert changes(overlay, "one") == own
-    overlay.must("rm", "one")
-
-
 def test_it_is_there_when_it_starts_again(overlay: Podman) -> None:
     script = "echo x >>/count; echo x >>/etc/count; cat /count /etc/count | wc -l"
     overlay.must(*RUN, "--name", "one", "busybox", "sh", "-c", script)
@@ -71,51 +64,57 @@ def test_a_container_that_is_killed_keeps_what_it_wrote(overlay: Podman) -> None
     overlay.must("rm", "--force", "--time", "0", "one")
 
 
-@pytest.mark.parametrize("also", ["true", "rm /bin/tac"])
-def test_what_does_not_fit_is_kept(also: str) -> None:
-    """Where something is removed as well, it is tried: nobody knows before."""
+@contextlib.contextmanager
+def small_store() -> Iterator[Podman]:
+    """podman, whose storage has 40 MiB."""
     site = Site("slurm", ordinary())
     log = f'[log]\nfile = "{site.base / LOG}"\n'
     with small_disk(site.base / "s", "-o", "size=40m"):
         site.user.give(site.base / "s")
         with Podman(site, log, storage="overlay") as podman:
-            script = f"{also}; echo small >/etc/small; dd if=/dev/zero of=/etc/big bs=1M count=60"
-            done = podman.run(*RUN, "--name", "one", "busybox", "sh", "-c", script)
-            assert done.returncode == 125
-            text = (site.base / LOG).read_text()
-            [place] = {*re.findall(r"they are kept in (\S+): remove it when", text)}
-            assert ("they need 6" in text) is (also == "true")
-            assert ("No space left" in text) is (also != "true")
-            [kept] = Path(place).iterdir()
-            assert (kept / "etc" / "small").read_text() == "small\n"
-            assert (kept / "etc" / "big").stat().st_size == 60 << 20
-            if also == "true":
-                assert changes(podman, "one") <= {"C /etc"}  # podman's own
-            podman.must("rm", "one")
-            assert podman.must(*RUN, "--rm", "busybox", "echo", "on") == "on\n"
-            shutil.rmtree(place)
+            yield podman
     site.close()
+
+
+def kept(podman: Podman) -> Path:
+    """Where what a container wrote is, by the log, which names one place."""
+    text = (podman.site.base / LOG).read_text()
+    [place] = {*re.findall(r"they are kept in (\S+): remove it when", text)}
+    [upper] = Path(place).iterdir()
+    assert (upper / "etc" / "big").stat().st_size == 60 << 20
+    return upper
+
+
+@pytest.mark.parametrize("also", ["true", "rm /bin/tac"])
+def test_what_does_not_fit_is_kept(also: str) -> None:
+    """Where something is removed as well, it is tried: nobody knows before."""
+    with small_store() as podman:
+        script = f"{also}; echo small >/etc/small; dd if=/dev/zero of=/etc/big bs=1M count=60"
+        done = podman.run(*RUN, "--name", "one", "busybox", "sh", "-c", script)
+        assert done.returncode == 125
+        text = (podman.site.base / LOG).read_text()
+        assert ("they need 6" in text) is (also == "true")
+        assert ("No space left" in text) is (also != "true")
+        upper = kept(podman)
+        assert (upper / "etc" / "small").read_text() == "small\n"
+        if also == "true":
+            assert changes(podman, "one") <= {"C /etc"}  # podman's own
+        podman.must("rm", "one")
+        assert podman.must(*RUN, "--rm", "busybox", "echo", "on") == "on\n"
+        shutil.rmtree(upper.parent)
 
 
 @pytest.mark.by_shim
 def test_what_does_not_fit_is_kept_by_a_successor() -> None:
-    site = Site("slurm", ordinary())
-    log = f'[log]\nfile = "{site.base / LOG}"\n'
-    with small_disk(site.base / "s", "-o", "size=40m"):
-        site.user.give(site.base / "s")
-        with Podman(site, log, storage="overlay") as podman:
-            big = "dd if=/dev/zero of=/etc/big bs=1M count=60 2>/dev/null"
-            container = begin(podman, script=f"{big}; {STAYS}")
-            kill_all_supervisors(site)
-            podman.must("kill", "--signal", "TERM", container)
-            podman.must("wait", container)
-            text = (site.base / LOG).read_text()
-            [place] = {*re.findall(r"they are kept in (\S+): remove it when", text)}
-            [kept] = Path(place).iterdir()
-            assert (kept / "etc" / "big").stat().st_size == 60 << 20
-            podman.must("rm", container)
-            shutil.rmtree(place)
-    site.close()
+    with small_store() as podman:
+        big = "dd if=/dev/zero of=/etc/big bs=1M count=60 2>/dev/null"
+        container = begin(podman, script=f"{big}; {STAYS}")
+        kill_all_supervisors(podman.site)
+        podman.must("kill", "--signal", "TERM", container)
+        podman.must("wait", container)
+        upper = kept(podman)
+        podman.must("rm", container)
+        shutil.rmtree(upper.parent)
 
 
 def test_build(overlay: Podman) -> None:

@@ -9,36 +9,23 @@ import pytest
 from tests.harness import cluster
 from tests.harness.overlays import (
     COPIED,
-    LOG,
     MOUNTED,
     PACKED,
     STAYS,
     STORED,
     hidden_store,
     said,
+    shared_store,
 )
 from tests.harness.podman import RUN, Podman
 from tests.harness.pods import LIMITS, in_member, member
-from tests.harness.site import CGROUP2, Site
+from tests.harness.site import CGROUP2
 from tests.harness.squashfs import fuse_for_all
-from tests.harness.users import ordinary
 from tests.harness.wait import wait_until, wait_while
 
 pytestmark = pytest.mark.by_shim
 
 KINDS = ("ipc", "uts", "net", "pid")
-
-
-@contextlib.contextmanager
-def seen(settings: str = "") -> Iterator[Podman]:
-    """podman of a user, whose storage the nodes see."""
-    site = Site("slurm", ordinary())
-    text = f'[log]\nfile = "{site.base / LOG}"\n{settings}'
-    try:
-        with Podman(site, text, CGROUP2, storage="overlay") as podman:
-            yield podman
-    finally:
-        site.close()
 
 
 @contextlib.contextmanager
@@ -75,7 +62,7 @@ def check(podman: Podman, found: str) -> None:
 
 
 def test_layers_that_the_nodes_see() -> None:
-    with seen() as podman:
+    with shared_store("", CGROUP2) as podman:
         check(podman, MOUNTED)
 
 
@@ -88,7 +75,7 @@ def test_squashfs_images() -> None:
 
 def test_the_other_container_has_no_overlay() -> None:
     """Then the user namespace that is entered is one that the runtime has made."""
-    with seen() as podman:
+    with shared_store("", CGROUP2) as podman:
         root = podman.site.base / "root"
         shutil.copytree(podman.site.rootfs, root, symlinks=True)
         podman.site.user.give(root)
@@ -110,7 +97,7 @@ def test_the_other_container_has_no_overlay() -> None:
 
 def test_a_single_user_has_mounts_of_the_runtime() -> None:
     """The only user of the namespace that it enters has another number there."""
-    with seen('[staging]\nid_map = "single"\n') as podman, pod(podman):
+    with shared_store('[staging]\nid_map = "single"\n', CGROUP2) as podman, pod(podman):
         member(podman, "one")
         member(podman, "two")
         assert in_member(podman, "two", "grep -c ' overlay ' /proc/mounts") > "1"

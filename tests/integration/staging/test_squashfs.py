@@ -1,11 +1,17 @@
-"""Layers that the nodes do not see, in the store as squashfs images, which shims mount."""
+"""Layers that the nodes do not see, in the store as squashfs images, which shims mount.
+
+Where the nodes do not see the store, either, images are sent to them, and stay there.
+"""
 
 import concurrent.futures
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,13 +22,13 @@ from tests.harness.overlays import (
     COPIED,
     EACH,
     PACKED,
-    STAYS,
     STORED,
     TASKS,
     as_with_runc,
     begin,
     build,
     hidden_store,
+    in_docker,
     keys,
     said,
     way,
@@ -30,6 +36,7 @@ from tests.harness.overlays import (
 )
 from tests.harness.podman import RUN, Podman
 from tests.harness.squashfs import fuse_for_all, served
+from tests.harness.users import root
 from tests.harness.wait import wait_until, wait_while
 from tests.integration.engines.test_podman_adoption import kill_supervisors
 
@@ -38,15 +45,33 @@ CHANGED = CHANGES.replace("; chown 33:44 /data/mine", "")  # there is one user
 ONE_USER = '[staging]\nid_map = "single"\n'
 
 
+SENT = "after they were sent to the node"
+SEEN = pytest.mark.parametrize("sent", [False, True], ids=["seen", "sent"])
+
+
+def place(uid: int) -> Path:
+    """Where the nodes, which all have this machine's /tmp, keep the images of a user."""
+    return Path(f"/tmp/scrun-images-{uid}")
+
+
+def there(podman: Podman) -> dict[str, int]:
+    """The images on the nodes, and their inodes."""
+    return {path.name: path.stat().st_ino for path in place(podman.site.user.uid).iterdir()}
+
+
 @contextlib.contextmanager
-def packed(settings: str = ONE_USER) -> Iterator[Podman]:
-    """podman of a user, whose storage the nodes do not see."""
+def packed(settings: str = ONE_USER, *, sent: bool = False) -> Iterator[Podman]:
+    """podman of a user, whose storage the nodes do not see; nor the store if images are `sent`."""
     fuse_for_all()
     before = set(served())
-    with hidden_store(settings) as podman:
-        yield podman
-        wait_while("jobs", lambda: cluster.jobs(podman.site.user), 15)
-        wait_until("nobody serves an image any more", lambda: set(served()) <= before)
+    with hidden_store(settings, images_in="s/images" if sent else "images") as podman:
+        try:
+            yield podman
+            wait_while("jobs", lambda: cluster.jobs(podman.site.user), 15)
+            wait_until("nobody serves an image any more", lambda: set(served()) <= before)
+        finally:
+            if sent:
+                shutil.rmtree(place(podman.site.user.uid), ignore_errors=True)
 
 
 def records(podman: Podman) -> set[str]:
@@ -127,40 +152,41 @@ def test_each_task_mounts_them() -> None:
         podman.must("rm", "one")
 
 
-def test_docker() -> None:
+@SEEN
+def test_docker(sent: bool) -> None:
     """Root's are mounted by the kernel."""
     with Docker(storage="overlay2", hidden=True) as docker:
-        with_store(docker, "squashfs")
+        images_in = "d/images" if sent else "images"
+        with_store(docker, "squashfs", images_in=images_in)
         for _ in range(2):
-            container = docker.must("run", "--detach", "busybox", "sh", "-c", STAYS).strip()
-            wait_until("it is up", lambda: docker.must("logs", container))  # noqa: B023
-            log = (docker.records / container / "log").read_text()
+            log = in_docker(docker, "squashfs")
             assert PACKED in log, log
             assert "the images are mounted by squashfs" in log
-            assert way(docker.records / container) == "squashfs"
-            docker.must("exec", container, "sh", "-c", "echo x >/etc/x; rm /bin/tac")
-            docker.must("stop", container)
-            lines = set(docker.must("diff", container).splitlines())
-            assert {"A /etc/x", "D /bin/tac"} <= lines
-            docker.must("rm", container)
-        [image] = (docker.base / "images").glob("layer-*/rootfs.sqfs")
+            assert (SENT in log) is sent
+        [image] = (docker.base / images_in).glob("layer-*/rootfs.sqfs")
         loops = subprocess.run(["losetup", "--json"], capture_output=True, text=True, check=True)
         assert str(image) not in loops.stdout
+        if sent:
+            shutil.rmtree(place(root().uid))
 
 
-def test_several_at_once() -> None:
-    """An image is made once, and none fails."""
-    with packed() as podman, concurrent.futures.ThreadPoolExecutor(6) as pool:
+@SEEN
+def test_several_at_once(sent: bool) -> None:
+    """An image is made once, and comes once, and none fails."""
+    with packed(sent=sent) as podman, concurrent.futures.ThreadPoolExecutor(6) as pool:
         words = (*RUN, "--rm", "busybox", "cat", "/etc/passwd")
         outputs = list(pool.map(lambda _: podman.must(*words), range(6)))
         assert all(output.startswith("root") for output in outputs)
-        assert len(keys(podman)) == 1
+        assert len(there(podman) if sent else keys(podman)) == 1
         assert said(podman).count(PACKED) == 6
+        assert said(podman).count(SENT) == (6 if sent else 0)
+        assert COPIED not in said(podman)
 
 
-def test_its_supervisor_is_killed() -> None:
+@SEEN
+def test_its_supervisor_is_killed(sent: bool) -> None:
     """Another one adopts the container; its images go with it."""
-    with packed() as podman:
+    with packed(sent=sent) as podman:
         before = set(served())
         container = begin(podman)
         kill_supervisors(podman)
@@ -168,3 +194,91 @@ def test_its_supervisor_is_killed() -> None:
         assert set(served()) - before
         podman.must("rm", "--force", "--time", "0", container)
         wait_until("nobody serves an image any more", lambda: set(served()) <= before)
+        assert not sent or len(there(podman)) == 1
+
+
+# Images that are sent
+
+
+def test_images_are_sent_once() -> None:
+    with packed(sent=True) as podman:
+        build(podman)
+        as_with_runc(podman, CHANGED)
+        assert PACKED in said(podman)
+        assert SENT in said(podman)
+        assert COPIED not in said(podman)
+        sent = there(podman)
+        assert len(sent) == 3
+        podman.must(*RUN, "--rm", "layers", "sh", "-c", "test -e /bin/tac; test ! -e /opt/a/new")
+        podman.must("start", "--attach", "ours")
+        podman.must("commit", "ours", "more")
+        assert there(podman) == sent
+        podman.must(*RUN, "--rm", "more", "sh", "-c", "test ! -e /bin/tac; test -e /opt/a/new")
+        assert len(there(podman)) == 4
+        assert COPIED not in said(podman)
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        (f'format = "files"\n{ONE_USER}', "nor is the store of images"),
+        (f"node_size = 1\n{ONE_USER}", "no room for"),
+    ],
+)
+def test_without_them_the_root_file_system_is_copied(settings: str, why: str) -> None:
+    with packed(settings, sent=True) as podman:
+        podman.must(*RUN, "--rm", "busybox", "true")
+        assert COPIED in said(podman)
+        assert why in said(podman)
+
+
+def test_a_container_with_several_users() -> None:
+    with packed("", sent=True) as podman:
+        script = "chown 33:44 /etc/passwd && stat -c %u:%g /etc/passwd"
+        assert podman.must(*RUN, "--rm", "busybox", "sh", "-c", script) == "33:44\n"
+        assert COPIED not in said(podman)
+        assert SENT in said(podman)
+
+
+@contextlib.contextmanager
+def a_disk(*, own: bool) -> Iterator[tuple[Path, str]]:
+    """A directory that tasks use, or each node one below it; with the settings for that."""
+    with tempfile.TemporaryDirectory(prefix="disk-") as name:
+        disk, prolog = Path(name, "disk"), Path(name, "prolog")
+        place = f"{disk}/$SLURMD_NODENAME" if own else str(disk)
+        prolog.write_text(f"#!/bin/sh\nmkdir -p {place}\necho export TMPDIR={place}\n")
+        disk.mkdir()
+        for path, mode in ((Path(name), 0o755), (prolog, 0o755), (disk, 0o1777)):
+            path.chmod(mode)
+        yield disk, f'[slurm.defaults]\ntask_prolog = "{prolog}"\n'
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own-disks", "one-disk"])
+@pytest.mark.parametrize("tasks", [2, 4])
+def test_a_container_of_several_tasks(tasks: int, own: bool) -> None:
+    """Each disk has the image come once, and the next container has it there."""
+    with a_disk(own=own) as (disk, settings), packed(ONE_USER + settings, sent=True) as podman:
+        words = ("--env", "SCRUN_JOB_NUM_NODES=2", "--env", f"SCRUN_NTASKS={tasks}")
+        script = "echo x >>/etc/passwd; tail -n 1 /etc/passwd"
+        inodes: set[int] = set()
+        for _ in range(2):
+            output = podman.must(*RUN, "--rm", *words, "busybox", "sh", "-c", script)
+            assert output == "x\n" * tasks
+            found = list(disk.glob("*/scrun-images-*/*" if own else "scrun-images-*/*"))
+            assert len(found) == (2 if own else 1)
+            assert not any(path.name.endswith(".part") for path in found)
+            inodes |= {path.stat().st_ino for path in found}
+        assert len(inodes) == len(found)
+        assert said(podman).count(SENT) == 2
+        assert COPIED not in said(podman)
+
+
+def test_another_version_in_the_store() -> None:
+    """An image that was removed there and made again is another one for the nodes."""
+    with packed(sent=True) as podman:
+        podman.must(*RUN, "--rm", "busybox", "true")
+        first = there(podman)
+        podman.must("unshare", "rm", "-rf", f"{podman.site.base}/s/images")
+        podman.must(*RUN, "--rm", "busybox", "true")
+        assert len(there(podman)) == 2
+        assert set(there(podman)) > set(first)

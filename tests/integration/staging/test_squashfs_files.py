@@ -134,7 +134,7 @@ def test_a_changed_file_is_another_image(squash: Squash) -> None:
     squash.file.unlink()
     assert squash.site.must("exec", "one", "cat", "/top") == "top\n"
     squash.site.must("delete", "--force", "one")
-    assert "no image that there is" in squash.site.fails("run", str(squash.file))
+    assert "there is no such image" in squash.site.fails("run", str(squash.file))
 
 
 def test_several_at_once(squash: Squash) -> None:

@@ -14,8 +14,8 @@ from tests.harness.overlays import (
     STAYS,
     STORED,
     hidden_store,
+    in_docker,
     said,
-    way,
     with_store,
 )
 from tests.harness.podman import RUN, Podman, given, rootless_podman
@@ -105,7 +105,4 @@ def test_buildah_whose_storage_the_nodes_do_not_see(storage: str) -> None:
 def test_docker_vfs_as_squashfs() -> None:
     with Docker(storage="vfs", hidden=True) as docker:
         with_store(docker, "squashfs")
-        container = docker.must("run", "--detach", "busybox", "sh", "-c", STAYS).strip()
-        wait_until("it is up", lambda: docker.must("logs", container))
-        assert way(docker.records / container) == "squashfs"
-        docker.must("rm", "--force", container)
+        in_docker(docker, "squashfs")

@@ -123,6 +123,20 @@ def _lies() -> Iterator[Mutation]:
     yield Faults("scrun/core/rights.py", "tests/unit/scrun/core/test_ready.py")(
         "a-second-descriptor-comes", "_socket.CMSG_LEN(most * 4)", "_socket.CMSG_SPACE(most * 4)"
     )
+    plan = Faults("supervisor/staging/ways.py", "tests/unit/supervisor/staging/test_ways.py")
+    yield plan("others-files-are-on-the-node", "not (root.rootless and root.owners)", "True")
+    yield plan("the-runtime-mounts-first", "return found + [(", "return found[:0] + [(")
+    yield plan(
+        "a-refused-mount-is-tried-again", "return (way.how, way.on_node) != (", "return () != ("
+    )
+    yield plan(
+        "a-store-is-sought-twice", 'return tried.source == "there" != way.source', "return True"
+    )
+    yield plan("images-are-sent-in-vain", 'way.source == "sent" != tried.source', "True")
+    yield Faults(
+        "supervisor/staging/overlaid.py",
+        "tests/component/supervisor/staging/test_on_node.py::test_a_node_keeps_nothing_of_an_attempt",
+    )("a-node-keeps-an-attempt", "if made := [place", "if made := [0 and place")
     policy = "tests/unit/supervisor/staging/test_staging_policy.py"
     yield Faults("supervisor/staging/policy.py", policy)(
         "an-image-gives-the-runtime-orders", "and name not in PASSED:", "and name in PASSED:"
