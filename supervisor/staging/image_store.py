@@ -6,6 +6,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -63,11 +64,13 @@ class Copier(msgspec.Struct, frozen=True):
     wait: Callable[[], None]
 
 
-class ContainerImages(msgspec.Struct, frozen=True):
+class ContainerImages(msgspec.Struct, frozen=True, dict=True):
     """The store of images, for one container.
 
     Attributes:
         path: Its directory; it may not exist yet.
+        folder: The same, or the nearest directory above it that exists.
+        store: The store, which is made if it is missing. Raises Unusable: it cannot be made.
         limit: The most bytes of the store; 0: any number.
         also: Further stores, which are only read.
         format: The wanted format, see `scrun.settings.file.load.ImageSettings`.
@@ -81,34 +84,19 @@ class ContainerImages(msgspec.Struct, frozen=True):
     format: ImageFormat = "auto"
     discard: Callable[[str], None] = remove_tree
 
-
-class ImageAccess:
-    """The store of images, as one container uses it.
-
-    Attributes:
-        folder: Its directory, or the nearest one above it that exists.
-        store: The store, which is made if it is missing. Raises Unusable: it cannot be made.
-    """
-
-    def __init__(self, images: ContainerImages) -> None:
-        self._images = images
-        self._store: Store | None = None
-
     @property
     def folder(self) -> str:
-        folder = self._images.path
+        folder = self.path
         while not os.path.isdir(folder) and folder != "/":
             folder = os.path.dirname(folder)
         return folder
 
-    @property
+    @cached_property
     def store(self) -> Store:
-        if self._store is None:
-            try:
-                self._store = Store(self._images.path, self._images.discard)
-            except ImageError as error:
-                raise Unusable(f"cannot be copied: {error}") from error
-        return self._store
+        try:
+            return Store(self.path, self.discard)
+        except ImageError as error:
+            raise Unusable(f"cannot be copied: {error}") from error
 
     def keep(self, key: str) -> Entry | None:
         """Keep an image from being removed; None if it is not there.
@@ -120,7 +108,7 @@ class ImageAccess:
         if store.find(key) is None:  # whoever makes it has the lock
             return None
         try:
-            return store.lease(key, self._images.lease)
+            return store.lease(key, self.lease)
         except OSError as error:
             raise Unusable(f"cannot be kept in {store.path}: {error.strerror}") from error
 
@@ -140,7 +128,7 @@ class ImageAccess:
         try:
             _made(store, key, fill, waiting)
         except Full:
-            if not shrink(store, self._images.limit, more=size or GIB):
+            if not shrink(store, self.limit, more=size or GIB):
                 raise
             _made(store, key, fill, waiting)
         if entry := self.keep(key):

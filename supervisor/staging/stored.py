@@ -12,7 +12,8 @@ import os
 import shutil
 import subprocess
 from _blake2 import blake2s
-from typing import TYPE_CHECKING, Protocol
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -31,7 +32,6 @@ from scrun.supervisor.staging.image_store import (
     ContainerImages,
     Copier,
     Full,
-    ImageAccess,
 )
 from scrun.supervisor.staging.layers import Unusable, is_plain
 from scrun.supervisor.staging.read_only import in_directory, names_in
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from scrun.images.locks import Lock
     from scrun.settings.file.load import ImageFormat
     from scrun.supervisor.staging.digests import LayerContent
-    from scrun.supervisor.staging.image_store import ContainerImages
     from scrun.supervisor.staging.layers import Overlay
     from scrun.supervisor.staging.read_only import Find
 
@@ -215,7 +214,7 @@ def progress(done: int, total: int) -> str:
     return f"{done / GIB:.1f}{of} GiB"
 
 
-class Copies(Protocol):
+class Copies(ABC):
     """What nodes mount in place of the layers of one root file system.
 
     Attributes:
@@ -225,40 +224,50 @@ class Copies(Protocol):
         is_seen: Whether the node sees the store; else it has squashfs images sent.
     """
 
-    there: dict[int, str]
-    packed: set[int]
-    packing: Packing
-    is_seen: bool
+    def __init__(self, images: ContainerImages, packing: Packing) -> None:
+        self._images = images
+        self.packing = packing
+        self.there: dict[int, str] = {}
+        self.packed: set[int] = set()
+        self.is_seen = True
 
     @property
     def folder(self) -> str:
         """The store, or the nearest directory above it that exists."""
-        ...
+        return self._images.folder
 
+    @abstractmethod
     def send(self, why: str) -> None:
         """Have squashfs images sent to the node, which does not see the store.
 
         Raises:
             Unusable: There can be none.
         """
-        ...
 
     def unpack(self, why: str) -> frozenset[int]:
         """Do without squashfs images, which the node could not mount; return whose these were.
 
         Raises:
-            Unusable: Nothing else is wanted.
+            Unusable: Nothing else is wanted, or of use.
         """
-        ...
+        self.packing.give_up(why)
+        if not self.is_seen:
+            raise Unusable(why)
+        numbers = frozenset(self.packed)
+        self.packed.clear()
+        for number in numbers:
+            del self.there[number]
+        return numbers
 
+    @abstractmethod
     def make(self, numbers: Collection[int]) -> None:
         """Keep copies of some layers in the store; the rest of them stays as it is.
 
         Raises:
             Unusable: A copy could not be made.
         """
-        ...
 
+    @abstractmethod
     def copy(self, number: int, into: str) -> None:
         """Copy a layer that has no digest; call it for small ones, or a container's own.
 
@@ -268,7 +277,6 @@ class Copies(Protocol):
         Raises:
             Unusable: It cannot be copied.
         """
-        ...
 
     def look_for(self, paths: Sequence[str], folder: str) -> Find | None:
         """Return what tells what there is on some paths; None: it is seen here.
@@ -279,11 +287,11 @@ class Copies(Protocol):
         Raises:
             Unusable: It cannot be read.
         """
-        ...
+        return None
 
 
-class StoredLayers:
-    """The layers of one root file system, and their copies; see `Copies`."""
+class StoredLayers(Copies):
+    """The layers of one root file system, and their copies."""
 
     def __init__(
         self,
@@ -300,28 +308,14 @@ class StoredLayers:
             rootless: Whether the container has rights in a user namespace only.
             owners: Whether its files have more than one owner.
         """
+        super().__init__(images, packing)
         self._overlay = overlay
-        self._images = images
-        self._kept = ImageAccess(images)
         marks = "user" if rootless else "trusted"
         self._how = (marks, "owners" if owners else "one", "fuse" if overlay.by_fuse else "kernel")
         self._ids = _id_maps() if owners else [str(real_id("uid")), str(real_id("gid"))]
         self._known: list[LayerContent | None] | None = None
-        self.there: dict[int, str] = {}
-        self.packed: set[int] = set()
-        self.packing = packing
-        self.is_seen = True
         if images.also or os.path.isdir(images.path):
             self._find()
-
-    @property
-    def path(self) -> str:
-        """The directory of the store."""
-        return self._images.path
-
-    @property
-    def folder(self) -> str:
-        return self._kept.folder
 
     def _contents(self) -> list[LayerContent | None]:
         if self._known is None:
@@ -352,12 +346,12 @@ class StoredLayers:
             return False
         if packed and not self.packing.is_possible:
             return False
-        if entry := self._kept.keep(key):
+        if entry := self._images.keep(key):
             self._take(number, entry, packed=packed)
         return entry is not None
 
     def send(self, why: str) -> None:
-        unseen = f"{why}; nor is the store of images, {self.path}"
+        unseen = f"{why}; nor is the store of images, {self._images.path}"
         if not self.packing.is_possible:
             why_not = self.packing.why_not or "[images] format is files"
             raise Unusable(f"{unseen}, nor can images be sent: {why_not}")
@@ -365,16 +359,6 @@ class StoredLayers:
         self.there.clear()
         self.packed.clear()
         self._find()
-
-    def unpack(self, why: str) -> frozenset[int]:
-        self.packing.give_up(why)
-        if not self.is_seen:
-            raise Unusable(why)
-        numbers = frozenset(self.packed)
-        self.packed.clear()
-        for number in numbers:
-            del self.there[number]
-        return numbers
 
     def make(self, numbers: Collection[int]) -> None:
         numbers = set(numbers).difference(self.there)
@@ -396,7 +380,7 @@ class StoredLayers:
                 self._have(number, content, progress, packed=False)
             progress.add(content.size)
         if wanted:
-            shrink(self._kept.store, self._images.limit)
+            shrink(self._images.store, self._images.limit)
 
     def _have(
         self, number: int, content: LayerContent, progress: _Progress, *, packed: bool
@@ -421,14 +405,11 @@ class StoredLayers:
             self._images.copier.wait()
 
         key = self._key(content, packed=packed)
-        self._take(number, self._kept.have(key, fill, waiting, content.size), packed=packed)
+        self._take(number, self._images.have(key, fill, waiting, content.size), packed=packed)
 
     def copy(self, number: int, into: str) -> None:
         words = (self._overlay.layers[number], into, *self._how)
         self._images.copier.run(COPY, words, lambda count: None)
-
-    def look_for(self, paths: Sequence[str], folder: str) -> None:
-        """Return nothing: layers are directories here."""
 
     def _pack(self, layer: str, image: str, tell: Callable[[int], None]) -> None:
         mark, owners, kind = self._how
@@ -475,7 +456,7 @@ def _id_maps() -> list[str]:
 _FILE = 1  # the number of its layer; the one above has nothing
 
 
-class OwnFile:
+class OwnFile(Copies):
     """A user's own squashfs file, as a copy of a layer; see `Copies`.
 
     Where the node mounts no images, the store of images has its files, unpacked once.
@@ -491,13 +472,9 @@ class OwnFile:
         Raises:
             Unusable: The file has changed since; or it cannot be unpacked.
         """
-        self._file, self._key, self._images = file, key, images
-        self._kept = ImageAccess(images)
+        super().__init__(images, packing)
+        self._file, self._key = file, key
         self._check()
-        self.packing = packing
-        self.there: dict[int, str] = {}
-        self.packed: set[int] = set()
-        self.is_seen = True
         if packing.is_possible:
             self.there[_FILE] = file
             self.packed.add(_FILE)
@@ -512,20 +489,9 @@ class OwnFile:
         if not same:
             raise Unusable("have changed: the file was replaced while the container was made")
 
-    @property
-    def folder(self) -> str:
-        return self._kept.folder
-
     def send(self, why: str) -> None:
         """Raise Unusable: what the node mounts is sent at once, and it mounts nothing."""
         raise Unusable(f"{why}, nor can it be sent: {self.packing.why_not}")
-
-    def unpack(self, why: str) -> frozenset[int]:
-        """Do without mounting it; see `Copies`."""
-        self.packing.give_up(why)
-        self.there.clear()
-        self.packed.clear()
-        return frozenset((_FILE,))
 
     def make(self, numbers: Collection[int]) -> None:
         """Keep its files in the store."""
@@ -544,10 +510,10 @@ class OwnFile:
             self._images.copier.wait()
 
         key = key_of(self._file, unpacked=True)
-        entry = self._kept.have(key, fill, waiting, os.stat(self._file).st_size)
+        entry = self._images.have(key, fill, waiting, os.stat(self._file).st_size)
         self._check()
         self.there[_FILE] = entry.rootfs
-        shrink(self._kept.store, self._images.limit)
+        shrink(self._images.store, self._images.limit)
 
     def copy(self, number: int, into: str) -> None:
         """Do nothing: the layer above has nothing."""
