@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 
+import pytest
+
 from scrun.core.ready import ready
 from scrun.protocol import wire
 from tests.harness.daemons import Daemon
@@ -29,6 +31,19 @@ COUNTS = "trap 'exit 7' TERM; n=0; while :; do echo $n; n=$((n+1)); sleep 0.02; 
 
 UNTIL_TOLD = "trap 'exit 7' USR1; echo up; while :; do sleep 0.05; done"
 """Runs until it is told to end, with status 7."""
+
+
+_MARKS = {"shim": pytest.mark.by_shim, "srun": pytest.mark.oci_conf}
+
+
+def row(place: str, *more: object) -> object:
+    """A place where a test runs, and more that it is told: "shim" and "srun" are on nodes."""
+    return pytest.param(place, *more, marks=_MARKS.get(place, ()))
+
+
+def at(*places: str) -> pytest.MarkDecorator:
+    """Where a test runs."""
+    return pytest.mark.parametrize("site", [row(place) for place in places], indirect=True)
 
 
 BY_SRUN = '[slurm]\nlaunch = "container"\n'

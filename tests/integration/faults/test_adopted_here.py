@@ -1,7 +1,6 @@
 """Containers on this machine outlive their supervisor (docs/decisions/adoption.md)."""
 
 import os
-import random
 import signal
 import subprocess
 import time
@@ -15,11 +14,8 @@ from tests.harness.adoption import (
     adopted,
     end,
     kill_supervisor,
-    numbers,
     told,
-    written,
 )
-from tests.harness.life import Collector
 from tests.harness.site import Site
 from tests.harness.terminal import open_terminal
 from tests.harness.wait import wait_until, wait_while
@@ -212,37 +208,6 @@ def test_its_reaper_is_killed_after_it(make_site: MakeSite) -> None:
     site.settle(20)
 
 
-def test_programs_of_exec_go_on(make_site: MakeSite, dice: random.Random) -> None:
-    """All of their input and output, signals while there is nobody, and their status."""
-    site = make_site("local-user")
-    life = site.shell(UNTIL_TOLD).created().start().says("up")
-    script = "while read n; do echo $n; done; exit 9"
-    stdin, to = os.pipe()
-    echo = site.popen("exec", life.id, "sh", "-c", script, stdin=stdin, stderr=subprocess.DEVNULL)
-    os.close(stdin)
-    assert echo.stdout
-    with echo.stdout as stdout:
-        output = Collector(os.dup(stdout.fileno()))
-    trap = "trap 'echo got' USR1; trap 'exit 9' USR2; echo in; while :; do sleep 0.05; done"
-    program = site.popen("exec", life.id, "sh", "-c", trap, stdin=subprocess.DEVNULL)
-    assert program.stdout
-    assert program.stdout.readline() == b"in\n"
-    with written(to, numbers(100_000)):
-        for _ in range(3):
-            [supervisor] = wait_until("one supervisor", site.supervisors, 20)
-            os.kill(supervisor, signal.SIGSTOP)
-            program.send_signal(signal.SIGUSR1)
-            time.sleep(dice.uniform(0, 0.2))
-            os.kill(supervisor, signal.SIGKILL)
-            assert program.stdout.readline() == b"got\n"
-    assert echo.wait(60) == 9
-    assert output.all() == numbers(100_000)
-    program.send_signal(signal.SIGUSR2)
-    program.communicate(timeout=30)
-    assert program.returncode == 9
-    told(life)
-
-
 def test_a_program_of_exec_at_a_terminal_goes_on(make_site: MakeSite) -> None:
     site = make_site("local-user")
     life = site.shell(UNTIL_TOLD).created().start().says("up")
@@ -265,33 +230,6 @@ def test_a_program_of_exec_at_a_terminal_goes_on(make_site: MakeSite) -> None:
     assert program.wait(30) == 9
     terminal.close()
     told(life)
-
-
-def test_a_program_of_exec_ends_with_its_command(make_site: MakeSite) -> None:
-    """Also if that is killed while there is no supervisor; and others end with the container."""
-    site = make_site("local-user")
-    life = site.shell(UNTIL_TOLD).created().start().says("up")
-    deaf = ("exec", life.id, "sh", "-c", "trap '' TERM; echo up; exec sleep {}")
-    programs = []
-    for number in ("611", "612"):
-        words = [word.format(number) for word in deaf]
-        programs.append(site.popen(*words, stdin=subprocess.DEVNULL))
-    for program in programs:
-        assert program.stdout
-        assert program.stdout.readline() == b"up\n"
-    [supervisor] = site.supervisors()
-    os.kill(supervisor, signal.SIGSTOP)
-    programs[0].kill()
-    programs[0].wait(10)
-    os.kill(supervisor, signal.SIGKILL)
-    wait_while("the program", lambda: "sleep 611" in site.must("exec", life.id, "ps"), 20)
-    assert "sleep 612" in site.must("exec", life.id, "ps")
-    life.kill("USR1")
-    assert life.wait(20) == 7
-    for program in programs:
-        program.communicate(timeout=30)
-    assert programs[1].returncode == 128 + signal.SIGKILL
-    end(life)
 
 
 def test_a_program_whose_errors_are_read_first_ends_with_the_supervisor(

@@ -336,5 +336,5 @@ def test_nothing_is_left_whenever_all_are_killed(
     site = make_site("slurm-user", settings="idle_timeout = 5\n", create_timeout=1)
     scratch = staging_in(site)
     with cluster.gate(site.user) as gate:
-        for number in range(int(os.environ.get("SCRUN_ROUNDS", "2"))):
+        for number in range(int(os.environ.get("SCRUN_ROUNDS", "1"))):
             one_round(site, dice, root_goes, scratch, gate, number)

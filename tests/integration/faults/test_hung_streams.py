@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.disk import Disk
+from tests.harness.nightly import nightly
 from tests.harness.site import Site
 from tests.harness.wait import wait_until
 
@@ -102,7 +103,7 @@ def stopped(site: Site) -> Iterator[Callable[[], int]]:
 
 
 @PLACES
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("times", [1, nightly(2)])
 def test_a_command_is_ended_while_the_supervisor_does_not_answer(
     site: Site, stopped: Callable[[], int], tmp_path: Path, times: int
 ) -> None:

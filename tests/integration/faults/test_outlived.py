@@ -22,12 +22,14 @@ from tests.harness.adoption import (
     adopted,
     adoptions,
     asked_again,
+    at,
     end,
     kill_all_supervisors,
     kill_now_and_then,
     kill_supervisor,
     numbers,
     output,
+    row,
     told,
     written,
 )
@@ -49,16 +51,6 @@ RunTimeStart="runc --root={{state}} start %j.%t"
 HERE = ("local-root", "local-user")
 BY_COMMANDS = {"RunTimeRun": _RUN, "RunTimeCreate": _CREATE}
 """By an oci.conf on this machine."""
-_MARKS = {"shim": pytest.mark.by_shim, "srun": pytest.mark.oci_conf}
-
-
-def _row(where: str, *more: object) -> object:
-    return pytest.param(where, *more, marks=_MARKS.get(where, ()))
-
-
-def at(*places: str) -> pytest.MarkDecorator:
-    """Where a test runs."""
-    return pytest.mark.parametrize("site", [_row(place) for place in places], indirect=True)
 
 
 @pytest.fixture
@@ -177,7 +169,7 @@ def test_output_to_a_file(site: Site, dice: random.Random, stream: str) -> None:
 
 @pytest.mark.parametrize(
     ("site", "kind"),
-    [_row("shim", kind) for kind in ("pipe", "socket", "file")] + [_row("srun", "pipe")],
+    [row("shim", kind) for kind in ("pipe", "socket", "file")] + [row("srun", "pipe")],
     indirect=["site"],
 )
 def test_input_arrives_once_however_often_it_dies(
@@ -207,7 +199,7 @@ def test_input_arrives_once_however_often_it_dies(
 
 @pytest.mark.parametrize(
     ("site", "terminal"),
-    [_row("shim", False), _row("shim", True), _row("srun", False)],
+    [row("shim", False), row("shim", True), row("srun", False)],
     indirect=["site"],
 )
 def test_the_output_of_a_detached_run(site: Site, dice: random.Random, terminal: bool) -> None:

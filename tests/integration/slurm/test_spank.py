@@ -14,6 +14,7 @@ import pytest
 from tests import CHECKOUT
 from tests.conftest import MakeSite
 from tests.harness import cluster
+from tests.harness.nightly import nightly
 from tests.harness.site import Site
 from tests.harness.wait import wait_until
 
@@ -428,7 +429,8 @@ def test_an_image_cannot_say_anything(with_stack: WithStack) -> None:
 
 @pytest.mark.covers("spank-lua spank(7): required, optional")
 @pytest.mark.parametrize(
-    "callback", ["init", "init_post_opt", "local_user_init", "job_prolog", "slurmd_init"]
+    "callback",
+    ["init", nightly("init_post_opt"), nightly("local_user_init"), "job_prolog", "slurmd_init"],
 )
 @pytest.mark.parametrize("place", PLACES)
 def test_required(with_stack: WithStack, place: str, callback: str) -> None:

@@ -15,6 +15,7 @@ from scrun.settings.file.load import Settings
 from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.life import Life
+from tests.harness.nightly import nightly
 from tests.harness.site import Site, unit
 from tests.harness.slow_staging import stage_slowly
 from tests.harness.terminal import open_terminal
@@ -166,7 +167,9 @@ def short() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("attempt", [1, 2, 3])  # 24.11 gives the reason sooner or later
+@pytest.mark.parametrize(
+    "attempt", [1, nightly(2), nightly(3)]
+)  # 24.11 gives the reason sooner or later
 def test_what_can_never_start_is_refused_by_create(
     make_site: MakeSite, short: None, attempt: int
 ) -> None:

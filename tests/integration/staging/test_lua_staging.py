@@ -11,6 +11,7 @@ import pytest
 from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.life import Life
+from tests.harness.nightly import nightly
 from tests.harness.processes import processes
 from tests.harness.script import manual
 from tests.harness.site import Site
@@ -19,6 +20,8 @@ from tests.harness.wait import wait_until, wait_while
 pytestmark = pytest.mark.covers("guide bundles are not transferred")
 
 PLACES = ("local-user", "slurm-user")
+MOSTLY_SLURM = (nightly("local-user"), "slurm-user")
+"""For what comes before an engine, or does not depend on it."""
 FINE = "function slurm_scrun_stage_in() return slurm.SUCCESS end\n"
 FINE_OUT = "function slurm_scrun_stage_out() return slurm.SUCCESS end\n"
 
@@ -60,7 +63,7 @@ local function note(text) slurm.allocator_command("echo '" .. text .. "' >> @BAS
 @pytest.mark.covers("scrun(1) scrun.lua: slurm_scrun_stage_in")
 @pytest.mark.covers("scrun(1) EXAMPLE")
 @pytest.mark.parametrize("form", ["require", "slurm"])
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", MOSTLY_SLURM)
 def test_the_manuals_example(with_script: WithScript, place: str, form: str) -> None:
     site = with_script(place, manual(form))
     scratch = Path(f"/run/user/{site.user.uid}/slurm/scrun")
@@ -89,7 +92,7 @@ def test_the_manuals_example(with_script: WithScript, place: str, form: str) -> 
         (FINE + FINE_OUT + "return slurm.ERROR", "the script returned -1"),
     ],
 )
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", MOSTLY_SLURM)
 def test_a_script_that_cannot_be_loaded(
     with_script: WithScript, place: str, script: str, reason: str
 ) -> None:
@@ -148,7 +151,7 @@ def test_a_script_that_anybody_could_write(with_script: WithScript) -> None:
         ("slurm.set_bundle_path({})", "string expected, got table"),
     ],
 )
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", MOSTLY_SLURM)
 def test_a_stage_in_that_fails(
     with_script: WithScript, place: str, body: str, reason: str
 ) -> None:
@@ -280,7 +283,7 @@ def create_of(life: Life) -> int:
 
 @pytest.mark.covers("scrun(1) SIGNALS")
 @pytest.mark.parametrize("how", ["delete", "INT", "TERM", "HUP", "create INT", "create TERM"])
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", MOSTLY_SLURM)
 def test_ended_while_a_command_of_stage_in_runs(
     with_script: WithScript, place: str, how: str
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 from tests.harness.buildah import OCI, Buildah
 from tests.harness.containerd import IMAGE, Containerd
 from tests.harness.docker import Docker
+from tests.harness.nightly import nightly
 from tests.harness.overlays import (
     COPIED,
     PACKED,
@@ -86,13 +87,13 @@ def steps_of_buildah(podman: Podman) -> None:
     buildah.must("rm", "--all")
 
 
-@pytest.mark.parametrize("storage", ["vfs", "overlay"])
+@pytest.mark.parametrize("storage", [nightly("vfs"), "overlay"])
 def test_buildah(storage: str) -> None:
     with rootless_podman(storage=storage) as podman:
         steps_of_buildah(podman)
 
 
-@pytest.mark.parametrize("storage", ["vfs", "overlay"])
+@pytest.mark.parametrize("storage", [nightly("vfs"), "overlay"])
 def test_buildah_whose_storage_the_nodes_do_not_see(storage: str) -> None:
     fuse_for_all()
     with hidden_store(storage=storage) as podman:
