@@ -17,6 +17,7 @@ def faults() -> Iterator[Mutation]:
     yield from _streams()
     yield from _containers()
     yield from _files()
+    yield from _tasks()
 
 
 def _connection() -> Iterator[Mutation]:
@@ -324,3 +325,33 @@ def _files() -> Iterator[Mutation]:
         'why = "".join(words) or',
         'self._complete()\n                why = "".join(words) or',
     )
+
+
+def _tasks() -> Iterator[Mutation]:
+    slurm = "supervisor/engines/slurm/"
+    step = Faults(slurm + "shim_step.py", _PARTS + "engines/slurm/test_ranks_step.py")
+    yield step(
+        "a-node-that-cannot-connect-to-us-is-not-noticed",
+        "return any(UNREACHED in words for words in self._words)",
+        "return False",
+    )
+    yield step(
+        "one-task-that-was-told-to-end-stands-for-all",
+        "all(rank.is_dismissed for rank in self._ranks)",
+        "any(rank.is_dismissed for rank in self._ranks)",
+    )
+    yield step(
+        "a-task-that-ends-before-all-are-there-is-not-noticed",
+        "if not self._ranks and (state.missing < self._tasks or state.launch_failed):",
+        "if False:",
+    )
+    yield Faults(slurm + "launching.py", "tests/unit/supervisor/engines/slurm/test_launch.py")(
+        "no-shim-is-waited-for", 'self._asked == "shim" or nodes in self._with)', "True)"
+    )
+    yield Faults("supervisor/core/nurseries.py", _PARTS + "core/test_nurseries.py")(
+        "one-that-fails-cancels-the-others", "if cancels:", "if True:"
+    )
+    yield Faults(
+        slurm + "shim_job.py",
+        "tests/integration/slurm/test_nodes.py::test_the_highest_status_counts",
+    )("the-lowest-status-of-several-tasks-counts", "max(statuses, ", "min(statuses, ")
