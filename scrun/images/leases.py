@@ -12,6 +12,7 @@ from _blake2 import blake2s
 
 import msgspec
 
+from scrun.core.typed import decode_as
 from scrun.core.whole_files import write_whole
 from scrun.model.identity import is_dead, myself
 from scrun.model.record import ProcessIdentity
@@ -79,7 +80,7 @@ def those_that_hold(folder: str) -> list[Lease]:
         try:
             old = time.time() - os.stat(path).st_mtime > _MONTH
             with open(path, "rb") as file:
-                lease = msgspec.json.decode(file.read(_LARGEST), type=Lease)
+                lease = decode_as(file.read(_LARGEST), Lease)
         except FileNotFoundError:
             continue
         except (OSError, msgspec.MsgspecError):

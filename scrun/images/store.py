@@ -33,6 +33,7 @@ import msgspec
 from scrun.core.errors import ImageError, described
 from scrun.core.paths import replaceable
 from scrun.core.trees import everything_below, remove_tree
+from scrun.core.typed import decode_as
 from scrun.images import leases
 from scrun.images.locks import Lock, locked, locked_if_free
 
@@ -125,7 +126,7 @@ def read_facts(directory: str) -> "Facts | None":
     """Return what is known of the image in a directory; None if there is none."""
     try:
         with open(os.path.join(directory, FACTS), "rb") as file:
-            return msgspec.json.decode(file.read(_LARGEST), type=Facts)
+            return decode_as(file.read(_LARGEST), Facts)
     except (OSError, msgspec.MsgspecError):
         return None
 

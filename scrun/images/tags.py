@@ -7,6 +7,7 @@ from _blake2 import blake2s
 
 import msgspec
 
+from scrun.core.typed import decode_as
 from scrun.core.whole_files import write_whole
 from scrun.images.store import Store
 
@@ -41,7 +42,7 @@ def look_up(store: Store, name: str, age: float) -> "tuple[str, str] | None":
     """Return the digest and the key that a name meant, if that is not older than `age` seconds."""
     try:
         with open(store.tag_file(digest_of_words(name)), "rb") as file:
-            tag = msgspec.json.decode(file.read(_LARGEST), type=_Tag)
+            tag = decode_as(file.read(_LARGEST), _Tag)
     except (OSError, msgspec.MsgspecError):
         return None
     if tag.name != name or not -1 <= time.time() - tag.when <= age:
@@ -70,7 +71,7 @@ def forget(store: Store, keys: "set[str]") -> None:
                     os.unlink(path)
                 continue
             with open(path, "rb") as file:
-                tag = msgspec.json.decode(file.read(_LARGEST), type=_Tag)
+                tag = decode_as(file.read(_LARGEST), _Tag)
             if tag.key in keys:
                 os.unlink(path)
         except (OSError, msgspec.MsgspecError):

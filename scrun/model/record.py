@@ -18,6 +18,7 @@ import msgspec
 
 from scrun.core.errors import StateError
 from scrun.core.paths import read_regular
+from scrun.core.typed import convert
 from scrun.model.lost import LOST
 from scrun.model.waiting import OF_WAITING
 from scrun.oci.config import explain
@@ -174,7 +175,7 @@ def read_record(directory: str) -> Record:
     except (ValueError, RecursionError) as error:
         raise StateError(f"{path}: {error}; delete the container") from error
     try:
-        return msgspec.convert(document, Record)
+        return convert(document, Record)
     except msgspec.ValidationError as error:
         raise StateError(f"{path}: {explain(error, document)}; delete the container") from error
     except UnicodeEncodeError as error:  # such bytes in the name of a member

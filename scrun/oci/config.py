@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import msgspec
 
 from scrun.core.errors import BundleError
+from scrun.core.typed import convert
 from scrun.oci.document import decode, member_path, read_file
 
 ANNOTATIONS_LIMIT = 1 << 20
@@ -242,7 +243,7 @@ def parse(content: bytes, name: str = "config.json") -> tuple[dict[str, Any], Co
     """
     raw = decode(content, name)
     try:
-        config = msgspec.convert(raw, Config)
+        config = convert(raw, Config)
     except msgspec.ValidationError as error:
         raise BundleError(f"{name}: {explain(error, raw)}") from error
     for member, complaint in _complaints(config):

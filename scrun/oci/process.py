@@ -12,6 +12,7 @@ import msgspec
 
 from scrun.core.errors import BundleError, StateError, UsageError
 from scrun.core.text import is_unicode
+from scrun.core.typed import convert
 from scrun.oci.config import Process, explain
 from scrun.oci.document import decode
 
@@ -96,7 +97,7 @@ def checked(raw: Mapping[str, Any], name: str) -> Process:
         BundleError: A member is missing or wrong.
     """
     try:
-        process = msgspec.convert(raw, Process)
+        process = convert(raw, Process)
     except msgspec.ValidationError as error:
         raise BundleError(f"{name}: {explain(error)}") from error
     if not process.args or not process.args[0]:

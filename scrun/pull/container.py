@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from scrun.core.errors import UsageError
+from scrun.core.typed import decode_as
 from scrun.images.store import ROOTFS, Defaults
 
 # podman's
@@ -69,7 +70,7 @@ def words_of(entrypoint: str) -> tuple[str, ...]:
     """
     try:
         if entrypoint.startswith("["):
-            return msgspec.json.decode(entrypoint, type=tuple[str, ...])
+            return decode_as(entrypoint, tuple[str, ...])
         return tuple(shlex.split(entrypoint))
     except (msgspec.MsgspecError, ValueError) as error:
         raise UsageError(f"--entrypoint {entrypoint}: neither words nor JSON: {error}") from None

@@ -9,6 +9,7 @@ import msgspec
 
 from scrun.core.errors import ScrunError
 from scrun.core.paths import has_record
+from scrun.core.typed import convert
 from scrun.model.record import Record, read_record, write_record
 from scrun.model.states import Ending, Phase, exited, killed
 from scrun.supervisor.containers.anchors import Anchor
@@ -177,7 +178,7 @@ def _known_ending(found: Inheritance) -> Ending | None:
     """Return how a container has ended, or has to end; None if it lives."""
     facts = found.facts
     if "ending" in facts:
-        return msgspec.convert(facts["ending"], Ending)
+        return convert(facts["ending"], Ending)
     if "status" in facts:
         code = os.waitstatus_to_exitcode(facts["status"])
         return exited(code if code >= 0 else 128 - code)
@@ -197,7 +198,7 @@ async def _tell_ended(found: Inheritance, otherwise: Ending | None = None) -> No
     for program in [*found.programs]:
         ending = otherwise
         if "ending" in program.facts:
-            ending = msgspec.convert(program.facts["ending"], Ending)
+            ending = convert(program.facts["ending"], Ending)
         if ending is not None:
             found.programs.remove(program)
             await tell(program, ending)

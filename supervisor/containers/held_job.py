@@ -14,6 +14,7 @@ import msgspec
 import trio
 
 from scrun.core.errors import AllocationRefused, ScrunError, described
+from scrun.core.typed import convert
 from scrun.model.states import FATAL, Ending, taken
 from scrun.model.waiting import Waiting, waiting_line
 from scrun.settings.file.load import Level, Log
@@ -65,7 +66,7 @@ class HeldJob:
         self._hold = hold
         self._scope = trio.CancelScope()
         self._released = trio.Event()
-        self._endings = msgspec.convert(deposit.facts.get("endings", []), list[Ending])
+        self._endings = convert(deposit.facts.get("endings", []), list[Ending])
         self._reusable = True
         self._is_lost = False
         self._is_awaited = False

@@ -20,6 +20,7 @@ import trio
 
 from scrun.core.paths import keepers
 from scrun.core.rights import receive_fds
+from scrun.core.typed import decode_as
 from scrun.model.states import Ending
 from scrun.protocol import wire
 from scrun.supervisor.contracts.reuse import Lend
@@ -129,7 +130,7 @@ async def _ask(sock: socket.socket, loan_request: bytes) -> Inheritance | None:
             answer += part
         if answer[:1] != b"\0" or answer == b"\0\n":
             return None
-        job = msgspec.json.decode(answer[1:], type=_Job)
+        job = decode_as(answer[1:], _Job)
         if not job.names or len(fds) != len(job.names):  # an older one; or we are out of them
             return None
         by_name, fds = dict(zip(job.names, fds, strict=True)), []

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from scrun.core.typed import convert
 from scrun.oci.config import Bundle, Config
 from scrun.supervisor.contracts.create_request import CreateRequest
 
@@ -51,9 +52,9 @@ def recalled(memory: int) -> tuple[CreateRequest, Bundle]:
     content = os.pread(memory, os.fstat(memory).st_size, 0)
     try:
         known: dict[str, Any] = json.loads(zlib.decompress(content))
-        create_request = msgspec.convert(known["request"], CreateRequest)
+        create_request = convert(known["request"], CreateRequest)
         raw = known["config"]
-        config = msgspec.convert(raw, Config)
+        config = convert(raw, Config)
     except (zlib.error, ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
         raise ValueError(f"this is not a request: {error}") from error
     return create_request, Bundle(**known["bundle"], config=config, raw=raw)

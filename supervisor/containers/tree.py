@@ -28,6 +28,7 @@ import msgspec
 import trio
 
 from scrun.core.errors import EngineError, ScrunError, StagingError, StateError
+from scrun.core.typed import convert
 from scrun.model.states import Ending, Phase, taken
 from scrun.model.waiting import waiting_of
 from scrun.oci.config import Bundle
@@ -140,7 +141,7 @@ class Tree(Phases):
             self._creation.start_requested.set()
             self._may_run.set()
         if (program := found.facts["program"]) is not None:
-            self._program = msgspec.convert(program, Found)
+            self._program = convert(program, Found)
         self._notices.queued(record.job_id)
         waiting = waiting_of(record.annotations)
         self._notices.go_on(waiting, started=started, granted=NODES in record.annotations)
@@ -539,7 +540,7 @@ class Tree(Phases):
         request = msgspec.structs.replace(
             self._request(takeover.bundle), on_job_id=self._ledger.job_is_known
         )
-        staged = msgspec.convert(found.facts["staged"], Staged)
+        staged = convert(found.facts["staged"], Staged)
         async with (
             self._beside.open(),
             self._pods.job(self._engine, request, config, self.pid, found) as job,

@@ -12,6 +12,7 @@ import trio
 from scrun.core.errors import StateError
 from scrun.core.rights import receive_fds
 from scrun.core.supervisors import is_newer
+from scrun.core.typed import decode_as
 from scrun.core.version import VERSION
 from scrun.supervisor.core.descriptors import close
 from scrun.supervisor.core.limits import raise_open_files
@@ -181,7 +182,7 @@ def _receive(sock: socket.socket, versions: set[str]) -> Inheritance | None:
         name, text, names = message.split(b"\0")
         if not name:
             return None
-        content = msgspec.json.decode(text, type=DepositContent)
+        content = decode_as(text, DepositContent)
         versions.add(content.version)
         by_name = dict(zip(names.decode().split(), fds, strict=True))
         return Inheritance(name.decode(), content.facts, by_name)

@@ -4,9 +4,9 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 
-import msgspec
 import trio
 
+from scrun.core.typed import decode_as
 from scrun.model.states import Ending
 from scrun.supervisor.core.deposits import JOB
 
@@ -49,7 +49,7 @@ class Lender:
                 self.gone.set()
                 return
             said += part
-        on_lost(msgspec.json.decode(said, type=Ending))
+        on_lost(decode_as(said, Ending))
 
     async def give_back(self) -> None:
         """Let the next container have the job; returns when the lender has it again."""

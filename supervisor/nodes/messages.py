@@ -7,6 +7,7 @@ import msgspec
 
 from scrun.core.errors import EngineError
 from scrun.core.text import one_line, printable
+from scrun.core.typed import decode_as
 from scrun.supervisor.wire.frames import (
     CREDIT,
     CREDIT_BYTES,
@@ -200,6 +201,6 @@ def decoded(payload: memoryview, kind: type[T]) -> T:
         BrokenFrame: It is not JSON of that form.
     """
     try:
-        return msgspec.json.decode(payload, type=kind)
+        return decode_as(payload, kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BrokenFrame(f"it sent a message that is not understood: {error}") from error

@@ -5,13 +5,14 @@ import sys
 import msgspec
 
 from scrun.core.errors import StagingError
+from scrun.core.typed import decode_as
 from scrun.supervisor.staging.transfer import Order, Transfer, carried_here, why
 
 
 def main(text: str) -> int:
     """Carry it out, and print the entries left out; or say why not, and return 1."""
     try:
-        merged = carried_here(msgspec.json.decode(text, type=Order), Transfer())
+        merged = carried_here(decode_as(text, Order), Transfer())
     except (OSError, RecursionError, StagingError) as error:
         sys.stderr.write(f"{why(error)}\n")
         return 1

@@ -22,6 +22,7 @@ from typing import Self
 import msgspec
 
 from scrun.core.trees import OPEN_FOLDER
+from scrun.core.typed import decode_as
 from scrun.core.whole_files import write_whole
 from scrun.supervisor.staging.layers import Unusable, opaque
 from scrun.supervisor.staging.whiteouts import is_deletion, is_set
@@ -333,7 +334,7 @@ def _look_through(layer: str) -> _LayerOwners:
 
 def _read(cache: str) -> dict[str, _LayerOwners]:
     try:
-        return msgspec.json.decode(Path(cache).read_bytes(), type=dict[str, _LayerOwners])
+        return decode_as(Path(cache).read_bytes(), dict[str, _LayerOwners])
     except (OSError, msgspec.DecodeError):
         return {}
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from scrun.core.paths import read_regular, read_trusted, replaceable
+from scrun.core.typed import decode_as
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -157,7 +158,7 @@ def _of_podman(path: str) -> Iterator[tuple[str, LayerContent]]:
 
 def _layers(path: str) -> list[_Layer]:
     try:
-        return msgspec.json.decode(read_trusted(path, limit=_LONGEST), type=list[_Layer])
+        return decode_as(read_trusted(path, limit=_LONGEST), list[_Layer])
     except (OSError, msgspec.DecodeError):
         return []
 

@@ -20,6 +20,7 @@ import trio
 from scrun.core import trees
 from scrun.core.errors import EngineError, StagingError
 from scrun.core.paths import real_id
+from scrun.core.typed import decode_as
 from scrun.core.users import user_name
 from scrun.core.whole_files import write_whole
 from scrun.oci.userns import INITIAL, BothIds, Ids, Ranges, ids_here, read_map, read_subordinate
@@ -208,7 +209,7 @@ def _known_maps(environment: Mapping[str, str]) -> tuple[str, _File]:
     """Return the path of the file with earlier answers, and its content."""
     path = cache_of(environment, "id-maps.json")
     try:
-        return path, msgspec.json.decode(Path(path).read_bytes(), type=_File)
+        return path, decode_as(Path(path).read_bytes(), _File)
     except (OSError, msgspec.DecodeError):
         return path, {}
 

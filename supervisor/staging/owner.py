@@ -13,6 +13,7 @@ import msgspec
 
 from scrun.core.errors import StagingError
 from scrun.core.paths import read_regular
+from scrun.core.typed import decode_as
 from scrun.model.identity import myself, root_name
 from scrun.model.record import ProcessIdentity
 from scrun.settings.oci_conf.patterns import substitute
@@ -66,9 +67,7 @@ def owner_of(record: str, rootfs: str) -> Owner:
 def read_owner(directory: str) -> Owner | None:
     """Return the owner of a staged bundle, or None if it is unknown."""
     try:
-        return msgspec.json.decode(
-            read_regular(os.path.join(directory, OWNER), _LONGEST), type=Owner
-        )
+        return decode_as(read_regular(os.path.join(directory, OWNER), _LONGEST), Owner)
     except (OSError, msgspec.DecodeError):
         return None
 

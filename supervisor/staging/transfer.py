@@ -15,6 +15,7 @@ import msgspec
 
 from scrun.core.errors import StagingError, described
 from scrun.core.paths import packages, read_regular
+from scrun.core.typed import decode_as
 from scrun.core.whole_files import PART, write_whole
 from scrun.images.leases import Lease
 from scrun.supervisor.staging.bring_back import Merged, merge
@@ -65,9 +66,7 @@ def read_state(place: str) -> VolumeState | None:
     if not os.path.isdir(os.path.join(place, DATA)):  # it was kept
         return None
     try:
-        return msgspec.json.decode(
-            read_regular(os.path.join(place, STATE), _LARGEST), type=VolumeState
-        )
+        return decode_as(read_regular(os.path.join(place, STATE), _LARGEST), VolumeState)
     except FileNotFoundError:
         return None
     except msgspec.MsgspecError as error:
@@ -83,7 +82,7 @@ def read_folders(place: str) -> dict[str, tuple[int, int]]:
     """
     try:
         content = read_regular(os.path.join(place, _FOLDERS), _LARGEST_FOLDERS)
-        return msgspec.json.decode(content, type=dict[str, tuple[int, int]])
+        return decode_as(content, dict[str, tuple[int, int]])
     except FileNotFoundError:
         return {}
     except msgspec.MsgspecError as error:
@@ -166,7 +165,7 @@ def carry_over(
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise StagingError(said or f"status {done.returncode}")
-    return msgspec.json.decode(done.stdout, type=Merged)
+    return decode_as(done.stdout, Merged)
 
 
 class Order(msgspec.Struct, frozen=True):

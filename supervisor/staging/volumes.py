@@ -33,6 +33,7 @@ import msgspec
 from scrun.core.errors import StagingError, described
 from scrun.core.paths import read_regular
 from scrun.core.trees import everything_below
+from scrun.core.typed import decode_as
 from scrun.images.leases import Lease, give_back, take, those_that_hold
 from scrun.images.locks import locked, locked_if_free
 from scrun.supervisor.core.files import write
@@ -193,7 +194,7 @@ def bring_back(directory: str, transfer: Transfer) -> None:
         return
     transfer = msgspec.structs.replace(transfer, limit=0)
     try:
-        used = msgspec.json.decode(read_regular(path, _LARGEST), type=_Used)
+        used = decode_as(read_regular(path, _LARGEST), _Used)
     except (OSError, msgspec.MsgspecError) as error:
         raise StagingError(f"{path}: {error}") from error
     failures = []

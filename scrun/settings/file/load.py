@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 
 from scrun.core.errors import SettingsError, closest
+from scrun.core.typed import convert
 from scrun.oci.config import explain
 from scrun.settings.file import sources
 from scrun.settings.file.remembered import identities, remember
@@ -420,7 +421,7 @@ def level(text: str) -> str:
 
 def _convert(table: Mapping[str, object], name: str) -> Settings:
     try:
-        return msgspec.convert(table, Settings)
+        return convert(table, Settings)
     except msgspec.ValidationError as error:
         raise SettingsError(f"{name}: {_explain(error)}") from error
 
@@ -442,7 +443,7 @@ def _replace(settings: Settings, setting: str, value: str, source: str) -> Setti
     _check_keys(layer, Settings, source)
     table = _overlay(msgspec.to_builtins(settings), layer)
     try:
-        return msgspec.convert(table, Settings, strict=False)
+        return convert(table, Settings, strict=False)
     except msgspec.ValidationError as error:
         reason = _explain(error).removeprefix(f"{setting}: ").removeprefix(f"{setting}:").strip()
         raise SettingsError(f"{source}: {value}: {reason}") from error

@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from scrun.core.errors import SettingsError, closest, shortened
+from scrun.core.typed import convert
 from scrun.settings.file.load import LEVELS, Level, level
 from scrun.settings.oci_conf.patterns import check_letters, extended
 from scrun.settings.slurm_conf import logical_lines, pairs
@@ -120,7 +121,7 @@ def parse_oci_conf(text: str, name: str = "oci.conf") -> OciConf:
                     f"{name}:{number}: {spelled} is set twice: this counts, not line {before}"
                 )
             lines[field] = number
-    conf = msgspec.convert({**found, "srun_args": arguments, "remarks": remarks}, OciConf)
+    conf = convert({**found, "srun_args": arguments, "remarks": remarks}, OciConf)
     _check(conf, name)
     return conf
 

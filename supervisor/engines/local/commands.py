@@ -15,6 +15,7 @@ import msgspec
 
 from scrun.core.errors import StagingError, described
 from scrun.core.paths import real_id
+from scrun.core.typed import decode_as
 from scrun.oci.signals import signal_name
 from scrun.supervisor.children.node_scripts import PROCESS_FILE
 from scrun.supervisor.children.processes import ChildEnv
@@ -281,7 +282,7 @@ def made_by(record: str) -> RuntimeCommands | None:
     """Return the commands of the runtime that made a record's container, if one did. Blocks."""
     try:
         with open(os.path.join(record, _MADE_BY), "rb") as file:
-            return RuntimeCommands(msgspec.json.decode(file.read(), type=InstalledRuntime))
+            return RuntimeCommands(decode_as(file.read(), InstalledRuntime))
     except (OSError, msgspec.MsgspecError):
         return None
 

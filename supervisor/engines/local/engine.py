@@ -12,6 +12,7 @@ import trio
 from scrun.core.errors import EngineError
 from scrun.core.job_numbers import next_job
 from scrun.core.place import here
+from scrun.core.typed import convert
 from scrun.model.states import taken
 from scrun.settings.file.load import Local, RuntimeSettings
 from scrun.settings.oci_conf.node_runtime import node_runtime
@@ -139,7 +140,7 @@ class LocalEngine:
         container = RuntimeContainer(request.record, job_id, request.directory)
         commands: RuntimeCommands | OciConfCommands | None
         if is_deferred(found):
-            commands = msgspec.convert(found.facts["commands"], OciConfCommands)
+            commands = convert(found.facts["commands"], OciConfCommands)
         else:
             commands = made_by(request.record)  # in the root directory, which does not hang
         if commands is None:

@@ -13,6 +13,7 @@ import msgspec
 import trio
 
 from scrun.core.ready import ready
+from scrun.core.typed import convert
 from scrun.model.identity import identity_of, is_dead
 from scrun.model.record import ProcessIdentity
 from scrun.model.states import Ending, exited, taken
@@ -174,7 +175,7 @@ def end_left(facts: Mapping[str, Any]) -> bool:
     Returns:
         Whether there was any.
     """
-    programs = msgspec.convert(facts.get("programs", []), list[ProcessIdentity])
+    programs = convert(facts.get("programs", []), list[ProcessIdentity])
     for runtime in programs:
         with suppress(ProcessLookupError):
             pidfd = os.pidfd_open(runtime.pid)

@@ -17,6 +17,7 @@ import trio
 from scrun.core.errors import EngineUnavailable, ScrunError, SettingsError, shortened
 from scrun.core.paths import real_id
 from scrun.core.place import job_of, job_variables
+from scrun.core.typed import convert
 from scrun.model.identity import mark
 from scrun.settings.file.load import RuntimeSettings
 from scrun.settings.oci_conf.node_runtime import calls_runc, node_runtime
@@ -400,7 +401,7 @@ class SlurmEngine:
         self, request: JobRequest, allocation: Allocation, left: Inheritance
     ) -> JobParts:
         """Return the parts of a job whose step has the inherited layout and options."""
-        layout = msgspec.convert(left.facts["layout"], StepLayout)
+        layout = convert(left.facts["layout"], StepLayout)
         what_it_does = features(await self.version(request.child_env))
         return JobParts(
             self._tools, what_it_does, self._commands, request, allocation, layout,

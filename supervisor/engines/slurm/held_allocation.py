@@ -17,6 +17,7 @@ import msgspec
 import trio
 
 from scrun.core.errors import EngineError
+from scrun.core.typed import decode_as
 from scrun.supervisor.children.processes import output_of
 from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.contracts.reuse import Loan, WaitingJob
@@ -146,7 +147,7 @@ class SlurmAllocation:
 
     async def serves(self, needs: bytes) -> bool:
         with suppress(msgspec.DecodeError):
-            lease = msgspec.json.decode(needs, type=LeaseRequest)
+            lease = decode_as(needs, LeaseRequest)
             if lease == self._lease:
                 await self._limit_asked.wait()
                 return fits(lease.needs, lease.needs, self._limit, _now() - self._since)

@@ -13,6 +13,7 @@ import trio
 
 from scrun.core.errors import EngineError, SettingsError
 from scrun.core.paths import real_id
+from scrun.core.typed import convert
 from scrun.model.states import Ending, not_run
 from scrun.settings.file.load import RuntimeSettings
 from scrun.settings.oci_conf.commands import TaskCommands
@@ -96,7 +97,7 @@ class SiteConfs:
 
     def again(self, facts: Mapping[str, Any], hello: Hello) -> "NodeSite":
         """Return what counted on a node when a dead supervisor began to use it."""
-        conf = msgspec.convert(facts, OciConf)
+        conf = convert(facts, OciConf)
         return NodeSite(conf, node_runtime(conf, self._runtime), hello)
 
     async def _read(self, hello: Hello, shim: Shim) -> OciConf:
@@ -201,7 +202,7 @@ class NodeSite:
 
     def again(self, facts: Mapping[str, Any]) -> "SiteContainer":
         """Return what is run for a container that another supervisor has made."""
-        task = msgspec.convert(facts["task"], Task)
+        task = convert(facts["task"], Task)
         return self._of(task, facts["bundle"], listens=facts["listens"])
 
     def _of(self, task: Task, bundle: str, *, listens: bool) -> "SiteContainer":

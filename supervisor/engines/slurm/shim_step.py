@@ -10,10 +10,10 @@ import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 
-import msgspec
 import trio
 
 from scrun.core.errors import EngineError, SettingsError, leaves
+from scrun.core.typed import convert
 from scrun.model.states import Ending, exited, taken
 from scrun.supervisor.children.pumps import messages, received
 from scrun.supervisor.core.deposits import STEP, Deposit, no_deposit
@@ -421,7 +421,7 @@ class ShimStep:
         Raises:
             ShimLost: The shim cannot connect to us.
         """
-        self.hello = hello = msgspec.convert(found.facts["hello"], Hello)
+        self.hello = hello = convert(found.facts["hello"], Hello)
         self._old = shim, Rank(shim, hello, 0)
         self._ranks = [self._old[1]]
         self._there.set()

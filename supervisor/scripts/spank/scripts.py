@@ -13,6 +13,7 @@ import msgspec
 import trio
 
 from scrun.core.errors import SpankError
+from scrun.core.typed import decode_as
 from scrun.settings.file.load import Lua
 from scrun.settings.spank.plugin_options import Option
 from scrun.settings.spank.plugstack import StackScript
@@ -77,7 +78,7 @@ class Scripts:
         )  # fmt: skip
         self._contexts.append(context)
         for number, (script, answer) in enumerate(zip(self._scripts, answers, strict=True), 1):
-            loaded = msgspec.json.decode(answer, type=_Loaded)
+            loaded = decode_as(answer, _Loaded)
             if not loaded.error:
                 options = {option.name: option for option in loaded.options}
                 member = LoadedScript(script, number, loaded.functions, options, loaded.unknown)
@@ -196,7 +197,7 @@ class Scripts:
 
     def _change(self, context: Context, member: LoadedScript, change: str) -> None:
         if change.startswith("option"):
-            option = msgspec.json.decode(change.removeprefix("option"), type=Option)
+            option = decode_as(change.removeprefix("option"), Option)
             member.options[option.name] = option
             return
         kind = "control" if change.startswith("control") else "job"

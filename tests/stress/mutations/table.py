@@ -23,6 +23,8 @@ def _all() -> Iterator[Mutation]:
 
 
 def _messages() -> Iterator[Mutation]:
+    typed = Faults("scrun/core/typed.py", "tests/unit/scrun/core/test_typed.py")
+    yield typed("types-are-learnt-at-once", "        with _learns:", "        if kind:")
     messages = "tests/unit/supervisor/engines/slurm/test_slurm_messages.py"
     grammar = Faults(_SLURM + "grammar.py", messages)
     yield grammar("part-of-a-line-counts", "pattern.fullmatch(line)", "pattern.search(line)")
