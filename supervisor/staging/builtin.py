@@ -25,10 +25,7 @@ from scrun.supervisor.contracts.node import (
     ImageFile,
     Mounting,
     MountsImages,
-    NotThere,
     OnNodes,
-    OthersThere,
-    RootRefused,
 )
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.stager import Leftover, Submission
@@ -44,10 +41,9 @@ from scrun.supervisor.staging.overlaid import Overlays
 from scrun.supervisor.staging.owner import beside, directory_for, owner_of
 from scrun.supervisor.staging.stage_out import clean, keep_changes, return_changes, stage_out
 from scrun.supervisor.staging.staged_bundle import stage_in
-from scrun.supervisor.staging.stored import Mounter, NotSeen, progress
+from scrun.supervisor.staging.stored import Mounter, progress
 from scrun.supervisor.staging.transfer import Transfer
 from scrun.supervisor.staging.volumes import bring_back
-from scrun.supervisor.staging.ways import BundleRefused, Others
 
 plugin_type = "stage/builtin"
 plugin_name = "Built-in policy"
@@ -202,21 +198,15 @@ class BuiltIn:
             try:
                 with trio.fail_after(_ANSWER):
                     return await job.mount(mounting)
-            except NotThere as error:
-                raise NotSeen(str(error)) from error
-            except OthersThere as error:
-                raise Others(error.numbers) from error
-            except RootRefused as error:
-                raise BundleRefused(f"cannot be mounted on the node: {error}") from error
-            except (EngineError, trio.TooSlowError) as error:
-                raise Unusable(str(error) or f"no answer in {_ANSWER:g} s") from error
+            except trio.TooSlowError as error:
+                raise EngineError(f"no answer in {_ANSWER:g} s") from error
 
         async def send(images: Sequence[tuple[ImageFile, str]], mounting: Mounting) -> None:
             limit = self._all_settings.images.node_size << 20
             try:
                 there = await job.send([image for image, _ in images], limit, say)
             except EngineError as error:
-                raise Unusable(f"could not be sent: {error}") from error
+                raise EngineError(f"could not be sent: {error}") from error
             points = [point for _, point in images]
             files = [list(zip(paths, points, strict=True)) for paths in there]
             await mount(msgspec.structs.replace(mounting, files=files))

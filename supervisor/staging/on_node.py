@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from scrun.supervisor.contracts.staged import OVERLAY
 from scrun.supervisor.staging.layers import Unusable, is_plain, marks
 from scrun.supervisor.staging.survey import mount_of, read_mounts
-from scrun.supervisor.staging.ways import DIFFER, BundleRefused, Unseen
+from scrun.supervisor.staging.ways import BundleRefused, Unseen
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Sequence
@@ -118,6 +118,7 @@ TRIAL = ("trial", "trial/upper", "trial/work", "trial/rootfs")
 """Directories that it needs."""
 
 _MOUNTED = "mounted"
+_DIFFER = "differ on the node"
 # mount(8) as of 2.39 gives the kernel the options one by one, which may have 256 bytes then
 _LOOK = """\
 cd %s && {
@@ -175,7 +176,7 @@ class Looks:
             wanted.append((store, os.stat(store).st_ino, None))
         self.wanted = tuple(wanted)
 
-    def unseen(self, others: frozenset[int], why: str = DIFFER) -> Unusable:
+    def unseen(self, others: frozenset[int], why: str = _DIFFER) -> Unusable:
         """Return what it means that some differ on the node, by their numbers."""
         if 0 in others:
             return Unusable(why)
@@ -260,7 +261,7 @@ class Trial:
         lines = answer.splitlines()  # a site's prolog may write before
         seen = {one[1]: (int(one[2]), int(one[3])) for one in map(_SEEN.fullmatch, lines) if one}
         said = next(filter(_COMPLAINT.match, lines), "")
-        why = f"cannot be mounted on the node: {said}" if said else DIFFER
+        why = f"cannot be mounted on the node: {said}" if said else _DIFFER
         others = frozenset(
             number
             for number, (_, inode, time) in enumerate(self._looks.wanted)

@@ -18,6 +18,7 @@ import msgspec
 
 from scrun.core.errors import described
 from scrun.images.squashfs import linked_in
+from scrun.supervisor.contracts.node import OthersThere
 from scrun.supervisor.contracts.staged import OVERLAY, OfTask
 from scrun.supervisor.staging.layers import (
     Unusable,
@@ -36,7 +37,7 @@ from scrun.supervisor.staging.on_node import (
 )
 from scrun.supervisor.staging.stage_out import remove_all
 from scrun.supervisor.staging.stored import OwnFile, Packing, StoredLayers
-from scrun.supervisor.staging.ways import NotMounted, Others, Unseen
+from scrun.supervisor.staging.ways import NotMounted, Unseen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -235,7 +236,7 @@ class Mounts:
         )
         try:
             self._packing.mount(layout.images, mounting)
-        except Others as error:
+        except OthersThere as error:
             raise looks.unseen(error.numbers) from None
         if by_fuse:
             self._overlays.mounted.add(BY_FUSE)

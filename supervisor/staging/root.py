@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from scrun.core.errors import StagingError
+from scrun.core.errors import EngineError, StagingError
 from scrun.core.trees import size_of
 from scrun.images.place import image_of
 from scrun.images.squashfs import linked_in
 from scrun.images.store import EMPTY
 from scrun.oci.userns import INITIAL, maps_for, read_map
-from scrun.supervisor.contracts.node import Mounting
+from scrun.supervisor.contracts.node import Mounting, OthersThere
 from scrun.supervisor.core.files import mebibytes, write
 from scrun.supervisor.staging.image_store import UNPACK, copying
 from scrun.supervisor.staging.layers import Overlay, Unusable, is_plain, overlay_of
@@ -28,7 +28,7 @@ from scrun.supervisor.staging.layout import ROOTFS
 from scrun.supervisor.staging.on_node import remote
 from scrun.supervisor.staging.overlaid import Given, Mounts
 from scrun.supervisor.staging.survey import mount_of, on_the_nodes
-from scrun.supervisor.staging.ways import Others, Root, remaining, ways
+from scrun.supervisor.staging.ways import Root, remaining, ways
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -204,9 +204,9 @@ def _is_seen(rootfs: str, inode: int, overlays: Overlays) -> bool:
     if overlays.mounter is not None:
         try:
             overlays.mounter.mount(Mounting(looks=((rootfs, inode, None),)))
-        except Others:
+        except OthersThere:
             return False
-        except Unusable:  # a shim of an older scrun would mount as well
+        except EngineError:  # a shim of an older scrun would mount as well
             pass
         else:
             return True

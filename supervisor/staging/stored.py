@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from scrun.core.errors import ImageError
+from scrun.core.errors import EngineError, ImageError
 from scrun.core.paths import real_id
 from scrun.images.limits import shrink
 from scrun.images.squashfs import FINE_FOR_USERS, entries, key_of
 from scrun.images.store import ROOTFS, SQUASHFS, Entry, Facts, find_elsewhere
-from scrun.supervisor.contracts.node import ImageFile, Mounting
+from scrun.supervisor.contracts.node import ImageFile, Mounting, NotThere, OthersThere, RootRefused
 from scrun.supervisor.staging.digests import contents
 from scrun.supervisor.staging.image_store import (
     COPY,
@@ -35,7 +35,7 @@ from scrun.supervisor.staging.image_store import (
 )
 from scrun.supervisor.staging.layers import Unusable, is_plain
 from scrun.supervisor.staging.read_only import in_directory, names_in
-from scrun.supervisor.staging.ways import BundleRefused, NotMounted, Others
+from scrun.supervisor.staging.ways import BundleRefused, NotMounted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -54,19 +54,14 @@ def tool() -> str | None:
     return shutil.which("mksquashfs")
 
 
-class NotSeen(Unusable):
-    """The node does not see an image."""
-
-
 class Mounter(msgspec.Struct, frozen=True):
     """How a container's node mounts a root file system, and images.
 
     Attributes:
         mount: Mounts them, for the container and for what the node is asked; returns by what.
-            Without any it only tells. Raises Unusable; NotSeen if an image is not there, Others if
-            directories are others, Refused if the kernel refuses an overlay.
+            Without any it only tells. Raises what `supervisor.contracts.node.MountsImages` says.
         send: Brings images to the nodes' own disks, and mounts them on directories as something
-            without files says. Raises Unusable.
+            without files says. Raises the same.
         unmount: Undoes both.
     """
 
@@ -122,7 +117,7 @@ class Packing:
         else:
             try:
                 self.way = self._mounter.mount(Mounting(mine=self._mine))
-            except Unusable as error:
+            except EngineError as error:
                 self.why_not = str(error)
         self._insist()
 
@@ -156,8 +151,8 @@ class Packing:
 
         Raises:
             NotMounted: It cannot.
-            Others: Directories are others there.
-            Refused: It mounts no such overlay.
+            OthersThere: Directories are others there.
+            BundleRefused: It mounts no such overlay.
         """
         assert self._mounter is not None
         mounting = msgspec.structs.replace(mounting, mine=self._mine)
@@ -166,20 +161,22 @@ class Packing:
             known = [_known(file) for file, _ in files] if self._mine else []
             try:
                 self._mounter.mount(msgspec.structs.replace(mounting, files=(files,), known=known))
-            except NotSeen:
+            except NotThere:
                 self.sent = True
                 images = [(_described(file), point) for file, point in files]
                 self._mounter.send(images, mounting)
-        except (Others, BundleRefused):
+        except OthersThere:
             raise
-        except Unusable as error:
+        except RootRefused as error:
+            raise BundleRefused(f"cannot be mounted on the node: {error}") from error
+        except (EngineError, Unusable) as error:
             raise NotMounted(str(error), images=bool(files)) from error
 
     def unmount(self) -> None:
         """Undo `mount`, if it was called."""
         if self._mounter is not None and self._mounted:
             self._mounted = False
-            with contextlib.suppress(Unusable):
+            with contextlib.suppress(EngineError):
                 self._mounter.unmount()
 
 

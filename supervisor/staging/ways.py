@@ -18,8 +18,6 @@ from scrun.supervisor.staging.layers import Overlay, Unusable
 if TYPE_CHECKING:
     from scrun.supervisor.staging.overlaid import Overlays
 
-DIFFER = "differ on the node"
-
 Source = Literal["", "there", "copies", "unpacked", "sent"]
 """Where the layers of an overlay are from: the engine, or the store where that has copies already;
 the store, which gets copies of those that nodes do not see, images if nodes mount these; the same
@@ -118,14 +116,6 @@ class Unseen(Unusable):
         super().__init__(why)
         self.layers = layers
         self.store = store
-
-
-class Others(Unusable):
-    """Directories differ on the node, by their numbers in `Mounting.looks`."""
-
-    def __init__(self, numbers: frozenset[int]) -> None:
-        super().__init__(DIFFER)
-        self.numbers = numbers
 
 
 class BundleRefused(Unusable):

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
+from scrun.core.errors import EngineError
 from scrun.images.leases import lease_of
 from scrun.images.store import Facts
 from scrun.settings.file.load import ImageFormat
-from scrun.supervisor.contracts.node import Mounting
+from scrun.supervisor.contracts.node import Mounting, OthersThere, RootRefused
 from scrun.supervisor.contracts.staged import OfTask, Staged, config_of_task
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.staging import staged_bundle
@@ -28,7 +29,6 @@ from scrun.supervisor.staging.stage_out import return_changes
 from scrun.supervisor.staging.staged_bundle import stage_in
 from scrun.supervisor.staging.stored import Mounter
 from scrun.supervisor.staging.survey import MountPoint
-from scrun.supervisor.staging.ways import BundleRefused, Others
 
 AS_ROOT = ("unshare", "--mount", "/bin/sh", "-ec")
 ROOTLESS = ("unshare", "--user", "--map-root-user", "--mount", "/bin/sh", "-ec")
@@ -210,13 +210,13 @@ class Image:
             self.roots = ()
 
         def send(*_: object) -> None:
-            raise Unusable("nothing is sent")
+            raise EngineError("nothing is sent")
 
         self.mounter = Mounter(self._mount, send, nothing)
 
     def _mount(self, mounting: Mounting) -> str:
         if not mounting.roots:
-            raise Unusable("only overlays")
+            raise EngineError("only overlays")
         others = [
             number
             for number, (path, inode, seconds) in enumerate(mounting.looks)
@@ -224,16 +224,16 @@ class Image:
             or seconds not in (None, status.st_mtime_ns // 10**9)
         ]
         if others:
-            raise Others(frozenset(others))
+            raise OthersThere(others)
         if self._refused and not mounting.by_fuse:
-            raise BundleRefused("cannot be mounted on the node: mount: Invalid argument")
+            raise RootRefused("mount: Invalid argument")
         self.node_by_fuse = mounting.by_fuse
         before = ROOTLESS if self.rootless else AS_ROOT
         try:
             for root in mounting.roots:
                 subprocess.run([*before, self._mounting(root)], check=True)
         except subprocess.CalledProcessError as error:
-            raise BundleRefused(str(error)) from error
+            raise RootRefused(str(error)) from error
         self.roots = mounting.roots
         return "overlay"
 

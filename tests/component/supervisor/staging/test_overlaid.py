@@ -12,10 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from scrun.supervisor.staging.layers import Unusable
+from scrun.core.errors import EngineError
+from scrun.supervisor.contracts.node import RootRefused
 from scrun.supervisor.staging.overlaid import NO_ROOT
 from scrun.supervisor.staging.stage_out import clean, stage_out
-from scrun.supervisor.staging.ways import BundleRefused, Root
+from scrun.supervisor.staging.ways import Root
 from tests.harness.bundle import snapshot
 from tests.harness.layers import AS_ROOT, Image, ask, in_shell, listing
 
@@ -100,7 +101,7 @@ def test_a_kernel_that_refuses_one_overlay(image: Image) -> None:
     mounter = image.mounter
 
     def refused(_: object) -> str:
-        raise BundleRefused("cannot be mounted on the node: overlay: Invalid argument")
+        raise RootRefused("overlay: Invalid argument")
 
     assert mounter is not None
     image.mounter = msgspec.structs.replace(mounter, mount=refused)
@@ -123,7 +124,7 @@ def test_only_a_shim_that_mounts_nothing_is_not_asked_again(
     mounter = image.mounter
 
     def cannot(_: object) -> str:
-        raise Unusable("it is gone")
+        raise EngineError("it is gone")
 
     assert mounter is not None
     image.mounter = msgspec.structs.replace(mounter, mount=cannot)

@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from scrun.core.errors import StagingError
+from scrun.core.errors import EngineError, StagingError
 from scrun.images.leases import lease_of
 from scrun.images.store import Entry, Store
 from scrun.pull.get import Request, get
 from scrun.pull.reference import parse
-from scrun.supervisor.contracts.node import ImageFile, Mounting
+from scrun.supervisor.contracts.node import ImageFile, Mounting, NotThere
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.staging.image_store import (
@@ -29,7 +29,7 @@ from scrun.supervisor.staging.layers import Unusable
 from scrun.supervisor.staging.overlaid import Overlays
 from scrun.supervisor.staging.stage_out import stage_out
 from scrun.supervisor.staging.staged_bundle import stage_in
-from scrun.supervisor.staging.stored import Mounter, NotSeen
+from scrun.supervisor.staging.stored import Mounter
 from tests.harness.layers import ask
 from tests.harness.places import mounted
 
@@ -76,9 +76,9 @@ class File:
         if mounting.files[0]:
             self.mounts.append(mounting)
             if self.fails:
-                raise Unusable(self.fails)
+                raise EngineError(self.fails)
             if self.unseen and mounting.known:
-                raise NotSeen("it is not there")
+                raise NotThere("it is not there")
             for file, point in mounting.files[0]:
                 subprocess.run(["unsquashfs", "-q", "-n", "-f", "-d", point, file], check=True)
         return "squashfuse"

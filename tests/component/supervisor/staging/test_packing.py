@@ -12,12 +12,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from scrun.supervisor.contracts.node import ImageFile, Mounting
+from scrun.core.errors import EngineError
+from scrun.supervisor.contracts.node import ImageFile, Mounting, NotThere, OthersThere, RootRefused
 from scrun.supervisor.staging.image_store import NO_ROOM, PACK, copying
-from scrun.supervisor.staging.layers import Unusable
 from scrun.supervisor.staging.stage_out import stage_out
-from scrun.supervisor.staging.stored import Mounter, NotSeen
-from scrun.supervisor.staging.ways import BundleRefused, Others
+from scrun.supervisor.staging.stored import Mounter
 from scrun.supervisor.wire.seals import digest
 from tests.component.supervisor.staging.test_copy_layer import odd
 from tests.harness.layers import Image
@@ -56,16 +55,16 @@ class Node:
         name = f"images-{self.mounts}" if mounting.mounts else ""
         reply = self.shim.call("mount", id=name, **own)
         if own["files"] and self.fails:
-            raise Unusable(self.fails)
+            raise EngineError(self.fails)
         if "others" in reply:
-            raise Others(frozenset(reply["others"]))
+            raise OthersThere(reply["others"])
         if "error" in reply:
             why = (
-                NotSeen
+                NotThere
                 if reply.get("unseen")
-                else BundleRefused
+                else RootRefused
                 if reply.get("root")
-                else Unusable
+                else EngineError
             )
             raise why(reply["error"])
         self.images = name
@@ -90,7 +89,7 @@ class Node:
             self.shim.write(stream, content)
             reply = self.shim.answer(number)
         if "error" in reply:
-            raise Unusable(reply["error"])
+            raise EngineError(reply["error"])
         return str(reply["path"])
 
     def unmount(self) -> None:

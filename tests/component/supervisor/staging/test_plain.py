@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from scrun.supervisor.contracts.node import Mounting
+from scrun.core.errors import EngineError
+from scrun.supervisor.contracts.node import Mounting, OthersThere
 from scrun.supervisor.staging import staged_bundle
 from scrun.supervisor.staging.copies import Room, write_difference
 from scrun.supervisor.staging.digests import contents, parent_of
@@ -20,7 +21,6 @@ from scrun.supervisor.staging.root import why_unseen
 from scrun.supervisor.staging.stage_out import stage_out
 from scrun.supervisor.staging.stored import Mounter
 from scrun.supervisor.staging.survey import MountPoint
-from scrun.supervisor.staging.ways import Others
 from tests.harness.layers import Image, in_shell, listing
 
 OWN, IMAGE, BASE, CHAIN = (letter * 64 for letter in "abcd")
@@ -161,7 +161,7 @@ def test_one_node_of_two_does_not_see_it(image: Plain) -> None:
 
 @pytest.mark.parametrize(
     ("error", "is_asked", "is_seen"),
-    [(None, False, True), (Others(frozenset([0])), False, False), (Unusable("old"), True, True)],
+    [(None, False, True), (OthersThere([0]), False, False), (EngineError("old"), True, True)],
 )
 def test_a_shim_looks_for_itself(
     image: Plain, error: Exception | None, is_asked: bool, is_seen: bool
