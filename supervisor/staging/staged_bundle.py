@@ -1,50 +1,64 @@
 """Writes staged bundles.
 
 A staged bundle is a directory with config.json, `rootfs` where one is needed, and the copies
-of mount sources in `files`. Everything here blocks: call it in a worker thread.
+of mount sources in `files`. Its container gets its root file system by the best way that works.
+Everything here blocks: call it in a worker thread.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shlex
+import stat
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from scrun.core.errors import StagingError, described
+from scrun.core.errors import EngineError, StagingError, described
+from scrun.core.trees import size_of
+from scrun.images.place import image_of
+from scrun.images.squashfs import linked_in
+from scrun.images.store import EMPTY
 from scrun.model.identity import is_dead
-from scrun.oci.userns import has_several
+from scrun.oci.userns import INITIAL, has_several, maps_for, read_map
+from scrun.supervisor.contracts.node import Mounting, OthersThere
 from scrun.supervisor.contracts.staged import MOUNTED, Staged
-from scrun.supervisor.core.files import write
+from scrun.supervisor.core.files import mebibytes, write
 from scrun.supervisor.core.private import make_private
 from scrun.supervisor.staging.commands import run
+from scrun.supervisor.staging.image_store import UNPACK, copying
+from scrun.supervisor.staging.layers import Overlay, Unusable, is_plain, overlay_of
 from scrun.supervisor.staging.layout import ROOTFS
 from scrun.supervisor.staging.mounts import FILES, CopyPlaces
-from scrun.supervisor.staging.overlaid import Overlays
-from scrun.supervisor.staging.owner import (
-    OWNER,
-    Owner,
-    beside,
-    read_owner,
-    volumes_in,
-)
-from scrun.supervisor.staging.owner import directory_for as directory_for  # for plugins
+from scrun.supervisor.staging.on_node import remote
+from scrun.supervisor.staging.overlaid import Given, Mounts, Overlays
+from scrun.supervisor.staging.owner import OWNER, Owner, beside, read_owner, volumes_in
+from scrun.supervisor.staging.owner import directory_for as directory_for
 from scrun.supervisor.staging.policy import fit
-from scrun.supervisor.staging.root import REMEDY, find_root, give_root, owners_are_lost
 from scrun.supervisor.staging.stage_out import CONFIG, FINAL, clean, stage_out
-from scrun.supervisor.staging.survey import read_mounts, survey
+from scrun.supervisor.staging.survey import mount_of, on_the_nodes, read_mounts, survey
 from scrun.supervisor.staging.transfer import Transfer
 from scrun.supervisor.staging.view import view_of
 from scrun.supervisor.staging.volumes import bring_back, bring_in
+from scrun.supervisor.staging.ways import Root, remaining, ways
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from scrun.oci.userns import BothIds
     from scrun.supervisor.contracts.target import Target
     from scrun.supervisor.staging.overlaid import Overlays
+    from scrun.supervisor.staging.survey import MountPoint
+    from scrun.supervisor.staging.transfer import Transfer
 
 _AUTOREMOVE = "io.podman.annotations.autoremove"
+REMEDY = "set `scratch` in the section [staging] of scrun.toml to another directory"
+_PROBE = "probe"
+_NOBODY = 65534  # whoever has no id in a user namespace
+_INODE = re.compile(r"^inode ([0-9]+)$", re.ASCII | re.MULTILINE)
 
 
 def stage_in(
@@ -119,10 +133,10 @@ def _fill(
     overlays: Overlays | None,
 ) -> Staged:
     mounts = read_mounts()
-    root = find_root(config, bundle, directory, target, overlays, mounts)
+    root = _find_root(config, bundle, directory, target, overlays, mounts)
     why_one_user = ""
     if root.why_moved and not root.image and target.ids:
-        why_one_user = owners_are_lost(directory, target.ids)
+        why_one_user = _owners_are_lost(directory, target.ids)
         target = msgspec.structs.replace(target, ids=None) if why_one_user else target
     container, records = transfer.whose
     plan = fit(
@@ -150,7 +164,7 @@ def _fill(
     several = not target.rootless or has_several(plan.config)
     missed = bring_in(directory, plan.volumes, transfer, owners=several, mode=mode)
     final = bool(root.image or config["root"].get("readonly") or _is_removed_at_its_end(config))
-    given = give_root(
+    given = _give_root(
         msgspec.structs.replace(root, config=plan.config),
         directory,
         target,
@@ -190,3 +204,255 @@ def _is_removed_at_its_end(config: Mapping[str, Any]) -> bool:
 def _maps_users(config: Mapping[str, Any]) -> bool:
     """Return whether root maps ids, whose users have to pass through the directory."""
     return bool((config.get("linux") or {}).get("uidMappings"))
+
+
+def _find_root(
+    config: Mapping[str, Any],
+    bundle: str,
+    directory: str,
+    target: Target,
+    overlays: Overlays | None,
+    mounts: list[MountPoint],
+) -> Root:
+    """Look at a root file system, and ask the nodes whether they have it.
+
+    Args:
+        config: The submitted config.json.
+        bundle: The submitted bundle, an absolute path.
+        directory: The staged bundle.
+        overlays: How nodes are asked, if they can be.
+        mounts: The mounts of this mount namespace.
+
+    Raises:
+        StagingError: There is none.
+    """
+    root = config.get("root")
+    if root is None:
+        raise StagingError("root: missing; a container needs a root file system")
+    # runc refuses a path with a link ("invalid rootfs: not an absolute path, or a symlink")
+    path = os.path.realpath(os.path.join(bundle, root["path"]))
+    why_moved: str | None = None
+    if target.elsewhere:
+        path, why_moved = _rootfs_for_nodes(path, config, os.path.realpath(bundle), target, mounts)
+    image = ""
+    if (facts := image_of(bundle, root["path"])) is not None and not facts.writable:
+        why_moved = why_moved or "is an image, which containers do not change"
+        image = bundle
+    elif target.elsewhere and overlays is not None and not why_moved:
+        why_moved = why_unseen(path, directory, mounts, overlays)
+    return Root(path, dict(config), target.rootless, why_moved or "", image)
+
+
+def _give_root(
+    root: Root,
+    directory: str,
+    target: Target,
+    overlays: Overlays | None,
+    mounts: list[MountPoint],
+    *,
+    final: bool,
+    execute: Callable[[Sequence[str]], None],
+    transfer: Transfer,
+) -> Given:
+    """Give a container its root file system.
+
+    Args:
+        root: The root file system, with the config.json that will run.
+        directory: The staged bundle.
+        overlays: How nodes mount overlays; None: they do not.
+        mounts: The mounts of this mount namespace.
+        final: Whether nothing comes back.
+        execute: Runs a command that copies.
+
+    Raises:
+        StagingError: That is impossible.
+    """
+    if overlays is not None and overlays.wanted and root.why_moved:
+        root = _with_layers(root, directory, overlays, mounts)
+        why = root.why_no_overlay(overlays)
+    else:
+        overlays, why = None, ""
+    ladder = ways(root, overlays, remote=remote(os.path.realpath(directory)))
+    tries = None if overlays is None else Mounts(root, directory, overlays, final=final)
+    while (way := ladder[0]).source:
+        assert tries is not None
+        try:
+            tries.write(way)
+            return tries.try_(way)
+        except Unusable as error:
+            tries.undo(error)
+            ladder = remaining(ladder, error)
+            why = str(error)
+    if way.how == "in place":
+        return _in_place(root, directory, target)
+    notes = [f"root: the layers of {root.path} {why}"] if why else []
+    return _copy(root, directory, execute, transfer, notes)
+
+
+def _with_layers(root: Root, directory: str, overlays: Overlays, mounts: list[MountPoint]) -> Root:
+    """Look at the layers of a root file system, which nodes are to mount in a staged bundle.
+
+    An image has one, and above it, where an engine would have the container's, an empty directory.
+    """
+    root = msgspec.structs.replace(root, tasks=max(1, overlays.tasks))
+    try:
+        if not is_plain(directory):
+            raise Unusable(f"cannot be mounted in {directory!a}")
+        if not root.image:
+            overlay = overlay_of(mount_of(root.path, mounts), root.path)
+        elif linked_in(root.image) and not overlays.has_store:
+            raise Unusable("cannot be mounted without a store of images")
+        else:
+            layers = (os.path.join(root.image, EMPTY), root.path)
+            overlay = Overlay(layers, users=root.rootless)
+    except Unusable as error:
+        return msgspec.structs.replace(root, why_not=str(error))
+    if overlay.users != root.rootless and not overlay.why_not:
+        why_not = "have marks of deletions that the node does not read"
+        overlay = msgspec.structs.replace(overlay, why_not=why_not)
+    return msgspec.structs.replace(root, overlay=overlay)
+
+
+def _in_place(root: Root, directory: str, target: Target) -> Given:
+    if target.link_rootfs:
+        if target.link_refused:
+            raise StagingError(f"root: {root.path}: {target.link_refused}")
+        os.symlink(root.path, os.path.join(directory, ROOTFS))
+    return Given("", root.path)
+
+
+def _copy(
+    root: Root,
+    directory: str,
+    execute: Callable[[Sequence[str]], None],
+    transfer: Transfer,
+    notes: list[str],
+) -> Given:
+    path, why = root.path, root.why_moved
+    copied = os.path.join(directory, ROOTFS)
+    if transfer.limit and size_of(path, transfer.limit) > transfer.limit:
+        raise StagingError(
+            f"root: {path} {why}, and has more than {transfer.limit >> 20} MiB to copy: move it "
+            "to a file system that the nodes share, or raise `copy_size` in the section [staging] "
+            "of scrun.toml"
+        )
+    transfer.tell(f"copying {path}, which {why}")
+    file = linked_in(root.image) if root.image else ""
+    execute(_copy_command(path, file, copied, owners=root.owners))
+    back = "" if root.image else "; changes to it are copied back at the end"
+    notes.append(f"root: copied {mebibytes(copied)} MiB, because {path} {why}{back}")
+    return Given("copy", copied, tuple(notes), comes_from=path)
+
+
+def why_unseen(
+    rootfs: str, staged: str, mounts: list[MountPoint], overlays: Overlays
+) -> str | None:
+    """Return why a root file system has to be copied, or None.
+
+    What is on the mount that also has the staged bundle is where that is, on the nodes too. Else
+    they are asked; nodes that cannot be asked are believed to see it.
+
+    Args:
+        rootfs: Its path, without links.
+    """
+    if mount_of(rootfs, mounts) == mount_of(os.path.realpath(staged), mounts):
+        return None
+    inode = os.stat(rootfs).st_ino
+    return None if _is_seen(rootfs, inode, overlays) else "is not there on the node"
+
+
+def _is_seen(rootfs: str, inode: int, overlays: Overlays) -> bool:
+    if overlays.mounter is not None:
+        try:
+            overlays.mounter.mount(Mounting(looks=((rootfs, inode, None),)))
+        except OthersThere:
+            return False
+        except EngineError:  # a shim of an older scrun would mount as well
+            pass
+        else:
+            return True
+    try:
+        answers = overlays.ask(f"stat -c 'inode %i' -- {shlex.quote(rootfs)}")
+    except Unusable:
+        return True
+    seen = [found and int(found[1]) for found in map(_INODE.search, answers)]
+    return all(one == inode for one in seen)
+
+
+def _rootfs_for_nodes(
+    rootfs: str,
+    config: Mapping[str, Any],
+    bundle: str,
+    target: Target,
+    mounts: list[MountPoint],
+) -> tuple[str, str | None]:
+    """Return the path of a root file system on the nodes, and why it has to be copied, or None.
+
+    `rootfs` and `bundle` are without symbolic links; `mounts` are of this mount namespace.
+    """
+    there = on_the_nodes(rootfs, bundle, rootfs, mounts)
+    mount = mount_of(there or rootfs, mounts)
+    if there is None or mount.private:
+        return rootfs, f"is on {mount.kind}, mounted only on this machine"
+    # podman's keep-id gives its store, or from 5.0 on only the root file system, to a subordinate
+    # id, which a map of one id lacks
+    if target.rootless and not _user_reaches(there):
+        return rootfs, "is not reachable for the job's user"
+    has_one_user = target.ids is None or maps_for(config, target.ids) is None
+    if target.rootless and has_one_user and _is_lent(os.stat(there).st_uid):
+        return rootfs, "belongs to a subordinate id, which the container does not have"
+    return there, None
+
+
+def _user_reaches(path: str) -> bool:
+    """Return whether this user could enter a directory without privileges of a namespace."""
+    while True:
+        status = os.stat(path)
+        if status.st_uid == os.geteuid():
+            enter = stat.S_IXUSR
+        elif status.st_gid == os.getegid():
+            enter = stat.S_IXGRP
+        else:
+            enter = stat.S_IXOTH
+        if not status.st_mode & enter:
+            return False
+        if path == "/":
+            return True
+        path = os.path.dirname(path)
+
+
+def _is_lent(uid: int) -> bool:
+    """Return whether an id that this process sees is one of subuid(5)'s: rootless podman's."""
+    here = read_map(Path("/proc/self/uid_map").read_text())
+    others = uid not in (os.geteuid(), _NOBODY)
+    return here != INITIAL and others and any(each.holds(uid) for each in here)
+
+
+def _owners_are_lost(directory: str, ids: BothIds) -> str:
+    """Return why a copy of a root file system loses the owners of the image's files, or ""."""
+    if not ids.lent:
+        return "the container has one user: its root file system is copied, and belongs to you"
+    probe = os.path.join(directory, _PROBE)
+    write(probe, b"")
+    try:
+        os.chown(probe, ids.uids.known[-1].inside, ids.gids.known[-1].inside)
+    except OSError as error:
+        reason = f"files in {directory} cannot have other owners ({error.strerror})"
+        return f"the container has one user: {reason}; {REMEDY}"
+    finally:
+        os.unlink(probe)
+    return ""
+
+
+def _copy_command(rootfs: str, file: str, copied: str, *, owners: bool) -> tuple[str, ...]:
+    """Return the command that copies a root file system, or unpacks the file that it is.
+
+    With only one user, all files should belong to that user. Otherwise a server could not write
+    its data directory, which belongs to another user of the image.
+    """
+    if file:
+        return (*copying(UNPACK), file, copied)
+    preserve = () if owners else ("--no-preserve=ownership",)
+    # "--": the path may begin with a dash; "/.": the content, even if the path is a link
+    options = ("-a", *preserve, "--reflink=auto", "--one-file-system", "--")
+    return ("cp", *options, os.path.join(rootfs, "."), copied)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scrun.core.errors import StagingError
-from scrun.supervisor.staging import root as root_module
+from scrun.supervisor.staging import staged_bundle
 from scrun.supervisor.staging.on_node import SENT, archive_of, removing, sending
 from scrun.supervisor.staging.stage_out import clean, stage_out
 from tests.harness.layers import Image, ask, listing
@@ -47,7 +47,7 @@ def test_what_is_written_comes_back(
 ) -> None:
     """By the kind of the file system, or after an attempt."""
     if not knows:
-        monkeypatch.setattr(root_module, "remote", lambda _: False)
+        monkeypatch.setattr(staged_bundle, "remote", lambda _: False)
     image.rootless = rootless
     image.mounted()
     subprocess.run(["cp", "-a", image.rootfs, tmp_path / "expected"], check=True)

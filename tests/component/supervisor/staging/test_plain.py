@@ -17,8 +17,8 @@ from scrun.supervisor.staging.copies import Room, write_difference
 from scrun.supervisor.staging.digests import contents, parent_of
 from scrun.supervisor.staging.layers import Unusable
 from scrun.supervisor.staging.overlaid import Overlays
-from scrun.supervisor.staging.root import why_unseen
 from scrun.supervisor.staging.stage_out import stage_out
+from scrun.supervisor.staging.staged_bundle import why_unseen
 from scrun.supervisor.staging.stored import Mounter
 from scrun.supervisor.staging.survey import MountPoint
 from tests.harness.layers import Image, in_shell, listing

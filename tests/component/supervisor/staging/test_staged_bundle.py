@@ -16,7 +16,7 @@ from scrun.images.leases import lease_of
 from scrun.supervisor.contracts.staged import Staged, View
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.engines.local.target import local_target
-from scrun.supervisor.staging import root, staged_bundle, survey
+from scrun.supervisor.staging import staged_bundle, survey
 from scrun.supervisor.staging.commands import run
 from scrun.supervisor.staging.stage_out import stage_out
 from scrun.supervisor.staging.staged_bundle import stage_in
@@ -367,7 +367,9 @@ def test_the_machines_own_root_was_made_for_no_container(path: str) -> None:
 def test_a_root_file_system_that_is_too_large_is_not_copied(
     bundle: Path, staged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(root, "_rootfs_for_nodes", lambda *_: (str(bundle / "rootfs"), "is far"))
+    monkeypatch.setattr(
+        staged_bundle, "_rootfs_for_nodes", lambda *_: (str(bundle / "rootfs"), "is far")
+    )
     (bundle / "rootfs" / "large").write_bytes(b"x" * (2 << 20))
     with pytest.raises(StagingError, match=r"is far, and has more than 1 MiB to copy.*copy_size"):
         stage(bundle, staged)
