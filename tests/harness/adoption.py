@@ -74,7 +74,7 @@ def ends(program: "subprocess.Popen[bytes]") -> None:
     assert (output, program.returncode) == (b"", 9)
 
 
-def begins(site: Site, script: str) -> Life:
+def begins(site: Site, script: str = UNTIL_TOLD) -> Life:
     """Begin to create a member of the one pod of a site."""
     config = site.config("sh", "-c", script)
     config["annotations"] = {"org.scrun.pod": f"{site.base.name}.together"}

@@ -126,6 +126,12 @@ def processes_of(text: str, but: Collection[str] = ()) -> list[Process]:
     return found
 
 
+def shims_of(job: str) -> list[int]:
+    """The pids of the shims of a job."""
+    shims = processes("scrun.supervisor.shim")
+    return [shim.pid for shim in shims if f"SLURM_JOB_ID={job}" in shim.environment]
+
+
 def descriptors() -> dict[str, str]:
     """What this process has open: numbers, and what /proc shows for them."""
     found = {}

@@ -11,7 +11,7 @@ from tests.harness import cluster, users
 from tests.harness.overlays import STAYS
 from tests.harness.podman import RUN, Podman, write_kube
 from tests.harness.pods import LIMITS, in_member, member
-from tests.harness.processes import processes, signal_quietly
+from tests.harness.processes import shims_of, signal_quietly
 from tests.harness.site import CGROUP2, Site
 from tests.harness.wait import wait_until, wait_while
 
@@ -53,16 +53,6 @@ def steps(podman: Podman) -> list[str]:
     return [step for step in found if step.partition(".")[2].isdecimal()]
 
 
-def shims(job: str) -> list[int]:
-    """The shims of a job."""
-    return [
-        process.pid
-        for process in processes()
-        if f"SLURM_JOB_ID={job}" in process.environment
-        and any("scrun.supervisor.shim" in word for word in process.argv)
-    ]
-
-
 def the_job(podman: Podman) -> str:
     [job] = cluster.jobs(podman.site.user)
     return job.split()[0]
@@ -78,7 +68,7 @@ def test_one_step_for_all_members(podman: Podman) -> None:
     pod(podman, "--network", "host")
     names = [member(podman, f"m{number}") for number in range(4)]
     assert len(steps(podman)) == 1
-    assert len(shims(the_job(podman))) == 1
+    assert len(shims_of(the_job(podman))) == 1
     podman.must("kill", names[1])
     assert podman.must("wait", names[1]) == "137\n"
     podman.must("rm", names[1])
@@ -104,7 +94,7 @@ def test_a_member_that_fails_leaves_the_others_alone(podman: Podman) -> None:
 def test_a_shim_that_is_killed_ends_all(podman: Podman) -> None:
     pod(podman, "--network", "host")
     names = [member(podman, name) for name in ("one", "two")]
-    [shim] = shims(the_job(podman))
+    [shim] = shims_of(the_job(podman))
     signal_quietly(shim, signal.SIGKILL)
     for name in names:
         status = podman.must("wait", name).strip()
@@ -114,7 +104,7 @@ def test_a_shim_that_is_killed_ends_all(podman: Podman) -> None:
     wait_until("the pod's end", lambda: "Exited" in podman.must("pod", "ps"))
     podman.must("pod", "start", "pod")
     assert in_member(podman, "two", "echo here") == "here"
-    wait_until("one shim", lambda: len(shims(the_job(podman))) == 1)
+    wait_until("one shim", lambda: len(shims_of(the_job(podman))) == 1)
 
 
 @pytest.mark.covers("podman pod")

@@ -17,6 +17,7 @@ from tests.harness.adoption import (
     UNTIL_TOLD,
     adopted,
     adoptions,
+    begins,
     end,
     kill_all_supervisors,
     kill_now_and_then,
@@ -26,7 +27,6 @@ from tests.harness.adoption import (
     pending,
     told,
 )
-from tests.harness.life import Life
 from tests.harness.processes import signal_quietly
 from tests.harness.site import Site
 from tests.harness.slow_staging import stage_slowly
@@ -269,21 +269,15 @@ def test_the_keeper_dies_too(site: Site) -> None:
     end(life)
 
 
-def member(site: Site, script: str = UNTIL_TOLD) -> Life:
-    config = site.config("sh", "-c", script)
-    config["annotations"] = {"org.scrun.pod": f"{site.base.name}.together"}
-    return site.life(config=config)
-
-
 def test_a_pod(site: Site, dice: random.Random) -> None:
     """They wait together, and get one job."""
     with cluster.full(site.user):
-        first = member(site).created().start()
-        second = member(site).created().start()
+        first = begins(site).created().start()
+        second = begins(site).created().start()
         wait_until("a reason", lambda: PENDING in second.state()["annotations"], 20)
         kill_now_and_then(site, dice, 2)
         wait_until("adoptions", lambda: adoptions(first) and adoptions(second), 20)
-        third = member(site).created()
+        third = begins(site).created()
         assert len(site.jobs()) == 1
     first.says("up", 60)
     second.says("up", 60)
@@ -299,7 +293,7 @@ def test_a_pod(site: Site, dice: random.Random) -> None:
 
 def test_a_pod_that_the_first_has_left(site: Site) -> None:
     with cluster.full(site.user):
-        first, second = member(site).created().start(), member(site).created().start()
+        first, second = begins(site).created().start(), begins(site).created().start()
         wait_until("a reason", lambda: PENDING in second.state()["annotations"], 20)
         first.run("delete", "--force")
         kill_supervisor(site)
@@ -311,9 +305,9 @@ def test_a_pod_that_the_first_has_left(site: Site) -> None:
 
 
 def test_one_that_is_staged_for_a_job_where_others_run(site: Site) -> None:
-    first = member(site).created(60).start(60).says("up", 60)
+    first = begins(site).created(60).start(60).says("up", 60)
     stage_slowly(site)
-    second = member(site).created().start()
+    second = begins(site).created().start()
     assert "staged" in site.fails("exec", second.id, "true")
     kill_supervisor(site)
     adopted(first, second)

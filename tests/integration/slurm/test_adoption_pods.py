@@ -11,7 +11,6 @@ from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.adoption import (
     COUNT,
-    UNTIL_TOLD,
     adopted,
     adoptions,
     begins,
@@ -79,7 +78,7 @@ def test_one_that_was_being_created_takes_nothing_with_it(
     [job] = site.jobs()
     created = 0
     for times in range(1, 6):
-        second = begins(site, UNTIL_TOLD)
+        second = begins(site)
         time.sleep(dice.uniform(0.05, 0.5))
         kill_supervisor(site)
         adopted(first, times=times)
@@ -112,7 +111,7 @@ def test_one_that_ends_meanwhile_has_its_status(make_site: MakeSite) -> None:
 
 def test_those_that_were_created_are_started(make_site: MakeSite) -> None:
     site = make_site("slurm-user")
-    lives = [begins(site, UNTIL_TOLD).created(60) for _ in range(2)]
+    lives = [begins(site).created(60) for _ in range(2)]
     kill_supervisor(site)
     for life in lives:
         is_up(life.start(60)).kill("USR1")

@@ -18,11 +18,11 @@ from tests.harness.adoption import (
     end,
     kill_now_and_then,
     kill_supervisor,
+    member,
     numbers,
     output,
     told,
 )
-from tests.harness.life import Life
 from tests.harness.processes import signal_quietly
 from tests.harness.site import Site
 from tests.harness.wait import wait_while
@@ -100,15 +100,9 @@ def test_its_srun_is_killed_meanwhile(site: Site) -> None:
 
 def test_a_pod(site: Site) -> None:
     """Each member is a step of its own."""
-    config = site.config("sh", "-c", UNTIL_TOLD)
-    config["annotations"] = {"org.scrun.pod": f"{site.base.name}.together"}
-
-    def member() -> Life:
-        return site.life(config=config).created(60).start(60).says("up", 30)
-
-    first, second = member(), member()
+    first, second = (member(site).says("up", 30) for _ in range(2))
     kill_supervisor(site)
-    third = member()  # at once: it waits for the others
+    third = member(site).says("up", 30)  # at once: it waits for the others
     adopted(first, second)
     assert len(site.jobs()) == 1
     kill_supervisor(site)

@@ -24,7 +24,7 @@ from tests.harness.adoption import (
 )
 from tests.harness.life import Life
 from tests.harness.nightly import nightly
-from tests.harness.processes import processes, signal_quietly
+from tests.harness.processes import shims_of, signal_quietly
 from tests.harness.site import Site
 from tests.harness.users import User
 from tests.harness.wait import wait_while
@@ -169,12 +169,7 @@ def test_its_job_is_cancelled_meanwhile(site: Site) -> None:
 
 def shim(job: str) -> int:
     """The pid of a job's shim."""
-    [pid] = [
-        process.pid
-        for process in processes()
-        if f"SLURM_JOB_ID={job}" in process.environment
-        and any("scrun.supervisor.shim" in word for word in process.argv)
-    ]
+    [pid] = shims_of(job)
     return pid
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.conftest import MakeSite
 from tests.harness.life import Life
-from tests.harness.processes import processes, signal_quietly
+from tests.harness.processes import processes, shims_of, signal_quietly
 from tests.harness.shim import FOLDERS
 from tests.harness.site import Site, several_lives
 from tests.harness.wait import wait_until, wait_while
@@ -39,16 +39,8 @@ def directories(site: Site) -> list[str]:
 
 def shim_of(life: Life) -> int:
     """The pid of the shim that holds a container."""
-    job = f"SLURM_JOB_ID={life.state()['annotations']['org.scrun.job_id']}"
-    [pid] = wait_until(
-        "the shim",
-        lambda: [
-            process.pid
-            for process in processes()
-            if job in process.environment
-            and any("scrun.supervisor.shim" in word for word in process.argv)
-        ],
-    )
+    job = life.job_id
+    [pid] = wait_until("the shim", lambda: shims_of(job))
     return pid
 
 

@@ -28,7 +28,7 @@ from tests.harness.adoption import (
     numbers,
     output,
 )
-from tests.harness.processes import processes, signal_quietly
+from tests.harness.processes import shims_of, signal_quietly
 from tests.harness.site import Site, several_lives
 from tests.harness.wait import wait_until, wait_while
 from tests.integration.slurm.test_ranks import unreached
@@ -263,13 +263,7 @@ def test_the_shim_is_killed(make: MakeShimSite, shared: Path) -> None:
     life = site.life("sleep", "600", environment={"SCRUN_JOB_NODELIST": "node1"})
     life.created().start()
     wait_until("it", lambda: "run" in called(shared))
-    job = f"SLURM_JOB_ID={life.state()['annotations']['org.scrun.job_id']}"
-    [pid] = [
-        process.pid
-        for process in processes()
-        if job in process.environment
-        and any("scrun.supervisor.shim" in word for word in process.argv)
-    ]
+    [pid] = shims_of(life.job_id)
     signal_quietly(pid, signal.SIGKILL)
     assert life.wait() != 0
     life.delete()

@@ -12,7 +12,7 @@ from tests.harness import cluster
 from tests.harness.life import Life
 from tests.harness.nightly import nightly
 from tests.harness.podman import RUN, Podman
-from tests.harness.processes import processes, signal_quietly
+from tests.harness.processes import shims_of, signal_quietly
 from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while
 
@@ -215,12 +215,7 @@ def test_a_step_that_was_cancelled_gives_the_job_back(site: Site) -> None:
 
 def shim(job: str) -> int:
     """The pid of a job's shim."""
-    [pid] = [
-        process.pid
-        for process in processes()
-        if f"SLURM_JOB_ID={job}" in process.environment
-        and any("scrun.supervisor.shim" in word for word in process.argv)
-    ]
+    [pid] = shims_of(job)
     return pid
 
 
