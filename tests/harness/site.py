@@ -24,7 +24,7 @@ from tests.harness.processes import Process, processes, processes_of, signal_qui
 from tests.harness.program import run_program
 from tests.harness.service import Service
 from tests.harness.users import User
-from tests.harness.wait import wait_while
+from tests.harness.wait import TooLateError, wait_while
 
 _COMPLETING = 15
 
@@ -286,7 +286,7 @@ class Site:
             return [thing for thing in seen if " COMPLETING " not in thing]
 
         deadline = time.monotonic() + timeout
-        with contextlib.suppress(AssertionError):  # all that is left is told below
+        with contextlib.suppress(TooLateError):  # all that is left is told below
             wait_while("records and mounts", self._kept, timeout)
         wait_while("what should be gone", left, deadline - time.monotonic())
         if seen:

@@ -7,17 +7,21 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
+class TooLateError(AssertionError):
+    """It was not in time."""
+
+
 def wait_until(what: str, found: Callable[[], T], timeout: float = 10) -> T:
     """Call `found` until its answer is true, and return that.
 
     Raises:
-        AssertionError: It was not in time; the last answer is in the message.
+        TooLateError: The last answer is in the message.
     """
     deadline = time.monotonic() + timeout
     pause = 0.005
     while not (answer := found()):
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {timeout} s: {what} (last seen: {answer!r})")
+            raise TooLateError(f"not within {timeout} s: {what} (last seen: {answer!r})")
         time.sleep(pause)
         pause = min(pause * 1.5, 0.1)
     return answer
@@ -27,7 +31,7 @@ def wait_while(what: str, found: Callable[[], T], timeout: float = 10) -> None:
     """Call `found` until its answer is false.
 
     Raises:
-        AssertionError: It was not in time; the last answer is in the message.
+        TooLateError: The last answer is in the message.
     """
     last: T | None = None
 
@@ -38,5 +42,5 @@ def wait_while(what: str, found: Callable[[], T], timeout: float = 10) -> None:
 
     try:
         wait_until(what, gone, timeout)
-    except AssertionError:
-        raise AssertionError(f"still there after {timeout} s: {what}: {last!r}") from None
+    except TooLateError:
+        raise TooLateError(f"still there after {timeout} s: {what}: {last!r}") from None
