@@ -23,7 +23,7 @@ from scrun.supervisor.containers.anchors import Anchor
 from scrun.supervisor.containers.caller import Caller
 from scrun.supervisor.containers.container import Container
 from scrun.supervisor.containers.ledger import Ledger, first_record
-from scrun.supervisor.containers.lending import Lending, borrow
+from scrun.supervisor.containers.lending import borrow, lend
 from scrun.supervisor.containers.pods import Pods, named_anchors
 from scrun.supervisor.containers.records import (
     link,
@@ -161,7 +161,7 @@ class Containers:
     Attributes:
         deposits: What they need to outlive it.
         leaving: What a successor can take over.
-        arrivals, lending: Those that are about to be adopted; the jobs that others have.
+        arrivals: Those that are about to be adopted.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class Containers:
         self._changed = changed
         self._engines = Engines(root, plugins)
         self._stagers = Stagers(plugins)
-        self.lending = Lending()
+        self._borrowers = 0
         self.deposits = Deposits()
         self._adopting = trio.Lock()
         self._known: dict[str, Container] = {}
@@ -192,6 +192,11 @@ class Containers:
         self._accepts = True
         self._stopping = False
         self._successor = Successor(root, name, self._engines, self._stagers, changed)
+
+    @property
+    def lends(self) -> bool:
+        """Whether other supervisors have jobs of ours, or have asked for one."""
+        return self._borrowers > 0
 
     @property
     def alive(self) -> bool:
@@ -277,7 +282,11 @@ class Containers:
 
     async def lend(self, needs: bytes, connection: trio.SocketStream) -> None:
         """Lend a job that waits to another supervisor, if one suits it."""
-        await self.lending.lend(self._pods.lend, needs, connection)
+        self._borrowers += 1
+        try:
+            await lend(self._pods.lend, needs, connection)
+        finally:
+            self._borrowers -= 1
 
     async def release_waiting_jobs(self, job_id: str = "") -> list[str]:
         """Release a job that waits for its next container, or all of them; return their ids.

@@ -40,33 +40,12 @@ class _Job(msgspec.Struct, frozen=True):
     names: list[str] = []
 
 
-class Lending:
-    """The jobs that others have."""
+async def lend(lender: Lend, loan_request: bytes, connection: trio.SocketStream) -> None:
+    """Lend a job, until the borrower gives it back.
 
-    def __init__(self) -> None:
-        self._lent = 0
-
-    @property
-    def any(self) -> bool:
-        """Whether others have any, or have asked for one."""
-        return self._lent > 0
-
-    async def lend(self, lender: Lend, loan_request: bytes, connection: trio.SocketStream) -> None:
-        """Lend a job, until the borrower gives it back.
-
-        Raises:
-            trio.BrokenResourceError: The borrower is gone.
-        """
-        self._lent += 1
-        try:
-            given_back = await _lent(lender, loan_request, connection)
-            await connection.send_all(b"\n" if given_back else b"\0\n")
-        finally:
-            self._lent -= 1
-
-
-async def _lent(lender: Lend, loan_request: bytes, connection: trio.SocketStream) -> bool:
-    """Lend a job until it is given back; return False if none suits."""
+    Raises:
+        trio.BrokenResourceError: The borrower is gone.
+    """
     ending: list[Ending] = []
     lost = trio.Event()
 
@@ -76,7 +55,8 @@ async def _lent(lender: Lend, loan_request: bytes, connection: trio.SocketStream
 
     async with lender(loan_request, on_lost) as loan:
         if loan is None:
-            return False
+            await connection.send_all(b"\0\n")
+            return
         names, fds, facts = [*loan.fds], [*loan.fds.values()], dict(loan.facts)
         job = _Job(facts.pop("job"), facts.pop("environment"), facts, names)
         message = b"\0" + msgspec.json.encode(job) + b"\n"
@@ -92,7 +72,7 @@ async def _lent(lender: Lend, loan_request: bytes, connection: trio.SocketStream
 
             loan.clean = await connection.receive_some(1) == CLEAN
             nursery.cancel_scope.cancel()
-    return True
+    await connection.send_all(b"\n")
 
 
 async def borrow(root: str, name: str, loan_request: bytes) -> Inheritance | None:

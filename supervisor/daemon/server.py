@@ -213,7 +213,7 @@ class Server:
             while self._busy > self._retirement.lasting:
                 await self._changed.wait()
         # a job that is lent goes on, too: its borrower holds it then
-        if self._containers.leaving.is_kept or (leave and self._containers.lending.any):
+        if self._containers.leaving.is_kept or (leave and self._containers.lends):
             self.exit_now(leave=True)
         if not self._withdraw():
             self._unlink()

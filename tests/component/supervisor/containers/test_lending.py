@@ -11,7 +11,7 @@ import trio
 
 from scrun.model.states import Ending, taken
 from scrun.supervisor.containers import lending
-from scrun.supervisor.containers.lending import Lending, borrow
+from scrun.supervisor.containers.lending import borrow, lend
 from scrun.supervisor.contracts.reuse import Loan
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.lender import LOAN
@@ -69,7 +69,7 @@ class Lender:
                 await connection.send(self.instead)
             else:
                 stream = trio.SocketStream(connection)
-                await Lending().lend(self.lender, loan_request, stream)
+                await lend(self.lender, loan_request, stream)
         self.done.set()
 
 
