@@ -40,6 +40,7 @@ from scrun.pull.pyxis import (
 from scrun.pull.slurm_words import Word, known
 
 _TOOLS = ("srun", "sbatch")
+_SCRIPT_OF_A_JOB = "script"
 _MARK, _HEAD = b"\n# written by `scrun shims pyxis`:", 64
 _SCRIPT = """\
 #!/bin/sh
@@ -87,6 +88,9 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         say(f"{_write(parsed)}\n".encode())
         return 0
     tool, *words = arguments
+    if tool == _SCRIPT_OF_A_JOB:
+        line = [*_scrun(parsed), *_line(understand(words, os.environ), parsed)]
+        os.execv(line[0], line)
     if tool not in _TOOLS:
         raise UsageError(f"unknown program {tool!r}: use {' or '.join(_TOOLS)}")
     if any(word in ("--help", "-h") for word in words[:1]):
@@ -173,6 +177,23 @@ def _srun(call: Call, words: "list[str]", parsed: Parsed) -> int:
     os.environ.update(requests_of(call.others, os.environ, salloc))
     if not (job_of(os.environ) or "SCRUN_JOB_NAME" in os.environ or not call.command):
         os.environ["SCRUN_JOB_NAME"] = os.path.basename(call.command[0])  # as srun does
+    line = _line(call, parsed)
+    files = _redirected(call, runs=line[0] == "run")
+    if here().task and "engine" not in parsed.options:
+        line = ["--engine", "slurm", *line]  # srun makes a step there, too
+    line = [*_scrun(parsed), *line]
+    if files.any_late:
+        return _run_here(line, files)
+    os.execv(line[0], line)
+    raise AssertionError("unreachable")
+
+
+def _line(call: Call, parsed: Parsed) -> "list[str]":
+    """Return the words for scrun that carry a call out.
+
+    Raises:
+        UsageError: A container has the name that is to be a new one.
+    """
     name, how = name_of(call.container)
     runs = bool(name) and _is_running(name, parsed)
     if name and how == "create" and (runs or _is_there(name, parsed)):
@@ -182,17 +203,8 @@ def _srun(call: Call, words: "list[str]", parsed: Parsed) -> int:
         )
     options, image = _run_options(call, beside=runs)
     if name and how in ("auto", "exec") and (how == "exec" or runs):
-        line = ["exec", name, *call.command]
-    else:
-        line = ["run", *options, image, *call.command]
-    files = _redirected(call, runs=line[0] == "run")
-    if here().task and "engine" not in parsed.options:
-        line = ["--engine", "slurm", *line]  # srun makes a step there, too
-    line = [*_scrun(parsed), *line]
-    if files.any_late:
-        return _run_here(line, files)
-    os.execv(line[0], line)
-    raise AssertionError("unreachable")
+        return ["exec", name, *call.command]
+    return ["run", *options, image, *call.command]
 
 
 def _in_a_job(
@@ -312,6 +324,9 @@ def _batch(call: Call, words: "list[str]", parsed: Parsed) -> int:
     options, image = options_of(call.container, (os.getuid(), os.getgid()))
     name, *arguments = call.command
     run_words = [*_scrun(parsed), "run", *options, image]
+    if call.container.get("container-name"):  # what has that name counts when the job begins
+        given = [f"--{key}={value}" if value else f"--{key}" for key, value in container.items()]
+        run_words = [*_scrun(parsed), "shims", "pyxis", _SCRIPT_OF_A_JOB, *given, "--"]
     content = batch_script(script, name, run_words, arguments)
     others = [part for word in call.others for part in word.words]
     if not any(word.name == "job-name" for word in [*call.others, *within]):

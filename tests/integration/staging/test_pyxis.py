@@ -234,6 +234,27 @@ def test_sbatch(registry: Registry, how: str) -> None:
     assert [line for line in said if not line.startswith("scrun: ")] == ["one in it", "end"]
 
 
+@pytest.mark.parametrize("how", ["", ":exec", ":no_exec", ":create"])
+def test_sbatch_beside_one_that_runs(registry: Registry, how: str) -> None:
+    """What has the name counts when the job begins."""
+    site = registry.site
+    done = site.run("image", "import", f"docker://{registry.name}/box:1", "work")
+    assert done.returncode == 0, done.stderr
+    words = ("name:work", "sh", "-c", "echo up >/tmp/a; sleep 60")
+    site.must("run", "--detach", "--writable", "--name", "work", *words)
+    script = "until [ -s /tmp/a ]; do sleep 0.1; done; cat /tmp/a; ps | grep -c '[s]leep 60'"
+    job = (f"--job-name={site.base.name}.b", "-o", "batch.out", "--wrap", script)
+    done = call(registry, "sbatch", f"--container-name=work{how}", *job)
+    assert done.returncode == 0, done.stderr
+    wait_while("the job", lambda: cluster.jobs(site.user, f"{site.base.name}.b"), 60)
+    said = (site.base / "b" / "batch.out").read_text()
+    site.must("delete", "--force", "work")
+    if how == ":create":
+        assert "--container-name=work:create: it exists already" in said
+    else:
+        assert said.split()[-2:] == ["up", "0" if how == ":no_exec" else "1"]
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
