@@ -19,9 +19,9 @@ from scrun.core.errors import EngineError, described
 from scrun.supervisor.contracts.node import ImageFile
 from scrun.supervisor.core.nurseries import for_all
 from scrun.supervisor.core.threads import in_thread
+from scrun.supervisor.nodes.beginning import Rank
 from scrun.supervisor.nodes.connection import Shim, ShimError
 from scrun.supervisor.nodes.ends import RegularFile
-from scrun.supervisor.nodes.gathering import Rank
 from scrun.supervisor.wire.seals import digest
 
 _PEERS = 2

@@ -39,7 +39,7 @@ from scrun.supervisor.engines.slurm.shim_session import (
 from scrun.supervisor.engines.slurm.shim_task import ShimTask, TaskImages, container_config
 from scrun.supervisor.engines.slurm.tools import of_a_container
 from scrun.supervisor.engines.watched import WatchedProcess
-from scrun.supervisor.nodes.gathering import Rank
+from scrun.supervisor.nodes.beginning import Rank
 from scrun.supervisor.nodes.messages import ShimError, ShimLost
 from scrun.supervisor.nodes.restartable_streams import RestartableStreams, ResumedStreams
 from scrun.supervisor.nodes.shared import SharedStreams

@@ -25,12 +25,11 @@ from scrun.supervisor.engines.slurm.job_state import JobState
 from scrun.supervisor.engines.slurm.shim_site import NodeSite, SiteConfs
 from scrun.supervisor.engines.slurm.step import SrunStep, StepStreams
 from scrun.supervisor.log.journal import Journal
-from scrun.supervisor.nodes.beginning import Direct, begun
+from scrun.supervisor.nodes.beginning import Direct, Gathering, Rank, begun, gathered
 from scrun.supervisor.nodes.code import boot_command
 from scrun.supervisor.nodes.code import variables as code_variables
 from scrun.supervisor.nodes.connection import Hello, Shim, ShimError, ShimLost, connected
 from scrun.supervisor.nodes.dialing import NotReached
-from scrun.supervisor.nodes.gathering import Gathering, Rank, gathered
 from scrun.supervisor.nodes.resumed import ResumedShim, reconnected
 from scrun.supervisor.wire.frames import UNREACHED
 

@@ -22,9 +22,9 @@ from scrun.supervisor.engines.slurm.exits import exit_code
 from scrun.supervisor.engines.slurm.shim_session import LAST_OUTPUT
 from scrun.supervisor.engines.slurm.shim_site import SiteContainer
 from scrun.supervisor.engines.slurm.shim_step import ShimStep
+from scrun.supervisor.nodes.beginning import Rank
 from scrun.supervisor.nodes.connection import create
 from scrun.supervisor.nodes.connection import mount as by_shim
-from scrun.supervisor.nodes.gathering import Rank
 from scrun.supervisor.nodes.messages import ShimLost
 from scrun.supervisor.nodes.spreading import Spreading
 from scrun.supervisor.nodes.streams import ContainerStreams

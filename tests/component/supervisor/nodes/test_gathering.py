@@ -10,10 +10,9 @@ import pytest
 import trio
 import trio.testing
 
-from scrun.supervisor.nodes.beginning import Direct
+from scrun.supervisor.nodes.beginning import Direct, Gathering, gathered
 from scrun.supervisor.nodes.code import code
 from scrun.supervisor.nodes.dialing import NotReached
-from scrun.supervisor.nodes.gathering import Gathering, gathered
 from scrun.supervisor.wire.frames import CALL, EVENT
 from tests.harness.frames import WholeFrames
 from tests.harness.peer import HELLO, Said, Wire, prove, soon

@@ -14,10 +14,9 @@ import trio
 from scrun.core.errors import EngineError
 from scrun.supervisor.children.processes import ChildEnv, child
 from scrun.supervisor.contracts.node import ImageFile
-from scrun.supervisor.nodes.beginning import Direct, begun
+from scrun.supervisor.nodes.beginning import Direct, Rank, begun
 from scrun.supervisor.nodes.code import boot_command, variables
 from scrun.supervisor.nodes.connection import connected
-from scrun.supervisor.nodes.gathering import Rank
 from scrun.supervisor.nodes.spreading import Spreading
 from tests.harness import users
 from tests.harness.peer import Said
