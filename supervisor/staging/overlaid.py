@@ -19,7 +19,7 @@ import msgspec
 from scrun.core.errors import described
 from scrun.images.squashfs import linked_in
 from scrun.supervisor.contracts.node import OthersThere
-from scrun.supervisor.contracts.staged import OVERLAY, OfTask
+from scrun.supervisor.contracts.staged import OVERLAY, OfTask, Staged
 from scrun.supervisor.staging.layers import (
     Unusable,
     is_plain,
@@ -104,26 +104,6 @@ class Overlays(msgspec.Struct, frozen=True):
         return BY_FUSE in self.mounted
 
 
-class Given(msgspec.Struct, frozen=True):
-    """How a container has got its root file system.
-
-    Attributes:
-        image: See `Staged`; so are the others.
-        rootfs: Its path, as far as it is seen here.
-        notes: Lines for the log.
-        comes_from: Where what the container changes is to go, if it is not there already.
-        mounts: All mounts of config.json; None: they stay as they are.
-    """
-
-    image: Image
-    rootfs: str
-    notes: tuple[str, ...] = ()
-    comes_from: str = ""
-    mounts: list[dict[str, Any]] | None = None
-    place: str = ""
-    tasks: tuple[OfTask, ...] = ()
-
-
 class Mounts:
     """Tries one way to mount a root file system after the other; what one learns, the next knows.
 
@@ -144,6 +124,7 @@ class Mounts:
                 {"destination": place, "type": "tmpfs", "source": "tmpfs", "options": _OF_THE_NODE}
                 for place in overlays.mount_points
             ]
+        self._config = root.config
         self._root = msgspec.structs.replace(root, config={**root.config, "mounts": mounts})
         self._directory = directory
         self._overlays = overlays
@@ -200,8 +181,8 @@ class Mounts:
         if self._unseen:
             stored.make(self._unseen)
 
-    def try_(self, way: Way) -> Given:
-        """Let the node mount it, or try the mounts of the runtime.
+    def try_(self, way: Way) -> Staged:
+        """Let the node mount it, or try the mounts of the runtime; adds to those of config.json.
 
         Raises:
             Unusable: The node cannot.
@@ -218,7 +199,7 @@ class Mounts:
                 self._mount(by_fuse=way.how == "fuse")
         except OSError as error:
             raise _impossible(error) from error
-        return self._given(way)
+        return self._staged(way)
 
     def _try_as_runtime(self, *, on_node: bool) -> None:
         if self._layout.images:
@@ -257,27 +238,31 @@ class Mounts:
         elif isinstance(failure, NotMounted) and not (failure.images or self._root.beside):
             self._overlays.mounted.add(NO_ROOT)
 
-    def _given(self, way: Way) -> Given:
+    def _staged(self, way: Way) -> Staged:
         layout, root = self._layout, self._root
-        mounts = [
+        of_layers = [
             mount_of_layers(name, [*["ro"] * root.read_only, *words])
             for name, words in layout.options.items()
             if name
         ]
-        mounts += root.config["mounts"]
+        self._config["mounts"] = of_layers + root.config["mounts"]
         image: Image = "store" if layout.from_store else "layers"
         if layout.images:
             image = "squashfs"
-        notes = self._notes(image, by_fuse=way.how == "fuse")
-        given = Given(image, root.path, notes, comes_from=root.path, mounts=mounts)
         places = tuple(self._places) if way.on_node else layout.places
-        if len(places) == 1:
-            return msgspec.structs.replace(given, place=places[0])
         tasks = tuple(
             OfTask(place, self._last(number, place) if way.on_node else "")
             for number, place in enumerate(places)
         )
-        return msgspec.structs.replace(given, tasks=tasks)
+        return Staged(
+            self._directory,
+            root.path,
+            self._notes(image, by_fuse=way.how == "fuse"),
+            copied_from="" if self._final else root.path,
+            image=image,
+            place=places[0] if len(places) == 1 else "",
+            tasks=tasks if len(places) > 1 else (),
+        )
 
     def _last(self, number: int, place: str) -> str:
         """Return what a task's node does at its end."""

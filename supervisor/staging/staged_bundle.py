@@ -25,7 +25,7 @@ from scrun.images.store import EMPTY
 from scrun.model.identity import is_dead
 from scrun.oci.userns import INITIAL, has_several, maps_for, read_map
 from scrun.supervisor.contracts.node import Mounting, OthersThere
-from scrun.supervisor.contracts.staged import MOUNTED, Staged
+from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.core.files import mebibytes, write
 from scrun.supervisor.core.private import make_private
 from scrun.supervisor.staging.commands import run
@@ -34,7 +34,7 @@ from scrun.supervisor.staging.layers import Overlay, Unusable, is_plain, overlay
 from scrun.supervisor.staging.layout import ROOTFS
 from scrun.supervisor.staging.mounts import FILES, CopyPlaces
 from scrun.supervisor.staging.on_node import remote
-from scrun.supervisor.staging.overlaid import Given, Mounts, Overlays
+from scrun.supervisor.staging.overlaid import Mounts, Overlays
 from scrun.supervisor.staging.owner import OWNER, Owner, beside, read_owner, volumes_in
 from scrun.supervisor.staging.owner import directory_for as directory_for
 from scrun.supervisor.staging.policy import fit
@@ -174,25 +174,17 @@ def _fill(
         execute=execute,
         transfer=transfer,
     )
-    if given.mounts is not None:
-        plan.config["mounts"] = given.mounts
     write(os.path.join(directory, CONFIG), msgspec.json.encode(plan.config))
     if final:
         write(os.path.join(directory, FINAL), b"")
-    copied_from = "" if final else given.comes_from
     # what the node's overlay has is not seen here, not even by mounting the same directories
     view = view_of(plan.config, given.rootfs, directory, elsewhere=target.elsewhere)
-    return Staged(
-        directory,
-        given.rootfs,
-        (*filter(None, [why_one_user]), *plan.notes, *given.notes),
-        copied_from=copied_from,
-        image=given.image,
-        place=given.place,
-        tasks=given.tasks,
-        view=None if given.image in MOUNTED else view,
+    return msgspec.structs.replace(
+        given,
+        notes=(*filter(None, [why_one_user]), *plan.notes, *given.notes),
+        view=None if given.overlaid else view,
         missed=(*plan.missed, *missed),
-        final=not copied_from and not any(one.comes_back for one in plan.volumes),
+        final=not given.copied_from and not any(one.comes_back for one in plan.volumes),
     )
 
 
@@ -253,7 +245,7 @@ def _give_root(
     final: bool,
     execute: Callable[[Sequence[str]], None],
     transfer: Transfer,
-) -> Given:
+) -> Staged:
     """Give a container its root file system.
 
     Args:
@@ -286,7 +278,7 @@ def _give_root(
     if way.how == "in place":
         return _in_place(root, directory, target)
     notes = [f"root: the layers of {root.path} {why}"] if why else []
-    return _copy(root, directory, execute, transfer, notes)
+    return _copy(root, directory, execute, transfer, notes, final=final)
 
 
 def _with_layers(root: Root, directory: str, overlays: Overlays, mounts: list[MountPoint]) -> Root:
@@ -313,12 +305,12 @@ def _with_layers(root: Root, directory: str, overlays: Overlays, mounts: list[Mo
     return msgspec.structs.replace(root, overlay=overlay)
 
 
-def _in_place(root: Root, directory: str, target: Target) -> Given:
+def _in_place(root: Root, directory: str, target: Target) -> Staged:
     if target.link_rootfs:
         if target.link_refused:
             raise StagingError(f"root: {root.path}: {target.link_refused}")
         os.symlink(root.path, os.path.join(directory, ROOTFS))
-    return Given("", root.path)
+    return Staged(directory, root.path, ())
 
 
 def _copy(
@@ -327,7 +319,9 @@ def _copy(
     execute: Callable[[Sequence[str]], None],
     transfer: Transfer,
     notes: list[str],
-) -> Given:
+    *,
+    final: bool,
+) -> Staged:
     path, why = root.path, root.why_moved
     copied = os.path.join(directory, ROOTFS)
     if transfer.limit and size_of(path, transfer.limit) > transfer.limit:
@@ -341,7 +335,8 @@ def _copy(
     execute(_copy_command(path, file, copied, owners=root.owners))
     back = "" if root.image else "; changes to it are copied back at the end"
     notes.append(f"root: copied {mebibytes(copied)} MiB, because {path} {why}{back}")
-    return Given("copy", copied, tuple(notes), comes_from=path)
+    back_to = "" if final else path
+    return Staged(directory, copied, tuple(notes), copied_from=back_to, image="copy")
 
 
 def why_unseen(
