@@ -56,6 +56,31 @@ def listing(root: Path) -> dict[str, tuple[object, ...]]:
     return found
 
 
+def run_program(name: str, words: Sequence[str], tell: Callable[[int], None]) -> None:
+    """Do what a supervisor does to copy a layer."""
+    done = subprocess.run([*copying(name), *words], capture_output=True, text=True, check=False)
+    for line in done.stdout.splitlines():
+        tell(int(line))
+    if done.returncode:
+        kind = Full if done.returncode == NO_ROOM else Unusable
+        raise kind(done.stderr.splitlines()[-1])
+
+
+def stage_elsewhere(
+    config: dict[str, Any], bundle: str, staged: str, overlays: Overlays, *, rootless: bool
+) -> Staged:
+    """Stage a bundle for another machine."""
+    target = Target(
+        elsewhere=True,
+        uid=os.getuid(),
+        gid=os.getgid(),
+        rootless=rootless,
+        link_rootfs=True,
+        host_only=(),
+    )
+    return stage_in(config, bundle, staged, target, overlays=overlays)
+
+
 class Image:
     """Layers, and what an engine has mounted of them; staged for a node that is this machine."""
 
@@ -155,14 +180,6 @@ class Image:
             self.asked.append(script)
             return [self.node(script) for _ in range(self.tasks or 2)]
 
-        target = Target(
-            elsewhere=True,
-            uid=os.getuid(),
-            gid=os.getgid(),
-            rootless=self.rootless,
-            link_rootfs=True,
-            host_only=(),
-        )
         images = None
         if self.with_store:
             copier = Copier(self._copy, self.said.append, self.wait)
@@ -179,19 +196,13 @@ class Image:
             mounter=self.mounter,
             mounted=set() if self.known is None else self.known,
         )
-        return stage_in(self.config, str(self._base), str(self.staged), target, overlays=overlays)
+        base, staged = str(self._base), str(self.staged)
+        return stage_elsewhere(self.config, base, staged, overlays, rootless=self.rootless)
 
     def _copy(self, name: str, words: Sequence[str], tell: Callable[[int], None]) -> None:
         self.copied.append(Path(words[0]).parent.name)
         self.programs.append(name)
-        done = subprocess.run(
-            [*copying(name), *words], capture_output=True, text=True, check=False
-        )
-        for line in done.stdout.splitlines():
-            tell(int(line))
-        if done.returncode:
-            kind = Full if done.returncode == NO_ROOM else Unusable
-            raise kind(done.stderr.splitlines()[-1])
+        run_program(name, words, tell)
 
     def wait(self) -> None:
         """Called while another one copies; raises when its container has been ended."""

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,21 +16,17 @@ from scrun.pull.get import Request, get
 from scrun.pull.reference import parse
 from scrun.supervisor.contracts.node import ImageFile, Mounting, NotThere
 from scrun.supervisor.contracts.staged import Staged
-from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.staging.image_store import (
     NO_ROOM,
     UNPACK,
     ContainerImages,
     Copier,
-    Full,
     copying,
 )
-from scrun.supervisor.staging.layers import Unusable
 from scrun.supervisor.staging.overlaid import Overlays
 from scrun.supervisor.staging.stage_out import stage_out
-from scrun.supervisor.staging.staged_bundle import stage_in
 from scrun.supervisor.staging.stored import Mounter
-from tests.harness.layers import ask
+from tests.harness.layers import ask, run_program, stage_elsewhere
 from tests.harness.places import mounted
 
 
@@ -88,15 +84,12 @@ class File:
         files = [(image.file, point) for image, point in images]
         self._mount(msgspec.structs.replace(mounting, files=(files,)))
 
-    def _copy(self, name: str, words: Sequence[str], _: object) -> None:
+    def _copy(self, name: str, words: Sequence[str], tell: Callable[[int], None]) -> None:
         self.programs.append(name)
-        command = [*copying(name), *words]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise (Full if done.returncode == NO_ROOM else Unusable)(done.stderr.strip())
+        run_program(name, words, tell)
 
-    def stage(self, entry: Entry, *, read_only: bool = False) -> Staged:
-        """Stage a container of it."""
+    def stage(self, entry: Entry, **more: object) -> Staged:
+        """Stage a container of it, with more in its config.json."""
         images = None
         if self.with_store:
             copier = Copier(self._copy, lambda _: None, lambda: None)
@@ -109,12 +102,8 @@ class File:
             images,
             mounter=self.mounter,
         )
-        uid, gid = os.getuid(), os.getgid()
-        target = Target(
-            elsewhere=True, uid=uid, gid=gid, rootless=False, link_rootfs=True, host_only=()
-        )
-        config = {"root": {"path": "rootfs", "readonly": read_only}}
-        return stage_in(config, entry.directory, str(self.staged), target, overlays=overlays)
+        config = {"root": {"path": "rootfs"}, **more}
+        return stage_elsewhere(config, entry.directory, str(self.staged), overlays, rootless=False)
 
 
 @pytest.fixture
@@ -209,19 +198,12 @@ def test_mount_points_of_what_is_read_only(file: File) -> None:
     (file.tree / "etc" / "deep").chmod(0o511)
     (file.tree / "etc" / "link").symlink_to("deep")
     file.pack()
-    entry = file.get()
     mounts = [
         {"destination": path, "type": "bind", "source": "/proc", "options": ["bind"]}
         for path in ("/etc/deep/a/b", "/etc/link/c", "/new/d", "/etc/../x")
     ]
-    config = {"root": {"path": "rootfs", "readonly": True}, "mounts": mounts}
-    copier = Copier(lambda *_: None, lambda _: None, lambda: None)
-    images = ContainerImages(str(file.base / "images"), lease_of(str(file.base), "c"), copier)
-    overlays = Overlays(
-        lambda script: [ask(script)], str(file.base / "layers.json"), images, mounter=file.mounter
-    )
-    target = Target(elsewhere=True, uid=0, gid=0, rootless=False, link_rootfs=True, host_only=())
-    staged = stage_in(config, entry.directory, str(file.staged), target, overlays=overlays)
+    root = {"path": "rootfs", "readonly": True}
+    staged = file.stage(file.get(), root=root, mounts=mounts)
     assert staged.image == "squashfs"
     upper = file.staged / "overlay" / "upper"
     made = sorted(str(path.relative_to(upper)) for path in upper.rglob("*"))
