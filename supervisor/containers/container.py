@@ -16,7 +16,7 @@ from scrun.model.identity import myself
 from scrun.model.record import undone
 from scrun.model.states import Phase, killed
 from scrun.supervisor.containers.records import link, remove_record
-from scrun.supervisor.containers.tree import Tree
+from scrun.supervisor.containers.tree import ContainerTree
 from scrun.supervisor.contracts.deleter import Deleter
 from scrun.supervisor.core.deposits import Deposit
 from scrun.supervisor.core.threads import in_thread
@@ -24,7 +24,7 @@ from scrun.supervisor.core.threads import in_thread
 _DELETING = 20.0
 
 
-class Container(Tree):
+class Container(ContainerTree):
     """A container of this supervisor, from its `create` to the end of its job."""
 
     @property

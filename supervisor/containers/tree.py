@@ -73,7 +73,7 @@ from scrun.supervisor.staging.variables import script_variables
 _LAST_OUTPUT = 5.0
 
 
-class Tree(Phases):
+class ContainerTree(Phases):
     """The tree of a container.
 
     Attributes:

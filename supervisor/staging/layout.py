@@ -47,7 +47,7 @@ from scrun.supervisor.staging.copies import (
 from scrun.supervisor.staging.layers import Unusable, folder_of, opaque, options_of
 from scrun.supervisor.staging.on_node import TRIAL, Looks, Trial
 from scrun.supervisor.staging.read_only import in_directory, make_mount_points
-from scrun.supervisor.staging.ways import BundleRefused, Root
+from scrun.supervisor.staging.ways import BundleRefused, RootFilesystem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -86,7 +86,7 @@ class Layout:
 
     def __init__(
         self,
-        rootfs: Root,
+        rootfs: RootFilesystem,
         directory: str,
         top: TopLevel | None,
         stored: Copies | None,

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from scrun.supervisor.contracts.staged import Image
     from scrun.supervisor.staging.image_store import ContainerImages
     from scrun.supervisor.staging.stored import Copies, Mounter
-    from scrun.supervisor.staging.ways import Root, Source, Way
+    from scrun.supervisor.staging.ways import RootFilesystem, Source, Way
 
 
 NO_ROOT = "no root"
@@ -110,7 +110,9 @@ class Mounts:
     Each way is written and tried, and undone if that has failed.
     """
 
-    def __init__(self, root: Root, directory: str, overlays: Overlays, *, final: bool) -> None:
+    def __init__(
+        self, root: RootFilesystem, directory: str, overlays: Overlays, *, final: bool
+    ) -> None:
         """Prepare.
 
         Args:

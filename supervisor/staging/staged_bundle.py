@@ -43,7 +43,7 @@ from scrun.supervisor.staging.survey import mount_of, on_the_nodes, read_mounts,
 from scrun.supervisor.staging.transfer import Transfer
 from scrun.supervisor.staging.view import view_of
 from scrun.supervisor.staging.volumes import bring_back, bring_in
-from scrun.supervisor.staging.ways import Root, remaining, ways
+from scrun.supervisor.staging.ways import RootFilesystem, remaining, ways
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -205,7 +205,7 @@ def _find_root(
     target: Target,
     overlays: Overlays | None,
     mounts: list[MountPoint],
-) -> Root:
+) -> RootFilesystem:
     """Look at a root file system, and ask the nodes whether they have it.
 
     Args:
@@ -232,11 +232,11 @@ def _find_root(
         image = bundle
     elif target.elsewhere and overlays is not None and not why_moved:
         why_moved = why_unseen(path, directory, mounts, overlays)
-    return Root(path, dict(config), target.rootless, why_moved or "", image)
+    return RootFilesystem(path, dict(config), target.rootless, why_moved or "", image)
 
 
 def _give_root(
-    root: Root,
+    root: RootFilesystem,
     directory: str,
     target: Target,
     overlays: Overlays | None,
@@ -281,7 +281,9 @@ def _give_root(
     return _copy(root, directory, execute, transfer, notes, final=final)
 
 
-def _with_layers(root: Root, directory: str, overlays: Overlays, mounts: list[MountPoint]) -> Root:
+def _with_layers(
+    root: RootFilesystem, directory: str, overlays: Overlays, mounts: list[MountPoint]
+) -> RootFilesystem:
     """Look at the layers of a root file system, which nodes are to mount in a staged bundle.
 
     An image has one, and above it, where an engine would have the container's, an empty directory.
@@ -305,7 +307,7 @@ def _with_layers(root: Root, directory: str, overlays: Overlays, mounts: list[Mo
     return msgspec.structs.replace(root, overlay=overlay)
 
 
-def _in_place(root: Root, directory: str, target: Target) -> Staged:
+def _in_place(root: RootFilesystem, directory: str, target: Target) -> Staged:
     if target.link_rootfs:
         if target.link_refused:
             raise StagingError(f"root: {root.path}: {target.link_refused}")
@@ -314,7 +316,7 @@ def _in_place(root: Root, directory: str, target: Target) -> Staged:
 
 
 def _copy(
-    root: Root,
+    root: RootFilesystem,
     directory: str,
     execute: Callable[[Sequence[str]], None],
     transfer: Transfer,

@@ -41,7 +41,7 @@ class Way(msgspec.Struct, frozen=True):
     on_node: bool = False
 
 
-class Root(msgspec.Struct, frozen=True):
+class RootFilesystem(msgspec.Struct, frozen=True):
     """A root file system.
 
     Attributes:
@@ -134,7 +134,7 @@ class NotMounted(Unusable):
         self.images = images
 
 
-def ways(root: Root, overlays: Overlays | None, *, remote: bool) -> list[Way]:
+def ways(root: RootFilesystem, overlays: Overlays | None, *, remote: bool) -> list[Way]:
     """Return the ways, the best first.
 
     Args:
@@ -153,7 +153,7 @@ def ways(root: Root, overlays: Overlays | None, *, remote: bool) -> list[Way]:
     return [*overlaid, Way("copy")]
 
 
-def _mounts(root: Root, overlays: Overlays, *, remote: bool) -> list[tuple[How, bool]]:
+def _mounts(root: RootFilesystem, overlays: Overlays, *, remote: bool) -> list[tuple[How, bool]]:
     """Return who may mount, and whether what is written is on the nodes.
 
     An overlay may be refused for where it is to write, too.

@@ -184,7 +184,7 @@ class RuntimeJob(LocalJob):
             stack.callback(self._begun.set)
             reaper = None
             if call is None:
-                reaper = Reaper(stack, step, record, pid_file, self._child_env)
+                reaper = RuntimeReaper(stack, step, record, pid_file, self._child_env)
                 call, console = reaper.call, reaper.console
             await self._make(step, call, pid_file, console, ours=reaper is not None)
             await in_thread(os.chmod, pid_file, 0o600)  # runtimes apply the caller's umask
@@ -390,7 +390,7 @@ class AdoptedRuntimeJob(RuntimeJob):
         return status not in ("creating", "created")
 
 
-class Reaper:
+class RuntimeReaper:
     """The process that is the parent of a container's first process, until that ends.
 
     Attributes:

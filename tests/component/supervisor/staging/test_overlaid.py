@@ -16,7 +16,7 @@ from scrun.core.errors import EngineError
 from scrun.supervisor.contracts.node import RootRefused
 from scrun.supervisor.staging.overlaid import NO_ROOT
 from scrun.supervisor.staging.stage_out import clean, stage_out
-from scrun.supervisor.staging.ways import Root
+from scrun.supervisor.staging.ways import RootFilesystem
 from tests.harness.bundle import snapshot
 from tests.harness.layers import AS_ROOT, Image, ask, in_shell, listing
 
@@ -129,7 +129,7 @@ def test_only_a_shim_that_mounts_nothing_is_not_asked_again(
     assert mounter is not None
     image.mounter = msgspec.structs.replace(mounter, mount=cannot)
     if beside:
-        monkeypatch.setattr(Root, "beside", "/proc/1/ns")
+        monkeypatch.setattr(RootFilesystem, "beside", "/proc/1/ns")
     assert image.stage().image == "layers"
     assert (NO_ROOT in image.known) is not beside
 

@@ -16,7 +16,7 @@ from scrun.supervisor.staging.ways import (
     BundleRefused,
     How,
     NotMounted,
-    Root,
+    RootFilesystem,
     Source,
     Unseen,
     Way,
@@ -40,13 +40,13 @@ BOOLS = st.booleans()
 
 
 @st.composite
-def roots(draw: st.DrawFn, *, moved: bool = False) -> Root:
+def roots(draw: st.DrawFn, *, moved: bool = False) -> RootFilesystem:
     """Return any; if `moved`, one whose layers can be mounted, as far as it decides that."""
     users = draw(st.sampled_from([None, {"type": "user"}, {"type": "user", "path": "/p/1/user"}]))
     maps = draw(st.sampled_from([MAP, MAPS]))
     linux = {"namespaces": [users] if users else [], "uidMappings": maps, "gidMappings": maps}
     overlay = Overlay(("/mine", "/image"), users=True, why_not=draw(st.sampled_from(["", "odd"])))
-    return Root(
+    return RootFilesystem(
         "/rootfs",
         {"root": {"path": "rootfs", "readonly": draw(BOOLS)}, "linux": linux},
         rootless=draw(BOOLS),
@@ -79,7 +79,7 @@ FAILURES = st.one_of(
 
 @given(roots(), st.none() | nodes(), BOOLS)
 def test_one_way_is_the_best_and_the_last_always_works(
-    root: Root, node: Overlays | None, remote: bool
+    root: RootFilesystem, node: Overlays | None, remote: bool
 ) -> None:
     ladder = ways(root, node, remote=remote)
     assert len(set(ladder)) == len(ladder)
@@ -99,7 +99,7 @@ def test_one_way_is_the_best_and_the_last_always_works(
 
 @settings(max_examples=1000)
 @given(roots(moved=True), nodes(), BOOLS)
-def test_there_is_what_a_way_needs(root: Root, node: Overlays, remote: bool) -> None:
+def test_there_is_what_a_way_needs(root: RootFilesystem, node: Overlays, remote: bool) -> None:
     mounted = [way for way in ways(root, node, remote=remote) if way.source]
     for way in mounted:
         assert way.source == "there" or node.images
@@ -120,7 +120,7 @@ def test_there_is_what_a_way_needs(root: Root, node: Overlays, remote: bool) -> 
 
 @given(roots(moved=True), nodes(), BOOLS, st.lists(FAILURES, min_size=33, max_size=33))
 def test_each_failure_leads_down_the_ladder(
-    root: Root, node: Overlays, remote: bool, failures: list[Unusable]
+    root: RootFilesystem, node: Overlays, remote: bool, failures: list[Unusable]
 ) -> None:
     ladder = ways(root, node, remote=remote)
     for failure in failures:
