@@ -257,7 +257,7 @@ class SlurmEngine:
         """See `JobPlan.hold`. Nothing of the caller's own job is for others.
 
         Args:
-            left: What another supervisor lends us, which is no container's, or has left.
+            left: What another supervisor has left, or, without a container, lends us.
         """
         environment = request.child_env.environment
         if isinstance(request.beside, SlurmAllocation):
