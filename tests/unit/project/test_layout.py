@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests import CHECKOUT
+from tests.harness.program import output_of
 
 TESTS = CHECKOUT / "tests"
 
@@ -39,6 +40,17 @@ def test_every_test_of_slurm_is_in_one_of_its_parts() -> None:
     found = [path.name for pattern in patterns for path in folder.glob(pattern)]
     assert len(patterns) == 2
     assert sorted(found) == sorted(path.name for path in folder.glob("test_*.py"))
+
+
+@pytest.mark.parametrize("part", ["run_shim", "run_container"])
+def test_what_runs_by_another_launch_is_there(part: str) -> None:
+    """With bash, as the names are put together."""
+    text = (CHECKOUT / "tools" / "test").read_text()
+    [function] = re.findall(rf"^{part}\(\) {{\n.*?^}}\n", text, re.MULTILINE | re.DOTALL)
+    script = f'run() {{ printf "%s\\n" "$@"; }}\n{function}{part}\n'
+    files = [word for word in output_of(["bash", "-euc", script]).splitlines() if ".py" in word]
+    assert len(files) > 1
+    assert [file for file in files if not (CHECKOUT / file).exists()] == []
 
 
 def test_nobody_waits_by_select() -> None:
