@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -27,36 +28,30 @@ _FROM = os.environ.get("SCRUN_UPGRADE_FROM")
 _MANY = 50 if _FROM else 8
 
 
-def have_version(installation: Installation, version: str) -> None:
+def have_version(installation: Installation, checkout: Path, version: str) -> None:
     """As `pip install` does: what was there is removed, and other files take its place."""
     package = installation.site / "scrun"
     shutil.rmtree(package)
     leave_out = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(CHECKOUT / "scrun", package, ignore=leave_out)
+    shutil.copytree(checkout / "scrun", package, ignore=leave_out)
     file = package / "core" / "version.py"
-    file.write_text(file.read_text().replace(f'"{VERSION}"', f'"{version}"'))
+    file.write_text(re.sub(r'(?m)^VERSION = ".*"$', f'VERSION = "{version}"', file.read_text()))
 
 
 @pytest.fixture
-def older() -> Iterator[Installation]:
-    """An older scrun."""
-    installation = Installation()
-    installation.own_copies(CHECKOUT)
-    have_version(installation, _OLD)
-    yield installation
-    installation.close()
-
-
-@pytest.fixture
-def before(older: Installation, tmp_path: Path) -> Installation:
-    """The scrun of the commit that SCRUN_UPGRADE_FROM names, or else the older one."""
+def older(tmp_path: Path) -> Iterator[Installation]:
+    """An older scrun: the commit that SCRUN_UPGRADE_FROM names, or else this one."""
+    checkout = CHECKOUT
     if _FROM:
+        checkout = tmp_path
         words = ["git", "-C", str(CHECKOUT), "archive", _FROM, "scrun", "supervisor"]
         files = subprocess.run(words, check=True, stdout=subprocess.PIPE, timeout=60).stdout
         subprocess.run(["tar", "-x", "-C", tmp_path], check=True, input=files, timeout=60)
-        shutil.rmtree(older.site / "scrun")
-        shutil.copytree(tmp_path / "scrun", older.site / "scrun")
-    return older
+    installation = Installation()
+    installation.own_copies(CHECKOUT)
+    have_version(installation, checkout, _OLD)
+    yield installation
+    installation.close()
 
 
 def running(site: Site, count: int) -> list[Life]:
@@ -123,9 +118,9 @@ def test_a_newer_one_takes_over_what_waits_for_its_job(
     site.settle(20)
 
 
-def test_many_and_a_pod(make_site: MakeSite, before: Installation) -> None:
+def test_many_and_a_pod(make_site: MakeSite, older: Installation) -> None:
     """The newer one's commands work on all of them, and none ends before it is told to."""
-    site = make_site("slurm-user", binary=before.binary)
+    site = make_site("slurm-user", binary=older.binary)
     lives = running(site, _MANY)
     pod = [member(site).says("up", 30) for _ in range(2)]
     [supervisor] = site.supervisors()
@@ -168,7 +163,7 @@ def test_it_is_installed_in_place(make_site: MakeSite, older: Installation) -> N
     """Under a supervisor that runs; the next one is the newer one, and back again it is not."""
     site = make_site("slurm-user", binary=older.binary)
     lives = running(site, 3)
-    have_version(older, VERSION)
+    have_version(older, CHECKOUT, VERSION)
     assert [life.state()["status"] for life in lives] == ["running"] * 3
     assert site.must("exec", lives[0].id, "echo", "in it") == "in it\n"
     end([lives.pop()])
@@ -176,13 +171,13 @@ def test_it_is_installed_in_place(make_site: MakeSite, older: Installation) -> N
     [supervisor] = site.supervisors()
     os.kill(supervisor, signal.SIGKILL)
     wait_until("the newer one", lambda: versions(site) == {VERSION: 2}, 30)
-    have_version(older, _OLD)
+    have_version(older, CHECKOUT, _OLD)
     [supervisor] = site.supervisors()
     os.kill(supervisor, signal.SIGKILL)
     refusal = f"scrun {_OLD} cannot take over from a supervisor of scrun {VERSION}"
     wait_until("a refusal", lambda: refusal in site.must("logs", "--supervisor"), 30)
     assert [life.state()["status"] for life in lives] == ["running"] * 2
-    have_version(older, VERSION)
+    have_version(older, CHECKOUT, VERSION)
     wait_until("the newer one", lambda: versions(site).get(VERSION) == 2, 60)
     assert [life.state()["status"] for life in lives] == ["running"] * 2
     end(lives)
