@@ -160,10 +160,9 @@ class Testbed:
             "SCRUN_CONFIG": self.settings(plan),
             TAG: self.tag(plan),
         }
-        if plan.fault.action == "freeze" and plan.fault.disk == "root":
-            del found[
-                "SCRUN_WATCHDOG"
-            ]  # records are written in the loop: docs/decisions/threads.md
+        is_frozen = plan.fault.action == "freeze" and plan.fault.disk == "root"
+        if is_frozen or plan.fault.point:  # records are written in the loop; a point waits there
+            del found["SCRUN_WATCHDOG"]
         if self.engine == "slurm":
             found["SCRUN_JOB_NAME"] = self.job_name(plan)
         if plan.fault.few_ports:
