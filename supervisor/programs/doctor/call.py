@@ -1,15 +1,17 @@
 """A call of doctor: its environment, and the settings and the engine that follow from it."""
 
+import inspect
 import os
 import shutil
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TypeVar, TypeVarTuple
 
 import msgspec
 import trio
 
 from scrun.cli.parse import Parsed, parse, record_root
-from scrun.core.errors import EngineUnavailable, PluginUnavailable, ScrunError
+from scrun.core.errors import ScrunError, described
 from scrun.settings.file.load import Settings, merge
 from scrun.settings.slurm.versions import SlurmVersion, parse_version
 from scrun.settings.slurm_conf import find_slurm_conf
@@ -22,44 +24,41 @@ from scrun.supervisor.engines.slurm.engine import SlurmEngine
 from scrun.supervisor.engines.slurm.tools import Tools, find_tools
 from scrun.supervisor.plugins.choose_engine import Engines
 from scrun.supervisor.plugins.registry import Plugins
-from scrun.supervisor.programs.doctor.findings import Finding
+from scrun.supervisor.programs.doctor.findings import Finding, Status
 
 _Args = TypeVarTuple("_Args")
 _Result = TypeVar("_Result")
 
 Reporter = Callable[[str, Finding], None]
-"""Takes the name of an item, and what was found of it."""
+"""Takes the name of an item, and what was found of it; "" is the check's only item."""
 
 
 class DoctorCall(msgspec.Struct, frozen=True):
-    """A call of doctor. Errors are "" where there was none.
+    """A call of doctor.
 
     Attributes:
         settings: Defaults, where the files are wrong.
         root: The root directory of the records, or "" on an error.
-        root_is_new: Whether the root directory does not exist yet.
         engine: None on an error.
         tools: None unless Slurm is the engine.
         conf: The slurm.conf in use, if any.
+        errors: Why there are no "settings", "root" or "engine".
     """
 
     parsed: Parsed
     child_env: ChildEnv
     directory: str
     settings: Settings
-    settings_error: str
     root: str
-    root_error: str
     root_is_new: bool
     engine: Engine | None
-    engine_error: str
     tools: Tools | None
     conf: str | None
+    errors: Mapping[str, str]
 
     @property
-    def environment(self) -> dict[str, str]:
-        """The variables of the call."""
-        return dict(self.child_env.environment)
+    def environment(self) -> Mapping[str, str]:
+        return self.child_env.environment
 
     @property
     def by_slurm(self) -> bool:
@@ -68,7 +67,7 @@ class DoctorCall(msgspec.Struct, frozen=True):
 
     def which(self, name: str) -> str | None:
         """Find a program as scrun does."""
-        path = os.pathsep.join(filter(None, (self.child_env.environment.get("PATH"), SYSTEM_PATH)))
+        path = os.pathsep.join(filter(None, (self.environment.get("PATH"), SYSTEM_PATH)))
         return shutil.which(name, path=path)
 
     def slurm_tool(self, name: str) -> str | None:
@@ -92,44 +91,42 @@ class DoctorCall(msgspec.Struct, frozen=True):
 
 
 class Check(msgspec.Struct, frozen=True):
-    """A check.
+    """A row of the table of checks.
 
     Attributes:
         names: The names of its items, in their order.
         run: The function that reports them. A missing one is reported as the function's
             exception, or as not tried.
         deadline: Seconds that it may take.
-        for_slurm: Whether only Slurm needs the items.
+        spared: Returns why there is nothing to check, or "".
+        status: The status of an item that an error has ended.
+        remedy: What to do about that error.
     """
 
     names: tuple[str, ...]
     run: Callable[[DoctorCall, Reporter], Awaitable[None]]
     deadline: float = 15.0
-    for_slurm: bool = False
+    spared: Callable[[DoctorCall], str] = lambda _: ""
+    status: Status = "fail"
+    remedy: str = "correct that first"
 
 
-def asks(
-    name: str,
-    judge: Callable[[DoctorCall], Awaitable[Finding]],
-    *,
-    deadline: float = 15.0,
-    for_slurm: bool = False,
-) -> Check:
-    """Make a check of one item."""
+def one(
+    judge: Callable[[DoctorCall], Finding | Awaitable[Finding]],
+) -> Callable[[DoctorCall, Reporter], Awaitable[None]]:
+    """Report one item; a function that blocks runs in a thread that may be abandoned."""
 
     async def run(call: DoctorCall, report: Reporter) -> None:
-        report(name, await judge(call))
+        is_async = inspect.iscoroutinefunction(judge)
+        found = judge(call) if is_async else await in_thread(judge, call)
+        report("", found if isinstance(found, Finding) else await found)
 
-    return Check((name,), run, deadline, for_slurm)
+    return run
 
 
-def looks(name: str, judge: Callable[[DoctorCall], Finding], *, for_slurm: bool = False) -> Check:
-    """Make a check of one item by a function that blocks, in a thread that may be abandoned."""
-
-    async def run(call: DoctorCall) -> Finding:
-        return await in_thread(judge, call)
-
-    return asks(name, run, for_slurm=for_slurm)
+def without_slurm(call: DoctorCall) -> str:
+    """Spare what only Slurm needs."""
+    return "" if call.by_slurm else "not needed"
 
 
 async def in_thread(function: Callable[[*_Args], _Result], *args: *_Args) -> _Result:
@@ -205,52 +202,29 @@ async def examine(argv: list[str], plugins: Plugins) -> DoctorCall:
     await in_thread(learn)
     environment = dict(os.environ)
     parsed, here = parse(argv), os.getcwd()
-    child_env = ChildEnv(environment, umask)
-    settings, settings_error = _settings(parsed, argv, environment, here)
-    root, root_error = "", ""
-    try:
+    errors: dict[str, str] = {}
+    root, engine, tools = "", None, None
+    settings = Settings()
+    with _noted(errors, "settings"):
+        settings = merge(settings, options=typed_settings(parsed, here), env=environment)
+    errors.clear()
+    with _noted(errors, "settings"):  # as `create` reads them
+        settings = own_create_request(argv, "doctor").settings
+    with _noted(errors, "root"):
         root = record_root(parsed)
-    except ScrunError as error:
-        root_error = str(error)
-    except OSError as error:
-        root_error = f"{error.filename}: {error.strerror}"
-    engine, engine_error, tools = None, "", None
+    is_new = bool(root) and not await in_thread(os.path.lexists, root)
     conf = find_slurm_conf(settings)
-    try:
+    with _noted(errors, "engine"):
         engine = await Engines(root or "/", plugins).choose(settings, environment)
         if isinstance(engine, SlurmEngine):
             tools = find_tools(settings.slurm.bin, conf, environment)
-    except (EngineUnavailable, PluginUnavailable) as error:
-        engine_error = str(error)
-    return DoctorCall(
-        parsed=parsed,
-        child_env=child_env,
-        directory=here,
-        settings=settings,
-        settings_error=settings_error,
-        root=root,
-        root_error=root_error,
-        root_is_new=_is_new(root),
-        engine=engine,
-        engine_error=engine_error,
-        tools=tools,
-        conf=conf,
-    )
+    child_env = ChildEnv(environment, umask)
+    return DoctorCall(parsed, child_env, here, settings, root, is_new, engine, tools, conf, errors)
 
 
-def _is_new(root: str) -> bool:
-    return bool(root) and not os.path.lexists(root)
-
-
-def _settings(
-    parsed: Parsed, argv: list[str], environment: dict[str, str], here: str
-) -> tuple[Settings, str]:
-    """Return the settings as `create` reads them; or those without the files, and the error."""
+@contextmanager
+def _noted(errors: dict[str, str], what: str) -> Iterator[None]:
     try:
-        return own_create_request(argv, "doctor").settings, ""
-    except ScrunError as error:
-        reason = str(error)
-    try:
-        return merge(Settings(), options=typed_settings(parsed, here), env=environment), reason
-    except ScrunError:
-        return Settings(), reason
+        yield
+    except (ScrunError, OSError) as error:
+        errors[what] = described(error)

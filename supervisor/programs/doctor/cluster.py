@@ -19,19 +19,16 @@ from scrun.supervisor.programs.doctor.call import (
     Check,
     DoctorCall,
     Reporter,
-    asks,
     in_thread,
-    looks,
+    one,
     run_tool,
     slurm_version,
+    without_slurm,
 )
-from scrun.supervisor.programs.doctor.findings import Finding, fail, ok, warn
+from scrun.supervisor.programs.doctor.findings import Finding, fail, first, ok, warn
 from scrun.supervisor.scripts.host import loaded
 
 _MUNGE = "/run/munge/munge.socket.2"
-
-
-# --- judgements
 
 
 def judge_ping(status: int, lines: tuple[str, ...]) -> Finding:
@@ -39,11 +36,9 @@ def judge_ping(status: int, lines: tuple[str, ...]) -> Finding:
     answers = [line.strip() for line in lines if re.search(r" is (UP|DOWN)\s*$", line)]
     if any(line.endswith("UP") for line in answers):
         return ok(", ".join(answers))
-    text = ", ".join(answers) or (
-        lines[-1].strip() if lines else f"scontrol ping: status {status}"
-    )
+    last = lines[-1].strip() if lines else f"scontrol ping: status {status}"
     remedy = "start it, or make its host and port (SlurmctldHost, SlurmctldPort) reachable"
-    return fail(text, remedy)
+    return fail(", ".join(answers) or last, remedy)
 
 
 def judge_nodes(lines: tuple[str, ...]) -> Finding:
@@ -79,57 +74,47 @@ def judge_oci_conf(
     mounts the step's directory into each container. `by_slurm` says whether Slurm runs the
     commands, and no shim, which does not mind the rest.
     """
-    complaints = []
     if conf.ignore_file_config_json and by_slurm:
         text = f"{path}: IgnoreFileConfigJson is set, so Slurm runs no OCI runtime"
         return fail(text, "remove it, and set RunTimeRun")
+    complaints = {}
     run = (conf.run_time_run or "").split()
     if by_slurm and conf.mode == "run" and run[:1] != ["exec"]:
         # measured with 22.05: the shell around it gets the step's signals too, and dies before it
-        complaints.append(("RunTimeRun does not begin with exec", "write exec before its command"))
+        complaints["RunTimeRun does not begin with exec"] = "write exec before its command"
     if by_slurm and mounts_spool and conf.mount_spool_dir is None:
         # measured with 24.11 and 26.05: "mkdir `/var/run`: Permission denied"
         fact = "MountSpoolDir is not set, so root file systems need to be writable"
-        complaints.append((fact, "set MountSpoolDir=/dev/slurm, which is made in memory"))
-    complaints += [
-        (f"line {remark.removeprefix(f'{path}:')}", "remove one") for remark in conf.remarks
-    ]
-    remedy = "install it on the nodes, unless it is there"
-    complaints += [
-        (f"{program} ({key}) is not on this machine", remedy) for key, program in missing.items()
-    ]
+        complaints[fact] = "set MountSpoolDir=/dev/slurm, which is made in memory"
+    for remark in conf.remarks:
+        complaints[f"line {remark.removeprefix(f'{path}:')}"] = "remove one"
+    for key, program in missing.items():
+        fact = f"{program} ({key}) is not on this machine"
+        complaints[fact] = "install it on the nodes, unless it is there"
     if complaints:
-        text = f"{path}: " + ", ".join(text for text, _ in complaints)
-        return warn(text, ", ".join(remedy for _, remedy in complaints))
+        return warn(f"{path}: {', '.join(complaints)}", ", ".join(complaints.values()))
     way = "RunTimeRun" if conf.mode == "run" else "RunTimeCreate and RunTimeStart"
     return ok(f"{path}: {way}")
 
 
-# --- checks
-
-
-async def _engine(call: DoctorCall) -> Finding:
+def _engine(call: DoctorCall) -> Finding:
     if call.engine is None:
-        return fail(call.engine_error, "or use --engine local")
-    asked = call.settings.engine
-    if asked != "auto":
-        return ok(f"{asked}, from the settings or the command line")
-    if call.tools is not None:
-        return ok(f"slurm, because {call.conf} and {call.tools.salloc} exist")
-    if call.conf is None:
-        return ok("local, because no slurm.conf was found")
-    return ok(f"local, because Slurm's commands are not found (slurm.conf is {call.conf})")
+        return fail(call.errors["engine"], "or use --engine local")
+    asked, conf, tools = call.settings.engine, call.conf, call.tools
+    salloc = tools.salloc if tools else ""
+    return first(
+        (asked != "auto", ok(f"{asked}, from the settings or the command line")),
+        (tools, ok(f"slurm, because {conf} and {salloc} exist")),
+        (conf is None, ok("local, because no slurm.conf was found")),
+        otherwise=ok(f"local, because Slurm's commands are not found (slurm.conf is {conf})"),
+    )
 
 
 def _slurm_conf(call: DoctorCall) -> Finding:
     if call.conf is None:
         remedy = "name it by SLURM_CONF, -f, or `conf` in the section [slurm] of scrun.toml"
         return warn("not found; Slurm's commands use their own default", remedy)
-    try:
-        found = read_slurm_conf(call.conf)
-    except SettingsError as error:
-        remedy = "name another one by SLURM_CONF, -f, or `conf` in the section [slurm]"
-        return fail(str(error), remedy)
+    found = read_slurm_conf(call.conf)
     text = f"{call.conf}: cluster {found.get('clustername', 'without a name')}"
     if _only_here(call, call.conf):
         return warn(
@@ -141,7 +126,7 @@ def _slurm_conf(call: DoctorCall) -> Finding:
 
 def _only_here(call: DoctorCall, conf: str) -> bool:
     """Return whether a container engine's call would find another slurm.conf, or none."""
-    if call.settings_error or not (call.which("podman") or call.which("dockerd")):
+    if "settings" in call.errors or not (call.which("podman") or call.which("dockerd")):
         return False
     try:
         return find_slurm_conf(load({}), PLACES) != conf
@@ -168,18 +153,7 @@ async def ask_munge(call: DoctorCall) -> Finding:
     script = '"$1" -n -S "$3" | "$2" -S "$3"'
     command = ["/bin/sh", "-c", script, "sh", munge, unmunge, socket]
     done = await run_tool(command, call.slurm_setting)
-    if done.status:
-        return fail(done.first, remedy)
-    return ok(f"{socket} answers")
-
-
-async def mute(call: DoctorCall) -> str:
-    """Return why Slurm's commands cannot work (they would try for long), or ""."""
-    if await call.lacks_conf():
-        return f"{call.conf} cannot be read"
-    if (await ask_munge(call)).status == "fail":
-        return "munge does not work"
-    return ""
+    return fail(done.first, remedy) if done.status else ok(f"{socket} answers")
 
 
 def munge_socket(info: str) -> str:
@@ -195,21 +169,24 @@ async def _controller(call: DoctorCall, report: Reporter) -> None:
     if (await ask_munge(call)).status == "fail":  # Slurm's commands try for half a minute then
         report("slurmctld", warn("not asked: munge does not work", "correct that first"))
         return
-    scontrol, sinfo = call.slurm_tool("scontrol"), call.slurm_tool("sinfo")
-    if scontrol is None:
-        report("slurmctld", warn("scontrol is not installed to ask it", install))
-    else:
-        done = await run_tool([scontrol, "ping"], call.slurm_setting)
-        finding = judge_ping(done.status, done.lines)
-        report("slurmctld", finding)
-        if finding.status != "ok":
-            return
-    if sinfo is None:
+    finding = await ping(call)
+    report("slurmctld", finding or warn("scontrol is not installed to ask it", install))
+    if finding and finding.status != "ok":
+        return
+    if (sinfo := call.slurm_tool("sinfo")) is None:
         report("nodes", warn("sinfo is not installed to ask about them", install))
         return
     done = await run_tool([sinfo, "-h", "-o", "%R %a %D %t"], call.slurm_setting)
     failed = fail(done.last, "see slurmctld's log")
     report("nodes", failed if done.status else judge_nodes(done.lines))
+
+
+async def ping(call: DoctorCall) -> Finding | None:
+    """Ask slurmctld; None without scontrol."""
+    if (scontrol := call.slurm_tool("scontrol")) is None:
+        return None
+    done = await run_tool([scontrol, "ping"], call.slurm_setting)
+    return judge_ping(done.status, done.lines)
 
 
 async def _oci_conf(call: DoctorCall) -> Finding:
@@ -247,11 +224,9 @@ def _read_oci_conf(call: DoctorCall, mounts_spool: bool) -> Finding:
     remedy = "write it as described in oci.conf(5), on this machine and on the nodes"
     try:
         os.stat(path)
-        conf = read_oci_conf(call)
     except OSError as error:
         return fail(f"{path}: {error.strerror}", remedy)
-    except SettingsError as error:
-        return fail(str(error), "correct it, here and on the nodes")
+    conf = read_oci_conf(call)
     missing: dict[str, str] = {}
     for key, pattern in conf.commands.items():
         program = program_of(pattern)
@@ -263,34 +238,27 @@ def _read_oci_conf(call: DoctorCall, mounts_spool: bool) -> Finding:
 
 async def _script(call: DoctorCall) -> Finding:
     """Find and load scrun.lua, as `create` does."""
-    engine = call.engine.name if call.engine else "local"
-    try:
-        path = await in_thread(find_script, call.settings, engine)
-        if path is None:
-            stager = call.settings.stager
-            other = stager not in ("auto", "builtin")
-            return ok(
-                f"not used: the stager is {stager}" if other else "none: the built-in staging"
-            )
-        journal = Journal("/dev/null", Log(), "doctor")
-        try:
-            async with loaded(
-                path, call.settings.lua, call.child_env, call.directory, journal,
-                await trio.to_thread.run_sync(site_of, call.settings),
-            ):  # fmt: skip
-                pass
-        finally:
-            journal.close()
-    except ScrunError as error:
-        return fail(str(error), "`scrun lua check FILE` tells more")
-    return ok(f"{path}: loaded by Lua {call.settings.lua.version}")
+    engine, stager = call.engine.name if call.engine else "local", call.settings.stager
+    path = await in_thread(find_script, call.settings, engine)
+    if path is None:
+        builtin = stager in ("auto", "builtin")
+        return ok("none: the built-in staging" if builtin else f"not used: the stager is {stager}")
+    with contextlib.closing(Journal("/dev/null", Log(), "doctor")) as journal:
+        async with loaded(
+            path, call.settings.lua, call.child_env, call.directory, journal,
+            await trio.to_thread.run_sync(site_of, call.settings),
+        ):  # fmt: skip
+            return ok(f"{path}: loaded by Lua {call.settings.lua.version}")
 
 
+_OTHER_CONF = "name another one by SLURM_CONF, -f, or `conf` in the section [slurm]"
+_OCI_CONF = "correct it, here and on the nodes"
+_LUA = "`scrun lua check FILE` tells more"
 CHECKS = (
-    asks("engine", _engine),
-    looks("slurm.conf", _slurm_conf, for_slurm=True),
-    asks("munge", ask_munge, for_slurm=True),
-    Check(("slurmctld", "nodes"), _controller, for_slurm=True),
-    asks("oci.conf", _oci_conf, for_slurm=True),
-    asks("scrun.lua", _script, deadline=30),
+    Check(("engine",), one(_engine)),
+    Check(("slurm.conf",), one(_slurm_conf), spared=without_slurm, remedy=_OTHER_CONF),
+    Check(("munge",), one(ask_munge), spared=without_slurm),
+    Check(("slurmctld", "nodes"), _controller, spared=without_slurm),
+    Check(("oci.conf",), one(_oci_conf), spared=without_slurm, remedy=_OCI_CONF),
+    Check(("scrun.lua",), one(_script), deadline=30, remedy=_LUA),
 )

@@ -35,7 +35,7 @@ from scrun.supervisor.engines.local.commands import RuntimeContainer
 from scrun.supervisor.engines.local.runtimes import find_runtime
 from scrun.supervisor.engines.local.site_commands import OciConfCommands
 from scrun.supervisor.engines.local.target import local_target
-from scrun.supervisor.programs.doctor.call import DoctorCall, Done, asks, in_thread, run_tool
+from scrun.supervisor.programs.doctor.call import Check, DoctorCall, Done, in_thread, one, run_tool
 from scrun.supervisor.programs.doctor.cluster import oci_conf_path
 from scrun.supervisor.programs.doctor.findings import Finding, fail, ok, warn
 from scrun.supervisor.staging.staged_bundle import stage_in
@@ -82,7 +82,7 @@ async def try_container(call: DoctorCall, variables: Mapping[str, str]) -> Findi
 
     `variables`: variables for its `create`, besides the call's own environment.
     """
-    if call.settings_error or not call.root or call.engine is None:
+    if "settings" in call.errors or not call.root or call.engine is None:
         return fail("cannot be created", _ABOVE)
     async with own_root(call) as root:
         try:
@@ -105,7 +105,7 @@ async def _by_hand(call: DoctorCall) -> Finding:
     path = oci_conf_path(call) if call.by_slurm else call.settings.local.oci_conf
     if path is None:
         return ok("not needed: no oci.conf")
-    if call.settings_error or not call.root:
+    if "settings" in call.errors or not call.root:
         return warn("not tried", _ABOVE)
     try:
         conf = parse_oci_conf(await in_thread(read_conf, path), path)
@@ -420,8 +420,8 @@ def libraries(text: str) -> list[str]:
     return re.findall(r"(?m)(?:^|=>)\s*(/\S+) \(0x", text)
 
 
-BY_HAND = asks("oci.conf by hand", _by_hand, deadline=60)
+BY_HAND = Check(("oci.conf by hand",), one(_by_hand), deadline=60)
 CHECKS = (
-    asks("runtime here", _runtime, deadline=60),
-    asks(NAME, _container, deadline=150),
+    Check(("runtime here",), one(_runtime), deadline=60),
+    Check((NAME,), one(_container), deadline=150),
 )

@@ -41,6 +41,11 @@ def fail(text: str, remedy: str) -> Finding:
     return Finding("fail", text, remedy)
 
 
+def first(*cases: tuple[object, Finding], otherwise: Finding) -> Finding:
+    """Return the finding of the first case that holds."""
+    return next((finding for holds, finding in cases if holds), otherwise)
+
+
 def text_line(name: str, finding: Finding, *, colour: bool) -> str:
     """Format a finding as a line."""
     status = f"{finding.status:<4}"

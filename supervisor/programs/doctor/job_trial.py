@@ -29,10 +29,10 @@ from scrun.supervisor.programs.doctor.call import (
     run_tool,
 )
 from scrun.supervisor.programs.doctor.cluster import (
+    ask_munge,
     by_own_shim,
-    judge_ping,
-    mute,
     oci_conf_path,
+    ping,
     read_oci_conf,
 )
 from scrun.supervisor.programs.doctor.containers import NAME as CONTAINER
@@ -256,14 +256,12 @@ async def _trial(call: DoctorCall, report: Reporter) -> None:
 
 async def _silent(call: DoctorCall) -> str:
     """Return why salloc cannot work (it would try for minutes), or ""."""
-    if reason := await mute(call):
-        return reason
-    scontrol = call.slurm_tool("scontrol")
-    if scontrol is None:
-        return ""
+    if await call.lacks_conf():
+        return f"{call.conf} cannot be read"
+    if (await ask_munge(call)).status == "fail":
+        return "munge does not work"
     with trio.move_on_after(10):
-        done = await run_tool([scontrol, "ping"], call.slurm_setting)
-        if judge_ping(done.status, done.lines).status == "ok":
+        if (found := await ping(call)) is None or found.status == "ok":
             return ""
     return "slurmctld does not answer"
 

@@ -1,16 +1,17 @@
 """Checks of this machine: scrun's own files, its store of images, namespaces, and engines."""
 
+import contextlib
 import os
 import platform
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import trio
 
 from scrun.client.reach import tidy_up
 from scrun.commands.install import ENGINES, InstallTarget, home, home_config
-from scrun.core.errors import ImageError, ScrunError, SettingsError
+from scrun.core.errors import ScrunError, SettingsError
 from scrun.core.own_directory import own_directory
 from scrun.core.paths import of_path, replaceable
 from scrun.core.users import user_name
@@ -25,23 +26,13 @@ from scrun.settings.slurm.versions import features
 from scrun.supervisor.children.processes import own_program
 from scrun.supervisor.containers.successor import abandoned_records
 from scrun.supervisor.core.limits import still_limited
-from scrun.supervisor.programs.doctor.call import (
-    Check,
-    DoctorCall,
-    Reporter,
-    asks,
-    in_thread,
-    looks,
-    run_tool,
-    slurm_version,
-)
-from scrun.supervisor.programs.doctor.findings import Finding, fail, ok, warn
+from scrun.supervisor.programs.doctor.call import Check, DoctorCall, one, run_tool, slurm_version
+from scrun.supervisor.programs.doctor.findings import Finding, fail, first, ok, warn
 from scrun.supervisor.staging.id_maps import why_no_owners
 from scrun.supervisor.staging.stored import NO_TOOL, tool
 
 _TOOLS = ("podman", "docker", "crun", "runc")
 _GIB = 1 << 30
-_STORAGE = "podman's storage"
 _FORBIDS = (
     ("user/max_user_namespaces", 0, "sysctl user.max_user_namespaces=10000"),
     ("kernel/unprivileged_userns_clone", 0, "sysctl kernel.unprivileged_userns_clone=1"),
@@ -54,33 +45,23 @@ _FORBIDS = (
 """Files of /proc/sys, the value with which they forbid user namespaces, and the remedy."""
 
 
-# --- judgements
-
-
 def judge_namespaces(refusal: str, values: Mapping[str, int], *, needed: bool) -> Finding:
-    """Judge whether this user can make a user namespace.
+    """Judge whether this user can make a user namespace; `refusal` is the kernel's error, or "".
 
-    Args:
-        refusal: The kernel's error when trying to make one, or "".
-        values: Those of the files of /proc/sys that exist, by their names.
-        needed: Whether containers run on this machine, as an ordinary user.
+    `values` are those of the files of /proc/sys that exist, by their names. `needed` says whether
+    containers run on this machine, as an ordinary user.
     """
     if not refusal:
         return ok("can be made")
     forbidding = (remedy for name, value, remedy in _FORBIDS if values.get(name) == value)
-    other = "check what forbids it: seccomp, SELinux, or an outer container"
-    remedy, text = next(forbidding, other), f"not permitted: {refusal}"
-    if needed:
-        return fail(text, remedy)
+    remedy = next(forbidding, "check what forbids it: seccomp, SELinux, or an outer container")
     why = "rootless podman needs it; without it `create` returns pids in host namespaces"
-    return warn(text, f"{remedy} ({why})")
+    text = f"not permitted: {refusal}"
+    return fail(text, remedy) if needed else warn(text, f"{remedy} ({why})")
 
 
 def judge_ids(user: str, uid: int, subuid: str | None, subgid: str | None) -> Finding:
-    """Judge the number of ids that rootless podman can map.
-
-    `uid` is the user's id; a line may have either.
-    """
+    """Judge the number of ids that rootless podman can map; a line may have either name or id."""
     uids, gids = (needs.count_ids(text, user, uid) for text in (subuid, subgid))
     if min(uids, gids) >= needs.WANTED_IDS:
         return ok(f"{uids} users, {gids} groups")
@@ -93,40 +74,33 @@ def judge_runtime_dir(
 ) -> Finding:
     """Judge XDG_RUNTIME_DIR (basedir-spec: the user's own, 0700).
 
-    `owner` is the uid to which the directory belongs; None if
-    there is no such directory. `goes` says whether systemd removes it when the user's last session
-    ends (no lingering).
+    `owner` is its uid; None if there is no such directory. `goes` says whether systemd removes it
+    when the user's last session ends (no lingering).
     """
     remedy = (
         f"log in again, or: loginctl enable-linger; else make /run/user/{uid}, mode 700, yours"
     )
-    if not value and uid == 0:
-        return ok("not set; root does not need it")
-    if not value:
-        return warn("not set", f"{remedy}, and set it")
-    if not value.startswith("/"):
-        return fail(f"{value}: not an absolute path", f"{remedy}, and set it")
-    if owner is None:
-        return fail(f"{value}: does not exist", remedy)
-    if owner != uid:
-        return fail(f"{value}: belongs to uid {owner}", remedy)
-    if mode & 0o077:
-        found = f"{value}: mode {mode & 0o777:o}: other users have access"
-        return warn(found, f"chmod 700 {value}")
-    if goes:
-        return warn(
-            f"{value}: removed when your last session ends, with the records of containers",
-            "loginctl enable-linger; without it records of jobs are restored only when you log in "
-            "again, and containers on this machine may end",
-        )
-    return ok(value)
-
-
-# --- checks
+    lingering = (
+        "loginctl enable-linger; without it records of jobs are restored only when you log in "
+        "again, and containers on this machine may end"
+    )
+    gone = f"{value}: removed when your last session ends, with the records of containers"
+    open_to = f"{value}: mode {mode & 0o777:o}: other users have access"
+    return first(
+        (not value and uid == 0, ok("not set; root does not need it")),
+        (not value, warn("not set", f"{remedy}, and set it")),
+        (value[:1] != "/", fail(f"{value}: not an absolute path", f"{remedy}, and set it")),
+        (owner is None, fail(f"{value}: does not exist", remedy)),
+        (owner != uid, fail(f"{value}: belongs to uid {owner}", remedy)),
+        (mode & 0o077, warn(open_to, f"chmod 700 {value}")),
+        (goes, warn(gone, lingering)),
+        otherwise=ok(value),
+    )
 
 
 async def _versions(call: DoctorCall) -> Finding:
-    found = {"scrun": VERSION, "Python": platform.python_version()}
+    found = dict.fromkeys(("scrun", "Python", "Slurm", *_TOOLS), "")
+    found |= {"scrun": VERSION, "Python": platform.python_version()}
     problem = ""
 
     async def ask(name: str) -> None:
@@ -136,21 +110,16 @@ async def _versions(call: DoctorCall) -> Finding:
                 number = re.search(r"version ([^\s,]+)", " ".join(done.lines))
                 found[name] = number[1] if number else "?"
 
-    async def ask_slurm() -> None:
-        nonlocal problem
+    async with trio.open_nursery() as nursery:
+        for name in _TOOLS:
+            nursery.start_soon(ask, name)
         try:
             if version := await slurm_version(call):
                 found["Slurm"] = str(version)
                 features(version)
         except ScrunError as error:
             problem = str(error)
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(ask_slurm)
-        for name in _TOOLS:
-            nursery.start_soon(ask, name)
-    names = ("scrun", "Python", "Slurm", *_TOOLS)
-    text = ", ".join(f"{name} {found[name]}" for name in names if name in found)
+    text = ", ".join(f"{name} {number}" for name, number in found.items() if number)
     if not problem:
         return ok(text)
     remedy = "install a supported version of Slurm, or use --engine local"
@@ -158,26 +127,24 @@ async def _versions(call: DoctorCall) -> Finding:
 
 
 def _settings(call: DoctorCall) -> Finding:
-    if call.settings_error:
-        remedy = "correct that; until then no container can be created"
-        return fail(call.settings_error, remedy)
-    listed = sources.files(call.child_env.environment, call.parsed.text("config-file"))
+    if error := call.errors.get("settings"):
+        return fail(error, "correct that; until then no container can be created")
+    listed = sources.files(call.environment, call.parsed.text("config-file"))
     there = ", ".join(path for path, _ in listed if os.path.exists(path))
     return ok(there or f"the defaults, without {' or '.join(p for p, _ in listed)}")
 
 
-async def _limits(call: DoctorCall) -> Finding:
+def _limits(call: DoctorCall) -> Finding:
     del call
-    if left := still_limited():
-        remedy = "it would end or limit all containers: start the first one in a shell without it"
-        return warn("; ".join(left), remedy)
-    return ok("none that cannot be raised")
+    left = "; ".join(still_limited())
+    remedy = "it would end or limit all containers: start the first one in a shell without it"
+    return warn(left, remedy) if left else ok("none that cannot be raised")
 
 
 def _root(call: DoctorCall) -> Finding:
-    if reason := _unusable(call.root) if call.root else call.root_error:
-        return fail(reason, "name another one by --root, or `root` in scrun.toml")
-    return ok(call.root)
+    reason = _unusable(call.root) if call.root else call.errors["root"]
+    remedy = "name another one by --root, or `root` in scrun.toml"
+    return fail(reason, remedy) if reason else ok(call.root)
 
 
 def _unusable(root: str) -> str:
@@ -188,12 +155,17 @@ def _unusable(root: str) -> str:
         except ScrunError as error:
             return str(error).partition("; ")[0]
         return "" if os.access(root, os.W_OK | os.X_OK) else f"{root}: is not writable"
-    above = os.path.dirname(root)
-    while not os.path.lexists(above):
-        above = os.path.dirname(above)
+    above = _existing(os.path.dirname(root))
     if not os.access(above, os.W_OK | os.X_OK):
         return f"{root}: does not exist, and {above} is not writable"
     return ""
+
+
+def _existing(path: str) -> str:
+    """Return the lowest directory of a path that exists."""
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    return path
 
 
 def _runtime_dir(call: DoctorCall) -> Finding:
@@ -248,8 +220,6 @@ def _read(path: str) -> str | None:
 
 async def _subordinate(call: DoctorCall) -> Finding:
     uid = os.geteuid()
-    if uid == 0:
-        return ok("root needs none")
     user = user_name(uid)
     texts = [_read("/etc/subuid"), _read("/etc/subgid")]
     if tool := call.which("getsubids"):  # they may come from LDAP (nsswitch.conf, subid)
@@ -263,17 +233,16 @@ async def _subordinate(call: DoctorCall) -> Finding:
 
 def _newuidmap(call: DoctorCall) -> Finding:
     """Check the programs that write id maps, and their privileges."""
-    if os.geteuid() == 0:
-        return ok("root needs none")
-    missing = []
-    for name in ("newuidmap", "newgidmap"):
-        path = call.which(name)
-        if path is None:
-            missing.append(f"{name} is not installed")
-        elif not _privileged(path):
-            missing.append(f"{path} has neither the setuid bit nor a capability")
+    paths = {name: call.which(name) for name in ("newuidmap", "newgidmap")}
+    missing = [
+        f"{path} has neither the setuid bit nor a capability"
+        if path
+        else f"{name} is not installed"
+        for name, path in paths.items()
+        if not (path and _privileged(path))
+    ]
+    command = needs.remedy([needs.ID_MAPS], call.which, root=False)
     if missing:
-        command = needs.remedy([needs.ID_MAPS], call.which, root=False)
         return warn(", ".join(missing), f"{command} (rootless podman needs it)")
     return ok("installed, and newgidmap")
 
@@ -289,24 +258,18 @@ def _privileged(path: str) -> bool:
 
 def _images(call: DoctorCall) -> Finding:
     wanted = call.settings.images
-    remedy = "set `store` in the section [images] of scrun.toml to a directory that nodes share"
-    try:
-        path = path_for(call.settings, call.child_env.environment)
-        unusable = [reason for one in wanted.also if (reason := _why_not(one))]
-        if unusable:
-            return warn(unusable[0], "correct `also` in the section [images]")
-        if not os.path.isdir(path):
-            return ok(f"{path}: not used yet")
-        entries = Store(path).entries()
-    except (SettingsError, ImageError, OSError) as error:
-        return warn(str(error), remedy)
+    path = path_for(call.settings, call.environment)
+    unusable = [reason for one in wanted.also if (reason := _why_not(one))]
+    if unusable:
+        return warn(unusable[0], "correct `also` in the section [images]")
+    if not os.path.isdir(path):
+        return ok(f"{path}: not used yet")
+    entries = Store(path).entries()
     used, limit = size_of(entries), wanted.size << 20
     of = f" of {limit / _GIB:.1f}" if limit else ""
     text = f"{path}: {len(entries)} images and layers, {used / _GIB:.1f}{of} GiB; {_how(wanted)}"
-    if limit and used > limit:
-        remedy = "containers use all of it; a larger `size` in the section [images] avoids waiting"
-        return warn(text, remedy)
-    return ok(text)
+    remedy = "containers use all of it; a larger `size` in the section [images] avoids waiting"
+    return warn(text, remedy) if limit and used > limit else ok(text)
 
 
 def _how(wanted: ImageSettings) -> str:
@@ -326,38 +289,30 @@ def _why_not(store: str) -> str:
 
 
 def judge_podman(engine: dict[str, object], usable: str | None) -> Finding:
-    """Judge podman's files.
-
-    Args:
-        engine: The result of `podman.merged`.
-        usable: The executable program of `--runtime scrun`, if any.
-    """
+    """Judge what `podman.merged` returns; `usable`: the program that runs as `--runtime scrun`."""
     manager = engine.get("cgroup_manager")
     further = f"; cgroup manager {manager}" if manager else ""
     default = "; its default" if engine.get("runtime") == podman.NAME else ""
-    named = podman.programs(engine)
-    if usable is not None:
-        return ok(f"knows scrun as {usable}{default}{further}")
-    if named:
-        text = f"{engine.get('scrun named by')}: {', '.join(named)} cannot be run"
-        return warn(text, "run `scrun install podman` again")
-    return warn(f"does not know scrun{further}", "run `scrun install podman`")
+    named = ", ".join(podman.programs(engine))
+    unusable = f"{engine.get('scrun named by')}: {named} cannot be run"
+    return first(
+        (usable is not None, ok(f"knows scrun as {usable}{default}{further}")),
+        (named, warn(unusable, "run `scrun install podman` again")),
+        otherwise=warn(f"does not know scrun{further}", "run `scrun install podman`"),
+    )
 
 
 def judge_docker(path: str, program: str | None, *, usable: bool) -> Finding:
-    """Judge docker's file.
+    """Judge docker's file, which may not exist.
 
-    Args:
-        path: The daemon.json that was read, or would have been.
-        program: The program that it names for scrun; "" if that is unclear, None if it names none.
-        usable: Whether the program exists and can be executed.
+    `program` is the one that it names for scrun; "" if that is unclear, None if it names none.
     """
-    if program is None:
-        return warn(f"does not know scrun ({path})", "run `scrun install docker`")
-    if not usable:
-        text = f"{path}: runtimes.scrun: {program or 'more than a path'} cannot be run"
-        return warn(text, "correct it, or remove it and run scrun install docker")
-    return ok(f"{path}: knows scrun as {program}")
+    text = f"{path}: runtimes.scrun: {program or 'more than a path'} cannot be run"
+    return first(
+        (program is None, warn(f"does not know scrun ({path})", "run `scrun install docker`")),
+        (usable, ok(f"{path}: knows scrun as {program}")),
+        otherwise=warn(text, "correct it, or remove it and run scrun install docker"),
+    )
 
 
 def judge_storage(storage: podman.Storage, engine: str, why_no_owners: str = "") -> Finding:
@@ -378,66 +333,46 @@ def judge_storage(storage: podman.Storage, engine: str, why_no_owners: str = "")
 
 
 def _own(call: DoctorCall) -> str | None:
-    return None if os.geteuid() == 0 else home_config(call.child_env.environment)
+    return None if os.geteuid() == 0 else home_config(call.environment)
 
 
-async def _podman(call: DoctorCall, report: Reporter) -> None:
-    if call.which("podman") is None:
-        report("podman", ok("not installed"))
-        report(_STORAGE, ok("podman is not installed"))
-        return
-    report(_STORAGE, await in_thread(_look_at_storage, call))
-    report("podman", await in_thread(_look_at_podman, call))
+def _targets(call: DoctorCall) -> list[InstallTarget]:
+    """Return the user's own files, and the machine's."""
+    return [InstallTarget(place) for place in dict.fromkeys((_own(call), None))]
 
 
-def _look_at_storage(call: DoctorCall) -> Finding:
-    own, environment = _own(call), call.child_env.environment
-    try:
-        storage = podman.storage(environment, own, home(environment))
-    except SettingsError as error:
-        return warn(str(error), "correct that file")
-    there = storage.graphroot
-    while not os.path.lexists(there) and there != "/":
-        there = os.path.dirname(there)
+def _storage(call: DoctorCall) -> Finding:
+    own = _own(call)
+    storage = podman.storage(call.environment, own, home(call.environment))
+    there = _existing(storage.graphroot)
     why = why_no_owners(there) if own and os.access(there, os.W_OK) else ""
     return judge_storage(storage, call.engine.name if call.engine else "", why)
 
 
-def _look_at_podman(call: DoctorCall) -> Finding:
-    try:
-        engine = podman.merged(podman.files(call.child_env.environment, _own(call)))
-    except SettingsError as error:
-        return warn(str(error), "correct that file")
+def _podman(call: DoctorCall) -> Finding:
+    engine = podman.merged(podman.files(call.environment, _own(call)))
     usable = (path for path in podman.programs(engine) if os.access(path, os.X_OK))
     return judge_podman(engine, next(usable, None))
 
 
 def _docker(call: DoctorCall) -> Finding:
     """Check the user's own file, for rootless docker, and the machine's."""
-    if call.which("dockerd") is None:
-        return ok("not installed")
-    paths = [InstallTarget(place).daemon for place in dict.fromkeys((_own(call), None))]
-    try:
-        for path in paths:
-            text = files.read(path)
-            program = docker.entry(text, path) if text is not None else None
-            if program is not None:
-                usable = os.path.isfile(program) and os.access(program, os.X_OK)
-                return judge_docker(path, program, usable=usable)
-    except SettingsError as error:
-        return warn(str(error), "correct that file")
+    paths = [target.daemon for target in _targets(call)]
+    for path in paths:
+        text = files.read(path)
+        program = docker.entry(text, path) if text is not None else None
+        if program is not None:
+            usable = os.path.isfile(program) and os.access(program, os.X_OK)
+            return judge_docker(path, program, usable=usable)
     return judge_docker(" and ".join(paths), None, usable=False)
 
 
 def _packages(call: DoctorCall) -> Finding:
     """Check for the programs that containers need, and those of engines that are to know scrun."""
-    engines = []
+    engines: list[str] = []
     for name in ENGINES:
-        try:
-            if any(InstallTarget(place).has(name) for place in dict.fromkeys((_own(call), None))):
-                engines.append(name)
-        except SettingsError:
-            pass  # the engine's own check says so
+        with contextlib.suppress(SettingsError):  # the engine's own check says so
+            engines += [name] * any(target.has(name) for target in _targets(call))
     here = not call.by_slurm and call.settings.local.oci_conf is None
     root = os.geteuid() == 0
     lacking = needs.missing(
@@ -457,22 +392,32 @@ def judge_packages(lacking: list[needs.Need], remedy: str) -> Finding:
     return warn(f"not installed: {needs.names(lacking)}", remedy)
 
 
+def _for_root(call: DoctorCall) -> str:
+    del call
+    return "root needs none" if os.geteuid() == 0 else ""
+
+
+def _not_installed(program: str) -> Callable[[DoctorCall], str]:
+    return lambda call: "" if call.which(program) else f"{program} is not installed"
+
+
+_FILE = "correct that file"
+_STORE = "set `store` in the section [images] of scrun.toml to a directory that nodes share"
 BASICS = (
-    asks("versions", _versions),
-    looks("settings", _settings),
-    asks("limits", _limits),
-    looks("root directory", _root),
-    looks("XDG_RUNTIME_DIR", _runtime_dir),
-    looks("left behind", _left_behind),
+    Check(("versions",), one(_versions)),
+    Check(("settings",), one(_settings)),
+    Check(("limits",), one(_limits)),
+    Check(("root directory",), one(_root)),
+    Check(("XDG_RUNTIME_DIR",), one(_runtime_dir)),
+    Check(("left behind",), one(_left_behind)),
 )
-NAMESPACES = (
-    asks("user namespaces", _namespaces),
-    asks("subordinate ids", _subordinate),
-    looks("newuidmap", _newuidmap),
-)
-ENGINES_AND_IMAGES = (
-    Check(("podman", _STORAGE), _podman),
-    looks("docker", _docker),
-    looks("packages", _packages),
-    looks("images", _images),
+CONTAINERS = (
+    Check(("user namespaces",), one(_namespaces)),
+    Check(("subordinate ids",), one(_subordinate), spared=_for_root),
+    Check(("newuidmap",), one(_newuidmap), spared=_for_root),
+    Check(("podman",), one(_podman), 15, _not_installed("podman"), "warn", _FILE),
+    Check(("podman's storage",), one(_storage), 15, _not_installed("podman"), "warn", _FILE),
+    Check(("docker",), one(_docker), 15, _not_installed("dockerd"), "warn", _FILE),
+    Check(("packages",), one(_packages)),
+    Check(("images",), one(_images), status="warn", remedy=_STORE),
 )

@@ -7,12 +7,13 @@ import sys
 import trio
 
 from scrun.cli.parse import Parsed
-from scrun.core.errors import ScrunError, leaves
+from scrun.core.errors import ScrunError, described
 from scrun.core.output import write
 from scrun.supervisor.plugins.registry import plugins
 from scrun.supervisor.programs.doctor import cluster, containers, job_trial, machine
 from scrun.supervisor.programs.doctor.call import Check, DoctorCall, examine
 from scrun.supervisor.programs.doctor.findings import (
+    Finding,
     Report,
     fail,
     json_text,
@@ -21,12 +22,7 @@ from scrun.supervisor.programs.doctor.findings import (
     warn,
 )
 
-CHECKS = (
-    *machine.BASICS,
-    *cluster.CHECKS,
-    *machine.NAMESPACES,
-    *machine.ENGINES_AND_IMAGES,
-)
+CHECKS = (*machine.BASICS, *cluster.CHECKS, *machine.CONTAINERS)
 
 
 def run(parsed: Parsed, argv: list[str]) -> int:
@@ -73,33 +69,28 @@ def _trials(call: DoctorCall) -> tuple[Check, ...]:
 
 async def _examine(check: Check, call: DoctorCall, report: Report) -> None:
     """Run one check; any exception becomes the finding of its first item without one."""
-    if check.for_slurm and not call.by_slurm:
-        for name in check.names:
-            report.put(name, ok("not needed"))
-        return
+    rest = warn("not tried", "correct the failures above")
     problem = None
     with trio.move_on_after(check.deadline) as scope:
         try:
-            await check.run(call, report.put)
+            if why := check.spared(call):
+                rest = ok(why)
+            else:
+                await check.run(
+                    call, lambda name, found: report.put(name or check.names[0], found)
+                )
+        except* (ScrunError, OSError) as group:
+            problem = Finding(check.status, described(group), check.remedy)
         except* Exception as group:
-            problem = fail(_reason(next(leaves(group))), "correct that first")
+            problem = fail(described(group), "correct that first")
     if scope.cancelled_caught:
         problem = fail(
             f"no answer within {check.deadline:g} s",
             "check whether a file system or a daemon hangs",
         )
     for name in report.missing(check.names):
-        report.put(name, problem or warn("not tried", "correct the failures above"))
+        report.put(name, problem or rest)
         problem = None
-
-
-def _reason(error: BaseException) -> str:
-    """Describe an error that ended a check."""
-    if isinstance(error, OSError):
-        return f"{error.filename or ''}: {error.strerror}".removeprefix(": ")
-    if isinstance(error, ScrunError):
-        return str(error)
-    return f"internal error: {type(error).__name__}: {error}"
 
 
 async def _print(report: Report, *, as_json: bool) -> bool:
