@@ -6,7 +6,7 @@ import re
 import shlex
 import tempfile
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import trio
@@ -16,9 +16,9 @@ from scrun.model.states import Ending
 from scrun.settings.file.load import Log
 from scrun.settings.oci_conf.shell_commands import program_of
 from scrun.settings.script import find_script
-from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.children.pumps import messages
-from scrun.supervisor.contracts.engine import Job, JobRequest
+from scrun.supervisor.contracts.engine import Engine, Job, JobRequest
+from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.programs.doctor.call import (
@@ -37,7 +37,7 @@ from scrun.supervisor.programs.doctor.cluster import (
 )
 from scrun.supervisor.programs.doctor.containers import NAME as CONTAINER
 from scrun.supervisor.programs.doctor.containers import own_root, try_container
-from scrun.supervisor.programs.doctor.findings import Finding, fail, ok, warn
+from scrun.supervisor.programs.doctor.findings import Finding, fail, first, ok, warn
 from scrun.supervisor.staging.id_maps import with_ids
 from scrun.supervisor.staging.on_node import ROOTLESS
 from scrun.supervisor.staging.owner import directory_for
@@ -56,19 +56,25 @@ _NO_PYTHON = "Python 3.6 or newer is missing, which a shim needs"
 
 
 class NodeReport(msgspec.Struct, frozen=True):
-    """The report of a step about its node.
+    """What a step says of its node; "" is missing there.
 
     Attributes:
         node: The node's name.
-        runtime: The first line of the runtime's `--version`, "" if it is missing.
-        token: The content of the file that was written here, "" if it is missing.
-        python: The version of Python, "" if it is missing; only a shim needs it.
+        runtime: The first line of the runtime's `--version`.
+        token: The content of the file that was written here.
+        python: The version of Python; only a shim needs it.
+        overlay: What mounts overlays.
+        refused: Why there are none.
+        squashfs: What mounts squashfs images.
     """
 
-    node: str
+    node: str = "?"
     runtime: str = ""
     token: str = ""
     python: str = ""
+    overlay: str = ""
+    refused: str = ""
+    squashfs: str = ""
 
 
 def script(program: str | None, file: str) -> str:
@@ -126,22 +132,14 @@ fi
 
 
 def read(lines: Sequence[str]) -> NodeReport:
-    """Parse the output of `script`; of several nodes, the first counts."""
-    found = {"node": "?", **_told(lines, ("node", "runtime", "token", "python"))}
-    return NodeReport(**found)
-
-
-def _told(lines: Sequence[str], words: Collection[str]) -> dict[str, str]:
-    """Return what follows the first of the lines that begin with each of some words.
+    """Parse the output of a node's script; of several nodes, the first counts.
 
     A site's scripts may write lines, too.
     """
-    found: dict[str, str] = {}
-    for line in lines:
-        word, _, rest = line.partition(" ")
-        if word in words:
-            found.setdefault(word, rest.strip())
-    return found
+    told = (line.partition(" ") for line in reversed(lines))
+    found = {word: rest.strip() for word, _, rest in told}
+    fields = NodeReport.__struct_fields__
+    return NodeReport(**{word: found[word] for word in fields if word in found})
 
 
 def judge_runtime(program: str | None, seen: NodeReport, conf: str, launch: str) -> Finding:
@@ -149,19 +147,17 @@ def judge_runtime(program: str | None, seen: NodeReport, conf: str, launch: str)
 
     `program` is the program that oci.conf runs, or None if it is not known here.
     """
-    if program is None:
-        return warn(f"{conf} does not name its program", "check oci.conf")
-    if not seen.runtime:
-        remedy = f"install it there (apt install {os.path.basename(program)}), or correct {conf}"
-        return fail(f"{seen.node}: {program} is not installed", remedy)
+    remedy = f"install it there (apt install {os.path.basename(program or '')}), or correct {conf}"
     found = f"{seen.node}: {program}, {seen.runtime}"
-    if launch == "container":
-        return ok(found)
-    if _has_python(seen):
-        return ok(f"{found}, called by a shim of {seen.python}")
-    if launch == "shim":
-        return fail(f"{seen.node}: {_NO_PYTHON}", "install it there")
-    return ok(f"{found}, called by Slurm: {_NO_PYTHON}")
+    shim = launch == "shim"
+    return first(
+        (program is None, warn(f"{conf} does not name its program", "check oci.conf")),
+        (not seen.runtime, fail(f"{seen.node}: {program} is not installed", remedy)),
+        (launch == "container", ok(found)),
+        (_has_python(seen), ok(f"{found}, called by a shim of {seen.python}")),
+        (shim, fail(f"{seen.node}: {_NO_PYTHON}", "install it there")),
+        otherwise=ok(f"{found}, called by Slurm: {_NO_PYTHON}"),
+    )
 
 
 def _has_python(seen: NodeReport) -> bool:
@@ -194,49 +190,17 @@ def judge_directory(directory: str, seen: NodeReport, token: str, *, scripted: b
     return fail(text, f"{remedy} of scrun.toml")
 
 
-def judge_images(node: str, lines: Sequence[str]) -> Finding:
-    """Judge by what a node mounts images; of several nodes, the first counts."""
-    found = _told(lines, ("overlay", "refused", "squashfs"))
-    if (by := found.get("overlay")) is None:
-        why = found.get("refused") or "it cannot be tried there"
+def judge_images(seen: NodeReport) -> Finding:
+    """Judge by what a node mounts images."""
+    if not seen.overlay:
+        why = seen.refused or "it cannot be tried there"
         return warn(
-            f"{node}: no overlay ({why}), so each container gets a copy of its image",
+            f"{seen.node}: no overlay ({why}), so each container gets a copy of its image",
             "install fuse-overlayfs there, and have udev make /dev/fuse for all",
         )
-    lacking = "squashfuse, or /dev/fuse for users, is missing"
-    images = found.get("squashfs")
-    how = f"squashfs images by {images}" if images else f"copies are directories: {lacking}"
-    return ok(f"{node}: overlays by {by}, {how}")
-
-
-class _TestJob:
-    """The request for the job, with what the engine reports."""
-
-    def __init__(self, call: DoctorCall, directory: str) -> None:
-        self.job = ""
-        self.lost = trio.Event()
-        self.why_lost = ""
-        self.journal = Journal(os.path.join(directory, "@log"), Log(), "doctor")
-        environment = dict(call.child_env.environment)
-        environment.setdefault("SCRUN_JOB_NAME", "scrun-doctor")
-        environment.setdefault("SCRUN_TIMELIMIT", "5")
-        self.request = JobRequest(
-            container="doctor",
-            child_env=ChildEnv(environment, call.child_env.umask),
-            directory=call.directory,
-            record=directory,
-            journal=self.journal,
-            on_job_id=self._known,
-            on_lost=self._lost,
-        )
-
-    def _known(self, job_id: str, owned: bool) -> None:
-        del owned
-        self.job = job_id
-
-    def _lost(self, ending: Ending) -> None:
-        self.why_lost = ending.text or ending.reason
-        self.lost.set()
+    lacking = "copies are directories: squashfuse, or /dev/fuse for users, is missing"
+    how = f"squashfs images by {seen.squashfs}" if seen.squashfs else lacking
+    return ok(f"{seen.node}: overlays by {seen.overlay}, {how}")
 
 
 async def _trial(call: DoctorCall, report: Reporter) -> None:
@@ -247,11 +211,8 @@ async def _trial(call: DoctorCall, report: Reporter) -> None:
         report("job", fail(f"not tried: {reason}", "correct that first"))
         return
     async with own_root(call) as directory:
-        test_job = _TestJob(call, directory)
-        try:
-            await _with_job(call, report, test_job)
-        finally:
-            test_job.journal.close()
+        with contextlib.closing(Journal(os.path.join(directory, "@log"), Log(), "doctor")) as log:
+            await _with_job(call, call.engine, report, directory, log)
 
 
 async def _silent(call: DoctorCall) -> str:
@@ -266,79 +227,87 @@ async def _silent(call: DoctorCall) -> str:
     return "slurmctld does not answer"
 
 
-async def _with_job(call: DoctorCall, report: Reporter, test_job: _TestJob) -> None:
-    assert call.engine is not None
-    pending = ""
-    granted = trio.Event()
+async def _with_job(
+    call: DoctorCall, engine: Engine, report: Reporter, directory: str, journal: Journal
+) -> None:
+    job_id = pending = why_lost = ""
+    patience = trio.CancelScope()
+
+    def know(found: str, owned: bool) -> None:
+        nonlocal job_id
+        del owned
+        job_id = found
+
+    def lose(ending: Ending) -> None:
+        nonlocal why_lost
+        why_lost = ending.text or ending.reason
+        nursery.cancel_scope.cancel()
+
+    ours = {"SCRUN_JOB_NAME": "scrun-doctor", "SCRUN_TIMELIMIT": "5"}
+    child_env = msgspec.structs.replace(call.child_env, environment={**ours, **call.environment})
+    request = JobRequest("doctor", child_env, call.directory, directory, journal, know, lose)
     try:
         async with unwrapped() as nursery:
 
             @nursery.start_soon
             async def give_up() -> None:
                 nonlocal pending
-                with trio.move_on_after(_PATIENCE):
-                    await granted.wait()
-                    return
-                pending = await _reason(call, test_job.job)
-                nursery.cancel_scope.cancel()
+                with patience:
+                    await trio.sleep(_PATIENCE)
+                    pending = await _reason(call, job_id)
+                    nursery.cancel_scope.cancel()
 
-            @nursery.start_soon
-            async def lose() -> None:
-                await test_job.lost.wait()
-                nursery.cancel_scope.cancel()
-
-            async with call.engine.allocate(test_job.request) as job:
-                granted.set()
+            async with engine.allocate(request) as job:
+                patience.cancel()
                 where = job.environment.get("SLURM_JOB_NODELIST", "?")
                 report("job", ok(f"{job.id}, on {where}"))
-                await _in_job(call, report, job, test_job.request)
-            nursery.cancel_scope.cancel()
+                await _in_job(call, engine, report, job, request)
     except ScrunError as error:
         report("job", fail(str(error), "check SCRUN_* and [slurm.defaults]"))
     if pending:
         remedy = "wait for the queue, or try another partition (SCRUN_PARTITION)"
         report("job", warn(f"pending after {_PATIENCE:g} s: {pending}", remedy))
-    elif test_job.lost.is_set():
-        report("job", fail(test_job.why_lost, "try again"))
-        report("step", fail(test_job.why_lost, "try again"))
+    elif why_lost:
+        report("job", fail(why_lost, "try again"))
+        report("step", fail(why_lost, "try again"))
 
 
-async def _in_job(call: DoctorCall, report: Reporter, job: Job, request: JobRequest) -> None:
+async def _in_job(
+    call: DoctorCall, engine: Engine, report: Reporter, job: Job, request: JobRequest
+) -> None:
     status, lines = await _step(job, "true")
     if status:
         reason = lines[-1] if lines else f"exit status {status}"
         report("step", fail(reason, "check slurmd's log on that node"))
         return
     report("step", ok("`true` ran there"))
-    conf = oci_conf_path(call)
+    conf, launch = oci_conf_path(call), call.settings.slurm.launch
     program = await in_thread(_program, call)
+    shim = await in_thread(by_own_shim, call)
     with _token(call, request) as (directory, file, token):
-        shim = await in_thread(by_own_shim, call)
         text = _RUNTIME + script(None, file) if shim else script(program, file)
         _, lines = await _step(job, _PYTHON + text + _IMAGES)
-    seen, launch = read(lines), call.settings.slurm.launch
+    seen = read(lines)
     runtime = judge_node_for_shim(seen) if shim else judge_runtime(program, seen, conf, launch)
-    shared = judge_directory(directory, seen, token, scripted=_scripted(call))
     report("runtime on a node", runtime)
+    shared = judge_directory(directory, seen, token, scripted=_scripted(call))
     report("shared directory", shared)
-    report("images on a node", judge_images(seen.node, lines))
-    report("users of a container", await _users(call, job, request))
+    report("images on a node", judge_images(seen))
+    target = await engine.target(request.child_env)
+    try:
+        target, why = await with_ids(target, job, call.settings.staging.id_map, request)
+        report("users of a container", judge_users(target, why))
+    except StagingError as error:
+        report("users of a container", fail(str(error), _LEND))
     report(CONTAINER, await try_container(call, job.environment))
 
 
-async def _users(call: DoctorCall, job: Job, request: JobRequest) -> Finding:
-    """Check whether a container has all users of its image on the node."""
-    assert call.engine is not None
-    target = await call.engine.target(request.child_env)
-    try:
-        target, why = await with_ids(target, job, call.settings.staging.id_map, request)
-    except StagingError as error:
-        return fail(str(error), _LEND)
+def judge_users(target: Target, why: str) -> Finding:
+    """Judge whether a container has all users of its image; `why`: why not, or ""."""
     if not target.rootless:
         return ok("all: the job runs as root")
     if target.ids is not None:
-        lent = sum(each.size for each in target.ids.uids.whole)
-        return ok(f"{lent}, by newuidmap")
+        return ok(f"{sum(each.size for each in target.ids.uids.whole)}, by newuidmap")
     return warn(why or 'one, as id_map = "single" says', _LEND)
 
 

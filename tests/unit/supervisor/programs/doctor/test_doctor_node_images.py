@@ -1,6 +1,6 @@
 import pytest
 
-from scrun.supervisor.programs.doctor.job_trial import judge_images
+from scrun.supervisor.programs.doctor.job_trial import judge_images, read
 
 COPY = "n1: no overlay ({}), so each container gets a copy of its image"
 
@@ -24,6 +24,6 @@ COPY = "n1: no overlay ({}), so each container gets a copy of its image"
     ],
 )
 def test_what_a_node_says(lines: list[str], status: str, finding: str) -> None:
-    found = judge_images("n1", lines)
+    found = judge_images(read(["node n1", *lines]))
     assert (found.status, found.text) == (status, finding)
     assert ("fuse-overlayfs" in (found.remedy or "")) is (status == "warn")
