@@ -5,29 +5,28 @@ import os
 import shutil
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TypeVar, TypeVarTuple
 
 import msgspec
-import trio
 
 from scrun.cli.parse import Parsed, parse, record_root
 from scrun.core.errors import ScrunError, described
 from scrun.settings.file.load import Settings, merge
+from scrun.settings.oci_conf.parse import OciConf, parse_oci_conf
+from scrun.settings.oci_conf.shell_commands import program_of
+from scrun.settings.oci_conf.site import beside
 from scrun.settings.slurm.versions import SlurmVersion, parse_version
-from scrun.settings.slurm_conf import find_slurm_conf
+from scrun.settings.slurm_conf import find_slurm_conf, read_conf
 from scrun.supervisor.children.processes import SYSTEM_PATH, ChildEnv, child
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.contracts.create_request import own_create_request, typed_settings
 from scrun.supervisor.contracts.engine import Engine
 from scrun.supervisor.core.names import learn
+from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.slurm.engine import SlurmEngine
 from scrun.supervisor.engines.slurm.tools import Tools, find_tools
 from scrun.supervisor.plugins.choose_engine import Engines
 from scrun.supervisor.plugins.registry import Plugins
 from scrun.supervisor.programs.doctor.findings import Finding, Status
-
-_Args = TypeVarTuple("_Args")
-_Result = TypeVar("_Result")
 
 Reporter = Callable[[str, Finding], None]
 """Takes the name of an item, and what was found of it; "" is the check's only item."""
@@ -61,6 +60,11 @@ class DoctorCall(msgspec.Struct, frozen=True):
         return self.child_env.environment
 
     @property
+    def oci_conf(self) -> str:
+        """Where Slurm looks for oci.conf."""
+        return beside(self.conf)
+
+    @property
     def by_slurm(self) -> bool:
         """Whether containers run, or should run, in Slurm jobs."""
         return isinstance(self.engine, SlurmEngine) or self.settings.engine == "slurm"
@@ -76,13 +80,22 @@ class DoctorCall(msgspec.Struct, frozen=True):
             return shutil.which(name, path=self.settings.slurm.bin)
         return self.which(name)
 
+    def missing(self, conf: OciConf) -> dict[str, str]:
+        """Return the programs of an oci.conf that are not on this machine, once, by key."""
+        found: dict[str, str] = {}
+        for key, pattern in conf.commands.items():
+            name = program_of(pattern)
+            if name and name not in found.values() and self.which(name) is None:
+                found[key] = name
+        return found
+
     async def lacks_conf(self) -> bool:
         """Return whether the slurm.conf in use cannot be read.
 
         Without it Slurm's commands, also with `--version`, try for a minute (measured with 22.05).
         """
         conf = self.conf
-        return conf is not None and not await in_thread(lambda: os.access(conf, os.R_OK))
+        return conf is not None and not await in_thread(os.access, conf, os.R_OK, abandon=True)
 
     @property
     def slurm_setting(self) -> ChildEnv:
@@ -118,7 +131,7 @@ def one(
 
     async def run(call: DoctorCall, report: Reporter) -> None:
         is_async = inspect.iscoroutinefunction(judge)
-        found = judge(call) if is_async else await in_thread(judge, call)
+        found = judge(call) if is_async else await in_thread(judge, call, abandon=True)
         report("", found if isinstance(found, Finding) else await found)
 
     return run
@@ -127,11 +140,6 @@ def one(
 def without_slurm(call: DoctorCall) -> str:
     """Spare what only Slurm needs."""
     return "" if call.by_slurm else "not needed"
-
-
-async def in_thread(function: Callable[[*_Args], _Result], *args: *_Args) -> _Result:
-    """Call a function that blocks, and may be abandoned."""
-    return await trio.to_thread.run_sync(function, *args, abandon_on_cancel=True)
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -177,6 +185,15 @@ async def run_tool(argv: Sequence[str], child_env: ChildEnv, *, directory: str =
     return Done(status, tuple(lines))
 
 
+def read_oci_conf(path: str) -> OciConf:
+    """Read an oci.conf.
+
+    Raises:
+        SettingsError: It is not valid, or cannot be read.
+    """
+    return parse_oci_conf(read_conf(path), path)
+
+
 async def slurm_version(call: DoctorCall) -> SlurmVersion | None:
     """Ask Slurm for its version; None without Slurm's commands or a readable slurm.conf.
 
@@ -199,7 +216,7 @@ async def examine(argv: list[str], plugins: Plugins) -> DoctorCall:
         UsageError: The command line is not valid.
     """
     os.umask(umask := os.umask(0o077))
-    await in_thread(learn)
+    await in_thread(learn, abandon=True)
     environment = dict(os.environ)
     parsed, here = parse(argv), os.getcwd()
     errors: dict[str, str] = {}
@@ -212,7 +229,7 @@ async def examine(argv: list[str], plugins: Plugins) -> DoctorCall:
         settings = own_create_request(argv, "doctor").settings
     with _noted(errors, "root"):
         root = record_root(parsed)
-    is_new = bool(root) and not await in_thread(os.path.lexists, root)
+    is_new = bool(root) and not await in_thread(os.path.lexists, root, abandon=True)
     conf = find_slurm_conf(settings)
     with _noted(errors, "engine"):
         engine = await Engines(root or "/", plugins).choose(settings, environment)

@@ -8,19 +8,18 @@ import trio
 
 from scrun.core.errors import ScrunError, SettingsError
 from scrun.settings.file.load import Log, load
-from scrun.settings.oci_conf.parse import OciConf, parse_oci_conf
-from scrun.settings.oci_conf.shell_commands import program_of
-from scrun.settings.oci_conf.site import beside
+from scrun.settings.oci_conf.parse import OciConf
 from scrun.settings.script import find_script, site_of
 from scrun.settings.slurm.versions import features
-from scrun.settings.slurm_conf import PLACES, find_slurm_conf, read_conf, read_slurm_conf
+from scrun.settings.slurm_conf import PLACES, find_slurm_conf, read_slurm_conf
+from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.programs.doctor.call import (
     Check,
     DoctorCall,
     Reporter,
-    in_thread,
     one,
+    read_oci_conf,
     run_tool,
     slurm_version,
     without_slurm,
@@ -139,7 +138,7 @@ async def ask_munge(call: DoctorCall) -> Finding:
     found: dict[str, str] = {}
     if call.conf is not None:
         with contextlib.suppress(SettingsError):  # the check of slurm.conf reports this
-            found = await in_thread(read_slurm_conf, call.conf)
+            found = await in_thread(read_slurm_conf, call.conf, abandon=True)
     kind = found.get("authtype", "auth/munge")
     if kind != "auth/munge":
         return ok(f"not used: AuthType is {kind}")
@@ -190,63 +189,43 @@ async def ping(call: DoctorCall) -> Finding | None:
 
 
 async def _oci_conf(call: DoctorCall) -> Finding:
-    if await in_thread(by_own_shim, call):
+    if await in_thread(by_own_shim, call, abandon=True):
         return ok("none is used: a shim calls the runtime on the nodes")
     version = None
     with contextlib.suppress(ScrunError):  # the check of versions reports this
         version = await slurm_version(call)
     mounts_spool = version is not None and features(version).mounts_spool
-    return await in_thread(_read_oci_conf, call, mounts_spool)
+    return await in_thread(_read_oci_conf, call, mounts_spool, abandon=True)
 
 
 def by_own_shim(call: DoctorCall) -> bool:
     """Return whether a shim would call crun or runc (`[slurm] launch`). Blocks."""
-    return call.settings.slurm.launch != "container" and not os.path.exists(oci_conf_path(call))
-
-
-def oci_conf_path(call: DoctorCall) -> str:
-    """Return the path where Slurm looks for oci.conf: beside slurm.conf."""
-    return beside(call.conf)
-
-
-def read_oci_conf(call: DoctorCall) -> OciConf:
-    """Read the oci.conf.
-
-    Raises:
-        SettingsError: It is not valid, or cannot be read.
-    """
-    path = oci_conf_path(call)
-    return parse_oci_conf(read_conf(path), path)
+    return call.settings.slurm.launch != "container" and not os.path.exists(call.oci_conf)
 
 
 def _read_oci_conf(call: DoctorCall, mounts_spool: bool) -> Finding:
-    path = oci_conf_path(call)
-    remedy = "write it as described in oci.conf(5), on this machine and on the nodes"
+    path, by_slurm = call.oci_conf, call.settings.slurm.launch == "container"
     try:
         os.stat(path)
     except OSError as error:
+        remedy = "write it as described in oci.conf(5), on this machine and on the nodes"
         return fail(f"{path}: {error.strerror}", remedy)
-    conf = read_oci_conf(call)
-    missing: dict[str, str] = {}
-    for key, pattern in conf.commands.items():
-        program = program_of(pattern)
-        if program and call.which(program) is None and program not in missing.values():
-            missing[key] = program
-    by_slurm = call.settings.slurm.launch == "container"
+    conf = read_oci_conf(path)
+    missing = call.missing(conf)
     return judge_oci_conf(path, conf, missing, mounts_spool=mounts_spool, by_slurm=by_slurm)
 
 
 async def _script(call: DoctorCall) -> Finding:
     """Find and load scrun.lua, as `create` does."""
     engine, stager = call.engine.name if call.engine else "local", call.settings.stager
-    path = await in_thread(find_script, call.settings, engine)
+    path = await in_thread(find_script, call.settings, engine, abandon=True)
     if path is None:
         builtin = stager in ("auto", "builtin")
         return ok("none: the built-in staging" if builtin else f"not used: the stager is {stager}")
     with contextlib.closing(Journal("/dev/null", Log(), "doctor")) as journal:
         async with loaded(
             path, call.settings.lua, call.child_env, call.directory, journal,
-            await trio.to_thread.run_sync(site_of, call.settings),
+            await in_thread(site_of, call.settings),
         ):  # fmt: skip
             return ok(f"{path}: loaded by Lua {call.settings.lua.version}")
 

@@ -26,17 +26,15 @@ from scrun.core.errors import ScrunError
 from scrun.core.own_directory import own_directory
 from scrun.core.paths import packages
 from scrun.settings.oci_conf.node_runtime import node_runtime
-from scrun.settings.oci_conf.parse import OciConf, parse_oci_conf
-from scrun.settings.oci_conf.shell_commands import program_of
-from scrun.settings.slurm_conf import read_conf
+from scrun.settings.oci_conf.parse import OciConf
 from scrun.supervisor.children.processes import SYSTEM_PATH, Child, ChildEnv, child, output_of
 from scrun.supervisor.contracts.engine import Step
+from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.local.commands import RuntimeContainer
 from scrun.supervisor.engines.local.runtimes import find_runtime
 from scrun.supervisor.engines.local.site_commands import OciConfCommands
 from scrun.supervisor.engines.local.target import local_target
-from scrun.supervisor.programs.doctor.call import Check, DoctorCall, in_thread, one, run_tool
-from scrun.supervisor.programs.doctor.cluster import oci_conf_path
+from scrun.supervisor.programs.doctor.call import Check, DoctorCall, one, read_oci_conf, run_tool
 from scrun.supervisor.programs.doctor.findings import Finding, fail, ok, warn
 from scrun.supervisor.shim.runtime import last_line
 from scrun.supervisor.staging.staged_bundle import stage_in
@@ -59,11 +57,10 @@ async def _runtime(call: DoctorCall) -> Finding:
         return ok(f"not needed: the engine is {call.engine.name}")
     local = call.settings.local
     if local.oci_conf is not None:
-        text = await trio.to_thread.run_sync(read_conf, local.oci_conf)
-        parse_oci_conf(text, local.oci_conf)
+        await in_thread(read_oci_conf, local.oci_conf)
         return ok(f"the commands of {local.oci_conf}")
     try:
-        found = await trio.to_thread.run_sync(
+        found = await in_thread(
             lambda: find_runtime(local.runtime, env=call.child_env.environment)
         )
     except ScrunError as error:
@@ -87,7 +84,7 @@ async def try_container(call: DoctorCall, variables: Mapping[str, str] = {}) -> 
 
 
 async def _by_hand(call: DoctorCall) -> Finding:
-    path = oci_conf_path(call) if call.by_slurm else call.settings.local.oci_conf
+    path = call.oci_conf if call.by_slurm else call.settings.local.oci_conf
     if path is None:
         return ok("not needed: no oci.conf")
     if "settings" in call.errors or not call.root:
@@ -96,11 +93,11 @@ async def _by_hand(call: DoctorCall) -> Finding:
     remedy = "check its commands with `scrun oci-conf render`, and correct them"
     failed = partial(warn if call.by_slurm else fail, remedy=remedy)
     try:
-        conf = parse_oci_conf(await in_thread(read_conf, path), path)
+        conf = await in_thread(read_oci_conf, path, abandon=True)
     except ScrunError as error:
         return failed(str(error))
-    if program := _missing(call, conf):
-        text = f"{program} is not on this machine"
+    if missing := [*call.missing(conf).values()]:
+        text = f"{missing[0]} is not on this machine"
         if call.by_slurm:  # a submit host need not have it
             return ok(f"not tried: {text}")
         return fail(text, f"install it, or correct {path}")
@@ -110,18 +107,13 @@ async def _by_hand(call: DoctorCall) -> Finding:
         )
 
 
-def _missing(call: DoctorCall, conf: OciConf) -> str | None:
-    programs = {program_of(pattern) for pattern in conf.commands.values()} - {None}
-    return next((name for name in programs if name and call.which(name) is None), None)
-
-
 @contextlib.asynccontextmanager
 async def own_root(call: DoctorCall) -> AsyncIterator[str]:
     """Make a directory for records in the root directory, and so on the same file system.
 
     No container can have its name.
     """
-    await trio.to_thread.run_sync(own_directory, call.root)
+    await in_thread(own_directory, call.root)
     try:
         with tempfile.TemporaryDirectory(
             prefix="@doctor-", dir=call.root, ignore_cleanup_errors=True
@@ -148,7 +140,7 @@ async def _judged(
     `run` takes its bundle, and leaves nothing behind.
     """
     try:
-        bundle = await trio.to_thread.run_sync(write_bundle, root, *program)
+        bundle = await in_thread(partial(write_bundle, root, *program))
     except (OSError, subprocess.SubprocessError) as error:
         return warn(f"no bundle to try: {error}", "check whether ldd works")
     try:
@@ -259,7 +251,7 @@ async def _by_commands(call: DoctorCall, conf: OciConf, root: str, bundle: str) 
     commands = OciConfCommands(conf, node, pwd.getpwuid(uid).pw_name, uid, patterns)
     trial = _Trial(root, commands.child_env(call.child_env))
     container = RuntimeContainer(root, "0", call.directory)
-    container = await trio.to_thread.run_sync(_prepared, commands, container, bundle)
+    container = await in_thread(_prepared, commands, container, bundle)
     try:
         async with trial.running(
             commands.run(container, os.path.join(root, "@log")),

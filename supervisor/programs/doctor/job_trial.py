@@ -20,21 +20,17 @@ from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.contracts.engine import Engine, Job, JobRequest
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.programs.doctor.call import (
     Check,
     DoctorCall,
+    Done,
     Reporter,
-    in_thread,
+    read_oci_conf,
     run_tool,
 )
-from scrun.supervisor.programs.doctor.cluster import (
-    ask_munge,
-    by_own_shim,
-    oci_conf_path,
-    ping,
-    read_oci_conf,
-)
+from scrun.supervisor.programs.doctor.cluster import ask_munge, by_own_shim, ping
 from scrun.supervisor.programs.doctor.containers import NAME as CONTAINER
 from scrun.supervisor.programs.doctor.containers import own_root, try_container
 from scrun.supervisor.programs.doctor.findings import Finding, fail, first, ok, warn
@@ -275,19 +271,17 @@ async def _with_job(
 async def _in_job(
     call: DoctorCall, engine: Engine, report: Reporter, job: Job, request: JobRequest
 ) -> None:
-    status, lines = await _step(job, "true")
-    if status:
-        reason = lines[-1] if lines else f"exit status {status}"
-        report("step", fail(reason, "check slurmd's log on that node"))
+    done = await _step(job, "true")
+    if done.status:
+        report("step", fail(done.last, "check slurmd's log on that node"))
         return
     report("step", ok("`true` ran there"))
-    conf, launch = oci_conf_path(call), call.settings.slurm.launch
-    program = await in_thread(_program, call)
-    shim = await in_thread(by_own_shim, call)
+    conf, launch = call.oci_conf, call.settings.slurm.launch
+    program = await in_thread(_program, call, abandon=True)
+    shim = await in_thread(by_own_shim, call, abandon=True)
     with _token(call, request) as (directory, file, token):
         text = _RUNTIME + script(None, file) if shim else script(program, file)
-        _, lines = await _step(job, _PYTHON + text + _IMAGES)
-    seen = read(lines)
+        seen = read((await _step(job, _PYTHON + text + _IMAGES)).lines)
     runtime = judge_node_for_shim(seen) if shim else judge_runtime(program, seen, conf, launch)
     report("runtime on a node", runtime)
     shared = judge_directory(directory, seen, token, scripted=_scripted(call))
@@ -311,8 +305,8 @@ def judge_users(target: Target, why: str) -> Finding:
     return warn(why or 'one, as id_map = "single" says', _LEND)
 
 
-async def _step(job: Job, test_job: str) -> tuple[int, list[str]]:
-    """Run a script in the job; return its exit status and its output.
+async def _step(job: Job, script: str) -> Done:
+    """Run a script in the job.
 
     Raises:
         EngineError: It does not start, or does not end.
@@ -320,25 +314,23 @@ async def _step(job: Job, test_job: str) -> tuple[int, list[str]]:
     lines: list[str] = []
     with trio.move_on_after(_STEP):
         async with messages(lines.append) as output:
-            status = await job.command(test_job, output)
-        return status, lines
+            status = await job.command(script, output)
+        return Done(status, tuple(lines))
     raise EngineError(f"a step did not end within {_STEP:g} s")
 
 
 def _program(call: DoctorCall) -> str | None:
     """Return the OCI runtime that the nodes call, from the oci.conf of this machine."""
-    try:
-        conf = read_oci_conf(call)
-    except SettingsError:
-        return None
-    return program_of(conf.run_time_run or conf.run_time_create or "")
+    with contextlib.suppress(SettingsError):
+        conf = read_oci_conf(call.oci_conf)
+        return program_of(conf.run_time_run or conf.run_time_create or "")
+    return None
 
 
 def _scripted(call: DoctorCall) -> bool:
-    try:
+    with contextlib.suppress(SettingsError):
         return find_script(call.settings, "slurm") is not None
-    except SettingsError:
-        return True
+    return True
 
 
 @contextlib.contextmanager
