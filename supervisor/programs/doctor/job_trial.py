@@ -1,6 +1,7 @@
 """Checks on a node, in a test job that the engine allocates: each is an item of one trial."""
 
 import contextlib
+import math
 import os
 import re
 import shlex
@@ -13,13 +14,13 @@ import trio
 
 from scrun.core.errors import EngineError, ScrunError, SettingsError, StagingError
 from scrun.model.states import Ending
+from scrun.model.waiting import Waiting
 from scrun.settings.file.load import Log
 from scrun.settings.oci_conf.shell_commands import program_of
 from scrun.settings.script import find_script
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.contracts.engine import Engine, Job, JobRequest
 from scrun.supervisor.contracts.target import Target
-from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.programs.doctor.call import (
@@ -28,7 +29,6 @@ from scrun.supervisor.programs.doctor.call import (
     Done,
     Reporter,
     read_oci_conf,
-    run_tool,
 )
 from scrun.supervisor.programs.doctor.cluster import ask_munge, by_own_shim, ping
 from scrun.supervisor.programs.doctor.containers import NAME as CONTAINER
@@ -226,46 +226,38 @@ async def _silent(call: DoctorCall) -> str:
 async def _with_job(
     call: DoctorCall, engine: Engine, report: Reporter, directory: str, journal: Journal
 ) -> None:
-    job_id = pending = why_lost = ""
-    patience = trio.CancelScope()
-
-    def know(found: str, owned: bool) -> None:
-        nonlocal job_id
-        del owned
-        job_id = found
+    why_lost, why_pending = "", "Slurm did not say why"
 
     def lose(ending: Ending) -> None:
         nonlocal why_lost
         why_lost = ending.text or ending.reason
-        nursery.cancel_scope.cancel()
+        scope.cancel()
+
+    def wait(news: Waiting | None) -> None:
+        nonlocal why_pending
+        why_pending = news.reason if news else why_pending
 
     ours = {"SCRUN_JOB_NAME": "scrun-doctor", "SCRUN_TIMELIMIT": "5"}
     child_env = msgspec.structs.replace(call.child_env, environment={**ours, **call.environment})
-    request = JobRequest("doctor", child_env, call.directory, directory, journal, know, lose)
-    try:
-        async with unwrapped() as nursery:
-
-            @nursery.start_soon
-            async def give_up() -> None:
-                nonlocal pending
-                with patience:
-                    await trio.sleep(_PATIENCE)
-                    pending = await _reason(call, job_id)
-                    nursery.cancel_scope.cancel()
-
+    request = JobRequest(
+        "doctor", child_env, call.directory, directory, journal,
+        on_job_id=lambda job_id, owned: None, on_lost=lose, on_waiting=wait,
+    )  # fmt: skip
+    with trio.move_on_after(_PATIENCE) as scope:
+        try:
             async with engine.allocate(request) as job:
-                patience.cancel()
+                scope.deadline = math.inf
                 where = job.environment.get("SLURM_JOB_NODELIST", "?")
                 report("job", ok(f"{job.id}, on {where}"))
                 await _in_job(call, engine, report, job, request)
-    except ScrunError as error:
-        report("job", fail(str(error), "check SCRUN_* and [slurm.defaults]"))
-    if pending:
-        remedy = "wait for the queue, or try another partition (SCRUN_PARTITION)"
-        report("job", warn(f"pending after {_PATIENCE:g} s: {pending}", remedy))
-    elif why_lost:
+        except ScrunError as error:
+            report("job", fail(str(error), "check SCRUN_* and [slurm.defaults]"))
+    if why_lost:
         report("job", fail(why_lost, "try again"))
         report("step", fail(why_lost, "try again"))
+    elif scope.cancelled_caught:
+        remedy = "wait for the queue, or try another partition (SCRUN_PARTITION)"
+        report("job", warn(f"pending after {_PATIENCE:g} s: {why_pending}", remedy))
 
 
 async def _in_job(
@@ -354,17 +346,6 @@ def _token(call: DoctorCall, request: JobRequest) -> Iterator[tuple[str, str, st
         if made:
             with contextlib.suppress(OSError):  # it is in use by now
                 os.rmdir(directory)
-
-
-async def _reason(call: DoctorCall, job: str) -> str:
-    """Ask why a job is pending."""
-    squeue = call.slurm_tool("squeue")
-    if not job or squeue is None:
-        return "salloc did not say why"
-    with trio.move_on_after(5):
-        done = await run_tool([squeue, "-h", "-j", job, "-o", "%r"], call.slurm_setting)
-        return done.first
-    return "squeue did not answer"
 
 
 CHECKS = (Check(NAMES, _trial, deadline=300),)
