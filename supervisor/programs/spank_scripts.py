@@ -27,9 +27,8 @@ from scrun.supervisor.contracts.target import SLURM
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.scripts.spank.around import find
-from scrun.supervisor.scripts.spank.contexts import Context, Variables
 from scrun.supervisor.scripts.spank.items import JobFacts
-from scrun.supervisor.scripts.spank.scripts import Scripts
+from scrun.supervisor.scripts.spank.scripts import Context, Scripts, Variables
 
 _PATIENCE = 30.0
 _ITS_WORDS = re.compile(rb"\b(slurm_spank_\w+|spank_options|SPANK)\b")

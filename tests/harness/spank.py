@@ -9,9 +9,8 @@ import trio
 from scrun.settings.file.load import Lua
 from scrun.settings.spank.plugstack import PlugstackLine, StackScript
 from scrun.supervisor.children.processes import ChildEnv
-from scrun.supervisor.scripts.spank.contexts import Context, Variables
 from scrun.supervisor.scripts.spank.items import ContextName, JobFacts
-from scrun.supervisor.scripts.spank.scripts import Scripts
+from scrun.supervisor.scripts.spank.scripts import Context, Scripts, Variables
 from tests.harness import users
 from tests.harness.lua import Said
 

@@ -48,9 +48,8 @@ async def plugin_stack(
         return
     # imported here: most sites have no scripts, and this takes 2 ms of a supervisor's start
     from scrun.supervisor.scripts.spank.items import JobFacts
-    from scrun.supervisor.scripts.spank.native import Native, loaded_by_slurm
     from scrun.supervisor.scripts.spank.script_stack import ScriptStack
-    from scrun.supervisor.scripts.spank.scripts import Scripts
+    from scrun.supervisor.scripts.spank.scripts import Native, Scripts, loaded_by_slurm
 
     native: Native = frozenset()
     if engine.name == "slurm" and settings.spank.plugstack is None:

@@ -31,10 +31,14 @@ from scrun.oci.config import Bundle, read_config
 from scrun.settings.spank.plugin_options import read_given
 from scrun.supervisor.contracts.engine import Job, JobRequest, Step
 from scrun.supervisor.core.threads import in_thread
-from scrun.supervisor.scripts.spank.contexts import Context, LoadedScript, Variables
 from scrun.supervisor.scripts.spank.items import JobFacts
-from scrun.supervisor.scripts.spank.native import Native
-from scrun.supervisor.scripts.spank.scripts import Scripts
+from scrun.supervisor.scripts.spank.scripts import (
+    Context,
+    LoadedScript,
+    Native,
+    Scripts,
+    Variables,
+)
 from scrun.supervisor.scripts.spank.stack import Stack
 
 _LAST = 30.0

@@ -2,26 +2,112 @@
 
 One worker serves all contexts of a container, as long as a script may still be called. An idle
 container has no worker, unless one of its scripts has a function for the end.
+
+salloc and srun read the same plugstack.conf. Where they find lua.so, they call the scripts
+themselves: salloc in the allocator context, srun in the local one. scrun then calls only
+slurm_spank_init, to know the options to pass on. Calling the other functions would do everything
+twice.
 """
 
 import itertools
 import json
 import os
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import trio
 
 from scrun.core.errors import SpankError
 from scrun.core.typed import decode_as
-from scrun.settings.file.load import Lua
+from scrun.settings.file.load import Lua, Settings
+from scrun.settings.slurm_conf import find_slurm_conf, read_slurm_conf
 from scrun.settings.spank.plugin_options import Option
 from scrun.settings.spank.plugstack import StackScript
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.scripts.process import Worker, working
-from scrun.supervisor.scripts.spank.contexts import Context, LoadedScript, Variables
 from scrun.supervisor.scripts.spank.items import ContextName, JobFacts, SpankItems, state
+
+Native = frozenset[str]
+"""Lines of plugstack.conf, as their file and number."""
+
+_ENDS: Mapping[ContextName, Sequence[str]] = {
+    "local": ("slurm_spank_exit",),
+    "allocator": ("slurm_spank_exit",),
+    "remote": ("slurm_spank_task_exit", "slurm_spank_exit"),
+    "slurmd": ("slurm_spank_slurmd_exit",),
+    "job_script": (),
+}
+"""The callbacks at the end of a context."""
+
+
+class Variables:
+    """The environments that scripts change.
+
+    Attributes:
+        job: The job's environment, as the scripts of this context see it.
+        control: The job control environment.
+        changed: The changes to the job's environment; None for a variable that was unset.
+    """
+
+    def __init__(self, job: Mapping[str, str], control: Mapping[str, str] | None = None) -> None:
+        self.job = dict(job)
+        self.control = dict(control or {})
+        self.changed: dict[str, str | None] = {}
+
+    def change(self, kind: str, name: str, value: str | None) -> None:
+        """Set a variable in one of the two environments, or unset it."""
+        variables = self.control if kind == "control" else self.job
+        if value is None:
+            variables.pop(name, None)
+        else:
+            variables[name] = value
+        if kind == "job":
+            self.changed[name] = value
+
+
+class LoadedScript(msgspec.Struct):
+    """A script, loaded in a context.
+
+    Attributes:
+        number: Its number in the worker.
+        unknown: Functions that are named like callbacks, and are never called.
+        options: The options that it registered, by name.
+    """
+
+    script: StackScript
+    number: int
+    functions: Sequence[str]
+    options: dict[str, Option]
+    unknown: Sequence[str] = ()
+
+
+class Context:
+    """The scripts in a context.
+
+    Attributes:
+        variables: The environments.
+    """
+
+    def __init__(self, name: ContextName, variables: Variables) -> None:
+        self.name = name
+        self.members: list[LoadedScript] = []
+        self.variables = variables
+
+    @property
+    def options(self) -> dict[str, tuple[LoadedScript, Option]]:
+        """The registered options, by name; the first script with a name gets it."""
+        found: dict[str, tuple[LoadedScript, Option]] = {}
+        for member in self.members:
+            for name, option in member.options.items():
+                found.setdefault(name, (member, option))
+        return found
+
+    def expects(self, *functions: str) -> bool:
+        """Return whether a script has a callback for the end of the context, or one of these."""
+        awaited = (*_ENDS[self.name], *functions)
+        return any(name in member.functions for member in self.members for name in awaited)
 
 
 class Scripts:
@@ -277,3 +363,35 @@ class _Loaded(msgspec.Struct):
 def _json(state: SpankItems) -> bytes:
     # json and not msgspec: a variable need not be UTF-8
     return json.dumps(msgspec.to_builtins(state)).encode()
+
+
+_USUAL = (
+    "/usr/lib64/slurm",
+    "/usr/lib/slurm",
+    "/usr/lib/slurm-wlm",
+    "/usr/local/lib/slurm",
+    "/usr/lib/x86_64-linux-gnu/slurm-wlm",
+    "/usr/lib/aarch64-linux-gnu/slurm-wlm",
+)
+
+
+def loaded_by_slurm(scripts: Sequence[StackScript], settings: Settings) -> Native:
+    """Return the lines that Slurm's tools on this machine load. Call this in a thread."""
+    conf = find_slurm_conf(settings)
+    path = read_slurm_conf(conf).get("plugindir", "") if conf else ""
+    directories = [entry for entry in path.split(":") if entry] or _directories(settings)
+    lines = {script.line.where: script.line.plugin for script in scripts}
+    return frozenset(
+        where
+        for where, plugin in lines.items()
+        if any(os.path.exists(os.path.join(directory, plugin)) for directory in directories)
+    )
+
+
+def _directories(settings: Settings) -> list[str]:
+    """Return the usual plugin directories: beside Slurm's tools, and those of packages."""
+    salloc = shutil.which("salloc", path=settings.slurm.bin or None)
+    if salloc is None:
+        return [*_USUAL]
+    prefix = os.path.dirname(os.path.dirname(os.path.realpath(salloc)))
+    return [os.path.join(prefix, library, "slurm") for library in ("lib", "lib64")] + [*_USUAL]
