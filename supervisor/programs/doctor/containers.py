@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 import trio
 
+from scrun.commands.spec import spec
 from scrun.core.errors import ScrunError
 from scrun.core.own_directory import own_directory
 from scrun.core.paths import packages
@@ -336,22 +337,9 @@ def write_bundle(root: str, name: str, *arguments: str) -> str:
         os.makedirs(os.path.join(rootfs, folder), exist_ok=True)
     for name in ("passwd", "group"):  # Charliecloud and the like mount this machine's files there
         Path(rootfs, "etc", name).touch()
-    config = {
-        "ociVersion": "1.0.2",
-        "process": {
-            "user": {"uid": 0, "gid": 0},
-            "args": [program, *arguments],
-            "env": ["PATH=/usr/bin:/bin"],
-            "cwd": "/",
-        },
-        "root": {"path": "rootfs"},
-        "hostname": "doctor",
-        "mounts": [
-            {"destination": "/proc", "type": "proc", "source": "proc"},
-            {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["mode=755"]},
-        ],
-        "linux": {"namespaces": [{"type": kind} for kind in ("pid", "mount", "ipc", "uts")]},
-    }
+    config = spec()
+    config["process"] |= {"terminal": False, "args": [program, *arguments]}
+    config |= {"root": {"path": "rootfs"}, "hostname": "doctor"}
     Path(bundle, "config.json").write_bytes(msgspec.json.encode(config))
     return bundle
 
