@@ -154,18 +154,10 @@ class Done(msgspec.Struct, frozen=True):
     lines: tuple[str, ...]
 
     @property
-    def last(self) -> str:
-        """The last line that is not blank, or the status."""
-        return self._line(-1)
-
-    @property
-    def first(self) -> str:
-        """The first line that is not blank, or the status."""
-        return self._line(0)
-
-    def _line(self, index: int) -> str:
-        spoken = [line.strip() for line in self.lines if line.strip()]
-        return spoken[index] if spoken else f"exit status {self.status}"
+    def said(self) -> list[str]:
+        """The lines that are not blank, or the status."""
+        lines = [line.strip() for line in self.lines]
+        return [*filter(None, lines)] or [f"exit status {self.status}"]
 
 
 async def run_tool(argv: Sequence[str], child_env: ChildEnv, *, directory: str = "/") -> Done:

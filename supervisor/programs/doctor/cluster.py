@@ -152,7 +152,7 @@ async def ask_munge(call: DoctorCall) -> Finding:
     script = '"$1" -n -S "$3" | "$2" -S "$3"'
     command = ["/bin/sh", "-c", script, "sh", munge, unmunge, socket]
     done = await run_tool(command, call.slurm_setting)
-    return fail(done.first, remedy) if done.status else ok(f"{socket} answers")
+    return fail(done.said[0], remedy) if done.status else ok(f"{socket} answers")
 
 
 def munge_socket(info: str) -> str:
@@ -176,7 +176,7 @@ async def _controller(call: DoctorCall, report: Reporter) -> None:
         report("nodes", warn("sinfo is not installed to ask about them", install))
         return
     done = await run_tool([sinfo, "-h", "-o", "%R %a %D %t"], call.slurm_setting)
-    failed = fail(done.last, "see slurmctld's log")
+    failed = fail(done.said[-1], "see slurmctld's log")
     report("nodes", failed if done.status else judge_nodes(done.lines))
 
 

@@ -265,7 +265,7 @@ async def _in_job(
 ) -> None:
     done = await _step(job, "true")
     if done.status:
-        report("step", fail(done.last, "check slurmd's log on that node"))
+        report("step", fail(done.said[-1], "check slurmd's log on that node"))
         return
     report("step", ok("`true` ran there"))
     conf, launch = call.oci_conf, call.settings.slurm.launch

@@ -204,7 +204,7 @@ async def _namespaces(call: DoctorCall) -> Finding:
     """Try to make one: a site can forbid them in many ways."""
     command = [own_program("unshare"), "--user", "--map-root-user", own_program("true")]
     done = await run_tool(command, call.child_env)
-    refusal = done.last.removeprefix("unshare: ") if done.status else ""
+    refusal = done.said[-1].removeprefix("unshare: ") if done.status else ""
     texts = {name: (_read(f"/proc/sys/{name}") or "").strip() for name, _, _ in _FORBIDS}
     values = {name: int(text) for name, text in texts.items() if text.isdecimal()}
     return judge_namespaces(refusal, values, needed=not call.by_slurm and os.geteuid() != 0)

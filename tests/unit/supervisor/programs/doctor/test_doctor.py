@@ -127,8 +127,8 @@ async def test_a_tool_that_is_given_up_is_ended() -> None:
         await run_tool(["sh", "-c", "trap '' TERM; exec sleep 60"], setting)
     assert scope.cancelled_caught
     done = await run_tool(["sh", "-c", "echo a; echo; echo b >&2; exit 3"], setting)
-    assert (done.status, done.first, done.last) == (3, "a", "b")
-    assert (await run_tool(["false"], setting)).first == "exit status 1"
+    assert (done.status, done.said) == (3, ["a", "b"])
+    assert (await run_tool(["false"], setting)).said == ["exit status 1"]
 
 
 # --- this machine
