@@ -7,7 +7,7 @@ import sys
 from scrun.cli.parse import Parsed
 from scrun.client.progress import clear, show
 from scrun.core.errors import SettingsError
-from scrun.core.paths import packages
+from scrun.core.paths import python_code
 from scrun.core.trees import remove_whoever_owns_it
 from scrun.images.place import path_for
 from scrun.images.store import Store
@@ -18,10 +18,7 @@ from scrun.settings.oci_conf.site import beside
 from scrun.settings.script import find_script
 from scrun.settings.slurm_conf import find_slurm_conf
 
-_REMOVE = (
-    "import sys; sys.path.insert(0, sys.argv[1]); "
-    "from scrun.supervisor.staging.id_maps import remove_mapped; remove_mapped(sys.argv[2])"
-)
+_REMOVE = "from scrun.supervisor.staging.id_maps import remove_mapped; remove_mapped(sys.argv[1])"
 
 
 def open_store(parsed: Parsed) -> Request:
@@ -92,6 +89,4 @@ def discard(path: str) -> None:
 
 def _remove_mapped(path: str) -> None:
     """Have a process of its own do what only the supervisor's code can."""
-    site = ["-S"] if sys.flags.no_site else []
-    words = [sys.executable, "-I", *site, "-c", _REMOVE, packages(), path]
-    subprocess.run(words, stdin=subprocess.DEVNULL, check=False)
+    subprocess.run(python_code(_REMOVE, path), stdin=subprocess.DEVNULL, check=False)

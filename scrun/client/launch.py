@@ -4,13 +4,12 @@ import _signal
 import _socket
 import fcntl
 import os
-import sys
 
 from scrun.anchor.shell import out_of_the_way
 from scrun.cli.parse import Parsed, record_root, setting
 from scrun.core.errors import ScrunError, SettingsError, SupervisorLost
 from scrun.core.own_directory import own_directory
-from scrun.core.paths import BUILDAH, packages
+from scrun.core.paths import BUILDAH, packages, python
 from scrun.protocol import wire
 
 _GENERATIONS = 3  # the caller of the runtime, and perhaps scripts around that
@@ -214,8 +213,7 @@ def _start(root: str, name: str, lock: int, settings_file: str, *, lingers: bool
     package = packages()
     # the file, and not `-m scrun.supervisor` or the directory: those take runpy, 3 ms
     program = package + "/scrun/supervisor/__main__.py"
-    argv = [sys.executable, "-I", *(["-S"] if sys.flags.no_site else []), program]
-    argv += ["--root", root, "--name", name, "--ready", "3", "--lock", "4"]
+    argv = [*python(), program, "--root", root, "--name", name, "--ready", "3", "--lock", "4"]
     if not lingers:
         argv += ["--idle-timeout", "0"]
     null = os.open("/dev/null", os.O_RDWR)

@@ -1,11 +1,8 @@
 """Command lines of the programs in `scrun.supervisor.programs`, which some commands run."""
 
-import sys
-
-from scrun.core.paths import packages
+from scrun.core.paths import python_code
 
 _TEXT = (
-    "import sys; sys.path.insert(0, sys.argv.pop(1)); "
     "from scrun.supervisor.programs.{} import run; "
     "from scrun.supervisor.programs.main import main; sys.exit(main(run, sys.argv[1:]))"
 )
@@ -21,6 +18,5 @@ def program(module: str, argv: "list[str]", *, undoes_nothing: bool = False) -> 
         argv: The arguments of scrun; the program parses them again, with the same grammar.
         undoes_nothing: Whether SIGINT may end it at once.
     """
-    site = ["-S"] if sys.flags.no_site else []
-    text = (_QUIET if undoes_nothing else "") + _TEXT.format(module)
-    return [sys.executable, "-I", *site, "-c", text, packages(), *argv]
+    quiet = _QUIET if undoes_nothing else ""
+    return python_code(quiet + _TEXT.format(module), *argv)

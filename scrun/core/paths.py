@@ -6,6 +6,7 @@ Imports little: commands use it.
 import _stat as stat
 import errno
 import posix
+import sys
 
 LIMIT = 16 * 1024 * 1024
 """The largest file, in bytes, that scrun reads as a whole."""
@@ -42,6 +43,17 @@ def packages() -> str:
     import os
 
     return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def python() -> "list[str]":
+    """Return the interpreter, which reads nothing of the user's."""
+    return [sys.executable, "-I", *(["-S"] if sys.flags.no_site else [])]
+
+
+def python_code(code: str, *arguments: str) -> "list[str]":
+    """Return the command of a process of its own that runs code, which may import scrun."""
+    first = "import sys; sys.path.insert(0, sys.argv.pop(1)); "
+    return [*python(), "-c", first + code, packages(), *arguments]
 
 
 class Untrusted(PermissionError):

@@ -10,7 +10,6 @@ sends SIGTERM to it and to the supervisor, in any order.
 
 import os
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
@@ -19,7 +18,7 @@ from typing import BinaryIO
 import trio
 
 from scrun.core import rights
-from scrun.core.paths import packages
+from scrun.core.paths import python, python_code
 from scrun.supervisor.children.processes import Child, ChildEnv, child
 from scrun.supervisor.core.deposits import Deposits
 from scrun.supervisor.core.line import KeeperLine
@@ -36,10 +35,7 @@ sys.modules[of_ours.__name__] = of_ours
 exec({program!r})
 main(sys.argv[3:], {command!r})
 """
-_PROGRAM = (
-    "import sys; sys.path.insert(0, sys.argv[1]); "
-    "from scrun.client.hand_over import hand_over; hand_over(*sys.argv[2:])"
-)
+_PROGRAM = "from scrun.client.hand_over import hand_over; hand_over(*sys.argv[1:])"
 _PAUSE = 1.0
 _LIMIT = 60.0  # beside the time after which the program gives up; it may not even start
 _LONGEST = 2e9
@@ -66,11 +62,11 @@ class Keeper:
             lingers: Whether the supervisor stays when it has nothing to do.
         """
         limit = str(min(patience, _LONGEST) + _LIMIT)
-        called = [packages(), root, name, str(patience), "1" if lingers else ""]
+        called = [root, name, str(patience), "1" if lingers else ""]
         self._text = _KEEPER.format(
             rights=_source(rights),
             program=_source(main),
-            command=[*_python(), "-c", _PROGRAM, *called],
+            command=python_code(_PROGRAM, *called),
         )
         self._words = ["-1", "-1", limit]
         self._root = root
@@ -101,7 +97,7 @@ class Keeper:
 
     def _named(self, program: int) -> list[str]:
         """Return the beginning of its command line: all that `ps` shows of it is a name."""
-        return [*_python(), named(program), main.NAME, self._root]
+        return [*python(), named(program), main.NAME, self._root]
 
     async def _tell(self, keeper: Child, line: KeeperLine) -> None:
         """Let it hold everything, until it ends or does not read."""
@@ -119,11 +115,6 @@ class Keeper:
         finally:
             self._deposits.dismiss()  # if it is to end, we do: nothing is left for a successor
             self._deposits.disconnect()
-
-
-def _python() -> list[str]:
-    """Return the interpreter, which reads nothing of the user's."""
-    return [sys.executable, "-I", *(["-S"] if sys.flags.no_site else [])]
 
 
 @contextmanager

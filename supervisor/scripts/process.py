@@ -7,7 +7,6 @@ cancelling those ends the commands, with their process groups, before the script
 import os
 import socket
 import struct
-import sys
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -18,7 +17,7 @@ import msgspec
 import trio
 
 from scrun.core.errors import EngineError, ScrunError
-from scrun.core.paths import packages
+from scrun.core.paths import python_code
 from scrun.protocol.wire import LIMIT, frame
 from scrun.settings.file.load import Level, Lua
 from scrun.supervisor.children.processes import SYSTEM_PATH, Child, ChildEnv, child, run_shell
@@ -33,10 +32,7 @@ highest exit status."""
 _GRACE = 0.5
 _DYING = 1.0
 _LEVELS: tuple[Level, ...] = get_args(Level)
-_PROGRAM = """import sys
-sys.path[:0] = [sys.argv[2]]
-from scrun.supervisor.worker.main import main
-main()"""
+_PROGRAM = "from scrun.supervisor.worker.main import main; main()"
 # the number of fields of a frame after its kind; None: any number
 _FIELDS: Mapping[bytes, int | None] = {
     b"command": 1,
@@ -313,18 +309,7 @@ async def working(
     channel = Channel(ours)
     environment = {"PATH": SYSTEM_PATH, **child_env.environment}
     worker_env = msgspec.structs.replace(child_env, environment=environment)
-    site = ["-S"] if sys.flags.no_site else []
-    number = str(theirs.fileno())
-    argv = [
-        sys.executable,
-        "-I",
-        *site,
-        "-c",
-        _PROGRAM,
-        number,
-        packages(),
-        str(settings.cpu_limit),
-    ]
+    argv = python_code(_PROGRAM, str(theirs.fileno()), str(settings.cpu_limit))
     worker: list[Worker] = []
 
     def printed(line: str) -> None:

@@ -13,7 +13,7 @@ import msgspec
 import trio
 
 from scrun.core.errors import ImageError, SettingsError
-from scrun.core.paths import packages
+from scrun.core.paths import python_code
 from scrun.core.trees import remove_tree
 from scrun.images.leases import lease_of
 from scrun.images.limits import shrink
@@ -143,9 +143,7 @@ def _made(store: Store, key: str, fill: Fill, waiting: Callable[[str], None]) ->
         raise Unusable(f"cannot be copied: {error}") from error
 
 
-_RUN = """\
-import sys; sys.path.insert(0, sys.argv.pop(1))
-from scrun.supervisor.programs.{0} import main; sys.exit(main(sys.argv[1:]))"""
+_RUN = "from scrun.supervisor.programs.{} import main; sys.exit(main(sys.argv[1:]))"
 
 
 def images_for(settings: Settings, request: JobRequest) -> ContainerImages | None:
@@ -179,7 +177,7 @@ def copying(name: str) -> list[str]:
     """Return the command that runs COPY, PACK or UNPACK."""
     if name == COPY:
         return [sys.executable, "-I", "-S", program("programs", name)]
-    return [sys.executable, "-I", "-c", _RUN.format(name), packages()]
+    return python_code(_RUN.format(name))
 
 
 async def _copy(name: str, words: Sequence[str], tell: Callable[[int], None]) -> None:

@@ -6,7 +6,6 @@ Everything here blocks: call it in a worker thread.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from scrun.core.errors import StagingError, described
-from scrun.core.paths import packages, read_regular
+from scrun.core.paths import python_code, read_regular
 from scrun.core.typed import decode_as
 from scrun.core.whole_files import PART, write_whole
 from scrun.images.leases import Lease
@@ -105,9 +104,7 @@ def _write(place: str, name: str, content: object) -> None:
 
 _PAUSE = 0.5  # seconds between two lines of progress
 _MERGING = 3600.0
-_PROGRAM = """\
-import sys; sys.path.insert(0, sys.argv.pop(1))
-from scrun.supervisor.programs.carry_over import main; sys.exit(main(sys.argv[1]))"""
+_PROGRAM = "from scrun.supervisor.programs.carry_over import main; sys.exit(main(sys.argv[1]))"
 
 
 class Transfer(msgspec.Struct, frozen=True):
@@ -159,7 +156,7 @@ def carry_over(
         if os.geteuid() == 0 or not state.owners:
             raise
         text = msgspec.json.encode(order).decode()
-        done = run_mapped((sys.executable, "-I", "-c", _PROGRAM, packages(), text), _MERGING)
+        done = run_mapped(python_code(_PROGRAM, text), _MERGING)
         if done is None:  # there are no subordinate ids
             raise
     if done.returncode:

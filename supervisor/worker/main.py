@@ -360,7 +360,7 @@ def serve(supervisor: SupervisorEnd) -> None:
 
 def main() -> None:
     """Serve the supervisor through the inherited socket."""
-    number, _, processor_time = sys.argv[1:]
+    number, processor_time = sys.argv[1:]
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, most = resource.getrlimit(resource.RLIMIT_CPU)
     wanted = int(processor_time)

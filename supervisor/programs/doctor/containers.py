@@ -13,7 +13,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -25,7 +24,7 @@ import trio
 from scrun.commands.spec import spec
 from scrun.core.errors import ScrunError
 from scrun.core.own_directory import own_directory
-from scrun.core.paths import packages
+from scrun.core.paths import python_code
 from scrun.settings.oci_conf.node_runtime import node_runtime
 from scrun.settings.oci_conf.parse import OciConf
 from scrun.supervisor.children.processes import SYSTEM_PATH, Child, ChildEnv, child, output_of
@@ -41,7 +40,7 @@ from scrun.supervisor.shim.runtime import last_line
 from scrun.supervisor.staging.staged_bundle import stage_in
 
 NAME = "container"
-_SCRUN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from scrun.main import main; main()"
+_SCRUN = "from scrun.main import main; main()"
 _ID = "doctor"
 _LIFE, _STARTS, _ENDS = 60.0, 10.0, 10.0
 _AGAIN = 0.05
@@ -195,8 +194,7 @@ class _Trial(msgspec.Struct, frozen=True):
 
 async def _by_scrun(call: DoctorCall, trial: _Trial, bundle: str) -> Finding:
     """Run a container by scrun, from `create` to the end of its supervisor."""
-    site = ["-S"] if sys.flags.no_site else []
-    scrun = [sys.executable, "-I", *site, "-c", _SCRUN, packages(), "--root", trial.root]
+    scrun = python_code(_SCRUN, "--root", trial.root)
     options = ("config-file", "engine", "stager", "slurm-conf")
     scrun += [f"--{option}={value}" for option in options if (value := call.parsed.text(option))]
     pid_file = os.path.join(trial.root, "@pid")
