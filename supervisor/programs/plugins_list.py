@@ -5,12 +5,11 @@ others nothing but time.
 """
 
 from collections import Counter
-from collections.abc import Iterable
 
 import msgspec
 import trio
 
-from scrun.cli.columns import columns
+from scrun.cli.columns import listed
 from scrun.cli.parse import Parsed
 from scrun.core.errors import described
 from scrun.core.output import say
@@ -45,8 +44,7 @@ class Row(msgspec.Struct, frozen=True):
 def run(parsed: Parsed, argv: list[str]) -> int:
     """List them."""
     found = trio.run(rows, own_create_request(argv, "plugins"))
-    as_json = parsed.text("format") == "json"
-    text = _json(found) if as_json else columns(HEAD, map(_cells, found))
+    text = listed(parsed, found, name=str, row=msgspec.to_builtins, head=HEAD, cells=_cells)
     say(text.encode("utf-8", "replace"))
     return 0
 
@@ -96,8 +94,3 @@ async def _configure(loaded: Plugins, full: str, order: CreateRequest) -> None:
 def _cells(row: Row) -> tuple[str, ...]:
     usable = "yes" if row.usable else f"no: {row.reason}"
     return (row.type, row.version, row.package, row.name, usable)
-
-
-def _json(found: Iterable[Row]) -> str:
-    lines = ",\n".join(f"  {msgspec.json.encode(row).decode()}" for row in found)
-    return f"[\n{lines}\n]\n"
