@@ -216,12 +216,12 @@ async def _by_scrun(call: DoctorCall, trial: _Trial, bundle: str) -> Finding:
         await must("delete")
         return finding
     finally:
-        with trio.CancelScope(shield=True), contextlib.suppress(TrialError):
-            with trio.move_on_after(40), contextlib.suppress(TrialError):
-                if _ID in os.listdir(trial.root):
-                    await must("delete", "--force")
-            with trio.move_on_after(20):  # its supervisor would stay for a while
-                await trial.must("stop", [*scrun, "supervisor", "stop", "--all"])
+        if _ID in os.listdir(trial.root):
+            with trio.move_on_after(40, shield=True), contextlib.suppress(TrialError):
+                await must("delete", "--force")
+        # its supervisor would stay for a while
+        with trio.move_on_after(20, shield=True), contextlib.suppress(TrialError):
+            await trial.must("stop", [*scrun, "supervisor", "stop", "--all"])
 
 
 def judge_state(text: str, error_line: str) -> Finding:
