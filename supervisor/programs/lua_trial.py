@@ -10,6 +10,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import msgspec
@@ -18,7 +19,6 @@ import trio
 from scrun.cli.parse import Parsed
 from scrun.core.errors import BundleError
 from scrun.core.output import write
-from scrun.model.states import Ending
 from scrun.oci.config import Bundle, Config, load_bundle, read_config
 from scrun.oci.lookup import NotFound, find_program
 from scrun.settings.file.load import LEVELS, Level, Log
@@ -56,14 +56,11 @@ async def _try(order: CreateRequest, action: str, stage_out: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="scrun-lua-", ignore_cleanup_errors=True) as root:
         record = os.path.join(root, order.id)
         os.mkdir(record, 0o700)
-        journal = _journal(record, order)
-        try:
+        with closing(_journal(record, order)) as journal:
             if action == "check":
                 await _check(order, journal)
             else:
                 await _run(order, root, journal, stage_out=stage_out)
-        finally:
-            journal.close()
 
 
 def _order(argv: list[str], script: str) -> CreateRequest:
@@ -123,11 +120,7 @@ async def _run(order: CreateRequest, root: str, journal: Journal, *, stage_out: 
     bundle = await _bundle(order)
     record = os.path.join(root, order.id)
     engine = _Machine(root, order.settings.local, order.settings.runtime)
-    async with trio.open_nursery() as nursery:
-
-        def lost(ending: Ending) -> None:
-            nursery.cancel_scope.cancel()
-
+    with trio.CancelScope() as scope:
         request = JobRequest(
             container=order.id,
             child_env=order.child_env,
@@ -135,7 +128,7 @@ async def _run(order: CreateRequest, root: str, journal: Journal, *, stage_out: 
             record=record,
             journal=journal,
             on_job_id=lambda job_id, owned: None,
-            on_lost=lost,
+            on_lost=lambda ending: scope.cancel(),
             config_requests=read_requests(bundle.config.annotations, bundle.config.process.env),
         )
         path = await _find(order)

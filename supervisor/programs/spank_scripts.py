@@ -8,7 +8,7 @@ import os
 import re
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 
 import msgspec
 import trio
@@ -108,12 +108,9 @@ async def _options(settings: Settings) -> list[object]:
         return []
     os.umask(umask := os.umask(0o077))
     child_env, here = ChildEnv({**os.environ}, umask), os.getcwd()
-    with tempfile.TemporaryDirectory(prefix="scrun-lua-", ignore_cleanup_errors=True) as directory:
-        journal = Journal(os.path.join(directory, "log"), Log(), "options")
-        try:
-            async with _opened(source, found, settings, child_env, here, journal) as opened:
-                scripts, context = opened
-                await scripts.call(context, "slurm_spank_init")
-                return [msgspec.to_builtins(option) for _, option in context.options.values()]
-        finally:
-            journal.close()
+    place = tempfile.TemporaryDirectory(prefix="scrun-lua-", ignore_cleanup_errors=True)
+    with place as directory, closing(Journal(f"{directory}/log", Log(), "options")) as journal:
+        async with _opened(source, found, settings, child_env, here, journal) as opened:
+            scripts, context = opened
+            await scripts.call(context, "slurm_spank_init")
+            return [msgspec.to_builtins(option) for _, option in context.options.values()]
