@@ -2,13 +2,14 @@
 
 The client in C (`scrun/native`) does most calls of engines alone. What it is not sure of comes
 here, perhaps with what it has done already (`scrun.client.handed`). Without a compiler this is all
-there is: so this module and what it imports use built-in modules only, and everything else (help,
-errors, a missing supervisor) is imported where it is needed.
+there is: so this module and what it imports use built-in modules only; what needs others is
+imported where it is used.
 """
 
 import posix
 import sys
 
+from scrun.cli.failure import explain
 from scrun.cli.parse import parse
 from scrun.client.ask import forward
 
@@ -64,8 +65,6 @@ def run(argv: "list[str]") -> int:
             return run_alike(parsed, argv)
         return _module(parsed.command).run(parsed, argv)  # type: ignore[attr-defined, no-any-return]
     except Exception as error:
-        from scrun.cli.failure import explain
-
         return explain(error, parsed)
 
 

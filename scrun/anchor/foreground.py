@@ -7,7 +7,11 @@ socket: it forwards signals, and receives the exit status.
 import _signal
 import _socket
 import posix
+from time import monotonic
 
+from scrun.core.errors import NotTaken
+from scrun.core.output import write
+from scrun.core.ready import ready
 from scrun.protocol.anchor import LOST, PASSED_ON
 
 _LAST_OUTPUT = 0.5
@@ -56,8 +60,6 @@ class _Passing:
         Raises:
             NotTaken: Nobody takes it.
         """
-        from time import monotonic
-
         del frame
         now = monotonic()
         if number == _signal.SIGALRM and self._first and now >= self._ends_at:
@@ -82,8 +84,6 @@ class _Passing:
 
         # how much the other end has not read: SIOCOUTQ of unix(7)
         if not self._has_reader or any(fcntl.ioctl(self._fd, termios.TIOCOUTQ, bytes(4))):
-            from scrun.core.errors import NotTaken
-
             raise NotTaken.of(number)
         self._first = 0
 
@@ -175,8 +175,6 @@ class Carried:
         Raises:
             OSError: Standard output cannot be written.
         """
-        from scrun.core.ready import ready
-
         while True:
             pause = self._type_end()
             inputs = [fd, self.master, *([0] if not (self._pause or self._typed) else [])]
@@ -202,8 +200,6 @@ class Carried:
         Raises:
             OSError: Standard output cannot be written.
         """
-        from scrun.core.ready import ready
-
         while ready([self.master], seconds=_LAST_OUTPUT)[0] and self._show():
             pass
 
@@ -212,8 +208,6 @@ class Carried:
         if self._typed:
             self._line_end = self._typed[-1:]
             return
-        from time import monotonic
-
         if self._line_end not in b"\r\n":
             self._typed = (
                 b"\n"  # in the middle of a line, that key does not end the file (termios(3))
@@ -225,8 +219,6 @@ class Carried:
         """Type end of file if it is time; return how long it is not."""
         if not self._pause or self._typed:
             return None
-        from time import monotonic
-
         if self._ends_at <= (now := monotonic()):
             self._typed = _END_OF_FILE
             self._ends_at = now + self._pause
@@ -244,8 +236,6 @@ class Carried:
 
     def _show(self) -> bool:
         """Write some of its output; tell whether there may be more."""
-        from scrun.core.output import write
-
         try:
             shown = posix.read(self.master, 65536)
         except BlockingIOError:

@@ -1,21 +1,20 @@
 """What commands list: in tables for terminals, or for programs; and the sizes and times in it."""
 
+import json
+import time
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from scrun.cli.parse import Parsed
 from scrun.core.text import printable
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import TypeVar
-
-    from scrun.cli.parse import Parsed
-
-    Item = TypeVar("Item")
+Item = TypeVar("Item")
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _AGES = ((86400, "d"), (3600, "h"), (60, "m"))
 
 
-def columns(head: "tuple[str, ...]", rows: "Iterable[tuple[str, ...]]") -> str:
+def columns(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     """Align rows in columns; nothing is cut, and an empty cell becomes a dash.
 
     Only the last column may contain blanks.
@@ -30,20 +29,18 @@ def columns(head: "tuple[str, ...]", rows: "Iterable[tuple[str, ...]]") -> str:
 
 
 def listed(
-    parsed: "Parsed",
-    items: "Iterable[Item]",
+    parsed: Parsed,
+    items: Iterable[Item],
     *,
-    name: "Callable[[Item], str]",
-    row: "Callable[[Item], object]",
-    head: "tuple[str, ...]",
-    cells: "Callable[[Item], tuple[str, ...]]",
+    name: Callable[[Item], str],
+    row: Callable[[Item], object],
+    head: tuple[str, ...],
+    cells: Callable[[Item], tuple[str, ...]],
 ) -> str:
     """List items as `--quiet` (names), `--format json` (rows) or nothing (cells) asks."""
     if parsed.count("quiet"):
         return "".join(f"{name(item)}\n" for item in items)
     if parsed.text("format") == "json":
-        import json
-
         return json.dumps([row(item) for item in items], indent=2) + "\n"
     return columns(head, map(cells, items))
 
@@ -58,8 +55,6 @@ def size(number: int) -> str:
 
 def age(moment: float) -> str:
     """Format the time since a moment, in its largest unit."""
-    import time
-
     seconds = max(0, int(time.time() - moment))
     for length, unit in _AGES:
         if seconds >= length:

@@ -17,12 +17,12 @@ from scrun.cli.grammar import (
     is_image,
     options_of,
 )
+from scrun.core.errors import UsageError, closest
+from scrun.oci.ids import check_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from scrun.core.errors import UsageError
 
 # as strconv.ParseBool, which runc's --flag=value goes through
 _TRUE = ("1", "t", "T", "true", "True", "TRUE")
@@ -82,11 +82,8 @@ def parse(argv: list[str]) -> Parsed:
     parsed = Parsed()
     try:
         _read(argv, parsed)
-    except Exception as error:
-        from scrun.core.errors import UsageError
-
-        if isinstance(error, UsageError):
-            error.options = parsed.options
+    except UsageError as error:
+        error.options = parsed.options
         raise
     return parsed
 
@@ -96,7 +93,7 @@ def _read(argv: list[str], parsed: Parsed) -> None:
     if parsed.command:
         return
     if not operands:
-        raise _wrong("no command given" + _see(None))
+        raise UsageError("no command given" + _see(None))
     command = _known(operands[0])
     operands = _scan(operands[1:], command, parsed)
     if parsed.command:
@@ -109,9 +106,9 @@ def _read(argv: list[str], parsed: Parsed) -> None:
     wanted = COMMANDS[command][1]
     given, needed = len(operands), sum(word[0] == "<" for word in wanted)
     if given < needed:
-        raise _wrong(f"{command} needs a {wanted[given].strip('<>')}" + _see(command))
+        raise UsageError(f"{command} needs a {wanted[given].strip('<>')}" + _see(command))
     if given > len(wanted) and not (wanted and wanted[-1].endswith(("...]", "]..."))):
-        raise _wrong(f"unexpected argument {operands[len(wanted)]!r}" + _see(command))
+        raise UsageError(f"unexpected argument {operands[len(wanted)]!r}" + _see(command))
     is_id = wanted[:1] in ((CONTAINER,), (PERHAPS_CONTAINER,)) and not parsed.options.get("regex")
     if operands and is_id:
         parsed.id = _checked(operands.pop(0))
@@ -200,7 +197,7 @@ def _store(
         if value in _FALSE:
             into.pop(name, None)
         elif value is not None and value not in _TRUE:
-            raise _wrong(f"option --{name} takes no value, got {value!r}" + _see(command))
+            raise UsageError(f"option --{name} takes no value, got {value!r}" + _see(command))
         elif many:
             into[name] = before + 1 if isinstance(before, int) else 1
         else:
@@ -215,10 +212,10 @@ def _store(
             return
     if value is None:
         if not rest:
-            raise _wrong(f"option --{name} needs a value, {metavar}" + _see(command))
+            raise UsageError(f"option --{name} needs a value, {metavar}" + _see(command))
         value = rest.pop()
     if used and len(choices) > 1 and value not in choices:
-        raise _wrong(
+        raise UsageError(
             f"option --{name} cannot be {value!r}, only {' or '.join(choices)}" + _see(command)
         )
     if many:
@@ -233,7 +230,6 @@ def _signal_or_raise(argument: str, command: str | None, operands: list[str], le
     `left` arguments follow.
     """
     if command == "kill" and len(operands) == 1:
-        from scrun.core.errors import UsageError
         from scrun.oci.signals import parse_signal
 
         try:
@@ -244,10 +240,10 @@ def _signal_or_raise(argument: str, command: str | None, operands: list[str], le
             return argument[1:]
     name = argument.partition("=")[0]
     if command is not None and resolve(argument, options_of(None)) is not None:
-        raise _wrong(f"option {name!r} must stand before {command!r}" + _see(None))
+        raise UsageError(f"option {name!r} must stand before {command!r}" + _see(None))
     words = ["--" + option[0] for option in options_of(command)]
     near = _perhaps(name, words) if name[:2] == "--" else ""
-    error = _wrong(f"unknown option {name!r}" + near + _see(command))
+    error = UsageError(f"unknown option {name!r}" + near + _see(command))
     if command in _OPEN and name[:2] == "--":
         error.left = left
     raise error
@@ -256,20 +252,11 @@ def _signal_or_raise(argument: str, command: str | None, operands: list[str], le
 def _known(word: str) -> str:
     command = word.lower()
     if command not in COMMANDS:
-        raise _wrong(f"unknown command {word!r}" + _perhaps(command, COMMANDS) + _see(None))
+        raise UsageError(f"unknown command {word!r}" + _perhaps(command, COMMANDS) + _see(None))
     return command
 
 
-def _wrong(message: str) -> "UsageError":
-    """Make the error; it is imported only when there is one."""
-    from scrun.core.errors import UsageError
-
-    return UsageError(message)
-
-
 def _perhaps(word: str, known: "Iterable[str]") -> str:
-    from scrun.core.errors import closest
-
     near = closest(word, known)
     return f" (is it {near}?)" if near else ""
 
@@ -277,8 +264,6 @@ def _perhaps(word: str, known: "Iterable[str]") -> str:
 def _checked(text: str) -> str:
     if text.isascii() and text.isalnum() and len(text) <= _ENGINES_IDS:
         return text
-    from scrun.oci.ids import check_id
-
     return check_id(text)
 
 

@@ -1,23 +1,18 @@
-"""What `create`, `run` and `exec` send: their request, descriptors, an end of an anchor's socket.
-
-A program in the foreground needs neither a pid file, nor a terminal, nor an anchor that stays: so
-these are imported where they are needed.
-"""
+"""What `create`, `run` and `exec` send: a request, descriptors, an end of an anchor's socket."""
 
 import _socket
 import posix
 
+from scrun.anchor.foreground import CarriedTerminal
+from scrun.anchor.pid_file import PidFile
+from scrun.anchor.shell import AnchorProcess
 from scrun.cli.parse import Parsed
+from scrun.core.errors import UsageError
+from scrun.core.rights import MOST, send_fds
 from scrun.protocol import wire
 
 _TAKING = 10
 """Seconds in which the engine has to accept the connection to its console socket."""
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from scrun.anchor.foreground import CarriedTerminal
-    from scrun.anchor.pid_file import PidFile
-    from scrun.anchor.shell import AnchorProcess
 
 
 class Console:
@@ -63,8 +58,6 @@ class Console:
             try:
                 if wire.peer_uid(sock) != 0:  # root may get everybody's terminal
                     wire.check_peer(sock)
-                from scrun.core.rights import send_fds
-
                 send_fds(sock, self.path.encode(), [self._master])
             finally:
                 sock.close()
@@ -119,8 +112,6 @@ class Anchored:
         self._socket_path = parsed.text("console-socket")
         self.pid_file = None
         if path := parsed.text("pid-file"):
-            from scrun.anchor.pid_file import PidFile
-
             self.pid_file = PidFile(path)
 
     def __enter__(self) -> "Anchored":  # noqa: PYI034 - typing is not imported here
@@ -149,8 +140,6 @@ class Anchored:
         self.fds = [*stdio, self._supervisor_end.fileno(), *self._preserved]
         self.anchor = None
         if leave:
-            from scrun.anchor.shell import AnchorProcess
-
             lock = self.pid_file.lock if self.pid_file else None
             terminal = self.console.path if self.console else None
             self.anchor = AnchorProcess(self._container, self.socket.detach(), lock, terminal)
@@ -198,9 +187,6 @@ def _preserved(parsed: Parsed) -> "list[int]":
     text = parsed.text("preserve-fds")
     if not (text and text.isascii() and text.isdigit()):
         return []
-    from scrun.core.errors import UsageError
-    from scrun.core.rights import MOST
-
     most = MOST - 5
     if len(text) > len(str(most)) or int(text) > most:
         raise UsageError(f"--preserve-fds {text}: no more than {most} are possible")

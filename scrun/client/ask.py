@@ -5,7 +5,11 @@ It imports built-in modules only.
 
 import posix
 
+from scrun.cli.failure import report_failure
 from scrun.cli.parse import Parsed, record_root
+from scrun.cli.report import report
+from scrun.client.reach import run_unserved
+from scrun.core.output import say
 from scrun.protocol import wire
 
 
@@ -23,16 +27,12 @@ def forward(parsed: Parsed, *, again: bool = False) -> int:
 
     def meanwhile() -> None:
         asked.append(parsed.command)
-        if parsed.command == "state":
-            _load_output()
 
     try:
         status, answer = wire.ask(directory, "supervisor", fields, meanwhile)
     except wire.NOBODY:
         if "delete" in asked and not posix.access(directory, posix.F_OK):
             return 0  # its supervisor died before it could say that it is deleted
-        from scrun.client.reach import run_unserved
-
         unserved = run_unserved(parsed, directory)
         return forward(parsed, again=bool(asked)) if unserved is None else unserved
     return conclude(parsed, directory, status, answer)
@@ -41,8 +41,6 @@ def forward(parsed: Parsed, *, again: bool = False) -> int:
 def conclude(parsed: Parsed, directory: str, status: int, answer: bytes) -> int:
     """Print the answer to a forwarded operation, or report what it says; return the status."""
     if status:
-        from scrun.cli.failure import report_failure
-
         return report_failure(answer, status, parsed)
     if parsed.command == "start" and _is_of_a_pod(directory):
         from scrun.client.launch import launch_common
@@ -50,12 +48,8 @@ def conclude(parsed: Parsed, directory: str, status: int, answer: bytes) -> int:
         launch_common(parsed)
     if answer:
         if parsed.command == "delete":
-            from scrun.cli.report import report
-
             report(answer.decode(errors="replace"), log=None, log_format="text")
             return 0
-        from scrun.core.output import say
-
         say(answer)
     return 0
 
@@ -77,8 +71,3 @@ def build_request(parsed: Parsed, container: str) -> "list[bytes]":
     elif parsed.command == "delete":
         fields.append("1" if parsed.options.get("force") else "")
     return [wire.encoded(field) for field in fields]
-
-
-def _load_output() -> None:
-    """Import what prints the answer."""
-    from scrun.core import output as output

@@ -2,7 +2,9 @@
 
 import os
 
+from scrun.cli.failure import explain
 from scrun.cli.parse import Parsed, record_root
+from scrun.client.ask import forward
 from scrun.core.errors import UnknownContainer, UsageError
 from scrun.oci.ids import is_id
 
@@ -53,9 +55,6 @@ def forward_each(parsed: Parsed) -> int:
         UnknownContainer: No container matches.
         OSError: The root directory cannot be read.
     """
-    from scrun.cli.failure import explain
-    from scrun.client.ask import forward
-
     operands, parsed.operands = parsed.operands, []
     if parsed.command == "kill":
         operands, parsed.operands = operands[:1], operands[1:]

@@ -32,8 +32,8 @@ _LONGEST = 4096
 
 
 def give_over(
-    container: Replayed, parsed: Parsed, callers: "list[_socket.socket]"
-) -> "Callable[[list[int]], int] | None":
+    container: Replayed, parsed: Parsed, callers: list[_socket.socket]
+) -> Callable[[list[int]], int] | None:
     """Hand a container over to a supervisor.
 
     `callers` ask for it; none of their requests was read.
@@ -118,7 +118,7 @@ def _facts(container: Replayed) -> bytes:
     return json.dumps({"facts": facts, "version": VERSION}).encode()
 
 
-def _serve(line: _socket.socket, container: Replayed, held: "dict[str, int]") -> bool:
+def _serve(line: _socket.socket, container: Replayed, held: dict[str, int]) -> bool:
     """Give all that is held, until the supervisor has it; return whether it has."""
     while True:
         message, _, _ = receive_fds(line, _LONGEST)
@@ -136,7 +136,7 @@ def _serve(line: _socket.socket, container: Replayed, held: "dict[str, int]") ->
 
 
 def _stay(
-    container: Replayed, parsed: Parsed, anchor: _socket.socket, tells: int, signals: "list[int]"
+    container: Replayed, parsed: Parsed, anchor: _socket.socket, tells: int, signals: list[int]
 ) -> int:
     _signal.set_wakeup_fd(-1)
     pass_signals_on(anchor)

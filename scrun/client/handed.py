@@ -14,8 +14,13 @@ It hands over what it has no words for: as options of the interpreter, by name.
 import _socket
 import posix
 
+from scrun.anchor.foreground import stay
+from scrun.anchor.pid_file import PidFile
+from scrun.cli.failure import report_failure
 from scrun.cli.parse import Parsed, record_root
 from scrun.client.ask import conclude, forward
+from scrun.client.reach import connect_served
+from scrun.client.submit import lost
 from scrun.core.errors import NotTaken
 from scrun.protocol import wire
 from scrun.protocol.progress import REASON_SHOWN
@@ -40,8 +45,6 @@ def go_on(parsed: Parsed, argv: "list[str]", told: "Mapping[str, str | bool]") -
     if "untaken" in told:
         raise NotTaken.of(int(told["untaken"]))
     if "lost" in told:
-        from scrun.client.submit import lost
-
         raise lost(parsed, directory, is_ours=told["lost"] == "new")
     if "again" in told:
         return forward(parsed, again=True)
@@ -49,8 +52,6 @@ def go_on(parsed: Parsed, argv: "list[str]", told: "Mapping[str, str | bool]") -
 
 
 def _report(parsed: Parsed, directory: str, fd: int) -> int:
-    from scrun.cli.failure import report_failure
-
     size = posix.fstat(fd).st_size
     data = b""
     while len(data) < size and (part := posix.pread(fd, size - len(data), len(data))):
@@ -73,23 +74,15 @@ def _report(parsed: Parsed, directory: str, fd: int) -> int:
 
 
 def _ask_whether_it_runs(parsed: Parsed, directory: str, told: "Mapping[str, str | bool]") -> int:
-    from scrun.client.reach import connect_served
-
     pid = int(told.get("left", posix.getpid()))
     fields = [b"runs", wire.encoded(parsed.id or ""), b"%d" % pid]
     status, answer = converse(lambda: connect_served(directory), fields)
     if status:
-        from scrun.cli.failure import report_failure
-
         return report_failure(answer, status, parsed)
     if path := parsed.text("pid-file"):
-        from scrun.anchor.pid_file import PidFile
-
         file = PidFile(path)
         file.write(pid)
         file.publish()
     if "stays" not in told:
         return 0
-    from scrun.anchor.foreground import stay
-
     return stay(_socket.socket(fileno=int(told["stays"])))

@@ -7,6 +7,7 @@ import os
 
 from scrun.anchor.shell import out_of_the_way
 from scrun.cli.parse import Parsed, record_root, setting
+from scrun.client.supervisor_name import place, supervisor_name
 from scrun.core.errors import ScrunError, SettingsError, SupervisorLost
 from scrun.core.own_directory import own_directory
 from scrun.core.paths import BUILDAH, packages, python
@@ -151,8 +152,6 @@ def launch_common(parsed: Parsed) -> None:
     podman, and not conmon, calls `start`: a supervisor that is started here keeps nobody waiting.
     buildah calls `start` itself and would wait, so there none is started.
     """
-    from scrun.client.supervisor_name import place, supervisor_name
-
     try:
         root = record_root(parsed)
         if (setting(parsed, "group") or "user") != "user" or is_waited_for():
@@ -246,7 +245,7 @@ def _start(root: str, name: str, lock: int, settings_file: str, *, lingers: bool
         raise SupervisorLost(f"the supervisor does not start: {answer}")
 
 
-def _environment(settings_file: str) -> "dict[str, str]":
+def _environment(settings_file: str) -> dict[str, str]:
     """Return the variables that the supervisor needs from the caller.
 
     Each container's children get the environment of its own `create`, and its own settings apply

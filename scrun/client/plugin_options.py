@@ -16,7 +16,9 @@ from scrun.cli.grammar import Option
 from scrun.cli.parse import Parsed, parse
 from scrun.client.program import program
 from scrun.core.errors import SpankError, UsageError
+from scrun.settings.file.load import load, merge
 from scrun.settings.spank.plugin_options import variable_of
+from scrun.settings.spank.plugstack import find_plugstack
 
 COMMANDS = ("create", "run")
 """The commands that take such options."""
@@ -25,7 +27,7 @@ _GLOBAL = ("config-file", "slurm-conf", "engine")
 _PATIENCE = 60
 
 
-def parse_again(argv: "list[str]", error: UsageError) -> "tuple[list[str], Parsed]":
+def parse_again(argv: list[str], error: UsageError) -> tuple[list[str], Parsed]:
     """Move the options of scripts from a command line to the environment, and parse the rest.
 
     Returns:
@@ -48,9 +50,7 @@ def parse_again(argv: "list[str]", error: UsageError) -> "tuple[list[str], Parse
             error = another
 
 
-def _without(
-    argv: "list[str]", index: int, options: "list[Option]", error: UsageError
-) -> "list[str]":
+def _without(argv: list[str], index: int, options: list[Option], error: UsageError) -> list[str]:
     name, equals, value = argv[index][2:].partition("=")
     metavar = next((option[2] for option in options if option[0] == name), error)
     if metavar is error:
@@ -67,7 +67,7 @@ def _without(
     return argv[:index] + argv[after:]
 
 
-def list_options(given: "dict[str, object]") -> "list[Option]":
+def list_options(given: dict[str, object]) -> list[Option]:
     """List the options that scripts have registered, in the form of the grammar's table.
 
     Raises:
@@ -94,10 +94,7 @@ def list_options(given: "dict[str, object]") -> "list[Option]":
     return [_option(entry) for entry in json.loads(done.stdout)]
 
 
-def _has_scripts(words: "list[str]") -> bool:
-    from scrun.settings.file.load import load, merge
-    from scrun.settings.spank.plugstack import find_plugstack
-
+def _has_scripts(words: list[str]) -> bool:
     options = parse([*words, "version"])
     settings = load(os.environ, options.text("config-file"))
     conf = options.text("slurm-conf")
@@ -105,7 +102,7 @@ def _has_scripts(words: "list[str]") -> bool:
     return find_plugstack(merge(settings, options=named, env=os.environ)) is not None
 
 
-def _option(entry: "dict[str, object]") -> Option:
+def _option(entry: dict[str, object]) -> Option:
     takes, called = entry["takes"], str(entry["argument"] or "VALUE")
     metavar = None if takes == 0 else called if takes == 1 else f"[{called}]"
     return str(entry["name"]), "", metavar, True, False, str(entry["usage"])

@@ -10,7 +10,7 @@ _TEXT = (
 _QUIET = "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); "
 
 
-def program(module: str, argv: "list[str]", *, undoes_nothing: bool = False) -> "list[str]":
+def program(module: str, argv: list[str], *, undoes_nothing: bool = False) -> list[str]:
     """Return the command line of a program.
 
     Args:

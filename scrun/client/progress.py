@@ -4,6 +4,7 @@ import os
 import select
 
 from scrun.cli.parse import Parsed
+from scrun.cli.report import append
 from scrun.protocol.progress import LIVE, TO_STDERR
 
 _ROOM = 4096  # PIPE_BUF: a pipe that poll(2) finds writable takes as much without blocking
@@ -26,8 +27,6 @@ def show(message: bytes, parsed: Parsed) -> None:
         clear()
         write_if_possible(2, message[1:])
     elif log := parsed.text("log"):
-        from scrun.cli.report import append
-
         level, _, text = message[1:].decode(errors="replace").partition(" ")
         append(log, level, text, parsed.text("log-format") or "text")
 

@@ -5,11 +5,14 @@ so it imports built-in modules only.
 """
 
 import _socket
+import time
 
+from scrun.cli.failure import report_failure
 from scrun.cli.parse import Parsed, setting
+from scrun.client.supervisor_name import place, supervisor_name
 from scrun.core.errors import ScrunError, StateError, UnknownContainer
 from scrun.core.output import say
-from scrun.core.paths import has_record
+from scrun.core.paths import has_record, read_regular
 from scrun.protocol import wire
 
 _PATIENCE = 60.0
@@ -27,8 +30,6 @@ def ask_supervisor(parsed: Parsed, directory: str, fields: "list[bytes]") -> int
     """
     status, answer = fetch_answer(directory, fields)
     if status:
-        from scrun.cli.failure import report_failure
-
         return report_failure(answer, status, parsed)
     say(answer)
     return 0
@@ -50,8 +51,6 @@ def wait_for_successor(directory: str) -> "_socket.socket | None":
     Raises:
         OSError: There may be one, which cannot be reached.
     """
-    import time
-
     begun = time.monotonic()
     may_come = True
     while True:
@@ -109,8 +108,6 @@ def was_deleted(parsed: Parsed, directory: str, pid: bytes = b"") -> bool:
     Returns:
         Whether nothing is left of it.
     """
-    import time
-
     fields = [b"delete", wire.encoded(directory.rpartition("/")[2]), b"1", *[pid] * bool(pid)]
     for number in range(_TRIES):
         if not has_record(directory):
@@ -179,11 +176,10 @@ def run_unserved(parsed: Parsed, directory: str) -> "int | None":
     if parsed.command == "state" and (living := _living_state(directory)):
         say(living)
         return 0
-    if parsed.command == "delete":
-        from scrun.client.supervisor_name import supervisor_name
-
-        if remove_over(directory, supervisor_name(setting(parsed, "group") or "user", parsed)):
-            return 0
+    if parsed.command == "delete" and remove_over(
+        directory, supervisor_name(setting(parsed, "group") or "user", parsed)
+    ):
+        return 0
     if sock := wait_for_successor(directory):
         sock.close()
         return None
@@ -191,8 +187,6 @@ def run_unserved(parsed: Parsed, directory: str) -> "int | None":
         fields = [b"delete", wire.encoded(container), b"1" * bool(parsed.options.get("force"))]
         status, answer = delete(parsed, directory, fields)
         if status:
-            from scrun.cli.failure import report_failure
-
             return report_failure(answer, status, parsed)
         return 0
     # takes 25 ms: not for unknown containers, which engines ask about when they clean up
@@ -227,7 +221,6 @@ def _living_state(directory: str) -> bytes:
 def tidy_up(parsed: Parsed, root: str) -> None:
     """Have a supervisor clean up after dead ones, in the background; errors do not matter."""
     from scrun.client.launch import launch_beside
-    from scrun.client.supervisor_name import supervisor_name
 
     try:
         launch_beside(root, supervisor_name("user", parsed), to_tidy=True)
@@ -246,7 +239,6 @@ def delete(parsed: Parsed, directory: str, fields: "list[bytes]") -> "tuple[int,
         OSError: It dies each time.
     """
     from scrun.client.launch import is_waited_for, launch
-    from scrun.client.supervisor_name import place, supervisor_name
 
     root = directory.rpartition("/")[0]
     name = supervisor_name(setting(parsed, "group") or "user", parsed)
@@ -308,7 +300,6 @@ def _is_over(directory: str, lock: int) -> bool:
     import json
     import os
 
-    from scrun.core.paths import read_regular
     from scrun.model.lost import LOST
 
     for path in (directory, os.path.dirname(directory)):

@@ -20,9 +20,11 @@ from _blake2 import blake2s
 from _json import encode_basestring
 
 from scrun.client.template import Template, is_current
+from scrun.core.errors import ScrunError
 from scrun.core.job_numbers import next_job
 from scrun.core.place import Place, contents, is_of_task
 from scrun.protocol.anchor import PASSED_ON
+from scrun.protocol.wire import peer_uid
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -424,8 +426,6 @@ class Replayed:
         return next((128 + number for number in self._signals if number in _FATAL), None)
 
     def _accepted(self) -> "_socket.socket | None":
-        from scrun.protocol.wire import peer_uid
-
         try:
             fd, _ = self._listener._accept()  # type: ignore[attr-defined]
         except OSError:
@@ -505,7 +505,6 @@ class Replayed:
             _remove_folder(folder, name, posix.fstat(folder).st_dev, 0)
         except OSError:
             from scrun.client.images import discard
-            from scrun.core.errors import ScrunError
 
             try:
                 discard(f"{self.root}/{name}")  # it is deep, or has files of subordinate users

@@ -5,7 +5,10 @@ import posix
 
 from scrun.cli.parse import Parsed, record_root, setting
 from scrun.client.anchored import Anchored, build_call
+from scrun.client.reach import was_deleted
 from scrun.client.supervisor_name import OWN, beside, place, supervisor_name, withheld
+from scrun.core.errors import SettingsError, SupervisorLost
+from scrun.core.rights import send_fds
 from scrun.protocol import wire
 from scrun.protocol.progress import CALL, REASON_SHOWN
 
@@ -127,8 +130,6 @@ def _ask(
         try:
             if (owner := wire.peer_uid(sock)) != posix.geteuid():
                 # root may operate on everybody's containers, but gives its environment to nobody
-                from scrun.core.errors import SettingsError
-
                 raise SettingsError.of_root(root, f"belongs to uid {owner}")
             wire.send(sock, fields, [*anchored.fds, *mounts])
             _name_anchor(sock, anchored.name())
@@ -161,9 +162,6 @@ def lost(parsed: Parsed, record: str, *, is_ours: bool) -> Exception:
     `record` is the container's record, which is removed if it is ours. `is_ours` says whether it
     was not there before.
     """
-    from scrun.client.reach import was_deleted
-    from scrun.core.errors import SupervisorLost
-
     is_gone = not is_ours or was_deleted(parsed, record)
     remedy = "" if is_gone else "delete it and "
     return SupervisorLost(
@@ -246,8 +244,6 @@ def _call(sock: _socket.socket, data: bytes, lock: "int | None") -> "tuple[int, 
     Raises:
         ConnectionError: The supervisor closed the connection, or sends what is not a command.
     """
-    from scrun.core.rights import send_fds
-
     head, _, rest = data.partition(b"\0")
     length = int(head[1:]) if head[1:].isdigit() and len(head) <= _DIGITS else 0
     if not 0 < length <= wire.LIMIT:

@@ -1,8 +1,10 @@
 """The name of the supervisor that serves a container."""
 
+import _socket
 import posix
 
 from scrun.cli.parse import Parsed
+from scrun.core.paths import keepers
 from scrun.core.place import OF_TASK, Place, contents, here
 from scrun.core.version import VERSION
 
@@ -66,8 +68,6 @@ def beside(root: str, name: str) -> "list[str]":
     Raises:
         OSError: The root directory cannot be read.
     """
-    from scrun.core.paths import keepers
-
     mine = _apart_from_mounts(name)
     # the common ones before those of builds, which end soon
     return [other for other in reversed(keepers(root)) if _apart_from_mounts(other) == mine]
@@ -147,7 +147,6 @@ def _peer(inode: int) -> int:
     Raises:
         OSError: The kernel does not tell.
     """
-    import _socket
     from struct import pack, unpack_from
 
     wanted = pack("=BBHIII8s", _UNIX, 0, 0, _ALL_STATES, inode, _SHOW_PEER, b"\xff" * 8)

@@ -3,19 +3,17 @@
 That works with every version of them: it asks the kernel and reads the records.
 """
 
+import _socket
 import os
 import time
+from collections.abc import Iterator, Sequence
 
 from scrun.client.find import containers
 from scrun.core.errors import ScrunError, UsageError
 from scrun.core.paths import keepers
 from scrun.core.supervisors import parts
+from scrun.model.record import read_record
 from scrun.protocol import wire
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import _socket
-    from collections.abc import Iterator, Sequence
 
 _PATIENCE = 2
 
@@ -31,7 +29,7 @@ class Supervisor:
         since: When it started, in seconds since the epoch; None likewise.
     """
 
-    def __init__(self, root: str, name: str, pid: int, served: "Sequence[str]") -> None:
+    def __init__(self, root: str, name: str, pid: int, served: Sequence[str]) -> None:
         self.root, self.name, self.pid, self.containers = root, name, pid, served
         self.version = parts(name)[1]
         self.memory = _memory(pid)
@@ -73,7 +71,7 @@ def supervisors(root: str) -> list[Supervisor]:
     return found
 
 
-def chosen(found: "Sequence[Supervisor]", words: "Sequence[str]") -> list[Supervisor]:
+def chosen(found: Sequence[Supervisor], words: Sequence[str]) -> list[Supervisor]:
     """Return those that somebody names: by pid, or by how their name begins.
 
     Raises:
@@ -90,7 +88,7 @@ def chosen(found: "Sequence[Supervisor]", words: "Sequence[str]") -> list[Superv
     return result
 
 
-def ask_all(root: str, fields: "list[bytes]") -> "Iterator[tuple[int, bytes]]":
+def ask_all(root: str, fields: list[bytes]) -> Iterator[tuple[int, bytes]]:
     """Send a request to each supervisor that may have jobs that wait for their next container.
 
     A supervisor that does not answer has ended, and its jobs with it.
@@ -118,7 +116,7 @@ def _names(root: str) -> list[str]:
     return [name for name in entries if name.startswith("@") and not name.endswith(".lock")]
 
 
-def _connected(root: str, name: str) -> "_socket.socket | None":
+def _connected(root: str, name: str) -> _socket.socket | None:
     try:
         return wire.connect_supervisor(root, name, _PATIENCE)
     except OSError:
@@ -127,8 +125,6 @@ def _connected(root: str, name: str) -> "_socket.socket | None":
 
 def _served(root: str) -> dict[str, list[str]]:
     """Return the containers that have not stopped, by the names of their supervisors."""
-    from scrun.model.record import read_record
-
     served: dict[str, list[str]] = {}
     for container in containers(root):
         directory = os.path.join(root, container)
@@ -141,7 +137,7 @@ def _served(root: str) -> dict[str, list[str]]:
     return served
 
 
-def _memory(pid: int) -> "int | None":
+def _memory(pid: int) -> int | None:
     for file, key in (("smaps_rollup", "Pss:"), ("status", "VmRSS:")):
         try:
             with open(f"/proc/{pid}/{file}", encoding="ascii", errors="replace") as lines:
@@ -153,7 +149,7 @@ def _memory(pid: int) -> "int | None":
     return None
 
 
-def _since(pid: int) -> "float | None":
+def _since(pid: int) -> float | None:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             ticks = int(file.read().rpartition(b")")[2].split()[19])

@@ -3,20 +3,17 @@
 `scrun.protocol.attach` describes them.
 """
 
+import _socket
 import errno
 import os
 import stat
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from scrun.client.reach import explain_unserved, wait_for_successor
 from scrun.model.record import read_record
 from scrun.protocol import wire
 from scrun.protocol.attach import DATA, POSITION, take_frames
-
-if TYPE_CHECKING:
-    import _socket
 
 _PIECE = 65536
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -32,7 +29,7 @@ class Watch:
         position: That of the next byte; None: what comes from now on.
     """
 
-    sock: "_socket.socket"
+    sock: _socket.socket
 
     def __init__(
         self,
@@ -49,7 +46,7 @@ class Watch:
         self._fds = fds
         self._rest = b""
 
-    def begin(self, sock: "_socket.socket") -> bytes:
+    def begin(self, sock: _socket.socket) -> bytes:
         """Send the request; return the first byte of the answer, or nothing."""
         self.sock, self._rest = sock, b""
         digits = b"" if self.position is None else b"%d" % self.position
@@ -59,7 +56,7 @@ class Watch:
         except ConnectionError:
             return b""
 
-    def first(self, sock: "_socket.socket") -> bytes:
+    def first(self, sock: _socket.socket) -> bytes:
         """Do the same as `begin`, or as `again` if that supervisor dies before it answers."""
         return self.begin(sock) or self.again()
 
@@ -137,7 +134,7 @@ class Watch:
         return int(status) if status.isdigit() else None
 
 
-def open_both(name: str, directory: "int | None" = None) -> "list[int]":
+def open_both(name: str, directory: int | None = None) -> list[int]:
     """Open a file of limited size, and its older half if there is one (`supervisor.log.limited`).
 
     Returns:
@@ -165,7 +162,7 @@ def lost_bytes(name: str, directory: int) -> int:
         return 0
 
 
-def _open(name: str, directory: "int | None" = None) -> int:
+def _open(name: str, directory: int | None = None) -> int:
     """Open a regular file; follow no link.
 
     Raises:

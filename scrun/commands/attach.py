@@ -16,9 +16,11 @@ import _signal
 import os
 from collections import deque
 
+from scrun.anchor.foreground import KeptTerminal
+from scrun.cli.failure import report_failure
 from scrun.cli.parse import Parsed, record_root
 from scrun.client.find import resolve_id
-from scrun.client.reach import connect_served
+from scrun.client.reach import connect_served, explain_unserved
 from scrun.client.watch import Watch
 from scrun.core.errors import StateError
 from scrun.core.output import write
@@ -34,7 +36,7 @@ _TYPED = 2048
 """Bytes: select(2) calls a pipe writable if it has room for a page."""
 
 
-def run(parsed: Parsed, argv: "list[str]") -> int:
+def run(parsed: Parsed, argv: list[str]) -> int:
     """Stay until the container ends, or the user detaches.
 
     Raises:
@@ -48,18 +50,12 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     watch = Watch(directory, OUTPUT, [b"attach", os.fsencode(container)], fds=[typed])
     answer = watch.first(connect_served(directory))
     if not answer:
-        from scrun.client.reach import explain_unserved
-
         raise explain_unserved(directory)
     if answer not in (b"\0", FRAMED):
-        from scrun.cli.failure import report_failure
-
         return report_failure(wire.read_answer(watch.sock, answer)[1:], answer[0], parsed)
     bits = watch.sock.recv(1)[0]
     relay = _Relay(watch, parsed, typing if bits & PIPED else None, lasts=answer == FRAMED)
     if bits & TERMINAL and not parsed.count("no-stdin") and os.isatty(0):
-        from scrun.anchor.foreground import KeptTerminal
-
         kept = KeptTerminal(0)
         kept.make_raw()
         try:
@@ -72,7 +68,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
 class _Relay:
     """Relays bytes and signals between this process and a container's supervisor."""
 
-    def __init__(self, watch: Watch, parsed: Parsed, typing: "int | None", *, lasts: bool) -> None:
+    def __init__(self, watch: Watch, parsed: Parsed, typing: int | None, *, lasts: bool) -> None:
         # `typing` is the pipe for what is typed, None for a supervisor that wants frames; `lasts`
         # says whether a successor of the supervisor can go on
         self._watch = watch
@@ -133,7 +129,7 @@ class _Relay:
             os.write(self._typing, plain)
         return leaving or not typed
 
-    def _show(self) -> "int | None":
+    def _show(self) -> int | None:
         """Show what arrives; return the container's exit status if it has ended."""
         frames = self._watch.frames()
         if frames is None:
@@ -147,7 +143,7 @@ class _Relay:
                 write(content)
         return None
 
-    def _go_on(self) -> "int | None":
+    def _go_on(self) -> int | None:
         """Go on with the successor of a supervisor that has gone; what is typed waits."""
         while self._lasts and self._watch.again() == FRAMED:
             wire.wait_for_ever(self._watch.sock)
@@ -165,13 +161,11 @@ class _Relay:
         try:
             status = self._watch.status()
         except StateError as error:
-            from scrun.cli.failure import report_failure
-
             return report_failure(str(error).encode(), LOST, self._parsed)
         return LOST if status is None else status
 
 
-def without_keys(held: bytes, typed: bytes) -> "tuple[bytes, bytes, bool]":
+def without_keys(held: bytes, typed: bytes) -> tuple[bytes, bytes, bool]:
     """Look for the two keys that detach.
 
     `held` is the first of them, if the last input ended with it; else nothing.

@@ -15,6 +15,7 @@ has followed. If this process is killed halfway, the supervisor sees the connect
 the container and the anchor.
 """
 
+from scrun.cli.failure import report_failure
 from scrun.cli.parse import Parsed
 from scrun.client.anchored import Anchored
 from scrun.client.submit import submit
@@ -33,7 +34,5 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         anchored.begin(leave=True)
         status, answer, reason_shown = submit(parsed, argv, anchored)
     if status:
-        from scrun.cli.failure import report_failure
-
         return report_failure(answer, status, parsed, reason_shown=reason_shown)
     return 0

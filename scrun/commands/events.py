@@ -23,7 +23,7 @@ _PAUSE = 5.0
 _NUMBER = re.compile(r"[0-9]{0,9}\.?[0-9]{0,9}")
 
 
-def run(parsed: Parsed, argv: "list[str]") -> int:
+def run(parsed: Parsed, argv: list[str]) -> int:
     """Print one line with `--stats`, else one at each interval until the container ends.
 
     Raises:
@@ -48,7 +48,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     return status
 
 
-def _seconds(text: "str | None") -> float:
+def _seconds(text: str | None) -> float:
     """Parse an interval: a number of seconds, or a duration in Go's form, as for runc."""
     if text is None:
         return _PAUSE

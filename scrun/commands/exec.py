@@ -12,18 +12,19 @@ Errors: exit status 127 when there is no such program, 126 when it cannot be exe
 shell.
 """
 
+import _socket
 import posix
 
 from scrun.anchor.foreground import CarriedTerminal, own_terminal, pass_signals_on, stay
+from scrun.cli.failure import report_failure
 from scrun.cli.parse import Parsed, record_root
 from scrun.client.anchored import Anchored, build_call
+from scrun.client.reach import connect_served
+from scrun.core.errors import UsageError
+from scrun.core.paths import LIMIT
 from scrun.oci.ids import check_id
 from scrun.protocol import wire
 from scrun.protocol.wire import converse
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import _socket
 
 
 def run(parsed: Parsed, argv: "list[str]") -> int:
@@ -43,8 +44,6 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     wants_terminal = bool(parsed.count("tty")) or parsed.command == "shell"
     console, detach = parsed.text("console-socket"), bool(parsed.count("detach"))
     if fault := _fault(parsed, wants_terminal=wants_terminal):
-        from scrun.core.errors import UsageError
-
         raise UsageError(fault)
     directory = record_root(parsed) + "/" + container
     own = None
@@ -57,7 +56,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
             if anchored.console:
                 anchored.console.hand_over()
             pid = anchored.name()
-            sock = _connect(directory)
+            sock = connect_served(directory)
             try:
                 if not detach:  # the program may run before the answer is here
                     pass_signals_on(anchored.socket, carried)
@@ -76,8 +75,6 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
             if own:
                 own.restore()
     if status:
-        from scrun.cli.failure import report_failure
-
         return report_failure(answer, status, parsed)
     return 0
 
@@ -134,8 +131,6 @@ def _with_copied_file(argv: "list[str]", path: str) -> "list[str]":
     """
     import _stat as stat
 
-    from scrun.core.paths import LIMIT
-
     try:
         mode = posix.stat(path).st_mode
     except OSError:
@@ -173,19 +168,7 @@ def _publish(anchored: Anchored) -> None:
         raise
 
 
-def _connect(directory: str) -> "_socket.socket":
-    """Connect to the supervisor of a container.
-
-    Raises:
-        UnknownContainer: There is no such container.
-        StateError: Nobody serves it.
-    """
-    from scrun.client.reach import connect_served
-
-    return connect_served(directory)
-
-
-def _answer(sock: "_socket.socket", directory: str, pid: int) -> "tuple[int, bytes]":
+def _answer(sock: _socket.socket, directory: str, pid: int) -> "tuple[int, bytes]":
     """Wait for the answer; if the supervisor dies, for that of its successor.
 
     Raises:
@@ -196,4 +179,4 @@ def _answer(sock: "_socket.socket", directory: str, pid: int) -> "tuple[int, byt
     except ConnectionError:
         container = directory.rpartition("/")[2]
         fields = [b"runs", wire.encoded(container), b"%d" % pid]
-        return converse(lambda: _connect(directory), fields)
+        return converse(lambda: connect_served(directory), fields)

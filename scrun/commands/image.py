@@ -9,6 +9,7 @@ Errors: UsageError; ImageError, when there is no such image, or it is used; as `
 
 import os
 import time
+from collections.abc import Iterator
 
 from scrun.cli.columns import age, listed, size
 from scrun.cli.parse import Parsed
@@ -24,16 +25,12 @@ from scrun.pull.get import Request, get
 from scrun.pull.interrupts import Interrupted, interruptible
 from scrun.pull.reference import parse
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 _NAME = "name:"
 _SHOWN = 12
 _LEAST = 4
 
 
-def run(parsed: Parsed, argv: "list[str]") -> int:
+def run(parsed: Parsed, argv: list[str]) -> int:
     """Do what the first operand says.
 
     Raises:
@@ -64,7 +61,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     return 0
 
 
-def _list(request: Request, operands: "list[str]", parsed: Parsed) -> str:
+def _list(request: Request, operands: list[str], parsed: Parsed) -> str:
     return listed(
         parsed,
         _all(request.store),
@@ -75,7 +72,7 @@ def _list(request: Request, operands: "list[str]", parsed: Parsed) -> str:
     )
 
 
-def _row(found: "tuple[str, Entry, Store]") -> "dict[str, object]":
+def _row(found: tuple[str, Entry, Store]) -> dict[str, object]:
     name, entry, store = found
     return {
         "key": name,
@@ -89,14 +86,14 @@ def _row(found: "tuple[str, Entry, Store]") -> "dict[str, object]":
     }
 
 
-def _cells(found: "tuple[str, Entry, Store]") -> "tuple[str, ...]":
+def _cells(found: tuple[str, Entry, Store]) -> tuple[str, ...]:
     name, entry, store = found
     containers = str(len(store.users(entry.key)))
     used = age(entry.used())
     return shown(name), size(entry.facts.size), used, containers, entry.facts.source
 
 
-def _all(store: Store) -> "Iterator[tuple[str, Entry, Store]]":
+def _all(store: Store) -> Iterator[tuple[str, Entry, Store]]:
     """Yield everything, with the name that other actions take; last used first."""
     names = store.names()
     for entry in sorted(store.entries(), key=Entry.used, reverse=True):
@@ -105,11 +102,11 @@ def _all(store: Store) -> "Iterator[tuple[str, Entry, Store]]":
         yield _NAME + entry.key, entry, names
 
 
-def _pull(request: Request, operands: "list[str]", parsed: Parsed) -> str:
+def _pull(request: Request, operands: list[str], parsed: Parsed) -> str:
     return "".join(f"{get(parse(operand), request).key}\n" for operand in operands)
 
 
-def _import(request: Request, operands: "list[str]", parsed: Parsed) -> str:
+def _import(request: Request, operands: list[str], parsed: Parsed) -> str:
     if len(operands) != 2:
         raise UsageError("image import needs an image and a name: see 'scrun image --help'")
     image, name = operands
@@ -130,7 +127,7 @@ def _own_lease() -> Lease:
     return lease_of("/", f".{os.getpid()}")
 
 
-def _remove(request: Request, operands: "list[str]", parsed: Parsed) -> str:
+def _remove(request: Request, operands: list[str], parsed: Parsed) -> str:
     text = ""
     for operand in operands:
         for name, entry, store in _matching(request.store, operand):
@@ -142,7 +139,7 @@ def _remove(request: Request, operands: "list[str]", parsed: Parsed) -> str:
     return text
 
 
-def _matching(store: Store, operand: str) -> "list[tuple[str, Entry, Store]]":
+def _matching(store: Store, operand: str) -> list[tuple[str, Entry, Store]]:
     """Find what an operand names: a key, the beginning of one, or where it came from.
 
     Raises:
@@ -163,7 +160,7 @@ def _matching(store: Store, operand: str) -> "list[tuple[str, Entry, Store]]":
     return begin
 
 
-def _prune(request: Request, operands: "list[str]", parsed: Parsed) -> str:
+def _prune(request: Request, operands: list[str], parsed: Parsed) -> str:
     text = parsed.text("unused-for")
     if (least := seconds_of("0s" if text is None else text)) is None:
         raise UsageError(f"--unused-for {text}: is not a duration; use 90m or 720h")

@@ -10,21 +10,28 @@ directory, the list is empty.
 Errors: OSError, when the root directory cannot be read.
 """
 
+import json
 import os
 import re
+from collections.abc import Mapping
+from datetime import datetime
 
+from scrun.cli.columns import columns, listed
 from scrun.cli.parse import Parsed, record_root
 from scrun.client.find import containers
+from scrun.client.reach import tidy_up
+from scrun.client.supervisors import ask_all
+from scrun.core.errors import StateError
 from scrun.core.output import say
 from scrun.core.paths import looked
+from scrun.core.text import escaped
+from scrun.core.times import clock
 from scrun.core.users import user_name
+from scrun.model.adoption import living_record
+from scrun.model.record import Record, read_record, stopped_state
+from scrun.model.waiting import ESTIMATED_START, PENDING
+from scrun.oci.state import render_state
 from scrun.protocol import wire
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from scrun.model.record import Record
 
 _PATIENCE = 2
 """Seconds to wait for each supervisor to accept a connection; a slow one counts as alive."""
@@ -49,13 +56,9 @@ def run(parsed: Parsed, argv: list[str]) -> int:
     ids = containers(root)
     lost: list[str] = []
     if parsed.options.get("quiet"):
-        # for scripts, so it is fast: no import, and no record is read
+        # for scripts, so it is fast: no record is read
         text = "".join(f"{container}\n" for container in ids)
     elif parsed.text("format") == "json":
-        import json
-
-        from scrun.core.text import escaped
-
         text = escaped(json.dumps(rows(root, ids, lost), indent=2, ensure_ascii=False)) + "\n"
     elif os.isatty(1) and not parsed.options.get("wide"):
         text = narrow(rows(root, ids, lost), os.get_terminal_size(1).columns or 80)
@@ -64,8 +67,6 @@ def run(parsed: Parsed, argv: list[str]) -> int:
     # a path need not be UTF-8, but JSON must be
     say(text.encode("utf-8", "replace"))
     if not parsed.options.get("quiet") and (lost or not looked(root)):
-        from scrun.client.reach import tidy_up
-
         tidy_up(parsed, root)
     return 0
 
@@ -83,10 +84,6 @@ def rows(root: str, ids: list[str], lost: list[str] | None = None) -> list[Row]:
 
 def _row(directory: str, served: dict[str, bool], lost: list[str]) -> Row | None:
     """Return the row for a record; None when it is gone."""
-    from scrun.core.errors import StateError
-    from scrun.model.adoption import living_record
-    from scrun.model.record import read_record
-
     try:
         owner = user_name(os.stat(directory).st_uid, "#{}")  # as runc has it
         record = read_record(directory)
@@ -116,7 +113,7 @@ def _row(directory: str, served: dict[str, bool], lost: list[str]) -> Row | None
     return _complete(state, record.rootfs, record.created, owner)
 
 
-def _complete(state: "Mapping[str, object]", rootfs: str, created: str, owner: str) -> Row:
+def _complete(state: Mapping[str, object], rootfs: str, created: str, owner: str) -> Row:
     """Return the members in runc's order (`runc list`, type containerState)."""
     return {
         "ociVersion": state["ociVersion"],
@@ -131,16 +128,11 @@ def _complete(state: "Mapping[str, object]", rootfs: str, created: str, owner: s
     }
 
 
-def _state(record: "Record", *, lost: bool = False) -> "Mapping[str, object]":
+def _state(record: Record, *, lost: bool = False) -> Mapping[str, object]:
     """Return the answer of `state`.
 
     `lost` says whether its supervisor died before the container had ended.
     """
-    import json
-
-    from scrun.model.record import stopped_state
-    from scrun.oci.state import render_state
-
     if lost:
         text = stopped_state(record)
     else:
@@ -191,11 +183,6 @@ def jobs(root: str, parsed: Parsed) -> str:
 
     A supervisor of an older version does not know the request, and keeps no jobs.
     """
-    import json
-
-    from scrun.cli.columns import listed
-    from scrun.client.supervisors import ask_all
-
     found: list[dict[str, object]] = []
     for status, answer in ask_all(root, [b"jobs"]):
         found += [] if status else json.loads(answer)
@@ -223,8 +210,6 @@ def _words(options: object) -> str:
 
 def table(found: list[Row]) -> str:
     """Format rows as a table with all columns."""
-    from scrun.cli.columns import columns
-
     return columns(HEAD, map(_cells, found))
 
 
@@ -237,8 +222,6 @@ def narrow(found: list[Row], width: int) -> str:
 
     Engines' ids are cut to twelve digits, as engines show them; commands accept those.
     """
-    from scrun.cli.columns import columns
-
     indexes = [HEAD.index(name) for name in _NARROW]
     lines = []
     for row in found:
@@ -267,13 +250,11 @@ def _cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def information(status: str, annotations: "Mapping[str, str]") -> str:
+def information(status: str, annotations: Mapping[str, str]) -> str:
     """Return the text of the column INFO: why the job is pending, or how the container ended."""
     if status == "running" and (since := annotations.get("org.scrun.ending_since", "")):
         return f"ending since {_moment(since)}"
     if status in ("creating", "created", "running"):
-        from scrun.model.waiting import ESTIMATED_START, PENDING
-
         reason = annotations.get(PENDING, "")
         start = annotations.get(ESTIMATED_START, "")
         parts = [f"pending: {reason}"] if reason else []
@@ -292,10 +273,6 @@ def information(status: str, annotations: "Mapping[str, str]") -> str:
 
 def _moment(stamp: str) -> str:
     """Format a time in RFC 3339 form as local time, with the date if it is not today."""
-    from datetime import datetime
-
-    from scrun.core.times import clock
-
     try:
         return clock(datetime.fromisoformat(stamp).timestamp())
     except (ValueError, OverflowError, OSError):

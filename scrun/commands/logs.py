@@ -14,7 +14,9 @@ import _socket
 import os
 import re
 import time
+from collections.abc import Callable
 
+from scrun.cli.failure import report_failure
 from scrun.cli.parse import Parsed, record_root
 from scrun.client.find import resolve_id
 from scrun.client.reach import wait_for_successor
@@ -27,15 +29,11 @@ from scrun.model.record import OUTPUT, TIMES
 from scrun.protocol import wire
 from scrun.protocol.attach import DATA, END, FRAMED
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 _PIECE = 65536
 _STAMP = re.compile(rb'time="([^"]+)"|.*"time":"([^"]+)"}$')  # as text and as JSON
 
 
-def run(parsed: Parsed, argv: "list[str]") -> int:
+def run(parsed: Parsed, argv: list[str]) -> int:
     """Print the output, the messages or the supervisors' log.
 
     Raises:
@@ -96,9 +94,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     return 0
 
 
-def _begin(
-    parsed: Parsed, files: "list[int]", times: "Callable[[], list[tuple[int, int]]]"
-) -> int:
+def _begin(parsed: Parsed, files: list[int], times: Callable[[], list[tuple[int, int]]]) -> int:
     """Return the byte from which on `--since` and `--tail` ask for the files.
 
     `times` returns pairs of a second, and the byte from which on the text was written in that
@@ -121,7 +117,7 @@ def _begin(
     return begin
 
 
-def _since(times: "list[tuple[int, int]]", second: int, size: int) -> int:
+def _since(times: list[tuple[int, int]], second: int, size: int) -> int:
     """Return the byte from which on the text was written in a second or later.
 
     Text before the first known time may have been written in that second, too.
@@ -132,7 +128,7 @@ def _since(times: "list[tuple[int, int]]", second: int, size: int) -> int:
     return 0
 
 
-def _times_of_lines(files: "list[int]") -> "list[tuple[int, int]]":
+def _times_of_lines(files: list[int]) -> list[tuple[int, int]]:
     """Find when messages were written, from the time in each."""
     found, offset = [], 0
     for file in files:
@@ -146,7 +142,7 @@ def _times_of_lines(files: "list[int]") -> "list[tuple[int, int]]":
     return found
 
 
-def _times_of_output(record: int, lost: int) -> "list[tuple[int, int]]":
+def _times_of_output(record: int, lost: int) -> list[tuple[int, int]]:
     """Read when output was written, from the file of times beside it."""
     found = []
     try:
@@ -175,7 +171,7 @@ def _print_own_log(root: str, parsed: Parsed) -> int:
     return 0
 
 
-def _print(files: "list[int]", begin: int, show: "Callable[[bytes], None]") -> None:
+def _print(files: list[int], begin: int, show: Callable[[bytes], None]) -> None:
     """Print files, one continuing the other, from a byte on."""
     for fd in files:
         with open(fd, "rb") as file:
@@ -186,7 +182,7 @@ def _print(files: "list[int]", begin: int, show: "Callable[[bytes], None]") -> N
                 show(piece)
 
 
-def _lines(text: "str | None") -> "int | None":
+def _lines(text: str | None) -> int | None:
     if text is None or text == "all":
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 10):
@@ -194,7 +190,7 @@ def _lines(text: "str | None") -> "int | None":
     return int(text)
 
 
-def _last(files: "list[int]", lines: int) -> int:
+def _last(files: list[int], lines: int) -> int:
     """Return the byte where the last lines begin, of files that continue each other."""
     sizes = [os.fstat(file).st_size for file in files]
     above = sum(sizes)
@@ -220,14 +216,12 @@ def _follow(
     watch: Watch,
     sock: _socket.socket,
     parsed: Parsed,
-    show: "Callable[[bytes], None]",
+    show: Callable[[bytes], None],
     shown: int,
 ) -> int:
     """Show the text as it arrives, except the first bytes, which are shown already."""
     answer = watch.first(sock)
     if answer not in (b"", b"\0", FRAMED):
-        from scrun.cli.failure import report_failure
-
         return report_failure(wire.read_answer(watch.sock, answer)[1:], answer[0], parsed)
     if answer == b"\0":
         return _show_plain(watch.sock, show, shown)
@@ -246,7 +240,7 @@ def _follow(
     return 0
 
 
-def _show_plain(sock: _socket.socket, show: "Callable[[bytes], None]", shown: int) -> int:
+def _show_plain(sock: _socket.socket, show: Callable[[bytes], None], shown: int) -> int:
     """Show what an older supervisor sends, except the first bytes; nobody goes on after it."""
     wire.wait_for_ever(sock)
     while piece := sock.recv(_PIECE):

@@ -15,7 +15,7 @@ from scrun.core.errors import UsageError
 _PROGRAMS = {"doctor": "doctor.main", "lua": "lua_trial", "plugins": "plugins_list"}
 
 
-def run(parsed: Parsed, argv: "list[str]") -> int:
+def run(parsed: Parsed, argv: list[str]) -> int:
     """Become the program.
 
     Raises:

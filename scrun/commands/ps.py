@@ -13,7 +13,7 @@ from scrun.client.find import resolve_id
 from scrun.client.reach import ask_supervisor
 
 
-def run(parsed: Parsed, argv: "list[str]") -> int:
+def run(parsed: Parsed, argv: list[str]) -> int:
     """Print the processes.
 
     Raises:

@@ -17,6 +17,7 @@ import os
 from collections.abc import Callable
 
 from scrun.anchor.foreground import CarriedTerminal, KeptTerminal, pass_signals_on, stay
+from scrun.cli.failure import report_failure
 from scrun.cli.grammar import GLOBAL, OF_IMAGES
 from scrun.cli.parse import Parsed, record_root
 from scrun.client.anchored import Anchored
@@ -28,9 +29,7 @@ from scrun.core.pods import wants_terminal
 from scrun.oci.ids import check_id
 
 
-def run(
-    parsed: Parsed, argv: "list[str]", created: "Callable[[str], None]" = lambda _: None
-) -> int:
+def run(parsed: Parsed, argv: list[str], created: Callable[[str], None] = lambda _: None) -> int:
     """Run a container.
 
     `created` is called with its record when it has a job, before its program starts.
@@ -69,8 +68,6 @@ def run(
             if status:
                 delete_own(parsed, directory, pid)
     if status:
-        from scrun.cli.failure import report_failure
-
         # nobody has seen what the runtime wrote to a terminal that this process relays
         return report_failure(answer, status, parsed, reason_shown=reason_shown and not carried)
     if detach:
@@ -113,7 +110,7 @@ def delete_other(parsed: Parsed, container: str) -> int:
     return forward(delete)
 
 
-def _terminal(parsed: Parsed) -> "KeptTerminal | CarriedTerminal | None":
+def _terminal(parsed: Parsed) -> KeptTerminal | CarriedTerminal | None:
     """Return the terminal that the container will use; the caller's is restored at the end."""
     if os.isatty(0) and os.isatty(1):
         return KeptTerminal(0)

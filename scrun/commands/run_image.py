@@ -16,6 +16,8 @@ from collections.abc import Callable
 from scrun.cli.grammar import COMMANDS, GLOBAL, Option
 from scrun.cli.parse import Parsed, parse, record_root
 from scrun.client.images import open_store
+from scrun.commands.run import delete_other
+from scrun.commands.run import run as run_bundle
 from scrun.commands.spec import spec
 from scrun.core.errors import ContainerExists, UsageError
 from scrun.core.paths import has_record
@@ -53,9 +55,7 @@ _PASSED_ON = (
 _SAVED = "save-"
 
 
-def run(
-    parsed: Parsed, argv: "list[str]", created: "Callable[[str], None]" = lambda _: None
-) -> int:
+def run(parsed: Parsed, argv: list[str], created: Callable[[str], None] = lambda _: None) -> int:
     """Run a container of an image.
 
     Raises:
@@ -104,8 +104,6 @@ def run(
 
 def _replace(parsed: Parsed, container: str, store: Store) -> int:
     """Delete the container that has the id, and its leases; return the exit status."""
-    from scrun.commands.run import delete_other
-
     if status := delete_other(parsed, container):
         return status
     for one in (store, store.names()):
@@ -130,7 +128,7 @@ def _check(parsed: Parsed) -> None:
             raise UsageError(f"run: --{name} does not go with an image: see 'scrun run --help'")
 
 
-def _wishes(parsed: Parsed, command: "tuple[str, ...]") -> Wishes:
+def _wishes(parsed: Parsed, command: tuple[str, ...]) -> Wishes:
     os.umask(umask := os.umask(0o077))
     entrypoint = parsed.text("entrypoint")
     return Wishes(
@@ -167,7 +165,7 @@ def _home() -> str:
 
 def _rootfs(
     reference: Reference, request: Request, parsed: Parsed, lease: Lease
-) -> "tuple[Store, Entry]":
+) -> tuple[Store, Entry]:
     """Return the store and the entry that the container uses: the image, or a copy of it."""
     names, name = request.store.names(), parsed.text("name") or ""
     for entry in names.entries():
@@ -193,7 +191,7 @@ def _run(
     container: str,
     entry: Entry,
     wishes: Wishes,
-    created: "Callable[[str], None]",
+    created: Callable[[str], None],
 ) -> int:
     for name, variable in _VARIABLES.items():
         if value := parsed.text(name):
@@ -204,12 +202,10 @@ def _run(
     words = [*_words(GLOBAL, parsed), "run"]
     words += _words([each for each in COMMANDS["run"][2] if each[0] in _PASSED_ON], parsed)
     words += ["--bundle", entry.directory, "--config", f"/proc/{os.getpid()}/fd/{fd}", container]
-    from scrun.commands.run import run as run_bundle
-
     return run_bundle(parse(words), words, created)
 
 
-def _words(options: "tuple[Option, ...] | list[Option]", parsed: Parsed) -> "list[str]":
+def _words(options: tuple[Option, ...] | list[Option], parsed: Parsed) -> list[str]:
     """Return options as words of a command line."""
     found = []
     for name, *_ in options:

@@ -75,7 +75,7 @@ exit 127
 """
 
 
-def run(parsed: Parsed, argv: "list[str]") -> int:
+def run(parsed: Parsed, argv: list[str]) -> int:
     """Print the directory, or be one of the programs in it.
 
     Raises:
@@ -126,7 +126,7 @@ def _write(parsed: Parsed) -> str:
     return directory
 
 
-def _scrun(parsed: Parsed) -> "list[str]":
+def _scrun(parsed: Parsed) -> list[str]:
     """Return the words that call scrun with the same global options."""
     own = os.path.abspath(sys.argv[0])
     given = [f"--{name}={value}" for name, value in parsed.options.items() if name != "help"]
@@ -153,7 +153,7 @@ def _is_ours(path: str) -> bool:
         return False
 
 
-def _listed(tool: str) -> "dict[str, tuple[str, bool]]":
+def _listed(tool: str) -> dict[str, tuple[str, bool]]:
     """Return the options that a program of Slurm's lists; none if it does not answer."""
     done = subprocess.run(
         [_real(tool), "--help"],
@@ -165,7 +165,7 @@ def _listed(tool: str) -> "dict[str, tuple[str, bool]]":
     return known(done.stdout.decode(errors="replace"))
 
 
-def _srun(call: Call, words: "list[str]", parsed: Parsed) -> int:
+def _srun(call: Call, words: list[str], parsed: Parsed) -> int:
     if not call.container:
         os.execv(path := _real("srun"), [path, *words])
     salloc: dict[str, tuple[str, bool]] = {}
@@ -188,7 +188,7 @@ def _srun(call: Call, words: "list[str]", parsed: Parsed) -> int:
     raise AssertionError("unreachable")
 
 
-def _line(call: Call, parsed: Parsed) -> "list[str]":
+def _line(call: Call, parsed: Parsed) -> list[str]:
     """Return the words for scrun that carry a call out.
 
     Raises:
@@ -208,7 +208,7 @@ def _line(call: Call, parsed: Parsed) -> "list[str]":
 
 
 def _in_a_job(
-    call: Call, of_job: "list[Word]", salloc: "dict[str, tuple[str, bool]]", parsed: Parsed
+    call: Call, of_job: list[Word], salloc: dict[str, tuple[str, bool]], parsed: Parsed
 ) -> None:
     """Become salloc, which gets what scrun has no request for, and calls this again in the job."""
     names = {word.name for word in call.others}
@@ -252,7 +252,7 @@ def _redirected(call: Call, *, runs: bool) -> Redirected:
     return files
 
 
-def _run_here(line: "list[str]", files: Redirected) -> int:
+def _run_here(line: list[str], files: Redirected) -> int:
     """Run a container whose files get their names from its job."""
     from scrun.commands.run_image import run as run_container
     from scrun.model.record import read_record
@@ -270,7 +270,7 @@ def _run_here(line: "list[str]", files: Redirected) -> int:
         files.discard()
 
 
-def _run_options(call: Call, *, beside: bool) -> "tuple[list[str], str]":
+def _run_options(call: Call, *, beside: bool) -> tuple[list[str], str]:
     options, image = options_of(call.container, (os.getuid(), os.getgid()), beside=beside)
     everything, besides = exported(call.others)
     if not everything:
@@ -294,7 +294,7 @@ def _is_there(name: str, parsed: Parsed) -> bool:
     return open_store(parsed).store.names().find(name) is not None
 
 
-def _batch(call: Call, words: "list[str]", parsed: Parsed) -> int:
+def _batch(call: Call, words: list[str], parsed: Parsed) -> int:
     script = ""
     unreadable: OSError | None = None
     if call.command:

@@ -13,8 +13,11 @@ Errors: UsageError; StateError, when it cannot be done; SupervisorLost, when a s
 start.
 """
 
+import json
 import select
 import signal
+from collections.abc import Iterator, Sequence
+from datetime import datetime
 
 from scrun.cli.columns import listed
 from scrun.cli.parse import Parsed, record_root
@@ -30,11 +33,6 @@ from scrun.core.version import VERSION
 from scrun.protocol import wire
 from scrun.protocol.wire import converse
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from datetime import datetime
-
 HEAD = ("PID", "VERSION", "CONTAINERS", "MEMORY", "SINCE", "NAME")
 _OPTIONS = {"list": ("format",), "stop": ("all", "time"), "restart": ("force",)}
 _ENDS = 10.0
@@ -42,7 +40,7 @@ _TAKES_OVER = 30.0
 _WAIT = b"1"
 
 
-def run(parsed: Parsed, argv: "list[str]") -> int:
+def run(parsed: Parsed, argv: list[str]) -> int:
     """Do what the first operand says.
 
     Raises:
@@ -63,14 +61,14 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     return actions[action](parsed, found, chosen(found, words) if words else [])
 
 
-def _list(parsed: Parsed, found: "Sequence[Supervisor]", named: "Sequence[Supervisor]") -> int:
+def _list(parsed: Parsed, found: Sequence[Supervisor], named: Sequence[Supervisor]) -> int:
     ones = named or found
     text = listed(parsed, ones, name=lambda one: one.name, row=_row, head=HEAD, cells=_cells)
     say(text.encode("utf-8", "replace"))
     return 0
 
 
-def _row(one: Supervisor) -> "dict[str, object]":
+def _row(one: Supervisor) -> dict[str, object]:
     return {
         "name": one.name,
         "version": one.version,
@@ -81,7 +79,7 @@ def _row(one: Supervisor) -> "dict[str, object]":
     }
 
 
-def _cells(one: Supervisor) -> "tuple[str, ...]":
+def _cells(one: Supervisor) -> tuple[str, ...]:
     return (
         str(one.pid or ""),
         one.version,
@@ -92,13 +90,11 @@ def _cells(one: Supervisor) -> "tuple[str, ...]":
     )
 
 
-def _moment(seconds: float) -> "datetime":
-    from datetime import datetime
-
+def _moment(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds).astimezone()
 
 
-def _stop(parsed: Parsed, found: "Sequence[Supervisor]", named: "Sequence[Supervisor]") -> int:
+def _stop(parsed: Parsed, found: Sequence[Supervisor], named: Sequence[Supervisor]) -> int:
     if bool(named) == bool(parsed.count("all")):
         raise UsageError("supervisor stop ends containers: name supervisors, or say --all")
     text = parsed.text("time")
@@ -122,7 +118,7 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _check_seen(ones: "Sequence[Supervisor]") -> None:
+def _check_seen(ones: Sequence[Supervisor]) -> None:
     """Refuse those of other PID namespaces.
 
     Raises:
@@ -133,7 +129,7 @@ def _check_seen(ones: "Sequence[Supervisor]") -> None:
             raise StateError(f"{one} is in another PID namespace: stop it from there")
 
 
-def _watched(ones: "Sequence[Supervisor]") -> "Iterator[tuple[Supervisor, int]]":
+def _watched(ones: Sequence[Supervisor]) -> Iterator[tuple[Supervisor, int]]:
     """Yield those that have not ended since they were found, and descriptors of them."""
     for one in ones:
         try:
@@ -149,14 +145,14 @@ def _signal(pidfd: int) -> None:
         pass
 
 
-def _ends(pidfd: int, seconds: "float | None") -> bool:
+def _ends(pidfd: int, seconds: float | None) -> bool:
     """Wait for the end of a process; return whether it came in time."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(None if seconds is None else seconds * 1000))
 
 
-def _restart(parsed: Parsed, found: "Sequence[Supervisor]", named: "Sequence[Supervisor]") -> int:
+def _restart(parsed: Parsed, found: Sequence[Supervisor], named: Sequence[Supervisor]) -> int:
     here = parts(supervisor_name("user", parsed))[0].removeprefix("@user")
     ours = [one for one in found if parts(one.name)[0].endswith(here)]
     for one in named or ours:
@@ -203,8 +199,6 @@ def _replace(one: Supervisor, force: bytes) -> None:
     sock = launch(one.root, name, lingers=name.startswith(COMMON))
     sock.close()
     converse(lambda: wire.connect_supervisor(one.root, name), [b"succeed"])
-    import json
-
     staying: dict[str, str] = json.loads(answer)
     if not staying or force:
         if pidfd >= 0 and not _ends(pidfd, _TAKES_OVER):

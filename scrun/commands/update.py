@@ -25,7 +25,7 @@ _TIME = re.compile(
 )
 
 
-def run(parsed: Parsed, argv: "list[str]") -> int:
+def run(parsed: Parsed, argv: list[str]) -> int:
     """Change the limits.
 
     Raises:
@@ -49,7 +49,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     return ask_supervisor(parsed, directory, [b"update", os.fsencode(parsed.id or ""), *fields])
 
 
-def _read(name: str) -> "dict[str, object]":
+def _read(name: str) -> dict[str, object]:
     """Read the resources that an engine sends; docker sends them on standard input."""
     try:
         # by number: sys.stdin is missing when that was closed
@@ -60,7 +60,7 @@ def _read(name: str) -> "dict[str, object]":
     return read_resources(content, f"--resources {name}")
 
 
-def _merged(there: "dict[str, object]", typed: "dict[str, Any]") -> "dict[str, object]":
+def _merged(there: dict[str, object], typed: dict[str, Any]) -> dict[str, object]:
     """Merge the typed values into the file's, member by member."""
     parts = {name: there.get(name) for name in typed}
     together = {

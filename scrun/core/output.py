@@ -2,6 +2,9 @@
 
 import posix
 
+from scrun.core.ready import ready
+from scrun.core.text import printable_lines
+
 
 def say(text: bytes) -> None:
     """Print text on standard output; escape control characters if that is a terminal.
@@ -13,8 +16,6 @@ def say(text: bytes) -> None:
         OSError: As `write`.
     """
     if posix.isatty(1):
-        from scrun.core.text import printable_lines
-
         text = printable_lines(text)
     write(text)
 
@@ -31,8 +32,6 @@ def write(content: bytes) -> None:
         try:
             content = content[posix.write(1, content) :]
         except BlockingIOError:  # a pipe or terminal that somebody else has made non-blocking
-            from scrun.core.ready import ready
-
             ready([], [1])
         except OSError as error:
             if error.errno in (9, 32):  # closed, as in `scrun state X | true`

@@ -1,6 +1,7 @@
 """Times as people type and read them: durations in Go's form, and moments."""
 
 import re
+import time
 
 _DURATION = re.compile(r"([0-9]{1,9}\.?[0-9]{0,9}|\.[0-9]{1,9})(ns|us|µs|ms|s|m|h)")
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600}
@@ -41,7 +42,5 @@ def moment(text: str, now: float) -> "float | None":
 
 def clock(moment: float, now: "float | None" = None) -> str:
     """Format a moment as local time, with the date if it is not today."""
-    import time
-
     local, today = time.localtime(moment), time.localtime(now)
     return time.strftime("%H:%M" if local[:3] == today[:3] else "%Y-%m-%d %H:%M", local)

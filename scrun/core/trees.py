@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from scrun.core.errors import StagingError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _BLOCK = 512  # stat(2)
 OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW

@@ -4,9 +4,7 @@ The runtime specification leaves their form to the runtime; this is runc's
 (libcontainer/factory_linux.go, validateID), with the length of a directory's name.
 """
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from scrun.core.errors import UsageError
+from scrun.core.errors import UsageError
 
 _ALLOWED = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_+.-"
 _LONGEST = 255  # NAME_MAX: the id becomes a directory
@@ -36,8 +34,6 @@ def check_id(text: str) -> str:
 
 def is_id(text: str) -> bool:
     """Tell an id from other names in a root directory, which begin with `@`."""
-    from scrun.core.errors import UsageError
-
     try:
         check_id(text)
     except UsageError:
@@ -47,6 +43,4 @@ def is_id(text: str) -> bool:
 
 def _wrong(message: str) -> "UsageError":
     """Make the error; it is imported only when there is one."""
-    from scrun.core.errors import UsageError
-
     return UsageError(message)

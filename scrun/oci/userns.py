@@ -7,12 +7,10 @@ fail. So it gets all of these ids where that is possible.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _MOST = 340  # lines that a map may have, user_namespaces(7)
 

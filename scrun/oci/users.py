@@ -7,13 +7,11 @@ the image names no group.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from scrun.core.errors import ImageError
 from scrun.core.inside import read_inside
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _LAST = (1 << 31) - 1
 

@@ -46,6 +46,10 @@ Requests, with their fields::
 import _socket
 import posix
 import sys
+import time
+
+from scrun.core.paths import outer_id
+from scrun.core.rights import send_fds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -175,8 +179,6 @@ def check_peer(sock: _socket.socket) -> None:
     # root of a user namespace is not root: users whom it does not map appear as nobody
     is_ours = owner == user or (user == 0 and owner != _NOBODY)
     if is_ours and owner == _NOBODY:
-        from scrun.core.paths import outer_id
-
         is_ours = outer_id("uid", _NOBODY) == _NOBODY
     if not is_ours:
         raise PermissionError(1, f"is served by another user (uid {owner})")
@@ -197,8 +199,6 @@ def send(sock: _socket.socket, fields: "list[bytes]", fds: "list[int] | None" = 
 
 def _send(sock: _socket.socket, data: bytes, fds: "list[int] | None") -> None:
     if fds:
-        from scrun.core.rights import send_fds
-
         data = data[send_fds(sock, data, fds) :]
     sock.sendall(data)
 
@@ -232,8 +232,6 @@ def read_answer(sock: _socket.socket, reply: bytes) -> bytes:
         ConnectionError: The supervisor closed the connection without an answer.
         OSError: It takes too long, or its answer is too long.
     """
-    import time
-
     parts = [reply] if reply else []
     size = len(reply)
     try:

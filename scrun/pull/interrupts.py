@@ -3,10 +3,7 @@
 import contextlib
 import signal
 from collections.abc import Iterator
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import FrameType
+from types import FrameType
 
 _ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
@@ -30,7 +27,7 @@ def interruptible() -> Iterator[None]:
     After the block signals mean what they meant before.
     """
 
-    def end(number: int, frame: "FrameType | None") -> None:
+    def end(number: int, frame: FrameType | None) -> None:
         for each in _ENDING:  # nothing may interrupt the cleanup
             signal.signal(each, signal.SIG_IGN)
         raise Interrupted(number)

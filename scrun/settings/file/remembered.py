@@ -12,7 +12,10 @@ settings file, whether it exists or not.
 """
 
 import posix
+import time
 
+from scrun.core.errors import ScrunError, SettingsError
+from scrun.core.paths import read_trusted
 from scrun.core.version import VERSION
 from scrun.protocol.wire import decoded, encoded
 from scrun.settings.file.sources import default_root, files
@@ -34,8 +37,6 @@ def recall(env: "Mapping[str, str]", config_file: str | None = None) -> "dict[st
     try:
         found = _read(_place(env, config_file))
     except Exception as error:
-        from scrun.core.errors import SettingsError
-
         if not isinstance(error, (OSError, SettingsError)):
             raise
     *parts, rest = found.split(b"\0") if found else [b""]
@@ -61,7 +62,6 @@ def remember(
 
     `before` is what `identities` returned before the files were read.
     """
-    from scrun.core.errors import ScrunError
     from scrun.core.own_directory import own_directory
     from scrun.core.whole_files import write_whole
 
@@ -102,8 +102,6 @@ def _identity(path: str) -> str:
 
 
 def _is_fresh(identity: str) -> bool:
-    import time
-
     return identity != "-" and time.time_ns() - int(identity.split()[-1]) < _FRESH
 
 
@@ -121,8 +119,6 @@ def _read(path: str) -> bytes:
     Raises:
         OSError: It cannot be read.
     """
-    from scrun.core.paths import read_trusted
-
     if posix.lstat(path).st_uid != posix.geteuid():
         raise PermissionError(1, "belongs to another user", path)
     return read_trusted(path, limit=_LIMIT)

@@ -9,6 +9,9 @@ import posix
 import pwd
 import sys
 
+from scrun.core.errors import SettingsError
+from scrun.core.paths import read_trusted
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,8 +83,6 @@ def read(path: str, kind: str) -> bytes | None:
     """
     try:
         posix.lstat(path)  # usually it does not exist, and then nothing has to be imported
-        from scrun.core.paths import read_trusted
-
         return read_trusted(path, limit=LIMIT)
     except (FileNotFoundError, NotADirectoryError):
         if kind == "named":
@@ -110,8 +111,6 @@ def default_root(env: "Mapping[str, str]", setting: str | None = None) -> str:
             return f"/run/user/{uid}/scrun"
     except OSError:
         pass
-    from scrun.core.errors import SettingsError
-
     raise SettingsError(
         f"no directory for the containers of uid {uid}: set XDG_RUNTIME_DIR, or give --root"
     )

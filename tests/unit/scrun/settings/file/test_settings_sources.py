@@ -131,7 +131,8 @@ def test_imports_nothing_but_built_in_modules() -> None:
     )
     answer = run_program([sys.executable, "-c", code], check=True)
     assert set(answer.stdout.split()) <= {
-        "scrun", "scrun.core", "scrun.core.paths", "scrun.core.version", "scrun.protocol",
-        "scrun.protocol.wire", "scrun.settings", "scrun.settings.file",
-        "scrun.settings.file.remembered", "scrun.settings.file.sources", "_socket", "errno", "pwd",
+        "scrun", "scrun.core", "scrun.core.errors", "scrun.core.paths", "scrun.core.rights",
+        "scrun.core.version", "scrun.protocol", "scrun.protocol.wire", "scrun.settings",
+        "scrun.settings.file", "scrun.settings.file.remembered", "scrun.settings.file.sources",
+        "_socket", "errno", "pwd",
     }  # fmt: skip
