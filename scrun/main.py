@@ -12,6 +12,7 @@ import sys
 from scrun.cli.failure import explain
 from scrun.cli.parse import parse
 from scrun.client.ask import forward
+from scrun.core.errors import UsageError
 
 _FORWARDED = ("state", "start", "kill", "delete", "pause", "resume")
 _HANDED = frozenset(("answered", "failed", "again", "lost", "untaken", "stays", "left"))
@@ -43,16 +44,16 @@ def run(argv: "list[str]") -> int:
             return _module("complete").run(argv[1:])  # type: ignore[attr-defined, no-any-return]
         try:
             parsed = parse(argv)
-        except Exception as error:
-            if getattr(error, "left", None) is None:  # of a UsageError
+        except UsageError as error:
+            if error.left is None:
                 raise
             from scrun.client.plugin_options import parse_again
 
-            argv, parsed = parse_again(argv, error)  # type: ignore[arg-type]
+            parsed = parse_again(argv, error)
         if not _HANDED.isdisjoint(sys._xoptions):
             from scrun.client.handed import go_on
 
-            return go_on(parsed, argv, sys._xoptions)
+            return go_on(parsed, sys._xoptions)
         if parsed.command in _FORWARDED:
             if parsed.options.get("regex") or (parsed.command == "delete" and parsed.operands):
                 from scrun.client.find import forward_each
@@ -62,8 +63,8 @@ def run(argv: "list[str]") -> int:
         if parsed.command == "run" and parsed.operands:
             from scrun.commands.run_alike import run as run_alike
 
-            return run_alike(parsed, argv)
-        return _module(parsed.command).run(parsed, argv)  # type: ignore[attr-defined, no-any-return]
+            return run_alike(parsed)
+        return _module(parsed.command).run(parsed)  # type: ignore[attr-defined, no-any-return]
     except Exception as error:
         return explain(error, parsed)
 

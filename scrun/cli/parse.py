@@ -35,6 +35,7 @@ class Parsed:
     """A parsed command line.
 
     Attributes:
+        argv: All of it, as it was given; the supervisor parses it again.
         command: A name in the table, in lower case. An option that asks for help becomes
             the command ``help``, ``usage`` or ``version``, with the topic as its operand.
         options: By long name, global ones and those of the command: True for a flag, the
@@ -45,9 +46,10 @@ class Parsed:
             with the image.
     """
 
-    __slots__ = ("command", "id", "operands", "options")
+    __slots__ = ("argv", "command", "id", "operands", "options")
 
     def __init__(self) -> None:
+        self.argv: list[str] = []
         self.command = ""
         self.options: dict[str, object] = {}
         self.id: str | None = None
@@ -80,6 +82,7 @@ def parse(argv: list[str]) -> Parsed:
             read before, for ``--log``.
     """
     parsed = Parsed()
+    parsed.argv = argv
     try:
         _read(argv, parsed)
     except UsageError as error:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def go_on(parsed: Parsed, argv: "list[str]", told: "Mapping[str, str | bool]") -> int:
+def go_on(parsed: Parsed, told: "Mapping[str, str | bool]") -> int:
     """Finish a command; return its exit status.
 
     Raises:

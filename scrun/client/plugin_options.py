@@ -27,11 +27,8 @@ _GLOBAL = ("config-file", "slurm-conf", "engine")
 _PATIENCE = 60
 
 
-def parse_again(argv: list[str], error: UsageError) -> tuple[list[str], Parsed]:
+def parse_again(argv: list[str], error: UsageError) -> Parsed:
     """Move the options of scripts from a command line to the environment, and parse the rest.
-
-    Returns:
-        The rest of the command line, and its parsed form.
 
     Raises:
         UsageError: Another argument is wrong.
@@ -45,7 +42,7 @@ def parse_again(argv: list[str], error: UsageError) -> tuple[list[str], Parsed]:
             options = list_options(error.options or {})
         argv = _without(argv, len(argv) - error.left - 1, options, error)
         try:
-            return argv, parse(argv)
+            return parse(argv)
         except UsageError as another:
             error = another
 

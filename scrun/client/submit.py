@@ -15,7 +15,7 @@ from scrun.protocol.progress import CALL, REASON_SHOWN
 _DIGITS = 10  # of the length of a command, with the byte before them
 
 
-def submit(parsed: Parsed, argv: "list[str]", anchored: Anchored) -> "tuple[int, bytes, bool]":
+def submit(parsed: Parsed, anchored: Anchored) -> "tuple[int, bytes, bool]":
     """Create a container; start a supervisor if necessary.
 
     `anchored` has its descriptors and its anchor. When the container is created, its pid file is
@@ -30,7 +30,7 @@ def submit(parsed: Parsed, argv: "list[str]", anchored: Anchored) -> "tuple[int,
             terminal.
     """
     root = record_root(parsed)
-    fields = build_call("create", posix.getpid(), argv)
+    fields = build_call("create", posix.getpid(), parsed.argv)
     fields += [name + b"=" + value for name, value in withheld().items()]
     return _ask(root, parsed, fields, anchored)
 

@@ -36,13 +36,8 @@ _TYPED = 2048
 """Bytes: select(2) calls a pipe writable if it has room for a page."""
 
 
-def run(parsed: Parsed, argv: list[str]) -> int:
-    """Stay until the container ends, or the user detaches.
-
-    Raises:
-        ScrunError: There is no such container, or nobody serves it.
-    """
-    del argv
+def run(parsed: Parsed) -> int:
+    """Stay until the container ends, or the user detaches."""
     root = record_root(parsed)
     container = resolve_id(parsed, root)
     directory = os.path.join(root, container)

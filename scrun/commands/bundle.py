@@ -28,15 +28,8 @@ from scrun.pull.layout import defaults_of, unpack
 from scrun.settings.file.load import load
 
 
-def run(parsed: Parsed, argv: "list[str]") -> int:
-    """Make the bundle.
-
-    Raises:
-        BundleError: There is no such image.
-        ImageError: It cannot be unpacked.
-        StateError: The path exists already.
-    """
-    del argv
+def run(parsed: Parsed) -> int:
+    """Make the bundle."""
     source, target = parsed.operands
     target = os.path.normpath(os.path.abspath(target))
     image = find_image(source)

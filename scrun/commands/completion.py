@@ -12,13 +12,8 @@ from scrun.core.errors import UsageError
 from scrun.core.output import write
 
 
-def run(parsed: Parsed, argv: list[str]) -> int:
-    """Print the script on standard output.
-
-    Raises:
-        UsageError: There is no script for that shell.
-    """
-    del argv
+def run(parsed: Parsed) -> int:
+    """Print the script on standard output."""
     shell = parsed.operands[0]
     if shell not in SCRIPTS:
         raise UsageError(f"no completion for {shell!r}, only for {', '.join(SCRIPTS)}")

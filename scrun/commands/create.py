@@ -22,17 +22,12 @@ from scrun.client.submit import submit
 from scrun.oci.ids import check_id
 
 
-def run(parsed: Parsed, argv: "list[str]") -> int:
-    """Create a container.
-
-    Raises:
-        ScrunError: The container could not be created, and does not exist.
-        OSError: The pid file, the console socket or the root directory cannot be used.
-    """
+def run(parsed: Parsed) -> int:
+    """Create a container."""
     check_id(parsed.id or "")
     with Anchored(parsed) as anchored:
         anchored.begin(leave=True)
-        status, answer, reason_shown = submit(parsed, argv, anchored)
+        status, answer, reason_shown = submit(parsed, anchored)
     if status:
         return report_failure(answer, status, parsed, reason_shown=reason_shown)
     return 0

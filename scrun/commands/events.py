@@ -23,14 +23,8 @@ _PAUSE = 5.0
 _NUMBER = re.compile(r"[0-9]{0,9}\.?[0-9]{0,9}")
 
 
-def run(parsed: Parsed, argv: list[str]) -> int:
-    """Print one line with `--stats`, else one at each interval until the container ends.
-
-    Raises:
-        UsageError: The interval is invalid.
-        ScrunError: The container does not exist, or does not run.
-    """
-    del argv
+def run(parsed: Parsed) -> int:
+    """Print one line with `--stats`, else one at each interval until the container ends."""
     pause = _seconds(parsed.text("interval"))
     root = record_root(parsed)
     container = resolve_id(parsed, root)

@@ -27,14 +27,9 @@ from scrun.protocol import wire
 from scrun.protocol.wire import converse
 
 
-def run(parsed: Parsed, argv: "list[str]") -> int:
-    """Run a program, and stay with it unless `--detach` is given.
-
-    Raises:
-        ScrunError: The program cannot be run.
-        OSError: The pid file or the console socket cannot be used.
-    """
-    container = check_id(parsed.id or "")
+def run(parsed: Parsed) -> int:
+    """Run a program, and stay with it unless `--detach` is given."""
+    container, argv = check_id(parsed.id or ""), parsed.argv
     if process := parsed.text("process"):
         argv = _with_copied_file(argv, process)
     elif parsed.count("tty") or parsed.command == "shell":

@@ -66,13 +66,8 @@ ARCHITECTURES = [
 OF_RUNTIMES = ("org.criu.config", "org.systemd.property.", "run.oci.", "module.wasm.image/variant")
 
 
-def run(parsed: Parsed, argv: list[str]) -> int:
-    """Print the document on standard output.
-
-    Raises:
-        SettingsError: A settings file or a variable is invalid.
-    """
-    del argv
+def run(parsed: Parsed) -> int:
+    """Print the document on standard output."""
     document = features(_engine(parsed), privileged=os.geteuid() == 0)
     write(json.dumps(document, indent=2).encode() + b"\n")
     return 0

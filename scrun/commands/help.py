@@ -18,9 +18,8 @@ def _of_plugins(topic: "str | None", parsed: Parsed) -> str:
         return f"\nOptions provided by plugins: {error}\n"
 
 
-def run(parsed: Parsed, argv: "list[str]") -> int:
+def run(parsed: Parsed) -> int:
     """Print one of the texts on standard output."""
-    del argv
     topic = parsed.operands[0] if parsed.operands else None
     if parsed.command == "version":
         text = texts.version_text()

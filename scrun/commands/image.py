@@ -30,14 +30,8 @@ _SHOWN = 12
 _LEAST = 4
 
 
-def run(parsed: Parsed, argv: list[str]) -> int:
-    """Do what the first operand says.
-
-    Raises:
-        ScrunError: It cannot be done.
-        OSError: The store cannot be used.
-    """
-    del argv
+def run(parsed: Parsed) -> int:
+    """Do what the first operand says."""
     action, *operands = parsed.operands
     actions = {
         "list": _list, "pull": _pull, "import": _import, "remove": _remove, "prune": _prune,

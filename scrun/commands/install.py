@@ -71,14 +71,8 @@ class InstallTarget:
         return text is not None and launcher.is_ours(docker.entry(text, self.daemon) or "")
 
 
-def run(parsed: Parsed, argv: list[str]) -> int:
-    """Change the configuration files, or show the changes.
-
-    Raises:
-        UsageError: The command line is invalid.
-        SettingsError: See the module.
-    """
-    del argv
+def run(parsed: Parsed) -> int:
+    """Change the configuration files, or show the changes."""
     engine = parsed.operands[0]
     if engine not in ENGINES:
         raise UsageError(f"unknown engine {engine!r}: use podman or docker")

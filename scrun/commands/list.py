@@ -42,13 +42,8 @@ Row = dict[str, object]
 HEAD = ("ID", "PID", "STATUS", "JOB", "NODES", "CREATED", "OWNER", "BUNDLE", "INFO")
 
 
-def run(parsed: Parsed, argv: list[str]) -> int:
-    """Print the containers on standard output.
-
-    Raises:
-        OSError: The root directory cannot be read.
-    """
-    del argv
+def run(parsed: Parsed) -> int:
+    """Print the containers on standard output."""
     root = record_root(parsed)
     if parsed.options.get("jobs"):
         say(jobs(root, parsed).encode("utf-8", "replace"))

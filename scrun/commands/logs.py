@@ -33,16 +33,8 @@ _PIECE = 65536
 _STAMP = re.compile(rb'time="([^"]+)"|.*"time":"([^"]+)"}$')  # as text and as JSON
 
 
-def run(parsed: Parsed, argv: list[str]) -> int:
-    """Print the output, the messages or the supervisors' log.
-
-    Raises:
-        UnknownContainer: There is no such container.
-        StateError: Its output was not captured.
-        UsageError: The command line is invalid, or names no container.
-        OSError: The file cannot be read.
-    """
-    del argv
+def run(parsed: Parsed) -> int:
+    """Print the output, the messages or the supervisors' log."""
     root = record_root(parsed)
     if parsed.count("supervisor"):
         return _print_own_log(root, parsed)

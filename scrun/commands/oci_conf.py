@@ -30,15 +30,8 @@ _OLD = (
 _NEW_LETTERS = {"%U": "23.02", "%m": "23.02", "%p": "23.02", "%Z": "26.05"}
 
 
-def run(parsed: Parsed, argv: list[str]) -> int:
-    """Check the file, or show its commands.
-
-    Raises:
-        UsageError: The command line is invalid.
-        SettingsError: The file cannot be read, or is invalid.
-        BundleError: The bundle's config.json cannot be read, or is invalid.
-    """
-    del argv
+def run(parsed: Parsed) -> int:
+    """Check the file, or show its commands."""
     action, path, *arguments = parsed.operands
     if action not in ("check", "render"):
         raise UsageError(

@@ -15,12 +15,8 @@ from scrun.core.errors import UsageError
 _PROGRAMS = {"doctor": "doctor.main", "lua": "lua_trial", "plugins": "plugins_list"}
 
 
-def run(parsed: Parsed, argv: list[str]) -> int:
-    """Become the program.
-
-    Raises:
-        UsageError: The command line is invalid.
-    """
+def run(parsed: Parsed) -> int:
+    """Become the program."""
     command = parsed.command
     if command == "lua":
         action = parsed.operands[0]
@@ -30,6 +26,6 @@ def run(parsed: Parsed, argv: list[str]) -> int:
             )
         if action == "check" and {"bundle", "config", "stage-out"} & parsed.options.keys():
             raise UsageError("lua check takes no bundle: it only loads the script")
-    words = program(_PROGRAMS[command], argv, undoes_nothing=command != "lua")
+    words = program(_PROGRAMS[command], parsed.argv, undoes_nothing=command != "lua")
     os.execv(sys.executable, words)
     raise AssertionError("unreachable")

@@ -13,13 +13,8 @@ from scrun.client.find import resolve_id
 from scrun.client.reach import ask_supervisor
 
 
-def run(parsed: Parsed, argv: list[str]) -> int:
-    """Print the processes.
-
-    Raises:
-        ScrunError: The container does not exist, or does not run.
-    """
-    del argv
+def run(parsed: Parsed) -> int:
+    """Print the processes."""
     root = record_root(parsed)
     container = resolve_id(parsed, root)
     words = ["ps", container, parsed.text("format") or "table", *parsed.operands]

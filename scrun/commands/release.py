@@ -12,14 +12,8 @@ from scrun.core.output import say
 from scrun.protocol import wire
 
 
-def run(parsed: Parsed, argv: list[str]) -> int:
-    """Release them, and print their ids.
-
-    Raises:
-        StateError: The job does not wait.
-        EngineError: Slurm does not answer.
-    """
-    del argv
+def run(parsed: Parsed) -> int:
+    """Release them, and print their ids."""
     job_id = parsed.operands[0] if parsed.operands else ""
     released = b""
     for status, answer in ask_all(record_root(parsed), [b"release", wire.encoded(job_id)]):

@@ -29,14 +29,10 @@ from scrun.core.pods import wants_terminal
 from scrun.oci.ids import check_id
 
 
-def run(parsed: Parsed, argv: list[str], created: Callable[[str], None] = lambda _: None) -> int:
+def run(parsed: Parsed, created: Callable[[str], None] = lambda _: None) -> int:
     """Run a container.
 
     `created` is called with its record when it has a job, before its program starts.
-
-    Raises:
-        ScrunError: The container could not be created, and does not exist.
-        OSError: The pid file, the console socket or the root directory cannot be used.
     """
     container = check_id(parsed.id or "")
     _refuse_options_of_images(parsed)
@@ -50,7 +46,7 @@ def run(parsed: Parsed, argv: list[str], created: Callable[[str], None] = lambda
         own = None if detach else _terminal(parsed)
         carried = own if isinstance(own, CarriedTerminal) else None
         anchored.begin(carried, leave=detach)
-        status, answer, reason_shown = submit(parsed, argv, anchored)
+        status, answer, reason_shown = submit(parsed, anchored)
         anchored.sent()
         if status == 0:
             reason_shown = False

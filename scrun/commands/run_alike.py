@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from scrun.client.replay import Stay
 
 
-def run(parsed: Parsed, argv: "list[str]") -> int:
+def run(parsed: Parsed) -> int:
     """Run a container of an image (`scrun.client.template`)."""
     if not place().task:
         from scrun.commands.run_image import run as run_image
 
-        return run_image(parsed, argv)
+        return run_image(parsed)
     from scrun.client.anchored import open_closed_descriptors
     from scrun.client.template import Template
 
@@ -33,4 +33,4 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
                 return status
         from scrun.commands.run_image import run as run_image
 
-        return run_image(parsed, argv, template.made)
+        return run_image(parsed, template.made)

@@ -55,14 +55,8 @@ _PASSED_ON = (
 _SAVED = "save-"
 
 
-def run(parsed: Parsed, argv: list[str], created: Callable[[str], None] = lambda _: None) -> int:
-    """Run a container of an image.
-
-    Raises:
-        ScrunError: The image cannot be got, or the container cannot be created.
-        OSError: The store or the root directory cannot be used.
-    """
-    del argv
+def run(parsed: Parsed, created: Callable[[str], None] = lambda _: None) -> int:
+    """Run a container of an image."""
     text, *command = parsed.operands
     _check(parsed)
     reference = parse_reference(text)
@@ -202,7 +196,7 @@ def _run(
     words = [*_words(GLOBAL, parsed), "run"]
     words += _words([each for each in COMMANDS["run"][2] if each[0] in _PASSED_ON], parsed)
     words += ["--bundle", entry.directory, "--config", f"/proc/{os.getpid()}/fd/{fd}", container]
-    return run_bundle(parse(words), words, created)
+    return run_bundle(parse(words), created)
 
 
 def _words(options: tuple[Option, ...] | list[Option], parsed: Parsed) -> list[str]:

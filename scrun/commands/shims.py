@@ -75,12 +75,8 @@ exit 127
 """
 
 
-def run(parsed: Parsed, argv: list[str]) -> int:
-    """Print the directory, or be one of the programs in it.
-
-    Raises:
-        ScrunError, OSError: See above.
-    """
+def run(parsed: Parsed) -> int:
+    """Print the directory, or be one of the programs in it."""
     kind, *arguments = parsed.operands
     if kind != "pyxis":
         raise UsageError(f"unknown shims {kind!r}: use pyxis: see 'scrun shims --help'")
@@ -265,7 +261,7 @@ def _run_here(line: list[str], files: Redirected) -> int:
         files.name(lambda pattern: file_name(pattern, facts))
 
     try:
-        return run_container(parse(line[1:]), line[1:], created)
+        return run_container(parse(line[1:]), created)
     finally:
         files.discard()
 

@@ -34,14 +34,8 @@ _MASKED = (
 _READONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 
 
-def run(parsed: Parsed, argv: list[str]) -> int:
-    """Write the file.
-
-    Raises:
-        StateError: It exists already.
-        OSError: It cannot be written: no such directory, no space, ….
-    """
-    del argv
+def run(parsed: Parsed) -> int:
+    """Write the file."""
     # `scrun --rootless spec` counts as well: the two options share their name
     rootless = parsed.options.get("rootless") in (True, "true")
     ids = (os.geteuid(), os.getegid()) if rootless else None

@@ -40,14 +40,8 @@ _TAKES_OVER = 30.0
 _WAIT = b"1"
 
 
-def run(parsed: Parsed, argv: list[str]) -> int:
-    """Do what the first operand says.
-
-    Raises:
-        ScrunError: It cannot be done.
-        OSError: The root directory cannot be read.
-    """
-    del argv
+def run(parsed: Parsed) -> int:
+    """Do what the first operand says."""
     action, *words = parsed.operands
     actions = {"list": _list, "stop": _stop, "restart": _restart}
     if action not in actions:

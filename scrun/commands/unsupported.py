@@ -21,14 +21,8 @@ _WHY = {
 }
 
 
-def run(parsed: Parsed, argv: list[str]) -> int:
-    """Refuse.
-
-    Raises:
-        UnknownContainer: There is no such container to save.
-        StateError: In all other cases.
-    """
-    del argv
+def run(parsed: Parsed) -> int:
+    """Refuse."""
     container = parsed.id or ""
     record = os.path.join(record_root(parsed), container)
     if parsed.command == "checkpoint" and not has_record(record):

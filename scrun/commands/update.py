@@ -25,14 +25,8 @@ _TIME = re.compile(
 )
 
 
-def run(parsed: Parsed, argv: list[str]) -> int:
-    """Change the limits.
-
-    Raises:
-        UsageError: A value is invalid, or the command line names none.
-        ScrunError: The limits cannot be changed.
-    """
-    del argv
+def run(parsed: Parsed) -> int:
+    """Change the limits."""
     resources = resources_from_options(parsed.options)
     name = parsed.text("resources")
     if name is not None:

@@ -187,7 +187,7 @@ def test_logs_has_both_and_says_what_is_gone(
         file.write(line)
     file.close()
     words = ["--messages"] if kind == "log" else []
-    assert logs.run(parse(["--root", str(tmp_path), "logs", *words, "c1"]), []) == 0
+    assert logs.run(parse(["--root", str(tmp_path), "logs", *words, "c1"])) == 0
     out, err = capfdbinary.readouterr()
     assert out == kept(record / kind)
     remedy = b"see `output_limit` in [log]"

@@ -12,7 +12,7 @@ from scrun.core.errors import StateError, UnknownContainer
 def test_an_unknown_container_is_told_first(tmp_path: Path) -> None:
     parsed = parse(["--root", str(tmp_path / "none"), "checkpoint", "c1"])
     with pytest.raises(UnknownContainer, match="container c1 does not exist"):
-        unsupported.run(parsed, [])
+        unsupported.run(parsed)
 
 
 @pytest.mark.covers("scrun checkpoint, restore")
@@ -21,9 +21,7 @@ def test_an_unknown_container_is_told_first(tmp_path: Path) -> None:
 def test_checkpoint_says_why_and_what_to_do_instead(tmp_path: Path) -> None:
     (tmp_path / "c1").mkdir()
     with pytest.raises(StateError) as caught:
-        unsupported.run(
-            parse(["--root", str(tmp_path), "checkpoint", "c1", "--leave-running"]), []
-        )
+        unsupported.run(parse(["--root", str(tmp_path), "checkpoint", "c1", "--leave-running"]))
     message = str(caught.value)
     for part in ("container c1", "job", "CRIU", "root", "save its own state", "scrun pause"):
         assert part in message
@@ -35,7 +33,7 @@ def test_checkpoint_says_why_and_what_to_do_instead(tmp_path: Path) -> None:
 def test_restore_says_why_and_what_to_do_instead(tmp_path: Path) -> None:
     words = ["--root", str(tmp_path), "restore", "--image-path", "/i", "--bundle", "/b", "c1"]
     with pytest.raises(StateError) as caught:
-        unsupported.run(parse(words), [])
+        unsupported.run(parse(words))
     message = str(caught.value)
     for part in ("container c1", "new job", "CRIU", "root", "create it anew"):
         assert part in message

@@ -131,7 +131,7 @@ def test_it_is_about_the_engine_that_create_would_take(
         monkeypatch.setenv(name, value)
     written: list[bytes] = []
     monkeypatch.setattr(features, "write", written.append)
-    assert features.run(parse([*options, "features"]), []) == 0
+    assert features.run(parse([*options, "features"])) == 0
     assert json.loads(written[0])["annotations"]["org.scrun.engine"] == engine
 
 

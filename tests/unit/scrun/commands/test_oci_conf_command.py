@@ -17,7 +17,7 @@ RUN = 'RunTimeRun="sh -c %@"\nRunTimeKill="kill %p"\nRunTimeDelete="rm %Z"\n'
 def told(capfdbinary: pytest.CaptureFixture[bytes], *arguments: str) -> list[str]:
     """What it prints."""
     argv = ["oci-conf", *arguments]
-    assert oci_conf.run(parse(argv), argv) == 0
+    assert oci_conf.run(parse(argv)) == 0
     return capfdbinary.readouterr().out.decode().splitlines()
 
 
@@ -128,4 +128,4 @@ def test_render_of_a_bundle(
 def test_refused(file: str, arguments: list[str], error: type[Exception], said: str) -> None:
     argv = ["oci-conf", *(word.replace("FILE", file) for word in arguments)]
     with pytest.raises(error, match=said):
-        oci_conf.run(parse(argv), argv)
+        oci_conf.run(parse(argv))

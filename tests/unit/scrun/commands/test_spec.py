@@ -24,7 +24,7 @@ KINDS = pytest.mark.parametrize("ids", [None, (1000, 1001)], ids=["plain", "root
 
 
 def written(path: Path, *options: str) -> dict[str, Any]:
-    assert run(parse(["spec", *options, "--bundle", str(path)]), []) == 0
+    assert run(parse(["spec", *options, "--bundle", str(path)])) == 0
     config: dict[str, Any] = json.loads((path / "config.json").read_text())
     return config
 
@@ -96,7 +96,7 @@ def test_no_such_directory(tmp_path: Path) -> None:
 
 
 def test_the_other_file_name_of_crun(tmp_path: Path) -> None:
-    assert run(parse(["spec", "-b", str(tmp_path), "--file", "other.json"]), []) == 0
+    assert run(parse(["spec", "-b", str(tmp_path), "--file", "other.json"])) == 0
     assert json.loads((tmp_path / "other.json").read_text()) == spec()
 
 

@@ -37,7 +37,7 @@ def send(tmp_path: Path) -> Iterator[Send]:
         argv = ["--root", str(tmp_path / "root"), "update", *words, "box"]
         server = threading.Thread(target=serve, daemon=True)
         server.start()
-        assert update.run(parse(argv), argv) == 0
+        assert update.run(parse(argv)) == 0
         server.join(10)
         operation, container, limit, resources = got.pop()
         assert (operation, container) == (b"update", b"box")
@@ -50,7 +50,7 @@ def send(tmp_path: Path) -> Iterator[Send]:
 def refused(tmp_path: Path, *words: str) -> str:
     argv = ["--root", str(tmp_path), "update", *words, "box"]
     with pytest.raises(UsageError) as caught:
-        update.run(parse(argv), argv)
+        update.run(parse(argv))
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -102,7 +102,7 @@ def test_a_time(send: Send, limit: str) -> None:
 def test_no_time(tmp_path: Path, limit: str) -> None:
     argv = ["--root", str(tmp_path), "update", f"--time-limit={limit}", "box"]
     with pytest.raises(UsageError, match=r"^--time-limit .* expected, as for salloc --time$"):
-        update.run(parse(argv), argv)
+        update.run(parse(argv))
 
 
 def test_resources_of_a_file_and_of_options_together(send: Send, tmp_path: Path) -> None:
