@@ -31,8 +31,8 @@ def main() -> "None":
     """
     try:
         status = run(sys.argv[1:])
-    except KeyboardInterrupt:
-        status = 130
+    except KeyboardInterrupt as signal:
+        status = getattr(signal, "status", 130)  # of `scrun.pull.interrupts`
     posix._exit(status)
 
 

@@ -30,8 +30,6 @@ class PidFile:
         lock: The descriptor that holds the lock; the anchor has a duplicate of it.
     """
 
-    __slots__ = ("_anchor", "_is_named", "_path", "_replaced", "_temporary", "lock")
-
     def __init__(self, path: str) -> None:
         """Make the file without a name, so that errors show before a job is requested.
 

@@ -82,8 +82,6 @@ class AnchorProcess:
     and the container's log says so. Nobody else with the same rights could enter other ones.
     """
 
-    __slots__ = ("_lock", "_maker", "_name", "_pid", "_said", "_sock", "_terminal", "_told")
-
     def __init__(
         self, container: str, sock: int, lock: "int | None", terminal: "str | None"
     ) -> None:

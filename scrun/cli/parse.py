@@ -46,8 +46,6 @@ class Parsed:
             with the image.
     """
 
-    __slots__ = ("argv", "command", "id", "operands", "options")
-
     def __init__(self) -> None:
         self.argv: list[str] = []
         self.command = ""

@@ -23,8 +23,6 @@ class Console:
         path: The slave's path.
     """
 
-    __slots__ = ("_master", "_socket", "path", "stdio")
-
     def __init__(self, socket: str) -> None:
         """Open a terminal.
 
@@ -82,18 +80,6 @@ class Anchored:
         fds: Standard input, output and error, the supervisor's end of that socket, and the
             descriptors of `--preserve-fds`.
     """
-
-    __slots__ = (
-        "_container",
-        "_preserved",
-        "_socket_path",
-        "_supervisor_end",
-        "anchor",
-        "console",
-        "fds",
-        "pid_file",
-        "socket",
-    )
 
     anchor: "AnchorProcess | None"
     console: "Console | None"

@@ -23,8 +23,8 @@ def containers(root: str) -> list[str]:
     return sorted(filter(is_id, names))
 
 
-def resolve_id(parsed: Parsed, root: str) -> str:
-    """Return the whole id: the given one if it exists, or the only one that begins with it.
+def resolve(parsed: Parsed) -> tuple[str, str]:
+    """Return an id and its record: the given id if it exists, or the only one that begins so.
 
     Only for commands that people type: engines know whole ids, and no container should end because
     of an abbreviation.
@@ -32,16 +32,17 @@ def resolve_id(parsed: Parsed, root: str) -> str:
     Raises:
         UsageError: Several ids begin with it.
     """
-    given = parsed.id or ""
-    if os.path.lexists(os.path.join(root, given)):
-        return given
-    try:
-        found = [name for name in containers(root) if name.startswith(given)]
-    except OSError:
-        found = []
-    if len(found) > 1:
-        raise UsageError(f"container {given}: is ambiguous: {', '.join(found)}: give more of it")
-    return found[0] if found else given
+    root, whole = record_root(parsed), parsed.id or ""
+    if not os.path.lexists(os.path.join(root, whole)):
+        try:
+            found = [name for name in containers(root) if name.startswith(whole)] or [whole]
+        except OSError:
+            found = [whole]
+        if len(found) > 1:
+            many = ", ".join(found)
+            raise UsageError(f"container {whole}: is ambiguous: {many}: give more of it")
+        whole = found[0]
+    return whole, os.path.join(root, whole)
 
 
 def forward_each(parsed: Parsed) -> int:

@@ -18,8 +18,8 @@ from collections import deque
 
 from scrun.anchor.foreground import KeptTerminal
 from scrun.cli.failure import report_failure
-from scrun.cli.parse import Parsed, record_root
-from scrun.client.find import resolve_id
+from scrun.cli.parse import Parsed
+from scrun.client.find import resolve
 from scrun.client.reach import connect_served, explain_unserved
 from scrun.client.watch import Watch
 from scrun.core.errors import StateError
@@ -38,9 +38,7 @@ _TYPED = 2048
 
 def run(parsed: Parsed) -> int:
     """Stay until the container ends, or the user detaches."""
-    root = record_root(parsed)
-    container = resolve_id(parsed, root)
-    directory = os.path.join(root, container)
+    container, directory = resolve(parsed)
     typed, typing = os.pipe()
     watch = Watch(directory, OUTPUT, [b"attach", os.fsencode(container)], fds=[typed])
     answer = watch.first(connect_served(directory))

@@ -23,7 +23,7 @@ from scrun.core.trees import remove_tree
 from scrun.images.store import ROOTFS
 from scrun.oci.image import LayoutImage, find_image
 from scrun.pull.conversion import bundle_config
-from scrun.pull.interrupts import Interrupted, interruptible
+from scrun.pull.interrupts import interruptible
 from scrun.pull.layout import defaults_of, unpack
 from scrun.settings.file.load import load
 
@@ -36,11 +36,8 @@ def run(parsed: Parsed) -> int:
     limit = load(os.environ, parsed.text("config-file")).images.unpacked_size << 20
     if os.path.lexists(target):
         raise StateError(f"{target} exists: remove it first, or name another path")
-    try:
-        with interruptible():
-            make(image, target, limit, terminal=bool(parsed.options.get("tty")))
-    except Interrupted as signal:
-        return signal.status
+    with interruptible():
+        make(image, target, limit, terminal=bool(parsed.options.get("tty")))
     return 0
 
 

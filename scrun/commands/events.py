@@ -12,8 +12,8 @@ import os
 import re
 import time
 
-from scrun.cli.parse import Parsed, record_root
-from scrun.client.find import resolve_id
+from scrun.cli.parse import Parsed
+from scrun.client.find import resolve
 from scrun.client.reach import ask_supervisor, fetch_answer
 from scrun.core.errors import ScrunError, UsageError
 from scrun.core.output import say
@@ -26,9 +26,8 @@ _NUMBER = re.compile(r"[0-9]{0,9}\.?[0-9]{0,9}")
 def run(parsed: Parsed) -> int:
     """Print one line with `--stats`, else one at each interval until the container ends."""
     pause = _seconds(parsed.text("interval"))
-    root = record_root(parsed)
-    container = resolve_id(parsed, root)
-    directory, fields = os.path.join(root, container), [b"events", os.fsencode(container)]
+    container, directory = resolve(parsed)
+    fields = [b"events", os.fsencode(container)]
     status = ask_supervisor(parsed, directory, fields)
     while status == 0 and not parsed.count("stats"):
         time.sleep(pause)

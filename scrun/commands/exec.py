@@ -98,10 +98,10 @@ def _with_whole_id(parsed: Parsed, argv: "list[str]") -> "tuple[str, list[str]]"
     given = parsed.id or ""
     if not (posix.isatty(0) and posix.isatty(1)):
         return given, argv
-    from scrun.client.find import resolve_id
+    from scrun.client.find import resolve
 
     position = len(argv) - len(parsed.operands) - 1  # whatever follows the id is an operand
-    container = resolve_id(parsed, record_root(parsed))
+    container, _ = resolve(parsed)
     return container, [*argv[:position], container, *argv[position + 1 :]]
 
 

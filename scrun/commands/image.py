@@ -22,7 +22,7 @@ from scrun.images.store import Entry, Store
 from scrun.images.tags import forget
 from scrun.pull.copy import copy_of
 from scrun.pull.get import Request, get
-from scrun.pull.interrupts import Interrupted, interruptible
+from scrun.pull.interrupts import interruptible
 from scrun.pull.reference import parse
 
 _NAME = "name:"
@@ -45,11 +45,8 @@ def run(parsed: Parsed) -> int:
         raise UsageError(f"unexpected argument {operands[0]!r}: see 'scrun image --help'")
     if action != "prune" and parsed.options.get("unused-for"):
         raise UsageError(f"image {action}: --unused-for is for prune")
-    try:
-        with interruptible():
-            text = actions[action](open_store(parsed), operands, parsed)
-    except Interrupted as signal:
-        return signal.status
+    with interruptible():
+        text = actions[action](open_store(parsed), operands, parsed)
     if text:
         say(text.encode(errors="surrogateescape"))
     return 0

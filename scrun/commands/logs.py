@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from scrun.cli.failure import report_failure
 from scrun.cli.parse import Parsed, record_root
-from scrun.client.find import resolve_id
+from scrun.client.find import resolve
 from scrun.client.reach import wait_for_successor
 from scrun.client.watch import Watch, lost_bytes, open_both
 from scrun.core.errors import StateError, UnknownContainer, UsageError
@@ -35,13 +35,11 @@ _STAMP = re.compile(rb'time="([^"]+)"|.*"time":"([^"]+)"}$')  # as text and as J
 
 def run(parsed: Parsed) -> int:
     """Print the output, the messages or the supervisors' log."""
-    root = record_root(parsed)
     if parsed.count("supervisor"):
-        return _print_own_log(root, parsed)
+        return _print_own_log(record_root(parsed), parsed)
     if not parsed.id:
         raise UsageError("logs needs a container-id, or --supervisor: see 'scrun logs --help'")
-    container = resolve_id(parsed, root)
-    directory = os.path.join(root, container)
+    container, directory = resolve(parsed)
     kind = "messages" if parsed.count("messages") else "output"
     try:
         # by its descriptor: the owner of the root directory may replace the record meanwhile

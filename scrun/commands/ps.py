@@ -8,15 +8,13 @@ Errors: the container does not run, or its nodes cannot be reached.
 
 import os
 
-from scrun.cli.parse import Parsed, record_root
-from scrun.client.find import resolve_id
+from scrun.cli.parse import Parsed
+from scrun.client.find import resolve
 from scrun.client.reach import ask_supervisor
 
 
 def run(parsed: Parsed) -> int:
     """Print the processes."""
-    root = record_root(parsed)
-    container = resolve_id(parsed, root)
+    container, directory = resolve(parsed)
     words = ["ps", container, parsed.text("format") or "table", *parsed.operands]
-    directory = os.path.join(root, container)
     return ask_supervisor(parsed, directory, [os.fsencode(word) for word in words])

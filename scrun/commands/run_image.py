@@ -37,7 +37,7 @@ from scrun.pull.container import (
 )
 from scrun.pull.copy import copy_of
 from scrun.pull.get import Request, get
-from scrun.pull.interrupts import Interrupted, interruptible
+from scrun.pull.interrupts import interruptible
 from scrun.pull.programs import find
 from scrun.pull.reference import NAMED, Reference
 from scrun.pull.reference import parse as parse_reference
@@ -71,23 +71,17 @@ def run(parsed: Parsed, created: Callable[[str], None] = lambda _: None) -> int:
     record = f"{root}/{container}"
     if not replaces and has_record(record) and not is_over(record, os.environ):
         raise ContainerExists.named(container)
-    try:
-        with interruptible():
-            request = open_store(parsed)
-            store, entry = _rootfs(reference, request, parsed, lease)
-        if replaces and (status := _replace(parsed, container, request.store)):
-            store.give_back(entry.key, lease)
-            return status
-    except Interrupted as signal:
-        return signal.status
+    with interruptible():
+        request = open_store(parsed)
+        store, entry = _rootfs(reference, request, parsed, lease)
+    if replaces and (status := _replace(parsed, container, request.store)):
+        store.give_back(entry.key, lease)
+        return status
     try:
         status = _run(parsed, container, entry, wishes, created)
         if file:
-            try:
-                with interruptible():
-                    save(entry.rootfs, entry.facts.defaults, file)
-            except Interrupted as signal:
-                return signal.status
+            with interruptible():
+                save(entry.rootfs, entry.facts.defaults, file)
         return status
     finally:
         if not parsed.count("detach") and not parsed.count("keep"):

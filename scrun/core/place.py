@@ -37,8 +37,6 @@ class Place:
             it; "" in a job's script, and in a container there.
     """
 
-    __slots__ = ("job", "step", "task")
-
     def __init__(self, job: str = "", step: str = "", task: str = "") -> None:
         self.job, self.step, self.task = job, step, task
 

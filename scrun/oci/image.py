@@ -24,8 +24,6 @@ class LayoutImage:
         descriptor: What the layout says of its manifest, or of an index of it.
     """
 
-    __slots__ = ("descriptor", "layout", "tag")
-
     def __init__(self, layout: str, tag: str, descriptor: dict[str, Any]) -> None:
         self.layout = layout
         self.tag = tag

@@ -8,12 +8,8 @@ from types import FrameType
 _ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
-class Interrupted(BaseException):
-    """A signal has asked the command to end.
-
-    Attributes:
-        status: The exit status that says so.
-    """
+class Interrupted(KeyboardInterrupt):
+    """A signal has asked the command to end: `scrun.main` exits with `status`."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
