@@ -15,9 +15,8 @@ from scrun.core.errors import BundleError, UsageError
 from scrun.core.output import say
 from scrun.core.users import user_name
 from scrun.oci.config import read_config
+from scrun.settings.oci_conf.commands import NO_PID, Task, program_of
 from scrun.settings.oci_conf.parse import OciConf, parse_oci_conf
-from scrun.settings.oci_conf.shell_commands import program_of
-from scrun.settings.oci_conf.task import NO_PID, Task
 from scrun.settings.slurm_conf import read_conf
 
 _OPTIONS = ("bundle", "chdir", "job", "node", "pid", "spool", "step", "task", "uid", "user")

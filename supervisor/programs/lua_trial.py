@@ -22,7 +22,7 @@ from scrun.core.output import write
 from scrun.oci.config import Bundle, Config, load_bundle, read_config
 from scrun.oci.lookup import NotFound, find_program
 from scrun.settings.file.load import LEVELS, Level, Log
-from scrun.settings.oci_conf.node_runtime import NodeRuntime
+from scrun.settings.oci_conf.commands import NodeRuntime
 from scrun.settings.oci_conf.parse import OciConf
 from scrun.settings.script import find_script, site_of
 from scrun.settings.slurm.request_sources import read_requests

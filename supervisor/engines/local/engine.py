@@ -15,7 +15,7 @@ from scrun.core.place import here
 from scrun.core.typed import convert
 from scrun.model.states import taken
 from scrun.settings.file.load import Local, RuntimeSettings
-from scrun.settings.oci_conf.node_runtime import node_runtime
+from scrun.settings.oci_conf.commands import node_runtime
 from scrun.settings.oci_conf.parse import parse_oci_conf
 from scrun.settings.slurm_conf import read_trusted_conf
 from scrun.supervisor.children.processes import ChildEnv, child

@@ -14,11 +14,9 @@ import msgspec
 
 from scrun.core.errors import StagingError, described
 from scrun.core.trees import remove_tree
-from scrun.settings.oci_conf.commands import TaskCommands
-from scrun.settings.oci_conf.node_runtime import NodeRuntime
+from scrun.settings.oci_conf.commands import ENVIRONMENT, NO_PID, NodeRuntime, Task, TaskCommands
 from scrun.settings.oci_conf.parse import OciConf
 from scrun.settings.oci_conf.patterns import without
-from scrun.settings.oci_conf.task import ENVIRONMENT, NO_PID, Task
 from scrun.supervisor.children.node_scripts import PROCESS_FILE
 from scrun.supervisor.children.processes import ChildEnv, own_program
 from scrun.supervisor.contracts.engine import Step

@@ -5,7 +5,7 @@ import msgspec
 from scrun.core.errors import EngineError, SettingsError
 from scrun.core.paths import real_id
 from scrun.oci.signals import signal_name
-from scrun.settings.oci_conf.node_runtime import NodeRuntime, signalled
+from scrun.settings.oci_conf.commands import NodeRuntime, signalled
 from scrun.settings.oci_conf.patterns import substitute
 from scrun.supervisor.children.node_scripts import PROCESS_FILE
 from scrun.supervisor.core.names import user_name

@@ -16,11 +16,9 @@ from scrun.core.paths import real_id
 from scrun.core.typed import convert
 from scrun.model.states import Ending, not_run
 from scrun.settings.file.load import RuntimeSettings
-from scrun.settings.oci_conf.commands import TaskCommands
-from scrun.settings.oci_conf.node_runtime import NodeRuntime, node_runtime
+from scrun.settings.oci_conf.commands import NodeRuntime, Task, TaskCommands, node_runtime
 from scrun.settings.oci_conf.parse import OciConf, parse_oci_conf
 from scrun.settings.oci_conf.patterns import extended
-from scrun.settings.oci_conf.task import Task
 from scrun.supervisor.children.node_scripts import PROCESS_FILE, exec_script, process_variables
 from scrun.supervisor.contracts.engine import Step
 from scrun.supervisor.core.names import user_name

@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import msgspec
+from scrun.settings.oci_conf.shell_commands import program_of
 
 from scrun.cli.parse import Parsed, parse, record_root
 from scrun.core.errors import ScrunError, described
 from scrun.settings.file.load import Settings, merge
 from scrun.settings.oci_conf.parse import OciConf, parse_oci_conf
-from scrun.settings.oci_conf.shell_commands import program_of
 from scrun.settings.oci_conf.site import beside
 from scrun.settings.slurm.versions import SlurmVersion, parse_version
 from scrun.settings.slurm_conf import find_slurm_conf, read_conf

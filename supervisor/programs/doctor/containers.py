@@ -25,7 +25,7 @@ from scrun.commands.spec import spec
 from scrun.core.errors import ScrunError
 from scrun.core.own_directory import own_directory
 from scrun.core.paths import python_code
-from scrun.settings.oci_conf.node_runtime import node_runtime
+from scrun.settings.oci_conf.commands import node_runtime
 from scrun.settings.oci_conf.parse import OciConf
 from scrun.supervisor.children.processes import SYSTEM_PATH, Child, ChildEnv, child, output_of
 from scrun.supervisor.contracts.engine import Step

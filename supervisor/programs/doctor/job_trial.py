@@ -16,7 +16,7 @@ from scrun.core.errors import EngineError, ScrunError, SettingsError, StagingErr
 from scrun.model.states import Ending
 from scrun.model.waiting import Waiting
 from scrun.settings.file.load import Log
-from scrun.settings.oci_conf.shell_commands import program_of
+from scrun.settings.oci_conf.commands import program_of
 from scrun.settings.script import find_script
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.contracts.engine import Engine, Job, JobRequest

@@ -6,10 +6,14 @@ import shlex
 from scrun.core.errors import SettingsError
 from scrun.settings.file import sources
 from scrun.settings.file.load import RuntimeSettings, load
-from scrun.settings.oci_conf.node_runtime import node_runtime, signalled
+from scrun.settings.oci_conf.commands import (
+    in_place_of_the_shell,
+    node_runtime,
+    portable,
+    signalled,
+)
 from scrun.settings.oci_conf.parse import parse_oci_conf
 from scrun.settings.oci_conf.patterns import substitute
-from scrun.settings.oci_conf.shell_commands import in_place_of_the_shell, portable
 from scrun.settings.slurm.requests import from_environment, salloc_arguments, srun_arguments
 from scrun.settings.slurm_conf import read_slurm_conf
 from scrun.settings.spank.plugstack import find_scripts, read_plugstack

@@ -11,7 +11,7 @@ import trio
 from scrun.core.errors import EngineError
 from scrun.model.states import Ending, exited
 from scrun.settings.file.load import Log
-from scrun.settings.oci_conf.node_runtime import NodeRuntime
+from scrun.settings.oci_conf.commands import NodeRuntime
 from scrun.settings.slurm.versions import SlurmVersion, features
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.engine import JobRequest, Step

@@ -4,7 +4,7 @@ import pytest
 
 from scrun.core.errors import SettingsError
 from scrun.settings.file.load import RuntimeSettings
-from scrun.settings.oci_conf.node_runtime import (
+from scrun.settings.oci_conf.commands import (
     NodeRuntime,
     calls_runc,
     derived_exec,

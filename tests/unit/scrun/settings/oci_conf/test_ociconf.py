@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scrun.core.errors import SettingsError
+from scrun.settings.oci_conf.commands import in_place_of_the_shell, portable
 from scrun.settings.oci_conf.parse import parse_oci_conf
 from scrun.settings.oci_conf.patterns import substitute, without
-from scrun.settings.oci_conf.shell_commands import in_place_of_the_shell, portable
 
 RUN = 'RunTimeRun="exec crun run -b %b"\nRunTimeKill="k"\nRunTimeDelete="d"\n'
 

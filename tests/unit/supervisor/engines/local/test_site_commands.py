@@ -12,7 +12,7 @@ import pytest
 
 from scrun.core.errors import EngineError
 from scrun.settings.file.load import RuntimeSettings
-from scrun.settings.oci_conf.node_runtime import node_runtime
+from scrun.settings.oci_conf.commands import node_runtime
 from scrun.settings.oci_conf.parse import OciConf, parse_oci_conf
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.engines.local.commands import RuntimeContainer

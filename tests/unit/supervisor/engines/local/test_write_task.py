@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from scrun.core.errors import SettingsError, StagingError
+from scrun.settings.oci_conf.commands import Task
 from scrun.settings.oci_conf.parse import OciConf
-from scrun.settings.oci_conf.task import Task
 from scrun.supervisor.contracts.engine import Step
 from scrun.supervisor.engines.local.site_commands import (
     changed_config,

@@ -10,7 +10,7 @@ import trio
 
 from scrun.core.errors import EngineError, SettingsError
 from scrun.settings.file.load import RuntimeSettings
-from scrun.settings.oci_conf.node_runtime import node_runtime
+from scrun.settings.oci_conf.commands import node_runtime
 from scrun.settings.oci_conf.parse import parse_oci_conf
 from scrun.supervisor.contracts.engine import Step
 from scrun.supervisor.engines.slurm.shim_site import NodeSite, SiteConfs, SiteContainer

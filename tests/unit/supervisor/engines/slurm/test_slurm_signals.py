@@ -10,7 +10,7 @@ import pytest
 
 from scrun.core.errors import SettingsError
 from scrun.settings.file.load import RuntimeSettings
-from scrun.settings.oci_conf.node_runtime import NodeRuntime, node_runtime
+from scrun.settings.oci_conf.commands import NodeRuntime, node_runtime
 from scrun.settings.oci_conf.parse import parse_oci_conf
 from scrun.supervisor.core import names
 from scrun.supervisor.engines.slurm.node import NodeCommands

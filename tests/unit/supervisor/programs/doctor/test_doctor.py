@@ -9,8 +9,8 @@ import trio
 
 from scrun.core.errors import SettingsError
 from scrun.install import needs, podman
+from scrun.settings.oci_conf.commands import program_of
 from scrun.settings.oci_conf.parse import parse_oci_conf
-from scrun.settings.oci_conf.shell_commands import program_of
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.programs.doctor import (
     cluster,
