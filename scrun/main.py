@@ -1,7 +1,7 @@
 """The entry point of the Python program, which does every command.
 
 The client in C (`scrun/native`) does most calls of engines alone. What it is not sure of comes
-here, perhaps with what it has done already (`scrun.client.handed`). Without a compiler this is all
+here, perhaps with what it has done already (`go_on`). Without a compiler this is all
 there is: so this module and what it imports use built-in modules only; what needs others is
 imported where it is used.
 """
@@ -11,7 +11,7 @@ import sys
 
 from scrun.cli.failure import explain
 from scrun.cli.parse import parse
-from scrun.client.ask import forward
+from scrun.client.ask import forward, go_on
 from scrun.core.errors import UsageError
 
 _FORWARDED = ("state", "start", "kill", "delete", "pause", "resume")
@@ -41,7 +41,9 @@ def run(argv: "list[str]") -> int:
     parsed = None
     try:
         if argv[:1] == ["__complete"]:
-            return _module("complete").run(argv[1:])  # type: ignore[attr-defined, no-any-return]
+            from scrun.commands.completion import offer
+
+            return offer(argv[1:])
         try:
             parsed = parse(argv)
         except UsageError as error:
@@ -51,8 +53,6 @@ def run(argv: "list[str]") -> int:
 
             parsed = parse_again(argv, error)
         if not _HANDED.isdisjoint(sys._xoptions):
-            from scrun.client.handed import go_on
-
             return go_on(parsed, sys._xoptions)
         if parsed.command in _FORWARDED:
             if parsed.options.get("regex") or (parsed.command == "delete" and parsed.operands):

@@ -1,16 +1,33 @@
 """Forwards `state`, `start`, `kill`, `delete`, `pause` and `resume` to a container's supervisor.
 
+`go_on` finishes where the client in C has stopped (`scrun/native`), which has asked the
+supervisor. It hands over what it has no words for: as options of the interpreter, by name.
+
+* `answered=FD`: a file with the answer, and with the messages for the log before it;
+* `failed=ERRNO`: there was no whole answer;
+* `again`: the supervisor of a forwarded operation died before it answered;
+* `lost=old`, `lost=new`: that of a `create` died; whether there was a record before it;
+* `stays=FD`, `left=PID`: that of an `exec` died before it answered; the socket of this process,
+  which is the program's anchor, or the pid of an anchor that was left behind;
+* `untaken=SIGNAL`: nobody takes a signal for the program of an `exec`.
+
 It imports built-in modules only.
 """
 
+import _socket
 import posix
 
+from scrun.anchor.foreground import stay
+from scrun.anchor.pid_file import PidFile
 from scrun.cli.failure import report_failure
 from scrun.cli.parse import Parsed, record_root
 from scrun.cli.report import report
-from scrun.client.reach import run_unserved
+from scrun.client.reach import fetch_answer, run_unserved
+from scrun.client.submit import lost
+from scrun.core.errors import NotTaken
 from scrun.core.output import say
 from scrun.protocol import wire
+from scrun.protocol.progress import REASON_SHOWN
 
 
 def forward(parsed: Parsed, *, again: bool = False) -> int:
@@ -71,3 +88,65 @@ def build_request(parsed: Parsed, container: str) -> "list[bytes]":
     elif parsed.command == "delete":
         fields.append("1" if parsed.options.get("force") else "")
     return [wire.encoded(field) for field in fields]
+
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def go_on(parsed: Parsed, told: "Mapping[str, str | bool]") -> int:
+    """Finish a command; return its exit status.
+
+    Raises:
+        ScrunError, OSError: What the client has met.
+    """
+    directory = f"{record_root(parsed)}/{parsed.id}"
+    if "answered" in told:
+        return _report(parsed, directory, int(told["answered"]))
+    if "failed" in told:
+        raise wire.incomplete(int(told["failed"]))
+    if "untaken" in told:
+        raise NotTaken.of(int(told["untaken"]))
+    if "lost" in told:
+        raise lost(parsed, directory, is_ours=told["lost"] == "new")
+    if "again" in told:
+        return forward(parsed, again=True)
+    return _ask_whether_it_runs(parsed, directory, told)
+
+
+def _report(parsed: Parsed, directory: str, fd: int) -> int:
+    size = posix.fstat(fd).st_size
+    data = b""
+    while len(data) < size and (part := posix.pread(fd, size - len(data), len(data))):
+        data += part
+    posix.close(fd)
+    reason_shown = False
+    while data[:1] >= REASON_SHOWN:
+        message, _, data = data.partition(b"\0")
+        if message == REASON_SHOWN:
+            reason_shown = True
+            continue
+        from scrun.client.progress import show
+
+        show(message, parsed)
+    if parsed.command not in ("create", "exec"):
+        return conclude(parsed, directory, data[0], data[1:])
+    if data[0]:
+        return report_failure(data[1:], data[0], parsed, reason_shown=reason_shown)
+    return 0
+
+
+def _ask_whether_it_runs(parsed: Parsed, directory: str, told: "Mapping[str, str | bool]") -> int:
+    pid = int(told.get("left", posix.getpid()))
+    fields = [b"runs", wire.encoded(parsed.id or ""), b"%d" % pid]
+    status, answer = fetch_answer(directory, fields)
+    if status:
+        return report_failure(answer, status, parsed)
+    if path := parsed.text("pid-file"):
+        file = PidFile(path)
+        file.write(pid)
+        file.publish()
+    if "stays" not in told:
+        return 0
+    return stay(_socket.socket(fileno=int(told["stays"])))

@@ -19,12 +19,11 @@ from scrun.anchor.foreground import CarriedTerminal, own_terminal, pass_signals_
 from scrun.cli.failure import report_failure
 from scrun.cli.parse import Parsed, record_root
 from scrun.client.anchored import Anchored, build_call
-from scrun.client.reach import connect_served
+from scrun.client.reach import connect_served, fetch_answer
 from scrun.core.errors import UsageError
 from scrun.core.paths import LIMIT
 from scrun.oci.ids import check_id
 from scrun.protocol import wire
-from scrun.protocol.wire import converse
 
 
 def run(parsed: Parsed) -> int:
@@ -174,4 +173,4 @@ def _answer(sock: _socket.socket, directory: str, pid: int) -> "tuple[int, bytes
     except ConnectionError:
         container = directory.rpartition("/")[2]
         fields = [b"runs", wire.encoded(container), b"%d" % pid]
-        return converse(lambda: connect_served(directory), fields)
+        return fetch_answer(directory, fields)

@@ -20,10 +20,10 @@ from scrun.core.times import seconds_of
 from scrun.images.leases import Lease, lease_of
 from scrun.images.store import Entry, Store
 from scrun.images.tags import forget
-from scrun.pull.copy import copy_of
 from scrun.pull.get import Request, get
 from scrun.pull.interrupts import interruptible
 from scrun.pull.reference import parse
+from scrun.pull.squashfs import copy_of
 
 _NAME = "name:"
 _SHOWN = 12

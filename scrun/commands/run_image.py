@@ -35,13 +35,12 @@ from scrun.pull.container import (
     variables,
     words_of,
 )
-from scrun.pull.copy import copy_of
 from scrun.pull.get import Request, get
 from scrun.pull.interrupts import interruptible
 from scrun.pull.programs import find
 from scrun.pull.reference import NAMED, Reference
 from scrun.pull.reference import parse as parse_reference
-from scrun.pull.squashfs import save
+from scrun.pull.squashfs import copy_of, save
 
 _VARIABLES = {
     "cpus-per-task": "SCRUN_CPUS_PER_TASK", "gpus": "SCRUN_GPUS", "mem": "SCRUN_MEM_PER_NODE",

@@ -13,8 +13,16 @@ from scrun.core.errors import ImageError
 from scrun.core.inside import read_inside
 from scrun.core.paths import open_regular
 from scrun.core.trees import OPEN_FOLDER
-from scrun.images.squashfs import FINE_FOR_USERS, NO_SEARCH, entries, root_directory, unpacking
-from scrun.images.store import Defaults
+from scrun.images.locks import Lock
+from scrun.images.squashfs import (
+    FINE_FOR_USERS,
+    NO_SEARCH,
+    entries,
+    linked_in,
+    root_directory,
+    unpacking,
+)
+from scrun.images.store import ROOTFS, Defaults, Entry, Facts, Fill
 from scrun.pull.layers import ENTRIES
 from scrun.pull.programs import run
 
@@ -143,3 +151,31 @@ def _write_defaults(rootfs: str, defaults: Defaults) -> None:
                 file.write(text.encode(errors="surrogateescape"))
     finally:
         os.close(etc)
+
+
+def copy_of(image: Entry, most: int) -> Fill:
+    """Return what makes a root file system that is written to, of an image that is not."""
+
+    def fill(directory: str, lock: Lock) -> Facts:
+        lock.say("it is being copied")
+        target = os.path.join(directory, ROOTFS)
+        if file := linked_in(image.directory):
+            unpack_squashfs(file, target, most)
+        else:
+            copy_tree(os.path.realpath(image.rootfs), target)
+        facts = image.facts
+        return Facts(facts.source, facts.digest, writable=True, defaults=facts.defaults)
+
+    return fill
+
+
+def copy_tree(rootfs: str, target: str) -> None:
+    """Copy a root file system.
+
+    Raises:
+        ImageError: It fails.
+    """
+    owners = () if os.geteuid() == 0 else ("--no-preserve=ownership",)
+    options = ("-a", *owners, "--reflink=auto", "--one-file-system", "--")
+    content = os.path.join(rootfs, ".")
+    run("cp", *options, content, target, what=f"{rootfs}: cannot be copied")

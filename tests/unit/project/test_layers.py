@@ -252,7 +252,7 @@ def test_fast_path_as_a_whole() -> None:
 
 def test_completion_is_light() -> None:
     """It answers a key that somebody has pressed."""
-    assert not heavy(imported("scrun.commands.complete", "scrun.settings.file.sources"))
+    assert not heavy(imported("scrun.commands.completion", "scrun.settings.file.sources"))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from tests import CHECKOUT
 
 PROGRAM = """
 import os, sys
-from scrun.client.redirect import Redirected
+from scrun.commands.shims import Redirected
 how, early, late = sys.argv[1:]
 files = Redirected(append=how == "append")
 try:

@@ -11,13 +11,14 @@ from scrun.pull.pyxis import (
     batch_script,
     exported,
     image_of,
+    known,
     of_the_job,
     options_of,
+    read,
     requests_of,
     streams_of,
     understand,
 )
-from scrun.pull.slurm_words import known, read
 
 IMAGE = {"container-image": "box"}
 
