@@ -17,12 +17,8 @@ from scrun.cli.grammar import (
     is_image,
     options_of,
 )
-from scrun.core.errors import UsageError, closest
+from scrun.core.errors import UsageError, hint
 from scrun.oci.ids import check_id
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 # as strconv.ParseBool, which runc's --flag=value goes through
 _TRUE = ("1", "t", "T", "true", "True", "TRUE")
@@ -243,7 +239,7 @@ def _signal_or_raise(argument: str, command: str | None, operands: list[str], le
     if command is not None and resolve(argument, options_of(None)) is not None:
         raise UsageError(f"option {name!r} must stand before {command!r}" + _see(None))
     words = ["--" + option[0] for option in options_of(command)]
-    near = _perhaps(name, words) if name[:2] == "--" else ""
+    near = hint(name, words) if name[:2] == "--" else ""
     error = UsageError(f"unknown option {name!r}" + near + _see(command))
     if command in _OPEN and name[:2] == "--":
         error.left = left
@@ -253,13 +249,8 @@ def _signal_or_raise(argument: str, command: str | None, operands: list[str], le
 def _known(word: str) -> str:
     command = word.lower()
     if command not in COMMANDS:
-        raise UsageError(f"unknown command {word!r}" + _perhaps(command, COMMANDS) + _see(None))
+        raise UsageError(f"unknown command {word!r}" + hint(command, COMMANDS) + _see(None))
     return command
-
-
-def _perhaps(word: str, known: "Iterable[str]") -> str:
-    near = closest(word, known)
-    return f" (is it {near}?)" if near else ""
 
 
 def _checked(text: str) -> str:
@@ -275,6 +266,17 @@ def open_ended(wanted: tuple[str, ...]) -> bool:
 
 def _see(command: str | None) -> str:
     return f": see 'scrun {command} --help'" if command else ": see 'scrun --help'"
+
+
+def typed_settings(parsed: Parsed, here: str) -> dict[str, str]:
+    """Return what a command line says of the engine, the stager and slurm.conf.
+
+    `here` is the caller's working directory.
+    """
+    typed = {name: parsed.text(name) or "" for name in ("engine", "stager", "slurm-conf")}
+    if conf := typed.pop("slurm-conf"):
+        typed["slurm.conf"] = conf if conf[0] == "/" else f"{here}/{conf}"
+    return {name: value for name, value in typed.items() if value}
 
 
 def record_root(parsed: Parsed) -> str:

@@ -15,7 +15,7 @@ Errors: SettingsError, when a settings file or a variable is invalid.
 import json
 import os
 
-from scrun.cli.parse import Parsed
+from scrun.cli.parse import Parsed, typed_settings
 from scrun.core.output import write
 from scrun.core.pods import ANNOTATIONS as OF_PODS
 from scrun.core.version import VERSION
@@ -122,11 +122,7 @@ def features(engine: str, *, privileged: bool) -> dict[str, object]:
 def _engine(parsed: Parsed) -> str:
     """Return the engine that a `create` would use, as far as the settings say."""
     settings = load(os.environ, parsed.text("config-file"))
-    options = {"engine": parsed.text("engine"), "slurm.conf": parsed.text("slurm-conf")}
-    given = {name: value for name, value in options.items() if value}
-    if "slurm.conf" in given:
-        given["slurm.conf"] = os.path.abspath(given["slurm.conf"])
-    settings = merge(settings, options=given, env=os.environ)
+    settings = merge(settings, options=typed_settings(parsed, os.getcwd()), env=os.environ)
     if settings.engine == "auto":
         return "slurm" if find_slurm_conf(settings) else "local"
     return settings.engine

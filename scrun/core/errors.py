@@ -266,6 +266,12 @@ def closest(word: str, known: "Iterable[str]") -> str:
     return next(iter(difflib.get_close_matches(word, alike, 1, _ALIKE)), "") or next(begins, "")
 
 
+def hint(word: str, known: "Iterable[str]", prefix: str = "") -> str:
+    """Return ` (is it X?)`, X being the known word most like a misspelled one; else ""."""
+    near = closest(word, known)
+    return f" (is it {prefix}{near}?)" if near else ""
+
+
 def leaves(error: BaseException) -> "Iterator[BaseException]":
     """Yield the errors in a group and in the groups within it; a single error yields itself."""
     if isinstance(error, BaseExceptionGroup):

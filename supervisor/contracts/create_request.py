@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from scrun.cli.parse import Parsed, parse
+from scrun.cli.parse import Parsed, parse, typed_settings
 from scrun.core.errors import UsageError
 from scrun.core.place import place_of
 from scrun.core.templates import VARIABLE
@@ -243,13 +243,6 @@ def settings_of(parsed: Parsed, environment: Mapping[str, str], here: str) -> Se
     if (log_format := parsed.text("log-format")) and not parsed.text("log"):
         options["log.format"] = log_format
     return with_site_levels(merge(settings, options=options, env=environment))
-
-
-def typed_settings(parsed: Parsed, here: str) -> dict[str, str]:
-    """Return what a command line says of the engine, the stager and slurm.conf."""
-    typed = {name: parsed.text(name) or "" for name in ("engine", "stager")}
-    typed["slurm.conf"] = os.path.join(here, conf) if (conf := parsed.text("slurm-conf")) else ""
-    return {name: value for name, value in typed.items() if value}
 
 
 def _typed_level(parsed: Parsed) -> str | None:

@@ -14,7 +14,7 @@ import msgspec
 import trio
 
 from scrun.cli.parse import Parsed
-from scrun.core.errors import SpankError, closest
+from scrun.core.errors import SpankError, hint
 from scrun.core.output import write
 from scrun.core.paths import read_regular
 from scrun.settings.file.load import Log, Settings
@@ -57,9 +57,7 @@ async def check_spank(
         [member] = context.members
         _tell(path, settings.lua.version, member.functions, member.options)
         for name in member.unknown:
-            close = closest(name, CALLBACKS)
-            hint = f" (is it {close}?)" if close else ""
-            raise SpankError(f"{path}: {name}: no such callback{hint}")
+            raise SpankError(f"{path}: {name}: no such callback{hint(name, CALLBACKS)}")
 
 
 @asynccontextmanager

@@ -13,12 +13,12 @@ documented on the classes `Settings`, `Log`, `Slurm`, `Local`, `RuntimeSettings`
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from scrun.core.errors import SettingsError, closest
+from scrun.core.errors import SettingsError, hint
 from scrun.core.typed import convert
 from scrun.oci.config import explain
 from scrun.settings.file import sources
@@ -45,24 +45,11 @@ Plugin = Annotated[str, msgspec.Meta(pattern=PLUGIN)]
 Reason = Annotated[str, msgspec.Meta(min_length=1)]
 
 GIVE_UP = (
-    "PartitionConfig",
-    "PartitionNodeLimit",
-    "PartitionTimeLimit",
-    "BadConstraints",
-    "MaxMemPerLimit",
-    "DependencyNeverSatisfied",
-    "AccountNotAllowed",
-    "Job's account not *",
-    "InvalidAccount",
-    "QOSNotAllowed",
-    "Job's QOS not *",
-    "InvalidQOS",
-    "QOSMin*",
-    "QOS*PerJob*",
-    "QOS*PerNode*",
-    "Assoc*PerJob*",
-    "Assoc*PerNode*",
-)
+    "PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints",
+    "MaxMemPerLimit", "DependencyNeverSatisfied", "AccountNotAllowed", "Job's account not *",
+    "InvalidAccount", "QOSNotAllowed", "Job's QOS not *", "InvalidQOS", "QOSMin*", "QOS*PerJob*",
+    "QOS*PerNode*", "Assoc*PerJob*", "Assoc*PerNode*",
+)  # fmt: skip
 """Reasons that no waiting removes: the job's own size or kind, and its account. For measurements,
 and why closed partitions and drained nodes are not among them: docs/decisions/give-up.md."""
 
@@ -474,7 +461,7 @@ def _check_keys(
     fields = _fields(kind)
     for key, value in table.items():
         if key not in fields:
-            raise SettingsError(f"{name}: {prefix}{key}: unknown key{_hint(key, fields)}")
+            raise SettingsError(f"{name}: {prefix}{key}: unknown key{hint(key, fields)}")
         inner = fields[key]
         is_table = isinstance(inner, type) and issubclass(inner, msgspec.Struct)
         if is_table and isinstance(value, dict):
@@ -504,20 +491,22 @@ def _impossible(value: object, key: str) -> Iterator[tuple[str, str]]:
 
 def _allowed(names: list[object], name: str) -> list[object]:
     """Convert the names in `[slurm] allow` to those of variables."""
-    known = [variable.removeprefix("SCRUN_").lower() for variable in requests.TABLE]
     for key in names:
-        if isinstance(key, str) and key not in known:
-            raise SettingsError(f"{name}: slurm.allow: {key}: unknown request{_hint(key, known)}")
+        if isinstance(key, str) and key not in requests.KEYS:
+            raise SettingsError(
+                f"{name}: slurm.allow: {key}: unknown request{hint(key, requests.KEYS)}"
+            )
     return [f"SCRUN_{key.upper()}" if isinstance(key, str) else key for key in names]
 
 
 def _defaults(table: Mapping[str, object], name: str) -> dict[str, object]:
     """Convert the keys of `[slurm.defaults]` to names of variables, and the values to text."""
     result: dict[str, object] = {}
-    known = [variable.removeprefix("SCRUN_").lower() for variable in requests.TABLE]
     for key, value in table.items():
-        if key not in known:
-            raise SettingsError(f"{name}: slurm.defaults.{key}: unknown key{_hint(key, known)}")
+        if key not in requests.KEYS:
+            raise SettingsError(
+                f"{name}: slurm.defaults.{key}: unknown key{hint(key, requests.KEYS)}"
+            )
         if isinstance(value, bool):
             value = "yes" if value else "no"
         elif isinstance(value, int):
@@ -526,8 +515,3 @@ def _defaults(table: Mapping[str, object], name: str) -> dict[str, object]:
             raise SettingsError(f"{name}: slurm.defaults.{key}: expected string, int or boolean")
         result["SCRUN_" + key.upper()] = value
     return result
-
-
-def _hint(key: str, known: Iterable[str]) -> str:
-    close = closest(key, known)
-    return f" (is it {close}?)" if close else ""

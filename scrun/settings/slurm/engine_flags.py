@@ -27,7 +27,7 @@ import msgspec
 
 from scrun.core.errors import closest
 from scrun.oci.config import Config
-from scrun.settings.slurm.requests import TABLE
+from scrun.settings.slurm.requests import KEYS, TABLE
 
 PREFIX = "slurm."
 OPTIONS = "slurm.option."
@@ -45,14 +45,8 @@ KINDS: Mapping[str, frozenset[str]] = {
     CPUS: frozenset({CPUS, "SCRUN_CPUS_PER_GPU", "SCRUN_TRES_PER_TASK"}),
     MEMORY: frozenset({MEMORY, "SCRUN_MEM_PER_CPU", "SCRUN_MEM_PER_GPU"}),
     GPUS: frozenset(
-        {
-            GPUS,
-            "SCRUN_GPUS_PER_NODE",
-            "SCRUN_GPUS_PER_SOCKET",
-            "SCRUN_GPUS_PER_TASK",
-            "SCRUN_GRES",
-            "SCRUN_TRES_PER_TASK",
-        }
+        {f"{GPUS}{kind}" for kind in ("", "_PER_NODE", "_PER_SOCKET", "_PER_TASK")}
+        | {"SCRUN_GRES", "SCRUN_TRES_PER_TASK"}
     ),
 }
 
@@ -127,12 +121,11 @@ def named_by(annotations: Mapping[str, str]) -> dict[str, str]:
 
 def nearest(annotation: str) -> str:
     """Return a hint at the request whose name is most like an unknown annotation's, or ""."""
-    names = [variable.removeprefix("SCRUN_").lower() for variable in TABLE]
     own = annotation.removeprefix("SCRUN_")
-    close = closest(_plain_name(own)[:80], [*names, *_BY_OPTION])
+    close = closest(_plain_name(own)[:80], [*KEYS, *_BY_OPTION])
     if not close:
         return ""
-    by_variable = own != annotation and close in names
+    by_variable = own != annotation and close in KEYS
     return f" (is it {f'SCRUN_{close.upper()}' if by_variable else PREFIX + close}?)"
 
 

@@ -136,6 +136,9 @@ _REQUESTS = (
 TABLE: Mapping[str, JobVariable] = {request.variable: request for request in _REQUESTS}
 """All requests, by variable."""
 
+KEYS = [variable.removeprefix("SCRUN_").lower() for variable in TABLE]
+"""The variables as scrun.toml and annotations spell them."""
+
 # salloc and srun answer these on standard output and exit successfully
 _QUESTIONS = {
     "SCRUN_CPU_BIND": "help",

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from scrun.core.errors import SpankError, closest
+from scrun.core.errors import SpankError, hint
 from scrun.settings.slurm.engine_flags import OPTIONS as PREFIX
 from scrun.settings.slurm.request_sources import PLAIN
 
@@ -144,8 +144,7 @@ def _check_plain(source: str, text: str, variable: str) -> None:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    close = closest(name.removeprefix(PREFIX)[:_LONGEST_NAME], known)
-    return f" (is it {PREFIX}{close}?)" if close else ""
+    return hint(name.removeprefix(PREFIX)[:_LONGEST_NAME], known, PREFIX)
 
 
 def _shown(text: str) -> str:

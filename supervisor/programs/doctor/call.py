@@ -7,18 +7,18 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import msgspec
-from scrun.settings.oci_conf.shell_commands import program_of
 
-from scrun.cli.parse import Parsed, parse, record_root
+from scrun.cli.parse import Parsed, parse, record_root, typed_settings
 from scrun.core.errors import ScrunError, described
 from scrun.settings.file.load import Settings, merge
+from scrun.settings.oci_conf.commands import program_of
 from scrun.settings.oci_conf.parse import OciConf, parse_oci_conf
 from scrun.settings.oci_conf.site import beside
 from scrun.settings.slurm.versions import SlurmVersion, parse_version
 from scrun.settings.slurm_conf import find_slurm_conf, read_conf
 from scrun.supervisor.children.processes import SYSTEM_PATH, ChildEnv, child
 from scrun.supervisor.children.pumps import messages
-from scrun.supervisor.contracts.create_request import own_create_request, typed_settings
+from scrun.supervisor.contracts.create_request import own_create_request
 from scrun.supervisor.contracts.engine import Engine
 from scrun.supervisor.core.names import learn
 from scrun.supervisor.core.threads import in_thread
