@@ -303,8 +303,7 @@ def setting(parsed: Parsed, key: str) -> "str | None":
     Raises:
         SettingsError: A settings file or a variable is invalid.
     """
-    from scrun.settings.file.remembered import recall
-    from scrun.settings.file.sources import environment
+    from scrun.settings.file.sources import environment, recall
 
     given = parsed.options.get("config-file")
     config_file = given if isinstance(given, str) else None

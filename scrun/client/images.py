@@ -14,7 +14,7 @@ from scrun.images.store import Store
 from scrun.protocol.progress import LIVE
 from scrun.pull.get import Request
 from scrun.settings.file.load import Settings, load
-from scrun.settings.oci_conf.site import beside
+from scrun.settings.oci_conf.parse import beside
 from scrun.settings.script import find_script
 from scrun.settings.slurm_conf import find_slurm_conf
 

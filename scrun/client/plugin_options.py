@@ -5,7 +5,7 @@ Only the scripts know them, and they run in a program of their own
 the grammar, or asks for help; no other call pays for it.
 
 Each option becomes an environment variable of the request, SCRUN_OPTION_NAME
-(`scrun.settings.spank.plugin_options`): the supervisor reads options from there only.
+(`scrun.settings.spank.plugstack`): the supervisor reads options from there only.
 """
 
 import json
@@ -17,8 +17,7 @@ from scrun.cli.parse import Parsed, parse
 from scrun.client.program import program
 from scrun.core.errors import SpankError, UsageError
 from scrun.settings.file.load import load, merge
-from scrun.settings.spank.plugin_options import variable_of
-from scrun.settings.spank.plugstack import find_plugstack
+from scrun.settings.spank.plugstack import find_plugstack, variable_of
 
 COMMANDS = ("create", "run")
 """The commands that take such options."""

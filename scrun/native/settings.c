@@ -1,7 +1,7 @@
 /* Where to ask: the root directory, and whether one supervisor serves all of a user's containers.
  *
  * What `root` and `group` of scrun.toml are stands in a file that the Python program leaves in the
- * runtime directory (scrun/settings/file/remembered.py), with the identity of each file that it
+ * runtime directory (scrun/settings/file/sources.py), with the identity of each file that it
  * comes from. Any doubt, and Python is asked. */
 #include "client.h"
 

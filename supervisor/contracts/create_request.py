@@ -11,7 +11,7 @@ from scrun.core.errors import UsageError
 from scrun.core.place import place_of
 from scrun.core.templates import VARIABLE
 from scrun.settings.file.load import LEVELS, Log, Settings, load, merge
-from scrun.settings.oci_conf.site import with_site_levels
+from scrun.settings.oci_conf.parse import with_site_levels
 from scrun.settings.variables import misspelled
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.core.limits import processors_of, soft_limits

@@ -19,8 +19,7 @@ from scrun.core.output import write
 from scrun.core.paths import read_regular
 from scrun.settings.file.load import Log, Settings
 from scrun.settings.spank.callbacks import CALLBACKS
-from scrun.settings.spank.plugin_options import Option
-from scrun.settings.spank.plugstack import PlugstackLine, StackScript
+from scrun.settings.spank.plugstack import Option, PlugstackLine, StackScript
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.create_request import settings_of
 from scrun.supervisor.contracts.target import SLURM

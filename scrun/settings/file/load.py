@@ -22,7 +22,7 @@ from scrun.core.errors import SettingsError, hint
 from scrun.core.typed import convert
 from scrun.oci.config import explain
 from scrun.settings.file import sources
-from scrun.settings.file.remembered import identities, remember
+from scrun.settings.file.sources import identities, remember
 from scrun.settings.slurm import requests
 
 Level = Literal[

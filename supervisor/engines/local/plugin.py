@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from scrun.settings.file.load import Local, RuntimeSettings, Settings
-from scrun.settings.oci_conf.site import version_of
+from scrun.settings.oci_conf.parse import version_of
 from scrun.supervisor.engines.local.engine import LocalEngine
 
 plugin_type = "engine/local"

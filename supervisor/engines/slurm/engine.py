@@ -21,8 +21,7 @@ from scrun.core.typed import convert
 from scrun.model.identity import mark
 from scrun.settings.file.load import RuntimeSettings
 from scrun.settings.oci_conf.commands import calls_runc, node_runtime
-from scrun.settings.oci_conf.parse import OciConf
-from scrun.settings.oci_conf.site import beside, parse_site, site_content
+from scrun.settings.oci_conf.parse import OciConf, beside, parse_site, site_content
 from scrun.settings.slurm.request_sources import gather
 from scrun.settings.slurm.requests import (
     TABLE,

@@ -6,7 +6,7 @@ import msgspec
 
 from scrun.core.errors import EngineUnavailable
 from scrun.settings.file.load import RuntimeSettings, Settings
-from scrun.settings.oci_conf.site import beside, version_of
+from scrun.settings.oci_conf.parse import beside, version_of
 from scrun.settings.slurm_conf import find_slurm_conf
 from scrun.supervisor.contracts.target import HOST_ONLY
 from scrun.supervisor.engines.slurm.engine import SlurmEngine

@@ -12,8 +12,7 @@ from scrun.cli.parse import Parsed, parse, record_root, typed_settings
 from scrun.core.errors import ScrunError, described
 from scrun.settings.file.load import Settings, merge
 from scrun.settings.oci_conf.commands import program_of
-from scrun.settings.oci_conf.parse import OciConf, parse_oci_conf
-from scrun.settings.oci_conf.site import beside
+from scrun.settings.oci_conf.parse import OciConf, beside, parse_oci_conf
 from scrun.settings.slurm.versions import SlurmVersion, parse_version
 from scrun.settings.slurm_conf import find_slurm_conf, read_conf
 from scrun.supervisor.children.processes import SYSTEM_PATH, ChildEnv, child

@@ -9,11 +9,11 @@ import trio
 from scrun.oci.config import Bundle
 from scrun.settings.file.load import Settings
 from scrun.settings.slurm_conf import find_slurm_conf, slurm_user
-from scrun.settings.spank.plugin_options import read_given
 from scrun.settings.spank.plugstack import (
     StackScript,
     find_plugstack,
     find_scripts,
+    read_given,
     read_plugstack,
 )
 from scrun.supervisor.contracts.engine import Engine, JobRequest

@@ -28,7 +28,7 @@ from scrun.core.errors import SpankError
 from scrun.core.text import is_unicode
 from scrun.model.states import Ending
 from scrun.oci.config import Bundle, read_config
-from scrun.settings.spank.plugin_options import read_given
+from scrun.settings.spank.plugstack import read_given
 from scrun.supervisor.contracts.engine import Job, JobRequest, Step
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.scripts.spank.items import JobFacts

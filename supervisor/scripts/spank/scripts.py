@@ -22,8 +22,7 @@ from scrun.core.errors import SpankError
 from scrun.core.typed import decode_as
 from scrun.settings.file.load import Lua, Settings
 from scrun.settings.slurm_conf import find_slurm_conf, read_slurm_conf
-from scrun.settings.spank.plugin_options import Option
-from scrun.settings.spank.plugstack import StackScript
+from scrun.settings.spank.plugstack import Option, StackScript
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.scripts.process import Worker, working

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from scrun.core.version import VERSION
-from scrun.settings.file import remembered, sources
+from scrun.settings.file import sources
 from scrun.settings.file.load import load_and_remember
-from scrun.settings.file.remembered import recall
+from scrun.settings.file.sources import recall
 
 pytestmark = pytest.mark.by_root  # whose default root directory can be chosen, below
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.by_root  # whose default root directory can be chosen, 
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A settings file that is old enough; what is remembered lies beside it."""
-    monkeypatch.setattr(remembered, "default_root", lambda env: str(tmp_path / "root"))
+    monkeypatch.setattr(sources, "default_root", lambda env: str(tmp_path / "root"))
     path = tmp_path / "scrun.toml"
     path.write_text('root = "/r"\ngroup = "pod"\n')
     _let_age(path)

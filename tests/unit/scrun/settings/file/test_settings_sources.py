@@ -125,14 +125,13 @@ def test_default_root(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_imports_nothing_but_built_in_modules() -> None:
     code = (
         "import sys, os; before = set(sys.modules);"
-        "from scrun.settings.file import remembered, sources;"
-        "remembered.recall(os.environ); sources.default_root(os.environ, '/x');"
+        "from scrun.settings.file import sources;"
+        "sources.recall(os.environ); sources.default_root(os.environ, '/x');"
         "print(*sorted(set(sys.modules) - before))"
     )
     answer = run_program([sys.executable, "-c", code], check=True)
     assert set(answer.stdout.split()) <= {
         "scrun", "scrun.core", "scrun.core.errors", "scrun.core.paths", "scrun.core.rights",
         "scrun.core.version", "scrun.protocol", "scrun.protocol.wire", "scrun.settings",
-        "scrun.settings.file", "scrun.settings.file.remembered", "scrun.settings.file.sources",
-        "_socket", "errno", "pwd",
+        "scrun.settings.file", "scrun.settings.file.sources", "_socket", "errno", "pwd",
     }  # fmt: skip

@@ -7,8 +7,7 @@ import pytest
 
 from scrun.core.errors import EngineUnavailable, SettingsError
 from scrun.settings.file.load import Local, Log, Settings, Slurm
-from scrun.settings.oci_conf.parse import OciConf
-from scrun.settings.oci_conf.site import beside, site_conf, with_site_levels
+from scrun.settings.oci_conf.parse import OciConf, beside, site_conf, with_site_levels
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.engines.slurm.tools import Tools
 
