@@ -19,9 +19,8 @@ import posix
 
 from scrun.anchor.foreground import stay
 from scrun.anchor.pid_file import PidFile
-from scrun.cli.failure import report_failure
+from scrun.cli.failure import report, report_failure
 from scrun.cli.parse import Parsed, record_root
-from scrun.cli.report import report
 from scrun.client.reach import fetch_answer, run_unserved
 from scrun.client.submit import lost
 from scrun.core.errors import NotTaken

@@ -3,8 +3,8 @@
 import os
 import select
 
+from scrun.cli.failure import append
 from scrun.cli.parse import Parsed
-from scrun.cli.report import append
 from scrun.protocol.progress import LIVE, TO_STDERR
 
 _ROOM = 4096  # PIPE_BUF: a pipe that poll(2) finds writable takes as much without blocking

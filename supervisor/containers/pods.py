@@ -36,7 +36,7 @@ from scrun.core.place import job_of
 from scrun.core.pods import named_pod
 from scrun.model.states import Ending
 from scrun.oci.config import Config
-from scrun.settings.slurm.engine_flags import Flags
+from scrun.settings.slurm.request_sources import Flags
 from scrun.settings.slurm.requests import TABLE, from_environment
 from scrun.supervisor.containers.held_job import HeldJob
 from scrun.supervisor.contracts.adoption import Adopts

@@ -33,8 +33,7 @@ from scrun.model.states import Ending, Phase, taken
 from scrun.model.waiting import waiting_of
 from scrun.oci.config import Bundle
 from scrun.oci.lookup import Found
-from scrun.settings.slurm.engine_flags import read_flags
-from scrun.settings.slurm.request_sources import read_requests
+from scrun.settings.slurm.request_sources import read_flags, read_requests
 from scrun.supervisor.children.terminal import give_a_size
 from scrun.supervisor.containers.admission import ProgramNotFound, admit, called_as
 from scrun.supervisor.containers.anchors import Anchor, forward_signals

@@ -13,7 +13,7 @@ import msgspec
 from scrun.core.errors import EngineError
 from scrun.model.states import Ending
 from scrun.model.waiting import Waiting
-from scrun.settings.slurm.engine_flags import NO_FLAGS, Flags
+from scrun.settings.slurm.request_sources import NO_FLAGS, Flags
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.deleter import Deleter
 from scrun.supervisor.contracts.reuse import HeldAllocation
@@ -57,7 +57,7 @@ class JobRequest(msgspec.Struct, frozen=True):
             if unknown. To be called when the job is released.
         config_requests: The requests of config.json, by SCRUN_* variable; an image may have
             written them (`scrun.settings.slurm.request_sources`).
-        flags: The requests of the engine's flags (`scrun.settings.slurm.engine_flags`).
+        flags: The requests of the engine's flags (`scrun.settings.slurm.request_sources`).
         on_waiting: Called with what a pending job waits for, whenever that changes; with None when
             the wait is over, if it was called before.
         on_suspended: Called with True when somebody other than the container's user suspends the

@@ -12,7 +12,7 @@ from collections import deque
 
 import trio
 
-from scrun.cli.report import log_line
+from scrun.cli.failure import log_line
 from scrun.core.errors import SettingsError
 from scrun.settings.file.load import Log
 from scrun.supervisor.log.supervisor_log import log

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from scrun.cli.report import log_lines
+from scrun.cli.failure import log_lines
 from scrun.settings.file.load import LEVELS, Level, Log
 from scrun.supervisor.log.files import LogFile
 from scrun.supervisor.log.limited import LimitedFile

@@ -15,7 +15,7 @@ import os
 import time
 import traceback
 
-from scrun.cli.report import log_lines
+from scrun.cli.failure import log_lines
 from scrun.core.errors import ScrunError, described, leaves
 from scrun.core.paths import OWN_LOG
 

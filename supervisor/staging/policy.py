@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from scrun.oci.userns import Maps, Range, is_mapped, mappings, maps_for
-from scrun.settings.slurm.engine_flags import processes_asked
-from scrun.settings.slurm.request_sources import names_of_requests
+from scrun.settings.slurm.request_sources import names_of_requests, processes_asked
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.staging.mounts import CopyPlaces, MountSource, Notes, Plan, fit_mounts
 

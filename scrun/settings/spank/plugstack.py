@@ -28,7 +28,7 @@ import msgspec
 
 from scrun.core.errors import SettingsError, SpankError, hint
 from scrun.settings.file.load import Settings
-from scrun.settings.slurm.engine_flags import OPTIONS as PREFIX
+from scrun.settings.slurm.request_sources import OPTIONS as PREFIX
 from scrun.settings.slurm.request_sources import PLAIN
 from scrun.settings.slurm_conf import (
     check_trusted,

@@ -20,9 +20,8 @@ from scrun.oci import process as processes
 from scrun.oci.config import Bundle, Config, parse
 from scrun.oci.lookup import find_program
 from scrun.oci.resources import changes, read_resources
-from scrun.settings.slurm.engine_flags import read_flags
 from scrun.settings.slurm.outputs import ScriptFacts, output_variables
-from scrun.settings.slurm.request_sources import gather, read_requests
+from scrun.settings.slurm.request_sources import gather, read_flags, read_requests
 from scrun.settings.slurm.requests import salloc_arguments, srun_arguments
 from scrun.supervisor.children.node_scripts import process_variables
 from scrun.supervisor.contracts.engine import NodeAnswer

@@ -241,11 +241,10 @@ def test_fast_path_as_a_whole() -> None:
     ours = {name for name in modules if name.startswith("scrun")}
     # what else comes along should be meant
     along = {
-        "scrun.anchor.foreground", "scrun.cli.failure", "scrun.cli.grammar", "scrun.cli.report",
-        "scrun.client.reach", "scrun.client.submit", "scrun.client.supervisor_name",
-        "scrun.core.errors", "scrun.core.output", "scrun.core.paths", "scrun.core.place",
-        "scrun.core.ready", "scrun.core.rights", "scrun.core.text", "scrun.protocol.anchor",
-        "scrun.protocol.progress",
+        "scrun.anchor.foreground", "scrun.cli.failure", "scrun.cli.grammar", "scrun.client.reach",
+        "scrun.client.submit", "scrun.client.supervisor_name", "scrun.core.errors",
+        "scrun.core.output", "scrun.core.paths", "scrun.core.place", "scrun.core.ready",
+        "scrun.core.rights", "scrun.core.text", "scrun.protocol.anchor", "scrun.protocol.progress",
     }  # fmt: skip
     assert {name for name in ours if name not in GRAPH} == {*FAST, *along}
 

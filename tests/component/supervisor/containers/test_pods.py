@@ -17,8 +17,7 @@ from scrun.model.states import Ending, exited, taken
 from scrun.model.waiting import Waiting
 from scrun.oci.config import Config, Linux, Namespace, Process, Root
 from scrun.settings.file.load import Log
-from scrun.settings.slurm.engine_flags import Flags
-from scrun.settings.slurm.request_sources import gather
+from scrun.settings.slurm.request_sources import Flags, gather
 from scrun.settings.slurm.requests import salloc_arguments, srun_arguments
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.containers.held_job import ending_of, that_count

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrun.cli import syslog
-from scrun.cli.report import append, log_line, log_lines, report
+from scrun.cli.failure import append, log_line, log_lines, report
 
 NOON = 1767268800.0  # 2026-01-01T12:00:00Z
 RFC3339 = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(Z|[+-]\d\d:\d\d)"

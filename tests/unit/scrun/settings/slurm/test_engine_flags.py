@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrun.oci.config import parse
-from scrun.settings.slurm.engine_flags import (
+from scrun.settings.slurm.request_sources import (
     KINDS,
     Flags,
     named_by,

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrun.core.errors import SettingsError
-from scrun.settings.slurm.engine_flags import Flags
 from scrun.settings.slurm.request_sources import (
+    Flags,
     Wanted,
     concerned,
     gather,

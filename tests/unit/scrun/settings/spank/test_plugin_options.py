@@ -3,7 +3,7 @@
 import pytest
 
 from scrun.core.errors import SpankError
-from scrun.settings.slurm.engine_flags import named_by
+from scrun.settings.slurm.request_sources import named_by
 from scrun.settings.spank.plugstack import Option, read_given, variable_of
 
 FLAG = Option("no-memory-overcommit", "Disable memory overcommit")
