@@ -110,10 +110,6 @@ class Anchored:
     def begin(self, carried: "CarriedTerminal | None" = None, *, leave: bool) -> None:
         """Open the terminal, and start to make the anchor.
 
-        Args:
-            carried: The terminal that this process relays for the container, if any.
-            leave: Whether to leave an anchor behind.
-
         Raises:
             OSError: The console socket cannot be used.
         """

@@ -17,10 +17,6 @@ def find(argv0: str, path: str | None) -> str:
 
     Symbolic links are not resolved: a new version may move their targets.
 
-    Args:
-        argv0: The name with which it was called.
-        path: PATH, for a name without a directory.
-
     Raises:
         SettingsError: It was not called as an installed program, or its name cannot be written
             into the engines' configuration.

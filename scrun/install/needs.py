@@ -41,11 +41,8 @@ def missing(
     """Return what is not installed.
 
     Args:
-        engines: Those of podman and docker that are to run containers.
-        which: Finds a program.
         here: Whether containers run on this machine.
         slurm: Whether Slurm's commands are to be found by `which`.
-        rootless: Whether an ordinary user runs the engines.
     """
     needs = [need for engine in engines for need in _ENGINES[engine]]
     needs += [_RUNTIME] * here + [_SLURM] * slurm + [ID_MAPS] * (rootless and bool(engines))

@@ -45,12 +45,7 @@ def directory(home_config: str | None) -> str:
 
 
 def text(program: str, *, default: bool = False) -> str:
-    """Return the text of the file that scrun adds.
-
-    Args:
-        program: The path of scrun, absolute.
-        default: Whether scrun becomes podman's default runtime.
-    """
+    """Return the text of the file that scrun adds."""
     engine = f'[engine]\nruntime = "{NAME}"\n\n' if default else ""
     # JSON's strings are valid in TOML; `launcher.find` refuses control characters
     return (

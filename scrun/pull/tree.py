@@ -41,12 +41,7 @@ class Tree:
     """A root file system that is being made of layers; a context manager for its descriptors."""
 
     def __init__(self, path: str, bounds: Bounds) -> None:
-        """Open the directory, which is empty.
-
-        Args:
-            path: The directory; its path is the caller's own.
-            bounds: What the image may have.
-        """
+        """Open the directory, which is empty."""
         self._bounds = bounds
         self._root = os.open(path, _FOLDER)
         self._device = os.fstat(self._root).st_dev

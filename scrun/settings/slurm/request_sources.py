@@ -293,8 +293,6 @@ def gather(
     Args:
         environment: The environment of `create`; it is the caller's own, so all of it counts.
         asked: The requests of config.json (`read_requests`).
-        defaults: `[slurm.defaults]`, by variable.
-        flags: The requests of the engine's flags.
         allowed: Requests that config.json may make besides the safe ones (`[slurm] allow`).
 
     Raises:

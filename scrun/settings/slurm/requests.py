@@ -173,11 +173,7 @@ def salloc_arguments(requests: Mapping[str, str], version: Release) -> list[str]
 
 
 def srun_arguments(requests: Mapping[str, str], version: Release) -> list[str]:
-    """Make the options of srun that describe the step within the job.
-
-    Args:
-        requests: As for `salloc_arguments`, which uses the others.
-        version: Slurm's version: (22, 5).
+    """Make the options of srun that describe the step within the job; see `salloc_arguments`.
 
     Raises:
         SettingsError: As `salloc_arguments`.
