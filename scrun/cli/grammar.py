@@ -224,14 +224,7 @@ COMMANDS: dict[str, Command] = {
             ("all", "a", None, USED, ONCE, "Stop all of them"),
             ("force", "", None, USED, ONCE, "Restart: end what no successor can take over"),
             ("format", "f", "table|json", USED, ONCE, "How to list them (default: table)"),
-            (
-                "time",
-                "t",
-                "TIME",
-                USED,
-                ONCE,
-                "Stop: end everything at once after this time",
-            ),
+            ("time", "t", "TIME", USED, ONCE, "Stop: end everything at once after this time"),
         ),
     ),
     "ps": (

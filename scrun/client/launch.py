@@ -2,7 +2,6 @@
 
 import _signal
 import _socket
-import fcntl
 import os
 
 from scrun.anchor.shell import out_of_the_way
@@ -11,6 +10,7 @@ from scrun.client.supervisor_name import place, supervisor_name
 from scrun.core.errors import ScrunError, SettingsError, SupervisorLost
 from scrun.core.own_directory import own_directory
 from scrun.core.paths import BUILDAH, packages, python
+from scrun.core.whole_files import own_file
 from scrun.protocol import wire
 
 _GENERATIONS = 3  # the caller of the runtime, and perhaps scripts around that
@@ -63,7 +63,7 @@ def _launch(root: str, name: str, settings_file: str, *, lingers: bool) -> _sock
 
 def _launch_once(root: str, name: str, settings_file: str, *, lingers: bool) -> _socket.socket:
     try:
-        lock = _lock(f"{root}/{name}.lock")
+        lock = own_file(f"{root}/{name}.lock")
     except OSError as error:
         raise SettingsError.of_root(root, f"{name}.lock: {error.strerror}") from error
     try:
@@ -180,26 +180,6 @@ def have_tidied(root: str, name: str) -> None:
 # The supervisor must not inherit what the first caller ignores or blocks (SIGINT in a shell's
 # background job): it serves all later containers. 32 and 33 belong to the C library.
 _SIGNALS = tuple({*range(1, 65)} - {9, 19, 32, 33})
-
-
-def _lock(path: str) -> int:
-    """Lock a supervisor's name; return the descriptor.
-
-    The supervisor removes the file under the lock when it exits; whoever waited for the removed
-    file has to lock the new one.
-    """
-    while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            if os.path.samestat(os.fstat(fd), os.stat(path)):
-                return fd
-        except FileNotFoundError:
-            pass
-        except BaseException:
-            os.close(fd)
-            raise
-        os.close(fd)
 
 
 def _start(root: str, name: str, lock: int, settings_file: str, *, lingers: bool) -> None:

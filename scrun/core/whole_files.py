@@ -17,7 +17,7 @@ def write_whole(path: str, content: bytes, mode: int = 0o600) -> None:
         OSError: It cannot be written; nothing of it is left.
     """
     part = path + PART
-    file = _own(part)
+    file = own_file(part, perhaps=True)  # another process may write it, too
     try:
         os.ftruncate(file, 0)
         while content:
@@ -32,16 +32,23 @@ def write_whole(path: str, content: bytes, mode: int = 0o600) -> None:
         os.close(file)
 
 
-def _own(part: str) -> int:
-    """Open a part, and lock it: another process may write the same file."""
+def own_file(path: str, *, perhaps: bool = False) -> int:
+    """Open a file, make it if necessary, and lock it; return the descriptor.
+
+    Its holder may remove it or give it another name: whoever waited for the old one locks the new
+    one. `perhaps`: the file system may have no locks.
+    """
     while True:
-        file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            with suppress(OSError):  # where a file system has no locks
+            try:
                 fcntl.flock(file, fcntl.LOCK_EX)
-            if os.path.samestat(os.fstat(file), os.stat(part)):
+            except OSError:
+                if not perhaps:
+                    raise
+            if os.path.samestat(os.fstat(file), os.stat(path)):
                 return file
-        except FileNotFoundError:  # the other one has finished
+        except FileNotFoundError:
             pass
         except BaseException:
             os.close(file)
