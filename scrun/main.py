@@ -53,7 +53,7 @@ def run(argv: "list[str]") -> int:
 
             parsed = parse_again(argv, error)
         if not _HANDED.isdisjoint(sys._xoptions):
-            return go_on(parsed, sys._xoptions)
+            return go_on(parsed)
         if parsed.command in _FORWARDED:
             if parsed.options.get("regex") or (parsed.command == "delete" and parsed.operands):
                 from scrun.client.find import forward_each

@@ -16,6 +16,7 @@ It imports built-in modules only.
 
 import _socket
 import posix
+import sys
 
 from scrun.anchor.foreground import stay
 from scrun.anchor.pid_file import PidFile
@@ -89,17 +90,13 @@ def build_request(parsed: Parsed, container: str) -> "list[bytes]":
     return [wire.encoded(field) for field in fields]
 
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-
-def go_on(parsed: Parsed, told: "Mapping[str, str | bool]") -> int:
+def go_on(parsed: Parsed) -> int:
     """Finish a command; return its exit status.
 
     Raises:
         ScrunError, OSError: What the client has met.
     """
+    told = sys._xoptions
     directory = f"{record_root(parsed)}/{parsed.id}"
     if "answered" in told:
         return _report(parsed, directory, int(told["answered"]))
@@ -111,7 +108,10 @@ def go_on(parsed: Parsed, told: "Mapping[str, str | bool]") -> int:
         raise lost(parsed, directory, is_ours=told["lost"] == "new")
     if "again" in told:
         return forward(parsed, again=True)
-    return _ask_whether_it_runs(parsed, directory, told)
+    status = _ask_whether_it_runs(parsed, directory, int(told.get("left", posix.getpid())))
+    if status or "stays" not in told:
+        return status
+    return stay(_socket.socket(fileno=int(told["stays"])))
 
 
 def _report(parsed: Parsed, directory: str, fd: int) -> int:
@@ -136,8 +136,7 @@ def _report(parsed: Parsed, directory: str, fd: int) -> int:
     return 0
 
 
-def _ask_whether_it_runs(parsed: Parsed, directory: str, told: "Mapping[str, str | bool]") -> int:
-    pid = int(told.get("left", posix.getpid()))
+def _ask_whether_it_runs(parsed: Parsed, directory: str, pid: int) -> int:
     fields = [b"runs", wire.encoded(parsed.id or ""), b"%d" % pid]
     status, answer = fetch_answer(directory, fields)
     if status:
@@ -146,6 +145,4 @@ def _ask_whether_it_runs(parsed: Parsed, directory: str, told: "Mapping[str, str
         file = PidFile(path)
         file.write(pid)
         file.publish()
-    if "stays" not in told:
-        return 0
-    return stay(_socket.socket(fileno=int(told["stays"])))
+    return 0
