@@ -18,7 +18,7 @@ from tests.harness.wait import wait_until
 
 _IN_VAIN = """
 import os, sys
-with open(sys.argv[2] + "/called", "a") as file:
+with open(sys.argv[1] + "/called", "a") as file:
     print(os.getppid(), file=file)
 sys.exit(1)
 """
@@ -26,14 +26,13 @@ sys.exit(1)
 # It fails once; what it has got is in a file, with what can be read there.
 _CALLED = """
 import os, sys
-sys.path.insert(0, sys.argv[1])
 from scrun.supervisor.core.inheritance import find
 from scrun.supervisor.core.line import KeeperLine
 for left in find(KeeperLine([0])):
     os.write(left.fds["own.pipe"], b"x")
-    with open(sys.argv[2] + "/called", "a") as file:
+    with open(sys.argv[1] + "/called", "a") as file:
         print(left.container, left.facts, file=file)
-sys.exit(os.stat(sys.argv[2] + "/called").st_size < 20)
+sys.exit(os.stat(sys.argv[1] + "/called").st_size < 20)
 """
 
 
