@@ -153,9 +153,9 @@ def public() -> Iterator[Path]:
 def answer_to(caller: int, server: int, directory: Path) -> str:
     """What a caller of one user gets from a server of another."""
     package = directory / "scrun"  # a copy: not every user may read the checkout
-    (package / "protocol").mkdir(parents=True)
-    for name in ("__init__.py", "protocol/__init__.py", "protocol/wire.py"):
-        shutil.copy(CHECKOUT / "scrun" / name, package / name)
+    for name in ("core", "protocol"):
+        shutil.copytree(CHECKOUT / "scrun" / name, package / name)
+    shutil.copy(CHECKOUT / "scrun" / "__init__.py", package)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(directory / "s"))
     os.chmod(directory / "s", 0o666)
