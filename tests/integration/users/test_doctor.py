@@ -169,6 +169,19 @@ def test_requests_that_slurm_refuses(site: Site) -> None:
 
 
 @pytest.mark.covers("scrun doctor")
+@pytest.mark.nightly
+@on_slurm
+def test_a_job_that_waits_for_a_minute(site: Site) -> None:
+    with cluster.full(site.user):
+        done = site.run("doctor", timeout=100)
+    lines = done.stdout.splitlines()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert any("warn  job: pending after 60 s: Resources; " in line for line in lines), lines
+    assert "warn  container: not tried; correct the failures above" in lines
+    site.settle()
+
+
+@pytest.mark.covers("scrun doctor")
 @pytest.mark.parametrize("site", ["local-user"], indirect=True)
 def test_settings_and_directories_that_are_wrong(site: Site) -> None:
     broken = site.base / "l" / "broken.toml"
