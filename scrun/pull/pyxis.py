@@ -236,7 +236,7 @@ def understand(
     """Read a command line.
 
     `environment`: pyxis reads its options from there, too: PYXIS_CONTAINER_IMAGE. `batch` says
-    whether it is one of sbatch. `listed` are the tool's own options, as `slurm_words.known`
+    whether it is one of sbatch. `listed` are the tool's own options, as `known`
     returns them.
 
     Raises:
