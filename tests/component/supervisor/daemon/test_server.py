@@ -608,16 +608,17 @@ def test_removes_what_others_left_that_were_killed(base: Path) -> None:
     with running(base, idle_timeout=1) as supervisor:
         root = supervisor.root
         alive = socket.socket(socket.AF_UNIX)
-        with alive, socket.socket(socket.AF_UNIX) as dead, socket.socket(socket.AF_UNIX) as begins:
+        dead, begins = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+        with alive, dead, begins, (root / "@begins.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
             for sock, name in ((alive, "@alive"), (dead, "@dead"), (begins, "@begins")):
                 sock.bind(str(root / name))
+                if sock is alive:  # at once: it looks before it goes
+                    sock.listen()
                 (root / f"{name}.lock").touch()
                 (root / f"@tmp{name}12345678").mkdir()
-            alive.listen()
             (root / "@tmp@gone12345678").mkdir()
-            with (root / "@begins.lock").open() as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                assert supervisor.process.wait(10) == 0
+            assert supervisor.process.wait(10) == 0
         assert sorted(listed(root)) == [
             "@alive", "@alive.lock", "@begins", "@begins.lock",
             "@tmp@alive12345678", "@tmp@begins12345678",
