@@ -13,6 +13,7 @@ from tests.harness.versions import slurm_version
 from tests.stress.chaos.testbed import Testbed
 from tests.stress.chaos.victims import children_of, listener, words_of
 
+_SOCKETS = "sockets"
 HALF_MADE = "half-made state of crun on a node"
 """What crun leaves when its step is killed in the moment in which it makes it: a directory without
 a container. slurmstepd (22.05) deletes only what `crun state` knows."""
@@ -137,6 +138,11 @@ def _is_of_a_shim(process: Process, testbed: Testbed) -> bool:
     )
 
 
+def dead_supervisors(testbed: Testbed) -> list[str]:
+    """Return the names that killed supervisors have left, until the next one goes."""
+    return [path for kind, path in _directories(testbed) if kind == _SOCKETS]
+
+
 def _directories(testbed: Testbed) -> list[tuple[str, str]]:
     """Return what is left on disk."""
     found = []
@@ -147,7 +153,7 @@ def _directories(testbed: Testbed) -> list[tuple[str, str]]:
         elif name.startswith("@tmp"):
             found.append(("half-made records", path))
         elif os.path.exists(f"{path}.lock") and not listener(path):
-            found.append(("sockets", path))
+            found.append((_SOCKETS, path))
     if testbed.engine == "slurm" and slurm_version().deletes_killed:
         user = testbed.cluster / "oci" / testbed.site.user.name
         name = testbed.site.base.name

@@ -151,10 +151,14 @@ class Run:
         finally:
             self.places.give_back(place)
 
-    async def _remove_what_shims_left(self) -> None:
-        """Run one more: its shim removes what killed ones have left on their node."""
+    async def _remove_what_dead_ones_left(self) -> None:
+        """Run one more: its shim, and its supervisor when that goes, remove what killed ones left.
+
+        A supervisor of one container, killed with all else of it, has no successor.
+        """
         for engine, testbed in self.testbeds.items():
-            if engine == "slurm" and census.of_shims(testbed):
+            shims = engine == "slurm" and census.of_shims(testbed)
+            if shims or census.dead_supervisors(testbed):
                 await self._run_undisturbed(engine, -10)
 
     async def _all_containers(self) -> None:
@@ -234,7 +238,7 @@ class Run:
     async def _count(self, before: dict[str, dict[int, list[str]]]) -> None:
         """Wait until nothing is left, or for as long as that may take."""
         testbeds = list(self.testbeds.values())
-        await self._remove_what_shims_left()
+        await self._remove_what_dead_ones_left()
         await self._count_things(testbeds)
         deadline = time.monotonic() + _SETTLES
         # a child that looks for leftovers has some, too: a leak is what stays
