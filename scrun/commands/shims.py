@@ -414,10 +414,11 @@ def _batch(call: Call, words: list[str], parsed: Parsed) -> int:
     call = Call(container, [word for word in call.others if word.name != "wrap"], call.command)
     options, image = options_of(call.container, (os.getuid(), os.getgid()))
     name, *arguments = call.command
-    run_words = [*_scrun(parsed), "run", *options, image]
     if call.container.get("container-name"):  # what has that name counts when the job begins
         given = [f"--{key}={value}" if value else f"--{key}" for key, value in container.items()]
         run_words = [*_scrun(parsed), "shims", "pyxis", _SCRIPT_OF_A_JOB, *given, "--"]
+    else:
+        run_words = [*_scrun(parsed), "run", *options, image]
     content = batch_script(script, name, run_words, arguments)
     others = [part for word in call.others for part in word.words]
     if not any(word.name == "job-name" for word in [*call.others, *within]):

@@ -32,7 +32,7 @@ Hold = Callable[[JobRequest], AbstractAsyncContextManager[HeldAllocation]]
 
 
 class HeldJob:
-    """See the module.
+    """A job, and the task that holds it.
 
     Attributes:
         engine: Whose it is.

@@ -21,7 +21,7 @@ _LONGEST = 1 << 16
 
 
 class Lender:
-    """See the module.
+    """The connection to the supervisor that has lent a job.
 
     Attributes:
         sock: The connection; a deposit may keep it.

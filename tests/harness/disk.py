@@ -4,6 +4,16 @@ import subprocess
 from pathlib import Path
 
 
+def freeze(place: Path) -> None:
+    """Have a file system answer nobody who writes."""
+    subprocess.run(["fsfreeze", "-f", place], check=True, timeout=30)
+
+
+def thaw(place: Path) -> None:
+    """Have it answer again."""
+    subprocess.run(["fsfreeze", "-u", place], check=True, timeout=30)
+
+
 class Disk:
     """A file system of its own, which can be frozen (ioctl_fsfreeze): who writes there waits."""
 
@@ -18,12 +28,12 @@ class Disk:
         self.is_frozen = False
 
     def freeze(self) -> None:
-        subprocess.run(["fsfreeze", "-f", self.place], check=True, timeout=30)
+        freeze(self.place)
         self.is_frozen = True
 
     def thaw(self) -> None:
         if self.is_frozen:
-            subprocess.run(["fsfreeze", "-u", self.place], check=True, timeout=30)
+            thaw(self.place)
             self.is_frozen = False
 
     def close(self) -> None:

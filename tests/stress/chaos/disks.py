@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from tests.harness.disk import Disk
+from tests.harness import disk
 from tests.stress.chaos import images
 from tests.stress.chaos.census import left_in
 
@@ -44,10 +44,10 @@ def freezable(path: str, uid: int, gid: int) -> Iterator[None]:
     above = Path(path).parent
     above.mkdir(0o755)
     try:
-        with contextlib.closing(Disk(above)) as disk:
-            (disk.place / "lost+found").rmdir()
-            os.chown(disk.place, uid, gid)
-            disk.place.chmod(0o700)
+        with contextlib.closing(disk.Disk(above)) as made:
+            (made.place / "lost+found").rmdir()
+            os.chown(made.place, uid, gid)
+            made.place.chmod(0o700)
             yield
     finally:
         shutil.rmtree(above)
@@ -103,13 +103,13 @@ async def freeze(container: "Container") -> None:
     """Have the container's file system answer nobody who writes, for a while."""
     directory = container.testbed.disk(container.plan)
     assert directory is not None
+    await trio.to_thread.run_sync(disk.freeze, Path(directory))
     try:
-        await trio.run_process(["fsfreeze", "-f", directory])
         container.hit("its file system is frozen")
         await trio.sleep(container.plan.pause)
     finally:
         with trio.CancelScope(shield=True):
-            await trio.run_process(["fsfreeze", "-u", directory], check=False)
+            await trio.to_thread.run_sync(disk.thaw, Path(directory))
         container.note("it answers again")
 
 

@@ -98,6 +98,10 @@ _IS: dict[str, Callable[[Words], bool]] = {
 }
 
 
+_OF_ITS_SUPERVISOR = ("converter", "keeper")
+"""Children of a supervisor that serves no other container."""
+
+
 def _serves(words: Words) -> bool:
     """Tell whether this is what serves a squashfs image."""
     return bool(words) and os.path.basename(words[0]).startswith("squashfuse")
@@ -161,10 +165,7 @@ class Where:
 
         What belongs to the job may have been started for another one: of its pod, or before it.
         """
-        if has_tag(pid, self.tag) or target in (
-            "converter",
-            "keeper",
-        ):  # its supervisor serves no other
+        if has_tag(pid, self.tag) or target in _OF_ITS_SUPERVISOR:
             return True
         job = self._record().get("job_id")
         if not job or target not in ("salloc", "srun"):
