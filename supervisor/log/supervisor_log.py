@@ -58,6 +58,20 @@ def fault(what: str, error: BaseException) -> None:
         log.error("%s: %s", what, described(leaf), exc_info=None if expected else leaf)
 
 
+def _traceback(error: BaseException) -> str:
+    """Return its traceback; without the lines of the source where these cannot be read.
+
+    Python 3.13 imports `tokenize` to read them, which fails where descriptors have run out. What
+    a fault is logged for must not become the supervisor's end.
+    """
+    try:
+        return "".join(traceback.format_exception(error)).rstrip()
+    except Exception:
+        frames = traceback.walk_tb(error.__traceback__)
+        where = [f"{frame.f_code.co_filename}:{line}" for frame, line in frames]
+        return "\n".join([*where, type(error).__name__])
+
+
 class _Handler(logging.Handler):
     """Writes to descriptor 2, after making sure that it is the current file.
 
@@ -73,7 +87,7 @@ class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         text = self._about + record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
-            text += "\n" + "".join(traceback.format_exception(record.exc_info[1])).rstrip()
+            text += "\n" + _traceback(record.exc_info[1])
         line = log_lines(record.levelname.lower(), text, time.time(), "text") + "\n"
         with contextlib.suppress(OSError):
             self._look()

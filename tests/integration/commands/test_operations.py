@@ -154,7 +154,13 @@ def test_update_back_to_what_config_json_says(make_site: MakeSite) -> None:
         return {Path(group, "pids.max") for group, *_ in found if group.endswith("-limited")}
 
     before = limits()  # of runs that were killed
-    site.must("run", "--detach", "--bundle", str(site.bundle(config)), "limited")
+    create = ("run", "--detach", "--bundle", str(site.bundle(config)), "limited")
+    controllers = Path("/sys/fs/cgroup/cgroup.controllers")
+    if controllers.exists() and "pids" not in controllers.read_text().split():
+        # v2 alone, with the controller in a hierarchy of v1: the runtime refuses the limit
+        assert "pids.max" in site.fails(*create)
+        return
+    site.must(*create)
     [file] = [path for path in limits() - before if path.exists()]
     for limit in ("100", "50", "100"):
         site.must("update", "--pids-limit", limit, "limited")
