@@ -57,7 +57,7 @@ from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.core.nurseries import Tasks, unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.journal import Journal
-from scrun.supervisor.log.supervisor_log import fault
+from scrun.supervisor.log.supervisor_log import fault, traceback_of
 
 _BY_ITSELF = ("exited", "not-found", "not-executable")
 _EXPLAINED = (*TAKEN, "not-found", "not-executable")
@@ -443,9 +443,7 @@ class Phases:
             self.failure = ScrunError(text)
             fault(f"container {self.id}", error)
             self._job_may_be_left = True  # it may have interrupted the release
-            import traceback
-
-            self._journal.write("debug", "".join(traceback.format_exception(error)))
+            self._journal.write("debug", traceback_of(error))
         # a `create` that waits reports this itself
         self._journal.write("error", text, reported=not self.settled.is_set())
         shown = isinstance(self.failure, EngineError) and self.failure.shown

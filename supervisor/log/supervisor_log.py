@@ -58,7 +58,7 @@ def fault(what: str, error: BaseException) -> None:
         log.error("%s: %s", what, described(leaf), exc_info=None if expected else leaf)
 
 
-def _traceback(error: BaseException) -> str:
+def traceback_of(error: BaseException) -> str:
     """Return its traceback; without the lines of the source where these cannot be read.
 
     Python 3.13 imports `tokenize` to read them, which fails where descriptors have run out. What
@@ -87,7 +87,7 @@ class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         text = self._about + record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
-            text += "\n" + _traceback(record.exc_info[1])
+            text += "\n" + traceback_of(record.exc_info[1])
         line = log_lines(record.levelname.lower(), text, time.time(), "text") + "\n"
         with contextlib.suppress(OSError):
             self._look()
