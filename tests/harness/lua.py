@@ -16,6 +16,10 @@ from scrun.supervisor.scripts.process import Remote
 from tests.harness import users
 from tests.harness.nightly import nightly
 
+ALL = ("5.1", "5.2", "5.3", "5.4", "5.5")
+WITH_POSIX = [one for one in ALL if Path(f"/usr/share/lua/{one}/posix/init.lua").exists()]
+"""What Debian's lua-posix is for: up to 5.3 in Debian 12, up to 5.4 in 13, all but 5.2 in sid.
+Debian 12's does not load in 5.3, where it lacks bit32; the first two load in each."""
 EXTREMES = ("5.1", "5.4", nightly("5.5"))
 """For what depends on the version little: each row costs a process."""
 VERSIONS = (*EXTREMES, nightly("5.2"), nightly("5.3"))

@@ -1,17 +1,12 @@
 """Scripts as sites have them: with modules of Debian's packages, for other versions of Lua."""
 
 import re
-from pathlib import Path
 
 import msgspec
 import pytest
 
 from scrun.settings.file.load import Lua
-from tests.harness.lua import HEAD, OUT, Bench
-
-VERSIONS = ("5.1", "5.2", "5.3", "5.4", "5.5")
-WITH_POSIX = [one for one in VERSIONS if Path(f"/usr/share/lua/{one}/posix/init.lua").exists()]
-"""What Debian's lua-posix is for: up to 5.3 in Debian 12, up to 5.4 in 13, all but 5.2 in sid."""
+from tests.harness.lua import ALL, HEAD, OUT, WITH_POSIX, Bench
 
 
 def settings(version: str) -> Lua:
@@ -29,7 +24,6 @@ def settings(version: str) -> Lua:
         ("5.4", "print(require 'lpeg'.match(require 'lpeg'.P 'a', 'a') == 2 and '[1,2]')"),
         ("5.1", "print(require 'json.encode'({1, 2}))"),
         ("5.3", "print(require 'json.encode'({1, 2}))"),
-        # lua-posix; Debian 12's does not load in 5.3, where it lacks bit32
         *((one, "print(require 'posix'.getpid('pid') > 1 and '[1,2]')") for one in WITH_POSIX[:2]),
     ],
 )
@@ -43,7 +37,7 @@ async def test_json_is_scruns_whatever_is_installed(bench: Bench) -> None:
 
 
 async def test_a_module_for_another_version(bench: Bench) -> None:
-    without = next(one for one in VERSIONS if one not in WITH_POSIX)
+    without = next(one for one in ALL if one not in WITH_POSIX)
     said = await bench.fails("require 'posix'", settings(without))
     found = re.search(
         r'installed for Lua ([0-9., ]+): version = "([0-9.]+)" in the section \[lua\]', said
