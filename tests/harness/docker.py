@@ -2,29 +2,11 @@
 
 import contextlib
 import json
-from pathlib import Path
 
 from tests.harness.daemons import Daemon, only_here, program
 from tests.harness.image import image_archive
+from tests.harness.site import with_controllers
 from tests.harness.users import PATH
-
-# docker does not pass limits on that the kernel's cgroups could not keep. Where cgroup v2 has no
-# controllers, because those are all in hierarchies of v1, it gets these.
-_CGROUP1 = """
-mount -t tmpfs cgroup /sys/fs/cgroup
-for kind in $(sed -n 's/^\\([a-z]*\\)\t[1-9].*/\\1/p' /proc/cgroups); do
-    mkdir "/sys/fs/cgroup/$kind" && mount -t cgroup -o "$kind" "$kind" "/sys/fs/cgroup/$kind"
-done
-exec "$@"
-"""
-
-
-def _with_controllers() -> list[str]:
-    there = Path("/sys/fs/cgroup/cgroup.controllers")
-    if not there.exists() or "cpu" in there.read_text().split():
-        return []
-    return ["unshare", "--mount", "sh", "-c", _CGROUP1, "sh"]
-
 
 NO_NETWORK = ("--iptables=false", "--ip6tables=false", "--ip-forward=false", "--bridge=none")
 
@@ -56,7 +38,7 @@ class Docker(Daemon):
         settings.write_text(json.dumps({"runtimes": runtimes, "default-runtime": "scrun"}))
         argv = [
             *(only_here(self.base / "d") if hidden else ()),
-            *_with_controllers(),
+            *with_controllers("cpu"),  # or it does not pass limits on
             program("dockerd"),
             f"--config-file={settings}",
             f"--host={host}",

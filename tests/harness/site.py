@@ -33,6 +33,24 @@ CGROUP2 = (
     *('mount -t cgroup2 cgroup2 /sys/fs/cgroup && exec "$@"', "sh"),
 )
 """Words before a command: with pure cgroup v2. crun may mind this machine's cgroups otherwise."""
+_CGROUP1 = """
+mount -t tmpfs cgroup /sys/fs/cgroup
+for kind in $(sed -n 's/^\\([a-z]*\\)\t[1-9].*/\\1/p' /proc/cgroups); do
+    mkdir "/sys/fs/cgroup/$kind" && mount -t cgroup -o "$kind" "$kind" "/sys/fs/cgroup/$kind"
+done
+exec "$@"
+"""
+
+
+def with_controllers(needed: str) -> list[str]:
+    """Return words before a command that needs a controller.
+
+    Where cgroup v2 lacks it, because it is in a hierarchy of v1, the command gets those.
+    """
+    there = Path("/sys/fs/cgroup/cgroup.controllers")
+    if not there.exists() or needed in there.read_text().split():
+        return []
+    return ["unshare", "--mount", "sh", "-c", _CGROUP1, "sh"]
 
 
 def scrun_binary() -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import MakeSite
 from tests.harness.life import Life
-from tests.harness.site import Site
+from tests.harness.site import Site, with_controllers
 from tests.harness.wait import wait_until
 
 pytestmark = pytest.mark.covers("promise commands of crun and runc")
@@ -147,25 +147,20 @@ def test_update_back_to_what_config_json_says(make_site: MakeSite) -> None:
     site = make_site("local-root", settings='[local]\nruntime = "runc"\n')
     config = site.config("sleep", "600")
     config["linux"]["resources"] = {"pids": {"limit": 100}}
-
-    def limits() -> set[Path]:
-        """Those of such a container; groups of other tests may go meanwhile."""
-        found = os.walk("/sys/fs/cgroup")
-        return {Path(group, "pids.max") for group, *_ in found if group.endswith("-limited")}
-
-    before = limits()  # of runs that were killed
-    create = ("run", "--detach", "--bundle", str(site.bundle(config)), "limited")
-    controllers = Path("/sys/fs/cgroup/cgroup.controllers")
-    if controllers.exists() and "pids" not in controllers.read_text().split():
-        # v2 alone, with the controller in a hierarchy of v1: the runtime refuses the limit
-        assert "pids.max" in site.fails(*create)
-        return
-    site.must(*create)
-    [file] = [path for path in limits() - before if path.exists()]
+    site.command = [*with_controllers("pids"), *site.command]
+    name = site.base.name  # groups of killed runs are there, too
+    site.must("run", "--detach", "--bundle", str(site.bundle(config)), name)
+    [supervisor] = site.supervisors()
+    groups = os.walk(f"/proc/{supervisor}/root/sys/fs/cgroup")
+    [file] = [
+        path
+        for path in (Path(group, "pids.max") for group, *_ in groups if group.endswith(name))
+        if path.exists()
+    ]
     for limit in ("100", "50", "100"):
-        site.must("update", "--pids-limit", limit, "limited")
+        site.must("update", "--pids-limit", limit, name)
         assert file.read_text() == f"{limit}\n"
-    site.must("delete", "--force", "limited")
+    site.must("delete", "--force", name)
 
 
 @pytest.mark.covers("scrun pause, resume")
