@@ -27,7 +27,8 @@ from scrun.core.paths import looked
 from scrun.core.text import escaped
 from scrun.core.times import clock
 from scrun.core.users import user_name
-from scrun.model.adoption import living_record
+from scrun.model.adoption import is_held, living_record
+from scrun.model.identity import is_dead
 from scrun.model.record import Record, read_record, stopped_state
 from scrun.model.waiting import ESTIMATED_START, PENDING
 from scrun.oci.state import render_state
@@ -83,12 +84,7 @@ def _row(directory: str, served: dict[str, bool], lost: list[str]) -> Row | None
         owner = user_name(os.stat(directory).st_uid, "#{}")  # as runc has it
         record = read_record(directory)
         state = _state(record)
-        if (
-            record.is_unfinished
-            and not _is_served(directory, served)
-            and living_record(directory) is None
-            and not _is_served(directory, {})  # adopted, or ended, a moment ago
-        ):
+        if record.is_unfinished and _is_lost(directory, record, served):
             # it may just have ended, and its supervisor after it
             record = read_record(directory)
             state = _state(record, lost=record.status != "stopped")
@@ -141,6 +137,18 @@ def _state(record: Record, *, lost: bool = False) -> Mapping[str, object]:
         )
     state: dict[str, object] = json.loads(text)
     return state
+
+
+def _is_lost(directory: str, record: Record, served: dict[str, bool]) -> bool:
+    """Tell whether a container's supervisor died, and nothing is left that could be adopted."""
+    if _is_served(directory, served):
+        # a successor that listens already comes to those that nobody holds one by one
+        return (
+            record.supervisor is not None and is_dead(record.supervisor) and not is_held(directory)
+        )
+    if living_record(directory) is not None:
+        return False
+    return not _is_served(directory, {})  # adopted, or ended, a moment ago
 
 
 def _is_served(directory: str, known: dict[str, bool]) -> bool:

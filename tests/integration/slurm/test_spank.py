@@ -184,8 +184,8 @@ def test_a_container_that_is_given_up_while_it_waits(with_stack: WithStack) -> N
 def test_a_process_that_was_killed(with_stack: WithStack, place: str) -> None:
     """It takes nothing with it: the container goes on, and its status is its own."""
     site = with_stack(place, "function slurm_spank_exit() end")
-    life = site.shell("sleep 2; exit 5").created().start()
-    life.wait_for("running")  # before that, functions of the task are still to be called
+    life = site.shell("echo up; sleep 2; exit 5").created().start()
+    life.says("up")  # its state is `running` while functions of the task are still to be called
     [worker] = [
         process for process in site.processes() if "scrun.supervisor.worker" in str(process)
     ]

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from scrun.client.find import containers
@@ -184,6 +185,16 @@ def test_one_that_is_about_to_be_adopted(root: Root, *, goes_on: bool) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         status = json.loads(root.call("--format", "json"))[0]["status"]
     assert status == ("running" if goes_on else "stopped")
+
+
+def test_a_successor_that_has_not_come_to_it_yet(root: Root) -> None:
+    """It listens already, and its own `state` says the same."""
+    dead = msgspec.structs.replace(myself(), pid=1 << 22)  # more than there can be
+    directory = root.add(Record(id="c", status="running", pid=os.getpid(), supervisor=dead))
+    assert root.rows()["c"]["status"] == "stopped"
+    with (directory / "lock").open("w") as lock:  # it is about to be adopted
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert root.rows()["c"]["status"] == "running"
 
 
 def test_one_that_had_ended_keeps_its_own_end(root: Root) -> None:
