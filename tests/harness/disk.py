@@ -1,6 +1,9 @@
-"""A file system that stops answering for a while."""
+"""File systems that stop answering for a while, or lie in memory."""
 
+import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -39,3 +42,19 @@ class Disk:
     def close(self) -> None:
         self.thaw()
         subprocess.run(["umount", "-l", self.place], check=True, timeout=30)
+
+
+@contextmanager
+def mounted(path: str, uid: int, gid: int, size: str) -> Iterator[None]:
+    """Have a file system of a user's own, in memory, whoever still uses it at the end.
+
+    `size` are the options of tmpfs for it.
+    """
+    os.mkdir(path, 0o700)
+    options = f"{size},mode=0700,uid={uid},gid={gid}"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "scrun-test", path], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", path], check=True)
+        os.rmdir(path)

@@ -126,6 +126,9 @@ class ShimTask:
         Raises:
             ShimError: The runtime failed.
         """
+        if self.streams is not None:
+            # its size may just have changed, and the program asks for it at once
+            self.streams.resized(self.id)
         try:
             await self.rank.shim.call("start", id=self.id)
         except ShimLost:

@@ -90,6 +90,7 @@ def look(testbeds: list[Testbed], jobs: list[str], forgotten: set[str], agents: 
             left[kind].append(what)
 
     bases = [str(testbed.site.base) for testbed in testbeds]
+    roots = [str(testbed.site.root) for testbed in testbeds]
     parents = [os.getpid()]
     for process in processes():
         base = next((base for base in bases if process.mentions(base)), None)
@@ -109,7 +110,8 @@ def look(testbeds: list[Testbed], jobs: list[str], forgotten: set[str], agents: 
             add(FORGOTTEN if job.split()[-1] in forgotten else "jobs", job)
     with open("/proc/self/mountinfo") as mounts:
         for line in mounts:
-            if any(os.path.basename(base) in line for base in bases):
+            path = line.split()[4]
+            if path not in roots and any(os.path.basename(base) in line for base in bases):
                 add("mounts", line.rstrip())
     for testbed in testbeds:
         for kind, path in _directories(testbed):
@@ -154,6 +156,7 @@ def _directories(testbed: Testbed) -> list[tuple[str, str]]:
             found.append(("half-made records", path))
         elif os.path.exists(f"{path}.lock") and not listener(path):
             found.append((_SOCKETS, path))
+    found += [("staged bundles", str(path)) for path in testbed.scratch.glob("*")]
     if testbed.engine == "slurm" and slurm_version().deletes_killed:
         user = testbed.cluster / "oci" / testbed.site.user.name
         name = testbed.site.base.name

@@ -4,7 +4,6 @@ import contextlib
 import errno
 import os
 import shutil
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -23,19 +22,6 @@ _SIZE = "size=384k,nr_inodes=200"
 _OF_A_STORE = "size=32m,nr_inodes=8000"
 _FILLER = "@filler"
 _GOES = 10.0
-
-
-@contextmanager
-def mounted(path: str, uid: int, gid: int, size: str = _SIZE) -> Iterator[None]:
-    """Have a small file system of a user's own, whoever still uses it at the end."""
-    os.mkdir(path, 0o700)
-    options = f"{size},mode=0700,uid={uid},gid={gid}"
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "chaos", path], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", path], check=True)
-        os.rmdir(path)
 
 
 @contextmanager
@@ -66,7 +52,7 @@ async def disk_of(container: "Container") -> AsyncIterator[None]:
     if container.plan.fault.action == "freeze":
         made = freezable(path, user.uid, user.gid)
     else:
-        made = mounted(path, user.uid, user.gid, _OF_A_STORE if store else _SIZE)
+        made = disk.mounted(path, user.uid, user.gid, _OF_A_STORE if store else _SIZE)
     with made:
         yield
         with trio.move_on_after(_GOES):

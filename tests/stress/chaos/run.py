@@ -321,13 +321,7 @@ class Run:
         for testbed in self.testbeds.values():
             for process in testbed.site.processes():
                 signal_quietly(process.pid)
-            await trio.to_thread.run_sync(_remove, str(testbed.site.base))
-
-
-def _remove(base: str) -> None:
-    import shutil
-
-    shutil.rmtree(base, ignore_errors=True)
+            await trio.to_thread.run_sync(testbed.remove)
 
 
 def go(order: Order, details: TextIO) -> Report:

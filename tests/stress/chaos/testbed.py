@@ -5,12 +5,14 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import trio
 
+from tests.harness.disk import mounted
 from tests.harness.installation import Installation
 from tests.harness.site import Site
 from tests.harness.users import User
@@ -27,6 +29,7 @@ MARK = "chaos_command"
 _IMPATIENT = 0.3  # seconds that `create` waits for a job that has to wait
 _LOOKS = 0.2
 _PORTS = 12000
+_OF_A_ROOT = "size=2g"
 
 _SCRIPT = """
 local function run(text)
@@ -73,6 +76,12 @@ class Testbed:
         self._linger = linger if engine == "slurm" else 0.0
         self.site = Site(engine, user, 'idle_timeout = 3\n[log]\nlevel = "debug"\n')
         self.engine = engine
+        self._in_memory = ExitStack()
+        if engine != "slurm" or self.launch == "shim":  # others' nodes read what is there
+            root = str(self.site.root)  # in memory, as the default one is
+            self._in_memory.enter_context(mounted(root, user.uid, user.gid, _OF_A_ROOT))
+        self.scratch.mkdir(0o700)
+        user.give(self.scratch)
         self.children = children
         self._settings: dict[tuple[bool, ...], str] = {}
         self._gate = ""
@@ -87,6 +96,11 @@ class Testbed:
     def staged_out(self) -> Path:
         """Where the script notes whose stage_out was called."""
         return self.site.base / "staged-out"
+
+    @property
+    def scratch(self) -> Path:
+        """Where bundles are staged: the nodes see it, and not what is in memory here."""
+        return self.site.base / "staging"
 
     @property
     def launch(self) -> str:
@@ -147,7 +161,8 @@ class Testbed:
             named = str(self.site.base / "chaos.lua") if script else "none"
             text += f'[lua]\nscript = "{named}"\n'
             text += f'[images]\nstore = "{self.disk(plan)}/{STORE}"\n' if disk == "store" else ""
-            text += f'[staging]\nscratch = "{self.disk(plan)}"\n' if disk == "scratch" else ""
+            scratch = self.disk(plan) if disk == "scratch" else self.scratch
+            text += f'[staging]\nscratch = "{scratch}"\n'
             path.write_text(text)
             if not disk:
                 self._settings[key] = str(path)
@@ -315,13 +330,18 @@ class Testbed:
             image.close()
 
     def close(self) -> None:
-        """Remove what is not below the site's directory."""
+        """Remove what is not below the site's directory, for which see `remove`."""
         self.unmount()
         shutil.rmtree(Path("/dev/shm", self.site.base.name), ignore_errors=True)
         if "_pointed" in self.__dict__:
             self._pointed.close()
         for path in self._confs:
             path.unlink()
+
+    def remove(self) -> None:
+        """Remove the site's directory, when nothing of it runs any more. Call this in a thread."""
+        self._in_memory.close()
+        shutil.rmtree(self.site.base, ignore_errors=True)
 
     def stated(self, plan: Plan, container: str) -> dict[str, Any]:
         """Return a container's record, or nothing."""
