@@ -212,12 +212,13 @@ def remains(testbed: Testbed) -> list[str]:
 def left_in(root: str) -> list[str]:
     """Return what a supervisor has left in its root directory, or in any other one.
 
-    The mark of who has looked for the dead stays, and the key of the root directory. The
-    supervisors' log stays when there is something in it: what was refused them may be told there,
-    but no fault of scrun's own.
+    The mark of who has looked for the dead stays, the key of the root directory, and in the
+    default one what engines' commands know of the settings. The supervisors' log stays when there
+    is something in it: what was refused them may be told there, but no fault of scrun's own.
     """
     names = sorted(os.listdir(root)) if os.path.exists(root) else []
     log = Path(root, OWN_LOG)
     text = log.read_text(errors="replace") if log.exists() else ""
-    left = [name for name in names if name not in (LOOKED, OWN_KEY, OWN_LOG)]
+    stays = (LOOKED, OWN_KEY, OWN_LOG)
+    left = [name for name in names if name not in stays and not name.startswith("@settings-")]
     return left + [f"{OWN_LOG}: {error}" for error in _ERROR.findall(text)]
