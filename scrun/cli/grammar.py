@@ -191,6 +191,14 @@ COMMANDS: dict[str, Command] = {
         (CONTAINER,),
         (("no-stdin", "", None, USED, ONCE, "Only show the output"),),
     ),
+    "forward": (
+        "Reach ports of a container at ports of this machine",
+        (CONTAINER, "[port]..."),
+        (
+            ("detach", "d", None, USED, ONCE, "Go on in the background until the container ends"),
+            ("print-url", "", None, USED, ONCE, "Print a URL for each port, and nothing else"),
+        ),
+    ),
     "logs": (
         "Print the output of a container that was started detached",
         (PERHAPS_CONTAINER,),

@@ -4,11 +4,12 @@ The supervisor uses engines only through these protocols. Levels are context man
 undoes it, in order, with a deadline. An engine calls `on_lost` when a job is taken away meanwhile.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
+import trio
 
 from scrun.core.errors import EngineError
 from scrun.model.states import Ending
@@ -317,6 +318,28 @@ class HandsOn(Protocol):
     """
 
     hands_on: bool
+
+
+Reach = Callable[[trio.socket.SocketType, int], Awaitable[None]]
+"""Carries bytes between a client's socket and a port of a container.
+
+It returns when both directions have ended, and raises ScrunError or OSError where the client is to
+see a reset.
+"""
+
+
+@runtime_checkable
+class Reaches(Protocol):
+    """A job that reaches its container's network; optional."""
+
+    def reaching(self) -> AbstractAsyncContextManager[Reach]:
+        """Reach it while the block runs.
+
+        Raises:
+            StateError: The container does not run.
+            EngineError: Its network cannot be entered.
+        """
+        ...
 
 
 async def handles(running: object, number: int) -> bool:

@@ -55,7 +55,7 @@ _DIGITS = 20
 
 _OF_A_CONTAINER = (
     *(b"state", b"start", b"kill", b"delete", b"pause", b"resume"),
-    *(b"ps", b"events", b"update", b"follow", b"attach", b"runs"),
+    *(b"ps", b"events", b"update", b"follow", b"attach", b"forward", b"runs"),
 )
 
 _TELLING = 2.0
@@ -110,6 +110,7 @@ class ClientRequest:
             b"runs": (2, self._program_runs),
             b"follow": (2, self._follow),
             b"attach": (1, self._attach),
+            b"forward": (2, self._forward),
             b"tidy": (0, self._tidy),
             b"jobs": (0, self._jobs),
             b"release": (1, self._release),
@@ -417,6 +418,16 @@ class ClientRequest:
         with self._retirement.cut_off() if resumes else nullcontext():
             await attach(self._live("attach"), connection, position, self._pipe(), resumes=resumes)
         return b""
+
+    async def _forward(self) -> bytes:
+        from scrun.supervisor.sessions.forwarding import forward
+
+        ports = [int(port) for port in self._arguments[1].split(b",")]
+        if len(ports) != len(self._fds):
+            raise UsageError("forward: the request lacks descriptors")
+        with self._retirement.cut_off():
+            await forward(self._live("forward"), self._connection, self._fds, ports)
+        return DONE
 
     def _pipe(self) -> int | None:
         """Return the pipe beside the request; it stays the request's."""

@@ -17,6 +17,7 @@ from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.code import code, known_code
+from scrun.supervisor.nodes.connected import carry
 from scrun.supervisor.nodes.dialing import Listener
 from scrun.supervisor.nodes.ends import Source
 from scrun.supervisor.nodes.link import Broken, Sealing, ShimLink, direct_link
@@ -278,6 +279,27 @@ class Shim:
         journal = journal or self._journal
         table = self._table
         return ContainerStreams(table, stdio, terminal, child_env, journal, self.tell, ends)
+
+    async def connect(
+        self, container: str, port: int, client: trio.socket.SocketType, child_env: ChildEnv
+    ) -> None:
+        """Carry bytes between a client and a port of a container until both directions have ended.
+
+        Raises:
+            EngineError: It cannot be connected to, the server has reset the connection, or the
+                shim has gone.
+        """
+        number = 0
+
+        async def connect(stream: int) -> None:
+            nonlocal number
+            number = stream
+            await self.call("connect", container=container, port=port, stream=stream)
+
+        try:
+            await carry(self._table, self.lost, connect, client, child_env)
+        finally:
+            self.tell("disconnect", stream=number)
 
     @property
     def is_direct(self) -> bool:

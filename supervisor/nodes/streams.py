@@ -78,6 +78,11 @@ class Incoming:
         self._changed = trio.Event()
 
     @property
+    def ended(self) -> bool:
+        """Whether its end of file has arrived."""
+        return self._ended
+
+    @property
     def full(self) -> bool:
         """Whether its reader makes it wait."""
         return bool(self._waiting) or (self._sink is not None and self._sink.pending)

@@ -94,6 +94,13 @@ twice.
              oci.conf, instead of `process`, command: the script for `sh -c` that runs it in
              the foreground; variables: more of its environment
              {"pid": …}; error and log
+    connect  container, by its id; port; stream, which carries the bytes in both directions: those
+             to the server from the reply on. The loopback of the container's network namespace is
+             tried, 127.0.0.1 and then ::1. END of one direction shuts that down, as the server's
+             end does; CLOSED before END says that the server has reset the connection
+             {}; error: why not, in the kernel's words
+    disconnect  stream, of a `connect`
+             {}: it is closed, if it was there. A successor of the supervisor finds all closed
     resize   id; rows; columns
              {}
     script   script: text for `sh -c`; images: the id of a `mount`, where it is to see them

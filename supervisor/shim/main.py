@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .cache import Cache
+    from .connections import Connections
     from .containers import NodeContainers, Reply
     from .link import Seals
     from .streams import ShimStreams
@@ -113,6 +114,7 @@ class ShimProcess:
         self._containers: NodeContainers | None = None
         self._streams: ShimStreams | None = None
         self._cache: Cache | None = None
+        self._connections: Connections | None = None
 
     def run(self) -> int:
         """Run to the end; return the exit status."""
@@ -254,6 +256,8 @@ class ShimProcess:
         self._alone = self._loop.after(patience, self._broken)
 
     def _tell_ended(self, target: str, status: int, memory: bool, lost: bool) -> None:
+        if self._connections is not None:
+            self._connections.ended(target)
         fields = {"target": target, "status": status, "memory": memory, "lost": lost}
         self._tell(EVENT, event="ended", **fields)
         self._end_if_left()
@@ -312,6 +316,12 @@ class ShimProcess:
                 reply({})
             elif verb in ("fetch", "wait", "serve", "receive", "leave"):
                 getattr(self._images_here(), verb)(call, reply)
+            elif verb == "connect":
+                target = self._ready().get(call["container"])
+                self._connections_here().connect(target, call["port"], call["stream"], reply)
+            elif verb == "disconnect":
+                self._connections_here().disconnect(call["stream"])
+                reply({})
             elif verb in ("create", "start", "signal", "handles", "exec", "resize", "delete"):
                 getattr(self._ready(), verb)(call, reply)
             else:
@@ -341,6 +351,15 @@ class ShimProcess:
                 self._loop, self._children, self._streams, self._address, self._tell_strangers
             )
         return self._cache
+
+    def _connections_here(self) -> "Connections":
+        if self._connections is None:
+            from .connections import Connections
+
+            self._ready()
+            assert self._streams is not None
+            self._connections = Connections(self._loop, self._children, self._streams)
+        return self._connections
 
     def _tell_strangers(self, who: str) -> None:
         self._tell(EVENT, event="strangers", who=who)
@@ -384,6 +403,8 @@ class ShimProcess:
         self._patience = float(call["alone"])
         self._direct = self._streams.link = self._linked(sock, seals)
         self._direct.listen()
+        if self._connections is not None:
+            self._connections.disconnect_all()
         self._containers.forget_others(call["targets"])
         self._signals.expect((), self._containers)
         inputs = self._streams.inputs()

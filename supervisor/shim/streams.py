@@ -19,7 +19,7 @@ from .loop import READ, WRITE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping
+    from collections.abc import Callable, Container, Mapping
 
     from .link import Link
     from .loop import Loop
@@ -41,16 +41,28 @@ class ShimStreams:
         self._sources: dict[int, OutputStream] = {}
         self._sinks: dict[int, InputStream] = {}
 
-    def source(self, number: int, fd: int, terminal: bool = False) -> "OutputStream":
-        """Carry from a descriptor to the supervisor, once `begin` is called."""
+    def source(
+        self, number: int, fd: int, terminal: bool = False, sends: bool = False
+    ) -> "OutputStream":
+        """Carry from a descriptor to the supervisor, once `begin` is called.
+
+        Args:
+            sends: Whether it is a socket, whose other end may reset it: then CLOSED precedes END.
+        """
         _check(number, self._sources)
-        self._sources[number] = source = OutputStream(self, number, fd, terminal)
+        self._sources[number] = source = OutputStream(self, number, fd, terminal, sends)
         return source
 
-    def sink(self, number: int, fd: int) -> "InputStream":
-        """Carry from the supervisor to a descriptor; -1: it is given later."""
+    def sink(
+        self, number: int, fd: int, closing: "Callable[[], None] | None" = None
+    ) -> "InputStream":
+        """Carry from the supervisor to a descriptor; -1: it is given later.
+
+        Args:
+            closing: Called before the descriptor is closed.
+        """
         _check(number, self._sinks)
-        self._sinks[number] = sink = InputStream(self, number, fd)
+        self._sinks[number] = sink = InputStream(self, number, fd, closing)
         return sink
 
     def forget_source(self, number: int) -> None:
@@ -102,10 +114,12 @@ class ShimStreams:
 class OutputStream:
     """Output of a container."""
 
-    def __init__(self, streams: ShimStreams, number: int, fd: int, terminal: bool) -> None:
+    def __init__(
+        self, streams: ShimStreams, number: int, fd: int, terminal: bool, sends: bool
+    ) -> None:
         """Use `Streams.source`."""
         self._streams, self.number, self._fd = streams, number, fd
-        self._terminal = terminal
+        self._terminal, self._sends = terminal, sends
         self._window = WINDOW
         self._begun = self._deaf = self._over = False
         self._wanted = True
@@ -201,7 +215,9 @@ class OutputStream:
         except BlockingIOError:
             return
         except OSError as error:
-            if error.errno != errno.EIO:  # a terminal that no process has open
+            if self._sends:
+                self._streams.link.send(CLOSED, self.number)
+            elif error.errno != errno.EIO:  # a terminal that no process has open
                 raise
             data = b""
         if not data:
@@ -228,9 +244,16 @@ class OutputStream:
 class InputStream:
     """Input of a container."""
 
-    def __init__(self, streams: ShimStreams, number: int, fd: int) -> None:
+    def __init__(
+        self,
+        streams: ShimStreams,
+        number: int,
+        fd: int,
+        closing: "Callable[[], None] | None" = None,
+    ) -> None:
         """Use `Streams.sink`."""
         self._streams, self._number, self._fd = streams, number, -1
+        self._closing = closing
         self._pending = bytearray()
         self._taken = self._written = 0
         self._ends = self._terminal = False
@@ -270,6 +293,8 @@ class InputStream:
         """End without a word."""
         if self._fd >= 0:
             self._streams.loop.forget(self._fd)
+            if self._closing is not None:
+                self._closing()
             os.close(self._fd)
             self._fd = -1
         self._streams.forget_sink(self._number)

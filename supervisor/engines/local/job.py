@@ -4,6 +4,7 @@ import os
 import shlex
 import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 
 import msgspec
 import trio
@@ -14,7 +15,7 @@ from scrun.settings.slurm.outputs import container_variables
 from scrun.supervisor.children.node_scripts import signal_script
 from scrun.supervisor.children.processes import Child, child, run_shell
 from scrun.supervisor.children.pumps import Output, messages
-from scrun.supervisor.contracts.engine import JobRequest, NodeAnswer, Program, Session
+from scrun.supervisor.contracts.engine import JobRequest, NodeAnswer, Program, Reach, Session
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.failures import read_log
 from scrun.supervisor.engines.local.commands import Commands, RuntimeCommands, RuntimeContainer
@@ -149,6 +150,19 @@ class LocalJob:
         return LocalSession(
             command, state, self._child_env, program, self._programs, self._container.record
         )
+
+    def reaching(self) -> AbstractAsyncContextManager[Reach]:
+        """See `supervisor.contracts.engine.Reaches`."""
+        from scrun.supervisor.engines.local.reach import reaching
+
+        self._check_running()
+        return reaching(self._first_pid, self._child_env)
+
+    @property
+    def _first_pid(self) -> int:
+        """The container's first process, or the runtime, whose descendant it is."""
+        assert self._runtime is not None
+        return self._runtime.pid
 
     async def pause(self, *, resume: bool) -> None:
         """Pause or resume all processes of the container.

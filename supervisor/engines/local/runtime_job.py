@@ -170,6 +170,11 @@ class RuntimeJob(LocalJob):
     def _runs(self) -> bool:
         return self._first is not None and self._first.ending is None
 
+    @property
+    def _first_pid(self) -> int:
+        assert self._first is not None  # it runs
+        return self._first.pid
+
     async def run(self, step: Step) -> Ending:
         """Create the container, start it, and wait for its end."""
         return await create_and_run(self, step)

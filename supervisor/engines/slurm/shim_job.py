@@ -16,7 +16,7 @@ import trio
 from scrun.core.errors import EngineError, StateError, shortened
 from scrun.model.states import Ending, exited, killed
 from scrun.supervisor.children.node_scripts import BY_MOUNTS, signal_script
-from scrun.supervisor.contracts.engine import NodeAnswer, Program, Session, Step
+from scrun.supervisor.contracts.engine import NodeAnswer, Program, Reach, Session, Step
 from scrun.supervisor.contracts.first_process import Call
 from scrun.supervisor.contracts.node import ImageFile, Mounting
 from scrun.supervisor.contracts.staged import config_of_task
@@ -422,6 +422,16 @@ class ShimJob(SlurmJob):
         task = (await self._alive())[0]
         task.is_kept = True
         return ShimSession(task.rank.shim, task.id, self._child_env, program, task.site)
+
+    @asynccontextmanager
+    async def reaching(self) -> AsyncIterator[Reach]:
+        """Reach the network of the first task."""
+        task = (await self._alive())[0]
+
+        async def reach(client: trio.socket.SocketType, port: int) -> None:
+            await task.rank.shim.connect(task.id, port, client, self._child_env)
+
+        yield reach
 
     async def pause(self, *, resume: bool) -> None:
         """Pause or resume all processes of the container by signals.

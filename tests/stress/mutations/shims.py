@@ -18,6 +18,55 @@ def faults() -> Iterator[Mutation]:
     yield from _containers()
     yield from _files()
     yield from _tasks()
+    yield from _forwarding()
+
+
+def _forwarding() -> Iterator[Mutation]:
+    tests = "tests/integration/commands/test_forward.py::"
+    forwarding = Faults("supervisor/sessions/forwarding.py")
+    yield forwarding(
+        "anybody-may-use-a-forward",
+        "if not may_connect(client):",
+        "if False:",
+        tests + "test_another_user_is_refused",
+    )
+    yield forwarding(
+        "a-failed-connection-ends-in-peace",
+        "client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)",
+        "pass",
+        tests + "test_a_port_that_nobody_listens_on",
+    )
+    yield forwarding(
+        "a-forward-outlives-its-command",
+        "nursery.start_soon(_end_with, connection, nursery.cancel_scope)",
+        "pass",
+        tests + "test_nothing_is_left",
+    )
+    yield Faults(_SHIM + "network.py")(
+        "a-forward-leads-to-the-node-s-network",
+        'if _namespace(pid, "net") != own:',
+        "if False:",
+        tests + "test_a_page",
+    )
+    connections = Faults(_SHIM + "connections.py")
+    yield connections(
+        "a-server-is-not-told-of-a-client-s-end",
+        "self._sock.shutdown(socket.SHUT_WR)",
+        "pass",
+        tests + "test_both_directions_end_by_themselves",
+    )
+    yield connections(
+        "a-client-that-went-leaves-its-connection",
+        "found = self._open.pop(number, None)",
+        "found = None",
+        tests + "test_a_client_that_goes",
+    )
+    yield connections(
+        "a-server-on-the-second-loopback-is-not-found",
+        "self._left = list(LOOPBACKS)",
+        "self._left = list(LOOPBACKS[:1])",
+        tests + "test_a_server_on_the_other_loopback",
+    )
 
 
 def _connection() -> Iterator[Mutation]:

@@ -1,0 +1,72 @@
+"""A connection to a port of a container, between a socket here and its shim."""
+
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+import trio
+
+from scrun.core.errors import EngineError
+from scrun.supervisor.children.processes import ChildEnv
+from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.nodes.ends import Sink, sink, source
+from scrun.supervisor.nodes.streams import Incoming, Outgoing, StreamTable
+
+
+class _ToServer(Outgoing):
+    """What the client sends.
+
+    Attributes:
+        is_reset: Whether the server has reset the connection before the end of what it sent.
+    """
+
+    def __init__(self, incoming: Incoming) -> None:
+        super().__init__(incoming.link, incoming.number)
+        self.is_reset = False
+        self._incoming = incoming
+
+    def close(self) -> None:
+        self.is_reset = not self._incoming.ended
+        super().close()
+
+
+async def carry(
+    table: StreamTable,
+    lost: trio.Event,
+    connect: Callable[[int], Awaitable[object]],
+    client: trio.socket.SocketType,
+    child_env: ChildEnv,
+) -> None:
+    """Carry bytes between a client and a server, until both directions have ended.
+
+    Args:
+        lost: Set when the shim has gone.
+        connect: Lets the shim connect, for the stream of this number.
+
+    Raises:
+        EngineError: The server has reset the connection, or the shim has gone; what `connect`
+            raises.
+    """
+    number = table.number()
+    incoming = Incoming(table.link, number, "stdout", lambda _: None)
+    outgoing = _ToServer(incoming)
+    table.incoming[number], table.outgoing[number] = incoming, outgoing
+
+    @asynccontextmanager
+    async def to_client() -> AsyncIterator[Sink]:
+        async with sink(client.fileno(), child_env) as found:
+            yield found
+        if not (outgoing.is_reset or lost.is_set()):
+            with suppress(OSError):  # the client has gone
+                client.shutdown(socket.SHUT_WR)
+
+    try:
+        async with unwrapped() as nursery:
+            nursery.start_soon(incoming.pump, to_client())
+            await connect(number)
+            outgoing.begun.set()
+            nursery.start_soon(outgoing.pump, source(client.fileno(), child_env))
+        if outgoing.is_reset or lost.is_set():
+            raise EngineError("the connection was reset")
+    finally:
+        table.forget(number)

@@ -1,0 +1,179 @@
+"""Connects to ports of containers, and carries the bytes (see the package's docstring)."""
+
+import _socket as socket  # without its enums, which take some ms
+import errno
+import os
+
+from .loop import WRITE
+from .network import LOOPBACKS, elsewhere, serve, socket_of
+from .processes import descendants
+from .runtime import CallRefused
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .children import Children
+    from .containers import Reply
+    from .loop import Loop
+    from .streams import InputStream, OutputStream, ShimStreams
+    from .targets import NodeProcess
+
+_BUSY = (errno.EINPROGRESS, 0)
+_PATIENCE = 5  # seconds, to enter a network
+
+
+class Connections:
+    """The connections to the containers of this shim, by the numbers of their streams."""
+
+    def __init__(self, loop: "Loop", children: "Children", streams: "ShimStreams") -> None:
+        self.loop, self.streams = loop, streams
+        self._children = children
+        self._networks: dict[str, _Network | None] = {}  # None: ours
+        self._open: dict[int, _Connection] = {}
+
+    def connect(self, target: "NodeProcess", port: int, number: int, reply: "Reply") -> None:
+        """Connect to a port of a container.
+
+        Args:
+            number: That of the stream which carries the bytes in both directions.
+
+        Raises:
+            CallRefused: There is such a stream.
+            OSError: Its network cannot be entered.
+        """
+        if number in self._open:
+            raise CallRefused(f"stream {number} exists already")
+        if target.id not in self._networks:
+            pid = elsewhere([target.pid, *descendants(target.pid)])
+            network = None if pid is None else _Network(self._children, pid)
+            self._networks[target.id] = network
+        network = self._networks[target.id]
+        self._open[number] = _Connection(self, network, port, number, reply)
+
+    def disconnect(self, number: int) -> None:
+        """Close a connection, if it is there."""
+        found = self._open.pop(number, None)
+        if found is not None:
+            found.close()
+
+    def ended(self, target: str) -> None:
+        """Make no more sockets for a container."""
+        network = self._networks.pop(target, None)
+        if network is not None:
+            network.close()
+
+    def disconnect_all(self) -> None:
+        """Close them: whoever asked for them has gone."""
+        for number in list(self._open):
+            self.disconnect(number)
+
+
+class _Network:
+    """A child in the network namespace of a container, which makes sockets until `close`."""
+
+    def __init__(self, children: "Children", pid: int) -> None:
+        self._line, theirs = socket.socketpair()
+        try:
+            children.fork(lambda: serve(pid, theirs), lambda _: None, (theirs.fileno(),))
+            timeout = _PATIENCE.to_bytes(8, "little") + bytes(8)  # struct timeval
+            self._line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
+        finally:
+            theirs.close()
+        self._entered = False
+
+    def close(self) -> None:
+        self._line.close()
+
+    def socket(self, family: int) -> "socket.socket":
+        if not self._entered:
+            self._entered = bool(self._line.recv(1))
+        self._line.sendall(bytes([family]))
+        got = self._line.recvmsg(1, socket.CMSG_LEN(4), socket.MSG_CMSG_CLOEXEC)
+        return socket.socket(fileno=socket_of(*got))
+
+
+class _Connection:
+    """One connection."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        network: "_Network | None",
+        port: int,
+        number: int,
+        reply: "Reply",
+    ) -> None:
+        self._loop, self._streams = connections.loop, connections.streams
+        self._network, self._port, self._number = network, port, number
+        self._reply = reply
+        self._left = list(LOOPBACKS)
+        self._failed = 0
+        self._sock: socket.socket | None = None
+        self._source: OutputStream | None = None
+        self._sink: InputStream | None = None
+        self._try(0)
+
+    def _try(self, failed: int) -> None:
+        """Connect to the next address; after the last, say why the first one failed."""
+        while self._left:
+            family, address = self._left.pop(0)
+            try:
+                sock = self._made(family)
+                sock.setblocking(False)
+                code = sock.connect_ex((address, self._port))
+            except OSError as error:
+                failed = failed or error.errno or errno.EIO
+                continue
+            if code in _BUSY:
+                self._sock = sock
+                self._failed = failed
+                self._loop.watch(sock.fileno(), WRITE, self._connected)
+                return
+            sock.close()
+            failed = failed or code
+        self._reply({"error": os.strerror(failed)})
+
+    def _made(self, family: int) -> "socket.socket":
+        if self._network is not None:
+            return self._network.socket(family)
+        return socket.socket(family, socket.SOCK_STREAM)
+
+    def _connected(self, _events: int) -> None:
+        sock = self._sock
+        assert sock is not None
+        self._loop.forget(sock.fileno())
+        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            self._sock = None
+            sock.close()
+            self._try(self._failed or code)
+            return
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._source = self._streams.source(self._number, os.dup(sock.fileno()), sends=True)
+            self._sink = self._streams.sink(self._number, os.dup(sock.fileno()), self._end)
+        except (OSError, ValueError) as error:  # no descriptor is left
+            self.close()
+            self._reply({"error": str(error)})
+            return
+        self._source.let_go()  # no successor of the supervisor asks for it
+        self._reply({})
+        self._source.begin()
+
+    def _end(self) -> None:
+        """Tell the server that this was all."""
+        if self._sock is not None:
+            try:
+                self._sock.shutdown(socket.SHUT_WR)
+            except OSError:  # it has gone
+                pass
+
+    def close(self) -> None:
+        """Close it, whatever is on its way."""
+        if self._source is not None:
+            self._source.close()
+        if self._sink is not None:
+            self._sink.close()
+        sock, self._sock = self._sock, None
+        if sock is not None:
+            self._loop.forget(sock.fileno())
+            sock.close()

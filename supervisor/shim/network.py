@@ -1,0 +1,98 @@
+"""Makes sockets in a container's network namespace.
+
+Also in a program of the supervisor's, for a container on this machine. A socket stays in the
+namespace in which it was made, so who has it connects and carries, and whoever made it need not
+be asked again. An ordinary user enters a network namespace only by the user namespace that owns
+it, and that only a process with one thread may enter: so a child makes them.
+"""
+
+import _socket as socket  # without its enums, which take some ms
+import errno
+import os
+import sys
+
+from .libc import enter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+LOOPBACKS = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
+"""Where a server of the container's own network listens, by what is tried first."""
+
+_DONE = b"\0"
+_ORDERS = 64
+
+
+def elsewhere(pids: "Iterable[int]") -> "int | None":
+    """Return the first of these processes that has another network than ours; else None.
+
+    A runtime in the foreground has ours, and the container is among its descendants.
+
+    Raises:
+        OSError: One of them is another user's, or may not be looked into.
+    """
+    own = _namespace(os.getpid(), "net")
+    for pid in pids:
+        try:
+            if _namespace(pid, "net") != own:
+                return pid
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ESRCH):
+                raise
+    return None
+
+
+def serve(pid: int, line: "socket.socket") -> int:
+    """Enter the network of a process; make a socket for each byte that arrives, a family.
+
+    The first message says that it is there. Returns when the other end of the line is closed.
+
+    Raises:
+        OSError: The kernel refuses.
+    """
+    for kind in ("user", "net"):
+        if _namespace(pid, kind) != _namespace(os.getpid(), kind):
+            fd = os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY)
+            try:
+                enter(fd)
+            finally:
+                os.close(fd)
+    line.sendall(_DONE)
+    while True:
+        orders = line.recv(_ORDERS)
+        if not orders:
+            return 0
+        for family in orders:
+            try:
+                made = socket.socket(family, socket.SOCK_STREAM)
+            except OSError as error:  # no IPv6
+                line.sendall(bytes([error.errno or errno.EIO]))
+                continue
+            rights = made.fileno().to_bytes(4, sys.byteorder)
+            line.sendmsg([_DONE], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+            made.close()
+
+
+def serve_descriptor() -> None:
+    """Do that for the program: its arguments are the process and the descriptor of the line."""
+    sys.exit(serve(int(sys.argv[1]), socket.socket(fileno=int(sys.argv[2]))))
+
+
+def socket_of(
+    said: bytes, ancillary: "list[tuple[int, int, bytes]]", _flags: int, _address: object
+) -> int:
+    """Return the descriptor of a socket, from what recvmsg(2) of a line has got.
+
+    Raises:
+        OSError: There is none.
+    """
+    if not said:
+        raise OSError(errno.ESRCH, "its network cannot be entered")
+    if not ancillary:
+        raise OSError(said[0], os.strerror(said[0]))
+    return int.from_bytes(ancillary[0][2][:4], sys.byteorder)
+
+
+def _namespace(pid: int, kind: str) -> str:
+    return os.readlink(f"/proc/{pid}/ns/{kind}")
