@@ -16,7 +16,7 @@ import msgspec
 import trio
 
 from scrun.core.errors import EngineError, shortened
-from scrun.model.states import Ending, exited, killed, taken
+from scrun.model.states import Ending, Phase, exited, killed, taken
 from scrun.supervisor.children.persistent import STDIO, inherited_child, persistent_child
 from scrun.supervisor.children.processes import Child, child, shell_status
 from scrun.supervisor.children.statuses import status_of
@@ -54,6 +54,43 @@ _FAILED = 1  # the exit status of crun and runc when they fail themselves
 _UNKNOWN = "nobody knows its exit status: its supervisor has died, and Linux is older than 6.15"
 
 
+class Starting:
+    """The socket by which a command in the foreground is told to start its container."""
+
+    def __init__(self, line: trio.socket.SocketType, log: str) -> None:
+        """`line`: our end; owned from now on."""
+        self.line = line
+        self.begun = trio.Event()
+        self._log = log
+
+    async def start(self) -> None:
+        """Ask for its start; another supervisor may have done so.
+
+        Raises:
+            EngineError: RunTimeStart failed.
+        """
+        try:
+            with suppress(OSError):
+                await self.line.send(b"\n")
+            if not await self._told():
+                reason, _ = await read_tail(self._log)
+                if reason:
+                    raise EngineError(f"the container could not be started: {shortened(reason)}")
+        finally:
+            self.begun.set()
+
+    async def _told(self) -> bytes:
+        """Read a line; nothing: it has ended, or somebody else has read the last one."""
+        try:
+            return await self.line.recv(1)
+        except OSError:
+            return b""
+
+    async def created(self) -> bool:
+        """Wait until it is created; tell whether it is."""
+        return bool(await self._told())
+
+
 class SiteJob(LocalJob):
     """A job whose container runs in the foreground of a command."""
 
@@ -66,6 +103,13 @@ class SiteJob(LocalJob):
     ) -> None:
         super().__init__(commands, container, request, tell)
         self._site_commands = commands
+        self._starting: Starting | None = None
+
+    async def signal(self, number: int) -> None:
+        """Before the start, the signal would hit the runtime's code."""
+        if self._starting is not None:
+            await self._starting.begun.wait()
+        await super().signal(number)
 
     def keep(self, step: Step) -> None:
         deposit, commands = self._request.deposit, self._site_commands
@@ -152,54 +196,10 @@ class SiteJob(LocalJob):
             await self._tell(self._container)
 
 
-class Starting:
-    """The socket by which a command in the foreground is told to start its container."""
-
-    def __init__(self, line: trio.socket.SocketType, log: str) -> None:
-        """`line`: our end; owned from now on."""
-        self.line = line
-        self.begun = trio.Event()
-        self._log = log
-
-    async def start(self) -> None:
-        """Ask for its start; another supervisor may have done so.
-
-        Raises:
-            EngineError: RunTimeStart failed.
-        """
-        try:
-            with suppress(OSError):
-                await self.line.send(b"\n")
-            if not await self._told():
-                reason, _ = await read_tail(self._log)
-                if reason:
-                    raise EngineError(f"the container could not be started: {shortened(reason)}")
-        finally:
-            self.begun.set()
-
-    async def _told(self) -> bytes:
-        """Read a line; nothing: it has ended, or somebody else has read the last one."""
-        try:
-            return await self.line.recv(1)
-        except OSError:
-            return b""
-
-    async def created(self) -> bool:
-        """Wait until it is created; tell whether it is."""
-        return bool(await self._told())
-
-
 class CreatingSiteJob(SiteJob):
     """One whose commands create a container first (see `contracts.first_process`)."""
 
     below_engine = False
-    _starting: Starting | None = None
-
-    async def signal(self, number: int) -> None:
-        """Before the start, the signal would hit the runtime's code."""
-        if self._starting is not None:
-            await self._starting.begun.wait()
-        await super().signal(number)
 
     async def run(self, step: Step) -> Ending:
         """Create the container, start it, and wait for its end."""
@@ -287,7 +287,6 @@ class AdoptedSiteJob(SiteJob):
     ) -> None:
         super().__init__(commands, container, request, tell)
         self._found = found
-        self._starting: Starting | None = None
 
     def resumed(self) -> AbstractAsyncContextManager[WatchedProcess]:
         end_left(self._found.facts)
@@ -298,6 +297,8 @@ class AdoptedSiteJob(SiteJob):
             ours = socket.socket(fileno=self._found.take(LINE))
             self._starting = Starting(trio.socket.from_stdlib_socket(ours), self._log)
             start = self._starting.start
+            if Phase[self._found.facts["phase"]] is Phase.RUNNING:
+                self._starting.begun.set()
         deposit = self._request.deposit
         return DeferredContainer(self._found, deposit, self.run, go_on, start).resumed()
 

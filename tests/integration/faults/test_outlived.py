@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import socket
+import subprocess
 import time
 from pathlib import Path
 
@@ -293,3 +294,30 @@ def test_both_are_killed_and_its_removal_ends_nothing(make_site: MakeSite, tmp_p
     assert life.wait(20) == 125
     wait_while("runc", lambda: [one for one in site.processes() if "runc" in one.argv[0]], 20)
     end(life)
+
+
+@pytest.mark.parametrize("dies", ["never", "before", "meanwhile"])
+def test_a_signal_waits_for_the_start(make_site: MakeSite, tmp_path: Path, dies: str) -> None:
+    """Before it, the signal would hit the runtime's code."""
+    starting, gate = tmp_path / "starting", tmp_path / "gate"
+    first = f"touch {starting}; until [ -e {gate} ]; do sleep 0.05; done; "
+    site = _by_commands(make_site, tmp_path, _CREATE.replace('Start="', f'Start="{first}'))
+    life = site.shell(UNTIL_TOLD).created()
+    if dies == "before":
+        kill_supervisor(site)
+    start = site.popen("start", life.id)
+    wait_until("RunTimeStart", starting.exists, 20)
+    if dies == "meanwhile":
+        kill_supervisor(site)
+        adopted(life)
+    kill = site.popen("kill", life.id, "CONT")
+    try:
+        with pytest.raises(subprocess.TimeoutExpired):
+            kill.wait(2)
+    finally:
+        gate.touch()
+    for one in (start, kill):
+        assert (one.communicate(timeout=30), one.returncode) == ((b"", b""), 0)
+    life.says("up")
+    kill_supervisor(site)
+    told(life)
