@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TypeVar
 
@@ -36,16 +36,15 @@ from scrun.supervisor.engines.local.commands import (
     RuntimeContainer,
     made_by,
 )
-from scrun.supervisor.engines.local.job import LocalJob
+from scrun.supervisor.engines.local.job import LocalJob, Tell
 from scrun.supervisor.engines.local.keepalive import Keepalive, kept_alive, taken_over
-from scrun.supervisor.engines.local.runtime_job import AdoptedRuntimeJob, RuntimeJob
+from scrun.supervisor.engines.local.runtime_job import RuntimeJob
 from scrun.supervisor.engines.local.runtimes import find_runtime
 from scrun.supervisor.engines.local.site_commands import OciConfCommands
 from scrun.supervisor.engines.local.site_job import AdoptedSiteJob, CreatingSiteJob, SiteJob
 from scrun.supervisor.engines.local.target import local_target
 
 _RELEASE = 20.0
-Tell = Callable[[RuntimeContainer | None], Awaitable[None]]
 J = TypeVar("J", bound=LocalJob)
 _PATHS = 64
 
@@ -146,11 +145,11 @@ class LocalEngine:
         if commands is None:
             raise EngineError(f"{request.record}: it does not name its OCI runtime")
 
-        def make(keepalive: Keepalive) -> AdoptedRuntimeJob | AdoptedSiteJob:
+        def make(keepalive: Keepalive) -> RuntimeJob | AdoptedSiteJob:
             tell = _teller(commands, keepalive)
             if isinstance(commands, OciConfCommands):
                 return AdoptedSiteJob(commands, container, request, tell, found)
-            return AdoptedRuntimeJob(commands, container, request, tell, found)
+            return RuntimeJob(commands, container, request, tell, found)
 
         async with self._held(taken_over(found, request), make, request, job_id) as job:
             yield job

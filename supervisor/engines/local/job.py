@@ -16,18 +16,24 @@ from scrun.supervisor.children.node_scripts import signal_script
 from scrun.supervisor.children.processes import Child, child, run_shell
 from scrun.supervisor.children.pumps import Output, messages
 from scrun.supervisor.contracts.engine import JobRequest, NodeAnswer, Program, Reach, Session
+from scrun.supervisor.core.deposits import Deposit
+from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.failures import read_log
 from scrun.supervisor.engines.local.commands import Commands, RuntimeCommands, RuntimeContainer
 from scrun.supervisor.engines.local.held_exec import OwnPrograms
 from scrun.supervisor.engines.local.runtime_config import with_variables
-from scrun.supervisor.engines.local.session import LocalSession
+from scrun.supervisor.engines.local.session import LocalSession, ResumedLocalSession
 from scrun.supervisor.shim.processes import bind_exec
 from scrun.supervisor.shim.runtime import of_slurm
 
 _PATIENCE = 5.0
 _RETRY = 0.05
 _LOG = 1 << 20
+
+Tell = Callable[[RuntimeContainer | None], Awaitable[None]]
+"""Is called when more is known of a container that is a mere process; with None when the job's
+keepalive has nothing left to remove."""
 
 
 class LocalJob:
@@ -45,16 +51,15 @@ class LocalJob:
         commands: Commands,
         container: RuntimeContainer,
         request: JobRequest,
-        tell: Callable[[RuntimeContainer | None], Awaitable[None]],
+        tell: Tell,
+        found: Inheritance | None = None,
     ) -> None:
-        """`tell`: called when more is known of a container that is a mere process.
-
-        It gets None when the job's keepalive has nothing left to remove.
-        """
+        """`found`: what another supervisor has left, which has made the container."""
         self._commands = commands
         self._container = container
         self._request = request
         self._tell = tell
+        self._found = found
         self._child_env = commands.child_env(request.child_env)
         self._runtime: Child | None = None
         self._programs = OwnPrograms(request.deposit)
@@ -163,6 +168,11 @@ class LocalJob:
         """The container's first process, or the runtime, whose descendant it is."""
         assert self._runtime is not None
         return self._runtime.pid
+
+    async def resumed_session(
+        self, found: Inheritance, deposit: Deposit, running: Callable[[], None]
+    ) -> Session:
+        return ResumedLocalSession(found, running)
 
     async def pause(self, *, resume: bool) -> None:
         """Pause or resume all processes of the container.

@@ -7,11 +7,12 @@ docs/decisions/pid-on-this-machine.md explains why. Otherwise its parent is a re
 """
 
 import json
+import math
 import os
 import select
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import (
     AsyncExitStack,
     asynccontextmanager,
@@ -35,10 +36,9 @@ from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.failures import NotMade, create_and_run
 from scrun.supervisor.engines.local.commands import RuntimeCommands, RuntimeContainer, put_in_place
 from scrun.supervisor.engines.local.held_exec import end_left
-from scrun.supervisor.engines.local.job import LocalJob, read_tail
+from scrun.supervisor.engines.local.job import LocalJob, Tell, read_tail
 from scrun.supervisor.engines.local.own_devices import spared
 from scrun.supervisor.engines.local.runtime_config import changed_environment
-from scrun.supervisor.engines.local.session import ResumedLocalSession
 from scrun.supervisor.reapers.runtime import CONSOLE
 from scrun.supervisor.shim.processes import bind, handles
 
@@ -48,7 +48,6 @@ UNKNOWN = Ending(
 
 _PATIENCE = 5.0
 _LOCAL = ("/bin/sh", "-c", 'exec "$@"', "sh")  # the runtime may be on a file system that hangs
-Tell = Callable[[RuntimeContainer | None], Awaitable[None]]
 _STARTS = 10.0
 _PROGRAM = program("reapers", "runtime")
 _LINE = 16
@@ -151,8 +150,9 @@ class RuntimeJob(LocalJob):
         container: RuntimeContainer,
         request: JobRequest,
         tell: Tell,
+        found: Inheritance | None = None,
     ) -> None:
-        super().__init__(commands, container, request, tell)
+        super().__init__(commands, container, request, tell, found)
         self._runtime_commands = commands
         self._first: ForeignChild | None = None
         self._begun = trio.Event()
@@ -210,6 +210,38 @@ class RuntimeJob(LocalJob):
                 yield RuntimeProcess(first, self)
 
     @asynccontextmanager
+    async def resumed(self) -> AsyncIterator["RuntimeProcess"]:
+        assert self._found is not None
+        async with AsyncExitStack() as stack:
+            stack.callback(self._begun.set)
+            first = await self._first_process(self._found, stack)
+            if end_left(self._found.facts):
+                self._request.deposit.note(programs=[])
+            async with self._holding(first):
+                process = RuntimeProcess(first, self)
+                process.is_started = await self._is_started(self._found, first)
+                if process.is_started:
+                    self._begun.set()
+                yield process
+
+    async def _first_process(self, found: Inheritance, stack: AsyncExitStack) -> ForeignChild:
+        facts = found.facts
+        pid, pidfd = facts["first"], found.take(f"{JOB}first")
+        if f"{JOB}told" in found.fds:
+            told = found.take(f"{JOB}told")
+            stack.callback(os.close, told)
+            return ToldChild(pid, pidfd, told)
+        if "reaper" not in facts:
+            return ForeignChild(pid, pidfd)
+        reaper = await stack.enter_async_context(
+            foreign_process(facts["reaper"], found.take(f"{JOB}reaper"), "reaper", grace=TERMINAL)
+        )
+        self._runtime = reaper
+        status = found.take(f"{JOB}status")
+        stack.callback(os.close, status)
+        return ReaperChild(pid, reaper, status, pidfd)
+
+    @asynccontextmanager
     async def _holding(self, first: ForeignChild) -> AsyncIterator[None]:
         """Hold a first process; it is ended when the block is left."""
         self._first = first
@@ -249,6 +281,22 @@ class RuntimeJob(LocalJob):
             raise NotMade(reason or f"status {status}", shown=ours and bool(reason))
 
     async def begin(self) -> None:
+        """Start its program; the supervisor before us may have begun that at its last moment.
+
+        Raises:
+            EngineError: The runtime failed.
+        """
+        try:
+            with trio.move_on_after(math.inf if self._found is None else _STARTS) as waiting:
+                await self._start()
+        except EngineError:
+            if self._found is None or not await self._runs_already():
+                raise
+        if waiting.cancelled_caught and not await self._runs_already():
+            raise EngineError(f"the container could not be started within {_STARTS:g} s")
+        self._begun.set()
+
+    async def _start(self) -> None:
         """Call the runtime's `start`.
 
         It goes on if we die: half-way, neither the runtime nor a second `start` could tell whether
@@ -270,11 +318,35 @@ class RuntimeJob(LocalJob):
         if status:
             reason = "; ".join(errors) or f"status {status}"
             raise EngineError(shortened(f"the container could not be started: {reason}"))
-        self._begun.set()
+
+    async def _is_started(self, found: Inheritance, first: ForeignChild) -> bool:
+        """Tell whether its program was started, or is being started still."""
+        phase = Phase[found.facts["phase"]]
+        if phase is not Phase.STARTING:
+            return phase is not Phase.CREATED
+        if f"{JOB}start" in found.fds:
+            pidfd = found.take(f"{JOB}start")
+            async with foreign_process(
+                found.facts["start"], pidfd, "start", grace=_STARTS
+            ) as start:
+                await start.wait()
+        return first.over or await self._runs_already()
+
+    async def _runs_already(self) -> bool:
+        """Ask the runtime whether the program runs, or has ended."""
+        command = self._runtime_commands.state(self._container)
+        answer = await output_of(["/bin/sh", "-c", command], self._child_env)
+        try:
+            status = str(json.loads(answer)["status"])
+        except (ValueError, KeyError, TypeError):
+            return True  # it does not know the container, which ends
+        return status not in ("creating", "created")
 
 
 class RuntimeProcess:
-    """The container's first process (see `supervisor.contracts.engine.Process`)."""
+    """See `supervisor.contracts.first_process.FirstProcess`, and `adoption.ResumedProcess`."""
+
+    is_started = False
 
     def __init__(self, first: ForeignChild, job: RuntimeJob) -> None:
         self.pid = first.pid
@@ -300,99 +372,6 @@ class RuntimeProcess:
 def _read_pid(path: str) -> int:
     with open(path, encoding="ascii") as file:
         return int(file.read(32))
-
-
-class ResumedRuntimeProcess(RuntimeProcess):
-    """The first process of a container that another supervisor has made."""
-
-    is_started = False
-
-
-class AdoptedRuntimeJob(RuntimeJob):
-    """A job whose container another supervisor has made."""
-
-    def __init__(
-        self,
-        commands: RuntimeCommands,
-        container: RuntimeContainer,
-        request: JobRequest,
-        tell: Tell,
-        found: Inheritance,
-    ) -> None:
-        super().__init__(commands, container, request, tell)
-        self._found = found
-
-    @asynccontextmanager
-    async def resumed(self) -> AsyncIterator[ResumedRuntimeProcess]:
-        async with AsyncExitStack() as stack:
-            stack.callback(self._begun.set)
-            first = await self._first_process(stack)
-            if end_left(self._found.facts):
-                self._request.deposit.note(programs=[])
-            async with self._holding(first):
-                process = ResumedRuntimeProcess(first, self)
-                process.is_started = await self._is_started(first)
-                if process.is_started:
-                    self._begun.set()
-                yield process
-
-    async def resumed_session(
-        self, found: Inheritance, deposit: Deposit, running: Callable[[], None]
-    ) -> ResumedLocalSession:
-        return ResumedLocalSession(found, running)
-
-    async def _first_process(self, stack: AsyncExitStack) -> ForeignChild:
-        found, facts = self._found, self._found.facts
-        pid, pidfd = facts["first"], found.take(f"{JOB}first")
-        if f"{JOB}told" in found.fds:
-            told = found.take(f"{JOB}told")
-            stack.callback(os.close, told)
-            return ToldChild(pid, pidfd, told)
-        if "reaper" not in facts:
-            return ForeignChild(pid, pidfd)
-        reaper = await stack.enter_async_context(
-            foreign_process(facts["reaper"], found.take(f"{JOB}reaper"), "reaper", grace=TERMINAL)
-        )
-        self._runtime = reaper
-        status = found.take(f"{JOB}status")
-        stack.callback(os.close, status)
-        return ReaperChild(pid, reaper, status, pidfd)
-
-    async def begin(self) -> None:
-        """The other supervisor may have begun that at its last moment."""
-        try:
-            with trio.move_on_after(_STARTS):
-                await super().begin()
-                return
-        except EngineError:
-            if not await self._runs_already():
-                raise
-        if not await self._runs_already():
-            raise EngineError(f"the container could not be started within {_STARTS:g} s")
-        self._begun.set()
-
-    async def _is_started(self, first: ForeignChild) -> bool:
-        """Tell whether its program was started, or is being started still."""
-        found, phase = self._found, Phase[self._found.facts["phase"]]
-        if phase is not Phase.STARTING:
-            return phase is not Phase.CREATED
-        if f"{JOB}start" in found.fds:
-            pidfd = found.take(f"{JOB}start")
-            async with foreign_process(
-                found.facts["start"], pidfd, "start", grace=_STARTS
-            ) as start:
-                await start.wait()
-        return first.over or await self._runs_already()
-
-    async def _runs_already(self) -> bool:
-        """Ask the runtime whether the program runs, or has ended."""
-        command = self._runtime_commands.state(self._container)
-        answer = await output_of(["/bin/sh", "-c", command], self._child_env)
-        try:
-            status = str(json.loads(answer)["status"])
-        except (ValueError, KeyError, TypeError):
-            return True  # it does not know the container, which ends
-        return status not in ("creating", "created")
 
 
 class RuntimeReaper:

@@ -3,7 +3,7 @@
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -23,7 +23,7 @@ from scrun.supervisor.children.statuses import status_of
 from scrun.supervisor.children.terminal import write_size
 from scrun.supervisor.contracts.engine import JobRequest, Step
 from scrun.supervisor.contracts.first_process import Call
-from scrun.supervisor.core.deposits import STEP, Deposit
+from scrun.supervisor.core.deposits import STEP
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
@@ -31,11 +31,10 @@ from scrun.supervisor.engines.deferred_container import DeferredContainer, hold_
 from scrun.supervisor.engines.failures import NotMade, create_and_run, not_started
 from scrun.supervisor.engines.local.commands import RuntimeContainer
 from scrun.supervisor.engines.local.held_exec import end_left, pids_of_children
-from scrun.supervisor.engines.local.job import LocalJob, read_tail
+from scrun.supervisor.engines.local.job import LocalJob, Tell, read_tail
 from scrun.supervisor.engines.local.own_devices import spared
 from scrun.supervisor.engines.local.runtime_config import changed_environment
-from scrun.supervisor.engines.local.runtime_job import Tell
-from scrun.supervisor.engines.local.session import ResumedLocalSession, kill_started
+from scrun.supervisor.engines.local.session import kill_started
 from scrun.supervisor.engines.local.site_commands import OciConfCommands
 from scrun.supervisor.engines.watched import WatchedProcess
 from scrun.supervisor.shim.processes import handles
@@ -99,9 +98,10 @@ class SiteJob(LocalJob):
         commands: OciConfCommands,
         container: RuntimeContainer,
         request: JobRequest,
-        tell: Callable[[RuntimeContainer | None], Awaitable[None]],
+        tell: Tell,
+        found: Inheritance | None = None,
     ) -> None:
-        super().__init__(commands, container, request, tell)
+        super().__init__(commands, container, request, tell, found)
         self._site_commands = commands
         self._starting: Starting | None = None
 
@@ -277,54 +277,37 @@ class CreatingSiteJob(SiteJob):
 class AdoptedSiteJob(SiteJob):
     """A job in which the commands of an oci.conf run a container, or are to."""
 
-    def __init__(
-        self,
-        commands: OciConfCommands,
-        container: RuntimeContainer,
-        request: JobRequest,
-        tell: Tell,
-        found: Inheritance,
-    ) -> None:
-        super().__init__(commands, container, request, tell)
-        self._found = found
-
     def resumed(self) -> AbstractAsyncContextManager[WatchedProcess]:
-        end_left(self._found.facts)
-        self._request.deposit.note(programs=[])
-        go_on = self._go_on if RUNTIME in self._found.facts else None
+        found, deposit = self._found, self._request.deposit
+        assert found is not None
+        end_left(found.facts)
+        deposit.note(programs=[])
+        go_on = self._go_on if RUNTIME in found.facts else None
         start = None
-        if LINE in self._found.fds:
-            ours = socket.socket(fileno=self._found.take(LINE))
+        if LINE in found.fds:
+            ours = socket.socket(fileno=found.take(LINE))
             self._starting = Starting(trio.socket.from_stdlib_socket(ours), self._log)
             start = self._starting.start
-            if Phase[self._found.facts["phase"]] is Phase.RUNNING:
+            if Phase[found.facts["phase"]] is Phase.RUNNING:
                 self._starting.begun.set()
-        deposit = self._request.deposit
-        return DeferredContainer(self._found, deposit, self.run, go_on, start).resumed()
-
-    async def resumed_session(
-        self, found: Inheritance, deposit: Deposit, running: Callable[[], None]
-    ) -> ResumedLocalSession:
-        return ResumedLocalSession(found, running)
+        return DeferredContainer(found, deposit, self.run, go_on, start).resumed()
 
     async def _go_on(self, step: Step, *, task_status: trio.TaskStatus[bool]) -> Ending:
-        facts = self._found.facts
+        found = self._found
+        assert found is not None
         self._container = msgspec.structs.replace(
             self._container,
-            bundle=facts["bundle"],
-            rootfs=facts["rootfs"],
+            bundle=found.facts["bundle"],
+            rootfs=found.facts["rootfs"],
             arguments=tuple(step.arguments),
-            foreground=facts[RUNTIME],
+            foreground=found.facts[RUNTIME],
         )
         with nullcontext() if self._starting is None else self._starting.line:
-            return await self._go_on_with(step, task_status)
-
-    async def _go_on_with(self, step: Step, task_status: trio.TaskStatus[bool]) -> Ending:
-        async with inherited_child(self._found, RUNTIME, grace=GRACE) as runtime:
-            # what is created is started: again, for all that we know
-            task_status.started(self._starting is None)
-            await self._end_of(runtime, step.running)
-            status = await status_of(runtime.pid, runtime.pidfd)
+            async with inherited_child(found, RUNTIME, grace=GRACE) as runtime:
+                # what is created is started: again, for all that we know
+                task_status.started(self._starting is None)
+                await self._end_of(runtime, step.running)
+                status = await status_of(runtime.pid, runtime.pidfd)
         if status is None:
             return taken("scrun-failure", _UNKNOWN)
         return await self._how_it_ended(os.waitstatus_to_exitcode(status))
