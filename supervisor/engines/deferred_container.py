@@ -56,7 +56,8 @@ class DeferredContainer:
 
         Args:
             go_on: Goes on with it, if the other has begun to run it.
-            start: Starts what the other has created, if that was not the same.
+            start: Starts what the other has created, if that was not the same; it is called
+                again, for all that we know.
         """
         self._start = start
         self._run, self._go_on = run, go_on
@@ -80,7 +81,8 @@ class DeferredContainer:
         try:
             async with unwrapped() as nursery:
                 if self._go_on is not None:
-                    first.is_started = await nursery.start(self._watch)
+                    runs = await nursery.start(self._watch)
+                    first.is_started = runs and self._start is None
                 nursery.start_soon(first.watch)
                 try:
                     yield first

@@ -2,9 +2,8 @@
 
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TypeVar
 
 import msgspec
 import trio
@@ -36,16 +35,15 @@ from scrun.supervisor.engines.local.commands import (
     RuntimeContainer,
     made_by,
 )
-from scrun.supervisor.engines.local.job import LocalJob, Tell
+from scrun.supervisor.engines.local.job import Tell
 from scrun.supervisor.engines.local.keepalive import Keepalive, kept_alive, taken_over
 from scrun.supervisor.engines.local.runtime_job import RuntimeJob
 from scrun.supervisor.engines.local.runtimes import find_runtime
 from scrun.supervisor.engines.local.site_commands import OciConfCommands
-from scrun.supervisor.engines.local.site_job import AdoptedSiteJob, CreatingSiteJob, SiteJob
+from scrun.supervisor.engines.local.site_job import LINE, CreatingSiteJob, SiteJob
 from scrun.supervisor.engines.local.target import local_target
 
 _RELEASE = 20.0
-J = TypeVar("J", bound=LocalJob)
 _PATHS = 64
 
 
@@ -119,13 +117,8 @@ class LocalEngine:
         request.on_job_id(job_id, False)  # until the keepalive runs there is nothing to release
         container = RuntimeContainer(request.record, job_id, request.directory)
         child_env = commands.child_env(request.child_env)
-
-        def make(keepalive: Keepalive) -> RuntimeJob | SiteJob:
-            request.on_job_id(job_id, True)
-            return _job(commands, container, request, _teller(commands, keepalive))
-
         begun = kept_alive(commands.delete(container)[-1], child_env, request)
-        async with self._held(begun, make, request, job_id) as job:
+        async with self._held(begun, commands, container, request) as job:
             yield job
 
     @asynccontextmanager
@@ -135,8 +128,7 @@ class LocalEngine:
         Raises:
             EngineError: Its record does not say which runtime has made it.
         """
-        job_id = found.facts["job"]
-        container = RuntimeContainer(request.record, job_id, request.directory)
+        container = RuntimeContainer(request.record, found.facts["job"], request.directory)
         commands: RuntimeCommands | OciConfCommands | None
         if is_deferred(found):
             commands = convert(found.facts["commands"], OciConfCommands)
@@ -145,26 +137,22 @@ class LocalEngine:
         if commands is None:
             raise EngineError(f"{request.record}: it does not name its OCI runtime")
 
-        def make(keepalive: Keepalive) -> RuntimeJob | AdoptedSiteJob:
-            tell = _teller(commands, keepalive)
-            if isinstance(commands, OciConfCommands):
-                return AdoptedSiteJob(commands, container, request, tell, found)
-            return RuntimeJob(commands, container, request, tell, found)
-
-        async with self._held(taken_over(found, request), make, request, job_id) as job:
+        begun = taken_over(found, request)
+        async with self._held(begun, commands, container, request, found) as job:
             yield job
 
     @asynccontextmanager
     async def _held(
         self,
         begun: AbstractAsyncContextManager[Keepalive],
-        make: Callable[[Keepalive], J],
+        commands: Commands,
+        container: RuntimeContainer,
         request: JobRequest,
-        job_id: str,
-    ) -> AsyncIterator[J]:
+        found: Inheritance | None = None,
+    ) -> AsyncIterator[RuntimeJob | SiteJob]:
         """Hold a job by its keepalive; if that is killed, do its work."""
-        lost = trio.Event()
-        job: J | None = None
+        job_id, lost = container.job_id, trio.Event()
+        job: RuntimeJob | SiteJob | None = None
         try:
             async with begun as keepalive, unwrapped() as watching:
 
@@ -175,7 +163,9 @@ class LocalEngine:
                     text = f"job {job_id} was cancelled: its keepalive process was killed"
                     request.on_lost(taken("cancelled", text))
 
-                job = make(keepalive)
+                if found is None:
+                    request.on_job_id(job_id, True)
+                job = _job(commands, container, request, _teller(commands, keepalive), found)
                 try:
                     yield job
                 finally:
@@ -232,14 +222,18 @@ async def _remove(
 
 
 def _job(
-    commands: Commands, container: RuntimeContainer, request: JobRequest, tell: Tell
+    commands: Commands,
+    container: RuntimeContainer,
+    request: JobRequest,
+    tell: Tell,
+    found: Inheritance | None,
 ) -> RuntimeJob | SiteJob:
     if isinstance(commands, RuntimeCommands):
-        return RuntimeJob(commands, container, request, tell)
+        return RuntimeJob(commands, container, request, tell, found)
     assert isinstance(commands, OciConfCommands)
-    if commands.creates_first:
-        return CreatingSiteJob(commands, container, request, tell)
-    return SiteJob(commands, container, request, tell)
+    creates_first = commands.creates_first if found is None else LINE in found.fds
+    job = CreatingSiteJob if creates_first else SiteJob
+    return job(commands, container, request, tell, found)
 
 
 def _teller(commands: Commands, keepalive: Keepalive) -> Tell:

@@ -3,12 +3,11 @@
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
     asynccontextmanager,
-    nullcontext,
     suppress,
 )
 
@@ -53,43 +52,6 @@ _FAILED = 1  # the exit status of crun and runc when they fail themselves
 _UNKNOWN = "nobody knows its exit status: its supervisor has died, and Linux is older than 6.15"
 
 
-class Starting:
-    """The socket by which a command in the foreground is told to start its container."""
-
-    def __init__(self, line: trio.socket.SocketType, log: str) -> None:
-        """`line`: our end; owned from now on."""
-        self.line = line
-        self.begun = trio.Event()
-        self._log = log
-
-    async def start(self) -> None:
-        """Ask for its start; another supervisor may have done so.
-
-        Raises:
-            EngineError: RunTimeStart failed.
-        """
-        try:
-            with suppress(OSError):
-                await self.line.send(b"\n")
-            if not await self._told():
-                reason, _ = await read_tail(self._log)
-                if reason:
-                    raise EngineError(f"the container could not be started: {shortened(reason)}")
-        finally:
-            self.begun.set()
-
-    async def _told(self) -> bytes:
-        """Read a line; nothing: it has ended, or somebody else has read the last one."""
-        try:
-            return await self.line.recv(1)
-        except OSError:
-            return b""
-
-    async def created(self) -> bool:
-        """Wait until it is created; tell whether it is."""
-        return bool(await self._told())
-
-
 class SiteJob(LocalJob):
     """A job whose container runs in the foreground of a command."""
 
@@ -103,13 +65,6 @@ class SiteJob(LocalJob):
     ) -> None:
         super().__init__(commands, container, request, tell, found)
         self._site_commands = commands
-        self._starting: Starting | None = None
-
-    async def signal(self, number: int) -> None:
-        """Before the start, the signal would hit the runtime's code."""
-        if self._starting is not None:
-            await self._starting.begun.wait()
-        await super().signal(number)
 
     def keep(self, step: Step) -> None:
         deposit, commands = self._request.deposit, self._site_commands
@@ -127,6 +82,36 @@ class SiteJob(LocalJob):
         async with changed_environment(step.bundle, {**own, **step.variables}):
             status = await self._run(step)
         return await self._how_it_ended(status)
+
+    def resumed(self) -> AbstractAsyncContextManager[WatchedProcess]:
+        return self._deferred().resumed()
+
+    def _deferred(self, start: Callable[[], Awaitable[None]] | None = None) -> DeferredContainer:
+        """Take over what is to run, or runs; see `DeferredContainer`."""
+        found, deposit = self._found, self._request.deposit
+        assert found is not None
+        end_left(found.facts)
+        deposit.note(programs=[])
+        go_on = self._go_on if RUNTIME in found.facts else None
+        return DeferredContainer(found, deposit, self.run, go_on, start)
+
+    async def _go_on(self, step: Step, *, task_status: trio.TaskStatus[bool]) -> Ending:
+        found = self._found
+        assert found is not None
+        self._container = msgspec.structs.replace(
+            self._container,
+            bundle=found.facts["bundle"],
+            rootfs=found.facts["rootfs"],
+            arguments=tuple(step.arguments),
+            foreground=found.facts[RUNTIME],
+        )
+        async with inherited_child(found, RUNTIME, grace=GRACE) as runtime:
+            task_status.started(True)
+            await self._end_of(runtime, step.running)
+            status = await status_of(runtime.pid, runtime.pidfd)
+        if status is None:
+            return taken("scrun-failure", _UNKNOWN)
+        return await self._how_it_ended(os.waitstatus_to_exitcode(status))
 
     async def handles(self, number: int) -> bool:
         runtime = self._runtime
@@ -196,10 +181,50 @@ class SiteJob(LocalJob):
             await self._tell(self._container)
 
 
+class Starting:
+    """The socket by which a command in the foreground is told to start its container."""
+
+    def __init__(self, line: trio.socket.SocketType, log: str) -> None:
+        """`line`: our end; owned from now on."""
+        self._line = line
+        self._log = log
+
+    async def start(self) -> None:
+        """Ask for its start; another supervisor may have done so.
+
+        Raises:
+            EngineError: RunTimeStart failed.
+        """
+        with suppress(OSError):
+            await self._line.send(b"\n")
+        if not await self._told():
+            reason, _ = await read_tail(self._log)
+            if reason:
+                raise EngineError(f"the container could not be started: {shortened(reason)}")
+
+    async def _told(self) -> bytes:
+        """Read a line; nothing: it has ended, or somebody else has read the last one."""
+        try:
+            return await self._line.recv(1)
+        except OSError:
+            return b""
+
+    async def created(self) -> bool:
+        """Wait until it is created; tell whether it is."""
+        return bool(await self._told())
+
+
 class CreatingSiteJob(SiteJob):
     """One whose commands create a container first (see `contracts.first_process`)."""
 
     below_engine = False
+    _first: WatchedProcess | None = None
+
+    async def signal(self, number: int) -> None:
+        """Before the start, the signal would hit the runtime's code."""
+        if self._first is not None:
+            await self._first.begun.wait()
+        await super().signal(number)
 
     async def run(self, step: Step) -> Ending:
         """Create the container, start it, and wait for its end."""
@@ -222,13 +247,25 @@ class CreatingSiteJob(SiteJob):
             async def ends(_: WatchedProcess) -> Ending:
                 return await self._how_it_ended(await self._end_of(runtime, lambda: None))
 
-            process = WatchedProcess(starting.start, ends)
+            first = self._first = WatchedProcess(starting.start, ends)
             async with unwrapped() as nursery:
-                nursery.start_soon(process.watch)
+                nursery.start_soon(first.watch)
                 try:
-                    yield process
+                    yield first
                 finally:
                     nursery.cancel_scope.cancel()
+
+    @asynccontextmanager
+    async def resumed(self) -> AsyncIterator[WatchedProcess]:
+        assert self._found is not None
+        ours = socket.socket(fileno=self._found.take(LINE))
+        with trio.socket.from_stdlib_socket(ours) as line:
+            starting = Starting(line, self._log)
+            async with self._deferred(starting.start).resumed() as first:
+                self._first = first
+                if Phase[self._found.facts["phase"]] is Phase.RUNNING:
+                    first.begun.set()
+                yield first
 
     async def _create(self, step: Step, stack: AsyncExitStack) -> tuple[Child, Starting]:
         """Create the container by a command that ends when the stack is left.
@@ -257,7 +294,7 @@ class CreatingSiteJob(SiteJob):
                 )
             )
         await self._is_process(runtime.pid)
-        starting = self._starting = Starting(line, self._log)
+        starting = Starting(line, self._log)
         if not await starting.created():
             status = shell_status(await runtime.wait())
             await self._is_process(0)
@@ -272,42 +309,3 @@ class CreatingSiteJob(SiteJob):
         deposit.hold(kept, **{RUNTIME: runtime.pid})
         runtime.outlives_us()
         return runtime, starting
-
-
-class AdoptedSiteJob(SiteJob):
-    """A job in which the commands of an oci.conf run a container, or are to."""
-
-    def resumed(self) -> AbstractAsyncContextManager[WatchedProcess]:
-        found, deposit = self._found, self._request.deposit
-        assert found is not None
-        end_left(found.facts)
-        deposit.note(programs=[])
-        go_on = self._go_on if RUNTIME in found.facts else None
-        start = None
-        if LINE in found.fds:
-            ours = socket.socket(fileno=found.take(LINE))
-            self._starting = Starting(trio.socket.from_stdlib_socket(ours), self._log)
-            start = self._starting.start
-            if Phase[found.facts["phase"]] is Phase.RUNNING:
-                self._starting.begun.set()
-        return DeferredContainer(found, deposit, self.run, go_on, start).resumed()
-
-    async def _go_on(self, step: Step, *, task_status: trio.TaskStatus[bool]) -> Ending:
-        found = self._found
-        assert found is not None
-        self._container = msgspec.structs.replace(
-            self._container,
-            bundle=found.facts["bundle"],
-            rootfs=found.facts["rootfs"],
-            arguments=tuple(step.arguments),
-            foreground=found.facts[RUNTIME],
-        )
-        with nullcontext() if self._starting is None else self._starting.line:
-            async with inherited_child(found, RUNTIME, grace=GRACE) as runtime:
-                # what is created is started: again, for all that we know
-                task_status.started(self._starting is None)
-                await self._end_of(runtime, step.running)
-                status = await status_of(runtime.pid, runtime.pidfd)
-        if status is None:
-            return taken("scrun-failure", _UNKNOWN)
-        return await self._how_it_ended(os.waitstatus_to_exitcode(status))

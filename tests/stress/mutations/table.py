@@ -428,6 +428,12 @@ def _life() -> Iterator[Mutation]:
         "if False:",
         left + "test_a_job_whose_keepalive_is_killed",
     )
+    yield Faults("supervisor/engines/local/site_job.py")(
+        "a-signal-does-not-wait-for-run-time-start",
+        "await self._first.begun.wait()",
+        "pass",
+        _HERE + "faults/test_outlived.py::test_a_signal_waits_for_the_start",
+    )
 
 
 MUTATIONS: tuple[Mutation, ...] = tuple(_all())
