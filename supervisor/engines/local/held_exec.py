@@ -5,26 +5,37 @@ It is below a shell that outlives us and notes its status; or has to end with us
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from typing import Any
 
 import msgspec
 import trio
 
+from scrun.core.errors import EngineError
 from scrun.core.ready import ready
 from scrun.core.typed import convert
 from scrun.model.identity import identity_of, is_dead
 from scrun.model.record import ProcessIdentity
 from scrun.model.states import Ending, exited, taken
-from scrun.supervisor.children.processes import Child
-from scrun.supervisor.core.deposits import Deposit
+from scrun.supervisor.children.foreign import foreign_process
+from scrun.supervisor.children.processes import Child, ChildEnv, child
+from scrun.supervisor.contracts.engine import Program
+from scrun.supervisor.core.deposits import OWN, Deposit
+from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.shim.processes import handles
 
 _PATIENCE = 5.0
 _BEGINNING, _RETRY = 1.0, 0.01
 _AGAIN = 0.1
 _STATUS = 16
+_SHELL_FD, _STATUS_FD = f"{OWN}shell", f"{OWN}status"
 _SHELL = """\
 exec {error}>&2 2>/dev/null
 (exec 2>&{error} {error}>&-; exec /bin/sh -c "$1")
@@ -34,7 +45,7 @@ printf %s "$?" >"$2"
 for a simple command, and say them there."""
 
 
-def held_command(script: str, status: int) -> list[str]:
+def _command(script: str, status: int) -> list[str]:
     """Return the shell's command.
 
     Args:
@@ -44,61 +55,123 @@ def held_command(script: str, status: int) -> list[str]:
     return ["/bin/sh", "-c", shell, "sh", script, f"/proc/self/fd/{status}"]
 
 
-class HeldExec:
-    """An `exec` below such a shell."""
+class HeldSession:
+    """An `exec` below such a shell (see `supervisor.contracts.engine.Session`)."""
 
-    def __init__(self, shell: Child, status: int) -> None:
-        """`shell`: the shell; perhaps another supervisor's child."""
-        self._shell = shell
-        self._status = status
+    def __init__(self, opened: AbstractAsyncContextManager[tuple[Child, int]]) -> None:
+        """`opened`: the shell, `begun` or `resumed`, and the file for its status."""
+        self._opened = opened
+        self._shell: Child | None = None
 
-    async def ended(self) -> Ending:
-        """Wait for its end. A cancellation ends it."""
-        try:
-            await self._shell.wait()
-        except trio.Cancelled:
-            with trio.move_on_after(_PATIENCE, shield=True):
-                await end(self._shell, lambda: self._kill(and_end_it=True))
-            raise
-        if written := os.pread(self._status, _STATUS, 0):
-            return exited(int(written))
-        return taken("scrun-failure", "the program was ended: its shell ended first")
+    async def run(self) -> Ending:
+        async with self._opened as (shell, status):
+            self._shell = shell
+            try:
+                await shell.wait()
+            except trio.Cancelled:
+                with trio.move_on_after(_PATIENCE, shield=True):
+                    await end(shell, lambda: _kill(shell, and_end_it=True))
+                raise
+            if written := os.pread(status, _STATUS, 0):
+                return exited(int(written))
+            return taken("scrun-failure", "the program was ended: its shell ended first")
 
     async def signal(self, number: int) -> None:
-        """Send a signal; in the first moments there may be nobody to get it."""
+        """Send a signal; in the first moments there may be nobody to get it.
+
+        Raises:
+            EngineError: The program is not running yet.
+        """
+        if (shell := self._shell) is None:
+            raise EngineError("the program is not running yet")
         with trio.move_on_after(_BEGINNING):
-            while not (self.try_signal(number) or self._shell.ended):  # noqa: ASYNC110
+            while not (_pass_on(shell, number) or shell.ended):  # noqa: ASYNC110
                 await trio.sleep(_RETRY)
 
-    def handles(self, number: int) -> bool:
-        """Tell whether the program handles a signal."""
-        with _children(self._shell.pid, self._shell.pidfd) as runtimes:
+    async def handles(self, number: int) -> bool:
+        if (shell := self._shell) is None:
+            return False
+        with _children(shell.pid, shell.pidfd) as runtimes:
             programs = [pid for runtime in runtimes for pid in pids_of_children(runtime)]
             return any(handles(pid, number) for pid in programs)
 
-    def try_signal(self, number: int) -> bool:
-        """Send SIGKILL to the program, or another signal to the runtime, which passes it on.
+    def resized(self) -> None:
+        if self._shell is not None:
+            _pass_on(self._shell, signal.SIGWINCH)
 
-        Returns:
-            Whether there is a runtime.
-        """
-        if number == signal.SIGKILL:
-            return self._kill()
-        with _children(self._shell.pid, self._shell.pidfd) as runtimes:
-            for runtime in runtimes.values():
-                _signal(runtime, number)
-            return bool(runtimes)
 
-    def _kill(self, *, and_end_it: bool = False) -> bool:
-        """Kill the program; also end the runtime, if it is to start nothing more."""
-        with _children(self._shell.pid, self._shell.pidfd) as runtimes:
-            for pid, pidfd in runtimes.items():
-                with _children(pid, pidfd) as programs:
-                    if and_end_it:
-                        _signal(pidfd, signal.SIGTERM)
-                    for program in programs.values():
-                        _signal(program, signal.SIGKILL)
-            return bool(runtimes)
+@asynccontextmanager
+async def begun(
+    script: str, child_env: ChildEnv, program: Program, programs: "OwnPrograms"
+) -> AsyncIterator[tuple[Child, int]]:
+    """Run a program so that it can outlive us."""
+    stdin, stdout, stderr = program.stdio
+    deposit, status = program.deposit, os.memfd_create("scrun-status", os.MFD_CLOEXEC)
+    try:
+        async with child(
+            _command(script, status),
+            child_env,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=[status, *program.preserved],
+            dies_with_us=False,
+        ) as shell:
+            with ExitStack() as noted:
+                noted.enter_context(programs.noted(shell))
+                deposit.hold({_SHELL_FD: shell.pidfd, _STATUS_FD: status}, target=shell.pid)
+                program.running()
+                if deposit.is_kept:
+                    noted.close()
+                yield shell, status
+    finally:
+        os.close(status)
+
+
+@asynccontextmanager
+async def resumed(
+    found: Inheritance, running: Callable[[], None]
+) -> AsyncIterator[tuple[Child, int]]:
+    """Go on with a program that another supervisor has begun.
+
+    Args:
+        running: Called when it can get signals.
+    """
+    status = found.take(_STATUS_FD)
+    try:
+        pid, pidfd = found.facts["target"], found.take(_SHELL_FD)
+        async with foreign_process(pid, pidfd, "exec", grace=_PATIENCE) as shell:
+            _pass_on(shell, signal.SIGWINCH)  # it may have been resized while nobody told
+            running()
+            yield shell, status
+    finally:
+        os.close(status)
+
+
+def _pass_on(shell: Child, number: int) -> bool:
+    """Send SIGKILL to the program, or another signal to the runtime, which passes it on.
+
+    Returns:
+        Whether there is a runtime.
+    """
+    if number == signal.SIGKILL:
+        return _kill(shell)
+    with _children(shell.pid, shell.pidfd) as runtimes:
+        for runtime in runtimes.values():
+            _signal(runtime, number)
+        return bool(runtimes)
+
+
+def _kill(shell: Child, *, and_end_it: bool = False) -> bool:
+    """Kill the program; also end the runtime, if it is to start nothing more."""
+    with _children(shell.pid, shell.pidfd) as runtimes:
+        for pid, pidfd in runtimes.items():
+            with _children(pid, pidfd) as programs:
+                if and_end_it:
+                    _signal(pidfd, signal.SIGTERM)
+                for program in programs.values():
+                    _signal(program, signal.SIGKILL)
+        return bool(runtimes)
 
 
 async def end(shell: Child, kill: Callable[[], object]) -> None:

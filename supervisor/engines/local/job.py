@@ -12,7 +12,7 @@ import trio
 from scrun.core.errors import EngineError, StateError
 from scrun.model.states import FATAL
 from scrun.settings.slurm.outputs import container_variables
-from scrun.supervisor.children.node_scripts import signal_script
+from scrun.supervisor.children.node_scripts import exec_script, process_variables, signal_script
 from scrun.supervisor.children.processes import Child, child, run_shell
 from scrun.supervisor.children.pumps import Output, messages
 from scrun.supervisor.contracts.engine import JobRequest, NodeAnswer, Program, Reach, Session
@@ -21,9 +21,10 @@ from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.failures import read_log
 from scrun.supervisor.engines.local.commands import Commands, RuntimeCommands, RuntimeContainer
-from scrun.supervisor.engines.local.held_exec import OwnPrograms
+from scrun.supervisor.engines.local.held_exec import HeldSession, OwnPrograms, begun, resumed
+from scrun.supervisor.engines.local.own_devices import spared
 from scrun.supervisor.engines.local.runtime_config import with_variables
-from scrun.supervisor.engines.local.session import LocalSession, ResumedLocalSession
+from scrun.supervisor.engines.local.session import LocalSession
 from scrun.supervisor.shim.processes import bind_exec
 from scrun.supervisor.shim.runtime import of_slurm
 
@@ -137,6 +138,7 @@ class LocalJob:
         Raises:
             StateError: The container is not running.
             EngineError: The site has no command for it.
+            BundleError: The program's description is too long.
         """
         self._check_running()
         if self._of_task:
@@ -152,9 +154,15 @@ class LocalJob:
         preserved = program.preserved if self.hands_on else ()
         command = self._commands.exec(self._container, preserved)
         state = self._commands.state(self._container)
-        return LocalSession(
-            command, state, self._child_env, program, self._programs, self._container.record
-        )
+        variables = process_variables(program.process)
+        script = exec_script(command, state, variables)
+        child_env = self._child_env.with_more(variables)
+        stdio = spared(program.stdio, self._container.record)
+        program = msgspec.structs.replace(program, stdio=stdio)
+        is_known = program.terminal or program.program_is_known
+        if is_known and not program.deposit.why_not:
+            return HeldSession(begun(script, child_env, program, self._programs))
+        return LocalSession(script, child_env, program, self._programs)
 
     def reaching(self) -> AbstractAsyncContextManager[Reach]:
         """See `supervisor.contracts.engine.Reaches`."""
@@ -172,7 +180,7 @@ class LocalJob:
     async def resumed_session(
         self, found: Inheritance, deposit: Deposit, running: Callable[[], None]
     ) -> Session:
-        return ResumedLocalSession(found, running)
+        return HeldSession(resumed(found, running))
 
     async def pause(self, *, resume: bool) -> None:
         """Pause or resume all processes of the container.

@@ -1,13 +1,14 @@
 """A runtime's `exec` below a shell: what ends it."""
 
-import os
 import time
 
 import pytest
 import trio
 
-from scrun.supervisor.children.processes import ChildEnv, child
-from scrun.supervisor.engines.local.held_exec import HeldExec, held_command
+from scrun.supervisor.children.processes import ChildEnv
+from scrun.supervisor.contracts.engine import Program
+from scrun.supervisor.core.deposits import no_deposit
+from scrun.supervisor.engines.local.held_exec import HeldSession, OwnPrograms, begun
 from tests.harness import users
 from tests.harness.processes import processes
 
@@ -25,12 +26,11 @@ ENV = ChildEnv({"PATH": users.PATH})
 )
 @pytest.mark.parametrize("after", [0, 0.01, 0.1])
 async def test_a_cancellation_ends_it_whenever_it_comes(script: str, after: float) -> None:
-    status = os.memfd_create("status")
     seconds = f"100.{time.monotonic_ns()}"  # nobody else's
-    command = held_command(script.format(seconds), status)
+    program = Program({}, (0, 1, 2), terminal=False, program_is_known=True, running=lambda: None)
+    opened = begun(script.format(seconds), ENV, program, OwnPrograms(no_deposit()))
     with trio.fail_after(3):
-        async with child(command, ENV, pass_fds=[status], dies_with_us=False) as shell:
-            with trio.move_on_after(after):
-                await HeldExec(shell, status).ended()
-    os.close(status)
+        with trio.move_on_after(after):
+            await HeldSession(opened).run()
+        await trio.lowlevel.checkpoint()
     assert not [one for one in processes() if one.argv[-1:] == (seconds,)]
