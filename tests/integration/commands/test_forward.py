@@ -332,6 +332,8 @@ def test_what_an_oci_conf_runs_here(make_site: MakeSite, tmp_path: Path, how: st
     life, port = serving(site, _HTTP)
     with forwarded(site, life, f"0:{port}") as forward:
         assert forward.asks(GET).endswith(GROUP)
+        kill_supervisor(site)
+        assert forward.asks(GET).endswith(GROUP)
     told_to_end(life)
     life.delete()
 
