@@ -422,11 +422,11 @@ class ClientRequest:
     async def _forward(self) -> bytes:
         from scrun.supervisor.sessions.forwarding import forward
 
-        ports = [int(port) for port in self._arguments[1].split(b",")]
-        if len(ports) != len(self._fds):
-            raise UsageError("forward: the request lacks descriptors")
+        ports = self._arguments[1].split(b",")
+        if len(ports) != len(self._fds) or not all(port.isdigit() for port in ports):
+            raise UsageError("forward: the request lacks ports or descriptors")
         with self._retirement.cut_off():
-            await forward(self._live("forward"), self._connection, self._fds, ports)
+            await forward(self._live("forward"), self._connection, self._fds, [*map(int, ports)])
         return DONE
 
     def _pipe(self) -> int | None:

@@ -25,6 +25,7 @@ _MOST = 256
 """Connections at a time of one `scrun forward`; others wait in the kernel's queue."""
 
 _PAUSE = 1.0
+_NOT_LISTENING = (errno.EINVAL, errno.EOPNOTSUPP)
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _RESET = struct.pack("ii", 1, 0)
 
@@ -112,6 +113,8 @@ class _Forwarding:
         try:
             return (await listener.accept())[0]
         except OSError as error:
+            if error.errno in _NOT_LISTENING:  # for ever
+                raise
             if error.errno in _NO_ROOM:  # no event tells when there is
                 await self._say(port, str(error.strerror))
                 await trio.sleep(_PAUSE)

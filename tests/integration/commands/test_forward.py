@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from scrun.protocol import wire
 from tests.conftest import MakeSite
 from tests.harness.adoption import kill_supervisor
 from tests.harness.life import Life
@@ -363,6 +364,23 @@ def test_what_is_refused(make_site: MakeSite) -> None:
         assert f"127.0.0.1:{taken}: Address already in use; 0:PORT takes any" in said
     told_to_end(life)
     assert "is stopped" in site.fails("forward", life.id, "0:80")
+    life.delete()
+
+
+def test_a_request_that_is_wrong(make_site: MakeSite) -> None:
+    """It ends, and holds nothing up: what comes with it do not listen, or are not ports."""
+    site = make_site("local-user")
+    life, _ = serving(site, _HTTP)
+    record = str(site.root / life.id)
+    for ports, begins in ((b"80", True), (b"80,81", False), (b"x", False)):
+        asking = wire.connect_supervisor(record, "supervisor", 20)
+        with socket.socket() as sock, socket.socket(fileno=asking.detach()) as connection:
+            connection.settimeout(20)
+            wire.send(connection, [b"forward", life.id.encode(), ports], [sock.fileno()])
+            answer = read_all(connection)
+        assert answer.startswith(b"\0" if begins else b"\1")
+        assert b"Invalid argument" in answer if begins else b"lacks" in answer
+    told_to_end(life)
     life.delete()
 
 
