@@ -498,6 +498,7 @@ async def test_without_descriptors_none_stays(room: int, monkeypatch: pytest.Mon
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         # a thread closes those of regular files
         wait_until("they are closed", lambda: set(descriptors()) == before, 5)
+        line.sock.shutdown(socket.SHUT_RDWR)  # it has more to send, and would wait for a reader
 
 
 @pytest.mark.usefixtures("no_descriptor_stays")
