@@ -12,6 +12,9 @@ from scrun.settings.file import sources
 from scrun.settings.file.load import load_and_remember
 from scrun.settings.file.sources import recall
 
+_FRESH = 200_000_000
+"""Nanoseconds."""
+
 pytestmark = pytest.mark.by_root  # whose default root directory can be chosen, below
 
 
@@ -19,6 +22,7 @@ pytestmark = pytest.mark.by_root  # whose default root directory can be chosen, 
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A settings file that is old enough; what is remembered lies beside it."""
     monkeypatch.setattr(sources, "default_root", lambda env: str(tmp_path / "root"))
+    monkeypatch.setattr(sources, "_FRESH", _FRESH)  # else each test would wait for a second
     path = tmp_path / "scrun.toml"
     path.write_text('root = "/r"\ngroup = "pod"\n')
     _let_age(path)
@@ -26,9 +30,9 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _let_age(path: Path) -> None:
-    """Wait until its time of change, which nobody can set, is not of this second any more."""
-    while time.time_ns() - path.stat().st_ctime_ns < 1_050_000_000:
-        time.sleep(0.05)
+    """Wait until its time of change, which nobody can set, is old enough."""
+    while time.time_ns() - path.stat().st_ctime_ns < _FRESH:
+        time.sleep(0.01)
 
 
 def test_it_is_remembered(settings: Path) -> None:
