@@ -52,7 +52,6 @@ def _mounts(settings: Settings) -> bool:
         and settings.slurm.launch != "container"
         and not os.path.exists(beside(slurm_conf))  # its commands mount none
         and settings.staging.overlay == "mount"
-        and settings.images.format != "files"
         and settings.stager in ("auto", "builtin")
         and not _has_script(settings)
     )

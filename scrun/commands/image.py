@@ -1,7 +1,7 @@
 """scrun image: list, get and remove what is in the caller's store of images.
 
 `import IMAGE NAME` makes a root file system that is written to, as `run --writable --name NAME`
-does. `prune` removes images and copies of layers that no container uses, and leaves root file
+does. `prune` removes images, those of layers too, that no container uses, and leaves root file
 systems with names alone: they cannot be fetched again.
 
 Errors: UsageError; ImageError, when there is no such image, or it is used; as `run IMAGE`.

@@ -16,8 +16,8 @@ OVERLAY = "overlay"
 
 Image = Literal["", "layers", "store", "squashfs", "copy"]
 """Where a container's root file system is from: the submitted one, mounts of the engine's layers,
-mounts of copies of those in the store of images, mounts of squashfs images there, or a copy of its
-own."""
+a mount of a user's squashfs file that the store has unpacked, mounts of squashfs images, or a copy
+of its own."""
 
 MOUNTED = ("layers", "store", "squashfs")
 """The node mounts it."""

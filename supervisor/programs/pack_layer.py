@@ -1,12 +1,14 @@
 """Makes a squashfs image of a layer, with all marks of deletions: one file, instead of many.
 
-Usage: pack_layer.py SOURCE IMAGE MARK OWNERS KIND TOOL, where OWNERS is `owners` to keep them or
-UID:GID for all files, TOOL is mksquashfs(1) from 4.5 on, and the others are as for
-`copy_layer.py`. It makes nothing but the image: what is in the layer goes to the tool as an
-archive. Prints the bytes packed so far, a number in each line.
+Usage: pack_layer.py SOURCE IMAGE MARK OWNERS KIND TOOL, where MARK is `user` or `trusted` (who
+shall mount the image), OWNERS `owners` to keep them or UID:GID for all files, KIND `fuse` if the
+source has the marks of fuse-overlayfs, too, and TOOL mksquashfs(1) from 4.5 on. It makes nothing
+but the image: what is in the layer goes to the tool as an archive. Prints the bytes packed so far,
+a number in each line.
 
-Hostile layers are treated as there. Sockets, which archives do not have, are left out. A file with
-large holes is refused: each of its zeros would be packed.
+An image's author may be hostile: no link is followed, and what the image could not show is an
+error. Sockets, which archives do not have, are left out. A file with large holes is refused: each
+of its zeros would be packed.
 """
 
 import ctypes
@@ -20,18 +22,12 @@ import time
 from collections.abc import Sequence
 
 from scrun.images.squashfs import NO_SEARCH, best_compression
-from scrun.supervisor.programs.copy_layer import (
-    DEPTH,
-    FOLDER,
-    NO_ROOM,
-    PERIOD,
-    READ,
-    LayerRefused,
-    attributes_of,
-    deletion_by_name,
-    kept_mode,
-    print_count,
-)
+from scrun.supervisor.staging.layers import NO_ROOM, Unusable, attributes_of, deletion_by_name
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_DEPTH = 300
+_PERIOD = 0.2
 
 _PIECE = 1 << 20
 _BLOCK, _NAME = 512, 100
@@ -70,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
         )
         try:
             archive.root(source)
-        except LayerRefused as error:
+        except Unusable as error:
             child.kill()
             sys.stderr.write(f"{error}\n")
             return 1
@@ -133,16 +129,16 @@ class _Archive:
         self._ids = (os.geteuid(), os.getegid())
 
     def root(self, source: str) -> None:
-        folder = os.open(source, FOLDER)
-        self._folder(folder, b"", DEPTH)
+        folder = os.open(source, _FOLDER)
+        self._folder(folder, b"", _DEPTH)
         os.close(folder)
         self._held += bytes(2 * _BLOCK)
         self._flush()
-        print_count(self._bytes)
+        _print_count(self._bytes)
 
     def _folder(self, source: int, path: bytes, depth: int) -> None:
         if not depth:
-            raise LayerRefused(f"have more than {DEPTH} directories within each other")
+            raise Unusable(f"have more than {_DEPTH} directories within each other")
         for name in map(os.fsencode, os.listdir(source)):
             if self._names_delete and (deleted := deletion_by_name(name)) is not None:
                 if deleted:
@@ -162,7 +158,7 @@ class _Archive:
             self._tell()
 
     def _below(self, source: int, name: bytes, path: bytes, depth: int) -> None:
-        inner = os.open(name, FOLDER, dir_fd=source)
+        inner = os.open(name, _FOLDER, dir_fd=source)
         try:
             status = os.fstat(inner)
             attributes = attributes_of(inner, self._opaque)
@@ -176,7 +172,7 @@ class _Archive:
             os.close(inner)
 
     def _file(self, source: int, name: bytes, path: bytes) -> None:
-        reading = os.open(name, READ, dir_fd=source)
+        reading = os.open(name, _READ, dir_fd=source)
         try:
             status = os.fstat(reading)
             if status.st_nlink > 1:
@@ -185,7 +181,7 @@ class _Archive:
                     self._header(path, stat.S_IFREG, status, {}, target=first, link=True)
                     return
             if status.st_size - status.st_blocks * _BLOCK > _HOLES:
-                raise LayerRefused(f"have a file with large holes: {os.fsdecode(path)!a}")
+                raise Unusable(f"have a file with large holes: {os.fsdecode(path)!a}")
             attributes = attributes_of(reading, self._opaque)
             self._header(path, status.st_mode, status, attributes, size=status.st_size)
             self._content(reading, status.st_size)
@@ -219,7 +215,7 @@ class _Archive:
         own = self._ids if status is None else (status.st_uid, status.st_gid)
         uid, gid = self._owner or own
         if self._owner is not None and own != self._ids:
-            mode = kept_mode(mode)
+            mode &= ~(stat.S_ISUID | stat.S_ISGID)  # it would be another user's
         more = {f"SCHILY.xattr.{name}".encode(): value for name, value in attributes.items()}
         names = {b"path": path, b"linkpath": target}
         more.update({key: name for key, name in names.items() if len(name) > _NAME})
@@ -284,8 +280,13 @@ class _Archive:
     def _tell(self) -> None:
         now = time.monotonic()
         if now >= self._next:
-            self._next = now + PERIOD
-            print_count(self._bytes)
+            self._next = now + _PERIOD
+            _print_count(self._bytes)
+
+
+def _print_count(count: int) -> None:
+    sys.stdout.write(f"{count}\n")
+    sys.stdout.flush()
 
 
 def _pair(owner: str) -> "tuple[int, int]":

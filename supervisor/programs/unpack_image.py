@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 
 from scrun.images.squashfs import FINE_FOR_USERS, unpacking
-from scrun.supervisor.programs.copy_layer import NO_ROOM
 from scrun.supervisor.programs.pack_layer import FULL, end_with_parent
+from scrun.supervisor.staging.layers import NO_ROOM
 
 
 def main(argv: Sequence[str]) -> int:

@@ -15,7 +15,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -24,8 +24,8 @@ import msgspec
 from scrun.core.trees import OPEN_FOLDER
 from scrun.core.typed import decode_as
 from scrun.core.whole_files import write_whole
-from scrun.supervisor.staging.layers import Unusable, opaque
-from scrun.supervisor.staging.whiteouts import is_deletion, is_set
+from scrun.supervisor.staging.layers import Unusable, attributes_of, deletion_by_name, opaque
+from scrun.supervisor.staging.whiteouts import is_deletion
 
 MOST = 2000
 OPEN = OPEN_FOLDER | os.O_CLOEXEC
@@ -35,6 +35,7 @@ WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _BYTES = 64 << 20
 _PIECE = 1 << 20
 _DEPTH = 50
+_LINKED = 1 << 17  # some 30 MiB
 _MARKS = ("user.overlay.", "trusted.overlay.", "user.fuseoverlayfs.")
 
 
@@ -86,9 +87,13 @@ class Room:
         left: The bytes.
     """
 
-    def __init__(self, size: int = _BYTES, entries: int = MOST) -> None:
+    def __init__(
+        self, size: int = _BYTES, entries: int = MOST, wait: Callable[[], None] = lambda: None
+    ) -> None:
+        """`wait` is called for each entry; it raises when nobody waits for the copy any more."""
         self.left = size
         self._entries = entries
+        self._wait = wait
 
     def take(self, size: int) -> None:
         """Count one more.
@@ -96,100 +101,198 @@ class Room:
         Raises:
             Unusable: They are too many.
         """
+        self._wait()
         self.left -= size
         self._entries -= 1
         if self._entries < 0:
             raise Unusable("have too many files to copy for the container's one user")
 
 
-def copy_all(
-    source: int,
-    target: int,
-    room: Room,
-    depth: int = _DEPTH,
-    *,
-    owners: bool = False,
-    opaque: str = "",
-) -> None:
-    """Copy everything in a directory, whoever it belongs to.
+class TreeCopy:
+    """Copies files, and trees of them.
 
-    Args:
-        target: An empty directory.
-        opaque: For a layer: the extended attribute of directories that hide what is below.
-
-    Raises:
-        Unusable: It is more, or not only files, directories and links.
+    Of a file with several names it copies the content once, and links the others to that. It
+    remembers such a file until it has seen all of its names; while it knows `_LINKED` of them, the
+    names of further ones become files of their own.
     """
-    if not depth:
-        raise Unusable(f"have more than {_DEPTH} directories within each other")
-    for name in map(os.fsencode, os.listdir(source)):
-        status = os.stat(name, dir_fd=source, follow_symlinks=False)
-        if opaque and is_deletion(status):
-            room.take(0)
-            os.mknod(name, stat.S_IFCHR, dir_fd=target)
-            continue
-        if not stat.S_ISDIR(status.st_mode):
-            room.take(copy_entry(source, target, name, room=room.left, owners=owners))
-            continue
-        room.take(0)
-        inner = os.open(name, OPEN, dir_fd=source)
-        try:
-            os.mkdir(name, 0o700, dir_fd=target)
-            copied = os.open(name, OPEN, dir_fd=target)
+
+    def __init__(
+        self,
+        top: int,
+        room: Room,
+        *,
+        owners: bool = False,
+        opaque: str = "",
+        by_fuse: bool = False,
+        deepest: int = _DEPTH,
+    ) -> None:
+        """Begin.
+
+        Args:
+            top: The directory that everything is copied to, or below; the caller closes it.
+            owners: Whether owners are kept.
+            opaque: For a layer: the extended attribute of a copy's directories that hide what is
+                below. Devices, FIFOs and sockets are copied, too.
+            by_fuse: Whether the layer may have the marks of fuse-overlayfs.
+            deepest: How many directories may be within each other.
+        """
+        self._top, self.room = top, room
+        self.owners, self._opaque, self._by_fuse = owners, opaque, by_fuse
+        self._deepest = deepest
+        self._linked: dict[tuple[int, int], _Linked] = {}
+
+    def all(self, source: int, target: int, path: bytes = b"") -> None:
+        """Copy everything in a directory, whoever it belongs to.
+
+        Args:
+            target: An empty directory.
+            path: Where that is: b"" or a path from the top one, with a slash at its end.
+
+        Raises:
+            Unusable: It is more, or not only files, directories and links.
+        """
+        self.check_depth(path)
+        for name in map(os.fsencode, os.listdir(source)):
+            if self._by_fuse and (deleted := deletion_by_name(name)) is not None:
+                self.room.take(0)
+                if deleted:
+                    os.mknod(deleted, stat.S_IFCHR, dir_fd=target)
+                else:
+                    os.setxattr(target, self._opaque, b"y")
+                continue
+            status = os.stat(name, dir_fd=source, follow_symlinks=False)
+            if not stat.S_ISDIR(status.st_mode):
+                self.entry(source, target, name, path)
+                continue
+            self.room.take(0)
+            inner = os.open(name, OPEN, dir_fd=source)
             try:
-                copy_all(inner, copied, room, depth - 1, owners=owners, opaque=opaque)
-                if opaque and is_set(inner, opaque):
-                    os.setxattr(copied, opaque, b"y")
-                dress(copied, status, owners=owners)
+                os.mkdir(name, 0o700, dir_fd=target)
+                copied = os.open(name, OPEN, dir_fd=target)
+                try:
+                    self.all(inner, copied, path + name + b"/")
+                    if self._opaque:
+                        _copy_marks(inner, copied, self._opaque)
+                    dress(copied, status, owners=self.owners)
+                finally:
+                    os.close(copied)
             finally:
-                os.close(copied)
-        finally:
-            os.close(inner)
+                os.close(inner)
 
+    def check_depth(self, path: bytes) -> None:
+        """Raise Unusable if a directory is too deep: each one holds descriptors."""
+        if path.count(b"/") >= self._deepest:
+            raise Unusable(f"have more than {self._deepest} directories within each other")
 
-def copy_entry(source: int, target: int, name: bytes, *, room: int, owners: bool = False) -> int:
-    """Copy a file or a link from one directory to another.
+    def entry(self, source: int, target: int, name: bytes, path: bytes = b"") -> None:
+        """Copy a file or a link from one directory to another.
 
-    Args:
-        room: The most bytes.
+        Args:
+            path: See `all`.
 
-    Returns:
-        Its bytes.
-
-    Raises:
-        Unusable: It is larger, or something else.
-    """
-    status = os.stat(name, dir_fd=source, follow_symlinks=False)
-    shown = os.fsdecode(name)
-    if stat.S_ISLNK(status.st_mode):
-        os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
-        if owners:
+        Raises:
+            Unusable: It is larger, or something else.
+        """
+        status = os.stat(name, dir_fd=source, follow_symlinks=False)
+        if stat.S_ISREG(status.st_mode):
+            self._file(source, target, name, path + name)
+            return
+        self.room.take(0)
+        if stat.S_ISLNK(status.st_mode):
+            os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
+        elif self._opaque:
+            os.mknod(name, status.st_mode, status.st_rdev, dir_fd=target)
+            if is_deletion(status):
+                return
+        else:
+            shown = os.fsdecode(name)
+            raise Unusable(f"have a device, FIFO or socket of another user: {shown!a}")
+        if self.owners:
             os.chown(name, status.st_uid, status.st_gid, dir_fd=target, follow_symlinks=False)
-        return 0
-    if not stat.S_ISREG(status.st_mode):
-        raise Unusable(f"have a device, FIFO or socket of another user: {shown!a}")
-    reading = open_regular(name, source)
-    try:
-        status = os.fstat(reading)
-        if status.st_size > room:
-            raise Unusable(f"have more than {_BYTES >> 20} MiB to copy: {shown!a}")
-        writing = os.open(name, WRITE, 0o600, dir_fd=target)
+        if not stat.S_ISLNK(status.st_mode):
+            os.chmod(name, stat.S_IMODE(status.st_mode), dir_fd=target)
+        times = (status.st_atime_ns, status.st_mtime_ns)
+        os.utime(name, ns=times, dir_fd=target, follow_symlinks=False)
+
+    def _file(self, source: int, target: int, name: bytes, path: bytes) -> None:
+        reading = open_regular(name, source)
         try:
-            copy_content(reading, writing, status.st_size)
-            dress(writing, status, owners=owners)
+            status = os.fstat(reading)
+            if status.st_nlink > 1 and self._is_linked(target, name, path, status):
+                return
+            if self._opaque:
+                attributes_of(reading, self._opaque)
+            if status.st_size > self.room.left:
+                shown = os.fsdecode(name)
+                raise Unusable(f"have more than {_BYTES >> 20} MiB to copy: {shown!a}")
+            self.room.take(status.st_size)
+            writing = os.open(name, WRITE, 0o600, dir_fd=target)
+            try:
+                if self.owners:
+                    os.fchown(writing, status.st_uid, status.st_gid)
+                copy_content(reading, writing, status.st_size)
+                _set_mode(writing, status, owners=self.owners)
+            finally:
+                os.close(writing)
         finally:
-            os.close(writing)
-    finally:
-        os.close(reading)
-    return status.st_size
+            os.close(reading)
+
+    def _is_linked(self, target: int, name: bytes, path: bytes, status: os.stat_result) -> bool:
+        """Give a copy one more name, if there is one; else remember that there will be."""
+        key = (status.st_dev, status.st_ino)
+        known = self._linked.get(key)
+        if known is None:
+            if len(self._linked) < _LINKED:
+                self._linked[key] = _Linked(path, status.st_nlink - 1)
+            return False
+        self.room.take(0)
+        try:
+            os.link(
+                *(known.path, name),
+                src_dir_fd=self._top,
+                dst_dir_fd=target,
+                follow_symlinks=False,
+            )
+        except OSError:  # too many names, or too long ones
+            return False
+        finally:
+            known.left -= 1
+            if not known.left:
+                del self._linked[key]
+        return True
+
+
+class _Linked(msgspec.Struct):
+    """A file with several names.
+
+    Attributes:
+        path: Where its copy is, below the top directory.
+        left: How many names were not seen.
+    """
+
+    path: bytes
+    left: int
+
+
+def _copy_marks(source: int, target: int, opaque: str) -> None:
+    for name, value in attributes_of(source, opaque).items():
+        try:
+            os.setxattr(target, name, value)
+        except OSError:
+            if name == opaque:
+                raise
 
 
 def dress(fd: int, status: os.stat_result, *, owners: bool) -> None:
-    """Set owner, mode and times; the owner first: chown(2) clears bits."""
-    mode = stat.S_IMODE(status.st_mode)
+    """Set owner, mode and times; the owner first: chown(2) clears bits, and capabilities."""
     if owners:
         os.fchown(fd, status.st_uid, status.st_gid)
-    elif is_foreign(status):
+    _set_mode(fd, status, owners=owners)
+
+
+def _set_mode(fd: int, status: os.stat_result, *, owners: bool) -> None:
+    mode = stat.S_IMODE(status.st_mode)
+    if not owners and is_foreign(status):
         mode &= ~(stat.S_ISUID | stat.S_ISGID)  # it would be another user's
     os.fchmod(fd, mode)
     os.utime(fd, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -375,7 +478,7 @@ def copy_foreign(foreign: Foreign, rootfs: str, into: str, *, whole: bool) -> fr
             two.descend(path, folders)
             done.append(path)
             os.setxattr(two.target, opaque(users=True), b"y")
-            copy_all(two.source, two.target, room)
+            TreeCopy(two.target, room).all(two.source, two.target)
     for path in sorted(foreign.paths):
         folder, name = os.path.split(path)
         if not (folder or whole) or _is_below(path, done):
@@ -390,7 +493,7 @@ def copy_foreign(foreign: Foreign, rootfs: str, into: str, *, whole: bool) -> fr
             if stat.S_ISDIR(status.st_mode):
                 two.descend(name, folders, folder and folder + b"/")
             else:
-                room.take(copy_entry(two.source, two.target, name, room=room.left))
+                TreeCopy(two.target, room).entry(two.source, two.target, name)
     for path, status in sorted(folders.items(), reverse=True):
         with _Two(into, into) as two:
             two.descend(path, {})
@@ -440,97 +543,3 @@ class _Two:
             os.close(self.target)
             self.target = target
             here += b"/"
-
-
-_DEEPEST = 100  # three descriptors each
-
-
-def write_difference(own: str, image: str, into: str, room: Room, *, owners: bool) -> None:
-    """Write, as a layer, what makes another directory of an image's.
-
-    Files with the same size, time and permissions are the same: podman's copies keep them.
-
-    Args:
-        into: An empty directory.
-
-    Raises:
-        Unusable: It is more, or not only files, directories and links.
-    """
-    opened: list[int] = []
-    try:
-        opened.extend(os.open(path, OPEN) for path in (own, image, into))
-        _compare(opened[0], opened[1], opened[2], room, _DEEPEST, owners=owners)
-    finally:
-        for fd in opened:
-            os.close(fd)
-
-
-def _compare(own: int, image: int, into: int, room: Room, depth: int, *, owners: bool) -> bool:
-    """Write the difference of one directory; return whether there is one."""
-    if not depth:
-        raise Unusable(f"have more than {_DEEPEST} directories within each other")
-    changed = False
-    mine, theirs = (set(map(os.fsencode, os.listdir(folder))) for folder in (own, image))
-    for name in theirs - mine:
-        room.take(0)
-        os.mknod(name, stat.S_IFCHR, dir_fd=into)
-        changed = True
-    for name in mine:
-        new = os.stat(name, dir_fd=own, follow_symlinks=False)
-        old = None
-        if name in theirs:
-            old = os.stat(name, dir_fd=image, follow_symlinks=False)
-        if stat.S_ISDIR(new.st_mode):
-            changed |= _folder(name, (own, image, into), (new, old), room, depth, owners=owners)
-        elif old is None or not _same(name, own, image, new, old):
-            room.take(copy_entry(own, into, name, room=room.left, owners=owners))
-            changed = True
-    return changed
-
-
-def _folder(
-    name: bytes,
-    folders: tuple[int, int, int],
-    statuses: tuple[os.stat_result, os.stat_result | None],
-    room: Room,
-    depth: int,
-    *,
-    owners: bool,
-) -> bool:
-    own, image, into = folders
-    new, old = statuses
-    is_in_both = old is not None and stat.S_ISDIR(old.st_mode)
-    os.mkdir(name, 0o700, dir_fd=into)
-    opened: list[int] = []
-    try:
-        both = (own, into, *([image] if is_in_both else []))
-        opened.extend(os.open(name, OPEN, dir_fd=parent) for parent in both)
-        if is_in_both:
-            assert old is not None
-            changed = _compare(opened[0], opened[2], opened[1], room, depth - 1, owners=owners)
-            changed |= _permissions(new) != _permissions(old)
-        else:
-            room.take(0)
-            copy_all(opened[0], opened[1], room, depth - 1, owners=owners)
-            changed = True
-        if changed:
-            dress(opened[1], new, owners=owners)
-    finally:
-        for fd in opened:
-            os.close(fd)
-    if not changed:
-        os.rmdir(name, dir_fd=into)
-    return changed
-
-
-def _permissions(status: os.stat_result) -> tuple[int, int, int]:
-    return status.st_mode, status.st_uid, status.st_gid
-
-
-def _same(name: bytes, own: int, image: int, new: os.stat_result, old: os.stat_result) -> bool:
-    if _permissions(new) != _permissions(old):
-        return False
-    if stat.S_ISLNK(new.st_mode):
-        return os.readlink(name, dir_fd=own) == os.readlink(name, dir_fd=image)
-    this, that = ((one.st_size, one.st_mtime_ns, one.st_rdev) for one in (new, old))
-    return this == that

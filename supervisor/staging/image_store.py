@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -24,24 +23,20 @@ from scrun.supervisor.children.processes import ChildEnv, child, own_program
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.core.nurseries import unwrapped
-from scrun.supervisor.core.places import program
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.staging.id_maps import remove_whoever_owns_it
-from scrun.supervisor.staging.layers import Unusable
+from scrun.supervisor.staging.layers import NO_ROOM, Unusable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from scrun.images.leases import Lease
     from scrun.images.store import Entry, Fill
-    from scrun.settings.file.load import ImageFormat
 
 GIB = 1 << 30
 
-COPY, PACK, UNPACK = "copy_layer", "pack_layer", "unpack_image"
+PACK, UNPACK = "pack_layer", "unpack_image"
 """The names of programs, in `supervisor/programs`."""
-NO_ROOM = 3
-"""Their exit status for that."""
 
 
 class Full(Unusable):
@@ -49,10 +44,10 @@ class Full(Unusable):
 
 
 class Copier(msgspec.Struct, frozen=True):
-    """How layers are copied.
+    """How images are made.
 
     Attributes:
-        run: Runs COPY or PACK with these arguments; calls back with the bytes copied so far.
+        run: Runs PACK or UNPACK with these arguments; calls back with the bytes read so far.
             Raises Unusable; Full if there is no room.
         say: Shows in one line how far it is.
         wait: Called now and then while somebody else copies; raises when there is nobody any more
@@ -73,7 +68,6 @@ class ContainerImages(msgspec.Struct, frozen=True, dict=True):
         store: The store, which is made if it is missing. Raises Unusable: it cannot be made.
         limit: The most bytes of the store; 0: any number.
         also: Further stores, which are only read.
-        format: The wanted format, see `scrun.settings.file.load.ImageSettings`.
     """
 
     path: str
@@ -81,7 +75,6 @@ class ContainerImages(msgspec.Struct, frozen=True, dict=True):
     copier: Copier
     limit: int = 0
     also: Sequence[str] = ()
-    format: ImageFormat = "auto"
     discard: Callable[[str], None] = remove_tree
 
     @property
@@ -168,15 +161,12 @@ def images_for(settings: Settings, request: JobRequest) -> ContainerImages | Non
         copier,
         wanted.size << 20,
         wanted.also,
-        wanted.format,
         remove_whoever_owns_it,
     )
 
 
 def copying(name: str) -> list[str]:
-    """Return the command that runs COPY, PACK or UNPACK."""
-    if name == COPY:
-        return [sys.executable, "-I", "-S", program("programs", name)]
+    """Return the command that runs PACK or UNPACK."""
     return python_code(_RUN.format(name))
 
 

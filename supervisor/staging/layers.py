@@ -45,6 +45,10 @@ class Unusable(ValueError):
     """The layers cannot be mounted; says why, as the end of a sentence about them."""
 
 
+NO_ROOM = 3
+"""The exit status of the programs that make images and unpack them, when there is none."""
+
+
 class Overlay(msgspec.Struct, frozen=True):
     """The layers of an overlay, as its options name them.
 
@@ -144,6 +148,45 @@ def options_of(lower: Sequence[str], written: tuple[str, str] | None, *, users: 
 def opaque(*, users: bool) -> str:
     """Return the extended attribute of a directory that hides those of the layers below."""
     return ("user" if users else "trusted") + ".overlay.opaque"
+
+
+_KINDS = ("trusted.overlay.", "user.overlay.", "user.fuseoverlayfs.")
+_ELSEWHERE = ("metacopy", "redirect", "whiteout")
+_STATUS = ("user.containers.override_stat", "user.fuseoverlayfs.override_stat")
+
+
+def attributes_of(reading: int, opaque: str) -> dict[str, bytes]:
+    """Return the extended attributes of a layer's file for a copy, as far as they may be read.
+
+    Args:
+        opaque: What marks a directory there that hides those of the layers below.
+
+    Raises:
+        Unusable: Only the engine's mount understands them.
+    """
+    found: dict[str, bytes] = {}
+    try:
+        names = os.listxattr(reading)
+    except OSError:
+        return found
+    for name in names:
+        mark = next((name[len(kind) :] for kind in _KINDS if name.startswith(kind)), None)
+        if name in _STATUS or mark in _ELSEWHERE:
+            raise Unusable(f"have what only the engine's mount can read: {name}")
+        if mark is None:
+            with contextlib.suppress(OSError):
+                found[name] = os.getxattr(reading, name)
+        elif mark == "opaque" and os.getxattr(reading, name) == b"y":
+            found[opaque] = b"y"
+    return found
+
+
+def deletion_by_name(name: bytes) -> bytes | None:
+    """Return what a mark of fuse-overlayfs deletes; b"": all below; None: it is not a mark."""
+    if name == os.fsencode(ALL):
+        return b""
+    removed = os.fsencode(REMOVED)
+    return name[len(removed) :] if name.startswith(removed) else None
 
 
 def marks(*, users: bool) -> list[str]:

@@ -30,6 +30,7 @@ import contextlib
 import os
 import posixpath
 import stat
+import sys
 from typing import TYPE_CHECKING
 
 from scrun.core.trees import everything_below
@@ -38,11 +39,10 @@ from scrun.supervisor.core.files import write
 from scrun.supervisor.staging.copies import (
     OPEN,
     Room,
-    copy_all,
-    copy_entry,
+    TreeCopy,
     copy_foreign,
+    dress,
     foreign_in,
-    write_difference,
 )
 from scrun.supervisor.staging.layers import Unusable, folder_of, opaque, options_of
 from scrun.supervisor.staging.on_node import TRIAL, Looks, Trial
@@ -62,6 +62,7 @@ ONE = "one"
 BY_FUSE = "by-fuse"
 _TASK = "task-"
 _SMALL = (1 << 20, 200)  # bytes and entries
+_DEEPEST = 300  # two descriptors each
 
 
 @contextlib.contextmanager
@@ -102,7 +103,7 @@ class Layout:
         there = stored.there if stored else {}
         self.from_store = bool(there)
         self._layers = [there.get(number, layer) for number, layer in enumerate(overlay.layers)]
-        self._packed = frozenset(stored.packed) if stored else frozenset[int]()
+        self._packed = frozenset(there if stored and stored.are_images else ())
         self.images: list[tuple[str, str]] = []
         self._top = top
         self._read_only = rootfs.read_only
@@ -214,7 +215,8 @@ class Layout:
         os.mkdir(copied, 0o700)
         with contextlib.suppress(Unusable, PermissionError):  # else it is mounted as it is
             with _opened(self._layers[0]) as source, _opened(copied) as target:
-                copy_all(source, target, Room(*_SMALL), owners=self._owners, opaque=mark)
+                copy = TreeCopy(target, Room(*_SMALL), owners=self._owners, opaque=mark)
+                copy.all(source, target)
             self._layers[0] = copied
 
     def _copy_layers(self, unseen: frozenset[int]) -> None:
@@ -230,7 +232,17 @@ class Layout:
                 image = self._overlay.layers[1]
                 write_difference(layer, image, copied, Room(), owners=self._owners)
             else:
-                self._stored.copy(number, copied)
+                any_size = Room(sys.maxsize, sys.maxsize, self._stored.wait)
+                mark = opaque(users=self._rootfs.rootless)
+                with _opened(layer) as source, _opened(copied) as target:
+                    copy = TreeCopy(
+                        *(target, any_size),
+                        owners=self._owners,
+                        opaque=mark,
+                        by_fuse=self._overlay.by_fuse,
+                        deepest=_DEEPEST,
+                    )
+                    copy.all(source, target)
             self._layers[number] = copied
 
     def _copy_strangers(self, cache: str) -> frozenset[str]:
@@ -270,10 +282,10 @@ class Layout:
 
     def _others(self, top: TopLevel) -> None:
         """Copy the files and links of the root directory."""
-        room = Room()
         with _opened(self._rootfs.path) as source, _opened(self._staged) as target:
+            copy = TreeCopy(target, Room(), owners=self._owners)
             for name in map(os.fsencode, top.others):
-                room.take(copy_entry(source, target, name, room=room.left, owners=self._owners))
+                copy.entry(source, target, name)
 
     def put(self, places: Sequence[str]) -> None:
         """Have what is written in directories of the nodes, one for each task."""
@@ -342,3 +354,96 @@ def _is_small(layer: str) -> bool:
         if size < 0 or entries < 0:
             return False
     return True
+
+
+_DEEPEST_OF_TWO = 100  # three descriptors each
+
+
+def write_difference(own: str, image: str, into: str, room: Room, *, owners: bool) -> None:
+    """Write, as a layer, what makes another directory of an image's.
+
+    Files with the same size, time and permissions are the same: podman's copies keep them.
+
+    Args:
+        into: An empty directory.
+
+    Raises:
+        Unusable: It is more, or not only files, directories and links.
+    """
+    opened: list[int] = []
+    try:
+        opened.extend(os.open(path, OPEN) for path in (own, image, into))
+        copy = TreeCopy(opened[2], room, owners=owners, deepest=_DEEPEST_OF_TWO)
+        _compare(copy, (opened[0], opened[1], opened[2]), b"")
+    finally:
+        for fd in opened:
+            os.close(fd)
+
+
+def _compare(copy: TreeCopy, folders: tuple[int, int, int], path: bytes) -> bool:
+    """Write the difference of one directory; return whether there is one."""
+    own, image, into = folders
+    copy.check_depth(path)
+    changed = False
+    mine, theirs = (set(map(os.fsencode, os.listdir(folder))) for folder in (own, image))
+    for name in theirs - mine:
+        copy.room.take(0)
+        os.mknod(name, stat.S_IFCHR, dir_fd=into)
+        changed = True
+    for name in mine:
+        new = os.stat(name, dir_fd=own, follow_symlinks=False)
+        old = None
+        if name in theirs:
+            old = os.stat(name, dir_fd=image, follow_symlinks=False)
+        if stat.S_ISDIR(new.st_mode):
+            changed |= _folder(copy, name, folders, (new, old), path + name + b"/")
+        elif old is None or not _same(name, own, image, new, old):
+            copy.entry(own, into, name, path)
+            changed = True
+    return changed
+
+
+def _folder(
+    copy: TreeCopy,
+    name: bytes,
+    folders: tuple[int, int, int],
+    statuses: tuple[os.stat_result, os.stat_result | None],
+    path: bytes,
+) -> bool:
+    own, image, into = folders
+    new, old = statuses
+    is_in_both = old is not None and stat.S_ISDIR(old.st_mode)
+    os.mkdir(name, 0o700, dir_fd=into)
+    opened: list[int] = []
+    try:
+        both = (own, into, *([image] if is_in_both else []))
+        opened.extend(os.open(name, OPEN, dir_fd=parent) for parent in both)
+        if is_in_both:
+            assert old is not None
+            changed = _compare(copy, (opened[0], opened[2], opened[1]), path)
+            changed |= _permissions(new) != _permissions(old)
+        else:
+            copy.room.take(0)
+            copy.all(opened[0], opened[1], path)
+            changed = True
+        if changed:
+            dress(opened[1], new, owners=copy.owners)
+    finally:
+        for fd in opened:
+            os.close(fd)
+    if not changed:
+        os.rmdir(name, dir_fd=into)
+    return changed
+
+
+def _permissions(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_mode, status.st_uid, status.st_gid
+
+
+def _same(name: bytes, own: int, image: int, new: os.stat_result, old: os.stat_result) -> bool:
+    if _permissions(new) != _permissions(old):
+        return False
+    if stat.S_ISLNK(new.st_mode):
+        return os.readlink(name, dir_fd=own) == os.readlink(name, dir_fd=image)
+    this, that = ((one.st_size, one.st_mtime_ns, one.st_rdev) for one in (new, old))
+    return this == that

@@ -1,6 +1,6 @@
 """Tries the ways of a root file system that its node mounts from layers.
 
-Those are the engine's own, or copies of them in the store of images.
+Those are the engine's own, or squashfs images of them in the store.
 
 A shim mounts one overlay. Otherwise there is one for each directory in the root directory, as
 mounts of config.json, which works with each runtime and however the container is started.
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from scrun.core.errors import described
-from scrun.images.squashfs import linked_in
 from scrun.supervisor.contracts.node import OthersThere
 from scrun.supervisor.contracts.staged import OVERLAY, OfTask, Staged
 from scrun.supervisor.staging.layers import (
@@ -55,7 +54,6 @@ _OF_THE_NODE = ["nosuid", "nodev", "noexec", "mode=755"]
 
 _LAYERS = {
     "layers": "the layers",
-    "store": "copies of the layers",
     "squashfs": "squashfs images of the layers",
 }
 
@@ -131,10 +129,8 @@ class Mounts:
         self._directory = directory
         self._overlays = overlays
         self._final = final
-        self._file = linked_in(root.image) if root.image else ""
         self._images = overlays.images if overlays.has_store else None
-        wanted = self._images.format if self._images else "files"
-        self._packing = Packing(overlays.mounter, wanted, mine=bool(self._file))
+        self._packing = Packing(overlays.mounter, mine=bool(root.file))
         layers = len(root.overlay.layers) if root.overlay.why_not else 0
         self._unseen = frozenset(range(layers))
         self._source: Source = ""
@@ -146,8 +142,8 @@ class Mounts:
         root, images = self._root, self._images
         if images is None:
             return None
-        if self._file:
-            return OwnFile(self._file, os.path.basename(root.image), images, self._packing)
+        if root.file:
+            return OwnFile(root.file, os.path.basename(root.image), images, self._packing)
         return StoredLayers(
             root.overlay, images, self._packing, rootless=root.rootless, owners=root.owners
         )
@@ -177,7 +173,8 @@ class Mounts:
         if source != self._source:
             self._source = source
             if source == "unpacked":
-                self._unseen |= stored.unpack(self._why)
+                assert isinstance(stored, OwnFile)
+                stored.unpack(self._why)
             elif source == "sent":
                 stored.send(self._why)
         if self._unseen:
@@ -276,19 +273,17 @@ class Mounts:
     def _notes(self, image: Image, *, by_fuse: bool) -> tuple[str, ...]:
         path, packing = self._root.path, self._packing
         how = packing.way + ", after they were sent to the node" * packing.sent
-        why_files = packing.why_not if image == "store" else ""
+        if file := self._root.file:
+            by = f" by {how}" if image == "squashfs" else f", unpacked: {packing.why_not}"
+            return (f"root: the node mounts {file}{by}; changes are not kept",)
         if self._root.image:
-            by = f" by {how}" if image == "squashfs" else f", unpacked: {why_files}"
-            by *= image == "squashfs" or bool(why_files)
-            return (f"root: the node mounts {self._file or path}{by}; changes are not kept",)
+            return (f"root: the node mounts {path}; changes are not kept",)
         by = " by fuse-overlayfs" * by_fuse
         notes = [
             f"root: the node mounts {_LAYERS[image]} of {path}{by}; changes come back at the end"
         ]
         if image == "squashfs":
             notes.append(f"root: the images are mounted by {how}")
-        elif why_files:
-            notes.append(f"root: copies are not squashfs images: {why_files}")
         return tuple(notes)
 
 

@@ -226,13 +226,13 @@ def _find_root(
     why_moved: str | None = None
     if target.elsewhere:
         path, why_moved = _rootfs_for_nodes(path, config, os.path.realpath(bundle), target, mounts)
-    image = ""
+    image = file = ""
     if (facts := image_of(bundle, root["path"])) is not None and not facts.writable:
         why_moved = why_moved or "is an image, which containers do not change"
-        image = bundle
+        image, file = bundle, linked_in(bundle)
     elif target.elsewhere and overlays is not None and not why_moved:
         why_moved = why_unseen(path, directory, mounts, overlays)
-    return RootFilesystem(path, dict(config), target.rootless, why_moved or "", image)
+    return RootFilesystem(path, dict(config), target.rootless, why_moved or "", image, file)
 
 
 def _give_root(
@@ -294,7 +294,7 @@ def _with_layers(
             raise Unusable(f"cannot be mounted in {directory!a}")
         if not root.image:
             overlay = overlay_of(mount_of(root.path, mounts), root.path)
-        elif linked_in(root.image) and not overlays.has_store:
+        elif root.file and not overlays.has_store:
             raise Unusable("cannot be mounted without a store of images")
         else:
             layers = (os.path.join(root.image, EMPTY), root.path)
@@ -333,8 +333,7 @@ def _copy(
             "of scrun.toml"
         )
     transfer.tell(f"copying {path}, which {why}")
-    file = linked_in(root.image) if root.image else ""
-    execute(_copy_command(path, file, copied, owners=root.owners))
+    execute(_copy_command(path, root.file, copied, owners=root.owners))
     back = "" if root.image else "; changes to it are copied back at the end"
     notes.append(f"root: copied {mebibytes(copied)} MiB, because {path} {why}{back}")
     back_to = "" if final else path

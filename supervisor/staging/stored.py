@@ -1,8 +1,8 @@
-"""Has the store of images hold copies of layers that the nodes do not see.
+"""Has the store of images hold squashfs images of layers that the nodes do not see.
 
-A copy is made once for each layer, not for each image: images share layers, and each step of a
-build adds one to those before. The key of a copy is made of the layer's digest and of anything
-else that decides how its files look to a node. Everything here blocks: call it in a worker thread.
+One is made for each layer, not for each image of an engine: these share layers, and each step of a
+build adds one to those before. Its key is made of the layer's digest and of anything else that
+decides how its files look to a node. Everything here blocks: call it in a worker thread.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import shutil
 import subprocess
 from _blake2 import blake2s
 from abc import ABC, abstractmethod
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,13 +26,11 @@ from scrun.images.store import ROOTFS, SQUASHFS, Entry, Facts, find_elsewhere
 from scrun.supervisor.contracts.node import ImageFile, Mounting, NotThere, OthersThere, RootRefused
 from scrun.supervisor.staging.digests import contents
 from scrun.supervisor.staging.image_store import (
-    COPY,
     GIB,
     PACK,
     UNPACK,
     ContainerImages,
     Copier,
-    Full,
 )
 from scrun.supervisor.staging.layers import Unusable, is_plain
 from scrun.supervisor.staging.read_only import in_directory, names_in
@@ -41,17 +40,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from scrun.images.locks import Lock
-    from scrun.settings.file.load import ImageFormat
     from scrun.supervisor.staging.digests import LayerContent
     from scrun.supervisor.staging.layers import Overlay
     from scrun.supervisor.staging.read_only import Find
 
 NO_TOOL = "mksquashfs is not installed here"
-
-
-def tool() -> str | None:
-    """Return the program that makes images, if there is one."""
-    return shutil.which("mksquashfs")
 
 
 class Mounter(msgspec.Struct, frozen=True):
@@ -71,80 +64,33 @@ class Mounter(msgspec.Struct, frozen=True):
 
 
 class Packing:
-    """Whether copies of layers are squashfs images, one file each, or directories.
-
-    An image is made in a third of the time, and costs a file system one file instead of thousands.
-    A node has to mount it, which the shim does (`supervisor.contracts.node.MountsImages`).
+    """How the node mounts squashfs images (`supervisor.contracts.node.MountsImages`).
 
     Attributes:
-        way: By what the node mounts images; "" if it was not asked, or cannot.
-        why_not: Why copies are directories, though they were to be images; "" if they are not.
-        tool: The program that makes images.
+        way: By what; "" if it was not asked, or cannot.
         sent: Whether they were sent to the node, which does not see them.
     """
 
-    def __init__(
-        self, mounter: Mounter | None, wanted: ImageFormat, *, mine: bool = False
-    ) -> None:
-        """Take the node's mounter, if it has one, and the setting `[images] format`.
+    def __init__(self, mounter: Mounter | None, *, mine: bool = False) -> None:
+        """Take the node's mounter, if it has one.
 
         `mine` says that the files belong to this user, whoever owns what is in them.
         """
-        self._mounter, self._wanted, self._mine = mounter, wanted, mine
-        self.why_not = ""
+        self._mounter, self._mine = mounter, mine
         self.way = ""
-        self.tool = tool()
-        self._decided = False
         self._mounted = False
         self.sent = False
 
-    @property
-    def is_possible(self) -> bool:
-        """Whether the node can mount images; asks it once.
-
-        Raises:
-            Unusable: It cannot, and nothing else is wanted.
-        """
-        if not self._decided:
-            self._decided = True
-            if self._wanted != "files":
-                self._ask()
-        return bool(self.way)
-
-    def _ask(self) -> None:
+    @cached_property
+    def why_not(self) -> str:
+        """Why the node can mount none; "" if it can. Asks it once."""
         if self._mounter is None:
-            self.why_not = "only a shim mounts images"
-        else:
-            try:
-                self.way = self._mounter.mount(Mounting(mine=self._mine))
-            except EngineError as error:
-                self.why_not = str(error)
-        self._insist()
-
-    def _insist(self) -> None:
-        if self.why_not and self._wanted == "squashfs":
-            raise Unusable(f"cannot be squashfs images: {self.why_not}")
-
-    @property
-    def is_made(self) -> bool:
-        """Whether new copies are to be images.
-
-        Raises:
-            Unusable: That is impossible, and nothing else is wanted.
-        """
-        if self.is_possible and self.tool is None:
-            self.why_not = NO_TOOL
-            self._insist()
-        return self.is_possible and self.tool is not None
-
-    def give_up(self, why_not: str) -> None:
-        """Have no images: the node failed to mount them, or one could not be made.
-
-        Raises:
-            Unusable: Nothing else is wanted.
-        """
-        self.why_not, self.way = why_not, ""
-        self._insist()
+            return "only a shim mounts images"
+        try:
+            self.way = self._mounter.mount(Mounting(mine=self._mine))
+        except EngineError as error:
+            return str(error)
+        return ""
 
     def mount(self, files: Sequence[tuple[str, str]], mounting: Mounting) -> None:
         """Let the node mount images on directories, and everything else.
@@ -216,17 +162,18 @@ class Copies(ABC):
 
     Attributes:
         there: The copies that there are, by the numbers of their layers.
-        packed: The numbers of those that are squashfs images.
-        packing: Whether they may be that.
-        is_seen: Whether the node sees the store; else it has squashfs images sent.
+        are_images: Whether they are squashfs images.
+        packing: How the node mounts these.
+        is_seen: Whether the node sees the store; else it has images sent.
     """
 
     def __init__(self, images: ContainerImages, packing: Packing) -> None:
         self._images = images
         self.packing = packing
         self.there: dict[int, str] = {}
-        self.packed: set[int] = set()
+        self.are_images = True
         self.is_seen = True
+        self.wait = images.copier.wait
 
     @property
     def folder(self) -> str:
@@ -235,26 +182,11 @@ class Copies(ABC):
 
     @abstractmethod
     def send(self, why: str) -> None:
-        """Have squashfs images sent to the node, which does not see the store.
+        """Have images sent to the node, which does not see the store.
 
         Raises:
-            Unusable: There can be none.
+            Unusable: It mounts none.
         """
-
-    def unpack(self, why: str) -> frozenset[int]:
-        """Do without squashfs images, which the node could not mount; return whose these were.
-
-        Raises:
-            Unusable: Nothing else is wanted, or of use.
-        """
-        self.packing.give_up(why)
-        if not self.is_seen:
-            raise Unusable(why)
-        numbers = frozenset(self.packed)
-        self.packed.clear()
-        for number in numbers:
-            del self.there[number]
-        return numbers
 
     @abstractmethod
     def make(self, numbers: Collection[int]) -> None:
@@ -262,17 +194,6 @@ class Copies(ABC):
 
         Raises:
             Unusable: A copy could not be made.
-        """
-
-    @abstractmethod
-    def copy(self, number: int, into: str) -> None:
-        """Copy a layer that has no digest; call it for small ones, or a container's own.
-
-        Args:
-            into: An empty directory.
-
-        Raises:
-            Unusable: It cannot be copied.
         """
 
     def look_for(self, paths: Sequence[str], folder: str) -> Find | None:
@@ -288,7 +209,10 @@ class Copies(ABC):
 
 
 class StoredLayers(Copies):
-    """The layers of one root file system, and their copies."""
+    """The layers of one root file system, and squashfs images of them.
+
+    An image costs a file system one file instead of thousands.
+    """
 
     def __init__(
         self,
@@ -299,7 +223,7 @@ class StoredLayers(Copies):
         rootless: bool,
         owners: bool,
     ) -> None:
-        """Look for copies. The first layer is the container's own, and has no copy in the store.
+        """Look for images. The first layer is the container's own, and has none in the store.
 
         Args:
             rootless: Whether the container has rights in a user namespace only.
@@ -310,113 +234,67 @@ class StoredLayers(Copies):
         marks = "user" if rootless else "trusted"
         self._how = (marks, "owners" if owners else "one", "fuse" if overlay.by_fuse else "kernel")
         self._ids = _id_maps() if owners else [str(real_id("uid")), str(real_id("gid"))]
-        self._known: list[LayerContent | None] | None = None
         if images.also or os.path.isdir(images.path):
             self._find()
 
+    @cached_property
     def _contents(self) -> list[LayerContent | None]:
-        if self._known is None:
-            self._known = [None, *contents(self._overlay.layers[1:])]
-        return self._known
+        return [None, *contents(self._overlay.layers[1:])]
 
     def _find(self) -> None:
-        for number, content in enumerate(self._contents()):
+        for number, content in enumerate(self._contents):
             if content is None:
                 continue
-            # a directory is there without more, if it is seen
-            for packed in (False, True) if self.is_seen else (True,):
-                key = self._key(content, packed=packed)
-                if entry := find_elsewhere(self._images.also, key):
-                    if not packed or (self.packing.is_possible and is_plain(entry.directory)):
-                        self._take(number, entry, packed=packed)
-                        break
-                elif self._is_kept(number, key, packed=packed):
-                    break
+            key = self._key(content)
+            entry = find_elsewhere(self._images.also, key)
+            if entry is None and os.path.isdir(os.path.join(self._images.path, key)):
+                entry = None if self.packing.why_not else self._images.keep(key)
+            if entry and not self.packing.why_not and is_plain(entry.directory):
+                self._take(number, entry)
 
-    def _take(self, number: int, entry: Entry, *, packed: bool) -> None:
-        self.there[number] = os.path.join(entry.directory, SQUASHFS) if packed else entry.rootfs
-        if packed:
-            self.packed.add(number)
-
-    def _is_kept(self, number: int, key: str, *, packed: bool) -> bool:
-        if not os.path.isdir(os.path.join(self._images.path, key)):
-            return False
-        if packed and not self.packing.is_possible:
-            return False
-        if entry := self._images.keep(key):
-            self._take(number, entry, packed=packed)
-        return entry is not None
+    def _take(self, number: int, entry: Entry) -> None:
+        self.there[number] = os.path.join(entry.directory, SQUASHFS)
 
     def send(self, why: str) -> None:
-        unseen = f"{why}; nor is the store of images, {self._images.path}"
-        if not self.packing.is_possible:
-            why_not = self.packing.why_not or "[images] format is files"
+        if why_not := self.packing.why_not:
+            unseen = f"{why}; nor is the store of images, {self._images.path}"
             raise Unusable(f"{unseen}, nor can images be sent: {why_not}")
         self.is_seen = False
-        self.there.clear()
-        self.packed.clear()
-        self._find()
 
     def make(self, numbers: Collection[int]) -> None:
         numbers = set(numbers).difference(self.there)
-        if not numbers:
+        wanted = {n: c for n in sorted(numbers) if (c := self._contents[n]) is not None}
+        if not wanted:
             return
-        wanted = {n: c for n in sorted(numbers) if (c := self._contents()[n]) is not None}
+        tool = shutil.which("mksquashfs")
+        if why_not := self.packing.why_not or NO_TOOL * (tool is None):
+            raise Unusable(f"cannot be squashfs images: {why_not}")
         progress = _Progress(self._images.copier, sum(content.size for content in wanted.values()))
         for number, content in wanted.items():
-            if self.packing.is_made:
-                try:
-                    self._have(number, content, progress, packed=True)
-                except Full:
-                    raise
-                except Unusable as error:
-                    self.packing.give_up(str(error))
-            if number not in self.there:
-                if not self.is_seen:
-                    raise Unusable(f"cannot be sent to the node: {self.packing.why_not}")
-                self._have(number, content, progress, packed=False)
+            self._have(number, content, str(tool), progress)
             progress.add(content.size)
-        if wanted:
-            shrink(self._images.store, self._images.limit)
+        shrink(self._images.store, self._images.limit)
 
-    def _have(
-        self, number: int, content: LayerContent, progress: _Progress, *, packed: bool
-    ) -> None:
-        """Have a copy, and make it if it is not there."""
+    def _have(self, number: int, content: LayerContent, tool: str, progress: _Progress) -> None:
+        """Have an image, and make it by mksquashfs if it is not there."""
+        mark, owners, kind = self._how
+        whose = "owners" if owners == "owners" else ":".join(self._ids)
         layer = self._overlay.layers[number]
 
         def fill(directory: str, lock: Lock) -> Facts:
-            def tell(count: int) -> None:
-                lock.say(progress.at(count))
-
-            if packed:
-                self._pack(layer, os.path.join(directory, SQUASHFS), tell)
-            else:
-                target = os.path.join(directory, ROOTFS)
-                os.mkdir(target, 0o700)
-                self._images.copier.run(COPY, (layer, target, *self._how), tell)
+            image = os.path.join(directory, SQUASHFS)
+            words = (layer, image, mark, whose, kind, tool)
+            self._images.copier.run(PACK, words, lambda count: lock.say(progress.at(count)))
             return Facts(source=f"layer {content.digest}", digest=content.digest)
 
         def waiting(said: str) -> None:
             progress.show(said)
-            self._images.copier.wait()
+            self.wait()
 
-        key = self._key(content, packed=packed)
-        self._take(number, self._images.have(key, fill, waiting, content.size), packed=packed)
+        self._take(number, self._images.have(self._key(content), fill, waiting, content.size))
 
-    def copy(self, number: int, into: str) -> None:
-        words = (self._overlay.layers[number], into, *self._how)
-        self._images.copier.run(COPY, words, lambda count: None)
-
-    def _pack(self, layer: str, image: str, tell: Callable[[int], None]) -> None:
-        mark, owners, kind = self._how
-        whose = "owners" if owners == "owners" else ":".join(self._ids)
-        words = (layer, image, mark, whose, kind, self.packing.tool or "")
-        self._images.copier.run(PACK, words, tell)
-
-    def _key(self, content: LayerContent, *, packed: bool) -> str:
-        parts = [_FORMAT, content.digest, *self._how[:2], *self._ids]
-        parts += ["squashfs"] if packed else []
+    def _key(self, content: LayerContent) -> str:
+        parts = [_FORMAT, content.digest, *self._how[:2], *self._ids, "squashfs"]
         return f"layer-{blake2s(msgspec.json.encode(parts), digest_size=24).hexdigest()}"
 
 
@@ -454,7 +332,7 @@ _FILE = 1  # the number of its layer; the one above has nothing
 
 
 class OwnFile(Copies):
-    """A user's own squashfs file, as a copy of a layer; see `Copies`.
+    """A user's own squashfs file.
 
     Where the node mounts no images, the store of images has its files, unpacked once.
     """
@@ -472,11 +350,9 @@ class OwnFile(Copies):
         super().__init__(images, packing)
         self._file, self._key = file, key
         self._check()
-        if packing.is_possible:
-            self.there[_FILE] = file
-            self.packed.add(_FILE)
-        else:
-            self.make((_FILE,))
+        self.there[_FILE] = file
+        if why_not := packing.why_not:
+            self.unpack(why_not)
 
     def _check(self) -> None:
         try:
@@ -491,9 +367,17 @@ class OwnFile(Copies):
         raise Unusable(f"{why}, nor can it be sent: {self.packing.why_not}")
 
     def make(self, numbers: Collection[int]) -> None:
-        """Keep its files in the store."""
-        if _FILE in self.there or _FILE not in numbers:
+        """Do nothing: it is there."""
+
+    def unpack(self, why: str) -> None:
+        """Have its files in the store: the node could not mount it.
+
+        Raises:
+            Unusable: It cannot be unpacked.
+        """
+        if not self.are_images:
             return
+        self.packing.why_not = why
 
         def fill(directory: str, lock: Lock) -> Facts:
             self._images.copier.say("image: it is being unpacked")
@@ -504,16 +388,13 @@ class OwnFile(Copies):
 
         def waiting(said: str) -> None:
             self._images.copier.say("image: somebody else is unpacking it")
-            self._images.copier.wait()
+            self.wait()
 
         key = key_of(self._file, unpacked=True)
         entry = self._images.have(key, fill, waiting, os.stat(self._file).st_size)
         self._check()
-        self.there[_FILE] = entry.rootfs
+        self.there[_FILE], self.are_images = entry.rootfs, False
         shrink(self._images.store, self._images.limit)
-
-    def copy(self, number: int, into: str) -> None:
-        """Do nothing: the layer above has nothing."""
 
     def look_for(self, paths: Sequence[str], folder: str) -> Find:
         by_depth: dict[int, set[str]] = {}

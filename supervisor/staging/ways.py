@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from scrun.supervisor.staging.overlaid import Overlays
 
 Source = Literal["", "there", "copies", "unpacked", "sent"]
-"""Where the layers of an overlay are from: the engine, or the store where that has copies already;
-the store, which gets copies of those that nodes do not see, images if nodes mount these; the same
-without images; images that are sent to nodes that do not see the store."""
+"""Where the layers of an overlay are from: the engine, or the store where that has images already;
+the store, which gets images of those that nodes do not see; a user's file, unpacked in the store;
+images that are sent to nodes that do not see the store."""
 
 How = Literal["in place", "shim", "fuse", "runtime", "copy"]
 """The nodes use it where it is; the shim mounts one overlay, by the kernel or by fuse-overlayfs;
@@ -50,6 +50,7 @@ class RootFilesystem(msgspec.Struct, frozen=True):
         rootless: Whether the container has rights in a user namespace only.
         why_moved: Why containers cannot use it where it is; "" if they can.
         image: The directory in the store of the image that it is; "" if it is an engine's.
+        file: The user's squashfs file that this image is; "" if it has files.
         overlay: Its layers, if they are known.
         why_not: Why neither these nor copies can be mounted, as the end of a sentence about them.
         tasks: How many tasks have one of their own.
@@ -60,6 +61,7 @@ class RootFilesystem(msgspec.Struct, frozen=True):
     rootless: bool
     why_moved: str = ""
     image: str = ""
+    file: str = ""
     overlay: Overlay = Overlay((), users=False)
     why_not: str = ""
     tasks: int = 1
@@ -147,7 +149,7 @@ def ways(root: RootFilesystem, overlays: Overlays | None, *, remote: bool) -> li
         return [Way("copy")]
     sources: list[Source] = [] if root.overlay.why_not else ["there"]
     if overlays.has_store:
-        sources += ["copies", "unpacked", "sent"]
+        sources += ["unpacked" if root.file else "copies", "sent"]
     mounts = _mounts(root, overlays, remote=remote)
     overlaid = [Way(how, source, on_node) for how, on_node in mounts for source in sources]
     return [*overlaid, Way("copy")]

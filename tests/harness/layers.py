@@ -4,6 +4,7 @@ import copy
 import json
 import os
 import shlex
+import socket
 import stat
 import subprocess
 import time
@@ -16,13 +17,12 @@ import pytest
 from scrun.core.errors import EngineError
 from scrun.images.leases import lease_of
 from scrun.images.store import Facts
-from scrun.settings.file.load import ImageFormat
-from scrun.supervisor.contracts.node import Mounting, OthersThere, RootRefused
+from scrun.supervisor.contracts.node import Mounting, NotThere, OthersThere, RootRefused
 from scrun.supervisor.contracts.staged import OfTask, Staged, config_of_task
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.staging import staged_bundle
-from scrun.supervisor.staging.image_store import NO_ROOM, ContainerImages, Copier, Full, copying
-from scrun.supervisor.staging.layers import Unusable
+from scrun.supervisor.staging.image_store import ContainerImages, Copier, Full, copying
+from scrun.supervisor.staging.layers import NO_ROOM, Unusable
 from scrun.supervisor.staging.on_node import SENT, archive_of, sending, unpacking
 from scrun.supervisor.staging.overlaid import Overlays
 from scrun.supervisor.staging.stage_out import return_changes
@@ -57,7 +57,7 @@ def listing(root: Path) -> dict[str, tuple[object, ...]]:
 
 
 def run_program(name: str, words: Sequence[str], tell: Callable[[int], None]) -> None:
-    """Do what a supervisor does to copy a layer."""
+    """Do what a supervisor does to make an image of a layer."""
     done = subprocess.run([*copying(name), *words], capture_output=True, text=True, check=False)
     for line in done.stdout.splitlines():
         tell(int(line))
@@ -107,9 +107,11 @@ class Image:
         self.container = "c"
         self.ended = False
         self.limit = 0
-        self.format: ImageFormat = "files"
         self.mounter: Mounter | None = None
         self.roots: Sequence[tuple[str, str, str]] = ()
+        self.files: Sequence[tuple[str, str]] = ()
+        self.mountings: list[Mounting] = []
+        self._hidden: Sequence[str] = ()
         self._refused = False
         self.node_by_fuse = False
         self.also: list[str] = []
@@ -170,6 +172,9 @@ class Image:
         other = copy.copy(self)
         other.staged = self._base / name
         other.copied, other.said, other.asked, other.programs = [], [], [], []
+        if self.mounter is not None:
+            other.by_shim()
+        other.mountings = []
         other.config = {"root": {"path": str(self.rootfs)}}
         return other
 
@@ -184,9 +189,7 @@ class Image:
         if self.with_store:
             copier = Copier(self._copy, self.said.append, self.wait)
             lease = lease_of(str(self._base), self.container)
-            images = ContainerImages(
-                str(self.images), lease, copier, self.limit, self.also, self.format
-            )
+            images = ContainerImages(str(self.images), lease, copier, self.limit, self.also)
         overlays = Overlays(
             remember,
             str(self.cache),
@@ -210,7 +213,7 @@ class Image:
             raise KeyboardInterrupt
 
     def by_shim(self, *, refused: bool = False) -> None:
-        """Have the node mount the root file system as one overlay, as a shim does.
+        """Have the node mount images, and the root file system as one overlay, as a shim does.
 
         Args:
             refused: Whether its kernel refuses to; fuse-overlayfs does it then.
@@ -218,7 +221,7 @@ class Image:
         self._refused = refused
 
         def nothing() -> None:
-            self.roots = ()
+            self.roots = self.files = ()
 
         def send(*_: object) -> None:
             raise EngineError("nothing is sent")
@@ -226,27 +229,42 @@ class Image:
         self.mounter = Mounter(self._mount, send, nothing)
 
     def _mount(self, mounting: Mounting) -> str:
-        if not mounting.roots:
-            raise EngineError("only overlays")
+        self.mountings.append(mounting)
         others = [
             number
             for number, (path, inode, seconds) in enumerate(mounting.looks)
-            if (status := os.stat(path)).st_ino != inode
+            if self._is_hidden(path)
+            or (status := os.stat(path)).st_ino != inode
             or seconds not in (None, status.st_mtime_ns // 10**9)
         ]
         if others:
             raise OthersThere(others)
+        files = mounting.files[0]
+        if any(self._is_hidden(file) for file, _ in files):
+            raise NotThere("it is not there")
+        self.files = files
         if self._refused and not mounting.by_fuse:
             raise RootRefused("mount: Invalid argument")
         self.node_by_fuse = mounting.by_fuse
         before = ROOTLESS if self.rootless else AS_ROOT
         try:
             for root in mounting.roots:
-                subprocess.run([*before, self._mounting(root)], check=True)
+                subprocess.run(self._with_images([*before, self._mounting(root)]), check=True)
         except subprocess.CalledProcessError as error:
             raise RootRefused(str(error)) from error
         self.roots = mounting.roots
         return "overlay"
+
+    def _is_hidden(self, path: str) -> bool:
+        return os.path.realpath(path).startswith(tuple(self._hidden))
+
+    def _with_images(self, command: Sequence[str]) -> Sequence[str]:
+        """Return the command with the images mounted where it runs, and nowhere else."""
+        mounts = [
+            shlex.join(("mount", "-t", "squashfs", "-o", "loop,ro", file, point))
+            for file, point in self.files
+        ]
+        return [*AS_ROOT, "; ".join([*mounts, shlex.join(command)])] if mounts else command
 
     def _mounting(self, root: tuple[str, str, str]) -> str:
         """Return what mounts a root file system, until the shell ends."""
@@ -262,6 +280,7 @@ class Image:
 
     def hidden(self, *folders: Path) -> None:
         """Hide directories from the node."""
+        self._hidden = [f"{path}" for path in folders]
         over = "; ".join(f"mount -t tmpfs none {shlex.quote(str(path))}" for path in folders)
         self.node = lambda script: ask(shlex.join([*AS_ROOT[:3], "-c", f"{over}; {script}"]))
 
@@ -292,7 +311,8 @@ class Image:
             if own is None or os.path.basename(own.place) in root[2]
         ]
         whole = "; ".join([f"cd {self.staged}", *mounts, "cd rootfs", script])
-        subprocess.run([*(ROOTLESS if self.rootless else AS_ROOT), whole], check=True)
+        command = [*(ROOTLESS if self.rootless else AS_ROOT), whole]
+        subprocess.run(self._with_images(command), check=True)
 
     def end(self, staged: Staged) -> None:
         """Bring back what was changed, from the node if it is there."""
@@ -332,3 +352,66 @@ def filled(folder: str, size: int) -> Facts:
     (Path(folder) / "rootfs").mkdir()
     (Path(folder) / "rootfs/f").write_bytes(bytes(size))
     return Facts(source="test")
+
+
+# cap_net_raw+ep, version 2
+CAPABILITY = bytes.fromhex("0100000200200000000000000000000000000000")
+
+
+def odd(layer: Path) -> None:
+    """Fill a layer with all that layers can have."""
+    folder = os.fsencode(layer)
+    os.mkdir(folder + b"/\xff\xfe")
+    with open(folder + b"/\xff\xfe/\x80", "wb") as file:
+        file.write(b"not UTF-8")
+    (layer / "new\nline").write_text("x")
+    (layer / "setuid").write_text("x")
+    os.chown(layer / "setuid", 33, 44)
+    (layer / "setuid").chmod(0o6711)
+    (layer / "closed").mkdir(mode=0o700)
+    (layer / "closed/f").write_text("secret")
+    (layer / "closed/f").chmod(0)
+    (layer / "closed").chmod(0)
+    os.link(layer / "setuid", layer / "twice")
+    os.link(layer / "setuid", layer / "closed/three")
+    os.mkfifo(layer / "fifo", 0o622)
+    os.mknod(layer / "device", stat.S_IFCHR | 0o640, os.makedev(1, 3))
+    os.mknod(layer / "gone", stat.S_IFCHR)
+    with socket.socket(socket.AF_UNIX) as unix:
+        unix.bind(str(layer / "socket"))
+    (layer / "link").symlink_to("/etc/passwd")
+    os.chown(layer / "link", 33, 44, follow_symlinks=False)
+    os.setxattr(layer / "setuid", "user.note", b"kept")
+    os.setxattr(layer / "setuid", "security.capability", CAPABILITY)
+    (layer / "opaque").mkdir()
+    os.setxattr(layer / "opaque", "trusted.overlay.opaque", b"y")
+    (layer / "sparse").touch()
+    os.truncate(layer / "sparse", 5 << 40)
+    for path in (layer / "link", layer / "new\nline", layer / "opaque", layer):
+        os.utime(path, ns=(10**9, 2 * 10**9 + 7), follow_symlinks=False)
+
+
+def everything(tree: Path) -> dict[bytes, object]:
+    """Return all that a copy keeps of what is in a tree."""
+    found: dict[bytes, object] = {}
+    root = os.fsencode(tree)
+    one_file: dict[int, set[bytes]] = {}
+    for folder, folders, files in os.walk(root):
+        for path in (os.path.join(folder, name) for name in (*folders, *files)):
+            status = os.lstat(path)
+            name = os.path.relpath(path, root)
+            own = [status.st_mode, status.st_uid, status.st_gid, status.st_rdev]
+            names = one_file.setdefault(status.st_ino, set())
+            names.add(name)
+            found[name] = [
+                *own,
+                names,
+                {one: os.getxattr(path, one, follow_symlinks=False)
+                 for one in os.listxattr(path, follow_symlinks=False)},
+                status.st_mtime_ns if name != b"gone" else 0,
+                status.st_size if not stat.S_ISDIR(status.st_mode) else 0,
+                Path(os.fsdecode(path)).read_bytes()
+                if stat.S_ISREG(status.st_mode) and status.st_blocks else b"",
+                os.readlink(path) if stat.S_ISLNK(status.st_mode) else b"",
+            ]  # fmt: skip
+    return found

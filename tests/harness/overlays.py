@@ -21,14 +21,9 @@ STAYS = "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done"
 
 MOUNTED = "root: the node mounts the layers of "
 
-STORED = "root: the node mounts copies of the layers of "
-
 PACKED = "root: the node mounts squashfs images of the layers of "
 
 COPIED = "root: copied "
-
-FILES = 'format = "files"\n'
-"""Of [images]: the copies are directories, as test_squashfs.py has the others."""
 
 LOG = Path("l/log")
 
@@ -190,20 +185,17 @@ def network_scratch(user: User, settings: str = "", *more: str) -> Iterator[Podm
         disk.rmdir()
 
 
-def with_store(
-    daemon: Daemon, how: str = "files", *, seen: bool = False, images_in: str = "images"
-) -> None:
+def with_store(daemon: Daemon, *, seen: bool = False, images_in: str = "images") -> None:
     """Have the store of images in the site's directory, and the engine's files here only.
 
     Args:
         daemon: The engine.
-        how: `[images] format`.
         seen: Whether its files are on the nodes, too.
         images_in: Where the store is; below `d` the nodes do not see it, either.
     """
     settings = daemon.base / "scrun.toml"
     more = "" if seen else f'[staging]\nhost_only = ["{daemon.base}/d"]\n'
-    more += f'[images]\nstore = "{daemon.base}/{images_in}"\nformat = "{how}"\n'
+    more += f'[images]\nstore = "{daemon.base}/{images_in}"\n'
     settings.write_text(f"{settings.read_text()}\n{more}")
 
 

@@ -197,11 +197,8 @@ class Staging(msgspec.Struct, frozen=True):
     overlay: Literal["mount", "copy"] = "mount"
 
 
-ImageFormat = Literal["auto", "squashfs", "files"]
-
-
 class ImageSettings(msgspec.Struct, frozen=True):
-    """`[images]`: the store of images: those of `scrun run IMAGE`, and copies of engines' layers.
+    """`[images]`: the store of images: those of `scrun run IMAGE`, and of engines' layers.
 
     Attributes:
         store: The directory for them, on a file system that the nodes share, with patterns as in
@@ -211,8 +208,6 @@ class ImageSettings(msgspec.Struct, frozen=True):
             removed, until four fifths of them are left; never what a container uses. 0: no limit.
         also: Further stores, which are only read: a site's, say. Each belongs to root or the user.
         fresh: Seconds for which a tag names what it named when it was last looked up.
-        format: What copies of engines' layers are: `squashfs`, an image in one file, which the
-            shim mounts on the node; `files`, a directory; `auto`, an image if it can be one.
         node_size: The most MiB of images on a node's own disk, in TMPDIR or /tmp: where nodes do
             not see the store, they are sent there. 0: no limit.
         unpacked_size: The most MiB that one image unpacks to, holes of files included. 0: no
@@ -223,7 +218,6 @@ class ImageSettings(msgspec.Struct, frozen=True):
     size: Annotated[int, msgspec.Meta(ge=0, le=1 << 30)] = 51200
     also: tuple[Path, ...] = ()
     fresh: Seconds = 3600
-    format: ImageFormat = "auto"
     node_size: Annotated[int, msgspec.Meta(ge=0, le=1 << 30)] = 20480
     unpacked_size: Annotated[int, msgspec.Meta(ge=0, le=1 << 30)] = 51200
 

@@ -194,9 +194,14 @@ def judge_images(seen: NodeReport) -> Finding:
             f"{seen.node}: no overlay ({why}), so each container gets a copy of its image",
             "install fuse-overlayfs there, and have udev make /dev/fuse for all",
         )
-    lacking = "copies are directories: squashfuse, or /dev/fuse for users, is missing"
-    how = f"squashfs images by {seen.squashfs}" if seen.squashfs else lacking
-    return ok(f"{seen.node}: overlays by {seen.overlay}, {how}")
+    if not seen.squashfs:
+        return warn(
+            f"{seen.node}: overlays by {seen.overlay}, no squashfs images (squashfuse, or "
+            "/dev/fuse for users, is missing), so each container whose image it does not see gets "
+            "a copy of that",
+            "install squashfuse there, and have udev make /dev/fuse for all",
+        )
+    return ok(f"{seen.node}: overlays by {seen.overlay}, squashfs images by {seen.squashfs}")
 
 
 async def _trial(call: DoctorCall, report: Reporter) -> None:

@@ -21,15 +21,15 @@ from scrun.images.place import path_for
 from scrun.images.store import Store
 from scrun.install import docker, files, needs, podman
 from scrun.settings.file import sources
-from scrun.settings.file.load import ImageSettings
 from scrun.settings.slurm.versions import features
 from scrun.supervisor.children.processes import own_program
 from scrun.supervisor.containers.successor import abandoned_records
 from scrun.supervisor.core.limits import still_limited
 from scrun.supervisor.programs.doctor.call import Check, DoctorCall, one, run_tool, slurm_version
+from scrun.supervisor.programs.doctor.cluster import by_own_shim
 from scrun.supervisor.programs.doctor.findings import Finding, fail, first, ok, warn
 from scrun.supervisor.staging.id_maps import why_no_owners
-from scrun.supervisor.staging.stored import NO_TOOL, tool
+from scrun.supervisor.staging.stored import NO_TOOL
 
 _TOOLS = ("podman", "docker", "crun", "runc")
 _GIB = 1 << 30
@@ -262,23 +262,39 @@ def _images(call: DoctorCall) -> Finding:
     unusable = [reason for one in wanted.also if (reason := _why_not(one))]
     if unusable:
         return warn(unusable[0], "correct `also` in the section [images]")
-    if not os.path.isdir(path):
-        return ok(f"{path}: not used yet")
-    entries = Store(path).entries()
-    used, limit = size_of(entries), wanted.size << 20
-    of = f" of {limit / _GIB:.1f}" if limit else ""
-    text = f"{path}: {len(entries)} images and layers, {used / _GIB:.1f}{of} GiB; {_how(wanted)}"
-    remedy = "containers use all of it; a larger `size` in the section [images] avoids waiting"
-    return warn(text, remedy) if limit and used > limit else ok(text)
+    text = f"{path}: not used yet"
+    if os.path.isdir(path):
+        entries = Store(path).entries()
+        used, limit = size_of(entries), wanted.size << 20
+        of = f" of {limit / _GIB:.1f}" if limit else ""
+        text = f"{path}: {len(entries)} images and layers, {used / _GIB:.1f}{of} GiB"
+        if limit and used > limit:
+            avoids = "a larger `size` in the section [images] avoids waiting"
+            return warn(text, f"containers use all of it; {avoids}")
+    return judge_images_here(text, *_why_no_images(call)) if call.by_slurm else ok(text)
 
 
-def _how(wanted: ImageSettings) -> str:
-    """Return what copies of layers are, as far as this machine decides."""
-    if wanted.format == "files":
-        return "copies of layers are directories"
-    if not tool():
-        return f"copies of layers are directories: {NO_TOOL}"
-    return "copies of layers are squashfs images where nodes mount them"
+def judge_images_here(store: str, why_not: str, remedy: str) -> Finding:
+    """Judge whether layers that nodes do not see get into the store, as squashfs images.
+
+    `why_not` is why no images of layers are made or mounted, or "".
+    """
+    if not why_not:
+        return ok(f"{store}; layers that nodes do not see become squashfs images")
+    text = f"{store}; each container whose layers its node does not see gets a copy of all"
+    shared = "have engines keep their layers where the nodes see them"
+    return warn(f"{text}: {why_not}", f"{remedy}, or {shared}")
+
+
+def _why_no_images(call: DoctorCall) -> tuple[str, str]:
+    """Return why there are no images of layers, and the remedy; "" twice if there are."""
+    if call.which("mksquashfs") is None:
+        return NO_TOOL, "apt install squashfs-tools"
+    if call.settings.slurm.launch == "container":
+        return "only a shim mounts images", 'set `launch = "auto"` in the section [slurm]'
+    if not by_own_shim(call):
+        return f"the commands of {call.oci_conf} mount none", "have a shim call the runtime"
+    return "", ""
 
 
 def _why_not(store: str) -> str:

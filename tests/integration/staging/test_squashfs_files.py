@@ -13,6 +13,7 @@ import pytest
 
 from tests.conftest import MakeSite
 from tests.harness import cluster
+from tests.harness.overlays import own
 from tests.harness.site import Site
 from tests.harness.squashfs import fuse_for_all, served
 from tests.harness.wait import wait_until, wait_while
@@ -164,14 +165,14 @@ def test_what_serves_it_is_killed(squash: Squash) -> None:
 
 def test_it_is_to_be_unpacked(squash: Squash) -> None:
     """Once, in the store."""
-    settings = squash.site.base / "scrun.toml"
-    settings.write_text(settings.read_text().replace("[images]\n", '[images]\nformat = "files"\n'))
+    with (squash.site.base / "scrun.toml").open("a") as settings:
+        settings.write(own("copy"))
     for _ in range(2):
         assert squash.run("cat /etc/secret") == "secret\n"
     [unpacked] = squash.store.glob("file-*-files")
     assert (unpacked / "rootfs/etc/secret").read_text() == "secret\n"
     squash.begin("one")
-    assert squash.image("one") == "layers"
+    assert squash.image("one") == "copy"
     squash.site.must("delete", "--force", "one")
 
 

@@ -1,36 +1,61 @@
-"""Root file systems of layers that the nodes do not see: they get copies of these."""
+"""Root file systems of layers that the nodes do not see: shims mount squashfs images of them."""
 
 import json
+import os
 from pathlib import Path
 
+import pytest
+
 from tests.harness.containerd import IMAGE, Containerd
-from tests.harness.docker import Docker
 from tests.harness.overlays import (
     COPIED,
-    FILES,
     LOG,
+    PACKED,
     STAYS,
-    STORED,
     as_with_runc,
     build,
+    changes,
     hidden_store,
     keys,
     said,
-    way,
     with_store,
 )
 from tests.harness.podman import RUN
 from tests.harness.program import run_program
+from tests.harness.squashfs import fuse_for_all
 from tests.harness.wait import wait_until
 
 
+@pytest.mark.every_launch
+def test_who_mounts_images() -> None:
+    """A shim; a container of Slurm's own, or of an oci.conf's, has a copy of its own."""
+    fuse_for_all()
+    with hidden_store() as podman:
+        build(podman)
+        script = "cat /data/mine; rm /bin/tac; echo x >/opt"
+        assert podman.must(*RUN, "--name", "ours", "layers", "sh", "-c", script) == "mine\n"
+        assert {"A /opt", "D /bin/tac"} <= changes(podman, "ours")
+        conf = Path(os.environ["SLURM_CONF"]).with_name("oci.conf")
+        if podman.site.by_shim and not conf.exists():
+            assert PACKED in said(podman)
+            assert len(keys(podman)) == 3
+            return
+        assert COPIED in said(podman)
+        assert "cannot be squashfs images: " in said(podman)
+        why = "made by an oci.conf, which" if podman.site.by_shim else "only a shim mounts images"
+        assert why in said(podman)
+        assert not keys(podman)
+
+
+@pytest.mark.by_shim
 def test_layers_that_the_nodes_do_not_see() -> None:
-    """The first container has them copied to the store, and the others mount the copies."""
-    with hidden_store(FILES) as podman:
+    """The first container has images made of them, and the others use these."""
+    fuse_for_all()
+    with hidden_store() as podman:
         build(podman)
         (podman.site.base / LOG).unlink()
         as_with_runc(podman)
-        assert STORED in said(podman)
+        assert PACKED in said(podman)
         made = keys(podman)
         assert len(made) == 3
         podman.must(*RUN, "--rm", "layers", "sh", "-c", "test -e /bin/tac; test ! -e /opt/a/new")
@@ -45,17 +70,18 @@ def test_layers_that_the_nodes_do_not_see() -> None:
         assert keys(podman) > made
 
 
+@pytest.mark.by_shim
 def test_vfs_that_the_nodes_do_not_see() -> None:
-    """The image is copied to the store once; of a container, what differs from its image."""
-    with hidden_store(FILES, storage="vfs") as podman:
+    """One image is made of its directory; of a container's, what differs from that is copied."""
+    fuse_for_all()
+    with hidden_store(storage="vfs") as podman:
         build(podman)
         (podman.site.base / LOG).unlink()
         as_with_runc(podman)
         podman.must("start", "--attach", "ours")
         podman.must(*RUN, "--rm", "layers", "sh", "-c", "test -e /bin/tac; test ! -e /opt/a/new")
-        assert STORED in said(podman)
         assert COPIED not in said(podman)
-        assert said(podman).count(STORED) == 3
+        assert said(podman).count(PACKED) == 3
         assert len(keys(podman)) == 1
 
 
@@ -76,24 +102,7 @@ def test_a_directory_that_the_nodes_do_not_see() -> None:
         assert COPIED in said(podman)
 
 
-def test_docker_with_its_storage_on_a_local_disk() -> None:
-    """Its second layer of a container, which no image has, is copied as the container's own."""
-    with Docker(storage="overlay2", hidden=True) as docker:
-        with_store(docker)
-        for _ in range(2):
-            container = docker.must("run", "--detach", "busybox", "sh", "-c", STAYS).strip()
-            wait_until("it is up", lambda: docker.must("logs", container))  # noqa: B023
-            log = (docker.records / container / "log").read_text()
-            assert STORED in log, log
-            assert way(docker.records / container) == "store"
-            docker.must("exec", container, "sh", "-c", "echo x >/etc/x; rm /bin/tac")
-            docker.must("stop", container)
-            lines = set(docker.must("diff", container).splitlines())
-            assert {"A /etc/x", "D /bin/tac"} <= lines
-            docker.must("rm", container)
-        assert len(list((docker.base / "images").glob("layer-*"))) == 1
-
-
+@pytest.mark.by_shim
 def test_containerd_with_its_storage_on_a_local_disk() -> None:
     with Containerd(snapshotter="overlayfs", hidden=True) as containerd:
         with_store(containerd)
@@ -101,7 +110,7 @@ def test_containerd_with_its_storage_on_a_local_disk() -> None:
         containerd.must(*options, "sh", "-c", f"echo x >/etc/x; {STAYS}")
         log = containerd.records / "c1" / "log"
         wait_until("it is staged", lambda: log.exists() and "root: " in log.read_text())
-        assert STORED in log.read_text(), log.read_text()
+        assert PACKED in log.read_text(), log.read_text()
         containerd.must("task", "kill", "--signal", "KILL", "c1")
         wait_until("it has ended", lambda: "STOPPED" in containerd.must("task", "ls"))
         containerd.must("task", "rm", "c1")

@@ -116,7 +116,7 @@ class DaemonImages:
 def _storage(make: Callable[[bool], Daemon], place: str) -> Iterator[Daemon]:
     daemon = make(place == UNSEEN)
     try:
-        with_store(daemon, "auto", seen=place == VISIBLE)
+        with_store(daemon, seen=place == VISIBLE)
         yield daemon
     finally:
         daemon.close()

@@ -1,8 +1,7 @@
 """What a container of an image costs with rootless podman on overlay, beside one of busybox.
 
 One storage is where the nodes see it, the other is mounted on this machine alone; of that the
-store has squashfs images, or directories where an oci.conf's commands make containers. This runs
-as root, which makes that mount, and calls podman as the user.
+store has squashfs images. This runs as root, which makes that mount, and calls podman as the user.
 """
 
 import contextlib

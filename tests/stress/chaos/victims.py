@@ -94,7 +94,7 @@ _IS: dict[str, Callable[[Words], bool]] = {
     "keeper": lambda words: KEEPER in words,
     "worker": lambda words: any("worker" in word for word in words[:8]),
     "command": lambda words: words[1:2] == ["-c"] and MARK in words[2],
-    "converter": lambda words: any("copy_layer" in w or "pack_layer" in w for w in words[:8]),
+    "converter": lambda words: any("pack_layer" in word for word in words[:8]),
 }
 
 

@@ -131,11 +131,12 @@ def test_a_node_keeps_nothing_of_an_attempt(image: Image, case: str, tasks: int)
 def test_layers_that_the_node_does_not_see(image: Image) -> None:
     """The directory that was made for the first attempt is removed."""
     image.with_store = True
+    image.by_shim()
     image.recorded()
     image.mounted()
     image.hidden(image.store)
     staged = image.stage()
-    assert staged.image == "store", staged.notes
+    assert staged.image == "squashfs", staged.notes
     image.run("echo x >etc/new")
     image.end(staged)
     assert (image.rootfs / "etc/new").read_text() == "x\n"

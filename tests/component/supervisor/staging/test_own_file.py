@@ -16,13 +16,8 @@ from scrun.pull.get import Request, get
 from scrun.pull.reference import parse
 from scrun.supervisor.contracts.node import ImageFile, Mounting, NotThere
 from scrun.supervisor.contracts.staged import Staged
-from scrun.supervisor.staging.image_store import (
-    NO_ROOM,
-    UNPACK,
-    ContainerImages,
-    Copier,
-    copying,
-)
+from scrun.supervisor.staging.image_store import UNPACK, ContainerImages, Copier, copying
+from scrun.supervisor.staging.layers import NO_ROOM
 from scrun.supervisor.staging.overlaid import Overlays
 from scrun.supervisor.staging.stage_out import stage_out
 from scrun.supervisor.staging.stored import Mounter

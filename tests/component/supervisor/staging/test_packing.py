@@ -1,4 +1,4 @@
-"""Copies of layers that are squashfs images: made once, mounted by the shim of the node."""
+"""Squashfs images of layers: made once, mounted by the shim of the node."""
 
 import os
 import shutil
@@ -14,19 +14,18 @@ import pytest
 
 from scrun.core.errors import EngineError
 from scrun.supervisor.contracts.node import ImageFile, Mounting, NotThere, OthersThere, RootRefused
-from scrun.supervisor.staging.image_store import NO_ROOM, PACK, copying
+from scrun.supervisor.staging.image_store import PACK, copying
+from scrun.supervisor.staging.layers import NO_ROOM
 from scrun.supervisor.staging.stage_out import stage_out
 from scrun.supervisor.staging.stored import Mounter
 from scrun.supervisor.wire.seals import digest
-from tests.component.supervisor.staging.test_copy_layer import odd
-from tests.harness.layers import Image
+from tests.harness.layers import Image, odd
 from tests.harness.shim import PURE_V2, Shim
 from tests.harness.users import root
 from tests.harness.wait import wait_until
 
 MKSQUASHFS = str(shutil.which("mksquashfs"))
 IMAGES = "root: the node mounts squashfs images of the layers of "
-DIRECTORIES = "root: the node mounts copies of the layers of "
 
 
 class Node:
@@ -43,7 +42,6 @@ class Node:
         self.images = ""
         self.mounts = 0
         self.fails = ""
-        image.format = "auto"
         self.sent: list[str] = []
         self.limit = 0
         image.mounter = self.mounter = Mounter(self.mount, self.send, self.unmount)
@@ -163,46 +161,32 @@ def test_a_second_container_makes_nothing(image: Image, node: Node) -> None:
 
 
 def test_what_the_node_cannot_mount(image: Image, node: Node) -> None:
-    """The store gets directories, and one line says why."""
+    """The container gets a copy, and one line says why."""
     node.fails = "squashfuse: no"
     staged = image.stage()
-    assert staged.image == "store"
-    assert staged.notes[1] == "root: copies are not squashfs images: squashfuse: no"
-    assert made(image) == ["rootfs"] * 2 + ["rootfs.sqfs"] * 2
-    assert seen(image, node).split() == ["bin", "empty", "etc", "lib", "usr", "new", "755"]
-
-
-def test_no_shim(image: Image, node: Node) -> None:
-    image.mounter = None
-    staged = image.stage()
-    assert staged.image == "store"
-    assert staged.notes[1] == "root: copies are not squashfs images: only a shim mounts images"
+    assert staged.image == "copy"
+    assert staged.notes[0] == f"root: the layers of {image.rootfs} squashfuse: no"
+    assert made(image) == ["rootfs.sqfs"] * 2
 
 
 def test_no_tool(image: Image, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
     staged = image.stage()
-    assert staged.image == "store"
-    why = "mksquashfs is not installed here"
-    assert staged.notes[1] == f"root: copies are not squashfs images: {why}"
-
-
-def test_nothing_else_is_wanted(image: Image, node: Node) -> None:
-    image.format = "squashfs"
-    image.mounter = None
-    staged = image.stage()
     assert staged.image == "copy"
-    assert "cannot be squashfs images: only a shim mounts images" in staged.notes[0]
+    why = "cannot be squashfs images: mksquashfs is not installed here"
+    assert staged.notes[0] == f"root: the layers of {image.rootfs} {why}"
     assert made(image) == []
 
 
-def test_a_tool_that_fails(image: Image, node: Node, tmp_path: Path) -> None:
-    """What it cannot pack is copied."""
+def test_a_layer_that_cannot_be_packed(image: Image, node: Node) -> None:
+    """The container gets a copy; what was packed before stays for others."""
     with open(image.layers[2] / "etc/holes", "wb") as file:
         file.truncate(1 << 40)
+    image.rootfs.joinpath("etc/holes").unlink(missing_ok=True)
     staged = image.stage()
-    assert staged.image == "squashfs"
-    assert made(image) == ["rootfs", "rootfs.sqfs"]
+    assert staged.image == "copy"
+    assert "have a file with large holes" in staged.notes[0]
+    assert made(image) == ["rootfs.sqfs"]
 
 
 @pytest.fixture
@@ -227,16 +211,6 @@ def test_images_are_sent_where_the_store_is_not_seen(image: Image, far: Node) ->
             stage_out(str(image.staged))
 
 
-def test_directories_of_a_store_that_is_not_seen_are_of_no_use(image: Image, far: Node) -> None:
-    image.format, image.mounter = "files", None
-    image.hidden(image.store)
-    assert image.stage().image == "store"
-    stage_out(str(image.staged))
-    image.format, image.node, image.mounter = "auto", far.ask, far.mounter
-    assert image.stage().image == "squashfs"
-    assert made(image) == ["rootfs"] * 2 + ["rootfs.sqfs"] * 2
-
-
 def test_what_cannot_be_sent(image: Image, far: Node) -> None:
     far.limit = 1
     staged = image.stage()
@@ -244,11 +218,11 @@ def test_what_cannot_be_sent(image: Image, far: Node) -> None:
     assert "no room for 0 MiB on the node" in staged.notes[0]
     far.unmount()
     stage_out(str(image.staged))
-    image.format = "files"
+    image.mounter = None
     staged = image.stage()
     assert staged.image == "copy"
     assert "nor is the store of images" in staged.notes[0]
-    assert "[images] format" in staged.notes[0]
+    assert "nor can images be sent: only a shim mounts images" in staged.notes[0]
 
 
 def packing(layer: Path, image: Path, *how: str) -> list[str]:
@@ -312,6 +286,17 @@ def test_marks_of_fuse_overlayfs(tmp_path: Path) -> None:
     assert stat.S_ISCHR((back / "gone").stat().st_mode)
     assert os.getxattr(back / "d", "trusted.overlay.opaque") == b"y"
     assert os.listdir(back / "d") == []
+
+
+def test_a_deep_layer_is_refused(tmp_path: Path) -> None:
+    layer = tmp_path / "layer"
+    layer.mkdir()
+    script = "i=0; while [ $i -lt 400 ]; do mkdir d; cd d; i=$((i+1)); done"
+    subprocess.run(["/bin/sh", "-ec", script], cwd=layer, check=True)
+    command = packing(layer, tmp_path / "image")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "have more than 300 directories within each other\n"
 
 
 def test_no_room(tmp_path: Path) -> None:

@@ -13,9 +13,10 @@ import pytest
 from scrun.core.errors import EngineError
 from scrun.supervisor.contracts.node import Mounting, OthersThere
 from scrun.supervisor.staging import staged_bundle
-from scrun.supervisor.staging.copies import Room, write_difference
+from scrun.supervisor.staging.copies import Room
 from scrun.supervisor.staging.digests import contents, parent_of
 from scrun.supervisor.staging.layers import Unusable
+from scrun.supervisor.staging.layout import write_difference
 from scrun.supervisor.staging.overlaid import Overlays
 from scrun.supervisor.staging.stage_out import stage_out
 from scrun.supervisor.staging.staged_bundle import why_unseen
@@ -64,6 +65,7 @@ class Plain(Image):
 def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plain]:
     one = Plain(tmp_path, monkeypatch)
     one.with_store = True
+    one.by_shim()
     monkeypatch.setattr(staged_bundle, "read_mounts", lambda: one.mounts)
     before = len(os.listdir("/proc/self/fd"))
     yield one
@@ -91,7 +93,7 @@ def test_the_node_mounts_a_copy_of_the_image(
     image.hidden(image.store.parent)
     before = listing(image.rootfs)
     staged = image.stage()
-    assert staged.image == "store", staged.notes
+    assert staged.image == "squashfs", staged.notes
     assert staged.copied_from == str(image.rootfs)
     subprocess.run(["cp", "-a", image.rootfs, tmp_path / "expected"], check=True)
     in_shell(DURING, tmp_path / "expected")
@@ -104,12 +106,12 @@ def test_the_node_mounts_a_copy_of_the_image(
 def test_the_next_container_of_the_image_copies_nothing(image: Plain) -> None:
     image.made()
     image.hidden(image.store.parent)
-    assert image.stage().image == "store"
+    assert image.stage().image == "squashfs"
     assert image.copied == ["dir"]
     [copied] = image.images.glob("layer-*")
     other = image.another("other")
     try:
-        assert other.stage().image == "store"
+        assert other.stage().image == "squashfs"
     finally:
         stage_out(str(other.staged))
     assert list(image.images.glob("layer-*")) == [copied]
@@ -120,7 +122,7 @@ def test_what_the_node_sees_is_used_where_it_is(image: Plain) -> None:
     image.made()
     staged = image.stage()
     assert (staged.image, staged.rootfs) == ("", str(image.rootfs))
-    assert len(image.asked) == 1
+    assert len(image.mountings) == 1
     assert not image.images.exists()
 
 
@@ -128,7 +130,7 @@ def test_nobody_is_asked_about_the_mount_of_the_staged_bundle(image: Plain) -> N
     image.made()
     image.mounts = image.mounts[:1]
     assert image.stage().image == ""
-    assert image.asked == []
+    assert image.mountings == []
 
 
 def test_what_has_no_record_is_copied(image: Plain) -> None:
@@ -226,7 +228,7 @@ def test_docker_has_records_of_its_own(image: Plain) -> None:
     assert content.digest == f"vfs chain {CHAIN}"
     assert parent_of(str(image.rootfs)) == picture
     image.hidden(image.store.parent)
-    assert image.stage().image == "store"
+    assert image.stage().image == "squashfs"
     mount = records / "mounts" / f"{7:064x}"
     for wrong in ("", f"sha256:{BASE}", "sha256:../../etc", CHAIN):
         (mount / "parent").write_text(wrong)

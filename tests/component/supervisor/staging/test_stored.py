@@ -1,4 +1,4 @@
-"""Layers that the node does not see: it mounts copies of the store of images."""
+"""Layers that the node does not see: it mounts squashfs images of them, which the store has."""
 
 import json
 import os
@@ -12,14 +12,19 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from scrun.images.leases import lease_of
+from scrun.images.limits import shrink
 from scrun.images.locks import locked
 from scrun.images.store import Store
+from scrun.supervisor.contracts.node import Mounting
+from scrun.supervisor.staging import copies
 from scrun.supervisor.staging.digests import contents
 from scrun.supervisor.staging.stage_out import stage_out
 from tests.harness.bundle import snapshot
-from tests.harness.layers import Image, filled, listing
+from tests.harness.layers import Image, everything, filled, listing, odd
 from tests.harness.wait import wait_until
 
 
@@ -28,6 +33,7 @@ def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Image]:
     one = Image(tmp_path, monkeypatch)
     one.with_store = True
     one.recorded()
+    one.by_shim()
     before = len(os.listdir("/proc/self/fd"))
     yield one
     stage_out(str(one.staged))
@@ -42,8 +48,9 @@ def left(image: Image) -> list[str]:
     return os.listdir(folder) if folder.exists() else []
 
 
-def trees(image: Image) -> list[Path]:
-    return sorted(image.images.glob("layer-*/rootfs"))
+def made(image: Image) -> list[Path]:
+    assert not [*image.images.glob("layer-*/rootfs")]
+    return sorted(image.images.glob("layer-*/rootfs.sqfs"))
 
 
 CHANGES = "rm -r usr/share; mkdir usr/share; echo x >etc/passwd; rm bin/ash; echo y >etc/new"
@@ -58,20 +65,21 @@ def test_a_second_container_copies_nothing(image: Image, *, rootless: bool) -> N
     image.mounted()
     image.hidden(image.store)
     first = image.stage()
-    assert first.image == "store", first.notes
+    assert first.image == "squashfs", first.notes
     assert first.notes == (
-        f"root: the node mounts copies of the layers of {image.rootfs}; changes come back at the"
-        " end",
+        f"root: the node mounts squashfs images of the layers of {image.rootfs}; changes come back"
+        " at the end",
+        "root: the images are mounted by overlay",
     )
     assert sorted(image.copied) == ["above", "below"]
     assert image.said[-1] == "image: 1.0 of 2.0 GiB"
-    assert len(image.asked) == 2
+    assert len([one for one in image.mountings if one.roots]) == 2
     stage_out(str(image.staged))
     image.copied.clear()
-    image.asked.clear()
-    assert image.stage().image == "store"
+    image.mountings.clear()
+    assert image.stage().image == "squashfs"
     assert image.copied == []
-    assert len(image.asked) == 1
+    assert len([one for one in image.mountings if one.roots]) == 1
     expected = image.rootfs.with_name("expected")
     subprocess.run(["cp", "-a", image.rootfs, expected], check=True)
     subprocess.run(["/bin/sh", "-ec", CHANGES], cwd=expected, check=True)
@@ -90,14 +98,14 @@ def test_only_what_the_node_does_not_see_is_copied(image: Image) -> None:
     """As with images in a store that all machines share, and others on a local disk."""
     image.mounted()
     image.hidden(image.layers[1])
-    assert image.stage().image == "store"
+    assert image.stage().image == "squashfs"
     assert image.copied == ["above"]
 
 
 def test_images_share_layers(image: Image) -> None:
     image.mounted()
     image.hidden(image.store)
-    assert image.stage().image == "store"
+    assert image.stage().image == "squashfs"
     stage_out(str(image.staged))
     image.copied.clear()
     image.layers.insert(1, image.store / "third" / "diff")
@@ -110,13 +118,14 @@ def test_images_share_layers(image: Image) -> None:
     shutil.rmtree(image.rootfs)
     shutil.rmtree(image.store.parents[1] / "work")
     image.mounted()
-    assert image.stage().image == "store"
+    assert image.stage().image == "squashfs"
     assert image.copied == ["third"]
     image.run("test $(cat etc/third) = third")
 
 
 def test_a_store_that_the_node_does_not_see(image: Image) -> None:
-    """Nothing is copied there in vain."""
+    """Nothing is copied there in vain, if it can have none sent."""
+    image.mounter = None
     image.images.mkdir()
     image.mounted()
     image.hidden(image.store, image.images)
@@ -142,8 +151,8 @@ def test_small_layers_need_no_record(image: Image) -> None:
     image.mounted()
     image.hidden(image.store)
     assert image.stage().image == "layers"
-    assert sorted(image.copied) == ["above", "below"]
-    assert not trees(image)
+    assert image.copied == []
+    assert not image.images.exists()
     image.run("test $(cat etc/hosts) = etc/hosts")
 
 
@@ -153,7 +162,7 @@ def test_what_a_container_wrote_before(image: Image) -> None:
     (image.layers[0] / "etc/large").write_bytes(bytes(3 << 20))
     image.mounted()
     image.hidden(image.store)
-    assert image.stage().image == "store"
+    assert image.stage().image == "squashfs"
     image.run("test $(stat -c %s etc/large) = 3145728")
 
 
@@ -221,7 +230,7 @@ def test_fuse_overlayfs(image: Image) -> None:
     (image.layers[2] / "empty/old").touch()
     image.by_fuse("rm etc/passwd motd; rm -r usr/share; rm empty/old; touch empty/new")
     staged = image.stage()
-    assert staged.image == "store", staged.notes
+    assert staged.image == "squashfs", staged.notes
     image.run(
         "test ! -e etc/passwd; test -e etc/hosts; test ! -e motd; test ! -e usr/share; "
         "test -e empty/new; test ! -e empty/old; test ! -e etc/.wh.passwd; rm etc/hosts"
@@ -237,7 +246,7 @@ def test_marks_that_the_node_would_not_read(image: Image) -> None:
     os.setxattr(image.layers[1] / "usr", "trusted.overlay.opaque", b"y")
     image.mounted()
     image.rootless = True
-    assert image.stage().image == "store"
+    assert image.stage().image == "squashfs"
     image.run("test ! -e usr/share; test -e etc/passwd")
 
 
@@ -246,7 +255,7 @@ def test_metacopy(image: Image) -> None:
     image.rootless = False
     image.more_options = ",metacopy=on"
     image.mounted()
-    assert image.stage().image == "store"
+    assert image.stage().image == "squashfs"
     stage_out(str(image.staged))
     (image.layers[0] / "etc").mkdir()
     (image.layers[0] / "etc/passwd").write_bytes(bytes(10))
@@ -271,7 +280,7 @@ def test_files_of_others_belong_to_the_only_user(image: Image) -> None:
     image.mounted()
     image.hidden(image.store)
     staged = image.stage()
-    assert staged.image == "store"
+    assert staged.image == "squashfs"
     image.run(
         "test $(stat -c %u:%a bin/sh) = 0:755; cat empty/not; echo x >>etc/passwd; rm empty/not"
     )
@@ -297,7 +306,7 @@ def test_a_full_store(image: Image, tmp_path: Path) -> None:
     try:
         staged = image.stage()
         assert staged.image == "copy"
-        assert "No space left on device" in staged.notes[0]
+        assert "No space left on device" in staged.notes[0], staged.notes
         assert not left(image)
     finally:
         subprocess.run(["umount", image.images], check=True)
@@ -315,7 +324,7 @@ def test_room_is_made_in_a_full_store(image: Image, tmp_path: Path) -> None:
     try:
         store = Store(str(image.images))
         old = store.make("old", lambda folder, _: filled(folder, 3 << 20))
-        assert image.stage().image == "store"
+        assert image.stage().image == "squashfs"
         assert store.find(old.key) is None
     finally:
         subprocess.run(["umount", str(image.images)], check=True)
@@ -330,7 +339,7 @@ def test_the_limit_of_the_store(image: Image) -> None:
     image.limit = 4 << 20
     image.mounted()
     image.hidden(image.store)
-    assert image.stage().image == "store"
+    assert image.stage().image == "squashfs"
     left = [entry.key for entry in store.entries()]
     assert len([key for key in left if key.startswith("layer-")]) == 2
     assert [key for key in left if key.startswith("old")] == ["old2", "old3", "old4"]
@@ -340,18 +349,18 @@ def test_a_site_s_store(image: Image, tmp_path: Path) -> None:
     """Its copies are used, and nothing is written."""
     image.mounted()
     image.hidden(image.store)
-    assert image.stage().image == "store"
+    assert image.stage().image == "squashfs"
     stage_out(str(image.staged))
     site = tmp_path / "site"
     image.images.rename(site)
     shutil.rmtree(site / "leases")
     image.copied.clear()
     image.also = [str(tmp_path / "none"), str(site)]
-    assert image.stage().image == "store"
+    assert image.stage().image == "squashfs"
     assert (image.copied, image.images.exists()) == ([], False)
     stage_out(str(image.staged))
     next(site.glob("layer-*")).chmod(0o777)  # others could replace it
-    assert image.stage().image == "store"
+    assert image.stage().image == "squashfs"
     assert len(image.copied) == 1
 
 
@@ -383,18 +392,20 @@ def test_a_store_of_somebody_else(image: Image) -> None:
 def test_a_layer_is_removed_meanwhile(image: Image) -> None:
     image.mounted()
     image.hidden(image.store)
-    node = image.node
+    mounter = image.mounter
+    assert mounter is not None
 
-    def removes(script: str) -> str:
-        answer = node(script)
-        shutil.rmtree(image.layers[2])
-        return answer
+    def removes(mounting: Mounting) -> str:
+        try:
+            return mounter.mount(mounting)
+        finally:
+            shutil.rmtree(image.layers[2], ignore_errors=True)
 
-    image.node = removes
+    image.mounter = msgspec.structs.replace(mounter, mount=removes)
     staged = image.stage()
     assert staged.image == "copy"
-    assert f"cannot be copied to {image.images}" in staged.notes[0]
-    assert len(trees(image)) == 1
+    assert "cannot be packed: No such file or directory" in staged.notes[0]
+    assert len(made(image)) == 1
 
 
 def test_a_copy_that_is_removed_below_a_container(image: Image) -> None:
@@ -407,18 +418,18 @@ def test_a_copy_that_is_removed_below_a_container(image: Image) -> None:
     assert (image.rootfs / "etc/new").read_text() == "x\n"
     stage_out(str(image.staged))
     image.copied.clear()
-    assert image.stage().image == "store"
+    assert image.stage().image == "squashfs"
     assert "below" in image.copied
 
 
 def test_leased_copies_stay(image: Image) -> None:
     image.mounted()
     image.hidden(image.store)
-    assert image.stage().image == "store"
+    assert image.stage().image == "squashfs"
     store = Store(str(image.images))
     for entry in store.entries():
         assert store.remove(entry.key), "it is used"
-    assert len(trees(image)) == 2
+    assert len(made(image)) == 2
 
 
 def test_many_layers(image: Image) -> None:
@@ -429,12 +440,12 @@ def test_many_layers(image: Image) -> None:
         (layer / "usr").mkdir(parents=True)
         (layer / "usr" / str(number)).write_text("x")
         image.layers.insert(1, layer)
+    image.mounter = None
     shutil.rmtree(image.store.parent / "overlay-layers")
-    image.recorded()
     image.mounted()
     image.hidden(image.store)
     staged = image.stage()
-    assert staged.image == "store", staged.notes
+    assert staged.image == "layers", staged.notes
     image.run("test $(ls usr | wc -l) = 41")
 
 
@@ -450,7 +461,7 @@ def test_two_at_once_make_one_copy(image: Image, tmp_path: Path) -> None:
         thread.join()
     copied = [name for one in images for name in one.copied]
     assert sorted(copied) == ["above", "below"]
-    assert len(trees(image)) == 2
+    assert len(made(image)) == 2
     for one in images:
         stage_out(str(one.staged))
 
@@ -459,7 +470,7 @@ def test_who_waits_sees_how_far_it_is(image: Image) -> None:
     image.mounted()
     image.hidden(image.store)
     store = Store(str(image.images))
-    assert image.another("first").stage().image == "store"
+    assert image.another("first").stage().image == "squashfs"
     key = next(entry.key for entry in store.entries())
     store.remove(key)
     for lease in store.users(key):
@@ -498,7 +509,126 @@ def test_a_copy_that_is_killed(image: Image, seed: int, tmp_path: Path) -> None:
     os.waitpid(pid, 0)
     shutil.rmtree(image.staged, ignore_errors=True)
     image.hidden(image.store)
-    assert image.stage().image == "store"
+    assert image.stage().image == "squashfs"
     assert not left(image)
     assert snapshot(image.layers[2]) == before
-    assert whole in [listing(tree) for tree in trees(image)]
+    trees = [tmp_path / f"tree-{number}" for number in range(2)]
+    for packed, tree in zip(made(image), trees, strict=True):
+        subprocess.run(["unsquashfs", "-quiet", "-no-progress", "-d", tree, packed], check=True)
+    assert whole in map(listing, trees)
+
+
+# What the container has for itself
+
+
+def test_its_own_layer_has_all_that_layers_can_have(image: Image, tmp_path: Path) -> None:
+    image.rootless = False
+    own = image.layers[0]
+    odd(own)
+    image.mounted()
+    image.hidden(image.store)
+    assert image.stage().image == "squashfs"
+    copied = image.staged / "overlay/mine/0"
+    assert everything(copied) == everything(own)
+    assert (copied / "sparse").stat().st_blocks == 0
+
+
+def test_names_of_one_file_in_its_own_layer(image: Image) -> None:
+    """A name outside of the layer, and one that somebody has linked to, do not count."""
+    own = image.layers[0]
+    for name in ("first", "folder/second", "folder/inner/third"):
+        (own / name).parent.mkdir(exist_ok=True)
+        if name == "first":
+            (own / name).write_bytes(bytes(1 << 20))
+        else:
+            os.link(own / "first", own / name)
+    (own / "outside").write_text("x")
+    os.link(own / "outside", image.store.parent / "outside")
+    image.mounted()
+    image.hidden(image.store)
+    assert image.stage().image == "squashfs"
+    copied = image.staged / "overlay/mine/0"
+    names = ("first", "folder/second", "folder/inner/third")
+    assert len({(copied / name).stat().st_ino for name in names}) == 1
+    assert (copied / "first").stat().st_nlink == 3
+    assert (copied / "outside").stat().st_nlink == 1
+
+
+def test_too_many_names_to_remember(image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are files of their own; nothing of their content is lost."""
+    monkeypatch.setattr(copies, "_LINKED", 1)
+    own = image.layers[0]
+    for name in "abc":
+        (own / name).write_text(name)
+        os.link(own / name, own / f"{name}2")
+    image.mounted()
+    image.hidden(image.store)
+    assert image.stage().image == "squashfs"
+    copied = image.staged / "overlay/mine/0"
+    for name in "abc":
+        assert (copied / name).read_text() == (copied / f"{name}2").read_text() == name
+
+
+def test_its_own_layer_for_one_user(image: Image) -> None:
+    own = image.layers[0]
+    odd(own)
+    (own / "opaque").rmdir()
+    image.mounted()
+    image.hidden(image.store)
+    assert image.stage().image == "squashfs"
+    copied = image.staged / "overlay/mine/0"
+    assert {path.lstat().st_uid for path in copied.rglob("*")} == {os.geteuid()}
+    assert stat.S_IMODE((copied / "setuid").stat().st_mode) == 0o711
+
+
+def test_a_deep_layer_of_its_own(image: Image) -> None:
+    (image.layers[0] / "/".join("d" * 299)).mkdir(parents=True)
+    image.mounted()
+    image.hidden(image.store)
+    other = image.another("other")
+    assert other.stage().image == "squashfs"
+    stage_out(str(other.staged))
+    (image.layers[0] / "/".join("d" * 300)).mkdir()
+    staged = image.stage()
+    assert staged.image == "copy"
+    assert "have more than 300 directories within each other" in staged.notes[0]
+
+
+def test_nobody_waits_for_a_copy_of_its_own_layer(image: Image) -> None:
+    (image.layers[0] / "large").write_bytes(bytes(3 << 20))
+    image.mounted()
+    image.hidden(image.store)
+    image.ended = True
+    with pytest.raises(KeyboardInterrupt):
+        image.stage()
+    assert not image.staged.exists()
+
+
+# What nodes need for images
+
+
+def test_without_a_shim_the_root_file_system_is_copied(image: Image) -> None:
+    image.mounter = None
+    image.mounted()
+    image.hidden(image.store)
+    staged = image.stage()
+    assert staged.image == "copy"
+    assert "cannot be squashfs images: only a shim mounts images" in staged.notes[0]
+    assert not image.images.exists()
+
+
+def test_directories_of_an_older_version_are_left_alone(image: Image) -> None:
+    """Its containers may use them; when they do not, they go as the longest unused."""
+    store = Store(str(image.images))
+    layer = store.make("layer-0123", lambda folder, _: filled(folder, 1 << 20))
+    lease = lease_of(str(image.images.parent), "older")
+    store.lease(layer.key, lease)
+    image.limit = 1 << 20
+    image.mounted()
+    image.hidden(image.store)
+    assert image.stage().image == "squashfs"
+    assert store.find(layer.key) is not None
+    stage_out(str(image.staged))
+    store.give_back(layer.key, lease)
+    shrink(store, image.limit)
+    assert store.find(layer.key) is None

@@ -51,6 +51,7 @@ def roots(draw: st.DrawFn, *, moved: bool = False) -> RootFilesystem:
         {"root": {"path": "rootfs", "readonly": draw(BOOLS)}, "linux": linux},
         rootless=draw(BOOLS),
         why_moved="is on tmpfs" if moved else draw(st.sampled_from(["", "is on tmpfs"])),
+        file=draw(st.sampled_from(["", "/x.sqsh"])),
         overlay=overlay,
         why_not="" if moved else draw(st.sampled_from(["", "", "are not all here"])),
     )
@@ -103,6 +104,7 @@ def test_there_is_what_a_way_needs(root: RootFilesystem, node: Overlays, remote:
     mounted = [way for way in ways(root, node, remote=remote) if way.source]
     for way in mounted:
         assert way.source == "there" or node.images
+        assert way.source != ("copies" if root.file else "unpacked")
         assert way.source != "there" or not root.overlay.why_not
         if way.on_node:  # others' files could be neither sent nor removed
             assert node.keeps
@@ -136,8 +138,14 @@ def test_each_failure_leads_down_the_ladder(
 MOUNTS: list[tuple[How, bool]] = [
     ("shim", False), ("shim", True), ("fuse", False), ("runtime", False),
 ]  # fmt: skip
-LADDER = [Way(how, source, on_node) for how, on_node in MOUNTS for source in SOURCES]
-LADDER.append(Way("copy"))
+LADDERS = {
+    is_file: [
+        *(Way(how, source, on_node) for how, on_node in MOUNTS for source in SOURCES
+          if source != ("copies" if is_file else "unpacked")),
+        Way("copy"),
+    ]
+    for is_file in (False, True)
+}  # fmt: skip
 
 LEFT: dict[str, tuple[Way, Unusable, Way]] = {
     "written elsewhere": (
@@ -147,7 +155,8 @@ LEFT: dict[str, tuple[Way, Unusable, Way]] = {
     "the runtime": (
         Way("shim", "there"), NotMounted("", images=False), Way("runtime", "there"),
     ),
-    "no images": (Way("shim", "there"), NotMounted("", images=True), Way("shim", "unpacked")),
+    "a user's file": (Way("shim", "there"), NotMounted("", images=True), Way("shim", "unpacked")),
+    "images": (Way("shim", "copies"), NotMounted("", images=True), Way("copy")),
     "images that were sent": (Way("shim", "sent"), NotMounted("", images=True), Way("copy")),
     "layers": (
         Way("shim", "there"), Unseen("", frozenset(), store=True), Way("shim", "copies"),
@@ -169,4 +178,5 @@ LEFT: dict[str, tuple[Way, Unusable, Way]] = {
 @pytest.mark.parametrize("case", LEFT)
 def test_what_a_failure_leaves(case: str) -> None:
     tried, failure, expected = LEFT[case]
-    assert remaining(LADDER[LADDER.index(tried) :], failure)[0] == expected
+    ladder = LADDERS[case == "a user's file"]
+    assert remaining(ladder[ladder.index(tried) :], failure)[0] == expected
