@@ -187,6 +187,20 @@ def _lies() -> Iterator[Mutation]:
         "supervisor/staging/overlaid.py",
         "tests/component/supervisor/staging/test_on_node.py::test_a_node_keeps_nothing_of_an_attempt",
     )("a-node-keeps-an-attempt", "if made := [place", "if made := [0 and place")
+    own = "tests/component/supervisor/staging/test_stored.py::"
+    copies = Faults(
+        "supervisor/staging/copies.py", own + "test_names_of_one_file_in_its_own_layer"
+    )
+    yield copies("names-of-one-file-are-copies", "if known is None:", "if True:")
+    yield copies(
+        "a-link-to-what-is-not-the-file", "_Linked(path, status", '_Linked(b"folder", status'
+    )
+    yield copies(
+        "what-is-too-much-to-copy-is-copied",
+        "        self._entries -= 1\n",
+        "",
+        "tests/component/supervisor/staging/test_plain.py",
+    )
     policy = "tests/unit/supervisor/staging/test_staging_policy.py"
     yield Faults("supervisor/staging/policy.py", policy)(
         "an-image-gives-the-runtime-orders", "and name not in PASSED:", "and name in PASSED:"

@@ -251,3 +251,13 @@ def test_a_difference_follows_no_link(tmp_path: Path) -> None:
     assert (into / "a").readlink() == tmp_path / "outside"
     assert list((into / "b").iterdir()) == []
     assert stat.S_ISDIR((into / "b").lstat().st_mode)
+
+
+def test_a_difference_of_too_many_files(tmp_path: Path) -> None:
+    own, other, into = (tmp_path / name for name in ("own", "image", "into"))
+    for folder in (own, other, into):
+        folder.mkdir()
+    for name in "abc":
+        (own / name).touch()
+    with pytest.raises(Unusable, match="too many files"):
+        write_difference(str(own), str(other), str(into), Room(entries=2), owners=False)
