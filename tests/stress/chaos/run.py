@@ -90,7 +90,9 @@ class Run:
     async def _run_all(self, nursery: trio.Nursery) -> None:
         order = self.order
         for engine in order.engines:
-            self.testbeds[engine] = Testbed(engine, order.user, self.children, order.linger)
+            self.testbeds[engine] = Testbed(
+                engine, order.user, self.children, order.linger, in_memory=not order.inside
+            )
             if engine == "slurm":
                 await self.testbeds[engine].make_gate()
         if order.inside:

@@ -71,14 +71,28 @@ class Testbed:
         hit_pods: The numbers of pods of which a member was hit.
     """
 
-    def __init__(self, engine: str, user: User, children: Children, linger: float = 0) -> None:
+    def __init__(
+        self,
+        engine: str,
+        user: User,
+        children: Children,
+        linger: float = 0,
+        *,
+        in_memory: bool = False,
+    ) -> None:
+        """Make the place.
+
+        Args:
+            in_memory: Whether the root directory is in memory, as the default one, if the nodes
+                need not see it.
+        """
         self.hit_pods: set[int | None] = set()
         self._linger = linger if engine == "slurm" else 0.0
         self.site = Site(engine, user, 'idle_timeout = 3\n[log]\nlevel = "debug"\n')
         self.engine = engine
         self._in_memory = ExitStack()
-        if engine != "slurm" or self.launch == "shim":  # others' nodes read what is there
-            root = str(self.site.root)  # in memory, as the default one is
+        if in_memory and (engine != "slurm" or self.launch == "shim"):
+            root = str(self.site.root)
             self._in_memory.enter_context(mounted(root, user.uid, user.gid, _OF_A_ROOT))
         self.scratch.mkdir(0o700)
         user.give(self.scratch)
