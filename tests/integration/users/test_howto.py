@@ -40,6 +40,8 @@ LEFT_OUT = {
     "# chown -R user: ~user/bundles/debian": "of what debootstrap would have made",
     "# ctr image pull registry.site/alpine:latest": "from the net",
     f"$ scrun run -N 1 -c 8 --mem 16G --gpus 1 -t 60 {TRAIN}": "the cluster has no GPU",
+    "$ xdg-open $(scrun forward --print-url --detach notebook 0:8888)": "there is no desktop",
+    "$ ssh -L 8888:127.0.0.1:8888 login scrun forward notebook 8888": "there is no login node",
     "scrun install podman|docker [--default] [--system] [--dry-run] [--undo]": "a synopsis",
 }  # fmt: skip
 """Commands, and other blocks by their first lines, that are not run, and why."""
@@ -109,6 +111,10 @@ def pods(reader: Reader) -> None:
     reader.write("big.conf", "\n".join(big) + "\n")
 
 
+def ports(reader: Reader) -> None:
+    reader.bundle("notebook", "sleep", "1000")
+
+
 @contextlib.contextmanager
 def partition(name: str) -> Iterator[None]:
     cluster.slurm("scontrol", "create", f"PartitionName={name}", "Nodes=ALL", "State=UP")
@@ -145,6 +151,7 @@ PAGES: Mapping[str, tuple[int, Callable[[Reader], None], str]] = {
     "oci-conf.md": (0, oci_conf, ""),
     "plugins.md": (1, plugins, ""),
     "pods.md": (2, pods, ""),
+    "ports.md": (1, ports, 'launch = "shim"\n'),
     "requests.md": (3, requests, ""),
     "services.md": (1, services, ""),
     "spank.md": (0, spank, STACK),
