@@ -17,7 +17,6 @@ from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.code import code, known_code
-from scrun.supervisor.nodes.connected import carry
 from scrun.supervisor.nodes.dialing import Listener
 from scrun.supervisor.nodes.ends import Source
 from scrun.supervisor.nodes.link import Broken, Sealing, ShimLink, direct_link
@@ -289,6 +288,8 @@ class Shim:
             EngineError: It cannot be connected to, the server has reset the connection, or the
                 shim has gone.
         """
+        from scrun.supervisor.nodes.connected import carry  # few supervisors forward anything
+
         number = 0
 
         async def connect(stream: int) -> None:

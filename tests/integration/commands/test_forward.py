@@ -398,8 +398,7 @@ def test_a_container_without_a_shim(make_site: MakeSite) -> None:
     said = site.fails("forward", life.id, "0:80")
     assert "forward needs a shim" in said
     assert "connect to node1" in said
-    life.kill("KILL")
-    life.wait()
+    told_to_end(life)
     life.delete()
 
 
