@@ -22,7 +22,6 @@ from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.containers.remembered import recalled
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.containers.takeover import Takeover
-from scrun.supervisor.contracts.adoption import Adopts
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.core.deposits import OWN, Deposit, Deposits
 from scrun.supervisor.core.inheritance import Inheritance
@@ -127,7 +126,7 @@ class Adoption:
             engine = await self._engines.choose(
                 create_request.settings, create_request.child_env.environment
             )
-            if not isinstance(engine, Adopts):
+            if not engine.adopts:
                 raise ScrunError(f"engine {engine.name} does not adopt containers")
             file = await open_file(create_request.settings.log)
             log = os.path.join(directory, "log")

@@ -18,8 +18,7 @@ from scrun.core.typed import convert
 from scrun.model.states import FATAL, Ending, taken
 from scrun.model.waiting import Waiting, waiting_line
 from scrun.settings.file.load import Level, Log
-from scrun.supervisor.contracts.engine import JobRequest
-from scrun.supervisor.contracts.neighbours import SharesJobs
+from scrun.supervisor.contracts.engine import Engine, JobRequest
 from scrun.supervisor.contracts.reuse import HeldAllocation, WaitingJob
 from scrun.supervisor.core.deposits import Deposit, no_deposit
 from scrun.supervisor.core.mounts import OURS
@@ -49,7 +48,7 @@ class HeldJob:
 
     def __init__(
         self,
-        engine: SharesJobs,
+        engine: Engine,
         first: JobRequest,
         hold: Hold,
         deposit: Deposit,

@@ -14,7 +14,6 @@ from scrun.oci.state import render_state
 from scrun.supervisor.containers.records import make_record
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.engine import Job
-from scrun.supervisor.contracts.first_process import SaysLaunch
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.core.deposits import OWN, Deposit, no_deposit
 from scrun.supervisor.core.ownership import release
@@ -140,7 +139,7 @@ class Ledger:
         """
         nodes = job.environment.get("SLURM_JOB_NODELIST", "")
         annotations = {NODES: nodes}
-        if isinstance(job, SaysLaunch):
+        if job.launch:
             annotations["org.scrun.launch"] = job.launch
         self.note(staged=directory, annotations=annotations)
         return nodes

@@ -12,8 +12,7 @@ from scrun.core.errors import BundleError, ScrunError, described
 from scrun.model.states import FATAL, Ending, killed, taken
 from scrun.supervisor.containers.anchors import Anchor, repeats
 from scrun.supervisor.containers.stdio import Stdio
-from scrun.supervisor.contracts.adoption import AdoptedJob
-from scrun.supervisor.contracts.engine import Job, KnowsHandlers, Program, Session, handles
+from scrun.supervisor.contracts.engine import Job, Program, Session, handles
 from scrun.supervisor.core.deposits import OWN, Deposit
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.nurseries import Tasks, unwrapped
@@ -108,7 +107,7 @@ class LiveSession:
         )
         await self._run(lambda: job.session(program), self._forward_signals)
 
-    async def run_on(self, job: AdoptedJob, found: Inheritance) -> None:
+    async def run_on(self, job: Job, found: Inheritance) -> None:
         """Run one that another supervisor has begun, which has died, to its end; see `run`.
 
         Args:
@@ -158,7 +157,7 @@ class LiveSession:
             EngineError: That is not known.
         """
         session = self._session
-        if isinstance(session, KnowsHandlers) and await session.handles(signal.SIGTERM):
+        if session is not None and await session.handles(signal.SIGTERM):
             await self._over.wait()
 
     def _runs_now(self) -> None:

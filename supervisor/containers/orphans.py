@@ -16,7 +16,6 @@ from scrun.settings.file.load import Settings, load, merge
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.containers.records import remove_record
 from scrun.supervisor.contracts.deleter import Deleter
-from scrun.supervisor.contracts.engine import ReleasesFor
 from scrun.supervisor.contracts.stager import Leftover
 from scrun.supervisor.core.ownership import is_owned, own, take_over
 from scrun.supervisor.core.threads import in_thread, look
@@ -88,7 +87,7 @@ async def undo(
         if not await in_thread(lives, os.path.dirname(directory), record.job_id):
             settings = await look("the settings", settings_of, record, environment)
             engine = await engines.choose(settings, environment)
-            if deleter is not None and isinstance(engine, ReleasesFor):
+            if deleter is not None:
                 own = ChildEnv(environment)
                 await engine.release_for(record.job_id, own, directory, deleter)
             else:

@@ -50,7 +50,7 @@ from scrun.supervisor.containers.notices import Notices
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.deleter import Deleter
-from scrun.supervisor.contracts.engine import Job, LetsEnd, handles
+from scrun.supervisor.contracts.engine import Job, handles
 from scrun.supervisor.contracts.first_process import FirstProcess
 from scrun.supervisor.contracts.running import RunningContainer
 from scrun.supervisor.contracts.staged import Staged
@@ -339,7 +339,8 @@ class Phases:
         The first reason counts, whatever the program's status is then.
         """
         runs = self.phase is Phase.RUNNING and self._ending is None
-        if not runs or ending.reason not in _TOLD or not isinstance(self._job, LetsEnd):
+        lets_end = self._job is not None and self._job.lets_end
+        if not (runs and ending.reason in _TOLD and lets_end):
             self.end(ending)
             return
         self._is_lost, self._ending = True, ending
@@ -348,7 +349,7 @@ class Phases:
 
     async def _end_in_time(self) -> None:
         assert self._ending is not None
-        assert isinstance(self._job, LetsEnd)
+        assert self._job is not None
         try:
             async with unwrapped() as nursery:
                 nursery.start_soon(self.programs.let_end)
@@ -424,7 +425,7 @@ class Phases:
 
     async def handles(self, number: int) -> bool:
         """Tell whether its program handles a signal; False if that is not known."""
-        return await handles(self._job, number)
+        return self._job is not None and await handles(self._job, number)
 
     def _fail(self, error: Exception) -> None:
         """Set the ending from an error of the tree."""

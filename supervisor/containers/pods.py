@@ -24,10 +24,8 @@ from contextlib import (
     AbstractAsyncContextManager,
     asynccontextmanager,
     contextmanager,
-    nullcontext,
 )
 from functools import partial
-from typing import cast
 
 import msgspec
 import trio
@@ -39,9 +37,7 @@ from scrun.oci.config import Config
 from scrun.settings.slurm.request_sources import Flags
 from scrun.settings.slurm.requests import TABLE, from_environment
 from scrun.supervisor.containers.held_job import HeldJob
-from scrun.supervisor.contracts.adoption import Adopts
-from scrun.supervisor.contracts.engine import Engine, Job, JobRequest
-from scrun.supervisor.contracts.neighbours import JobPlan, SharesJobs, SharesNamespaces
+from scrun.supervisor.contracts.engine import Engine, Job, JobPlan, JobRequest
 from scrun.supervisor.contracts.reuse import Borrow, HeldAllocation, Loan, WaitingJob
 from scrun.supervisor.core.deposits import Deposits
 from scrun.supervisor.core.inheritance import Inheritance
@@ -115,11 +111,10 @@ class Pods:
         """
         left = None if found is None else found.job
         is_foreign = bool(job_of(request.child_env.environment))  # not ours to share
-        if left is None and (is_foreign or not isinstance(engine, SharesJobs)):
+        if left is None and (is_foreign or not engine.shares_jobs):
             async with self._of_its_own(engine, request, found) as job:
                 yield job
             return
-        assert isinstance(engine, SharesJobs)
         if found is None or left is None:
             await self._arrive(config)
             pod = own = self._pod(request, config)
@@ -156,7 +151,7 @@ class Pods:
         self, engine: Engine, request: JobRequest, found: Inheritance | None
     ) -> AsyncIterator[Job]:
         if found is not None:
-            async with cast(Adopts, engine).adopted(request, found) as job:
+            async with engine.adopted(request, found) as job:
                 yield job
             return
         deposit = self._deposits.new_of_job(request.container)
@@ -168,7 +163,7 @@ class Pods:
             deposit.end()
 
     def _again(
-        self, engine: SharesJobs, plan: JobPlan | None, request: JobRequest, left: Inheritance
+        self, engine: Engine, plan: JobPlan | None, request: JobRequest, left: Inheritance
     ) -> HeldJob:
         """Hold the job that another supervisor had.
 
@@ -192,7 +187,7 @@ class Pods:
     @asynccontextmanager
     async def _tenancy(
         self,
-        engine: SharesJobs,
+        engine: Engine,
         held: HeldJob,
         request: JobRequest,
         plan: JobPlan | None = None,
@@ -216,12 +211,12 @@ class Pods:
                 opened = plan.job(mine, allocation)
             elif found is not None:
                 beside = msgspec.structs.replace(mine, beside=allocation)
-                opened = cast(Adopts, engine).adopted(beside, found)
+                opened = engine.adopted(beside, found)
             else:
-                opened = cast(Engine, engine).allocate(_step_request(mine, held, allocation))
+                opened = engine.allocate(_step_request(mine, held, allocation))
             async with opened as job:
                 held.ready.set()
-                with job.entered() if isinstance(job, SharesNamespaces) else nullcontext():
+                with job.entered():
                     yield job
         finally:
             held.leave(request)
@@ -248,7 +243,7 @@ class Pods:
             if not lock.locked():
                 self._choosing.pop(key, None)
 
-    async def _held_by(self, engine: SharesJobs, plan: JobPlan, request: JobRequest) -> HeldJob:
+    async def _held_by(self, engine: Engine, plan: JobPlan, request: JobRequest) -> HeldJob:
         """Return a job that waits, or one that is begun."""
         linger = plan.linger if self.lingers and plan.needs else 0
 
@@ -301,7 +296,7 @@ class Pods:
             with trio.CancelScope(shield=True):
                 await held.release()
 
-    async def _take(self, needs: bytes, engine: SharesJobs | None = None) -> HeldJob | None:
+    async def _take(self, needs: bytes, engine: Engine | None = None) -> HeldJob | None:
         """Take a job out of those that wait: the last one, so that the others may end.
 
         Args:

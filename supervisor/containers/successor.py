@@ -28,7 +28,7 @@ from scrun.settings.file.load import load
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.containers import orphans
 from scrun.supervisor.containers.records import remove_of_the_dead
-from scrun.supervisor.contracts.engine import Engine, RemembersJobs
+from scrun.supervisor.contracts.engine import Engine
 from scrun.supervisor.core.ownership import is_owned
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.supervisor_log import fault, log
@@ -135,12 +135,12 @@ class Successor:
     async def _release_jobs(
         self, engine: Engine, child_env: ChildEnv, pauses: Sequence[float]
     ) -> None:
-        if not isinstance(engine, RemembersJobs):
-            return
         released: set[str] = set()
         for pause in pauses:
             await trio.sleep(pause)
-            for job_id in await engine.jobs_of_the_dead(child_env, self._root):
+            if (jobs := await engine.jobs_of_the_dead(child_env, self._root)) is None:
+                return
+            for job_id in jobs:
                 lives = partial(orphans.lives, self._root, job_id, until_given_back=True)
                 is_needed = await in_thread(lives)
                 if job_id not in released and not is_needed:

@@ -12,7 +12,7 @@ from scrun.oci.config import Bundle
 from scrun.supervisor.containers.anchors import Anchor
 from scrun.supervisor.containers.live_session import ANCHOR, Execs, LiveSession, tell
 from scrun.supervisor.containers.stdio import Stdio
-from scrun.supervisor.contracts.adoption import AdoptedJob
+from scrun.supervisor.contracts.engine import Job
 from scrun.supervisor.core.deposits import OWN, Deposit
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.log.journal import Journal
@@ -64,7 +64,7 @@ class Takeover:
         for name in self._names:
             job.together.awaits(name)
 
-    def begin_programs(self, execs: Execs, journal: Journal, job: AdoptedJob) -> None:
+    def begin_programs(self, execs: Execs, journal: Journal, job: Job) -> None:
         """Go on with the programs of `exec`."""
         while self._programs:
             found, deposit = self._programs.pop()
@@ -74,7 +74,7 @@ class Takeover:
             execs.was_left(pid)
             execs.begin(session, partial(self._run_on, session, found, job))
 
-    async def _run_on(self, session: LiveSession, found: Inheritance, job: AdoptedJob) -> None:
+    async def _run_on(self, session: LiveSession, found: Inheritance, job: Job) -> None:
         try:
             await session.run_on(job, found)
         finally:

@@ -22,7 +22,6 @@ another supervisor has left, which has died, has the same levels, opened from wh
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import cast
 
 import msgspec
 import trio
@@ -46,16 +45,14 @@ from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.containers.shown_files import ShownFiles
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.containers.takeover import Takeover
-from scrun.supervisor.contracts.adoption import AdoptedJob, KeepsStep, ResumedProcess
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.engine import (
     Engine,
     Job,
     JobRequest,
     Step,
-    hands_on,
 )
-from scrun.supervisor.contracts.first_process import CreatesFirst, FirstProcess
+from scrun.supervisor.contracts.first_process import FirstProcess
 from scrun.supervisor.contracts.running import RunningContainer
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.stager import Leftover, Served, Stager, Submission
@@ -354,7 +351,7 @@ class ContainerTree(Phases):
                     tasks=staged.tasks,
                     preserved=self._stdio.preserved,
                 )
-                if isinstance(job, CreatesFirst) and self._can_create_first(job, stack):
+                if self._can_create_first(job, stack):
                     ending = await self._create_and_run(job, step, staged)
                 else:
                     ending = await self._run_with_anchor(job, stack, step, staged)
@@ -368,7 +365,7 @@ class ContainerTree(Phases):
             self._stdio.say(f"{name} has no effect: is it {meant}?")
             await self._stdio.said()
         missed = list(staged.missed)
-        if self._stdio.preserved and not hands_on(job):
+        if self._stdio.preserved and not job.hands_on:
             missed.append("--preserve-fds")
         if missed:
             await self.tell_missed(self._stdio, missed)
@@ -379,7 +376,7 @@ class ContainerTree(Phases):
         stdio.say(f"no effect{where}: {', '.join(missed)}")
         await stdio.said()
 
-    def _engine_creates(self, job: CreatesFirst, staged: Staged) -> bool:
+    def _engine_creates(self, job: Job, staged: Staged) -> bool:
         """Tell whether an engine's `create` runs the runtime.
 
         Its monitor becomes the container's parent and sees the end at once. So that is done only
@@ -388,16 +385,16 @@ class ContainerTree(Phases):
         unchanged = staged.moved is None and not staged.copied_from
         return job.below_engine and self._create_request.is_create and unchanged
 
-    def _can_create_first(self, job: CreatesFirst, stack: Stack) -> bool:
+    def _can_create_first(self, job: Job, stack: Stack) -> bool:
         """Tell whether the runtime can create the container before its start.
 
         If `create` waits, the runtime's errors are its errors. Scripts rule that out: they run
         after the answer and before the container is created.
         """
         in_time = self.phase is Phase.CREATING or not job.below_engine
-        return in_time and not stack.has_scripts
+        return job.creates_first and in_time and not stack.has_scripts
 
-    async def _create_and_run(self, job: CreatesFirst, step: Step, staged: Staged) -> Ending:
+    async def _create_and_run(self, job: Job, step: Step, staged: Staged) -> Ending:
         try:
             return await self._create_first(job, step, staged)
         except NotMade as error:
@@ -405,7 +402,7 @@ class ContainerTree(Phases):
                 raise
             return not_started(error.words, shown=error.shown)
 
-    async def _create_first(self, job: CreatesFirst, step: Step, staged: Staged) -> Ending:
+    async def _create_first(self, job: Job, step: Step, staged: Staged) -> Ending:
         """Let the runtime create the container, and run it to its end."""
         self._creation.making = True
         engines = self._engine_creates(job, staged)
@@ -481,10 +478,8 @@ class ContainerTree(Phases):
 
     async def _run_with_anchor(self, job: Job, stack: Stack, step: Step, staged: Staged) -> Ending:
         self.files.begin_to_show(self.pid, staged.view)
-        if stack.has_scripts or not isinstance(job, KeepsStep):
+        if stack.has_scripts or not job.keep(step):
             self._deposit.give_up("it is created only when it runs")
-        else:
-            job.keep(step)
         await self._keep(staged)
         if self.phase is Phase.CREATING:
             await self._creation.be_created()
@@ -547,7 +542,7 @@ class ContainerTree(Phases):
             self._job = job
             try:
                 try:
-                    await self._go_on(takeover, cast(AdoptedJob, job), staged)
+                    await self._go_on(takeover, job, staged)
                 finally:
                     served = Served(job, request, staged, self._skip_stage_out)
                     with trio.CancelScope(shield=True):
@@ -558,7 +553,7 @@ class ContainerTree(Phases):
                 await self._report_end()
                 self._beside.end()
 
-    async def _go_on(self, takeover: Takeover, job: AdoptedJob, staged: Staged) -> None:
+    async def _go_on(self, takeover: Takeover, job: Job, staged: Staged) -> None:
         found = takeover.found
         takeover.begin_programs(self.programs, self._journal, job)
         async with job.resumed() as process:
@@ -581,7 +576,7 @@ class ContainerTree(Phases):
                 await self._report_end()
         self.become(Phase.STOPPING)
 
-    async def _run_on(self, process: ResumedProcess) -> Ending:
+    async def _run_on(self, process: FirstProcess) -> Ending:
         if self.phase is Phase.CREATED:
             return await self._wait_and_run(process)
         if self.phase is Phase.WAITING:

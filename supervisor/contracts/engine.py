@@ -1,12 +1,19 @@
 """The interface of engines, which run containers.
 
-The supervisor uses engines only through these protocols. Levels are context managers: leaving one
-undoes it, in order, with a deadline. An engine calls `on_lost` when a job is taken away meanwhile.
+The supervisor uses engines only through these classes; whatever is not abstract is optional.
+Levels are context managers: leaving one undoes it, in order, with a deadline. An engine calls
+`on_lost` when a job is taken away meanwhile.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
-from typing import Any, Protocol, runtime_checkable
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    nullcontext,
+    suppress,
+)
+from typing import Any
 
 import msgspec
 import trio
@@ -17,10 +24,13 @@ from scrun.model.waiting import Waiting
 from scrun.settings.slurm.request_sources import NO_FLAGS, Flags
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.deleter import Deleter
+from scrun.supervisor.contracts.first_process import Call, FirstProcess
+from scrun.supervisor.contracts.node import ImageFile, Mounting
 from scrun.supervisor.contracts.reuse import HeldAllocation
 from scrun.supervisor.contracts.staged import OfTask
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.deposits import Deposit, no_deposit
+from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.log.journal import Journal
 
 
@@ -166,70 +176,88 @@ class NodeAnswer(msgspec.Struct, frozen=True):
     text: str
 
 
-class Session(Protocol):
+class Session(ABC):
     """One more program in a running container."""
 
+    @abstractmethod
     async def run(self) -> Ending:
         """Run it to its end; call this once. A cancellation ends the program."""
-        ...
 
+    @abstractmethod
     async def signal(self, number: int) -> None:
         """Send it a signal.
 
         Raises:
             EngineError: It was not delivered.
         """
-        ...
 
+    @abstractmethod
     def resized(self) -> None:
         """Pass on a new size of the terminal."""
-        ...
-
-
-@runtime_checkable
-class KnowsHandlers(Protocol):
-    """A session, or a job, that can tell what its program handles; optional."""
 
     async def handles(self, number: int) -> bool:
         """Tell whether the program handles a signal; False if that is not known.
 
-        Of a container of several tasks, whether any program does.
-
         Raises:
             EngineError: Its engine has gone.
         """
-        ...
+        return False
 
 
-class Job(Protocol):
-    """An allocation."""
+Reach = Callable[[trio.socket.SocketType, int], Awaitable[None]]
+"""Carries bytes between a client's socket and a port of a container.
+
+It returns when both directions have ended, and raises ScrunError or OSError where the client is to
+see a reset.
+"""
+
+
+class Job(ABC):
+    """An allocation.
+
+    Attributes:
+        launch: What launches its containers, `shim` or `container`, as in the setting; or "".
+        hands_on: Whether it hands on what is in `preserved`.
+        lets_end: Whether its programs are told to end before they are killed.
+        creates_first: Whether it can create a container without starting its program.
+        below_engine: Whether an engine's monitor can then be the parent of its first process.
+        mounts_images: Whether it can mount a root file system, and images, files of squashfs.
+    """
+
+    launch: str = ""
+    hands_on: bool = False
+    lets_end: bool = False
+    creates_first: bool = False
+    below_engine: bool = False
+    mounts_images: bool = False
 
     @property
+    @abstractmethod
     def id(self) -> str:
         """The job's id, as the engine writes it."""
-        ...
 
     @property
+    @abstractmethod
     def environment(self) -> Mapping[str, str]:
         """The job's variables (SLURM_*)."""
-        ...
 
+    @abstractmethod
     async def run(self, step: Step) -> Ending:
         """Run the container to its end; once per job. A cancellation ends the container."""
-        ...
 
+    @abstractmethod
     async def signal(self, number: int) -> None:
         """Send a signal to the running container.
 
         Raises:
             EngineError: It was not delivered.
         """
-        ...
 
+    @abstractmethod
     def resized(self) -> None:
         """Pass on a new size of the terminal."""
-        ...
 
+    @abstractmethod
     async def session(self, program: Program) -> Session:
         """Prepare to run one more program in the running container.
 
@@ -237,8 +265,8 @@ class Job(Protocol):
             StateError: The container does not run.
             EngineError: The runtime there has no command for it.
         """
-        ...
 
+    @abstractmethod
     async def pause(self, *, resume: bool) -> None:
         """Pause or resume all processes of the running container.
 
@@ -246,8 +274,8 @@ class Job(Protocol):
             StateError: The container does not run.
             EngineError: It could not be done.
         """
-        ...
 
+    @abstractmethod
     async def inspect(self, script: Callable[[str], str]) -> list[NodeAnswer]:
         """Run a shell script for each task of the running container, on its node.
 
@@ -259,8 +287,8 @@ class Job(Protocol):
             StateError: The container does not run.
             EngineError: The nodes cannot be asked.
         """
-        ...
 
+    @abstractmethod
     async def update(self, resources: str, wanted: Sequence[str], limit: str) -> None:
         """Change the limits of the running container.
 
@@ -273,8 +301,8 @@ class Job(Protocol):
         Raises:
             EngineError: They cannot be changed; none was.
         """
-        ...
 
+    @abstractmethod
     async def command(
         self, script: str, output: int, variables: Mapping[str, str] | None = None
     ) -> int:
@@ -293,12 +321,14 @@ class Job(Protocol):
         Raises:
             EngineError: It could not be started.
         """
-        ...
 
+    async def handles(self, number: int) -> bool:
+        """Tell whether any of its programs handles a signal; False if that is not known.
 
-@runtime_checkable
-class LetsEnd(Protocol):
-    """A job whose programs are told to end before they are killed; optional."""
+        Raises:
+            EngineError: Its engine has gone.
+        """
+        return False
 
     async def let_end(self) -> None:
         """Wait for the container's end, as long as that may come, when the job is taken away.
@@ -306,114 +336,264 @@ class LetsEnd(Protocol):
         Raises:
             EngineError: It is not known.
         """
-        ...
+        return
 
-
-@runtime_checkable
-class HandsOn(Protocol):
-    """A job that knows whether it hands on what is in `preserved`; optional.
-
-    Attributes:
-        hands_on: Whether it does.
-    """
-
-    hands_on: bool
-
-
-Reach = Callable[[trio.socket.SocketType, int], Awaitable[None]]
-"""Carries bytes between a client's socket and a port of a container.
-
-It returns when both directions have ended, and raises ScrunError or OSError where the client is to
-see a reset.
-"""
-
-
-@runtime_checkable
-class Reaches(Protocol):
-    """A job that reaches its container's network; optional."""
-
-    def reaching(self) -> AbstractAsyncContextManager[Reach]:
-        """Reach it while the block runs.
+    def reaching(self) -> AbstractAsyncContextManager[Reach] | None:
+        """Reach the container's network while the block runs; None: this job does not.
 
         Raises:
             StateError: The container does not run.
             EngineError: Its network cannot be entered.
         """
-        ...
+        return None
+
+    # The container and its program, one after the other: if it `creates_first`
+
+    def created(
+        self, step: Step, call: Call | None = None, console: str | None = None
+    ) -> AbstractAsyncContextManager[FirstProcess]:
+        """Create the container, instead of `run`. It is ended when the block is left.
+
+        Args:
+            step: The container; its descriptors are those of `call`, if there is one.
+            call: Runs the runtime below the engine's monitor, which becomes the parent of the
+                container's first process; None: that will be our child.
+            console: The engine's socket for the terminal, if it has one.
+
+        Raises:
+            EngineError: The runtime failed; with its reason.
+        """
+        raise NotImplementedError
+
+    # A container that outlives its supervisor: if `Engine.adopts`
+
+    def keep(self, step: Step) -> bool:
+        """Keep what a container that is only `run` needs to outlive us, until it has ended.
+
+        Returns:
+            Whether the job can do that.
+        """
+        return False
+
+    def resumed(self) -> AbstractAsyncContextManager[FirstProcess]:
+        """Go on with a container of another supervisor's. It is ended when the block is left."""
+        raise NotImplementedError
+
+    async def resumed_session(
+        self, found: Inheritance, deposit: Deposit, running: Callable[[], None]
+    ) -> Session:
+        """Go on with a program of `exec` in such a container; `resumed` waits for it.
+
+        Args:
+            found: What the other has left for it.
+            deposit: Keeps it further.
+            running: Called when it can get signals.
+        """
+        raise NotImplementedError
+
+    # Other containers in the job
+
+    def entered(self) -> AbstractContextManager[None]:
+        """Let the others know of the container while the block runs."""
+        return nullcontext()
+
+    async def neighbours(self) -> Mapping[str, Mapping[str, Any]]:
+        """Wait until the containers of `JobRequest.joins` are created or have ended.
+
+        Returns:
+            The config.json of each that the nodes have, by its directory there.
+        """
+        return {}
+
+    # Nodes, which are other machines
+
+    @property
+    def separate_tasks(self) -> int | None:
+        """How many tasks can have mounts of their own; 0: all have the same, on several nodes.
+
+        None: there are no nodes that `ask` can ask.
+        """
+        return None
+
+    @property
+    def mount_points(self) -> Sequence[str]:
+        """Where, or below which, nodes mount something that config.json does not have."""
+        return ()
+
+    @property
+    def mounted(self) -> set[Any]:
+        """Of what kinds the node has mounted overlays: the stager's notes, in its own words."""
+        return set()
+
+    async def ask(self, script: Callable[[int], str]) -> list[str]:
+        """Run a shell script for each of `separate_tasks` on its node, before the container runs.
+
+        Args:
+            script: Returns the script for a task. If all have the same mounts, the one for task 0
+                is run on each node.
+
+        Returns:
+            Their standard output and error.
+
+        Raises:
+            EngineError: One could not be run.
+        """
+        raise NotImplementedError
+
+    async def mount(self, mounting: Mounting) -> str:
+        """Mount them on the nodes, for each task, until the container ends or `unmount`.
+
+        `ask` and the container find them there, and nobody else.
+
+        Returns:
+            By what images are mounted.
+
+        Raises:
+            OthersThere: Directories are others on a node; nothing is mounted.
+            NotThere: A node does not see an image; likewise.
+            RootRefused: A node's kernel refuses the overlay; likewise.
+            EngineError: They cannot be mounted.
+        """
+        raise NotImplementedError
+
+    async def send(
+        self, images: Sequence[ImageFile], limit: int, say: Callable[[int, int], None]
+    ) -> list[list[str]]:
+        """Bring images to the nodes' own disks, where they stay until `unmount`, and longer.
+
+        Args:
+            limit: The most bytes of all images on a node; 0: any number.
+            say: Called with how many bytes have been sent, and how many there will be.
+
+        Returns:
+            Their paths, for each task.
+
+        Raises:
+            EngineError: They could not be sent.
+        """
+        raise NotImplementedError
+
+    async def unmount(self) -> None:
+        """Undo `mount` and `send`, if the container has not done so."""
+        return
 
 
-async def handles(running: object, number: int) -> bool:
+async def handles(running: Job | Session, number: int) -> bool:
     """Tell whether the program of a job or of a session handles a signal; False if unknown."""
     with suppress(EngineError):
-        return isinstance(running, KnowsHandlers) and await running.handles(number)
+        return await running.handles(number)
     return False
 
 
-def hands_on(job: Job) -> bool:
-    """Tell whether a job hands more descriptors on to what runs in it."""
-    return isinstance(job, HandsOn) and job.hands_on
+class JobPlan(msgspec.Struct, frozen=True):
+    """How one container gets a job, before that is requested.
+
+    Attributes:
+        hold: Holds an allocation while the block runs: a new one; or what another supervisor
+            lends us (`Borrow`), or has left, in which it made nothing. Raises AllocationRefused
+            with the engine's reason.
+        job: Provides an allocation for the container of this plan.
+        needs: What it asks of its job, in the words of the engine, for `HeldAllocation.serves` of
+            this supervisor or another; empty: only a new job will do.
+        linger: Seconds for which its job may wait for the next container; 0: it does not wait.
+    """
+
+    hold: Callable[[JobRequest, Inheritance | None], AbstractAsyncContextManager[HeldAllocation]]
+    job: Callable[[JobRequest, HeldAllocation], AbstractAsyncContextManager[Job]]
+    needs: bytes = b""
+    linger: float = 0
 
 
-class Engine(Protocol):
-    """Runs containers."""
+class Engine(ABC):
+    """Runs containers.
 
+    Attributes:
+        shares_jobs: Whether several containers may use one of its jobs.
+        adopts: Whether its containers outlive the supervisor.
+    """
+
+    shares_jobs: bool = False
+    adopts: bool = False
+
+    @abstractmethod
     def tidy(self) -> None:
         """Remove files that are useful only while the supervisor runs: it is about to end."""
-        ...
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """The engine's name: "slurm", "local"."""
-        ...
 
+    @abstractmethod
     async def target(self, child_env: ChildEnv) -> Target:
         """Describe where containers will run, for staging."""
-        ...
 
+    @abstractmethod
     def allocate(self, request: JobRequest) -> AbstractAsyncContextManager[Job]:
         """Get a job; release it when the block is left.
 
         Raises:
             AllocationRefused: With the engine's reason.
         """
-        ...
 
+    @abstractmethod
     async def release(self, job_id: str, child_env: ChildEnv, record: str) -> None:
         """End a job by its id, because its supervisor died. A job that has ended is not an error.
 
         Raises:
             EngineError: The engine cannot be reached; the job may still exist.
         """
-        ...
-
-
-@runtime_checkable
-class ReleasesFor(Protocol):
-    """An engine whose runtime runs hooks at `delete`; optional."""
 
     async def release_for(
         self, job_id: str, child_env: ChildEnv, record: str, deleter: Deleter
     ) -> None:
-        """Release a job, as `Engine.release` does, on behalf of whoever deletes its container.
+        """Release a job, as `release` does, on behalf of whoever deletes its container.
+
+        For engines whose runtime runs hooks at `delete`.
 
         Raises:
             EngineError: It may still exist.
         """
-        ...
+        await self.release(job_id, child_env, record)
 
-
-@runtime_checkable
-class RemembersJobs(Protocol):
-    """An engine whose jobs can be found without a record; optional."""
-
-    async def jobs_of_the_dead(self, child_env: ChildEnv, root: str) -> list[str]:
+    async def jobs_of_the_dead(self, child_env: ChildEnv, root: str) -> list[str] | None:
         """Return the jobs of supervisors that are known to be dead.
 
         Args:
-            child_env: For child processes.
             root: Their root directory, on this machine.
 
         Returns:
-            The ids of the jobs, for `Engine.release`.
+            The ids of the jobs, for `release`; None: they cannot be found without a record.
         """
-        ...
+        return None
+
+    async def plan(self, request: JobRequest) -> JobPlan:
+        """Decide what to ask for, if the engine `shares_jobs`.
+
+        Raises:
+            SettingsError: A request cannot be fulfilled.
+            EngineUnavailable: The engine cannot be used.
+        """
+        raise NotImplementedError
+
+    def held_again(
+        self, request: JobRequest, left: Inheritance
+    ) -> AbstractAsyncContextManager[HeldAllocation]:
+        """Hold a shared job that another supervisor has held, with the containers in it.
+
+        Args:
+            left: What it has left for the job; owned from now on.
+        """
+        raise NotImplementedError
+
+    def adopted(self, request: JobRequest, found: Inheritance) -> AbstractAsyncContextManager[Job]:
+        """Hold a job that another supervisor has held; release it when the block is left.
+
+        Args:
+            request: The request for the job, as the other has made it; with `beside`, for a
+                container in that job.
+            found: What the other has left for the container. If there is `found.job`, that is
+                owned from now on, unless there is `beside`; and `Job.resumed` waits for all
+                containers of `found.job.together`.
+        """
+        raise NotImplementedError

@@ -1,7 +1,7 @@
 """What a job on other machines can do for a stager."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -89,76 +89,3 @@ class Mounting(msgspec.Struct, frozen=True):
         del words["roots"]
         root = self.roots and self.roots[task if len(self.roots) > 1 else 0]
         return {**words, "files": self.files[task if len(self.files) > 1 else 0], "root": root}
-
-
-@runtime_checkable
-class OnNodes(Protocol):
-    """A job on other machines; optional."""
-
-    @property
-    def separate_tasks(self) -> int:
-        """How many tasks can have mounts of their own; 0: all have the same, on several nodes."""
-        ...
-
-    @property
-    def mount_points(self) -> Sequence[str]:
-        """Where, or below which, nodes mount something that config.json does not have."""
-        ...
-
-    async def ask(self, script: Callable[[int], str]) -> list[str]:
-        """Run a shell script for each of these tasks on its node, before the container runs.
-
-        Args:
-            script: Returns the script for a task. If all have the same mounts, the one for task 0
-                is run on each node.
-
-        Returns:
-            Their standard output and error.
-
-        Raises:
-            EngineError: One could not be run.
-        """
-        ...
-
-
-@runtime_checkable
-class MountsImages(OnNodes, Protocol):
-    """One that can mount a root file system, and images, files of squashfs; optional."""
-
-    async def mount(self, mounting: Mounting) -> str:
-        """Mount them on the nodes, for each task, until the container ends or `unmount`.
-
-        `ask` and the container find them there, and nobody else.
-
-        Returns:
-            By what images are mounted.
-
-        Raises:
-            OthersThere: Directories are others on a node; nothing is mounted.
-            NotThere: A node does not see an image; likewise.
-            RootRefused: A node's kernel refuses the overlay; likewise.
-            EngineError: They cannot be mounted.
-        """
-        ...
-
-    async def send(
-        self, images: Sequence[ImageFile], limit: int, say: Callable[[int, int], None]
-    ) -> list[list[str]]:
-        """Bring images to the nodes' own disks, where they stay until `unmount`, and longer.
-
-        Args:
-            images: The images.
-            limit: The most bytes of all images on a node; 0: any number.
-            say: Called with how many bytes have been sent, and how many there will be.
-
-        Returns:
-            Their paths, for each task.
-
-        Raises:
-            EngineError: They could not be sent.
-        """
-        ...
-
-    async def unmount(self) -> None:
-        """Undo `mount` and `send`, if the container has not done so."""
-        ...

@@ -5,8 +5,7 @@ import re
 
 from scrun.core.errors import EngineError, shortened
 from scrun.model.states import Ending, not_run, taken
-from scrun.supervisor.contracts.engine import Step
-from scrun.supervisor.contracts.first_process import CreatesFirst
+from scrun.supervisor.contracts.engine import Job, Step
 
 # a terminal's last output may end without a newline (see `read_log`)
 _ENTRY = re.compile(r'^\{|\{(?=\s*"(?:level|msg|time)":)', re.MULTILINE)
@@ -78,7 +77,7 @@ class NotMade(EngineError):
         self.shown = shown
 
 
-async def create_and_run(job: CreatesFirst, step: Step) -> Ending:
+async def create_and_run(job: Job, step: Step) -> Ending:
     """Create a container, start it, and wait for its end.
 
     Raises:

@@ -1,7 +1,10 @@
 """Chooses the engine of a container."""
 
+import inspect
 from collections import deque
-from collections.abc import Hashable, Mapping
+from collections.abc import AsyncIterator, Hashable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, cast
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -9,7 +12,7 @@ import trio
 
 from scrun.core.errors import EngineUnavailable, PluginUnavailable, ScrunError
 from scrun.settings.file.load import Settings
-from scrun.supervisor.contracts.engine import Engine
+from scrun.supervisor.contracts.engine import Engine, Job, JobRequest, Program, Session
 from scrun.supervisor.core.threads import look
 from scrun.supervisor.plugins.registry import Plugins, configured
 
@@ -17,6 +20,8 @@ _KEPT = 16
 
 AUTO = ("slurm", "local")
 """The engines to try, in this order, when no setting names one."""
+
+_SAYS = {"creates_first": "created", "lets_end": "let_end", "mounts_images": "mount"}
 
 
 class Engines:
@@ -62,6 +67,8 @@ class Engines:
             )  # fmt: skip
             if made.name != name:  # the record has this name, to find the engine again
                 raise PluginUnavailable(f"plugin engine/{name} makes an engine {made.name!r}")
+            if name not in AUTO:
+                made = cast(Engine, WholeEngine(made))
             known = self._known.setdefault(key, made)  # another call may have been faster
         self._recent.append(known)
         return known
@@ -107,3 +114,49 @@ class _Choice:
         self.lock = trio.Lock()
         self.engine: Engine | None = None
         self.failure: ScrunError | None = None
+
+
+class _Whole:
+    """What a plugin has made; what that lacks is as in its contract.
+
+    A plugin need not inherit the contract, and may be older than parts of it.
+    """
+
+    contract: type
+
+    def __init__(self, own: object) -> None:
+        self._own: Any = own
+
+    def __getattr__(self, name: str) -> object:
+        if hasattr(self._own, name):
+            return getattr(self._own, name)
+        if name in _SAYS:  # an older one says it by having the method
+            return hasattr(self._own, _SAYS[name])
+        default = inspect.getattr_static(self.contract, name)
+        return default.__get__(self) if hasattr(default, "__get__") else default
+
+
+class WholeSession(_Whole):
+    """A plugin's session."""
+
+    contract: type = Session
+
+
+class WholeJob(_Whole):
+    """A plugin's job."""
+
+    contract: type = Job
+
+    async def session(self, program: Program) -> Session:
+        return cast(Session, WholeSession(await self._own.session(program)))
+
+
+class WholeEngine(_Whole):
+    """A plugin's engine."""
+
+    contract: type = Engine
+
+    @asynccontextmanager
+    async def allocate(self, request: JobRequest) -> AsyncIterator[Job]:
+        async with self._own.allocate(request) as job:
+            yield cast(Job, WholeJob(job))

@@ -18,7 +18,7 @@ import trio
 from scrun.core.errors import EngineError, ScrunError, StateError, described
 from scrun.supervisor.containers.caller import send
 from scrun.supervisor.containers.container import Container
-from scrun.supervisor.contracts.engine import Reach, Reaches
+from scrun.supervisor.contracts.engine import Reach
 from scrun.supervisor.core.nurseries import bulkhead, unwrapped
 
 _MOST = 256
@@ -54,13 +54,13 @@ async def forward(
         EngineError: Its network cannot be reached.
     """
     job = (await container.running("forward")).job
-    if not isinstance(job, Reaches):
+    if (reaching := job.reaching()) is None:
         node = job.environment.get("SLURM_JOB_NODELIST", "its node")
         raise StateError(
             f"container {container.id}: forward needs a shim, which this container does not have: "
             f'connect to {node}, or set launch = "shim" in scrun.toml'
         )
-    async with job.reaching() as reach:
+    async with reaching as reach:
         await send(connection, b"\0")
         async with unwrapped() as nursery:
             with ExitStack() as stack:

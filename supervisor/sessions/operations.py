@@ -29,7 +29,6 @@ from scrun.supervisor.containers.container import Container
 from scrun.supervisor.containers.live_session import LiveSession, NotRunnableError, Prepared
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.create_request import CommandLine
-from scrun.supervisor.contracts.engine import hands_on
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.core.threads import look
 
@@ -57,7 +56,7 @@ async def execute(container: Container, call: CommandLine, anchor: Anchor, stdio
         prepared = await look(
             "the bundle", prepare, call, running.bundle, running.staged, stdio.terminal
         )
-        if stdio.preserved and not hands_on(running.job):
+        if stdio.preserved and not running.job.hands_on:
             await container.tell_missed(stdio, ["--preserve-fds"])
         programs = container.programs
         in_step = not call.parsed.count("detach") and bool(

@@ -19,14 +19,7 @@ from scrun.core.paths import real_id
 from scrun.images.leases import lease_of
 from scrun.settings.file.load import Settings
 from scrun.supervisor.contracts.engine import Job, JobRequest
-from scrun.supervisor.contracts.mounted import RemembersMounts
-from scrun.supervisor.contracts.neighbours import SharesNamespaces
-from scrun.supervisor.contracts.node import (
-    ImageFile,
-    Mounting,
-    MountsImages,
-    OnNodes,
-)
+from scrun.supervisor.contracts.node import ImageFile, Mounting
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.stager import Leftover, Submission
 from scrun.supervisor.core.nurseries import unwrapped
@@ -120,8 +113,7 @@ class BuiltIn:
         directory = directory_for(settings, request)
         target = await self._engine.target(request.child_env)
         target, why_one_user = await with_ids(target, job, settings.id_map, request)
-        if isinstance(job, SharesNamespaces):
-            target = msgspec.structs.replace(target, neighbours=await job.neighbours())
+        target = msgspec.structs.replace(target, neighbours=await job.neighbours())
         owner = owner_of(request.record, bundle.rootfs) if settings.scratch else None
 
         def execute(command: Sequence[str]) -> None:
@@ -131,16 +123,16 @@ class BuiltIn:
         wanted = settings.overlay == "mount"
         cache = cache_of(request.child_env.environment, "layers.json")
         images = partial(in_thread, images_for, self._all_settings, request, abandon=True)
-        if isinstance(job, OnNodes):
+        if (tasks := job.separate_tasks) is not None:
             overlays = Overlays(
                 lambda script: trio.from_thread.run(_ask, job, script),
                 cache,
                 await images(),
                 wanted=wanted,
-                tasks=job.separate_tasks,
+                tasks=tasks,
                 mount_points=job.mount_points,
-                mounter=self._mounter(job) if isinstance(job, MountsImages) else None,
-                mounted=job.mounted if isinstance(job, RemembersMounts) else set(),
+                mounter=self._mounter(job) if job.mounts_images else None,
+                mounted=job.mounted,
             )
         elif wanted and not target.elsewhere:
             overlays = Overlays(_ask_here, cache, await images(), keeps=False)
@@ -177,15 +169,14 @@ class BuiltIn:
         finally:
             # a longer removal goes on in its thread, and stays in the record until it is done
             with trio.move_on_after(_CLEAN_UP, shield=True):
-                if isinstance(job, MountsImages):
-                    await job.unmount()
+                await job.unmount()
                 if await _remove(directory, request, abandon=True):
                     self._removed()
 
     def _tell(self, text: str) -> None:
         trio.from_thread.run_sync(self._request.journal.live, text)
 
-    def _mounter(self, job: MountsImages) -> Mounter:
+    def _mounter(self, job: Job) -> Mounter:
         shown = ""
 
         def say(count: int, total: int) -> None:
@@ -218,7 +209,7 @@ class BuiltIn:
         )
 
 
-async def _ask(job: OnNodes, script: str) -> list[str]:
+async def _ask(job: Job, script: str) -> list[str]:
     """Run a script on a container's nodes.
 
     Raises:
@@ -321,14 +312,14 @@ class _Changes:
         )
 
     async def _bring_back(self, job: Job, *, privileged: bool) -> None:
-        if self._done.on_nodes and isinstance(job, OnNodes):
+        if self._done.on_nodes:
             bring = self._from_node if self._done.place else self._from_nodes
             with trio.CancelScope(shield=True):
                 await bring(job, privileged=privileged)
         elif self._done.copied_from:
             await self._return(privileged=privileged)
 
-    async def _from_node(self, job: OnNodes, *, privileged: bool) -> None:
+    async def _from_node(self, job: Job, *, privileged: bool) -> None:
         """Bring back all changes from the node, or none, and remove them there.
 
         Raises:
@@ -350,7 +341,7 @@ class _Changes:
             raise StagingError(f"{lost}: they are in {done.place} on its node: {why}")
         await self._apply([archive], privileged=privileged)
 
-    async def _from_nodes(self, job: OnNodes, *, privileged: bool) -> None:
+    async def _from_nodes(self, job: Job, *, privileged: bool) -> None:
         """Bring back what the tasks have sent at their ends; of each all, or nothing.
 
         Raises:

@@ -52,7 +52,7 @@ class Mounter(msgspec.Struct, frozen=True):
 
     Attributes:
         mount: Mounts them, for the container and for what the node is asked; returns by what.
-            Without any it only tells. Raises what `supervisor.contracts.node.MountsImages` says.
+            Without any it only tells. Raises what `supervisor.contracts.engine.Job.mount` says.
         send: Brings images to the nodes' own disks, and mounts them on directories as something
             without files says. Raises the same.
         unmount: Undoes both.
@@ -64,7 +64,7 @@ class Mounter(msgspec.Struct, frozen=True):
 
 
 class Packing:
-    """How the node mounts squashfs images (`supervisor.contracts.node.MountsImages`).
+    """How the node mounts squashfs images (`supervisor.contracts.engine.Job.mount`).
 
     Attributes:
         way: By what; "" if it was not asked, or cannot.

@@ -19,9 +19,8 @@ from scrun.settings.oci_conf.parse import parse_oci_conf
 from scrun.settings.slurm_conf import read_trusted_conf
 from scrun.supervisor.children.processes import ChildEnv, child
 from scrun.supervisor.children.pumps import messages
-from scrun.supervisor.contracts.adoption import AdoptedJob
 from scrun.supervisor.contracts.deleter import Deleter
-from scrun.supervisor.contracts.engine import Job, JobRequest
+from scrun.supervisor.contracts.engine import Engine, Job, JobRequest
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.names import user_name
@@ -47,10 +46,11 @@ _RELEASE = 20.0
 _PATHS = 64
 
 
-class LocalEngine:
-    """This machine (see `supervisor.contracts.engine.Engine`)."""
+class LocalEngine(Engine):
+    """This machine."""
 
     name = "local"
+    adopts = True
 
     def __init__(self, root: str, settings: Local, runtime: RuntimeSettings) -> None:
         self._root = root
@@ -122,8 +122,8 @@ class LocalEngine:
             yield job
 
     @asynccontextmanager
-    async def adopted(self, request: JobRequest, found: Inheritance) -> AsyncIterator[AdoptedJob]:
-        """See `supervisor.contracts.adoption.Adopts`.
+    async def adopted(self, request: JobRequest, found: Inheritance) -> AsyncIterator[Job]:
+        """See `Engine.adopted`.
 
         Raises:
             EngineError: Its record does not say which runtime has made it.

@@ -26,7 +26,7 @@ from scrun.model.record import ProcessIdentity
 from scrun.model.states import Ending, exited, taken
 from scrun.supervisor.children.foreign import foreign_process
 from scrun.supervisor.children.processes import Child, ChildEnv, child
-from scrun.supervisor.contracts.engine import Program
+from scrun.supervisor.contracts.engine import Program, Session
 from scrun.supervisor.core.deposits import OWN, Deposit
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.shim.processes import handles
@@ -55,8 +55,8 @@ def _command(script: str, status: int) -> list[str]:
     return ["/bin/sh", "-c", shell, "sh", script, f"/proc/self/fd/{status}"]
 
 
-class HeldSession:
-    """An `exec` below such a shell (see `supervisor.contracts.engine.Session`)."""
+class HeldSession(Session):
+    """An `exec` below such a shell."""
 
     def __init__(self, opened: AbstractAsyncContextManager[tuple[Child, int]]) -> None:
         """`opened`: the shell, `begun` or `resumed`, and the file for its status."""

@@ -15,7 +15,7 @@ from scrun.settings.slurm.outputs import container_variables
 from scrun.supervisor.children.node_scripts import exec_script, process_variables, signal_script
 from scrun.supervisor.children.processes import Child, child, run_shell
 from scrun.supervisor.children.pumps import Output, messages
-from scrun.supervisor.contracts.engine import JobRequest, NodeAnswer, Program, Reach, Session
+from scrun.supervisor.contracts.engine import Job, JobRequest, NodeAnswer, Program, Reach, Session
 from scrun.supervisor.core.deposits import Deposit
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.threads import in_thread
@@ -37,15 +37,12 @@ Tell = Callable[[RuntimeContainer | None], Awaitable[None]]
 keepalive has nothing left to remove."""
 
 
-class LocalJob:
-    """A job of the local engine, without `run` (see `supervisor.contracts.engine.Job`).
+class LocalJob(Job):
+    """A job of the local engine, without `run`.
 
     Attributes:
         stays: Whether its container has ended and the runtime keeps it until `delete`.
-        hands_on: See `supervisor.contracts.engine.HandsOn`.
     """
-
-    hands_on = False
 
     def __init__(
         self,
@@ -165,7 +162,6 @@ class LocalJob:
         return LocalSession(script, child_env, program, self._programs)
 
     def reaching(self) -> AbstractAsyncContextManager[Reach]:
-        """See `supervisor.contracts.engine.Reaches`."""
         from scrun.supervisor.engines.local.reach import reaching
 
         self._check_running()
@@ -254,7 +250,7 @@ class LocalJob:
     async def command(
         self, script: str, output: int, variables: Mapping[str, str] | None = None
     ) -> int:
-        """Run a shell script here, the only node (see `supervisor.contracts.engine.Job`)."""
+        """Run a shell script here, the only node."""
         request = self._request
         environment = {**request.child_env.environment, **self.environment, **(variables or {})}
         child_env = msgspec.structs.replace(request.child_env, environment=environment)

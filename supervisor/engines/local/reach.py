@@ -28,7 +28,7 @@ Make = Callable[[int], Awaitable[trio.socket.SocketType]]
 async def reaching(pid: int, child_env: ChildEnv) -> AsyncIterator[Reach]:
     """Reach the network of a process, or of its first descendant that has another than ours.
 
-    See `supervisor.contracts.engine.Reaches`.
+    See `supervisor.contracts.engine.Job.reaching`.
     """
     try:
         found = await in_thread(lambda: elsewhere([pid, *descendants(pid)]))

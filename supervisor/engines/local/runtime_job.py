@@ -139,8 +139,9 @@ def _ending_of(status: int) -> Ending:
 
 
 class RuntimeJob(LocalJob):
-    """A job that first creates its container (see `contracts.first_process.CreatesFirst`)."""
+    """A job that first creates its container."""
 
+    creates_first = True
     below_engine = True
     hands_on = True
 
@@ -344,7 +345,7 @@ class RuntimeJob(LocalJob):
 
 
 class RuntimeProcess:
-    """See `supervisor.contracts.first_process.FirstProcess`, and `adoption.ResumedProcess`."""
+    """See `supervisor.contracts.first_process.FirstProcess`."""
 
     is_started = False
 

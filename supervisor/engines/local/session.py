@@ -13,7 +13,7 @@ from scrun.core.errors import EngineError
 from scrun.model.states import Ending, exited, not_run
 from scrun.supervisor.children.processes import Child, ChildEnv, child, shell_status
 from scrun.supervisor.children.pumps import tee
-from scrun.supervisor.contracts.engine import Program
+from scrun.supervisor.contracts.engine import Program, Session
 from scrun.supervisor.engines.failures import program_failure
 from scrun.supervisor.engines.local.held_exec import OwnPrograms, end, pids_of_children
 from scrun.supervisor.shim.processes import handles
@@ -21,8 +21,8 @@ from scrun.supervisor.shim.processes import handles
 _PATIENCE = 5.0
 
 
-class LocalSession:
-    """See `supervisor.contracts.engine.Session`."""
+class LocalSession(Session):
+    """An `exec` that ends with us."""
 
     def __init__(
         self, script: str, child_env: ChildEnv, program: Program, programs: OwnPrograms

@@ -66,13 +66,14 @@ class SiteJob(LocalJob):
         super().__init__(commands, container, request, tell, found)
         self._site_commands = commands
 
-    def keep(self, step: Step) -> None:
+    def keep(self, step: Step) -> bool:
         deposit, commands = self._request.deposit, self._site_commands
         if not commands.is_container:
             deposit.give_up("it is a process, not an OCI container")
         hold_step(deposit, step)
         how = msgspec.to_builtins(commands)
         deposit.note(job=self.id, target=self._container.name, commands=how)
+        return True
 
     async def run(self, step: Step) -> Ending:
         """Run the container in the foreground of the site's command, to its end."""
@@ -215,9 +216,9 @@ class Starting:
 
 
 class CreatingSiteJob(SiteJob):
-    """One whose commands create a container first (see `contracts.first_process`)."""
+    """One whose commands create a container first."""
 
-    below_engine = False
+    creates_first = True
     _first: WatchedProcess | None = None
 
     async def signal(self, number: int) -> None:

@@ -32,9 +32,7 @@ from scrun.settings.slurm.versions import Features, SlurmVersion, features, pars
 from scrun.settings.slurm_conf import read_slurm_conf
 from scrun.supervisor.children.processes import ChildEnv, output_of
 from scrun.supervisor.children.pumps import messages
-from scrun.supervisor.contracts.adoption import AdoptedJob
-from scrun.supervisor.contracts.engine import Job, JobRequest
-from scrun.supervisor.contracts.neighbours import JobPlan
+from scrun.supervisor.contracts.engine import Engine, Job, JobPlan, JobRequest
 from scrun.supervisor.contracts.reuse import HeldAllocation
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.inheritance import Inheritance
@@ -82,10 +80,12 @@ from scrun.supervisor.nodes.link import Sealing
 _ANSWER = 10.0
 
 
-class SlurmEngine:
-    """One cluster (see `supervisor.contracts.engine.Engine`)."""
+class SlurmEngine(Engine):
+    """One cluster."""
 
     name = "slurm"
+    shares_jobs = True
+    adopts = True
 
     def __init__(
         self,
@@ -372,7 +372,7 @@ class SlurmEngine:
             yield ShimJob(parts, shims)
 
     @asynccontextmanager
-    async def adopted(self, request: JobRequest, found: Inheritance) -> AsyncIterator[AdoptedJob]:
+    async def adopted(self, request: JobRequest, found: Inheritance) -> AsyncIterator[Job]:
         held = request.beside
         assert isinstance(held, SlurmAllocation)
         if is_deferred(found):

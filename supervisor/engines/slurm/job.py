@@ -18,7 +18,7 @@ from scrun.supervisor.children.node_scripts import exec_script, process_variable
 from scrun.supervisor.children.processes import ChildEnv, child
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.children.terminal import give_a_size, write_size
-from scrun.supervisor.contracts.engine import JobRequest, NodeAnswer, Program, Session, Step
+from scrun.supervisor.contracts.engine import Job, JobRequest, NodeAnswer, Program, Session, Step
 from scrun.supervisor.core.deposits import Deposit
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.nurseries import unwrapped
@@ -70,8 +70,10 @@ class JobParts(msgspec.Struct, frozen=True):
     options: list[str]
 
 
-class SlurmJob:
-    """A job of Slurm (see `supervisor.contracts.engine.Job`), whatever launches its container."""
+class SlurmJob(Job):
+    """A job of Slurm, whatever launches its container."""
+
+    lets_end = True
 
     def __init__(self, parts: JobParts, step: SrunStep | None = None) -> None:
         """`step`: the one that it runs in; None: one of its own."""
@@ -122,7 +124,7 @@ class SlurmJob:
     async def command(
         self, script: str, output: int, variables: Mapping[str, str] | None = None
     ) -> int:
-        """Run a shell script on all nodes of the job (see `supervisor.contracts.engine.Job`)."""
+        """Run a shell script on all nodes of the job."""
         journal = self._request.journal
         # other SLURM_* would act as options of srun
         own = ("SCRUN_", "SLURM_CONTAINER")
@@ -135,7 +137,7 @@ class SlurmJob:
 
 
 class SrunJob(SlurmJob):
-    """A job whose container Slurm launches (see `supervisor.contracts.adoption.KeepsStep`).
+    """A job whose container Slurm launches.
 
     Attributes:
         spool_mount: Where slurmstepd mounts something in the container (`spool_mount`).
@@ -338,7 +340,7 @@ class SrunJob(SlurmJob):
         }
         return await inspect(self._tools, self._child_env, self.id, scripts)
 
-    def keep(self, step: Step) -> None:
+    def keep(self, step: Step) -> bool:
         """Keep what the step needs: before the start its streams, and srun's after that."""
         deposit, request = self._request.deposit, self._request
         if self._streams_of(step).listen and not step.terminal:
@@ -347,6 +349,7 @@ class SrunJob(SlurmJob):
         hold_step(deposit, step)
         layout = msgspec.to_builtins(self._layout)
         deposit.note(target=request.container, options=self._options, layout=layout)
+        return True
 
     @property
     def separate_tasks(self) -> int:
@@ -429,7 +432,7 @@ async def set_time_limit(tools: Tools, child_env: ChildEnv, job_id: str, limit: 
         raise EngineError(f"job {job_id}: the time limit was not changed: {reason}")
 
 
-class SlurmSession:
+class SlurmSession(Session):
     """A program of `exec`: a step of its own, on the container's node.
 
     The OCI runtime there makes it join the container's namespaces. It is the runtime's child and

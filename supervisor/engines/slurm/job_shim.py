@@ -41,7 +41,7 @@ class JobShim:
         journal: Where messages about it go.
         deposit: Keeps what the job needs to outlive us.
         old_step: The step that another supervisor has begun, if one did; it may have ended.
-        mounted: See `supervisor.contracts.mounted.RemembersMounts`.
+        mounted: See `supervisor.contracts.engine.Job.mounted`.
     """
 
     old_step: ShimStep

@@ -49,15 +49,15 @@ _PATIENCE = 10.0
 
 
 class ShimJob(SlurmJob):
-    """A job whose container shims make (see `contracts.first_process.CreatesFirst`).
+    """A job whose container shims make.
 
     Attributes:
         shim_step: The step of the shims.
     """
 
     launch = "shim"
-    below_engine = False
-    mount_points: Sequence[str] = ()
+    creates_first = True
+    mounts_images = True
 
     def __init__(self, parts: JobParts, shims: JobShim, found: Inheritance | None = None) -> None:
         """Only scrun.toml's commands of the runtime are used.
@@ -103,7 +103,7 @@ class ShimJob(SlurmJob):
     async def created(
         self, step: Step, call: Call | None = None, console: str | None = None
     ) -> AsyncIterator[WatchedProcess]:
-        """See `supervisor.contracts.first_process.CreatesFirst`.
+        """See `Job.created`.
 
         Raises:
             EngineError: A shim is missing, or a runtime failed.
@@ -130,7 +130,7 @@ class ShimJob(SlurmJob):
 
     @asynccontextmanager
     async def resumed(self) -> AsyncIterator[WatchedProcess]:
-        """See `supervisor.contracts.adoption.AdoptedJob`.
+        """See `Job.resumed`.
 
         Raises:
             EngineError: There is no shim.
@@ -165,7 +165,7 @@ class ShimJob(SlurmJob):
     async def resumed_session(
         self, found: Inheritance, deposit: Deposit, running: Callable[[], None]
     ) -> ResumedShimSession:
-        """See `supervisor.contracts.adoption.AdoptedJob`.
+        """See `Job.resumed_session`.
 
         Raises:
             EngineError: There is no shim.

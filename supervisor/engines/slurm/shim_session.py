@@ -8,7 +8,7 @@ import trio
 
 from scrun.model.states import Ending, exited, killed
 from scrun.supervisor.children.processes import ChildEnv
-from scrun.supervisor.contracts.engine import Program
+from scrun.supervisor.contracts.engine import Program, Session
 from scrun.supervisor.core.deposits import Deposit
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.engines.failures import not_started, read_log
@@ -28,7 +28,7 @@ _ROOT_IS_MISSING = "no user mapping found"  # runc's
 _INSTEAD = "runc cannot create a container without a user 0; install crun on the nodes"
 
 
-class _Running:
+class _Running(Session):
     """A program that the shim runs, for us or for a supervisor before us."""
 
     def __init__(self, shim: Shim, deposit: Deposit) -> None:
@@ -78,7 +78,7 @@ class _Running:
 
 
 class ShimSession(_Running):
-    """A program of `exec` (see `supervisor.contracts.engine.Session`)."""
+    """A program of `exec`."""
 
     def __init__(
         self,

@@ -191,7 +191,7 @@ class ShimTask:
 
 
 class TaskImages:
-    """What shims have mounted for the tasks (see `supervisor.contracts.node.MountsImages`)."""
+    """What shims have mounted for the tasks (see `supervisor.contracts.engine.Job.mount`)."""
 
     def __init__(self, step: ShimStep) -> None:
         self._step = step

@@ -11,7 +11,15 @@ from contextlib import asynccontextmanager
 from scrun.core.errors import EngineError
 from scrun.model.states import Ending, exited
 from scrun.supervisor.children.processes import ChildEnv
-from scrun.supervisor.contracts.engine import Job, JobRequest, NodeAnswer, Program, Session, Step
+from scrun.supervisor.contracts.engine import (
+    Engine,
+    Job,
+    JobRequest,
+    NodeAnswer,
+    Program,
+    Session,
+    Step,
+)
 from scrun.supervisor.contracts.target import Target
 
 plugin_type = "engine/none"
@@ -19,8 +27,8 @@ plugin_name = "Nothing runs"
 plugin_version = "1.0.0"
 
 
-class NoEngine:
-    """An engine without nodes (see `supervisor.contracts.engine.Engine`)."""
+class NoEngine(Engine):
+    """An engine without nodes."""
 
     name = "none"
 
@@ -43,8 +51,8 @@ class NoEngine:
         """Do nothing: no job is held."""
 
 
-class _NoJob:
-    """A job that does nothing (see `supervisor.contracts.engine.Job`)."""
+class _NoJob(Job):
+    """A job that does nothing."""
 
     id = "0"
     environment: Mapping[str, str] = {}

@@ -3,7 +3,7 @@
 import itertools
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Never, cast
 
@@ -22,8 +22,7 @@ from scrun.settings.slurm.requests import salloc_arguments, srun_arguments
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.containers.held_job import ending_of, that_count
 from scrun.supervisor.containers.pods import Pods
-from scrun.supervisor.contracts.engine import Engine, Job, JobRequest
-from scrun.supervisor.contracts.neighbours import JobPlan
+from scrun.supervisor.contracts.engine import Engine, Job, JobPlan, JobRequest
 from scrun.supervisor.contracts.reuse import HeldAllocation
 from scrun.supervisor.core.deposits import Deposits
 from scrun.supervisor.core.inheritance import Inheritance
@@ -39,6 +38,9 @@ class Place(msgspec.Struct, frozen=True):
     id: str
     environment: dict[str, str]
     inside: bool
+
+    def entered(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 class Sharing:
@@ -70,6 +72,8 @@ class Held(msgspec.Struct, frozen=True):
 
 class Machine:
     """An engine that gives a job when it is told to."""
+
+    shares_jobs = False
 
     def __init__(self) -> None:
         self.grant = trio.Event()
@@ -134,6 +138,8 @@ class Machine:
 
 class Cluster(Machine):
     """One whose jobs several containers may use."""
+
+    shares_jobs = True
 
     async def plan(self, request: JobRequest) -> JobPlan:
         await trio.lowlevel.checkpoint()

@@ -24,6 +24,7 @@ from scrun.supervisor.contracts.stager import Submission
 from scrun.supervisor.engines.local.engine import LocalEngine
 from scrun.supervisor.log import files as log_files
 from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.plugins.choose_engine import WholeJob
 from scrun.supervisor.staging import builtin
 from scrun.supervisor.staging.staged_bundle import directory_for
 from tests.component.supervisor.daemon.test_server import NOBODY, Supervisor, base, running
@@ -180,7 +181,7 @@ async def test_a_staged_bundle_whose_removal_hangs_stays_in_the_record(
         load_bundle(str(tmp_path / "b")), settings, engine, request, trio.Event()
     )
     with trio.fail_after(30):
-        async with builtin.BuiltIn(submission).staged(cast("Job", None), {}) as place:
+        async with builtin.BuiltIn(submission).staged(cast("Job", WholeJob(None)), {}) as place:
             assert place.bundle == str(staged)
             ledger.note(staged=str(staged), stager="builtin")
             disk.freeze()

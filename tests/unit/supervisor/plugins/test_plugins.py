@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -18,6 +18,7 @@ from scrun.model.record import Record
 from scrun.settings.file.load import Lua, Settings
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts import plugin as api
+from scrun.supervisor.contracts.deleter import Deleter
 from scrun.supervisor.contracts.engine import JobRequest, NodeAnswer, Program, Step
 from scrun.supervisor.contracts.plugin import EnginePlugin, StagePlugin
 from scrun.supervisor.contracts.staged import Staged
@@ -341,7 +342,7 @@ async def test_the_same_configuration_is_the_same_engine(made: Made) -> None:
     made("engine/none", "from scrun_none.engine import *")
     engines = Engines("/nowhere", Plugins())
     first = await engines.choose(Settings(engine="none"), {})
-    assert isinstance(first, no_engine.NoEngine)
+    assert first.name == "none"
     assert await engines.choose(Settings(engine="none", stager="none"), {"A": "b"}) is first
 
 
@@ -350,6 +351,62 @@ async def test_an_engine_that_has_another_name(made: Made) -> None:
     made("engine/mine", source("engine/mine", more))
     with pytest.raises(PluginUnavailable, match="engine/mine makes an engine 'none'"):
         await Engines("/nowhere", Plugins()).choose(Settings(engine="mine"), {})
+
+
+# An engine that does not inherit the contract, as none could when it was written
+
+OLDER = """
+from contextlib import asynccontextmanager
+
+class Machine:
+    name = "older"
+    released = []
+    async def release(self, *of): self.released.append(of)
+    @asynccontextmanager
+    async def allocate(self, request): yield Job()
+
+class Job:
+    hands_on = True
+    async def session(self, program): return Session()
+    async def let_end(self): self.ended = True
+
+class Session:
+    async def run(self): return 7
+
+def engine(root, configuration): return Machine()
+"""
+
+
+async def test_an_engine_that_has_only_what_it_must_have(made: Made) -> None:
+    """It shares and adopts nothing, and releases a job for whoever deletes its container."""
+    made("engine/older", source("engine/older", OLDER))
+    engine = await Engines("/nowhere", Plugins()).choose(Settings(engine="older"), {})
+    assert (engine.shares_jobs, engine.adopts) == (False, False)
+    assert await engine.jobs_of_the_dead(ChildEnv({}), "/") is None
+    deleter = Deleter(ChildEnv({"A": "b"}), "/home")
+    await engine.release_for("7", ChildEnv({}), "/r", deleter)
+    assert cast(Any, engine).released == [("7", ChildEnv({}), "/r")]
+
+
+async def test_the_jobs_of_such_an_engine(made: Made) -> None:
+    """Each has what it has itself, and says so; for the rest it says that it has nothing."""
+    made("engine/older", source("engine/older", OLDER))
+    engine = await Engines("/nowhere", Plugins()).choose(Settings(engine="older"), {})
+    async with engine.allocate(cast(JobRequest, None)) as job:
+        assert (job.hands_on, job.lets_end) == (True, True)
+        assert (job.creates_first, job.below_engine, job.mounts_images) == (False, False, False)
+        assert (job.launch, job.separate_tasks, job.mount_points) == ("", None, ())
+        assert (job.reaching(), job.keep(cast(Step, None))) == (None, False)
+        assert (await job.neighbours(), await job.handles(15)) == ({}, False)
+        job.mounted.add("a note")
+        assert job.mounted == set()
+        with job.entered():
+            await job.unmount()
+            await job.let_end()
+        assert cast(Any, job).ended
+        session = await job.session(cast(Program, None))
+        assert await session.handles(15) is False
+        assert cast(int, await session.run()) == 7
 
 
 async def test_the_stager_that_is_named(made: Made) -> None:

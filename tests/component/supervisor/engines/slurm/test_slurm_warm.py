@@ -18,8 +18,7 @@ from scrun.oci.config import Config, Process, Root
 from scrun.settings.file.load import Log
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.containers.pods import Pods
-from scrun.supervisor.contracts.engine import Engine, Job, JobRequest
-from scrun.supervisor.contracts.neighbours import JobPlan
+from scrun.supervisor.contracts.engine import Engine, Job, JobPlan, JobRequest
 from scrun.supervisor.contracts.reuse import Borrow, HeldAllocation
 from scrun.supervisor.core.deposits import Deposits
 from scrun.supervisor.core.inheritance import Inheritance
@@ -36,6 +35,7 @@ from scrun.supervisor.engines.slurm.job_state import JobState
 from scrun.supervisor.engines.slurm.needs import Needs
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.plugins.choose_engine import WholeJob
 
 TOOLS = Tools("salloc", ("srun",), "scancel", None, (), "/bin/squeue")
 PLAIN, LARGE, HOUR = Needs(("-N1",)), Needs(("-N2",)), Needs(("--time=60",), seconds=3600.0)
@@ -72,6 +72,8 @@ class Cluster:
         self.nursery = nursery
         self.directory = directory
 
+    shares_jobs = True
+
     async def borrow(self, needs: bytes) -> Inheritance | None:
         return await self.borrow_from(needs)
 
@@ -99,7 +101,7 @@ class Cluster:
     @asynccontextmanager
     async def job(self, request: JobRequest, found: HeldAllocation) -> AsyncIterator[Job]:
         assert isinstance(found, SlurmAllocation)
-        yield cast(Job, found.for_tenant(request))
+        yield cast(Job, WholeJob(found.for_tenant(request)))
         found.sound &= self.wants[request.container].sound
 
     @asynccontextmanager
@@ -384,6 +386,8 @@ class Theirs:
     def __init__(self) -> None:
         self.sock, self.ours = socket.socketpair()
         self.requests: list[bytes] = []
+
+    shares_jobs = True
 
     async def borrow(self, needs: bytes) -> Inheritance | None:
         self.requests.append(needs)
