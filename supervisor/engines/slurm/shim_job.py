@@ -30,12 +30,7 @@ from scrun.supervisor.engines.slurm.job_ending import ended_meanwhile
 from scrun.supervisor.engines.slurm.job_shim import JobShim
 from scrun.supervisor.engines.slurm.launching import check_pmi
 from scrun.supervisor.engines.slurm.neighbours import ContainerOnNode
-from scrun.supervisor.engines.slurm.shim_session import (
-    LAST_OUTPUT,
-    ResumedShimSession,
-    ShimSession,
-    words_of,
-)
+from scrun.supervisor.engines.slurm.shim_session import LAST_OUTPUT, begun, resumed, words_of
 from scrun.supervisor.engines.slurm.shim_task import ShimTask, TaskImages, container_config
 from scrun.supervisor.engines.slurm.tools import of_a_container
 from scrun.supervisor.engines.watched import WatchedProcess
@@ -164,7 +159,7 @@ class ShimJob(SlurmJob):
 
     async def resumed_session(
         self, found: Inheritance, deposit: Deposit, running: Callable[[], None]
-    ) -> ResumedShimSession:
+    ) -> Session:
         """See `Job.resumed_session`.
 
         Raises:
@@ -174,12 +169,11 @@ class ShimJob(SlurmJob):
         step, container = self.shim_step, self._found.facts["target"]
         shim, _ = await step.old_shim()
 
-        async def resumed(target: str, written: Mapping[int, int]) -> None:
+        async def resume(target: str, written: Mapping[int, int]) -> None:
             await step.resumed(found.container, target, container, written)
 
-        return ResumedShimSession(
-            shim, found, deposit, self._child_env, self._request.journal, resumed, running
-        )
+        journal = self._request.journal
+        return resumed(shim, found, deposit, self._child_env, journal, resume, running)
 
     @asynccontextmanager
     async def _connected(
@@ -421,7 +415,7 @@ class ShimJob(SlurmJob):
         """
         task = (await self._alive())[0]
         task.is_kept = True
-        return ShimSession(task.rank.shim, task.id, self._child_env, program, task.site)
+        return begun(task.rank.shim, task.id, self._child_env, program, task.site)
 
     @asynccontextmanager
     async def reaching(self) -> AsyncIterator[Reach]:

@@ -1,7 +1,8 @@
 """Programs of `exec`, which a shim runs in a container."""
 
 import signal
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import msgspec
 import trio
@@ -11,7 +12,7 @@ from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.engine import Program, Session
 from scrun.supervisor.core.deposits import Deposit
 from scrun.supervisor.core.inheritance import Inheritance
-from scrun.supervisor.engines.failures import not_started, read_log
+from scrun.supervisor.engines.failures import NotMade, not_started, read_log
 from scrun.supervisor.engines.slurm.exits import exit_code
 from scrun.supervisor.engines.slurm.shim_site import SiteContainer, program_missing
 from scrun.supervisor.log.journal import Journal
@@ -28,19 +29,43 @@ _ROOT_IS_MISSING = "no user mapping found"  # runc's
 _INSTEAD = "runc cannot create a container without a user 0; install crun on the nodes"
 
 
-class _Running(Session):
-    """A program that the shim runs, for us or for a supervisor before us."""
+class ShimSession(Session):
+    """A program of `exec`, which a shim has begun for us or for a supervisor before us."""
 
-    def __init__(self, shim: Shim, deposit: Deposit) -> None:
+    def __init__(
+        self,
+        shim: Shim,
+        target: str,
+        deposit: Deposit,
+        opened: AbstractAsyncContextManager[ContainerStreams],
+        *,
+        listens: bool = False,
+    ) -> None:
+        """Nothing runs yet.
+
+        Args:
+            target: Its id for the shim.
+            deposit: Keeps what it needs to outlive us.
+            opened: Its streams, `begun` or `resumed`.
+            listens: Whether its standard error may say that there is no such program.
+        """
         self._shim = shim
+        self._id = target
         self._deposit = deposit
-        self._id = ""
+        self._opened = opened
+        self._listens = listens
         self._streams: ContainerStreams | None = None
+
+    async def run(self) -> Ending:
+        try:
+            async with self._opened as self._streams:
+                return await self._end_of(self._streams)
+        except NotMade as error:
+            return not_started(error.words, what="program")
 
     async def _end_of(self, streams: ContainerStreams) -> Ending:
         """Wait for its end and its output; then the shim forgets it."""
         shim = self._shim
-        self._streams = streams
         try:
             try:
                 status = await shim.ended(self._id)
@@ -52,14 +77,12 @@ class _Running(Session):
                 raise
             except ShimLost:
                 return killed(signal.SIGKILL)  # with its container, which tells why
-            ending = self._ending(exit_code(status), streams)
+            code = exit_code(status)
+            ending = (program_missing(code, streams) if self._listens else None) or exited(code)
             self._deposit.note(ending=msgspec.to_builtins(ending))
             return ending
         finally:
             shim.forget(self._id)
-
-    def _ending(self, code: int, streams: ContainerStreams) -> Ending:
-        return exited(code)
 
     async def signal(self, number: int) -> None:
         """Send a signal to the program.
@@ -77,96 +100,75 @@ class _Running(Session):
             self._streams.resized(self._id)
 
 
-class ShimSession(_Running):
-    """A program of `exec`."""
+def begun(
+    shim: Shim,
+    container: str,
+    child_env: ChildEnv,
+    program: Program,
+    site: SiteContainer | None = None,
+) -> ShimSession:
+    """Prepare a program.
 
-    def __init__(
-        self,
-        shim: Shim,
-        container: str,
-        child_env: ChildEnv,
-        program: Program,
-        site: SiteContainer | None = None,
-    ) -> None:
-        """Create it; nothing runs yet.
+    Args:
+        site: What an oci.conf has run for the container, if there is one.
 
-        Args:
-            site: What an oci.conf has run for the container, if there is one.
+    Raises:
+        EngineError: The site has no command for it.
+        BundleError: The program's description is too long.
+    """
+    what = {"process": program.process} if site is None else site.exec(program.process)
+    target = shim.name("exec")
 
-        Raises:
-            EngineError: The site has no command for it.
-            BundleError: The program's description is too long.
-        """
-        super().__init__(shim, program.deposit)
-        self._site = site
-        self._what = {"process": program.process} if site is None else site.exec(program.process)
-        self._container = container
-        self._id = shim.name("exec")
-        self._child_env = child_env
-        self._program = program
-
-    async def run(self) -> Ending:
-        program, shim, child_env = self._program, self._shim, self._child_env
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[ContainerStreams]:
         ends = RestartableStreams(program.stdio, child_env, program.deposit)
         async with shim.streams(program.stdio, program.terminal, child_env, ends=ends) as streams:
             streams.hold()  # what was seen of it is never lost: a successor has to know it before
             try:
                 await shim.call(
-                    "exec", id=self._id, container=self._container, streams=streams.fields,
-                    **self._what,
-                )  # fmt: skip
+                    "exec", id=target, container=container, streams=streams.fields, **what
+                )
             except ShimError as error:
-                return not_started(words_of(error), what="program")
-            program.deposit.note(target=self._id, streams=streams.fields)
+                raise NotMade(words_of(error), shown=False) from None
+            program.deposit.note(target=target, streams=streams.fields)
             program.running()
             streams.let_go()
-            return await self._end_of(streams)
+            yield streams
 
-    def _ending(self, code: int, streams: ContainerStreams) -> Ending:
-        program = self._program
-        listens = self._site is not None and not (program.program_is_known or program.terminal)
-        return (program_missing(code, streams) if listens else None) or exited(code)
+    listens = site is not None and not (program.program_is_known or program.terminal)
+    return ShimSession(shim, target, program.deposit, opened(), listens=listens)
 
 
-class ResumedShimSession(_Running):
-    """A program of `exec` that another supervisor has had run, which has died."""
+def resumed(
+    shim: ResumedShim,
+    found: Inheritance,
+    deposit: Deposit,
+    child_env: ChildEnv,
+    journal: Journal,
+    resume: Callable[[str, Mapping[int, int]], Awaitable[object]],
+    running: Callable[[], None],
+) -> ShimSession:
+    """Take over a program that another supervisor has had run, which has died.
 
-    def __init__(
-        self,
-        shim: ResumedShim,
-        found: Inheritance,
-        deposit: Deposit,
-        child_env: ChildEnv,
-        journal: Journal,
-        resumed: Callable[[str, Mapping[int, int]], Awaitable[object]],
-        running: Callable[[], None],
-    ) -> None:
-        """Take it over.
+    Args:
+        shim: The shim, not connected yet.
+        resume: Called with its id for the shim and how many bytes of each of its streams were
+            written; returns when there is a connection.
+        running: Called when it can get signals.
+    """
+    target = found.facts["target"]
 
-        Args:
-            shim: The shim, not connected yet.
-            resumed: Called with its id for the shim and how many bytes of each of its streams were
-                written; returns when there is a connection.
-            running: Called when it can get signals.
-        """
-        super().__init__(shim, deposit)
-        self._id = found.facts["target"]
-        self._resumed_shim = shim
-        self._found = found
-        self._child_env = child_env
-        self._journal = journal
-        self._resumed = resumed
-        self._is_running = running
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[ContainerStreams]:
+        ends = ResumedStreams(found.fds, deposit)
+        fields = ends.fields(found.facts["streams"])
+        async with shim.resumed_streams(fields, child_env, journal, ends) as streams:
+            await resume(target, ends.written_by(fields))
+            streams.resized(target)  # it may have been while nobody told
+            running()
+            yield streams
 
-    async def run(self) -> Ending:
-        ends = ResumedStreams(self._found.fds, self._deposit)
-        fields = ends.fields(self._found.facts["streams"])
-        carried = self._resumed_shim.resumed_streams(fields, self._child_env, self._journal, ends)
-        async with carried as streams:
-            await self._resumed(self._id, ends.written_by(fields))
-            streams.resized(self._id)  # it may have been while nobody told
-            self._is_running()
-            return await self._end_of(streams)
+    return ShimSession(shim, target, deposit, opened())
 
 
 def words_of(error: ShimError) -> str:

@@ -9,7 +9,7 @@ import trio
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.engine import Program
 from scrun.supervisor.core.deposits import no_deposit
-from scrun.supervisor.engines.slurm.shim_session import ShimSession
+from scrun.supervisor.engines.slurm.shim_session import begun
 from scrun.supervisor.wire.frames import DATA, END, EVENT, REPLY
 from tests.harness import users
 from tests.harness.peer import talking
@@ -52,7 +52,7 @@ async def test_what_it_says_is_seen_when_a_successor_would_know_it() -> None:
             deposit=no_deposit(),
         )  # fmt: skip
         with trio.fail_after(5):
-            ending = await ShimSession(shim, "c", ENV, program).run()
+            ending = await begun(shim, "c", ENV, program).run()
     assert before == [b""]
     assert (ending.status, os.read(readable, 100)) == (0, b"said\n")
     for fd in (readable, writable, null):
