@@ -32,7 +32,10 @@ READ = _INPUT + RING
 STREAMS = (*_OUTPUTS, _INPUT)
 """Begin the names of the descriptors that are kept of streams."""
 
+NO_STDIO = (-1, -1, -1)
+
 T = TypeVar("T")
+E = TypeVar("E", bound=CountedPipe | CountedFile | CountedSource)
 
 
 class Deposited(Protocol):
@@ -55,31 +58,30 @@ class RestartableStreams:
     """The descriptors of a container's caller (see `supervisor.nodes.streams.Ends`)."""
 
     def __init__(
-        self, stdio: tuple[int, int, int], child_env: ChildEnv, keeping: Deposited
+        self,
+        stdio: tuple[int, int, int],
+        child_env: ChildEnv,
+        keeping: Deposited,
+        found: dict[str, int] | None = None,
     ) -> None:
-        """The three descriptors of a terminal are the same."""
+        """The three descriptors of a terminal are the same.
+
+        Args:
+            found: What a supervisor that has died has left, in place of `stdio`: the descriptors
+                of streams are taken out of it, and owned from now on.
+        """
         self._stdio, self._child_env, self._keeping = stdio, child_env, keeping
-
-    def source(self) -> AbstractAsyncContextManager[Source]:
-        return counted_source(self._stdio[0], self._child_env, self._keeping)
-
-    def sink(self, name: str) -> AbstractAsyncContextManager[Sink]:
-        fd = self._stdio[_STANDARD.index(name) if name in _STANDARD else 0]
-        return counted_sink(name, fd, self._child_env, self._keeping)
-
-
-class ResumedStreams:
-    """The streams that a supervisor has left which has died."""
-
-    def __init__(self, fds: dict[str, int], keeping: Deposited) -> None:
-        """Take the descriptors of streams out of `fds`, and own them from now on."""
-        self._keeping = keeping
-        fds = {name: fds.pop(name) for name in [*fds] if name.startswith(STREAMS)}
-        keeping.hold(fds)
-        self._sinks = {
-            name: _exact(name, _plain(fds[name]), keeping, fds) for name in _OUTPUTS if name in fds
-        }
-        self._source = _revived_source(fds, keeping)
+        self._sinks: dict[str, CountedPipe | CountedFile] = {}
+        self._source: CountedSource | None = None
+        if found is not None:
+            fds = {name: found.pop(name) for name in [*found] if name.startswith(STREAMS)}
+            keeping.hold(fds)
+            self._sinks = {
+                name: _exact(name, _plain(fds[name]), keeping, fds)
+                for name in _OUTPUTS
+                if name in fds
+            }
+            self._source = _revived_source(fds, keeping)
 
     @property
     def written(self) -> dict[str, int]:
@@ -100,35 +102,34 @@ class ResumedStreams:
     @property
     def has_input(self) -> bool:
         """Whether something is left of the standard input, even if it was read to its end."""
-        return self._source.is_left
+        return self._source is not None and self._source.is_left
 
     @property
     def terminal(self) -> int | None:
         """The caller's terminal, if there is one."""
         return self._sinks["terminal"].plain.fd if "terminal" in self._sinks else None
 
+    def source(self) -> AbstractAsyncContextManager[Source]:
+        if (found := self._source) is not None:
+            return self._held(found, *_UNREAD)
+        return counted_source(self._stdio[0], self._child_env, self._keeping)
+
+    def sink(self, name: str) -> AbstractAsyncContextManager[Sink]:
+        if name in self._sinks:
+            return self._held(self._sinks[name], name)
+        fd = self._stdio[_STANDARD.index(name) if name in _STANDARD else 0]
+        return counted_sink(name, fd, self._child_env, self._keeping)
+
     @asynccontextmanager
-    async def source(self) -> AsyncIterator[Source]:
-        """Go on with the standard input, or the terminal's."""
-        found = self._source
+    async def _held(self, found: E, *names: str) -> AsyncIterator[E]:
+        """Go on with one that was found, which is kept by these names."""
         try:
             yield found
         finally:
-            self._keeping.drop(*_UNREAD)
+            self._keeping.drop(*names)
             found.close()
             if found.plain is not None:
                 found.plain.close()
-
-    @asynccontextmanager
-    async def sink(self, name: str) -> AsyncIterator[Sink]:
-        """Go on with an output."""
-        found = self._sinks[name]
-        try:
-            yield found
-        finally:
-            self._keeping.drop(name)
-            found.close()
-            found.plain.close()
 
 
 @asynccontextmanager

@@ -23,12 +23,11 @@ from scrun.supervisor.nodes.messages import (
     ShimError,
     decoded,
 )
-from scrun.supervisor.nodes.restartable_streams import ResumedStreams
+from scrun.supervisor.nodes.restartable_streams import NO_STDIO, RestartableStreams
 from scrun.supervisor.nodes.streams import ContainerStreams
 from scrun.supervisor.wire.frames import CALL, EVENT, PROTOCOL, RANDOM, SEALED
 
 _DIAL_PATIENCE = 2.0
-_NO_STDIO = (-1, -1, -1)
 
 
 class ResumedShim(Shim):
@@ -50,14 +49,14 @@ class ResumedShim(Shim):
         fields: Mapping[str, int],
         child_env: ChildEnv,
         journal: Journal,
-        ends: ResumedStreams,
+        ends: RestartableStreams,
     ) -> ContainerStreams:
         """Prepare the streams of a container that the other had; before `resume`.
 
         Args:
             fields: `ContainerStreams.fields`, of the other; without those that are over.
         """
-        stdio, terminal = _NO_STDIO, ends.terminal
+        stdio, terminal = NO_STDIO, ends.terminal
         if terminal is not None:
             stdio = (terminal, terminal, terminal)
         return ContainerStreams(

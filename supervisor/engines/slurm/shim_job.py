@@ -36,7 +36,7 @@ from scrun.supervisor.engines.slurm.tools import of_a_container
 from scrun.supervisor.engines.watched import WatchedProcess
 from scrun.supervisor.nodes.beginning import Rank
 from scrun.supervisor.nodes.messages import ShimError, ShimLost
-from scrun.supervisor.nodes.restartable_streams import RestartableStreams, ResumedStreams
+from scrun.supervisor.nodes.restartable_streams import NO_STDIO, RestartableStreams
 from scrun.supervisor.nodes.shared import SharedStreams
 from scrun.supervisor.nodes.streams import Ends
 
@@ -136,7 +136,7 @@ class ShimJob(SlurmJob):
         shim, rank = await step.old_shim()
         place.id = facts["target"]
         place.recall(facts["neighbour"])
-        ends = ResumedStreams(self._found.fds, request.deposit)
+        ends = RestartableStreams(NO_STDIO, self._child_env, request.deposit, self._found.fds)
         fields = ends.fields(facts["streams"])
         async with (
             unwrapped() as nursery,

@@ -17,7 +17,7 @@ from scrun.supervisor.engines.slurm.exits import exit_code
 from scrun.supervisor.engines.slurm.shim_site import SiteContainer, program_missing
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost
-from scrun.supervisor.nodes.restartable_streams import RestartableStreams, ResumedStreams
+from scrun.supervisor.nodes.restartable_streams import NO_STDIO, RestartableStreams
 from scrun.supervisor.nodes.resumed import ResumedShim
 from scrun.supervisor.nodes.streams import ContainerStreams
 
@@ -160,7 +160,7 @@ def resumed(
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[ContainerStreams]:
-        ends = ResumedStreams(found.fds, deposit)
+        ends = RestartableStreams(NO_STDIO, child_env, deposit, found.fds)
         fields = ends.fields(found.facts["streams"])
         async with shim.resumed_streams(fields, child_env, journal, ends) as streams:
             await resume(target, ends.written_by(fields))

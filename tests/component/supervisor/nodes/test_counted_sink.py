@@ -15,11 +15,7 @@ import pytest
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.nodes.counted import CountedPipe
 from scrun.supervisor.nodes.ends import Gone, open_again
-from scrun.supervisor.nodes.restartable_streams import (
-    Deposited,
-    RestartableStreams,
-    ResumedStreams,
-)
+from scrun.supervisor.nodes.restartable_streams import NO_STDIO, Deposited, RestartableStreams
 
 ENV = ChildEnv({})
 
@@ -42,12 +38,17 @@ class Kept(Deposited):
         self.why = why
 
 
+def left(fds: dict[str, int], keeping: Deposited) -> RestartableStreams:
+    """What a dead supervisor has left."""
+    return RestartableStreams(NO_STDIO, ENV, keeping, fds)
+
+
 DATA = b"".join(b"%07d\n" % number for number in range(200_000))
 
 
 def write_on(kept: Kept, done: int) -> None:
     """Write the rest of DATA, in a process that may be killed."""
-    ends = ResumedStreams(dict(kept.fds), kept)
+    ends = left(dict(kept.fds), kept)
     sink = ends._sinks["stdout"]
     assert isinstance(sink, CountedPipe)
     rest = memoryview(DATA)[ends.written["stdout"] :]
@@ -73,7 +74,7 @@ def test_each_byte_once(dice: random.Random, kind: str) -> None:
         writable = open_again(own, os.O_WRONLY)
         os.close(own)
     kept = Kept()
-    first = ResumedStreams({"stdout": os.dup(writable)}, kept)
+    first = left({"stdout": os.dup(writable)}, kept)
     sink = first._sinks["stdout"]
     assert sink.try_write(memoryview(DATA)[:100]) == 100
     os.close(writable)
@@ -118,7 +119,7 @@ async def test_a_file(tmp_path: Path) -> None:
             assert await sink.write(memoryview(b"hello ")) == 6
             others = {name: os.dup(fd) for name, fd in kept.fds.items()}
     successor = Kept()
-    resumed = ResumedStreams(others, successor)
+    resumed = left(others, successor)
     assert resumed.written == {"stdout": 6}
     async with resumed.sink("stdout") as sink:
         await sink.write(memoryview(b"world"))
@@ -140,13 +141,13 @@ def test_who_was_about_to_write_has_not_written() -> None:
     for written in (0, 5):
         readable, writable = os.pipe()
         kept = Kept()
-        sink = ResumedStreams({"stdout": writable}, kept)._sinks["stdout"]
+        sink = left({"stdout": writable}, kept)._sinks["stdout"]
         assert isinstance(sink, CountedPipe)
         sink.try_write(memoryview(b"abc"))
         assert sink._count is not None
         sink._count.begin(5)
         os.write(sink._pipe, b"12345"[:written])
-        assert ResumedStreams(dict(kept.fds), Kept()).written == {"stdout": 3 + written}
+        assert left(dict(kept.fds), Kept()).written == {"stdout": 3 + written}
         os.close(readable)
 
 
@@ -161,7 +162,7 @@ async def test_a_file_tells_by_its_offset(tmp_path: Path, written: int) -> None:
             count.begin(4, 3)
             os.write(file.fileno(), b"1234"[:written])
             others = {name: os.dup(fd) for name, fd in kept.fds.items()}
-            assert ResumedStreams(others, Kept()).written == {"stdout": 3 + written}
+            assert left(others, Kept()).written == {"stdout": 3 + written}
 
 
 async def test_a_terminal_that_was_hung_up() -> None:

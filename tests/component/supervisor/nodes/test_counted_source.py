@@ -21,14 +21,17 @@ import trio
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.nodes.counted import PIPE, RING, CountedSource, Ring
 from scrun.supervisor.nodes.ends import RegularFile
-from scrun.supervisor.nodes.restartable_streams import (
-    Deposited,
-    RestartableStreams,
-    ResumedStreams,
-)
+from scrun.supervisor.nodes.restartable_streams import NO_STDIO, Deposited, RestartableStreams
 from scrun.supervisor.wire.frames import WINDOW
 
 ENV = ChildEnv({})
+
+
+def left(fds: dict[str, int], keeping: Deposited) -> RestartableStreams:
+    """What a dead supervisor has left."""
+    return RestartableStreams(NO_STDIO, ENV, keeping, fds)
+
+
 DATA = b"".join(b"%07d\n" % number for number in range(300_000))
 Kind = Literal["pipe", "terminal", "socket", "file"]
 
@@ -85,7 +88,7 @@ def write_all(to: int, size: int) -> int:
 
 async def read_on(kept: Kept, at: int, to: int) -> None:
     """Be a supervisor: give away what is read, with the number of its first byte."""
-    async with ResumedStreams(kept.copies(), kept).source() as source:
+    async with left(kept.copies(), kept).source() as source:
         assert isinstance(source, CountedSource)
         source.go_to(at)
         room = memoryview(bytearray(WINDOW // 8))
@@ -177,7 +180,7 @@ async def test_who_was_about_to_read_has_not_read(read: int) -> None:
         ring.begin(4, 4)
         os.readv(source._pipe, [ring.at(3, read)])
         others = kept.copies()
-    async with ResumedStreams(others, Kept()).source() as successor:
+    async with left(others, Kept()).source() as successor:
         assert isinstance(successor, CountedSource)
         successor.go_to(3)
         room = memoryview(bytearray(10))
@@ -200,7 +203,7 @@ async def test_what_has_not_arrived_outlives_the_end() -> None:
         assert await source.read_into(room) == 0
     os.close(readable)
     assert list(kept.fds) == [f"input.{RING}"]
-    resumed = ResumedStreams(kept.copies(), kept)
+    resumed = left(kept.copies(), kept)
     assert resumed.has_input
     async with resumed.source() as successor:
         assert isinstance(successor, CountedSource)
