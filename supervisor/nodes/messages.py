@@ -146,7 +146,7 @@ class TargetReport(msgspec.Struct, frozen=True):
     ended: tuple[int, bool, bool] | None = None
 
 
-class Resumed(msgspec.Struct, frozen=True):
+class ResumeReply(msgspec.Struct, frozen=True):
     """That a shim goes on with another supervisor, see `supervisor.shim`."""
 
     token: Word

@@ -19,7 +19,7 @@ from scrun.supervisor.nodes.messages import (
     Event,
     Forged,
     Hello,
-    Resumed,
+    ResumeReply,
     ShimError,
     decoded,
 )
@@ -122,7 +122,7 @@ class ResumedShim(Shim):
                 "written": {str(number): count for number, count in written.items()},
             }
             self._control.put(CALL, 0, msgspec.json.encode(call))
-            resumed: Resumed = await self._coming(self._resumed)
+            resumed: ResumeReply = await self._coming(self._resumed)
             if resumed.error is not None:
                 raise ShimError(f"cannot connect to this machine: {resumed.error}")
             nursery.cancel_scope.cancel()
@@ -131,7 +131,7 @@ class ResumedShim(Shim):
         """Tell whether a container was started."""
         return target in self._started
 
-    def _take(self, resumed: Resumed) -> None:
+    def _take(self, resumed: ResumeReply) -> None:
         self._table.resume(resumed.inputs)
         self._times = resumed.times
         self._table.begin_at(resumed.times * STREAMS)
@@ -148,7 +148,7 @@ class ResumedShim(Shim):
         if event != "resumed":
             super()._take_event(event, payload)
             return
-        resumed = decoded(payload, Resumed)
+        resumed = decoded(payload, ResumeReply)
         # another token: it was for one that was killed as well
         if resumed.token == self._token and not self._resumed.came:
             if resumed.error is None:
