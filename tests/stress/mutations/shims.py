@@ -284,6 +284,28 @@ def _seals() -> Iterator[Mutation]:
         "seals = sealing if is_new else None",
         "seals = None",
     )
+    sessions = Faults(
+        "supervisor/engines/slurm/shim_session.py",
+        _PARTS + "engines/slurm/test_shim_session.py",
+    )
+    yield sessions(
+        "a-program-that-cannot-be-run-ends-its-exec-in-a-fault",
+        "except NotMade as error:",
+        "except ShimLost as error:",
+    )
+    yield sessions(
+        "an-adopted-exec-gets-no-signals",
+        """            running()
+            yield streams
+""",
+        """            yield streams
+""",
+    )
+    left = Faults(
+        _NODES + "restartable_streams.py", _PARTS + "nodes/test_counted_sink.py::test_a_file"
+    )
+    yield left("an-output-that-was-left-is-opened-anew", "if name in self._sinks:", "if False:")
+    yield left("what-was-left-is-kept-no-further", "keeping.hold(fds)", "pass")
 
 
 def _streams() -> Iterator[Mutation]:

@@ -20,6 +20,28 @@ def _all() -> Iterator[Mutation]:
     yield from shims.faults()
     yield from security.faults()
     yield from client.CLIENT
+    yield from _plugins()
+
+
+def _plugins() -> Iterator[Mutation]:
+    tests = "tests/unit/supervisor/plugins/test_plugins.py"
+    chosen = Faults("supervisor/plugins/choose_engine.py", tests)
+    yield chosen("an-engine-has-no-defaults", "if name not in AUTO:", "if name in AUTO:")
+    yield chosen(
+        "an-older-job-does-not-let-its-container-end",
+        "return hasattr(self._own, _SAYS[name])",
+        "return False",
+    )
+    yield chosen(
+        "a-session-has-no-defaults",
+        "return cast(Session, WholeSession(await self._own.session(program)))",
+        "return cast(Session, await self._own.session(program))",
+    )
+    yield Faults("supervisor/contracts/engine.py", tests)(
+        "who-deletes-a-container-without-hooks-keeps-its-job",
+        "await self.release(job_id, child_env, record)",
+        "pass",
+    )
 
 
 def _messages() -> Iterator[Mutation]:

@@ -120,6 +120,7 @@ async def test_a_file(tmp_path: Path) -> None:
             others = {name: os.dup(fd) for name, fd in kept.fds.items()}
     successor = Kept()
     resumed = left(others, successor)
+    assert "stdout" in successor.fds
     assert resumed.written == {"stdout": 6}
     async with resumed.sink("stdout") as sink:
         await sink.write(memoryview(b"world"))

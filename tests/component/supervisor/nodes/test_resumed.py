@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -38,8 +38,8 @@ def hello(protocol: int) -> Hello:
     return msgspec.convert({**HELLO, "protocol": protocol}, Hello)
 
 
-async def answer(peer: Peer, protocol: int) -> None:
-    """Be a shim that goes on."""
+async def answer(peer: Peer, protocol: int, targets: Mapping[str, Any] | None = None) -> None:
+    """Be a shim that goes on, with what it says of its containers and programs."""
     call: dict[str, Any] = await peer.call("resume")
     assert call["protocol"] == PROTOCOL
     _, port = call["addresses"][-1]
@@ -47,7 +47,7 @@ async def answer(peer: Peer, protocol: int) -> None:
     secret = bytes.fromhex(call["secret"])
     both = await prove(stream, secret)
     seal: Plain = sealed(secret, both, call["seal_streams"])[0] if protocol > 1 else PLAIN
-    said = {"event": "resumed", "token": call["token"], "times": 1}
+    said = {"event": "resumed", "token": call["token"], "times": 1, "targets": targets or {}}
     await stream.send_all(framed(seal, EVENT, 0, json.dumps(said).encode()))
     peer.stream = stream
 
