@@ -1,6 +1,7 @@
 """Chooses the engine of a container."""
 
 import inspect
+from abc import ABCMeta
 from collections import deque
 from collections.abc import AsyncIterator, Hashable, Mapping
 from contextlib import asynccontextmanager
@@ -122,13 +123,13 @@ class _Whole:
     A plugin need not inherit the contract, and may be older than parts of it.
     """
 
-    contract: type
+    contract: ABCMeta
 
     def __init__(self, own: object) -> None:
         self._own: Any = own
 
     def __getattr__(self, name: str) -> object:
-        if hasattr(self._own, name):
+        if hasattr(self._own, name) or name in self.contract.__abstractmethods__:
             return getattr(self._own, name)
         if name in _SAYS:  # an older one says it by having the method
             return hasattr(self._own, _SAYS[name])
@@ -139,13 +140,13 @@ class _Whole:
 class WholeSession(_Whole):
     """A plugin's session."""
 
-    contract: type = Session
+    contract: ABCMeta = Session
 
 
 class WholeJob(_Whole):
     """A plugin's job."""
 
-    contract: type = Job
+    contract: ABCMeta = Job
 
     async def session(self, program: Program) -> Session:
         return cast(Session, WholeSession(await self._own.session(program)))
@@ -154,7 +155,7 @@ class WholeJob(_Whole):
 class WholeEngine(_Whole):
     """A plugin's engine."""
 
-    contract: type = Engine
+    contract: ABCMeta = Engine
 
     @asynccontextmanager
     async def allocate(self, request: JobRequest) -> AsyncIterator[Job]:

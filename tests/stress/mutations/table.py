@@ -28,6 +28,11 @@ def _plugins() -> Iterator[Mutation]:
     chosen = Faults("supervisor/plugins/choose_engine.py", tests)
     yield chosen("an-engine-has-no-defaults", "if name not in AUTO:", "if name in AUTO:")
     yield chosen(
+        "what-a-plugin-must-have-does-nothing",
+        "or name in self.contract.__abstractmethods__:",
+        "or False:",
+    )
+    yield chosen(
         "an-older-job-does-not-let-its-container-end",
         "return hasattr(self._own, _SAYS[name])",
         "return False",

@@ -404,6 +404,8 @@ async def test_the_jobs_of_such_an_engine(made: Made) -> None:
             await job.unmount()
             await job.let_end()
         assert cast(Any, job).ended
+        with pytest.raises(AttributeError, match="'Job' object has no attribute 'run'"):
+            await job.run(cast(Step, None))
         session = await job.session(cast(Program, None))
         assert await session.handles(15) is False
         assert cast(int, await session.run()) == 7
