@@ -191,6 +191,11 @@ COMMANDS: dict[str, Command] = {
         (CONTAINER,),
         (("no-stdin", "", None, USED, ONCE, "Only show the output"),),
     ),
+    "cp": (
+        "Copy files out of a running container, or into it",
+        ("<source>", "<destination>"),
+        (),
+    ),
     "forward": (
         "Reach ports of a container at ports of this machine",
         (CONTAINER, "[port]..."),

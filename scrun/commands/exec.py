@@ -49,18 +49,7 @@ def run(parsed: Parsed) -> int:
             anchored.begin(carried, leave=detach)
             if anchored.console:
                 anchored.console.hand_over()
-            pid = anchored.name()
-            sock = connect_served(directory)
-            try:
-                if not detach:  # the program may run before the answer is here
-                    pass_signals_on(anchored.socket, carried)
-                wire.send(sock, build_call("exec", pid, argv), anchored.fds)
-                anchored.sent()
-                if carried:
-                    carried.begin()
-                status, answer = _answer(sock, directory, pid)
-            finally:
-                sock.close()
+            status, answer = ask(anchored, directory, argv, carried, detach=detach)
             if status == 0:
                 _publish(anchored)
                 if not detach:
@@ -71,6 +60,33 @@ def run(parsed: Parsed) -> int:
     if status:
         return report_failure(answer, status, parsed)
     return 0
+
+
+def ask(
+    anchored: Anchored,
+    directory: str,
+    argv: "list[str]",
+    carried: CarriedTerminal | None = None,
+    *,
+    detach: bool = False,
+) -> "tuple[int, bytes]":
+    """Ask for one more program in a container; return the answer when it runs.
+
+    Raises:
+        ScrunError, OSError: Nobody answers.
+    """
+    pid = anchored.name()
+    sock = connect_served(directory)
+    try:
+        if not detach:  # the program may run before the answer is here
+            pass_signals_on(anchored.socket, carried)
+        wire.send(sock, build_call("exec", pid, argv), anchored.fds)
+        anchored.sent()
+        if carried:
+            carried.begin()
+        return _answer(sock, directory, pid)
+    finally:
+        sock.close()
 
 
 def _fault(parsed: Parsed, *, wants_terminal: bool) -> str:

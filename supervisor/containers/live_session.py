@@ -12,7 +12,7 @@ from scrun.core.errors import BundleError, ScrunError, described
 from scrun.model.states import FATAL, Ending, killed, taken
 from scrun.supervisor.containers.anchors import Anchor, repeats
 from scrun.supervisor.containers.stdio import Stdio
-from scrun.supervisor.contracts.engine import Job, Program, Session, handles
+from scrun.supervisor.contracts.engine import Files, Job, Program, Session, handles
 from scrun.supervisor.core.deposits import OWN, Deposit
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.nurseries import Tasks, unwrapped
@@ -37,10 +37,12 @@ class Prepared(msgspec.Struct, frozen=True):
     Attributes:
         process: The program, as `process` of config.json.
         is_known: Whether its file was found.
+        files: Files that are to be copied instead.
     """
 
     process: Mapping[str, Any]
     is_known: bool
+    files: Files | None = None
 
 
 class LiveSession:
@@ -104,6 +106,7 @@ class LiveSession:
             running=self._runs_now,
             deposit=self.deposit,
             preserved=self._stdio.preserved,
+            files=prepared.files,
         )
         await self._run(lambda: job.session(program), self._forward_signals)
 

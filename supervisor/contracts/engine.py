@@ -13,7 +13,7 @@ from contextlib import (
     nullcontext,
     suppress,
 )
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import trio
@@ -140,6 +140,18 @@ class Step(msgspec.Struct, frozen=True):
     preserved: tuple[int, ...] = ()
 
 
+class Files(NamedTuple):
+    """Files of a container that are copied.
+
+    Attributes:
+        direction: "out" or "into".
+        path: Where they are or go to, in the container.
+    """
+
+    direction: str
+    path: str
+
+
 class Program(msgspec.Struct, frozen=True):
     """One more program for a running container.
 
@@ -151,6 +163,9 @@ class Program(msgspec.Struct, frozen=True):
         running: Called when the engine knows that it runs.
         deposit: Keeps what it needs to outlive us.
         preserved: More descriptors for it (see `Step`).
+        files: If its job `copies_files`: it is not `process`, but packs these to an archive on its
+            standard output, or unpacks one on its standard input there. It ends with 0; with 1
+            when it has said why not; or with 3 when the other side of the archive has failed.
     """
 
     process: Mapping[str, Any]
@@ -160,6 +175,7 @@ class Program(msgspec.Struct, frozen=True):
     running: Callable[[], None]
     deposit: Deposit = msgspec.field(default_factory=no_deposit)
     preserved: tuple[int, ...] = ()
+    files: Files | None = None
 
 
 class NodeAnswer(msgspec.Struct, frozen=True):
@@ -218,6 +234,7 @@ class Job(ABC):
     Attributes:
         launch: What launches its containers, `shim` or `container`, as in the setting; or "".
         hands_on: Whether it hands on what is in `preserved`.
+        copies_files: Whether it copies files of its container (see `Program`).
         lets_end: Whether its programs are told to end before they are killed.
         creates_first: Whether it can create a container without starting its program.
         below_engine: Whether an engine's monitor can then be the parent of its first process.
@@ -226,6 +243,7 @@ class Job(ABC):
 
     launch: str = ""
     hands_on: bool = False
+    copies_files: bool = False
     lets_end: bool = False
     creates_first: bool = False
     below_engine: bool = False

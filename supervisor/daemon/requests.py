@@ -14,6 +14,7 @@ from signal import SIGKILL, SIGTERM
 import msgspec
 import trio
 
+from scrun.cli.copied import read_copied
 from scrun.core.errors import ScrunError, StateError, UsageError, described
 from scrun.core.paths import outer_id
 from scrun.core.rights import MOST
@@ -361,10 +362,13 @@ class ClientRequest:
         """Answer when the program runs; from then on it needs its anchor, not the caller."""
         from scrun.supervisor.sessions.operations import execute
 
-        call = read_command_line(self._arguments, "exec", "shell")
-        self._check_descriptors(self._preserved("exec", "shell"))
-        await self._containers.arrivals.of(call.parsed.id or "")
-        container = self._containers.live(call.parsed.id or "", "exec")
+        call = read_command_line(self._arguments, "exec", "shell", "cp")
+        self._check_descriptors(self._preserved("exec", "shell", "cp"))
+        container_id, purpose = call.parsed.id or "", "exec"
+        if call.parsed.command == "cp":
+            container_id, purpose = read_copied(call.parsed.operands).container, "cp"
+        await self._containers.arrivals.of(container_id)
+        container = self._containers.live(container_id, purpose)
         stdio, anchor, preserved = self._fds[:3], self._fds[3], self._fds[DESCRIPTORS:]
         options = ("tty", "console-socket")  # docker gives only the socket
         terminal = call.parsed.command == "shell" or any(map(call.parsed.options.get, options))

@@ -151,7 +151,7 @@ class Shim:
             ShimLost: The shim has gone.
         """
         target = str(fields.get("id"))
-        begins = verb in ("create", "exec")
+        begins = verb in ("create", "exec", "copy")
         number, waiting = self._send(verb, fields)
         if begins:
             self._targets[target] = Awaited()

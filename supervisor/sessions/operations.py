@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import trio
 
+from scrun.cli.copied import read_copied
 from scrun.cli.parse import Parsed
 from scrun.core.errors import StateError, UsageError
 from scrun.core.place import place_of
@@ -29,6 +30,7 @@ from scrun.supervisor.containers.container import Container
 from scrun.supervisor.containers.live_session import LiveSession, NotRunnableError, Prepared
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.create_request import CommandLine
+from scrun.supervisor.contracts.engine import Files, Job
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.core.threads import look
 
@@ -47,15 +49,20 @@ async def execute(container: Container, call: CommandLine, anchor: Anchor, stdio
         ScrunError: The program cannot be run.
     """
     try:
-        running = await container.running("exec")
-        _check_goes_on(container, "exec")
-        if container.paused:
+        copies = call.parsed.command == "cp"
+        purpose = "cp" if copies else "exec"
+        running = await container.running(purpose)
+        _check_goes_on(container, purpose)
+        if copies:
+            prepared = _copying(container, call, running.job)
+        elif container.paused:
             raise StateError(
                 f"container {container.id}: exec is not possible: it is paused; resume it"
             )
-        prepared = await look(
-            "the bundle", prepare, call, running.bundle, running.staged, stdio.terminal
-        )
+        else:
+            prepared = await look(
+                "the bundle", prepare, call, running.bundle, running.staged, stdio.terminal
+            )
         if stdio.preserved and not running.job.hands_on:
             await container.tell_missed(stdio, ["--preserve-fds"])
         programs = container.programs
@@ -65,7 +72,8 @@ async def execute(container: Container, call: CommandLine, anchor: Anchor, stdio
         parts = (running.journal, anchor, stdio, programs.deposit())
         session = LiveSession(call.pid, *parts, in_step=in_step)
         if not programs.begin(session, partial(session.run, running.job, prepared)):
-            raise StateError(f"container {container.id}: exec is not possible: it has ended")
+            text = f"container {container.id}: {purpose} is not possible: it has ended"
+            raise StateError(text)
     except BaseException:
         stdio.close()
         with trio.CancelScope(shield=True):
@@ -74,6 +82,21 @@ async def execute(container: Container, call: CommandLine, anchor: Anchor, stdio
     await session.settled.wait()
     if session.failure is not None:
         raise session.failure
+
+
+def _copying(container: Container, call: CommandLine, job: Job) -> Prepared:
+    """Return what copies files.
+
+    Raises:
+        StateError: The job does not do that.
+    """
+    if not job.copies_files:
+        raise StateError(
+            f"container {container.id}: cp needs a shim, which this container does not have: "
+            'use tar with `scrun exec`, or set launch = "shim" in scrun.toml'
+        )
+    copied = read_copied(call.parsed.operands)
+    return Prepared({}, True, Files("out" if copied.is_out else "into", copied.path))
 
 
 def _check_goes_on(container: Container, purpose: str) -> None:

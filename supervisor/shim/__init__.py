@@ -94,6 +94,9 @@ twice.
              oci.conf, instead of `process`, command: the script for `sh -c` that runs it in
              the foreground; variables: more of its environment
              {"pid": …}; error and log
+    copy     id; container; files: ["out" or "into", a path there]; streams: it packs the path to
+             its standard output, or unpacks its standard input there, and ends as `copying` says
+             {"pid": …}; error
     connect  container, by its id; port; stream, which carries the bytes in both directions: those
              to the server from the reply on. The loopback of the container's network namespace is
              tried, 127.0.0.1 and then ::1. END of one direction shuts that down, as the server's

@@ -119,6 +119,10 @@ class NodeContainers:
         """Let the runtime run one more program in a container."""
         self._making.exec(call, reply)
 
+    def copy(self, call: "dict[str, Any]", reply: "Reply") -> None:
+        """Copy files of a container."""
+        self._making.copy(call, reply)
+
     def get(self, target: str) -> "NodeProcess":
         """Return a container or an exec.
 

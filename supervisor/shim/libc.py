@@ -110,3 +110,18 @@ def make_inheritable(capability: int) -> None:
     _call("capget", (_Head, _Sets), head, sets)
     sets[2] |= 1 << capability
     _call("capset", (_Head, _Sets), head, sets)
+
+
+def keep_capabilities(*kept: int) -> None:
+    """Have no other capabilities from now on, nor have programs inherit any (capset(2)).
+
+    Raises:
+        OSError: The kernel refuses.
+    """
+    head, sets = _Head(_VERSION_3, 0), _Sets()
+    _call("capget", (_Head, _Sets), head, sets)
+    mask = sum(1 << capability for capability in kept)
+    permitted = sets[1] & mask
+    sets[0] = sets[1] = permitted
+    sets[2] = sets[3] = sets[4] = sets[5] = 0
+    _call("capset", (_Head, _Sets), head, sets)

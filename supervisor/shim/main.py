@@ -46,6 +46,7 @@ _AFTER_HELLO = tuple(
     for name in ("streams", "targets", "making", "console", "site", "containers")
 )
 _TEXTS = ("id", "name", "container", "images", "beside", "script")  # of calls
+_OF_CONTAINERS = ("create", "start", "signal", "handles", "exec", "copy", "resize", "delete")
 _HIGH = 10
 _TRYING = 5.0
 _KILLING = 2.0
@@ -322,7 +323,7 @@ class ShimProcess:
             elif verb == "disconnect":
                 self._connections_here().disconnect(call["stream"])
                 reply({})
-            elif verb in ("create", "start", "signal", "handles", "exec", "resize", "delete"):
+            elif verb in _OF_CONTAINERS:
                 getattr(self._ready(), verb)(call, reply)
             else:
                 reply({"error": f"there is no {verb}"})

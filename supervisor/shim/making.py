@@ -7,7 +7,7 @@ from .children import exit_status
 from .console import ProgramStdio
 from .files import remove_file, remove_tree, write_private
 from .json_text import dumps
-from .processes import bind, bind_exec
+from .processes import bind, bind_exec, descendants
 from .runtime import (
     CallRefused,
     is_plain,
@@ -118,9 +118,7 @@ class Making:
 
     def exec(self, call: "dict[str, Any]", reply: "Reply") -> None:
         """Let the runtime run one more program in a container."""
-        container = self._containers.get(call["container"])
-        if container.container is not None:
-            raise CallRefused(f"{container.id} is not a container")
+        container = self._container_of(call)
         target = self._make(call, container.name, container)
         try:
             if container.site is not None:
@@ -138,6 +136,41 @@ class Making:
         except BaseException:
             self._unmake(target)
             raise
+
+    def copy(self, call: "dict[str, Any]", reply: "Reply") -> None:
+        """Pack or unpack files of a container, in a process of our own that enters it."""
+        container = self._container_of(call)
+        if not container.pid:
+            raise CallRefused(f"{container.id} has ended")
+        pids = [container.pid, *descendants(container.pid)]
+        direction, path = call["files"]
+        target = self._make(call, container.name, container)
+        try:
+            stdio = {number: fd for number, fd in enumerate(target.stdio.child) if fd is not None}
+
+            def work() -> int:
+                for number, fd in stdio.items():
+                    os.dup2(fd, number)
+                from .copying import copy
+
+                return copy(pids, direction, path)
+
+            ended = lambda status: self._containers.ended(target, status)  # noqa: E731
+            pid = self._children.fork(work, ended, [*stdio.values()])
+        except BaseException:
+            self._unmake(target)
+            raise
+        target.stdio.close_child()
+        target.begin(pid)
+        reply({"pid": pid})
+        target.stdio.begin()
+        self._containers.runs(target)
+
+    def _container_of(self, call: "dict[str, Any]") -> NodeProcess:
+        container = self._containers.get(call["container"])
+        if container.container is not None:
+            raise CallRefused(f"{container.id} is not a container")
+        return container
 
     def _adapt(
         self,

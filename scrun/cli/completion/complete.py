@@ -138,4 +138,4 @@ def _place(command: str, written: str) -> "Place":
         return "words", tuple(one.name.removeprefix("SIG") for one in sorted(signal.Signals))
     if "|" in name:
         return "words", tuple(name.split("|"))
-    return "file" if name == "file" else "none", ()
+    return "file" if name in ("file", "source", "destination") else "none", ()

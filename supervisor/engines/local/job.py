@@ -10,12 +10,21 @@ import msgspec
 import trio
 
 from scrun.core.errors import EngineError, StateError
+from scrun.core.paths import python_code
 from scrun.model.states import FATAL
 from scrun.settings.slurm.outputs import container_variables
 from scrun.supervisor.children.node_scripts import exec_script, process_variables, signal_script
 from scrun.supervisor.children.processes import Child, child, run_shell
 from scrun.supervisor.children.pumps import Output, messages
-from scrun.supervisor.contracts.engine import Job, JobRequest, NodeAnswer, Program, Reach, Session
+from scrun.supervisor.contracts.engine import (
+    Files,
+    Job,
+    JobRequest,
+    NodeAnswer,
+    Program,
+    Reach,
+    Session,
+)
 from scrun.supervisor.core.deposits import Deposit
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.threads import in_thread
@@ -25,12 +34,13 @@ from scrun.supervisor.engines.local.held_exec import HeldSession, OwnPrograms, b
 from scrun.supervisor.engines.local.own_devices import spared
 from scrun.supervisor.engines.local.runtime_config import with_variables
 from scrun.supervisor.engines.local.session import LocalSession
-from scrun.supervisor.shim.processes import bind_exec
+from scrun.supervisor.shim.processes import bind_exec, descendants
 from scrun.supervisor.shim.runtime import of_slurm
 
 _PATIENCE = 5.0
 _RETRY = 0.05
 _LOG = 1 << 20
+_COPY = "from scrun.supervisor.shim.copying import serve_descriptors; serve_descriptors()"
 
 Tell = Callable[[RuntimeContainer | None], Awaitable[None]]
 """Is called when more is known of a container that is a mere process; with None when the job's
@@ -43,6 +53,8 @@ class LocalJob(Job):
     Attributes:
         stays: Whether its container has ended and the runtime keeps it until `delete`.
     """
+
+    copies_files = True
 
     def __init__(
         self,
@@ -138,6 +150,8 @@ class LocalJob(Job):
             BundleError: The program's description is too long.
         """
         self._check_running()
+        if program.files is not None:
+            return self._copying(program, program.files)
         if self._of_task:
             own = self._variables_of(self._container.bundle)
             env = with_variables(program.process.get("env") or (), own)
@@ -160,6 +174,14 @@ class LocalJob(Job):
         if is_known and not program.deposit.why_not:
             return HeldSession(begun(script, child_env, program, self._programs))
         return LocalSession(script, child_env, program, self._programs)
+
+    def _copying(self, program: Program, files: Files) -> Session:
+        first = self._first_pid
+        pids = " ".join(map(str, (first, *descendants(first))))
+        script = f"exec {shlex.join(python_code(_COPY, pids, *files))}"
+        stdio = spared(program.stdio, self._container.record)
+        program = msgspec.structs.replace(program, stdio=stdio)
+        return HeldSession(begun(script, self._child_env, program, self._programs))
 
     def reaching(self) -> AbstractAsyncContextManager[Reach]:
         from scrun.supervisor.engines.local.reach import reaching

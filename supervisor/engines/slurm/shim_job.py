@@ -51,6 +51,7 @@ class ShimJob(SlurmJob):
     """
 
     launch = "shim"
+    copies_files = True
     creates_first = True
     mounts_images = True
 

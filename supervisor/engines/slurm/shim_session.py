@@ -116,7 +116,13 @@ def begun(
         EngineError: The site has no command for it.
         BundleError: The program's description is too long.
     """
-    what = {"process": program.process} if site is None else site.exec(program.process)
+    verb = "exec" if program.files is None else "copy"
+    if program.files is not None:
+        what: dict[str, object] = {"files": program.files}
+    elif site is not None:
+        what = site.exec(program.process)
+    else:
+        what = {"process": program.process}
     target = shim.name("exec")
 
     @asynccontextmanager
@@ -126,7 +132,7 @@ def begun(
             streams.hold()  # what was seen of it is never lost: a successor has to know it before
             try:
                 await shim.call(
-                    "exec", id=target, container=container, streams=streams.fields, **what
+                    verb, id=target, container=container, streams=streams.fields, **what
                 )
             except ShimError as error:
                 raise NotMade(words_of(error), shown=False) from None

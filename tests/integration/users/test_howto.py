@@ -111,6 +111,10 @@ def pods(reader: Reader) -> None:
     reader.write("big.conf", "\n".join(big) + "\n")
 
 
+def files(reader: Reader) -> None:
+    reader.bundle("train", "sleep", "1000")
+
+
 def ports(reader: Reader) -> None:
     reader.bundle("notebook", "sleep", "1000")
 
@@ -146,6 +150,7 @@ PAGES: Mapping[str, tuple[int, Callable[[Reader], None], str]] = {
     "bundles.md": (2, nothing, ""),
     "doctor.md": (1, nothing, ""),
     "engines.md": (4, engines, ""),
+    "files.md": (1, files, 'launch = "shim"\n'),
     "images.md": (6, images, ""),
     "mpi.md": (2, mpi, 'launch = "shim"\n'),
     "oci-conf.md": (0, oci_conf, ""),

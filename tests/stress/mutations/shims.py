@@ -19,6 +19,48 @@ def faults() -> Iterator[Mutation]:
     yield from _files()
     yield from _tasks()
     yield from _forwarding()
+    yield from _copying()
+
+
+def _copying() -> Iterator[Mutation]:
+    tests = "tests/integration/commands/test_cp.py::"
+    copying = Faults(_SHIM + "copying.py")
+    yield copying(
+        "a-copy-follows-links",
+        "_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC",
+        "_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC",
+        tests + "test_what_an_image_may_have",
+    )
+    yield copying(
+        "a-copy-is-of-the-node",
+        'os.chroot(".")',
+        "pass",
+        tests + "test_a_tree",
+    )
+    yield copying(
+        "a-copy-gives-its-caller-the-owner-s-rights",
+        "_PERMISSIONS = 0o777",
+        "_PERMISSIONS = 0o7777",
+        tests + "test_a_tree",
+    )
+    yield copying(
+        "a-copy-that-is-cut-off-stays",
+        "            os.unlink(new, dir_fd=self._folder)\n            raise\n\n    def _replace",
+        "            raise\n\n    def _replace",
+        tests + "test_a_container_that_ends_meanwhile",
+    )
+    yield copying(
+        "a-name-in-an-archive-leads-out",
+        'if name.startswith("/") or ".." in parts or "\\0" in name:',
+        "if False:",
+        "tests/component/supervisor/shim/test_copying.py",
+    )
+    yield Faults("supervisor/nodes/connection.py")(
+        "an-archive-into-a-container-never-comes",
+        'begins = verb in ("create", "exec", "copy")',
+        'begins = verb in ("create", "exec")',
+        tests + "test_a_tree",
+    )
 
 
 def _forwarding() -> Iterator[Mutation]:

@@ -1,0 +1,57 @@
+"""What `scrun cp` copies, from its two operands: read by the command and by the supervisor."""
+
+from typing import NamedTuple
+
+from scrun.core.errors import UsageError
+from scrun.oci.ids import check_id
+
+ARCHIVE = "-"
+"""Instead of a path of this machine: an archive, on standard input or output."""
+
+
+class Copied(NamedTuple):
+    """Files that are copied.
+
+    Attributes:
+        container: The container's id, or its beginning.
+        path: The path there, from its root directory on.
+        local: The path on this machine, or `ARCHIVE`.
+        is_out: Whether they are copied out of the container.
+    """
+
+    container: str
+    path: str
+    local: str
+    is_out: bool
+
+    def operands(self, container: str) -> list[str]:
+        """Return operands that stand for the container's side of it."""
+        inside = f"{container}:{self.path}"
+        return [inside, ARCHIVE] if self.is_out else [ARCHIVE, inside]
+
+
+def read_copied(operands: list[str]) -> Copied:
+    """Parse a source and a destination.
+
+    Raises:
+        UsageError: Not exactly one of them is in a container; or one is empty.
+    """
+    source, destination = map(_split, operands)
+    if (source[0] is None) is (destination[0] is None):
+        which = "neither is" if source[0] is None else "both are"
+        raise UsageError(
+            f"cp {' '.join(operands)}: {which} in a container: write CONTAINER:PATH for one of "
+            "them, and ./NAME for a file here whose name has a colon"
+        )
+    is_out = source[0] is not None
+    container, path = source if is_out else destination
+    _, local = destination if is_out else source
+    if not path or not local:
+        raise UsageError(f"cp {' '.join(operands)}: a path is empty")
+    return Copied(check_id(container or ""), "/" + path.lstrip("/"), local, is_out)
+
+
+def _split(operand: str) -> tuple[str | None, str]:
+    """Split an operand into a container, if it names one, and a path."""
+    container, colon, path = operand.partition(":")
+    return (container, path) if colon and "/" not in container else (None, operand)

@@ -1,0 +1,85 @@
+"""scrun cp: copy files out of a running container, or into it.
+
+The image needs no program for it: scrun's own packs or unpacks a tar archive there, and another
+one of the same does so here. `-` instead of a path here is the archive itself.
+
+Wire: `exec`, with a command line of `cp` in which the path here is `-`: the archive is standard
+input or output.
+
+Errors: the program that fails says why, and the exit status is 1.
+"""
+
+import _signal as signal
+import os
+import subprocess
+
+from scrun.anchor.foreground import stay
+from scrun.cli.copied import ARCHIVE, Copied, read_copied
+from scrun.cli.failure import report_failure
+from scrun.cli.parse import Parsed
+from scrun.client.anchored import Anchored, open_closed_descriptors
+from scrun.client.find import resolve
+from scrun.commands.exec import ask
+from scrun.core.errors import UsageError
+from scrun.core.paths import python_code
+
+_PROGRAM = "from scrun.supervisor.shim.copying import serve_descriptors; serve_descriptors()"
+_SAID, _CUT_OFF = 1, 3  # `supervisor.shim.copying`
+
+
+def run(parsed: Parsed) -> int:
+    """Copy; return when all is there."""
+    copied = read_copied(parsed.operands)
+    if copied.local == ARCHIVE and os.isatty(1 if copied.is_out else 0):
+        raise UsageError("cp: an archive is not for a terminal: redirect it, or name a path")
+    parsed.id = copied.container
+    container, directory = resolve(parsed)
+    argv = [*parsed.argv[:-2], *copied.operands(container)]
+    open_closed_descriptors()
+    local = None if copied.local == ARCHIVE else _begin(copied)
+    status = 128 + signal.SIGTERM
+    try:
+        with Anchored(parsed) as anchored:
+            anchored.begin(leave=False)
+            failed, answer = ask(anchored, directory, argv)
+            _let_go(copied)  # else this side of the archive never ends
+            if failed:
+                return report_failure(answer, failed, parsed)
+            status = stay(anchored.socket)
+    finally:
+        _let_go(copied)
+        here = 0 if local is None else local.wait()  # it ends with the archive
+    return _conclude(status, here, parsed)
+
+
+def _begin(copied: Copied) -> "subprocess.Popen[bytes]":
+    """Start the program for this side; the archive is our own standard input or output now."""
+    here, there = os.pipe()
+    try:
+        direction = "into" if copied.is_out else "out"
+        local = subprocess.Popen(
+            python_code(_PROGRAM, "", direction, copied.local),
+            stdin=here if copied.is_out else subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL if copied.is_out else there,
+        )
+        os.dup2(there if copied.is_out else here, 1 if copied.is_out else 0)
+    finally:
+        os.close(here)
+        os.close(there)
+    return local
+
+
+def _let_go(copied: Copied) -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 1 if copied.is_out else 0)
+    os.close(null)
+
+
+def _conclude(status: int, here: int, parsed: Parsed) -> int:
+    if here == _SAID or status == _SAID:
+        return _SAID
+    if status == here == 0:
+        return 0
+    if status in (0, _CUT_OFF):
+        status = _SAID
+    return report_failure(b"cp: the copy was cut off: it is not complete", status, parsed)

@@ -1,0 +1,493 @@
+"""Packs files of a container into an archive, or unpacks one there (`scrun cp`).
+
+Also the caller's side of that, and in a program of the supervisor's, for a container on this
+machine. The format is that of tar(5), with pax headers.
+
+A container is entered first. From then on nothing is imported, and no name service is asked: both
+would load what the image has in their place. What is unpacked is reached directory by directory,
+and no link is followed: neither side trusts the names that the other one sends.
+"""
+
+import _signal as signal
+import errno
+import os
+import stat
+import sys
+import tarfile
+
+from .libc import enter, keep_capabilities
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import IO
+
+OUT, INTO = "out", "into"
+"""From the container, and into it."""
+
+SAID, CUT_OFF = 1, 3
+"""Exit statuses: it has said why it failed; or the other side has failed, which says why."""
+
+_CHOWN, _DAC_OVERRIDE, _FOWNER = 0, 1, 3  # capabilities(7)
+_PIECE = 1 << 18
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_PERMISSIONS = 0o777  # none that gives its caller the owner's rights
+_ATTEMPTS = 20
+
+
+class Refused(ValueError):
+    """It cannot be copied; the text says what and why."""
+
+
+def serve_descriptors() -> None:
+    """Copy for the program: its arguments are the container's processes, or "", and the rest.
+
+    The archive is its standard input or output.
+    """
+    pids, direction, path = sys.argv[1:]
+    sys.exit(copy([int(pid) for pid in pids.split()], direction, path))
+
+
+def copy(pids: "Iterable[int]", direction: str, path: str) -> int:
+    """Pack a path to standard output, or unpack standard input there; return the exit status.
+
+    Args:
+        pids: The container's processes, perhaps also its runtime's; none: stay here.
+    """
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _end)
+    where = ""
+    try:
+        if pids:
+            where = " in the container"
+            enter_files(pids)
+        if direction == OUT:
+            with open(1, "wb", _PIECE, closefd=False) as sink:
+                left_out = pack(path, sink)
+        else:
+            with open(0, "rb", _PIECE, closefd=False) as source:
+                left_out = unpack(source, path)
+    except BrokenPipeError:
+        return CUT_OFF
+    except KeyboardInterrupt as ended:
+        [number] = ended.args
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    except tarfile.TarError as error:
+        if str(error) in ("empty file", "unexpected end of data", "truncated header"):
+            return CUT_OFF
+        _say(f"what arrives is not a tar archive: {error}")
+    except RecursionError:
+        _say(f"{path}{where}: its directories are too deep")
+    except Refused as error:
+        _say(f"{error}")
+    except OSError as error:
+        name = error.filename if isinstance(error.filename, str) else path
+        _say(f"{name}{where}: {error.strerror}")
+    else:
+        if left_out:
+            _say(f"{left_out} devices or sockets were left out: they cannot be copied")
+        return 0
+    return SAID
+
+
+def _end(number: int, _frame: object) -> None:
+    """Leave no file that is not complete, and then let a signal end this process."""
+    raise KeyboardInterrupt(number)
+
+
+def _say(text: str) -> None:
+    shown = "".join(char if char.isprintable() else "?" for char in text)
+    os.write(2, f"scrun: cp: {shown}\n".encode("utf-8", "replace"))
+
+
+def enter_files(pids: "Iterable[int]") -> None:
+    """Have the files of a container from now on, with no more rights there than files need.
+
+    Raises:
+        OSError: The kernel refuses.
+        Refused: All these processes have the files of the node.
+    """
+    pid = _inside(pids)
+    fds: list[int] = []
+    if os.readlink(f"/proc/{pid}/ns/user") != os.readlink("/proc/self/ns/user"):
+        enter(_opened(f"/proc/{pid}/ns/user", fds))
+    mounts = _opened(f"/proc/{pid}/ns/mnt", fds)
+    root = _opened(f"/proc/{pid}/root", fds)
+    enter(mounts)
+    os.fchdir(root)
+    os.chroot(".")
+    os.chdir("/")
+    for fd in fds:
+        os.close(fd)
+    try:
+        os.setresgid(0, 0, 0)
+        os.setresuid(0, 0, 0)
+    except OSError:  # it has no such user: what we are is the only one
+        pass
+    keep_capabilities(_CHOWN, _DAC_OVERRIDE, _FOWNER)
+    sys.path.clear()
+    sys.meta_path.clear()
+    os.umask(0o022)
+
+
+def _inside(pids: "Iterable[int]") -> int:
+    """Return the first process that is in the container: a runtime has the files of the node.
+
+    Raises:
+        OSError: One of them may not be looked into.
+        Refused: None of them is.
+    """
+    own, root = os.stat("/proc/self/ns/mnt"), os.stat("/")
+    for pid in pids:
+        try:
+            mounts, theirs = os.stat(f"/proc/{pid}/ns/mnt"), os.stat(f"/proc/{pid}/root")
+        except (FileNotFoundError, ProcessLookupError):  # it has ended
+            continue
+        if not (os.path.samestat(own, mounts) or os.path.samestat(root, theirs)):
+            return pid
+    raise Refused("the container has no files of its own here: nothing was copied")
+
+
+def _opened(path: str, fds: "list[int]") -> int:
+    fds.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    return fds[-1]
+
+
+# --- pack ---------------------------------------------------------------------------------------
+
+
+def pack(path: str, sink: "IO[bytes]") -> int:
+    """Write an archive of a file or directory; return how many files were left out.
+
+    A link is followed if it is the path itself. The names in the archive begin with the last
+    component; with "." if the path ends with that, for what is in the directory.
+
+    Raises:
+        OSError: Something cannot be read.
+    """
+    name = os.path.basename(path.rstrip("/")) or "."
+    if name == "..":
+        name = "."
+    packing = _Packing(sink)
+    if path.endswith(("/", "/.")) or name == ".":
+        path = path + "/."  # or the error says that it is not a directory
+    top = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        status = os.fstat(top)
+        if stat.S_ISDIR(status.st_mode):
+            packing.add_folder(os.open(path, _FOLDER & ~os.O_NOFOLLOW), name, path)
+        elif stat.S_ISREG(status.st_mode):
+            packing.add_file(os.open(path, _FILE), name)
+        else:
+            packing.left_out += 1
+    finally:
+        os.close(top)
+    packing.tar.close()
+    return packing.left_out
+
+
+class _Packing:
+    """One archive that is being written."""
+
+    def __init__(self, sink: "IO[bytes]") -> None:
+        self.tar = tarfile.open(  # noqa: SIM115 - closed by `pack`
+            fileobj=sink, mode="w|", bufsize=_PIECE, format=tarfile.PAX_FORMAT,
+            encoding="utf-8", errors="surrogateescape",
+        )  # fmt: skip
+        self.left_out = 0
+        self._linked: dict[tuple[int, int], str] = {}
+
+    def add_folder(self, fd: int, name: str, path: str) -> None:
+        """Add a directory and all in it; its descriptor is closed."""
+        try:
+            self.tar.addfile(_described(name, os.fstat(fd), tarfile.DIRTYPE))
+            for entry in sorted(os.listdir(fd)):
+                try:
+                    self._add(fd, entry, f"{name}/{entry}", f"{path.rstrip('/')}/{entry}")
+                except FileNotFoundError:  # it has been removed meanwhile
+                    pass
+        finally:
+            os.close(fd)
+
+    def _add(self, folder: int, entry: str, name: str, path: str) -> None:
+        try:
+            status = os.lstat(entry, dir_fd=folder)
+            if stat.S_ISDIR(status.st_mode):
+                self.add_folder(os.open(entry, _FOLDER, dir_fd=folder), name, path)
+            elif stat.S_ISREG(status.st_mode):
+                self.add_file(os.open(entry, _FILE | os.O_NOFOLLOW, dir_fd=folder), name)
+            elif stat.S_ISLNK(status.st_mode):
+                info = _described(name, status, tarfile.SYMTYPE)
+                info.linkname = os.readlink(entry, dir_fd=folder)
+                self.tar.addfile(info)
+            elif stat.S_ISFIFO(status.st_mode):
+                self.tar.addfile(_described(name, status, tarfile.FIFOTYPE))
+            else:
+                self.left_out += 1
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from None
+
+    def add_file(self, fd: int, name: str) -> None:
+        """Add a regular file, which may change meanwhile; its descriptor is closed."""
+        with open(fd, "rb", _PIECE) as file:
+            status = os.fstat(fd)
+            info = _described(name, status, tarfile.REGTYPE)
+            first = self._linked.get((status.st_dev, status.st_ino))
+            if first is not None:
+                info.type, info.linkname = tarfile.LNKTYPE, first
+                self.tar.addfile(info)
+                return
+            if status.st_nlink > 1:
+                self._linked[status.st_dev, status.st_ino] = name
+            info.size = status.st_size
+            self.tar.addfile(info, _AsLong(file))  # type: ignore[arg-type]
+
+
+class _AsLong:
+    """A file that has become shorter goes on with zeros: its length is written already."""
+
+    def __init__(self, file: "IO[bytes]") -> None:
+        self._file = file
+
+    def read(self, size: int) -> bytes:
+        return self._file.read(size).ljust(size, b"\0")
+
+
+def _described(name: str, status: os.stat_result, kind: bytes) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.mode = kind, stat.S_IMODE(status.st_mode)
+    info.uid, info.gid, info.mtime = status.st_uid, status.st_gid, int(status.st_mtime)
+    return info
+
+
+# --- unpack -------------------------------------------------------------------------------------
+
+
+def unpack(source: "IO[bytes]", path: str) -> int:
+    """Read an archive; return how many files were left out.
+
+    Into the path if that is a directory; else the one file or directory in the archive gets that
+    name. What it makes belongs to us, and has the permissions and times of the archive. Each file
+    is complete or not there.
+
+    Raises:
+        OSError: Something cannot be written.
+        Refused: It does not fit, or its names lead elsewhere.
+        tarfile.TarError: It is not an archive, or ends too early.
+    """
+    tar = tarfile.open(  # noqa: SIM115 - it has nothing to close
+        fileobj=source, mode="r|", bufsize=_PIECE, encoding="utf-8", errors="surrogateescape"
+    )
+    first = tar.next()
+    if first is None:
+        return 0
+    unpacking = _Unpacking(*_destination(path, first))
+    try:
+        info: tarfile.TarInfo | None = first
+        while info is not None:
+            unpacking.add(tar, info)
+            tar.members = []  # type: ignore[attr-defined] # it would keep all of them
+            info = tar.next()
+        unpacking.finish()
+    finally:
+        unpacking.close()
+    while source.read(_PIECE):  # else whoever writes is told that nobody reads
+        pass
+    return unpacking.left_out
+
+
+def _destination(path: str, first: tarfile.TarInfo) -> "tuple[str, list[str], list[str]]":
+    """Return the directory to unpack in, a beginning of all names, and what takes its place."""
+    parts = _parts(first.name)
+    real = os.path.realpath(path)
+    if os.path.isdir(real):
+        return real, [], []
+    if os.path.lexists(real) and (not parts or first.isdir()):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+    folder, name = os.path.split(real)
+    if (path.endswith("/") and not first.isdir()) or not os.path.isdir(folder):
+        missing = path if os.path.isdir(folder) else folder
+        raise FileNotFoundError(errno.ENOENT, "there is no such directory", missing)
+    return folder, parts[:1], [name]
+
+
+def _parts(name: str) -> "list[str]":
+    """Split a name in an archive.
+
+    Raises:
+        Refused: It leads elsewhere.
+    """
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if name.startswith("/") or ".." in parts or "\0" in name:
+        raise Refused(f"{name}: a name in the archive leads out of the directory")
+    return parts
+
+
+class _Unpacking:
+    """One archive that is being read."""
+
+    def __init__(self, path: str, old: "list[str]", new: "list[str]") -> None:
+        """Unpack below a directory; `old` at the beginning of names becomes `new`."""
+        self.left_out = 0
+        self._path, self._old, self._new = path, old, new
+        self._top = os.open(path, _FOLDER)
+        self._folder = os.dup(self._top)
+        self._at: tuple[str, ...] = ()
+        self._folders: list[tuple[list[str], int, float]] = []
+
+    def close(self) -> None:
+        os.close(self._top)
+        os.close(self._folder)
+
+    def add(self, tar: tarfile.TarFile, info: tarfile.TarInfo) -> None:
+        """Make what an entry describes."""
+        parts = self._placed(info.name)
+        try:
+            if not parts:  # the directory itself, which is there
+                return
+            self._go(parts[:-1], makes=True)
+            if info.isdir():
+                self._make_folder(info, parts)
+            else:
+                self._make(tar, info, parts[-1])
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self._shown(parts)) from None
+
+    def _make_folder(self, info: tarfile.TarInfo, parts: "list[str]") -> None:
+        try:
+            os.mkdir(parts[-1], 0o700, dir_fd=self._folder)
+        except FileExistsError:  # it stays as it is, if it is one
+            self._go(parts)
+        else:
+            self._folders.append((parts, info.mode, info.mtime))
+
+    def _make(self, tar: tarfile.TarFile, info: tarfile.TarInfo, name: str) -> None:
+        if info.isreg():
+            self._write(tar, info, name)
+        elif info.issym():
+            linked = info.linkname
+            self._replace(name, lambda new: os.symlink(linked, new, dir_fd=self._folder))
+        elif info.isfifo():
+            self._replace(name, lambda new: os.mkfifo(new, 0o600, dir_fd=self._folder))
+            os.chmod(name, info.mode & _PERMISSIONS, dir_fd=self._folder)
+        elif info.islnk():
+            *folders, last = self._placed(info.linkname) or [""]
+            there = self._opened(folders)
+            try:
+                self._replace(
+                    name,
+                    lambda new: os.link(
+                        last, new, src_dir_fd=there, dst_dir_fd=self._folder, follow_symlinks=False
+                    ),
+                )
+            finally:
+                os.close(there)
+        else:
+            self.left_out += 1
+
+    def _write(self, tar: tarfile.TarFile, info: tarfile.TarInfo, name: str) -> None:
+        content = tar.extractfile(info)
+        assert content is not None
+        for new in _new_names():
+            try:
+                fd = os.open(new, _NEW, 0o600, dir_fd=self._folder)
+            except FileExistsError:
+                continue
+            break
+        try:
+            with open(fd, "wb", _PIECE) as file:
+                while True:
+                    piece = content.read(_PIECE)
+                    if not piece:
+                        break
+                    file.write(piece)
+                file.flush()
+                os.fchmod(fd, info.mode & _PERMISSIONS)
+                os.utime(fd, (info.mtime, info.mtime))
+            self._rename(new, name)
+        except BaseException:
+            os.unlink(new, dir_fd=self._folder)
+            raise
+
+    def _replace(self, name: str, make: "Callable[[str], None]") -> None:
+        """Make something under another name, and give it this one."""
+        for new in _new_names():
+            try:
+                make(new)
+            except FileExistsError:
+                continue
+            break
+        try:
+            self._rename(new, name)
+        except BaseException:
+            os.unlink(new, dir_fd=self._folder)
+            raise
+
+    def _rename(self, new: str, name: str) -> None:
+        os.rename(new, name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        try:  # of two links to the same file rename(2) leaves both
+            os.unlink(new, dir_fd=self._folder)
+        except FileNotFoundError:
+            pass
+
+    def _placed(self, name: str) -> "list[str]":
+        """Return where a name of the archive belongs.
+
+        Raises:
+            Refused: It leads elsewhere.
+        """
+        parts = _parts(name)
+        count = len(self._old)
+        if parts[:count] != self._old:
+            raise Refused(f"{name}: there is more than one file in the archive; name a directory")
+        return self._new + parts[count:]
+
+    def _go(self, parts: "list[str]", *, makes: bool = False) -> None:
+        """Be in a directory."""
+        if tuple(parts) != self._at:
+            folder = self._opened(parts, makes=makes)
+            os.close(self._folder)
+            self._folder, self._at = folder, tuple(parts)
+
+    def _opened(self, parts: "list[str]", *, makes: bool = False) -> int:
+        """Open a directory, step by step: none of them is a link."""
+        folder = os.dup(self._top)
+        for part in parts:
+            try:
+                if makes:
+                    try:
+                        os.mkdir(part, dir_fd=folder)
+                    except FileExistsError:
+                        pass
+                inner = os.open(part, _FOLDER, dir_fd=folder)
+            finally:
+                os.close(folder)
+            folder = inner
+        return folder
+
+    def finish(self) -> None:
+        """Give the directories their permissions and times, the inner ones first."""
+        for parts, mode, mtime in reversed(self._folders):
+            try:
+                self._go(parts)
+                os.fchmod(self._folder, mode & _PERMISSIONS)
+                os.utime(self._folder, (mtime, mtime))
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, self._shown(parts)) from None
+
+    def _shown(self, parts: "list[str]") -> str:
+        return os.path.join(self._path, *parts)
+
+
+def _new_names() -> "Iterator[str]":
+    """Return names for a file until it has its own.
+
+    Raises:
+        FileExistsError: All of them are taken.
+    """
+    for _ in range(_ATTEMPTS):
+        yield f".scrun-{os.urandom(6).hex()}"
+    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))

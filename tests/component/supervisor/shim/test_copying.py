@@ -1,0 +1,133 @@
+"""Packing and unpacking, on this machine: names, links, and archives that are wrong."""
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scrun.supervisor.shim.copying import Refused, pack, unpack
+
+
+def packed(path: str) -> bytes:
+    sink = io.BytesIO()
+    pack(path, sink)
+    return sink.getvalue()
+
+
+def archive(*members: tarfile.TarInfo) -> io.BytesIO:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        for member in members:
+            tar.addfile(member)
+    made.seek(0)
+    return made
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, link
+    return info
+
+
+@pytest.mark.parametrize("name", ["/etc/x", "../x", "a/../../x"])
+def test_names_that_lead_out(tmp_path: Path, name: str) -> None:
+    (tmp_path / "in").mkdir()
+    with pytest.raises(Refused, match="leads out"):
+        unpack(archive(member(name)), f"{tmp_path}/in")
+    with pytest.raises(Refused, match="leads out"):
+        unpack(archive(member("x", tarfile.LNKTYPE, name)), f"{tmp_path}/in")
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_nothing_goes_through_a_link(tmp_path: Path) -> None:
+    inside = tmp_path / "in"
+    inside.mkdir()
+    made = archive(member("away", tarfile.SYMTYPE, ".."), member("away/x"))
+    with pytest.raises(NotADirectoryError):
+        unpack(made, str(inside))
+    with pytest.raises(OSError, match=r"Not a directory|No such file"):
+        unpack(archive(member("y", tarfile.LNKTYPE, "away/in/z")), str(inside))
+    assert sorted(os.listdir(tmp_path)) == ["in"]
+    assert os.listdir(inside) == ["away"]
+
+
+def test_several_at_once_need_a_directory(tmp_path: Path) -> None:
+    made = archive(member("a"), member("b"))
+    with pytest.raises(Refused, match="name a directory"):
+        unpack(made, f"{tmp_path}/new")
+    made.seek(0)
+    unpack(made, str(tmp_path))
+    assert {"a", "b"} <= set(os.listdir(tmp_path))
+
+
+def test_a_file_takes_the_place_of_another_or_of_a_link(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("other")
+    (tmp_path / "a").symlink_to("other")
+    unpack(archive(member("a")), str(tmp_path))
+    assert (tmp_path / "other").read_text() == "other"
+    assert not (tmp_path / "a").is_symlink()
+    (tmp_path / "b").mkdir()
+    with pytest.raises(IsADirectoryError):
+        unpack(archive(member("b")), str(tmp_path))
+    assert sorted(os.listdir(tmp_path)) == ["a", "b", "other"]
+
+
+def test_a_directory_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir(mode=0o750)
+    folder = member("d", tarfile.DIRTYPE)
+    folder.mode = 0o777
+    unpack(archive(folder, member("d/x")), str(tmp_path))
+    assert (tmp_path / "d").stat().st_mode & 0o7777 == 0o750
+    assert (tmp_path / "d/x").exists()
+
+
+def test_a_directory_that_may_not_be_written_to(tmp_path: Path) -> None:
+    (tmp_path / "d/e").mkdir(parents=True)
+    (tmp_path / "d/e/f").write_text("f")
+    (tmp_path / "d/e").chmod(0o500)
+    unpack(io.BytesIO(packed(f"{tmp_path}/d")), f"{tmp_path}/new")
+    assert (tmp_path / "new/e/f").read_text() == "f"
+    assert (tmp_path / "new/e").stat().st_mode & 0o777 == 0o500
+
+
+def test_devices_are_left_out(tmp_path: Path) -> None:
+    assert unpack(archive(member("null", tarfile.CHRTYPE), member("a")), str(tmp_path)) == 1
+    assert os.listdir(tmp_path) == ["a"]
+    assert pack("/dev/null", io.BytesIO()) == 1
+
+
+@given(name=st.text(st.characters(exclude_characters="\0/"), min_size=1, max_size=60))
+def test_any_name(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
+    if name in (".", ".."):
+        return
+    place = tmp_path_factory.mktemp("names")
+    raw = os.fsencode(place) + b"/d/" + name.encode("utf-8", "surrogatepass")
+    (place / "d").mkdir()
+    with open(raw, "wb") as file:
+        file.write(b"x")
+    os.symlink(raw, os.fsencode(place) + b"/d/link\xff")
+    unpack(io.BytesIO(packed(f"{place}/d")), f"{place}/new")
+    assert os.listdir(os.fsencode(place / "new")) == os.listdir(os.fsencode(place / "d"))
+    assert os.readlink(os.fsencode(place) + b"/new/link\xff") == raw
+
+
+@pytest.mark.parametrize("size", [0, 1, 511, 512, 513, 300_000])
+def test_sizes(tmp_path: Path, size: int) -> None:
+    content = os.urandom(size)
+    (tmp_path / "a").write_bytes(content)
+    os.utime(tmp_path / "a", (5, 1_000_000_007))
+    unpack(io.BytesIO(packed(f"{tmp_path}/a")), f"{tmp_path}/b")
+    assert (tmp_path / "b").read_bytes() == content
+    assert (tmp_path / "b").stat().st_mtime == 1_000_000_007
+
+
+@pytest.mark.parametrize("cut", [1, 700, 5000])
+def test_an_archive_that_ends_too_early(tmp_path: Path, cut: int) -> None:
+    (tmp_path / "a").write_bytes(bytes(9000))
+    with pytest.raises(tarfile.TarError, match=r"empty|end of data|truncated"):
+        unpack(io.BytesIO(packed(f"{tmp_path}/a")[:cut]), f"{tmp_path}/b")
+    assert os.listdir(tmp_path) == ["a"]
