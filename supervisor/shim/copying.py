@@ -64,8 +64,7 @@ def copy(pids: "Iterable[int]", direction: str, path: str) -> int:
             where = " in the container"
             enter_files(pids)
         if direction == OUT:
-            with open(1, "wb", _PIECE, closefd=False) as sink:
-                left_out = pack(path, sink)
+            left_out = pack(path, 1)
         else:
             with open(0, "rb", _PIECE, closefd=False) as source:
                 left_out = unpack(source, path)
@@ -159,8 +158,8 @@ def _opened(path: str, fds: "list[int]") -> int:
 # --- pack ---------------------------------------------------------------------------------------
 
 
-def pack(path: str, sink: "IO[bytes]") -> int:
-    """Write an archive of a file or directory; return how many files were left out.
+def pack(path: str, fd: int) -> int:
+    """Write an archive of a file or directory to a descriptor; return how many files it lacks.
 
     A link is followed if it is the path itself. The names in the archive begin with the last
     component; with "." if the path ends with that, for what is in the directory.
@@ -171,6 +170,7 @@ def pack(path: str, sink: "IO[bytes]") -> int:
     name = os.path.basename(path.rstrip("/")) or "."
     if name == "..":
         name = "."
+    sink = _Sink(fd)
     packing = _Packing(sink)
     if path.endswith(("/", "/.")) or name == ".":
         path = path + "/."  # or the error says that it is not a directory
@@ -183,17 +183,31 @@ def pack(path: str, sink: "IO[bytes]") -> int:
             packing.add_file(os.open(path, _FILE), name)
         else:
             packing.left_out += 1
+        packing.tar.close()
     finally:
+        sink.is_over = True
         os.close(top)
-    packing.tar.close()
     return packing.left_out
+
+
+class _Sink:
+    """Where the archive goes. `tarfile` would end one that has failed as if it were complete."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self.is_over = False
+
+    def write(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest and not self.is_over:
+            rest = rest[os.write(self._fd, rest) :]
 
 
 class _Packing:
     """One archive that is being written."""
 
-    def __init__(self, sink: "IO[bytes]") -> None:
-        self.tar = tarfile.open(  # noqa: SIM115 - closed by `pack`
+    def __init__(self, sink: _Sink) -> None:
+        self.tar: tarfile.TarFile = tarfile.open(  # type: ignore[call-overload] # noqa: SIM115 - closed by `pack`
             fileobj=sink, mode="w|", bufsize=_PIECE, format=tarfile.PAX_FORMAT,
             encoding="utf-8", errors="surrogateescape",
         )  # fmt: skip

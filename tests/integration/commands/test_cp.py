@@ -177,7 +177,7 @@ def test_a_container_that_ends_meanwhile(make_site: MakeSite, place: str) -> Non
     life.kill("KILL")
     _, said = process.communicate(timeout=60)
     assert process.returncode
-    assert b"cut off" in said
+    assert said == b"scrun: cp: the copy was cut off: it is not complete\n"
     assert [path.read_text() for path in kept.parent.iterdir()] == ["earlier\n"]
     life.wait(30)
     life.delete()
@@ -225,6 +225,12 @@ def test_states(make_site: MakeSite, place: str) -> None:
     site.must("cp", f"{life.id}:/etc/group", str(folder))
     assert (folder / "group").read_text() == "root:x:0:\n"
     site.must("resume", life.id)
+    (folder / "large").touch()
+    os.truncate(folder / "large", 1 << 30)
+    done = site.run("cp", f"{folder}/large", f"{life.id}:/dev/shm")
+    said = "scrun: cp: /dev/shm/large in the container: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, said)
+    assert site.must("exec", life.id, "ls", "-A", "/dev/shm") == ""
     life.kill("KILL")
     life.wait(30)
     assert "is stopped" in site.fails("cp", f"{life.id}:/etc", str(folder))

@@ -3,6 +3,7 @@
 import io
 import os
 import tarfile
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,10 @@ from scrun.supervisor.shim.copying import Refused, pack, unpack
 
 
 def packed(path: str) -> bytes:
-    sink = io.BytesIO()
-    pack(path, sink)
-    return sink.getvalue()
+    with tempfile.TemporaryFile() as sink:
+        pack(path, sink.fileno())
+        sink.seek(0)
+        return sink.read()
 
 
 def archive(*members: tarfile.TarInfo) -> io.BytesIO:
@@ -97,7 +99,8 @@ def test_a_directory_that_may_not_be_written_to(tmp_path: Path) -> None:
 def test_devices_are_left_out(tmp_path: Path) -> None:
     assert unpack(archive(member("null", tarfile.CHRTYPE), member("a")), str(tmp_path)) == 1
     assert os.listdir(tmp_path) == ["a"]
-    assert pack("/dev/null", io.BytesIO()) == 1
+    with tempfile.TemporaryFile() as sink:
+        assert pack("/dev/null", sink.fileno()) == 1
 
 
 @given(name=st.text(st.characters(exclude_characters="\0/"), min_size=1, max_size=60))
@@ -123,6 +126,23 @@ def test_sizes(tmp_path: Path, size: int) -> None:
     unpack(io.BytesIO(packed(f"{tmp_path}/a")), f"{tmp_path}/b")
     assert (tmp_path / "b").read_bytes() == content
     assert (tmp_path / "b").stat().st_mtime == 1_000_000_007
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_archive_that_cannot_be_written(tmp_path: Path) -> None:
+    """Neither does it end as if it were complete, nor is there a traceback."""
+    (tmp_path / "a").write_bytes(bytes(9_000_000))
+    here, there = os.pipe()
+    os.close(here)
+    try:
+        with pytest.raises(BrokenPipeError):
+            pack(f"{tmp_path}/a", there)
+    finally:
+        os.close(there)
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/a").symlink_to("d")
+    with tempfile.TemporaryFile() as sink, pytest.raises(OSError, match="No such file"):
+        pack(f"{tmp_path}/d/b", sink.fileno())
 
 
 @pytest.mark.parametrize("cut", [1, 700, 5000])
