@@ -10,6 +10,7 @@ from tests import CHECKOUT
 from tests.harness import cluster, users
 from tests.harness.nightly import often
 from tests.harness.program import run_program
+from tests.stress.chaos.testbed import launch_of
 
 pytestmark = pytest.mark.covers("promise no fault leaves a leak, a lost status or a hang")
 
@@ -22,11 +23,14 @@ _TOOL = CHECKOUT / "tools" / "chaos"
     [
         ["--containers", str(often(40, 160))],
         ["--containers", str(often(12, 40)), "--inside", "script,array,step"],
+        ["--containers", str(often(12, 80)), "--forwards"],
     ],
-    ids=["on a login node", "in jobs"],
+    ids=["on a login node", "in jobs", "with forwards"],
 )
 def test_nothing_is_lost_or_left(tmp_path: Path, options: list[str]) -> None:
     details = tmp_path / "details"
+    if "--forwards" in options and launch_of(cluster.slurm_conf()) != "shim":
+        options = [*options, "--engine", "local"]
     options = [*options, "--at-once", "6", "--faults", "quick"]
     options += ["--seed", os.environ.get("SCRUN_SEED", "1"), "--details", str(details)]
     done = run_program(

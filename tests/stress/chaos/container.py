@@ -238,6 +238,11 @@ class Container:
             return self.testbed.children
         return self.place
 
+    @property
+    def is_over(self) -> bool:
+        """Whether its anchor has ended."""
+        return self.parent.has_ended(self.where.anchor, self._began)
+
     async def _wait(self, pid: int) -> int:
         return await (self.place or self.testbed.children).wait(pid, self._began)
 
@@ -311,12 +316,8 @@ class Container:
         await self._held()
         if not self._doomed:
             self.seen.waiting = (await self._asked_state()).get("status", "")
-            anchor, since = self.where.anchor, self._began
-
-            def over() -> bool:
-                return self.parent.has_ended(anchor, since)
-
-            await in_time(CALL, "the job", lambda: self.testbed.open_gate(self.plan, over))
+            opened = self.testbed.open_gate
+            await in_time(CALL, "the job", lambda: opened(self.plan, lambda: self.is_over))
 
     async def _let_go(self, held: Ends) -> None:
         """Have the container go on to its end."""

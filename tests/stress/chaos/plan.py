@@ -58,6 +58,7 @@ class Plan(msgspec.Struct, frozen=True):
         waits: Whether its job stays in the queue until after `start`, longer than `create` does.
         pod: The number of its pod, or None.
         inside: Where its commands are called, one of `jobs.INSIDE`; "": on a login node.
+        forwards: Whether it has a server, which is asked through `scrun forward`.
     """
 
     number: int
@@ -73,6 +74,7 @@ class Plan(msgspec.Struct, frozen=True):
     waits: bool = False
     pod: int | None = None
     inside: str = ""
+    forwards: bool = False
 
     @property
     def is_beside(self) -> bool:

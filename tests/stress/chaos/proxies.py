@@ -4,6 +4,7 @@ It is this one: for as long as it listens it has the user's id, because that is 
 (SO_PEERCRED is taken when a socket begins to listen).
 """
 
+import array
 import contextlib
 import os
 import socket
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 NAMES = ("slow", "dropped", "stranger")
 _STRANGER = 65534
+_LARGEST = 1 << 16
+_RIGHTS = socket.CMSG_SPACE(16 * array.array("i").itemsize)
 
 
 @asynccontextmanager
@@ -103,8 +106,13 @@ class _Proxy:
 
     async def _pass_on(self, caller: trio.SocketStream, supervisor: trio.SocketStream) -> None:
         async with supervisor:
-            request = await caller.receive_some()
-            await supervisor.send_all(request)
+            request, rights, _, _ = await caller.socket.recvmsg(_LARGEST, _RIGHTS)
+            try:
+                await supervisor.socket.sendmsg([request], rights)
+            finally:
+                for _, _, fds in rights:
+                    for fd in array.array("i", fds):
+                        os.close(fd)
             async for part in supervisor:
                 for byte in part:
                     await caller.send_all(bytes([byte]))

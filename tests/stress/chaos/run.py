@@ -49,6 +49,7 @@ class Order:
     linger: float = 0
     pods: int = 0
     inside: Sequence[str] = ()
+    forwards: bool = False
 
 
 @dataclass
@@ -117,10 +118,13 @@ class Run:
     def _plan(self, number: int) -> Plan:
         order = self.order
         if order.pods:
-            return draw_in_pod(order.seed, number, order.pods, order.faults)
-        if order.inside:
-            return draw_inside(order.seed, number, order.engines, order.faults, order.inside)
-        return draw(order.seed, number, order.engines, order.faults)
+            plan = draw_in_pod(order.seed, number, order.pods, order.faults)
+        elif order.inside:
+            plan = draw_inside(order.seed, number, order.engines, order.faults, order.inside)
+        else:
+            plan = draw(order.seed, number, order.engines, order.faults)
+        forwards = order.forwards and plan.kind not in PODMAN
+        return msgspec.structs.replace(plan, forwards=forwards)
 
     async def _warm_up(self) -> None:
         """Run one on each engine, so that the supervisors are there and have what they keep."""

@@ -72,6 +72,8 @@ class Seen(msgspec.Struct):
         executed: How `exec` ended.
         exec_lasts: Whether a program of `exec` outlives the supervisor.
         watched: How commands ended that were open beside it, and how they would undisturbed.
+        broken: How many forwarded connections broke.
+        wrong_answers: What came over one in the place of the right answer.
         missing: What its volume lacks of what it has written, or has besides.
         staged_out: How often the script's stage_out was called.
         bad_client: What a client that does not behave has brought about.
@@ -96,6 +98,8 @@ class Seen(msgspec.Struct):
     executed: Answer | None = None
     exec_lasts: bool = True
     watched: list[tuple[str, Answer, Answer]] = []
+    broken: int = 0
+    wrong_answers: list[str] = []
     missing: list[str] = []
     staged_out: int = 0
     bad_client: str = ""
@@ -107,6 +111,7 @@ def judge(plan: Plan, seen: Seen) -> list[Problem]:
     """Return what is wrong with a container."""
     found = [Problem(Kind.HANG, text) for text in seen.hangs]
     found += [Problem(Kind.LEAK, text) for text in seen.left]
+    found += [Problem(Kind.LINES, f"forwarded: {text}") for text in seen.wrong_answers]
     if seen.missing:
         found.append(Problem(Kind.LINES, f"its volume: {', '.join(seen.missing)}"))
     if seen.bad_client:
@@ -254,8 +259,13 @@ def _is_harmed(plan: Plan, seen: Seen) -> bool:
 def _of_sessions(plan: Plan, seen: Seen) -> list[Problem]:
     """Judge the commands that were open beside the container."""
     found = []
+    by_fault = seen.hit and plan.fault.target == "forward" and plan.fault.action != "STOP"
+    if seen.broken and not (by_fault or (seen.hit and plan.fault.ends)):
+        found.append(Problem(Kind.LINES, f"{seen.broken} forwarded connections broke"))
     for what, answer, right in seen.watched:
-        if _is_harmed(plan, seen) and not (_is_adopted(plan, seen) and plan.kind != "program"):
+        if _is_harmed(plan, seen) and not (_is_adopted(plan, seen) and what != "exec"):
+            continue
+        if by_fault and what == "forward" and answer.status in KILLED:
             continue
         if (answer.status, answer.err) != (right.status, right.err):
             text = f"{what}: {answer.status} {answer.err!r} instead of {right.status}"

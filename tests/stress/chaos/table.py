@@ -1,5 +1,7 @@
 """All faults there are. Pure."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from tests.stress.chaos.faults import (
@@ -22,7 +24,6 @@ from tests.stress.chaos.faults import (
     Fault,
     Moment,
 )
-from tests.stress.chaos.jobs import PLACES
 from tests.stress.chaos.points import OF_SHIMS, OF_VOLUMES, POINTS
 from tests.stress.chaos.processes import PROCESSES
 from tests.stress.chaos.shims import SHIMS
@@ -281,14 +282,13 @@ def find(
     names: str,
     moment: Moment | None = None,
     launches: tuple[str, ...] = LAUNCHES,
-    *,
-    inside: bool = False,
+    more: Sequence[Fault] = (),
 ) -> list[Fault]:
     """Return the faults of a list like `anchor-kill,supervisor`; a target stands for all of its.
 
     `all` are all of them, `quick` those that do not take long. With a moment they are those that
-    come then, and come at no other one; with launches, those that come with any of these. In jobs
-    there are those of the jobs, too.
+    come then, and come at no other one; with launches, those that come with any of these. `more`
+    are those of what not every run has.
 
     Raises:
         KeyError: There is none of that name.
@@ -296,11 +296,10 @@ def find(
     if moment is not None:
         return [
             msgspec.structs.replace(fault, moments=(moment,))
-            for fault in find(names, launches=launches, inside=inside)
+            for fault in find(names, launches=launches, more=more)
             if moment in fault.moments
         ]
-    faults = (*FAULTS, *PLACES) if inside else FAULTS
-    possible = [fault for fault in faults if {*launches} & {*fault.launches}]
+    possible = [fault for fault in (*FAULTS, *more) if {*launches} & {*fault.launches}]
     if names in ("all", "quick"):
         return [fault for fault in possible if names == "all" or not fault.slow]
     found: list[Fault] = []

@@ -18,6 +18,7 @@ from tests.harness.site import Site
 from tests.harness.users import User
 from tests.stress.chaos.children import Call, Children, Done, Parent, begin
 from tests.stress.chaos.faults import TRAPPED
+from tests.stress.chaos.forwards import server, share_network
 from tests.stress.chaos.images import STORE, HiddenImage
 from tests.stress.chaos.plan import Plan
 from tests.stress.chaos.points import installation
@@ -283,7 +284,8 @@ class Testbed:
     def bundle(self, plan: Plan) -> Path:
         """Make a container's bundle."""
         before, after = plan.lines
-        begins = f"{_WRITE if plan.has_volume else ''}echo up; "
+        serves = server(plan) if plan.forwards else ""
+        begins = f"{_WRITE if plan.has_volume else ''}{serves}echo up; "
         up = f"{_HEARING}{begins}"
         scripts = {
             "status": f"{up}read gate; exit {plan.status}",
@@ -308,6 +310,8 @@ class Testbed:
             self.site.user.give(volume)
             mount = {"destination": "/tmp", "type": "bind", "source": str(volume)}
             config["mounts"].append({**mount, "options": ["rbind"]})
+        if plan.forwards:
+            share_network(plan, config)
         if plan.pod is not None:
             config["annotations"]["org.scrun.pod"] = f"{self.site.base.name}.{plan.pod}"
         if plan.fault.disk == "store":

@@ -116,6 +116,7 @@ class Where:
         tag: The container's.
         client: The pid of the command that runs at the moment, or 0.
         create: The pid of its `create`, as long as that runs.
+        forward: That of its last `forward`, or 0.
         shim: Its shim's, when it is known.
         anchor: Its anchor's, when it is known.
     """
@@ -126,13 +127,15 @@ class Where:
         self.tag = tag
         self.client = 0
         self.create = 0
+        self.forward = 0
         self.shim = 0
         self.anchor = 0
 
     def find(self, target: str) -> int:
         """Return the pid of a process of the container; 0 as long as there is none."""
-        if target in ("client", "exec"):
-            return self.client if self._is_scrun(self.client) else 0
+        if target in ("client", "exec", "forward"):
+            pid = self.forward if target == "forward" else self.client
+            return pid if self._is_scrun(pid) else 0
         if target == "anchor":
             return self._anchor()
         if target == "first":

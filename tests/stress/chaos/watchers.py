@@ -10,6 +10,7 @@ import trio
 
 from tests.stress.chaos.children import Call, Stream
 from tests.stress.chaos.faults import DETACHED
+from tests.stress.chaos.forwards import Asking
 from tests.stress.chaos.plan import Plan
 from tests.stress.chaos.seen import Answer
 from tests.stress.chaos.testbed import ANSWERS
@@ -46,6 +47,7 @@ class Watchers:
         self._to: Stream | None = None
         self._answers: Stream | None = None
         self._over = trio.Event()
+        self._asking = Asking(container, nursery) if container.plan.forwards else None
 
     async def follow(self) -> None:
         """Have somebody who follows what a detached container says."""
@@ -75,6 +77,9 @@ class Watchers:
         """Have somebody who types, at the container's terminal or to a program of `exec`."""
         container = self._container
         plan = container.plan
+        if self._asking is not None:
+            self._nursery.start_soon(self._asking.run)
+            await self._asking.works()
         lines = answers(plan)
         if plan.kind == "attach":
             master, slave = os.openpty()
@@ -105,7 +110,10 @@ class Watchers:
             await trio.sleep(_TALKS / count)
 
     async def end(self) -> None:
-        """Say that it is over; a program ends before its container."""
+        """Say that it is over; a program ends before its container, as what is forwarded works."""
+        if self._asking is not None:
+            await self._asking.works()
+            self._asking.may_break = True
         if self._to is not None:
             await self._write(b"end\n")
         if self._container.plan.kind == "program":

@@ -22,6 +22,7 @@ from tests.stress.chaos.faults import (
     Fault,
     Moment,
 )
+from tests.stress.chaos.forwards import FORWARDS
 from tests.stress.chaos.jobs import INSIDE, PLACES, in_jobs
 from tests.stress.chaos.plan import (
     GROUP,
@@ -145,7 +146,7 @@ def test_what_has_passed_on_its_job_is_not_hit_by_it() -> None:
 
 
 def test_in_a_job_nobody_allocates_another_one() -> None:
-    faults = in_jobs(find("all", inside=True))
+    faults = in_jobs(find("all", more=PLACES))
     assert {fault.name for fault in PLACES} <= {fault.name for fault in faults}
     assert not {fault.name for fault in PLACES} & {fault.name for fault in find("all")}
     drawn = [draw_inside(6, number, ENGINES, faults, INSIDE) for number in range(8000)]
@@ -175,7 +176,7 @@ def test_in_a_job_nobody_allocates_another_one() -> None:
 def test_a_job_that_is_taken_away_with_all_that_was_called_there(
     what: dict[str, object], problems: list[Kind]
 ) -> None:
-    [fault] = find("place-cancel", inside=True)
+    [fault] = find("place-cancel", more=PLACES)
     of = msgspec.structs.replace(plan(fault, RUNNING), inside="script")
     assert kinds(of, seen(lost=True, **{"hit": True, **what})) == problems
 
@@ -482,6 +483,46 @@ def test_who_watches_sees_all_once(answer: Answer, problems: list[Kind]) -> None
     [ended] = find("supervisor-int")
     what = seen(hit=True, anchor=125, state=None, watched=watched)
     assert kinds(plan(ended, RUNNING, "logs"), what) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "breaks"),
+    [
+        ("supervisor-kill", True),
+        ("forward-kill", True),
+        ("shim-kill", True),
+        ("forward-stop", False),
+        ("shim-stop", False),
+        ("keeper-kill", False),
+    ],
+)
+def test_a_forwarded_connection_breaks_by_what_reaches_it_alone(
+    name: str, *, breaks: bool
+) -> None:
+    [fault] = find(name, more=FORWARDS)
+    problems = [] if breaks else [Kind.LINES]
+    hit = seen(hit=True, anchor=125 if name == "shim-kill" else 44, state=None, broken=1)
+    assert kinds(plan(fault, RUNNING), hit) == problems
+    assert kinds(plan(fault, RUNNING), seen(broken=1)) == [Kind.LINES]
+    assert kinds(plan(fault, RUNNING), msgspec.structs.replace(hit, wrong_answers=["no"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "problems"),
+    [
+        ("forward-kill", Answer(-9, "8 -> 8\n"), []),
+        ("forward-kill", Answer(1, "8 -> 8\n"), [Kind.STATUS]),
+        ("supervisor-kill", Answer(-9, "8 -> 8\n"), [Kind.STATUS]),
+        ("supervisor-kill", Answer(0, ""), [Kind.LINES]),
+    ],
+)
+def test_a_forward_ends_with_its_container(
+    name: str, answer: Answer, problems: list[Kind]
+) -> None:
+    [fault] = find(name, more=FORWARDS)
+    what = seen(hit=True, watched=[("forward", answer, Answer(0, "8 -> 8\n"))])
+    for kind in ("lines", "program"):
+        assert kinds(plan(fault, RUNNING, kind), what) == problems
 
 
 def test_who_watches_does_so_while_there_is_something_to_see() -> None:
