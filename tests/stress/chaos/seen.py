@@ -267,6 +267,9 @@ def _of_sessions(plan: Plan, seen: Seen) -> list[Problem]:
             continue
         if by_fault and what == "forward" and answer.status in KILLED:
             continue
+        if what == "forward" and answer.status == 1:  # another one works, or that is a hang
+            found += _refusal(plan, seen, what, answer)
+            continue
         if (answer.status, answer.err) != (right.status, right.err):
             text = f"{what}: {answer.status} {answer.err!r} instead of {right.status}"
             found.append(Problem(Kind.STATUS, text))

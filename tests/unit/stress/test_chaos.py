@@ -511,7 +511,10 @@ def test_a_forwarded_connection_breaks_by_what_reaches_it_alone(
     ("name", "answer", "problems"),
     [
         ("forward-kill", Answer(-9, "8 -> 8\n"), []),
-        ("forward-kill", Answer(1, "8 -> 8\n"), [Kind.STATUS]),
+        ("forward-kill", Answer(2, "8 -> 8\n"), [Kind.STATUS]),
+        ("answer-stranger", REFUSED, []),
+        ("answer-stranger", Answer(1), [Kind.WORDS]),
+        ("keeper-stop", REFUSED, [Kind.WORDS]),
         ("supervisor-kill", Answer(-9, "8 -> 8\n"), [Kind.STATUS]),
         ("supervisor-kill", Answer(0, ""), [Kind.LINES]),
     ],
