@@ -17,7 +17,7 @@ from tests.stress.chaos.seen import Answer
 if TYPE_CHECKING:
     from tests.stress.chaos.container import Container
 
-_FIRST_PORT, _PORTS = 20000, 10000
+_FIRST_PORT, _PORTS = 61000, 4500  # above those that the kernel gives
 _PAUSE = 0.05
 _AGAIN = 0.1
 _WORKS = 150.0
