@@ -1,10 +1,12 @@
 """Connects to ports of a container on this machine, and carries the bytes."""
 
 import errno
+import fcntl
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Self
 
 import trio
 
@@ -18,7 +20,7 @@ from scrun.supervisor.shim.network import LOOPBACKS, elsewhere, socket_of
 from scrun.supervisor.shim.processes import descendants
 
 _PROGRAM = "from scrun.supervisor.shim.network import serve_descriptor; serve_descriptor()"
-_PIECE = 1 << 18
+_PIECE = 1 << 20
 _RIGHTS = socket.CMSG_LEN(4)
 
 Make = Callable[[int], Awaitable[trio.socket.SocketType]]
@@ -35,11 +37,13 @@ async def reaching(pid: int, child_env: ChildEnv) -> AsyncIterator[Reach]:
     except OSError as error:
         raise EngineError(f"its network cannot be entered: {error.strerror}") from None
     if found is None:
-        yield _reach_by(_own)
+        with _Mover() as mover:
+            yield _reach_by(_own, mover)
         return
     here, there = socket.socketpair()
     with trio.socket.from_stdlib_socket(here) as line:
         async with AsyncExitStack() as stack:
+            mover = stack.enter_context(_Mover())
             with there:
                 words = python_code(_PROGRAM, str(found), str(there.fileno()))
                 started = child(words, child_env, pass_fds=[there.fileno()])
@@ -54,17 +58,17 @@ async def reaching(pid: int, child_env: ChildEnv) -> AsyncIterator[Reach]:
                     got = await line.recvmsg(1, _RIGHTS, socket.MSG_CMSG_CLOEXEC)
                     return trio.socket.from_stdlib_socket(socket.socket(fileno=socket_of(*got)))
 
-            yield _reach_by(make)
+            yield _reach_by(make, mover)
 
 
 async def _own(family: int) -> trio.socket.SocketType:
     return trio.socket.socket(family)
 
 
-def _reach_by(make: Make) -> Reach:
+def _reach_by(make: Make, mover: "_Mover") -> Reach:
     async def reach(client: trio.socket.SocketType, port: int) -> None:
         with await _connected(make, port) as server:
-            await _carry(trio.SocketStream(client), trio.SocketStream(server))
+            await mover.carry(client, server)
 
     return reach
 
@@ -91,21 +95,66 @@ async def _connected(make: Make, port: int) -> trio.socket.SocketType:
     raise OSError(errors[0].errno, os.strerror(errors[0].errno or errno.EIO))
 
 
-async def _carry(client: trio.SocketStream, server: trio.SocketStream) -> None:
-    """Carry bytes until both directions have ended.
+class _Mover:
+    """Moves bytes between sockets without a copy (splice(2)).
 
-    Raises:
-        EngineError: One end has reset the connection.
+    That needs a pipe between them, which is empty whenever `move` does not run: so one does for
+    all connections, and a user may have few (pipe(7)).
     """
 
-    async def one_way(source: trio.SocketStream, sink: trio.SocketStream) -> None:
-        while data := await source.receive_some(_PIECE):
-            await sink.send_all(data)
-        await sink.send_eof()
+    def __init__(self) -> None:
+        self._readable, self._writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        with suppress(OSError):  # the user has too much in pipes
+            fcntl.fcntl(self._writable, fcntl.F_SETPIPE_SZ, _PIECE)
 
-    try:
-        async with unwrapped() as nursery:
-            nursery.start_soon(one_way, client, server)
-            nursery.start_soon(one_way, server, client)
-    except* trio.BrokenResourceError:
-        raise EngineError("the connection was reset") from None
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._readable)
+        os.close(self._writable)
+
+    def move(self, source: int, sink: int) -> bytes | None:
+        """Move what has arrived; return what the sink did not take, or None at the end.
+
+        Raises:
+            BlockingIOError: Nothing has arrived.
+            ConnectionError: One end has reset the connection.
+        """
+        left = os.splice(source, self._writable, _PIECE, flags=os.SPLICE_F_NONBLOCK)
+        if not left:
+            return None
+        try:
+            while left:
+                left -= os.splice(self._readable, sink, left, flags=os.SPLICE_F_NONBLOCK)
+        except BlockingIOError:
+            pass
+        finally:
+            rest = os.read(self._readable, left) if left else b""
+        return rest
+
+    async def carry(self, client: trio.socket.SocketType, server: trio.socket.SocketType) -> None:
+        """Carry bytes until both directions have ended.
+
+        Raises:
+            EngineError: One end has reset the connection.
+        """
+        try:
+            async with unwrapped() as nursery:
+                nursery.start_soon(self._one_way, client, server)
+                nursery.start_soon(self._one_way, server, client)
+        except* (ConnectionError, trio.BrokenResourceError):
+            raise EngineError("the connection was reset") from None
+
+    async def _one_way(self, source: trio.socket.SocketType, sink: trio.socket.SocketType) -> None:
+        stream = trio.SocketStream(sink)
+        while True:
+            try:
+                rest = self.move(source.fileno(), sink.fileno())
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(source)
+                continue
+            if rest is None:
+                await stream.send_eof()
+                return
+            await stream.send_all(rest)
