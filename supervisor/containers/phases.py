@@ -39,6 +39,7 @@ from scrun.oci.config import Bundle
 from scrun.oci.lookup import Found, Unknown
 from scrun.oci.signals import signal_name, stop_signal
 from scrun.protocol.anchor import LOST
+from scrun.settings.slurm.request_sources import read_flags, read_requests
 from scrun.supervisor.containers import conmon
 from scrun.supervisor.containers.anchors import Anchor
 from scrun.supervisor.containers.caller import Caller
@@ -50,7 +51,7 @@ from scrun.supervisor.containers.notices import Notices
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.deleter import Deleter
-from scrun.supervisor.contracts.engine import Job, handles
+from scrun.supervisor.contracts.engine import Job, JobRequest, handles
 from scrun.supervisor.contracts.first_process import FirstProcess
 from scrun.supervisor.contracts.running import RunningContainer
 from scrun.supervisor.contracts.staged import Staged
@@ -289,6 +290,27 @@ class Phases:
         """Return whether its program has ended, and nobody had to end or clean up anything."""
         reason = self._ending.reason if self._ending else ""
         return reason in _BY_ITSELF and self.failure is None and not self._scope.cancel_called
+
+    def _request(self, bundle: Bundle) -> JobRequest:
+        config, create_request = bundle.config, self._create_request
+        return JobRequest(
+            container=self.id,
+            child_env=create_request.child_env,
+            directory=create_request.directory,
+            record=self._directory,
+            journal=self._journal,
+            on_job_id=self._job_is_known,
+            on_lost=self.lose,
+            ending=lambda: self._ending,
+            config_requests=read_requests(config.annotations, config.process.env),
+            flags=read_flags(config, resources=create_request.settings.slurm.engine_flags),
+            on_waiting=self._job_waits,
+            on_suspended=self._job_suspended,
+            on_deferred_release=self._job_stays,
+            reusable=self._has_ended_by_itself,
+            deposit=self._deposit,
+            task=create_request.task,
+        )
 
     async def notice(self) -> None:
         """Wait until the end of its process is recorded: the engine may know of it already."""

@@ -32,7 +32,6 @@ from scrun.model.states import Ending, Phase, taken
 from scrun.model.waiting import waiting_of
 from scrun.oci.config import Bundle
 from scrun.oci.lookup import Found
-from scrun.settings.slurm.request_sources import read_flags, read_requests
 from scrun.supervisor.children.terminal import give_a_size
 from scrun.supervisor.containers.admission import ProgramNotFound, admit, called_as
 from scrun.supervisor.containers.anchors import Anchor, forward_signals
@@ -49,7 +48,6 @@ from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.engine import (
     Engine,
     Job,
-    JobRequest,
     Step,
 )
 from scrun.supervisor.contracts.first_process import FirstProcess
@@ -302,27 +300,6 @@ class ContainerTree(Phases):
         if (size := config.process.console_size) and self._stdio.terminal is not None:
             await in_thread(give_a_size, self._stdio.terminal, size)
         return bundle
-
-    def _request(self, bundle: Bundle) -> JobRequest:
-        config, create_request = bundle.config, self._create_request
-        return JobRequest(
-            container=self.id,
-            child_env=create_request.child_env,
-            directory=create_request.directory,
-            record=self._directory,
-            journal=self._journal,
-            on_job_id=self._job_is_known,
-            on_lost=self.lose,
-            ending=lambda: self._ending,
-            config_requests=read_requests(config.annotations, config.process.env),
-            flags=read_flags(config, resources=create_request.settings.slurm.engine_flags),
-            on_waiting=self._job_waits,
-            on_suspended=self._job_suspended,
-            on_deferred_release=self._job_stays,
-            reusable=self._has_ended_by_itself,
-            deposit=self._deposit,
-            task=create_request.task,
-        )
 
     async def _stage_and_run(self, stager: Stager, bundle: Bundle, job: Job, stack: Stack) -> None:
         directory = directory_for(self._create_request.settings.staging, stack.request)
