@@ -184,7 +184,7 @@ def _kind(kind: inspected.Type) -> str:
             return 'an absolute path, or `"none"`'
         case inspected.StrType(pattern=load.PLUGIN):
             return "the name of a plugin"
-        case inspected.StrType(pattern=None):
+        case inspected.StrType(pattern=None | load.JOB_NAME):
             return "a string"
         case inspected.IntType(ge=least, le=int(most)):
             return f"an integer from {least} to {most}"

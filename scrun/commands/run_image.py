@@ -24,6 +24,7 @@ from scrun.core.paths import has_record
 from scrun.images.leases import Lease, lease_of
 from scrun.images.store import Entry, Store
 from scrun.images.tags import digest_of_words
+from scrun.model.record import IMAGE_DIGEST, IMAGE_NAME
 from scrun.model.reuse import is_over
 from scrun.oci.ids import check_id
 from scrun.pull.container import (
@@ -184,6 +185,8 @@ def _run(
         if value := parsed.text(name):
             os.environ[variable] = value
     config = config_of(entry.facts.defaults, wishes, spec())
+    told = {IMAGE_NAME: entry.facts.source, IMAGE_DIGEST: entry.facts.digest}
+    config["annotations"] = {**config.get("annotations", {}), **told}
     fd = os.memfd_create("config")
     os.write(fd, json.dumps(config).encode(errors="surrogateescape"))
     words = [*_words(GLOBAL, parsed), "run"]

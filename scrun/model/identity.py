@@ -86,8 +86,11 @@ def mark(root: str) -> str:
 
 
 def read_mark(text: str, root: str) -> ProcessIdentity | None:
-    """Return the owner of a mark, if it is a supervisor of this machine and root directory."""
-    name, _, rest = text.strip().partition(":")
+    """Return the owner of a mark, if it is a supervisor of this machine and root directory.
+
+    `text` may have more words after the mark.
+    """
+    name, _, rest = "".join(text.split(maxsplit=1)[:1]).partition(":")
     where, _, rest = rest.partition(":")
     boot_id, *numbers = rest.split(":")
     if name != _MARK or where != root_name(root):

@@ -28,6 +28,7 @@ from scrun.oci.state import render_state
 _DAMAGED = (errno.EINVAL, errno.EFBIG, errno.ELOOP)
 
 ENDING_SINCE = "org.scrun.ending_since"
+IMAGE_NAME, IMAGE_DIGEST = "org.scrun.image.name", "org.scrun.image.digest"
 """The annotation that says when a container began to end."""
 
 OUTPUT = "output"

@@ -6,6 +6,7 @@ from scrun.core.errors import BundleError
 from scrun.images.lookup import find_program
 from scrun.oci.config import Bundle, Process, load_bundle
 from scrun.oci.lookup import Found, NotFound, Unknown
+from scrun.supervisor.containers.names import find_names
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.core.threads import look
 
@@ -21,31 +22,36 @@ class ProgramNotFound(BundleError):
 
 
 async def admit(
-    create_request: CreateRequest, *, at_terminal: bool
-) -> tuple[Bundle, Found | Unknown]:
+    create_request: CreateRequest, caller: int, *, at_terminal: bool
+) -> tuple[Bundle, Found | Unknown, dict[str, str]]:
     """Read and check a bundle, in a thread: the user's file system may hang.
 
     Args:
+        caller: The pid of its `create`; 0 if that is not known.
         at_terminal: Whether the caller's standard input and output are a terminal.
 
     Returns:
-        The bundle, and what is known about its program.
+        The bundle, what is known about its program, and the annotations that say how the
+        container is called.
 
     Raises:
         BundleError: The bundle cannot run.
     """
-    bundle, program = await look(
-        create_request.bundle, _look, create_request, failure=BundleError, patience=_READING
-    )
+    bundle, program, names = await look(
+        create_request.bundle, _look, create_request, caller,
+        failure=BundleError, patience=_READING,
+    )  # fmt: skip
     if isinstance(program, NotFound):
         raise ProgramNotFound(program.message, program.exit_status)
     _check_terminal(bundle, create_request, at_terminal=at_terminal)
-    return bundle, program
+    return bundle, program, names
 
 
-def _look(create_request: CreateRequest) -> tuple[Bundle, Found | NotFound | Unknown]:
+def _look(
+    create_request: CreateRequest, caller: int
+) -> tuple[Bundle, Found | NotFound | Unknown, dict[str, str]]:
     bundle = load_bundle(create_request.bundle, create_request.config_file)
-    return bundle, find_program(bundle)
+    return bundle, find_program(bundle), find_names(create_request, bundle, caller)
 
 
 def _check_terminal(bundle: Bundle, create_request: CreateRequest, *, at_terminal: bool) -> None:

@@ -17,6 +17,7 @@ import trio
 from scrun.core.errors import StateError
 from scrun.core.text import printable
 from scrun.protocol.progress import CALL, LIVE, TO_LOG, TO_STDERR
+from scrun.protocol.wire import peer_pid
 from scrun.settings.file.load import LEVELS, Level
 from scrun.supervisor.contracts.create_request import read_pid
 from scrun.supervisor.core.mounts import OURS, MountNamespace
@@ -143,6 +144,11 @@ class Caller:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 self._locks += struct.unpack("i", content[:4])
         return part
+
+    @property
+    def pid(self) -> int:
+        """Its pid; 0 if it has ended, or is in a PID namespace that we do not see."""
+        return 0 if self._connection is None else peer_pid(self._connection)
 
     @property
     def lock(self) -> int | None:

@@ -17,6 +17,7 @@ from scrun.supervisor.core.nurseries import unwrapped
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _SIGN_OF_CONMON = "_OCI_SYNCPIPE"
 _OPTION = b"--persist-dir"
+_NAME = (b"-n", b"--name")
 _GENERATIONS = 4  # the anchor, its maker, its create, perhaps a script around that
 
 
@@ -85,6 +86,23 @@ async def watch_conmon(
         os.close(pidfd)
 
 
+def name_of_container(caller: int) -> str:
+    """Return the name that the conmon above a `create` was given for its container; "" for none.
+
+    Args:
+        caller: The pid of `create`; 0 if that is not known.
+    """
+    pid = caller
+    with contextlib.suppress(OSError):
+        for _ in range(_GENERATIONS):
+            pid = _parent(pid)
+            if _is_conmon(pid):
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                named = (value for key, value in itertools.pairwise(words) if key in _NAME)
+                return next(named, b"").decode(errors="replace")
+    return ""
+
+
 def _find_conmon(environment: Mapping[str, str], anchor: int) -> int | None:
     """Open a pidfd of the conmon above an anchor; None if no conmon called."""
     if not calls(environment):
@@ -97,10 +115,14 @@ def _find_conmon(environment: Mapping[str, str], anchor: int) -> int | None:
         except (OSError, ValueError):  # gone, or in another namespace: 0
             return None
         with contextlib.suppress(OSError):
-            if Path(f"/proc/{pid}/comm").read_bytes() == b"conmon\n":
+            if _is_conmon(pid):
                 return pidfd
         os.close(pidfd)
     return None
+
+
+def _is_conmon(pid: int) -> bool:
+    return Path(f"/proc/{pid}/comm").read_bytes() == b"conmon\n"
 
 
 def _parent(pid: int) -> int:

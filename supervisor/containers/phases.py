@@ -47,6 +47,7 @@ from scrun.supervisor.containers.capture import CapturedOutput, Followed
 from scrun.supervisor.containers.keeping import CAPTURED, Keeping
 from scrun.supervisor.containers.ledger import Ledger, now
 from scrun.supervisor.containers.live_session import Execs
+from scrun.supervisor.containers.names import recorded
 from scrun.supervisor.containers.notices import Notices
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.create_request import CreateRequest
@@ -144,6 +145,7 @@ class Phases:
         self._first_process: FirstProcess | None = None
         self._running: RunningContainer | None = None
         self._bundle: Bundle | None = None
+        self._named: Mapping[str, str] = {}
         self._program: Found | Unknown = Unknown("")
 
     @property
@@ -293,8 +295,11 @@ class Phases:
 
     def _request(self, bundle: Bundle) -> JobRequest:
         config, create_request = bundle.config, self._create_request
+        names = recorded(self._ledger.record)
         return JobRequest(
             container=self.id,
+            job_name=names.job_name(create_request.settings.slurm.job_name),
+            about=names.comment,
             child_env=create_request.child_env,
             directory=create_request.directory,
             record=self._directory,

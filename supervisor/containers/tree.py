@@ -235,7 +235,7 @@ class ContainerTree(Phases):
         )
         config = bundle.config
         self._ledger.note(  # all at once: each call writes to disk
-            annotations={**config.annotations, **self._ledger.record.annotations},
+            annotations={**config.annotations, **self._named, **self._ledger.record.annotations},
             oci_version=config.oci_version,
             rootfs=bundle.rootfs,
             stager=stage.name,
@@ -284,9 +284,10 @@ class ContainerTree(Phases):
             self._take_captured_over(self.takeover.found)
             return self.takeover.bundle
         try:
-            bundle, self._program = await admit(
-                self._create_request, at_terminal=await self._stdio.at_terminal()
-            )
+            bundle, self._program, self._named = await admit(
+                self._create_request, self._caller.pid,
+                at_terminal=await self._stdio.at_terminal(),
+            )  # fmt: skip
         except ProgramNotFound as error:
             self._ending = Ending(error.status, "not-found", str(error))
             raise

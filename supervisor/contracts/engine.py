@@ -82,6 +82,8 @@ class JobRequest(msgspec.Struct, frozen=True):
         deposit, job_deposit: Keep what the container, or the job, needs to outlive us.
         joins: The containers whose namespaces config.json names, by the /proc/PID/ns named there.
         task: The task of Slurm's that it belongs to, `JOB.STEP.TASK`; "" for none.
+        job_name: What its job is called, unless its requests say that.
+        about: Words for the job's comment, after the engine's own; each with a leading blank.
     """
 
     container: str
@@ -105,6 +107,8 @@ class JobRequest(msgspec.Struct, frozen=True):
     job_deposit: Deposit = msgspec.field(default_factory=no_deposit)
     joins: Mapping[str, str] = {}
     task: str = ""
+    job_name: str = "scrun"
+    about: str = ""
 
 
 class Step(msgspec.Struct, frozen=True):

@@ -42,6 +42,9 @@ _DOTS = 100  # in a line; tomllib takes n * n steps for a key of n parts
 PLUGIN = "^[a-z][a-z0-9_-]{0,31}$"
 Plugin = Annotated[str, msgspec.Meta(pattern=PLUGIN)]
 
+JOB_NAME = "^([^%]|%[cip%])+$"
+JobName = Annotated[str, msgspec.Meta(pattern=JOB_NAME)]
+
 Reason = Annotated[str, msgspec.Meta(min_length=1)]
 
 GIVE_UP = (
@@ -116,6 +119,8 @@ class Slurm(msgspec.Struct, frozen=True):
             the submit host and a shim, as all else there always is.
         engine_flags: Whether the engine's limits and devices (`--cpus`, `--memory`, GPUs) are
             requests for the job.
+        job_name: The names of jobs that nothing else names: `%c` stands for the container's name,
+            `%i` for its image's, `%p` for its pod's, `%%` for a percent sign.
         allow: Requests that annotations and variables of a container may make besides those for
             resources, by the names of `[slurm.defaults]`: `["account", "qos"]`. An image can set
             these annotations and variables, so it could decide who pays.
@@ -132,6 +137,7 @@ class Slurm(msgspec.Struct, frozen=True):
     linger: Seconds = 0
     seal_streams: bool = True
     engine_flags: bool = True
+    job_name: JobName = "%c"
     allow: tuple[str, ...] = ()
     defaults: dict[str, str] = {}
 
@@ -411,6 +417,7 @@ def _explain(error: msgspec.ValidationError) -> str:
     reason = explain(error).replace("string matching regex '^/'", "an absolute path")
     reason = reason.replace("string matching regex '^(/|none$)'", "an absolute path, or none")
     reason = reason.replace(f"string matching regex '{PLUGIN}'", "the name of a plugin")
+    reason = reason.replace(f"string matching regex '{JOB_NAME}'", "text with %c, %i, %p or %%")
     return _NO_LEVEL.sub(rf"\1 is not one of {', '.join(LEVELS)}", reason)
 
 

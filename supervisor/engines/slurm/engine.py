@@ -220,16 +220,14 @@ class SlurmEngine(Engine):
         await self._check_cluster(wanted, environment)
         check(wanted, _on_one_node(version, by_srun=self._launching.by_slurm))
         directory = wanted.pop("SCRUN_WORKING_DIR", "") or request.directory
-        own = [f"--comment={mark(os.path.dirname(request.record))}", f"--chdir={directory}"]
-        options = [
-            f"--job-name={wanted.pop('SCRUN_JOB_NAME', '') or 'scrun'}",
-            *nodes_of_salloc(wanted),
-            *own,
-            *salloc_arguments(wanted, version.release),
-            *request.plugin_options,
-        ]
-        of_this_one = own if directory == request.directory else own[:1]
-        shared = [option for option in options if option not in of_this_one]
+        name = wanted.pop("SCRUN_JOB_NAME", "")
+        own = [f"--comment={mark(os.path.dirname(request.record))}{request.about}"]
+        shared: list[str] = []
+        (shared if name else own).append(f"--job-name={name or request.job_name}")
+        (own if directory == request.directory else shared).append(f"--chdir={directory}")
+        shared += [*nodes_of_salloc(wanted), *salloc_arguments(wanted, version.release)]
+        shared += request.plugin_options
+        options = [*own, *shared]
         needs = needs_of(shared, environment, wanted) if self._linger else None
         if features(version).job_container_id:
             options.append(f"--container-id={request.container}")

@@ -197,7 +197,7 @@ def test_its_job_ends_while_that_is_sent() -> None:
         podman.must(*RUN, "--detach", "--name", "one", "busybox", "sh", "-c", script)
         disk = Path(os.environ["SLURM_CONF"]).parents[1] / "disks" / podman.site.base.name
         wait_until("it is sent", lambda: [*disk.glob("*/overlay/*.tar.part")], 60)
-        cluster.slurm("scancel", "--user", podman.site.user.name, "--name", "scrun")
+        cluster.slurm("scancel", "--user", podman.site.user.name, "--name", "one")
         [place] = {*places(podman)} - before
         said = f"they are in {place} on its node"
         wait_until("it is said", lambda: said in log.read_text(), 30)

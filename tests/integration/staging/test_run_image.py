@@ -64,6 +64,9 @@ def test_on_two_nodes(registry: Registry) -> None:
     state = json.loads(registry.site.must("state", "two"))["annotations"]
     by_shim = state["org.scrun.launch"] == "shim"
     assert state["org.scrun.image"] == ("layers" if by_shim else "copy")
+    image = f"{box(registry)}@{registry.digest('box:1')}"
+    said = cluster.slurm("squeue", "-h", "-j", state["org.scrun.job_id"], "-o", "%k")
+    assert said.split()[1:] == [f"image={image}", "name=two"]
     if by_shim:
         lines = sorted(registry.site.must("logs", "two").split())
         assert lines == ["/etc/of-0", "/etc/of-1"]

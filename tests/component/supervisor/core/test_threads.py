@@ -24,14 +24,14 @@ async def test_creates_on_a_hung_file_system_take_no_threads_from_others(
 ) -> None:
     """Sixty of them: trio has forty threads for everybody."""
     hang = threading.Event()
-    monkeypatch.setattr(admission, "_look", lambda order: hang.wait())
+    monkeypatch.setattr(admission, "_look", lambda *_: hang.wait())
     monkeypatch.setattr(admission, "_READING", 0.3)
     refused = 0
 
     async def create() -> None:
         nonlocal refused
         with pytest.raises(BundleError, match="/b: the file system did not answer"):
-            await admission.admit(ORDER, at_terminal=False)
+            await admission.admit(ORDER, 0, at_terminal=False)
         refused += 1
 
     try:

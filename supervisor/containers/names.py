@@ -1,0 +1,151 @@
+"""What a container, its image and its pod are called, so that its job tells people.
+
+conmon is told the name that the user gave (`-n`), and podman's storage (containers/storage) has
+the image of each container. Annotations tell the rest. All of it may come from an image, and goes
+into command lines and into what Slurm prints: only the plainest characters are kept.
+"""
+
+import contextlib
+import json
+import os
+import re
+from typing import Any
+
+import msgspec
+
+from scrun.core.paths import read_regular
+from scrun.core.pods import ANNOTATIONS as OF_PODS
+from scrun.model.record import IMAGE_DIGEST, IMAGE_NAME, Record
+from scrun.oci.config import Bundle
+from scrun.supervisor.containers import conmon
+from scrun.supervisor.contracts.create_request import CreateRequest
+
+UNNAMED = "scrun"
+
+_NAME, _IMAGE, _DIGEST, _POD = "org.scrun.name", IMAGE_NAME, IMAGE_DIGEST, "org.scrun.pod_name"
+_TOLD = {
+    _NAME: (
+        _NAME, "io.kubernetes.container.name", "io.kubernetes.cri.container-name",
+        "nerdctl/name", "io.podman.compose.service", "com.docker.compose.service",
+    ),
+    _IMAGE: (
+        _IMAGE, "io.kubernetes.cri-o.ImageName", "io.kubernetes.cri.image-name",
+        "org.opencontainers.image.ref.name",
+    ),
+    _DIGEST: (_DIGEST,),
+    _POD: (_POD, "io.kubernetes.pod.name", "io.kubernetes.cri.sandbox-name", *OF_PODS),
+}  # fmt: skip
+"""The first that is present counts. Measured: podman hands on no label, nor does docker."""
+
+_ID = re.compile("[0-9a-f]{64}")  # of an engine's, which nobody has given
+_INFRA = re.compile("[0-9a-f]{12}-infra")  # podman's, of the pod with this id
+_AT_DIGEST = re.compile("@(sha(?:256|512):[0-9a-f]{64,128})$")
+_STORED = re.compile("(.*/[a-z0-9]+)-containers/([0-9a-f]{64})/userdata")
+_FILES = ("containers.json", "volatile-containers.json")
+_LARGEST = 8 << 20  # some 14,000 containers
+_LARGEST_ENTRY = 1 << 20
+_LONGEST = 64
+_LONGEST_OF_IMAGE = 512  # Slurm takes comments of 1,024 bytes; our mark has up to 200
+
+
+class Names(msgspec.Struct, frozen=True):
+    """Names, each "" if unknown: of the characters `A-Z a-z 0-9 _ . -`, of an image `: / @ +` too.
+
+    Attributes:
+        digest: That of the image's manifest, `sha256:…`.
+    """
+
+    container: str = ""
+    image: str = ""
+    digest: str = ""
+    pod: str = ""
+
+    @property
+    def comment(self) -> str:
+        """The words of a job's comment; "" or with a leading blank."""
+        image = "@".join(filter(None, (self.image, self.digest)))
+        words = {"image": image, "name": self.container, "pod": self.pod}
+        return "".join(f" {key}={text}" for key, text in words.items() if text)
+
+    def job_name(self, pattern: str) -> str:
+        """Return the job's name, from `[slurm] job_name`."""
+        short = self.image.partition("@")[0].rpartition("/")[2].replace(":", "-")
+        values = {"%c": self.container, "%i": short, "%p": self.pod, "%%": "%"}
+        text = re.sub("%[cip%]", lambda found: values[found[0]], pattern)
+        return _plain(_NAME, text) or UNNAMED
+
+
+def recorded(record: Record) -> Names:
+    """Return the names that a record has; its id counts, unless an engine has made that."""
+    told = Names(*(_plain(key, record.annotations.get(key, "")) for key in _TOLD))
+    if told.container or _ID.fullmatch(record.id):
+        return told
+    return msgspec.structs.replace(told, container=_plain(_NAME, record.id))
+
+
+def find_names(create_request: CreateRequest, bundle: Bundle, caller: int) -> dict[str, str]:
+    """Find out how a container is called, as annotations for its record.
+
+    Reads files of its engine's, which may hang.
+
+    Args:
+        caller: The pid of its `create`; 0 if that is not known.
+    """
+    told = {
+        key: next((text for name in names if (text := bundle.config.annotations.get(name))), "")
+        for key, names in _TOLD.items()
+    }
+    stored = _stored(bundle.path, create_request.id)
+    name = ""
+    if conmon.calls(create_request.child_env.environment):
+        name = conmon.name_of_container(caller)
+    told[_NAME] = name or stored.container or told[_NAME]
+    if stored.image:
+        told[_IMAGE], told[_DIGEST] = stored.image, stored.digest
+    if _INFRA.fullmatch(told[_NAME]) and bundle.config.hostname:
+        told[_NAME] = told[_POD] = bundle.config.hostname
+    if found := _AT_DIGEST.search(told[_IMAGE][-_LONGEST_OF_IMAGE:]):
+        told[_IMAGE], told[_DIGEST] = told[_IMAGE][: -len(found[0])], found[1]
+    if _ID.fullmatch(told[_POD]):
+        told[_POD] = ""
+    plain = {key: _plain(key, text) for key, text in told.items()}
+    # what config.json says under our own names is kept in no other form
+    return {key: text for key, text in plain.items() if text or key in bundle.config.annotations}
+
+
+def _stored(bundle: str, container: str) -> Names:
+    """Return what podman's storage says of a container; nothing if it is not podman's."""
+    found = _STORED.fullmatch(bundle)
+    if not found or found[2] != container:
+        return Names()
+    store = found[1]
+    for name in _FILES:
+        known = _entry(f"{store}-containers/{name}", container)
+        with contextlib.suppress(ValueError, TypeError, AttributeError, RecursionError):
+            told = json.loads(known["metadata"]) if "metadata" in known else {}
+            names, image = known.get("names") or [""], told.get("image-name") or ""
+            if known:
+                digest = _entry(f"{store}-images/images.json", str(known.get("image")))
+                return Names(str(names[0]), str(image), str(digest.get("digest", "")))
+    return Names()
+
+
+def _entry(path: str, key: str) -> dict[str, Any]:
+    """Return the entry with an id in a file of containers/storage, without parsing the others."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        content = read_regular(path, _LARGEST)
+        begin = content.find(b'{"id":"%s"' % os.fsencode(key))
+        if begin >= 0:
+            text = content[begin : begin + _LARGEST_ENTRY].decode(errors="replace")
+            entry: dict[str, Any] = json.JSONDecoder().raw_decode(text)[0]
+            return entry
+    return {}
+
+
+def _plain(key: str, text: str) -> str:
+    """Return a name with other characters replaced, and nothing that looks like an option."""
+    if key == _DIGEST:
+        return text if _AT_DIGEST.fullmatch(f"@{text[:_LONGEST_OF_IMAGE]}") else ""
+    longest, more = (_LONGEST_OF_IMAGE, ":/@+") if key == _IMAGE else (_LONGEST, "")
+    plain = re.sub(f"[^A-Za-z0-9_.{more}-]+", "_", text[: 2 * longest])
+    return plain.lstrip("-_.")[:longest].rstrip("-_.")
