@@ -182,6 +182,8 @@ def _kind(kind: inspected.Type) -> str:
             return "an absolute path"
         case inspected.StrType(pattern="^(/|none$)"):
             return 'an absolute path, or `"none"`'
+        case inspected.StrType(pattern=load.AUDIT):
+            return 'an absolute path, `"syslog"` or `"journald"`'
         case inspected.StrType(pattern=load.PLUGIN):
             return "the name of a plugin"
         case inspected.StrType(pattern=None | load.JOB_NAME):

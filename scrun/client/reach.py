@@ -317,5 +317,6 @@ def _is_over(directory: str, lock: int) -> bool:
     if not isinstance(annotations, dict):
         return False
     is_left = record.get("job_id") and record.get("owns_job") is not False
+    is_left = is_left or any(map(record.get, ("staged", "moved", "audit")))
     is_lost = LOST.items() <= annotations.items()
-    return not (is_left or record.get("staged") or record.get("moved") or is_lost)
+    return not (is_left or is_lost)

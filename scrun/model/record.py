@@ -28,8 +28,10 @@ from scrun.oci.state import render_state
 _DAMAGED = (errno.EINVAL, errno.EFBIG, errno.ELOOP)
 
 ENDING_SINCE = "org.scrun.ending_since"
-IMAGE_NAME, IMAGE_DIGEST = "org.scrun.image.name", "org.scrun.image.digest"
 """The annotation that says when a container began to end."""
+
+IMAGE_NAME, IMAGE_DIGEST = "org.scrun.image.name", "org.scrun.image.digest"
+"""The annotations that name its image, and the digest of the image's manifest."""
 
 OUTPUT = "output"
 """The file in a record with the container's output, if `run --detach` captures it."""
@@ -111,6 +113,7 @@ class Record(msgspec.Struct, frozen=True):
             lock tells whether that one is still alive.
         until_delete: The job is kept only for hooks that run at `delete`.
         goes_with_run: Nobody but a `run` deletes it, which may have ended with a step of Slurm's.
+        audit: Where its end has yet to be written (`[log] audit`); "" if it need not be.
     """
 
     id: str
@@ -133,6 +136,7 @@ class Record(msgspec.Struct, frozen=True):
     supervisor: ProcessIdentity | None = None
     until_delete: bool = False
     goes_with_run: bool = False
+    audit: str = ""
 
     @property
     def is_left(self) -> bool:
@@ -143,7 +147,8 @@ class Record(msgspec.Struct, frozen=True):
     def is_unfinished(self) -> bool:
         """Whether it has to be cleaned up even before somebody deletes it."""
         waits = self.until_delete and not (self.staged or self.moved)
-        return self.status != "stopped" or self.goes_with_run or (self.is_left and not waits)
+        is_left = self.audit or self.goes_with_run or (self.is_left and not waits)
+        return self.status != "stopped" or bool(is_left)
 
     @property
     def holds_job(self) -> bool:

@@ -14,11 +14,13 @@ from scrun.model.record import Record, of_the_lost, read_record, write_record
 from scrun.oci.ids import is_id
 from scrun.settings.file.load import Settings, load, merge
 from scrun.supervisor.children.processes import ChildEnv
+from scrun.supervisor.containers.audit import write_end
 from scrun.supervisor.containers.records import remove_record
 from scrun.supervisor.contracts.deleter import Deleter
 from scrun.supervisor.contracts.stager import Leftover
 from scrun.supervisor.core.ownership import is_owned, own, take_over
 from scrun.supervisor.core.threads import in_thread, look
+from scrun.supervisor.log.supervisor_log import log
 from scrun.supervisor.plugins.choose_engine import Engines
 from scrun.supervisor.plugins.choose_stager import Stagers
 from scrun.supervisor.plugins.installed import is_type
@@ -82,6 +84,10 @@ async def undo(
     except ScrunError:
         record = Record(id=os.path.basename(directory))  # its supervisor died before writing one
     environment = dict(os.environ)
+    if record.audit:
+        if why := await write_end(record):
+            log.warning("container %s: %s", record.id, why)
+        record = _note(directory, record, audit="")
     if record.holds_job and (deleting or not record.until_delete):
         _check_job(record, directory)
         if not await in_thread(lives, os.path.dirname(directory), record.job_id):

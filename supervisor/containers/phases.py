@@ -42,6 +42,7 @@ from scrun.protocol.anchor import LOST
 from scrun.settings.slurm.request_sources import read_flags, read_requests
 from scrun.supervisor.containers import conmon
 from scrun.supervisor.containers.anchors import Anchor
+from scrun.supervisor.containers.audit import Trail
 from scrun.supervisor.containers.caller import Caller
 from scrun.supervisor.containers.capture import CapturedOutput, Followed
 from scrun.supervisor.containers.keeping import CAPTURED, Keeping
@@ -91,6 +92,7 @@ class Phases:
         log: Its log, for those who follow it.
         captured: Its output, if that goes through us.
         programs: Those of `exec` in it.
+        trail: What a site's audit has of it.
         is_being_killed: Whether somebody has sent SIGKILL, which need not have arrived yet.
     """
 
@@ -123,6 +125,7 @@ class Phases:
         self._ledger = ledger
         self._directory = ledger.directory
         self._journal = ledger.journal
+        self.trail = Trail(ledger, stdio.say, required=create_request.settings.log.audit_required)
         self.log = Followed(self._journal.path, self._journal.own)
         self._journal.when_written(self.log.grew)
         self._create_request = create_request
@@ -267,7 +270,8 @@ class Phases:
         return "it is being ended" if self.ending else f"it is {self.phase.name.lower()}"
 
     def _runs(self) -> None:
-        self.become(Phase.RUNNING)
+        if self.become(Phase.RUNNING) and self.trail.add("start"):
+            self._beside.begin(self.trail.flush)
 
     def _job_is_known(self, job_id: str, owned: bool) -> None:
         self._ledger.job_is_known(job_id, owned)

@@ -23,6 +23,7 @@ from scrun.core.whole_files import write_whole
 from scrun.model.identity import myself
 from scrun.model.record import Record
 from scrun.oci.config import Bundle
+from scrun.settings.file.sources import SYSTEM_FILE
 from scrun.supervisor.containers.remembered import known_of
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.staged import OVERLAY, Staged
@@ -32,7 +33,7 @@ from scrun.supervisor.engines.local.commands import made_by
 _DAY = 86400.0
 _MOST, _LARGEST = 500, 65536
 _FOREVER = float("inf")
-_SYSTEM = ("/etc/subuid", "/etc/subgid", "/etc/hosts", "/etc/resolv.conf")
+_SYSTEM = ("/etc/subuid", "/etc/subgid", "/etc/hosts", "/etc/resolv.conf", SYSTEM_FILE)
 _IGNORED = ("security.selinux",)
 _SHOWN = ("bundle/rootfs", f"bundle/{OVERLAY}/upper")
 _OWN = 0o700
@@ -108,6 +109,7 @@ def _check(
         "it has messages": (shown.stderr, shown.log) != ("quiet", "quiet")
         or log.file is not None
         or log.syslog_level != "quiet",
+        "it is audited": log.audit is not None,
         "it has a file of its own beside it": any(
             name.startswith(".scrun-") for name in os.listdir(directory)
         ),

@@ -169,6 +169,8 @@ class ContainerTree(Phases):
                 with trio.move_on_after(_LAST_OUTPUT, shield=True):
                     while self.captured is not None and not self.captured.output.ended:
                         await self.captured.output.more()
+            with trio.CancelScope(shield=True):
+                await self.trail.ended()
             await self._ledger.keep_what_is_left(job=self._job_may_be_left)
         except Exception as error:  # an internal error, which must not end other containers
             self._fail(error)
@@ -239,7 +241,10 @@ class ContainerTree(Phases):
             oci_version=config.oci_version,
             rootfs=bundle.rootfs,
             stager=stage.name,
+            audit=self._ledger.record.audit if self.takeover else settings.log.audit or "",
         )
+        if self.takeover is None:
+            await self.trail.created(self._request(bundle), bundle, settings)
         note = self._ledger.note
         async with (
             self._beside.open(),

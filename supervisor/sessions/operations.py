@@ -63,6 +63,7 @@ async def execute(container: Container, call: CommandLine, anchor: Anchor, stdio
             prepared = await look(
                 "the bundle", prepare, call, running.bundle, running.staged, stdio.terminal
             )
+        await container.trail.runs("scrun cp" if copies else prepared.process["args"][0])
         if stdio.preserved and not running.job.hands_on:
             await container.tell_missed(stdio, ["--preserve-fds"])
         programs = container.programs

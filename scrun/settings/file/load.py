@@ -42,6 +42,9 @@ _DOTS = 100  # in a line; tomllib takes n * n steps for a key of n parts
 PLUGIN = "^[a-z][a-z0-9_-]{0,31}$"
 Plugin = Annotated[str, msgspec.Meta(pattern=PLUGIN)]
 
+AUDIT = "^(/|syslog$|journald$)"
+_OF_THE_SITE = ("audit", "audit_required")
+
 JOB_NAME = "^([^%]|%[cip%])+$"
 JobName = Annotated[str, msgspec.Meta(pattern=JOB_NAME)]
 
@@ -85,6 +88,10 @@ class Log(msgspec.Struct, frozen=True):
         limit: The most MiB of the log in a container's record; the oldest lines are dropped.
         output_limit: The most MiB of output that `run --detach` captures of a container; the
             oldest output is dropped.
+        audit: Where a line for each create, start, exec and end of a container goes: a file,
+            `syslog` or `journald`.
+        audit_required: Whether a container, or a program of `exec`, is refused if its line cannot
+            be written.
     """
 
     level: Level = "info"
@@ -96,6 +103,8 @@ class Log(msgspec.Struct, frozen=True):
     syslog: Path = "/dev/log"
     limit: Mebibytes = 4
     output_limit: Mebibytes = 16
+    audit: Annotated[str, msgspec.Meta(pattern=AUDIT)] | None = None
+    audit_required: bool = False
 
 
 class Slurm(msgspec.Struct, frozen=True):
@@ -320,15 +329,31 @@ def load(env: Mapping[str, str], config_file: str | None = None) -> Settings:
 def _of_files(env: Mapping[str, str], config_file: str | None) -> Settings:
     merged: dict[str, object] = {}
     for path, kind in sources.files(env, config_file):
-        try:
-            content = sources.read(path, kind)
-        except OSError as error:
-            raise SettingsError(f"{path}: {error.strerror}") from error
-        if content is not None:
+        if (content := _read(path, kind)) is not None:
             table = parse(content, path)
             _convert(table, path)
+            if kind != "system" and (own := _of_the_site(table)):
+                key = f"log.{next(iter(own))}"
+                raise SettingsError(f"{path}: {key}: only {sources.SYSTEM_FILE} may have it")
             merged = _overlay(merged, table)
+        if kind == "named":  # takes the place of all others, but not there
+            site = sources.SYSTEM_FILE
+            content = _read(site, "system")
+            merged = _overlay(merged, {"log": _of_the_site(_toml(content or b"", site))})
     return _convert(merged, "settings")
+
+
+def _of_the_site(table: Mapping[str, Any]) -> dict[str, object]:
+    """Return the keys of `[log]` that count in the system's file only."""
+    log = table.get("log")
+    return {key: log[key] for key in _OF_THE_SITE if key in log} if isinstance(log, dict) else {}
+
+
+def _read(path: str, kind: str) -> bytes | None:
+    try:
+        return sources.read(path, kind)
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror}") from error
 
 
 def load_and_remember(env: Mapping[str, str], config_file: str | None) -> dict[str, str]:
@@ -358,17 +383,7 @@ def parse(content: bytes, name: str) -> dict[str, object]:
     Raises:
         SettingsError: It is not TOML, or has an invalid key or value.
     """
-    for number, line in enumerate(content.split(b"\n"), 1):
-        if line.count(b".") > _DOTS:
-            raise SettingsError(f"{name}: line {number} has more than {_DOTS} dots")
-    import tomllib  # takes 1.6 ms of a supervisor's start, and few have a file
-
-    try:
-        table: dict[str, object] = tomllib.loads(content.decode())
-    except RecursionError as error:
-        raise SettingsError(f"{name}: not TOML: nested too deeply") from error
-    except ValueError as error:  # not UTF-8, not TOML, a huge integer
-        raise SettingsError(f"{name}: not TOML: {error}") from error
+    table = _toml(content, name)
     _check_keys(table, Settings, name)
     for key, complaint in _impossible(table, ""):
         raise SettingsError(f"{name}: {key}: {complaint}")
@@ -378,6 +393,20 @@ def parse(content: bytes, name: str) -> dict[str, object]:
     if isinstance(slurm, dict) and isinstance(slurm.get("allow"), list):
         slurm["allow"] = _allowed(slurm["allow"], name)
     return table
+
+
+def _toml(content: bytes, name: str) -> dict[str, object]:
+    for number, line in enumerate(content.split(b"\n"), 1):
+        if line.count(b".") > _DOTS:
+            raise SettingsError(f"{name}: line {number} has more than {_DOTS} dots")
+    import tomllib  # takes 1.6 ms of a supervisor's start, and few have a file
+
+    try:
+        return tomllib.loads(content.decode())
+    except RecursionError as error:
+        raise SettingsError(f"{name}: not TOML: nested too deeply") from error
+    except ValueError as error:  # not UTF-8, not TOML, a huge integer
+        raise SettingsError(f"{name}: not TOML: {error}") from error
 
 
 def merge(
@@ -417,6 +446,9 @@ def _explain(error: msgspec.ValidationError) -> str:
     reason = explain(error).replace("string matching regex '^/'", "an absolute path")
     reason = reason.replace("string matching regex '^(/|none$)'", "an absolute path, or none")
     reason = reason.replace(f"string matching regex '{PLUGIN}'", "the name of a plugin")
+    reason = reason.replace(
+        f"string matching regex '{AUDIT}'", "an absolute path, syslog or journald"
+    )
     reason = reason.replace(f"string matching regex '{JOB_NAME}'", "text with %c, %i, %p or %%")
     return _NO_LEVEL.sub(rf"\1 is not one of {', '.join(LEVELS)}", reason)
 

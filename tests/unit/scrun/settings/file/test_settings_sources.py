@@ -135,3 +135,40 @@ def test_imports_nothing_but_built_in_modules() -> None:
         "scrun.core.version", "scrun.protocol", "scrun.protocol.wire", "scrun.settings",
         "scrun.settings.file", "scrun.settings.file.sources", "_socket", "errno", "pwd",
     }  # fmt: skip
+
+
+AUDIT = '[log]\naudit = "/var/log/audit"\naudit_required = true\n'
+
+
+@pytest.mark.covers("promise an audit of each container")
+def test_the_audit_is_the_site_s(home: Path) -> None:
+    """Neither another file nor a variable takes it away, and none may ask for it."""
+    named = home / "named.toml"
+    named.write_text('[log]\nlevel = "debug"\n')
+    (home / "system.toml").write_text(AUDIT + 'level = "quiet"\n')
+    for log, level in ((load({}).log, "quiet"), (load({}, str(named)).log, "debug")):
+        assert (log.audit, log.audit_required) == ("/var/log/audit", True)
+        assert log.level == level
+    for key, text in (("audit", AUDIT), ("audit_required", "[log]\naudit_required = false\n")):
+        named.write_text(text)
+        said = rf"named.toml: log.{key}: only .*/system.toml may have it"
+        with pytest.raises(SettingsError, match=said):
+            load({}, str(named))
+        write(home, text)
+        with pytest.raises(SettingsError, match=said.replace("named", "scrun")):
+            load({})
+
+
+@pytest.mark.parametrize("text", ["[log\n", "\xff", "log = 7\naudit = 3"])
+def test_a_site_s_file_that_cannot_be_read_hides_no_audit(home: Path, text: str) -> None:
+    named = home / "named.toml"
+    named.write_text("")
+    (home / "system.toml").write_bytes(text.encode("latin-1"))
+    if "audit" in text:
+        assert load({}, str(named)).log.audit is None
+    else:
+        with pytest.raises(SettingsError, match=r"system\.toml: not TOML"):
+            load({}, str(named))
+    (home / "system.toml").write_text('[log]\naudit = "here"\n')
+    with pytest.raises(SettingsError, match="expected an absolute path, syslog or journald"):
+        load({}, str(named))

@@ -1,0 +1,159 @@
+"""A site's audit: one line for each create, start, exec and end, whoever dies meanwhile."""
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import MakeSite
+from tests.harness import apart
+from tests.harness.podman import RUN, podman_of
+from tests.harness.processes import signal_quietly
+from tests.harness.site import Site
+from tests.harness.users import ordinary
+from tests.harness.wait import wait_until
+
+pytestmark = [
+    pytest.mark.covers("promise an audit of each container"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs an /etc of its own"),
+]
+
+SECRET = "hunter2"
+
+
+class Audit:
+    """The file, and the settings of a site that nobody else sees."""
+
+    def __init__(self) -> None:
+        self.path = Path("/etc/scrun/audit.json")
+        self.path.touch()
+        self.path.chmod(0o622)
+        self.wanted()
+
+    def wanted(self, more: str = "") -> None:
+        """Write the site's settings."""
+        text = f'[log]\naudit = "{self.path}"\n{more}'
+        self.path.with_name("scrun.toml").write_text(text)
+
+    def lines(self) -> list[dict[str, Any]]:
+        text = self.path.read_text()
+        assert SECRET not in text
+        return [json.loads(line) for line in text.splitlines()]
+
+    def events(self) -> list[str]:
+        return [line["event"] for line in self.lines()]
+
+
+@pytest.fixture
+def audit() -> Iterator[Audit]:
+    """A site with an audit, for this test and its children."""
+    os.makedirs("/etc/scrun", exist_ok=True)
+    with open("/proc/self/ns/mnt") as before:
+        assert apart.new_namespace("/etc")
+        try:
+            subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/etc/scrun"], check=True)
+            os.chmod("/etc/scrun", 0o755)
+            yield Audit()
+        finally:
+            assert not ctypes.CDLL(None).setns(before.fileno(), 0)
+
+
+@pytest.fixture
+def site(audit: Audit, make_site: MakeSite) -> Site:
+    return make_site("slurm-user", settings="idle_timeout = 3\n[slurm]\njob_name = '%c'\n")
+
+
+def test_a_life(site: Site, audit: Audit) -> None:
+    config = site.config("sh", "-c", f"# {SECRET}\nread x; exit 3")
+    config["process"]["env"] += [f"PASSWORD={SECRET}", "SCRUN_CPUS_PER_TASK=1"]
+    (site.rootfs / "mnt").mkdir()
+    bind = {"destination": "/mnt", "type": "bind", "source": str(site.base), "options": ["bind"]}
+    config["mounts"].append(bind)
+    life = site.life(config=config, container="one", stdin="pipe").created().start()
+    wait_until("it runs", lambda: "start" in audit.events())  # exec may come while it begins
+    site.must("exec", "one", "sh", "-c", f": {SECRET}")
+    os.write(life.stdin, b"\n")
+    assert life.wait() == 3
+    life.delete()
+    lines = audit.lines()
+    assert [line["event"] for line in lines] == ["create", "start", "exec", "end"]
+    [keys] = {(line["container"], line["created"], line["uid"]) for line in lines}
+    assert (keys[0], keys[2]) == ("one", site.user.uid)
+    create, start, executed, end = lines
+    assert {*create["requests"]} >= {"cpus_per_task=1", f"job_name={site.base.name}"}
+    assert (create["mounts"], create["program"], create["job"]) == ([str(site.base)], "sh", "")
+    assert executed["program"] == "sh"
+    [where] = {(line["job"], line["nodes"]) for line in (start, executed, end)}
+    assert where[0].isdecimal()
+    assert where[1].startswith("node")
+    assert (end["status"], end["reason"]) == (3, "exited")
+
+
+def test_one_end_whoever_writes_it(site: Site, audit: Audit) -> None:
+    """A successor, or whoever cleans up when keeper and supervisor were killed."""
+    one = site.shell("read x; exit 5", stdin="pipe", container="one").created().start()
+    two = site.life("sleep", "600", container="two").created()
+    wait_until("both are noted", lambda: audit.events().count("create") == 2)
+    for pid in site.supervisors():
+        os.kill(pid, signal.SIGKILL)
+    os.write(one.stdin, b"\n")
+    assert one.wait() == 5
+    wait_until("its end", lambda: "end" in audit.events())
+    for process in site.processes():
+        if process.is_supervisor or process.is_keeper:
+            signal_quietly(process.pid)
+    wait_until("it is told", lambda: site.run("state", "two").returncode in (0, 1))
+    two.delete()
+    one.delete()
+    counted = Counter((line["event"], line["container"]) for line in audit.lines())
+    assert counted == {
+        ("create", "one"): 1, ("start", "one"): 1, ("end", "one"): 1,
+        ("create", "two"): 1, ("end", "two"): 1,
+    }  # fmt: skip
+
+
+def test_what_is_never_made(site: Site, audit: Audit) -> None:
+    """One that Slurm refuses has a beginning and an end; a bundle that is wrong has neither."""
+    done = site.run("run", "--bundle", str(site.base / "nowhere"), "none")
+    assert done.returncode == 1
+    assert audit.events() == []
+    bundle = site.bundle(site.config("true"))
+    asked = {"SCRUN_PARTITION": "nowhere"}
+    done = site.run("run", "--bundle", str(bundle), "refused", environment=asked)
+    assert done.returncode != 0
+    create, end = audit.lines()
+    assert (create["event"], end["event"]) == ("create", "end")
+    assert end["reason"] != "exited"
+
+
+def test_a_file_that_cannot_be_written(site: Site, audit: Audit) -> None:
+    audit.path.unlink()
+    audit.path.mkdir()
+    bundle = site.bundle(site.config("true"))
+    done = site.run("run", "--bundle", str(bundle), "one")
+    said = f"log.audit: {audit.path}: Is a directory"
+    assert (done.returncode, done.stderr.splitlines()) == (0, [f"scrun: {said}"])
+    audit.wanted("audit_required = true\n")
+    assert said in site.fails("run", "--bundle", str(bundle), "two")
+    assert not site.jobs()
+    shutil.rmtree(audit.path)
+
+
+def test_podman(audit: Audit) -> None:
+    with podman_of(ordinary()) as podman:
+        words = ("--env", f"PASSWORD={SECRET}", "--name", "web", "busybox")
+        assert podman.run(*RUN, "--rm", *words, "sh", "-c", "exit 4").returncode == 4
+    create, start, end = audit.lines()
+    assert [line["event"] for line in (create, start, end)] == ["create", "start", "end"]
+    assert {line["name"] for line in (create, start, end)} == {"web"}
+    assert create["uid"] == ordinary().uid
+    assert (create["image"], create["digest"][:7]) == ("localhost/busybox:latest", "sha256:")
+    assert (end["status"], end["reason"]) == (4, "exited")

@@ -1,0 +1,119 @@
+"""Lines of the audit: what they say, and where they go."""
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scrun.model.record import Record
+from scrun.supervisor.containers import audit
+from scrun.supervisor.containers.audit import Trail, write_end
+from scrun.supervisor.containers.ledger import Ledger
+from tests.unit.supervisor.containers.test_ledger import Books
+
+pytestmark = pytest.mark.covers("promise an audit of each container")
+
+
+@pytest.fixture
+def books(tmp_path: Path) -> Iterator[Books]:
+    directory = tmp_path / "box"
+    directory.mkdir()
+    annotations = {"org.scrun.reason": "exited", "org.scrun.exit_status": "3"}
+    record = Record(
+        "box", pid=7, created="then", annotations=annotations, audit=f"{tmp_path}/audit"
+    )
+    found = Books(directory, record)
+    yield found
+    found.journal.close()
+
+
+def lines(path: Path) -> list[tuple[str, str]]:
+    told = map(json.loads, path.read_text().splitlines())
+    return [(line["event"], line["container"]) for line in told]
+
+
+async def test_they_are_written_in_their_order(books: Books, tmp_path: Path) -> None:
+    trail = Trail(books.ledger, pytest.fail, required=False)
+    assert trail.add("start")
+    await trail.runs("sh")
+    await trail.ended()
+    assert lines(tmp_path / "audit") == [("start", "box"), ("exec", "box"), ("end", "box")]
+    told = json.loads((tmp_path / "audit").read_text().splitlines()[-1])
+    assert (told["status"], told["reason"], told["uid"]) == (3, "exited", os.getuid())
+    assert books.on_disk.audit == ""
+    await trail.ended()
+    assert not trail.add("start")
+    assert len(lines(tmp_path / "audit")) == 3
+
+
+async def test_nothing_is_written_where_nobody_wants_it(books: Books, tmp_path: Path) -> None:
+    books.ledger.note(audit="")
+    trail = Trail(books.ledger, pytest.fail, required=True)
+    await trail.runs("sh")
+    await trail.ended()
+    assert not (tmp_path / "audit").exists()
+
+
+@pytest.mark.parametrize(
+    ("written", "pid", "then"),
+    [
+        (["create"], 7, ["create", "end"]),
+        (["create", "end"], 7, ["create", "end"]),
+        ([], 0, ["create", "end"]),
+        (["create"], 0, ["create", "end"]),
+        ([], 7, ["end"]),  # its first line was long ago
+    ],
+)
+async def test_whoever_cleans_up_writes_what_is_missing(
+    books: Books, tmp_path: Path, written: list[str], pid: int, then: list[str]
+) -> None:
+    """Its supervisor may have died between any two steps."""
+    for event in written:
+        audit._write(books.ledger.record.audit, audit._fields(books.ledger.record, event))
+    books.ledger.note(pid=pid)
+    assert await write_end(books.ledger.record) == ""
+    assert [event for event, _ in lines(tmp_path / "audit")] == then
+    other = Ledger(books.ledger.directory, Record("box", created="later"), books.journal, -1)
+    assert not audit._has((tmp_path / "audit").read_bytes(), other.record, "end")
+
+
+async def test_a_file_that_cannot_be_written_is_told(books: Books, tmp_path: Path) -> None:
+    (tmp_path / "audit").symlink_to("/etc/passwd")
+    trail = Trail(books.ledger, pytest.fail, required=False)
+    trail.add("start")
+    said = f"log.audit: {tmp_path}/audit: Too many levels of symbolic links"
+    assert await trail.flush() == said
+    assert said in books.log
+    assert await write_end(books.ledger.record) == said
+
+
+def test_a_line_of_what_an_image_says_is_one_line(tmp_path: Path) -> None:
+    record = Record("a\n\udcff", created="x", annotations={"org.scrun.nodes": "\n{\0é"})
+    path = tmp_path / "audit"
+    for _ in range(2):
+        audit._write(str(path), audit._fields(record, "create", mounts=["\n" * 2000] * 9))
+    first, second = map(json.loads, path.read_bytes().split(b"\n")[:-1])
+    assert (first["container"], first["nodes"]) == ("a\n\udcff", "\n{\0é")
+    assert first["mounts"] == second["mounts"] == ["\n" * 512] * 9
+
+
+@pytest.mark.parametrize(("target", "most"), [("syslog", 8192), ("journald", 33_000)])
+def test_daemons(target: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One datagram each, which ends as it has to; what does not fit is said."""
+    place = str(tmp_path / "socket")
+    monkeypatch.setattr(audit, "DEV_LOG" if target == "syslog" else "JOURNAL", place)
+    fields = audit._fields(Record("box"), "create", mounts=["/" * 600] * 5000, requests=["a=b"])
+    with pytest.raises(FileNotFoundError):
+        audit._write(target, fields)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as daemon:
+        daemon.bind(place)
+        audit._write(target, fields)
+        told = daemon.recv(1 << 20).decode()
+    assert len(told) < most
+    line = json.loads(told[told.index("{") : told.rindex("}") + 1])
+    assert line["requests"] == ["a=b"]
+    assert len(line["mounts"]) + line["mounts_left_out"] == 5000
+    assert "scrun-audit" in told
