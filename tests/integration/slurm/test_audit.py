@@ -1,20 +1,15 @@
 """A site's audit: one line for each create, start, exec and end, whoever dies meanwhile."""
 
-import ctypes
-import json
 import os
 import shutil
 import signal
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.conftest import MakeSite
-from tests.harness import apart
+from tests.harness.audited import Audit, audited
 from tests.harness.podman import RUN, podman_of
 from tests.harness.processes import signal_quietly
 from tests.harness.site import Site
@@ -29,41 +24,16 @@ pytestmark = [
 SECRET = "hunter2"
 
 
-class Audit:
-    """The file, and the settings of a site that nobody else sees."""
-
-    def __init__(self) -> None:
-        self.path = Path("/etc/scrun/audit.json")
-        self.path.touch()
-        self.path.chmod(0o622)
-        self.wanted()
-
-    def wanted(self, more: str = "") -> None:
-        """Write the site's settings."""
-        text = f'[log]\naudit = "{self.path}"\n{more}'
-        self.path.with_name("scrun.toml").write_text(text)
-
-    def lines(self) -> list[dict[str, Any]]:
-        text = self.path.read_text()
-        assert SECRET not in text
-        return [json.loads(line) for line in text.splitlines()]
-
-    def events(self) -> list[str]:
-        return [line["event"] for line in self.lines()]
-
-
 @pytest.fixture
 def audit() -> Iterator[Audit]:
     """A site with an audit, for this test and its children."""
-    os.makedirs("/etc/scrun", exist_ok=True)
-    with open("/proc/self/ns/mnt") as before:
-        assert apart.new_namespace("/etc")
-        try:
-            subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/etc/scrun"], check=True)
-            os.chmod("/etc/scrun", 0o755)
-            yield Audit()
-        finally:
-            assert not ctypes.CDLL(None).setns(before.fileno(), 0)
+    with audited() as audit:
+        yield audit
+        assert SECRET not in (audit.path.read_text() if audit.path.exists() else "")
+
+
+def events(audit: Audit) -> list[str]:
+    return [line["event"] for line in audit.lines()]
 
 
 @pytest.fixture
@@ -78,7 +48,7 @@ def test_a_life(site: Site, audit: Audit) -> None:
     bind = {"destination": "/mnt", "type": "bind", "source": str(site.base), "options": ["bind"]}
     config["mounts"].append(bind)
     life = site.life(config=config, container="one", stdin="pipe").created().start()
-    wait_until("it runs", lambda: "start" in audit.events())  # exec may come while it begins
+    wait_until("it runs", lambda: "start" in events(audit))  # exec may come while it begins
     site.must("exec", "one", "sh", "-c", f": {SECRET}")
     os.write(life.stdin, b"\n")
     assert life.wait() == 3
@@ -101,18 +71,19 @@ def test_one_end_whoever_writes_it(site: Site, audit: Audit) -> None:
     """A successor, or whoever cleans up when keeper and supervisor were killed."""
     one = site.shell("read x; exit 5", stdin="pipe", container="one").created().start()
     two = site.life("sleep", "600", container="two").created()
-    wait_until("both are noted", lambda: audit.events().count("create") == 2)
+    wait_until("both are noted", lambda: events(audit).count("create") == 2)
     for pid in site.supervisors():
         os.kill(pid, signal.SIGKILL)
     os.write(one.stdin, b"\n")
     assert one.wait() == 5
-    wait_until("its end", lambda: "end" in audit.events())
+    wait_until("its end", lambda: "end" in events(audit))
     for process in site.processes():
         if process.is_supervisor or process.is_keeper:
             signal_quietly(process.pid)
     wait_until("it is told", lambda: site.run("state", "two").returncode in (0, 1))
     two.delete()
     one.delete()
+    assert audit.odd() == []
     counted = Counter((line["event"], line["container"]) for line in audit.lines())
     assert counted == {
         ("create", "one"): 1, ("start", "one"): 1, ("end", "one"): 1,
@@ -124,7 +95,7 @@ def test_what_is_never_made(site: Site, audit: Audit) -> None:
     """One that Slurm refuses has a beginning and an end; a bundle that is wrong has neither."""
     done = site.run("run", "--bundle", str(site.base / "nowhere"), "none")
     assert done.returncode == 1
-    assert audit.events() == []
+    assert events(audit) == []
     bundle = site.bundle(site.config("true"))
     asked = {"SCRUN_PARTITION": "nowhere"}
     done = site.run("run", "--bundle", str(bundle), "refused", environment=asked)
