@@ -7,12 +7,7 @@ Levels are context managers: leaving one undoes it, in order, with a deadline. A
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    nullcontext,
-    suppress,
-)
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext, suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -32,24 +27,6 @@ from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.deposits import Deposit, no_deposit
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.log.journal import Journal
-
-
-def _ignore_news(news: object) -> None:
-    """Ignore it."""
-
-
-def _ignore() -> None:
-    """Ignore it."""
-
-
-def _unknown_ending() -> Ending | None:
-    """Return no ending."""
-    return None
-
-
-def _doubtful() -> bool:
-    """Return that nothing is known of how it ended."""
-    return False
 
 
 class JobRequest(msgspec.Struct, frozen=True):
@@ -93,15 +70,15 @@ class JobRequest(msgspec.Struct, frozen=True):
     journal: Journal
     on_job_id: Callable[[str, bool], None]
     on_lost: Callable[[Ending], None]
-    ending: Callable[[], Ending | None] = _unknown_ending
+    ending: Callable[[], Ending | None] = lambda: None
     config_requests: Mapping[str, str] = {}
     flags: Flags = NO_FLAGS
-    on_waiting: Callable[[Waiting | None], None] = _ignore_news
-    on_suspended: Callable[[bool], None] = _ignore_news
-    on_deferred_release: Callable[[], None] = _ignore
+    on_waiting: Callable[[Waiting | None], None] = lambda news: None
+    on_suspended: Callable[[bool], None] = lambda news: None
+    on_deferred_release: Callable[[], None] = lambda: None
     plugin_options: Sequence[str] = ()
     plugin_variables: Mapping[str, str] = {}
-    reusable: Callable[[], bool] = _doubtful
+    reusable: Callable[[], bool] = lambda: False
     beside: HeldAllocation | None = None
     deposit: Deposit = msgspec.field(default_factory=no_deposit)
     job_deposit: Deposit = msgspec.field(default_factory=no_deposit)
