@@ -267,6 +267,7 @@ class Shim:
         child_env: ChildEnv,
         journal: Journal | None = None,
         ends: Ends | None = None,
+        fields: Mapping[str, int] | None = None,
     ) -> ContainerStreams:
         """Prepare the streams of a container or an exec.
 
@@ -274,10 +275,13 @@ class Shim:
             stdio: The caller's descriptors; stay open while the streams are in use.
             journal: Where messages about them go, if not to the shim's.
             ends: What is read and written instead of those descriptors that are not /dev/null.
+            fields: `ContainerStreams.fields` of another supervisor that has begun them, without
+                those that are over.
         """
         journal = journal or self._journal
-        table = self._table
-        return ContainerStreams(table, stdio, terminal, child_env, journal, self.tell, ends)
+        return ContainerStreams(
+            self._table, stdio, terminal, child_env, journal, self.tell, ends, fields
+        )
 
     async def connect(
         self, container: str, port: int, client: trio.socket.SocketType, child_env: ChildEnv

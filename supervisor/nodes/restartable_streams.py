@@ -55,7 +55,12 @@ class Deposited(Protocol):
 
 
 class RestartableStreams:
-    """The descriptors of a container's caller (see `supervisor.nodes.streams.Ends`)."""
+    """The descriptors of a container's caller (see `supervisor.nodes.streams.Ends`).
+
+    Attributes:
+        stdio: Those for standard input, output and error; all the same for a terminal. Of what was
+            found only a terminal is among them.
+    """
 
     def __init__(
         self,
@@ -64,13 +69,11 @@ class RestartableStreams:
         keeping: Deposited,
         found: dict[str, int] | None = None,
     ) -> None:
-        """The three descriptors of a terminal are the same.
+        """`found`: what a supervisor that has died has left, in place of `stdio`.
 
-        Args:
-            found: What a supervisor that has died has left, in place of `stdio`: the descriptors
-                of streams are taken out of it, and owned from now on.
+        The descriptors of streams are taken out of it, and owned from now on.
         """
-        self._stdio, self._child_env, self._keeping = stdio, child_env, keeping
+        self.stdio, self._child_env, self._keeping = stdio, child_env, keeping
         self._sinks: dict[str, CountedPipe | CountedFile] = {}
         self._source: CountedSource | None = None
         if found is not None:
@@ -82,6 +85,7 @@ class RestartableStreams:
                 if name in fds
             }
             self._source = _revived_source(fds, keeping)
+            self.stdio = (fds.get("terminal", -1),) * 3
 
     @property
     def written(self) -> dict[str, int]:
@@ -104,20 +108,15 @@ class RestartableStreams:
         """Whether something is left of the standard input, even if it was read to its end."""
         return self._source is not None and self._source.is_left
 
-    @property
-    def terminal(self) -> int | None:
-        """The caller's terminal, if there is one."""
-        return self._sinks["terminal"].plain.fd if "terminal" in self._sinks else None
-
     def source(self) -> AbstractAsyncContextManager[Source]:
         if (found := self._source) is not None:
             return self._held(found, *_UNREAD)
-        return counted_source(self._stdio[0], self._child_env, self._keeping)
+        return counted_source(self.stdio[0], self._child_env, self._keeping)
 
     def sink(self, name: str) -> AbstractAsyncContextManager[Sink]:
         if name in self._sinks:
             return self._held(self._sinks[name], name)
-        fd = self._stdio[_STANDARD.index(name) if name in _STANDARD else 0]
+        fd = self.stdio[_STANDARD.index(name) if name in _STANDARD else 0]
         return counted_sink(name, fd, self._child_env, self._keeping)
 
     @asynccontextmanager

@@ -7,7 +7,6 @@ from contextlib import AbstractAsyncContextManager
 import msgspec
 import trio
 
-from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.beginning import ALONE, LONGEST_ALONE
@@ -23,8 +22,6 @@ from scrun.supervisor.nodes.messages import (
     ShimError,
     decoded,
 )
-from scrun.supervisor.nodes.restartable_streams import NO_STDIO, RestartableStreams
-from scrun.supervisor.nodes.streams import ContainerStreams
 from scrun.supervisor.wire.frames import CALL, EVENT, PROTOCOL, RANDOM, SEALED
 
 _DIAL_PATIENCE = 2.0
@@ -43,25 +40,6 @@ class ResumedShim(Shim):
     def name(self, kind: str) -> str:
         self._last_target += 1
         return f"{kind}-{self._times}.{self._last_target}"
-
-    def resumed_streams(
-        self,
-        fields: Mapping[str, int],
-        child_env: ChildEnv,
-        journal: Journal,
-        ends: RestartableStreams,
-    ) -> ContainerStreams:
-        """Prepare the streams of a container that the other had; before `resume`.
-
-        Args:
-            fields: `ContainerStreams.fields`, of the other; without those that are over.
-        """
-        stdio, terminal = NO_STDIO, ends.terminal
-        if terminal is not None:
-            stdio = (terminal, terminal, terminal)
-        return ContainerStreams(
-            self._table, stdio, terminal is not None, child_env, journal, self.tell, ends, fields
-        )
 
     async def resume(
         self,

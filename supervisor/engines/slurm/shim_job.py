@@ -141,7 +141,9 @@ class ShimJob(SlurmJob):
         fields = ends.fields(facts["streams"])
         async with (
             unwrapped() as nursery,
-            shim.resumed_streams(fields, self._child_env, request.journal, ends) as streams,
+            shim.streams(
+                ends.stdio, "terminal" in fields, self._child_env, request.journal, ends, fields
+            ) as streams,
         ):
             task = ShimTask(rank, streams, request.container, is_kept=True, known=place.id)
             first = WatchedProcess(self._begin, lambda first: self._how_it_ended(first, None))

@@ -18,7 +18,6 @@ from scrun.supervisor.engines.slurm.shim_site import SiteContainer, program_miss
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost
 from scrun.supervisor.nodes.restartable_streams import NO_STDIO, RestartableStreams
-from scrun.supervisor.nodes.resumed import ResumedShim
 from scrun.supervisor.nodes.streams import ContainerStreams
 
 LAST_OUTPUT = 2.0
@@ -146,7 +145,7 @@ def begun(
 
 
 def resumed(
-    shim: ResumedShim,
+    shim: Shim,
     found: Inheritance,
     deposit: Deposit,
     child_env: ChildEnv,
@@ -168,7 +167,9 @@ def resumed(
     async def opened() -> AsyncIterator[ContainerStreams]:
         ends = RestartableStreams(NO_STDIO, child_env, deposit, found.fds)
         fields = ends.fields(found.facts["streams"])
-        async with shim.resumed_streams(fields, child_env, journal, ends) as streams:
+        async with shim.streams(
+            ends.stdio, "terminal" in fields, child_env, journal, ends, fields
+        ) as streams:
             await resume(target, ends.written_by(fields))
             streams.resized(target)  # it may have been while nobody told
             running()
