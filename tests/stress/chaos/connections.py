@@ -74,6 +74,7 @@ def _taken(pid: int) -> Iterator[socket.socket]:
         pidfd = os.pidfd_open(pid)
     except (ProcessLookupError, ValueError):
         return
+    seen = set()
     try:
         for name in os.listdir(f"/proc/{pid}/fd"):
             try:
@@ -84,19 +85,23 @@ def _taken(pid: int) -> Iterator[socket.socket]:
             if taken < 0:
                 continue
             sock = socket.socket(fileno=taken)
-            if sock.family in (socket.AF_INET, socket.AF_INET6) and _is_connected(sock):
-                yield sock
-            else:
+            ends = _ends(sock)
+            if ends is None or ends in seen:  # a forwarded one has several descriptors
                 sock.close()
+                continue
+            seen.add(ends)
+            yield sock
     except FileNotFoundError:
         return  # it has ended
     finally:
         os.close(pidfd)
 
 
-def _is_connected(sock: socket.socket) -> bool:
+def _ends(sock: socket.socket) -> tuple[str, str] | None:
+    """Return the addresses of a TCP connection, else None."""
     try:
-        sock.getpeername()
+        peer = sock.getpeername()
     except OSError:
-        return False
-    return True
+        return None
+    ip = sock.family in (socket.AF_INET, socket.AF_INET6)
+    return (str(sock.getsockname()), str(peer)) if ip else None
