@@ -51,6 +51,7 @@ async def delete(
     except FileNotFoundError:  # another supervisor has removed it
         return True
     try:
+        await _write_end(directory)
         await undo(directory, engines, stagers, deleting=True, deleter=deleter)
         await in_thread(remove_record, directory, socket)
     finally:
@@ -84,10 +85,6 @@ async def undo(
     except ScrunError:
         record = Record(id=os.path.basename(directory))  # its supervisor died before writing one
     environment = dict(os.environ)
-    if record.audit:
-        if why := await write_end(record):
-            log.warning("container %s: %s", record.id, why)
-        record = _note(directory, record, audit="")
     if record.holds_job and (deleting or not record.until_delete):
         _check_job(record, directory)
         if not await in_thread(lives, os.path.dirname(directory), record.job_id):
@@ -116,9 +113,20 @@ async def release(directory: str, engines: Engines, stagers: Stagers, socket: st
         OSError: The record cannot be read.
     """
     _check(directory)
+    await _write_end(directory)
     record = await undo(directory, engines, stagers, deleting=_goes_with_run(directory))
     if record.goes_with_run:
         await in_thread(remove_record, directory, socket)
+
+
+async def _write_end(directory: str) -> None:
+    """Write the container's end for the site's audit, if nobody has noted that it is there."""
+    with contextlib.suppress(ScrunError, OSError):
+        record = read_record(directory)
+        if record.audit:
+            if why := await write_end(record):
+                log.warning("container %s: %s", record.id, why)
+            _note(directory, record, audit="")
 
 
 def _goes_with_run(directory: str) -> bool:
