@@ -132,6 +132,7 @@ def test_an_archive(make_site: MakeSite, place: str) -> None:
     over(life)
 
 
+@pytest.mark.covers("security links, devices, odd names and libraries that scrun cp meets")
 @PLACES
 def test_what_an_image_may_have(make_site: MakeSite, place: str) -> None:
     """Links that lead out of it, programs in the place of the C library, odd names, devices."""
