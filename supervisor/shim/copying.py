@@ -116,7 +116,7 @@ def enter_files(pids: "Iterable[int]") -> None:
     mounts = _opened(f"/proc/{pid}/ns/mnt", fds)
     root = _opened(f"/proc/{pid}/root", fds)
     enter(mounts)
-    os.fchdir(root)
+    os.fchdir(root)  # a runtime need not have made that the root of the namespace
     os.chroot(".")
     os.chdir("/")
     for fd in fds:
