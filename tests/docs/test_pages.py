@@ -52,7 +52,8 @@ def called(page: Path) -> Iterator[tuple[str, list[str]]]:
     option = rf"(?: --(?:{valued})[ =]\S+| -[\w-]+)*"
     for line in code(page):
         if found := re.match(rf"(?:[$#] )?scrun{option} ([a-z][a-z-]*)\b([^|;#>]*)", line):
-            yield found[1], re.findall(r"(?<!\S)--([a-z][a-z-]+)", found[2].partition(" -- ")[0])
+            own = re.split(r" -- | docker://", found[2])[0]
+            yield found[1], re.findall(r"(?<!\S)--([a-z][a-z-]+)", own)
 
 
 def test_commands_exist(page: Path) -> None:

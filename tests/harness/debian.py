@@ -21,6 +21,11 @@ _CACHE = Path("/var/cache/scrun-tests")
 _SERVERS = "adduser,nginx-light,postgresql"
 _LEFT_OUT = ("usr/share/doc", "usr/share/man", "usr/share/locale", "var/cache/apt", "var/lib/apt")
 _MAKING = 600
+_VENV = """
+mount --bind "$0/srv" /srv  # its path is in its programs
+/usr/bin/python3 -m venv /srv/venv
+/srv/venv/bin/python3 -m pip --quiet --disable-pip-version-check install "$@"
+"""
 _INSTALLS = """#!/bin/sh
 set -e
 adduser --system --group --no-create-home keeper
@@ -29,28 +34,37 @@ install -d -o keeper -g keeper -m 750 /var/lib/keeper
 
 
 def debian_image() -> Path:
-    """Return the archive of a root file system with nginx and postgres, owners and all.
+    """Return the archive of a root file system with nginx and postgres, owners and all."""
+    return _once("debian", _SERVERS)
 
-    It is made once on a machine: debootstrap takes more than a minute.
-    """
+
+def jupyter_image() -> Path:
+    """Return one with JupyterLab and TensorBoard, from PyPI, in /srv/venv."""
+    return _once("jupyter", "python3", "jupyterlab", "tensorboard")
+
+
+def _once(name: str, *made_of: str) -> Path:
+    """Make an archive once on a machine: debootstrap takes more than a minute."""
     codename = platform.freedesktop_os_release()["VERSION_CODENAME"]
-    archive = _CACHE / f"debian-{codename}.tar"
+    archive = _CACHE / f"{name}-{codename}.tar"
     _CACHE.mkdir(mode=0o755, parents=True, exist_ok=True)
     with open(_CACHE / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not archive.exists():
-            _make(codename, archive)
+            _make(codename, archive, *made_of)
     return archive
 
 
-def _make(codename: str, archive: Path) -> None:
+def _make(codename: str, archive: Path, servers: str, *wheels: str) -> None:
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="scrun-debian-") as base:
         root = Path(base, "rootfs")
-        options = ["--variant=minbase", f"--include={_SERVERS}"]
+        options = ["--variant=minbase", f"--include={servers}"]
         _run("debootstrap", *options, codename, str(root), *_mirror())
         for name in _LEFT_OUT:
             shutil.rmtree(root / name)
             (root / name).mkdir()
+        if wheels:
+            _run("unshare", "--mount", "sh", "-ec", _VENV, str(root), *wheels)
         new = archive.with_suffix(".new")
         with tarfile.open(new, "w") as tar:
             tar.add(root, ".")

@@ -95,13 +95,14 @@ class Reader:
         environment = self.environment(user)
         return output_of([*user.prefix, "env", *words], env=environment, cwd=self.home)
 
-    def session(self, given: list[Step], user: users.User) -> None:
-        """Type a session."""
+    def session(self, given: list[Step], user: users.User) -> list[str]:
+        """Type a session; return what each command printed."""
         given = [Step(self.here(step.command), step.output) for step in given]
         printed = play(given, user, self.environment(user), self.home)
         for step, (output, status) in zip(given, printed, strict=True):
             assert status == "0" or step.command in FAILS, f"{step.command}: {status}: {output}"
             assert shows(step.output, output), f"{step.command}: {output}"
+        return [output for output, _ in printed]
 
 
 def shows(shown: list[str], printed: str) -> bool:
@@ -135,7 +136,7 @@ def reading(settings: str = "") -> Iterator[Reader]:
             registry.push(image)
         theirs = "".join(
             f'[[registry]]\nprefix = "{name}"\nlocation = "{registry.name}"\ninsecure = true\n'
-            for name in ("docker.io", "registry.site")
+            for name in ("docker.io", "quay.io", "registry.site", registry.name)
         )
         settings = settings.replace("@BASE@", str(site.base))
         settings += f'[images]\nstore = "{registry.store}"\n'

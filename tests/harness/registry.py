@@ -109,18 +109,22 @@ class Registry:
         """How many blobs somebody has got."""
         return len(re.findall(r'"GET /v2/[^ ]*/blobs/', self._log()))
 
-    def push(self, name: str, **config: Any) -> str:
+    def push(self, name: str, archive: Path | None = None, **config: Any) -> str:
         """Push an image of the site's root file system; return its name for scrun.
 
         Args:
             name: Its name and tag.
+            archive: Of another root file system.
             config: As for `Layout.changed`.
         """
         if not self.layout.exists():
             archive = image_archive(self.site)
             skopeo(self.site, "copy", f"docker-archive:{archive}", f"oci:{self.layout}:latest")
-        tag = name.replace(":", "-")
-        Layout(self.layout).changed("latest", tag, **config)
+        base, tag = "latest", name.replace(":", "-")
+        if archive is not None:
+            base = archive.stem
+            skopeo(self.site, "copy", f"tarball:{archive}", f"oci:{self.layout}:{base}")
+        Layout(self.layout).changed(base, tag, **config)
         skopeo(self.site, "copy", f"oci:{self.layout}:{tag}", f"docker://{self.name}/{name}")
         return f"docker://{self.name}/{name}"
 
@@ -140,7 +144,7 @@ def skopeo(site: Site, *words: str) -> str:
 def as_user(site: Site, *words: str | Path) -> str:
     """Call a program as the site's user; return what it prints."""
     argv: Sequence[str | Path] = [*site.user.prefix, *words]
-    done = run_program(argv, env=site.environment, cwd=site.base / "b", timeout=60)
+    done = run_program(argv, env=site.environment, cwd=site.base / "b", timeout=300)
     assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
     return done.stdout
 

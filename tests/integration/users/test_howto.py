@@ -29,6 +29,7 @@ from tests.harness.wait import wait_until
 
 ELSEWHERE = {
     "jobs.md": "it has batch scripts: tests/integration/slurm/test_jobs_page.py",
+    "notebook.md": "it needs a browser: tests/integration/users/test_notebook_page.py",
     "install.md": "it makes environments from PyPI: tests/integration/users/test_wheel.py",
 }
 """Pages whose blocks another test runs, or nobody can, and why."""
