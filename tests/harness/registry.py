@@ -118,8 +118,8 @@ class Registry:
             config: As for `Layout.changed`.
         """
         if not self.layout.exists():
-            archive = image_archive(self.site)
-            skopeo(self.site, "copy", f"docker-archive:{archive}", f"oci:{self.layout}:latest")
+            own = image_archive(self.site)
+            skopeo(self.site, "copy", f"docker-archive:{own}", f"oci:{self.layout}:latest")
         base, tag = "latest", name.replace(":", "-")
         if archive is not None:
             base = archive.stem
