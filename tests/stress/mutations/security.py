@@ -17,6 +17,7 @@ def faults() -> Iterator[Mutation]:
     yield from _on_nodes()
     yield from _layers()
     yield from _files_of_images()
+    yield from _audit()
     yield from _store()
     yield from _others_here()
 
@@ -274,11 +275,38 @@ def _files_of_images() -> Iterator[Mutation]:
         "if submitted is not None:",
         _PARTS + "supervisor/staging/test_scripted.py",
     )
+    names = Faults("supervisor/containers/names.py", _UNIT + "supervisor/containers/test_names.py")
+    yield names("an-image-writes-what-squeue-prints", '"_", text[: 2 * longest])', '"\\n", text)')
+    yield names("an-image-gives-salloc-an-option", 'plain.lstrip("-_.")', "plain")
+    yield Faults("scrun/model/identity.py", _UNIT + "scrun/model/test_mark.py")(
+        "a-job-with-a-name-is-nobodys",
+        '"".join(text.split(maxsplit=1)[:1])',
+        "text.strip()",
+    )
     yield Faults("scrun/core/text.py", _UNIT + "scrun/cli/test_report.py")(
         "what-moves-the-cursor-is-shown",
         "def printable(text: str) -> str:\n",
         "def printable(text: str) -> str:\n    return text\n\n\ndef _nobody(text: str) -> str:\n",
     )
+
+
+def _audit() -> Iterator[Mutation]:
+    unit = _UNIT + "supervisor/containers/test_audit.py"
+    audit = Faults("supervisor/containers/audit.py", unit)
+    yield audit("an-end-is-written-again", '_has(known, record, "end")', "False")
+    yield audit("a-line-twice", "if os.write(fd, line) <", "if os.write(fd, 2 * line) <")
+    yield audit(
+        "a-link-is-followed-by-the-audit", "O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW", "O_APPEND"
+    )
+    real = "tests/integration/slurm/test_audit.py"
+    yield Faults("supervisor/containers/orphans.py", real)(
+        "nobody-writes-the-end-of-the-lost",
+        "        await _write_end(directory)\n        await undo",
+        "        await undo",
+    )
+    yield Faults(
+        "scrun/settings/file/load.py", _UNIT + "scrun/settings/file/test_settings_sources.py"
+    )("a-file-of-ones-own-leaves-out-the-audit", 'if kind == "named":  #', "if False:  #")
 
 
 def _store() -> Iterator[Mutation]:
