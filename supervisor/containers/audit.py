@@ -116,7 +116,9 @@ async def write_end(record: Record) -> str:
     Returns:
         Why it is not written, or "".
     """
-    known, why = await in_thread(_tail, record.audit), ""
+    known, why = None, ""
+    with trio.move_on_after(_PATIENCE):
+        known = await in_thread(_tail, record.audit, abandon=True)
     # its pid is noted right after that line is written
     if not record.pid and known is not None and not _has(known, record, "create"):
         why = await _written(record.audit, _fields(record, "create"))
