@@ -217,8 +217,10 @@ def left_in(root: str) -> list[str]:
     is something in it: what was refused them may be told there, but no fault of scrun's own.
     """
     names = sorted(os.listdir(root)) if os.path.exists(root) else []
-    log = Path(root, OWN_LOG)
-    text = log.read_text(errors="replace") if log.exists() else ""
+    try:
+        text = Path(root, OWN_LOG).read_text(errors="replace")
+    except FileNotFoundError:  # or a supervisor that goes removes it just now
+        text = ""
     stays = (LOOKED, OWN_KEY, OWN_LOG)
     left = [name for name in names if name not in stays and not name.startswith("@settings-")]
     return left + [f"{OWN_LOG}: {error}" for error in _ERROR.findall(text)]
