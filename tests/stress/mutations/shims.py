@@ -336,6 +336,11 @@ def _seals() -> Iterator[Mutation]:
         "except ShimLost as error:",
     )
     yield sessions(
+        "streams-that-were-left-get-other-numbers",
+        "child_env, journal, ends, fields",
+        "child_env, journal, ends",
+    )
+    yield sessions(
         "an-adopted-exec-gets-no-signals",
         """            running()
             yield streams

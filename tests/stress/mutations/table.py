@@ -335,6 +335,12 @@ def _anchors() -> Iterator[Mutation]:
         "again=False",
         scenario + "test_a_second_signal_to_the_anchor_is_not_waited_for",
     )
+    yield Faults(_SLURM + "job.py")(
+        "whom-slurm-tells-has-no-time-to-end",
+        "lets_end = True",
+        "lets_end = False",
+        _HERE + "slurm/test_slurm_signals.py::test_cancelled",
+    )
     tasks = "tests/integration/slurm/test_slurm_signals_of_tasks.py::"
     yield anchors(
         "what-handles-a-signal-ends-in-a-step-too",
