@@ -136,7 +136,7 @@ def reading(settings: str = "") -> Iterator[Reader]:
             registry.push(image)
         theirs = "".join(
             f'[[registry]]\nprefix = "{name}"\nlocation = "{registry.name}"\ninsecure = true\n'
-            for name in ("docker.io", "quay.io", "registry.site", registry.name)
+            for name in ("docker.io", "registry.site", registry.name)
         )
         settings = settings.replace("@BASE@", str(site.base))
         settings += f'[images]\nstore = "{registry.store}"\n'
