@@ -90,6 +90,12 @@ def _forwarding() -> Iterator[Mutation]:
         "if False:",
         tests + "test_a_page",
     )
+    yield Faults("supervisor/engines/local/reach.py")(
+        "what-a-slow-client-does-not-take-is-lost",
+        "await stream.send_all(rest)",
+        'await stream.send_all(b"")',
+        "tests/component/supervisor/engines/local/test_reach.py",
+    )
     connections = Faults(_SHIM + "connections.py")
     yield connections(
         "a-server-is-not-told-of-a-client-s-end",
