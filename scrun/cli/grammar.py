@@ -213,6 +213,8 @@ COMMANDS: dict[str, Command] = {
             ("since", "", "TIME", USED, ONCE, "Only output since a time, or since 10m ago"),
             ("supervisor", "", None, USED, ONCE, "Instead, the log of scrun's own faults"),
             ("tail", "n", "LINES", USED, ONCE, "Only the last lines"),
+            ("timestamps", "t", None, USED, ONCE, "Write before each line when it was written"),
+            ("until", "", "TIME", USED, ONCE, "Only output until a time, or until 10m ago"),
         ),
     ),
     "list": (

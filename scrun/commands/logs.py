@@ -14,6 +14,7 @@ import _socket
 import os
 import re
 import time
+from bisect import bisect_right
 from collections.abc import Callable
 
 from scrun.cli.failure import report_failure
@@ -35,6 +36,8 @@ _STAMP = re.compile(rb'time="([^"]+)"|.*"time":"([^"]+)"}$')  # as text and as J
 
 def run(parsed: Parsed) -> int:
     """Print the output, the messages or the supervisors' log."""
+    if parsed.count("follow") and parsed.text("until"):
+        raise UsageError("logs --until has an end already: leave --follow out")
     if parsed.count("supervisor"):
         return _print_own_log(record_root(parsed), parsed)
     if not parsed.id:
@@ -49,11 +52,8 @@ def run(parsed: Parsed) -> int:
     try:
         name = "log" if kind == "messages" else OUTPUT
         files, lost = open_both(name, record), lost_bytes(name, record)
-        begin = _begin(
-            parsed,
-            files,
-            lambda: _times_of_output(record, lost) if name == OUTPUT else _times_of_lines(files),
-        )
+        times = _times_of_output(record, lost) if kind == "output" else _times_of_lines(files)
+        begin, end = _range(parsed, files, times)
     except FileNotFoundError:
         raise StateError(
             f"container {container}: its output is not kept here: it goes where `scrun run` was "
@@ -63,7 +63,10 @@ def run(parsed: Parsed) -> int:
     finally:
         os.close(record)
     # another user's output may contain control characters for this terminal
-    show = say if kind == "messages" or os.fstat(files[-1]).st_uid != os.geteuid() else write
+    is_said = kind == "messages" or os.fstat(files[-1]).st_uid != os.geteuid()
+    show: Callable[[bytes], None] = say if is_said else write
+    if parsed.count("timestamps") and kind == "output":  # messages have them
+        show = _Stamped(show, times, begin, sum(os.fstat(file).st_size for file in files))
     if parsed.count("follow"):
         try:
             sock: _socket.socket | None = wire.connect_supervisor(directory, "supervisor")
@@ -73,7 +76,7 @@ def run(parsed: Parsed) -> int:
             fields = [b"follow", os.fsencode(container), kind.encode()]
             watch = Watch(directory, name, fields, lost + begin)
             return _follow(watch, sock, parsed, show, begin)
-    _print(files, begin, show)
+    _print(files, begin, end, show)
     if lost and not begin:
         remedy = "see `output_limit` in [log] of scrun.toml(5)"
         text = f"scrun: the first {lost} bytes are gone: {remedy}\n"
@@ -84,27 +87,42 @@ def run(parsed: Parsed) -> int:
     return 0
 
 
-def _begin(parsed: Parsed, files: list[int], times: Callable[[], list[tuple[int, int]]]) -> int:
-    """Return the byte from which on `--since` and `--tail` ask for the files.
+def _range(parsed: Parsed, files: list[int], times: list[tuple[int, int]]) -> tuple[int, int]:
+    """Return the bytes from which on, and up to which, the options ask for the files.
 
-    `times` returns pairs of a second, and the byte from which on the text was written in that
-    second or later.
+    Args:
+        times: Pairs of a second, and the byte from which on the text was written in that second
+            or later.
 
     Raises:
         UsageError: An option has an invalid value.
     """
-    begin = 0
-    if (since := parsed.text("since")) is not None:
-        seconds = moment(since, time.time())
-        if seconds is None:
-            raise UsageError(
-                f"--since {since}: is not a time such as 2026-05-01T12:00:00, a number of seconds "
-                "since 1970 or a duration before now such as 1h30m"
-            )
-        begin = _since(times(), int(seconds), sum(os.fstat(file).st_size for file in files))
+    begin, size = 0, sum(os.fstat(file).st_size for file in files)
+    end = size
+    if (since := _moment(parsed, "since")) is not None:
+        begin = _since(times, since, size)
+    if (until := _moment(parsed, "until")) is not None:
+        end = max(_since(times, until + 1, size), begin)
     if (lines := _lines(parsed.text("tail"))) is not None:
-        begin = max(begin, _last(files, lines))
-    return begin
+        begin = max(begin, _last(files, lines, end))
+    return begin, end
+
+
+def _moment(parsed: Parsed, option: str) -> int | None:
+    """Return the second that an option names.
+
+    Raises:
+        UsageError: It is not a time.
+    """
+    if (text := parsed.text(option)) is None:
+        return None
+    seconds = moment(text, time.time())
+    if seconds is None:
+        raise UsageError(
+            f"--{option} {text}: is not a time such as 2026-05-01T12:00:00, a number of seconds "
+            "since 1970 or a duration before now such as 1h30m"
+        )
+    return int(seconds)
 
 
 def _since(times: list[tuple[int, int]], second: int, size: int) -> int:
@@ -116,6 +134,35 @@ def _since(times: list[tuple[int, int]], second: int, size: int) -> int:
         later = (offset for then, offset in times if then >= second)
         return min(max(next(later, size), 0), size)
     return 0
+
+
+class _Stamped:
+    """Shows text with the time before each line."""
+
+    def __init__(
+        self, show: Callable[[bytes], None], times: list[tuple[int, int]], at: int, known: int
+    ) -> None:
+        """`at` is the next byte; text from `known` on is written now."""
+        self._show, self._times = show, times
+        self._offsets = [offset for _, offset in times]
+        self._at, self._known = at, known
+        self._begins = True
+
+    def __call__(self, piece: bytes) -> None:
+        shown = []
+        for line in re.findall(rb"[^\n]*\n|[^\n]+", piece):
+            if self._begins:
+                shown.append(self._stamp())
+            shown.append(line)
+            self._begins = line.endswith(b"\n")
+            self._at += len(line)
+        self._show(b"".join(shown))
+
+    def _stamp(self) -> bytes:
+        second = time.time()
+        if self._at < self._known and self._times:
+            second = self._times[max(bisect_right(self._offsets, self._at) - 1, 0)][0]
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime(second)).encode()
 
 
 def _times_of_lines(files: list[int]) -> list[tuple[int, int]]:
@@ -157,19 +204,22 @@ def _print_own_log(root: str, parsed: Parsed) -> int:
         files = open_both(os.path.join(root, OWN_LOG))
     except FileNotFoundError:
         files = []
-    _print(files, _begin(parsed, files, lambda: _times_of_lines(files)), say)
+    _print(files, *_range(parsed, files, _times_of_lines(files)), say)
     return 0
 
 
-def _print(files: list[int], begin: int, show: Callable[[bytes], None]) -> None:
-    """Print files, one continuing the other, from a byte on."""
+def _print(files: list[int], begin: int, end: int, show: Callable[[bytes], None]) -> None:
+    """Print files, one continuing the other, from a byte on and up to another one."""
+    at = 0
     for fd in files:
         with open(fd, "rb") as file:
             size = os.fstat(fd).st_size
-            file.seek(min(begin, size))
-            begin = max(begin - size, 0)
-            for piece in file if show is say else iter(lambda: file.read(_PIECE), b""):
-                show(piece)
+            file.seek(min(max(begin - at, 0), size))
+            left = end - at - file.tell()
+            while left > 0 and (piece := file.read(_PIECE) if show is write else file.readline()):
+                show(piece[:left])
+                left -= len(piece)
+            at += size
 
 
 def _lines(text: str | None) -> int | None:
@@ -180,10 +230,12 @@ def _lines(text: str | None) -> int | None:
     return int(text)
 
 
-def _last(files: list[int], lines: int) -> int:
-    """Return the byte where the last lines begin, of files that continue each other."""
-    sizes = [os.fstat(file).st_size for file in files]
-    above = sum(sizes)
+def _last(files: list[int], lines: int, end: int) -> int:
+    """Return where the last lines before `end` begin, of files that continue each other."""
+    sizes, above = [], 0
+    for file in files:
+        sizes.append(max(min(os.fstat(file).st_size, end - above), 0))
+        above += sizes[-1]
     if not lines:
         return above
     but_one = 1  # the newline at the very end

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -487,6 +488,11 @@ def test_detached_from_a_terminal(at: At) -> None:
     for words in ((), ("--follow",), ("--follow", "--tail", "9")):
         assert site.must("logs", *words, "--since", "1h", "one") == everything
         assert site.must("logs", *words, "--since", "2990-01-01", "one") == ""
+    assert site.must("logs", "--until", "1h", "one") == ""
+    assert "leave --follow out" in site.fails("logs", "--follow", "--until", "1h", "one")
+    lines = site.must("logs", "--timestamps", "one").splitlines()
+    assert "".join(f"{line.partition('Z ')[2]}\n" for line in lines) == everything
+    assert all(re.match("20[0-9-]{8}T[0-9:]{8}Z ", line) for line in lines)
     assert '"org.scrun.exit_status": "4"' in site.must("state", "one")
     site.must("delete", "--force", "one")
 

@@ -253,6 +253,17 @@ async def test_what_was_written_since(
         assert program.run([*logs, since]) == 0
         expected = b"".join(text for second, text in pieces.items() if second >= first)
         assert capfd.readouterr().out == expected.decode()
+    for until, last in (("4000", 4000), ("4000.7", 4000), ("4999", 4000), ("9000", 5000)):
+        assert program.run([*logs, "4000", "--until", until]) == 0
+        expected = b"".join(text for second, text in pieces.items() if 4000 <= second <= last)
+        assert capfd.readouterr().out == expected.decode()
+    assert program.run([*logs, "500", "--until", "4000", "--tail", "2"]) == 0
+    assert capfd.readouterr().out == "4000\n4000\n"
+    assert program.run([*logs, "5000", "--until", "4000"]) == 0
+    assert capfd.readouterr().out == ""
+    assert program.run([*logs, "4000", "-t"]) == 0
+    stamped = "1970-01-01T01:06:40Z 4000\n" * 6000 + "1970-01-01T01:23:20Z 5000\n" * 6000
+    assert capfd.readouterr().out == stamped
     assert program.run([*logs, "500"]) == 0
     everything = capfd.readouterr()
     assert program.run(logs[:-1]) == 0
