@@ -10,6 +10,7 @@ from .json_text import dumps
 from .processes import bind, bind_exec, descendants
 from .runtime import (
     CallRefused,
+    has_raced,
     is_plain,
     merged,
     needs,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from .streams import ShimStreams
 
 _TRY, _TRIES = 0.01, 300
+_RACES = 5
 
 
 class Making:
@@ -267,16 +269,32 @@ class Making:
         command: "list[str]",
         reply: "Reply",
         passed: "Sequence[int]" = (),
+        races: int = _RACES,
     ) -> None:
         self._children.expect()
+        kept = [os.dup(fd) for fd in passed]
+
+        def begun(status: int) -> None:
+            try:
+                again = races and not target.doomed and target.site is None
+                if status and again and has_raced(target.place):
+                    target.stdio.words()  # else they are the program's
+                    self._begin(target, command, reply, kept, races - 1)
+                    self._children.expect_no_longer()
+                    return
+            finally:
+                for fd in kept:
+                    os.close(fd)
+            target.stdio.close_child()
+            self._begun(target, status, reply)
+
         try:
-            stdio = target.stdio.child
-            begun = lambda status: self._begun(target, status, reply)  # noqa: E731
-            self._containers.run(target, command, begun, stdio, passed)
+            self._containers.run(target, command, begun, target.stdio.child, passed)
         except BaseException:
             self._children.expect_no_longer()
+            for fd in kept:
+                os.close(fd)
             raise
-        target.stdio.close_child()
 
     def _begun(self, target: NodeProcess, status: int, reply: "Reply") -> None:
         """Go on after `create` or `exec`."""

@@ -4,7 +4,7 @@ import binascii
 import fcntl
 import os
 
-from .files import remove_tree
+from .files import remove_file, remove_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -296,6 +296,19 @@ def read_log(place: str, words: bytes) -> "tuple[str, str]":
     except OSError:
         log = ""
     return last_error(log) or last_line(words), log
+
+
+def has_raced(place: str) -> bool:
+    """Tell whether a runtime has failed because another one made the same directory meanwhile.
+
+    runc 1.3 does so, if several tasks have one root file system that lacks a mount point. If it
+    has, its log is removed: another call succeeds.
+    """
+    text = read_log(place, b"")[0].lower()
+    raced = "mkdir" in text and "file exists" in text
+    if raced:
+        remove_file(log_of(place))
+    return raced
 
 
 def with_missing(text: str, paths: "Iterable[str]") -> str:

@@ -20,6 +20,7 @@ def faults() -> Iterator[Mutation]:
     yield from _tasks()
     yield from _forwarding()
     yield from _copying()
+    yield from _races()
 
 
 def _copying() -> Iterator[Mutation]:
@@ -60,6 +61,23 @@ def _copying() -> Iterator[Mutation]:
         'begins = verb in ("create", "exec", "copy")',
         'begins = verb in ("create", "exec")',
         tests + "test_a_tree",
+    )
+
+
+def _races() -> Iterator[Mutation]:
+    tests = "tests/component/supervisor/shim/test_containers.py::"
+    making = Faults(_SHIM + "making.py")
+    yield making(
+        "a-mount-point-of-another-task-is-an-error",
+        "if status and again and has_raced(target.place):",
+        "if False:",
+        tests + "test_another_task_makes_a_mount_point",
+    )
+    yield making(
+        "words-of-a-call-that-is-made-again-are-the-program-s",
+        "target.stdio.words()  # else they are the program's",
+        "pass",
+        tests + "test_another_task_makes_a_mount_point",
     )
 
 
