@@ -12,13 +12,16 @@ import trio
 
 from scrun.cli.parse import parse
 from scrun.core.errors import EngineError, StateError
+from scrun.model.record import Record
 from scrun.model.states import Ending, Phase
 from scrun.oci.config import Bundle
 from scrun.settings.file.load import Log
 from scrun.supervisor.children.processes import ChildEnv, child
 from scrun.supervisor.children.pumps import messages, tee
 from scrun.supervisor.containers.anchors import Anchor, forward_signals
+from scrun.supervisor.containers.audit import Trail
 from scrun.supervisor.containers.container import Container
+from scrun.supervisor.containers.ledger import Ledger
 from scrun.supervisor.containers.live_session import Execs, LiveSession, Prepared
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.create_request import CommandLine
@@ -266,12 +269,16 @@ async def test_an_exec_whose_container_ends_meanwhile_leaves_no_descriptor(
     over = Tasks("c")
     journal = Journal(str(tmp_path / "log"), Log(), "c")
     inside = RunningContainer(cast(Job, None), cast(Bundle, None), cast(Staged, None), journal)
-    monkeypatch.setattr(operations, "prepare", lambda *_: Prepared({}, is_known=True))
+    monkeypatch.setattr(operations, "prepare", lambda *_: Prepared({"args": ["true"]}, True))
+
+    class Unaudited:
+        record = Record(id="c")
 
     class Ending:
         id = "c"
         paused = suspended = False
         programs = Execs(over, no_deposit())
+        trail = Trail(cast(Ledger, Unaudited()), print, required=False)
 
         async def running(self, purpose: str) -> RunningContainer:
             return inside
