@@ -100,6 +100,8 @@ class Podman(Client):
         self.command += ["--storage-driver", storage, "--cgroup-manager", "cgroupfs"]
         self.storage = storage
         self.command += ["--events-backend", "file"]
+        if site.user.uid == 0:  # else all share /run/libpod, and take its loss for a reboot
+            self.command += ["--tmpdir", f"{self._runtime_dir}/tmp"]
         self.command += ["--runtime", str(self._launcher or site.command[0])]
         if site.user.uid == 0 and self._launcher is None:
             self.command += ["--runtime-flag", f"config-file={self._settings}"]
