@@ -241,6 +241,7 @@ def test_states(make_site: MakeSite, place: str) -> None:
     life.delete()
 
 
+@pytest.mark.oci_conf
 @pytest.mark.parametrize("place", ["slurm-user"])
 def test_without_a_shim(make_site: MakeSite, place: str) -> None:
     site = make_site(place, settings='[slurm]\nlaunch = "container"\n')

@@ -391,6 +391,7 @@ def test_a_container_that_was_not_started(make_site: MakeSite) -> None:
     life.delete()
 
 
+@pytest.mark.oci_conf
 def test_a_container_without_a_shim(make_site: MakeSite) -> None:
     """Its network is the node's, which the user reaches already."""
     site = make_site("slurm-user", settings='[slurm]\nlaunch = "container"\n')
