@@ -441,11 +441,25 @@ class _Unpacking:
             raise
 
     def _rename(self, new: str, name: str) -> None:
+        self._check_replaceable(name)
         os.rename(new, name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         try:  # of two links to the same file rename(2) leaves both
             os.unlink(new, dir_fd=self._folder)
         except FileNotFoundError:
             pass
+
+    def _check_replaceable(self, name: str) -> None:
+        """Keep what root could replace without a word: /dev/null, a FIFO that somebody reads.
+
+        Raises:
+            OSError: Such a thing has the name.
+        """
+        try:
+            mode = os.lstat(name, dir_fd=self._folder).st_mode
+        except FileNotFoundError:
+            return
+        if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode)):
+            raise FileExistsError(errno.EEXIST, "is a device, a FIFO or a socket, and stays", name)
 
     def _placed(self, name: str) -> "list[str]":
         """Return where a name of the archive belongs.

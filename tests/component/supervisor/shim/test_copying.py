@@ -2,6 +2,7 @@
 
 import io
 import os
+import stat
 import tarfile
 import tempfile
 from pathlib import Path
@@ -76,6 +77,22 @@ def test_a_file_takes_the_place_of_another_or_of_a_link(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError):
         unpack(archive(member("b")), str(tmp_path))
     assert sorted(os.listdir(tmp_path)) == ["a", "b", "other"]
+
+
+def test_a_device_stays(tmp_path: Path) -> None:
+    """/dev/null is one, and root may replace it."""
+    os.mknod(tmp_path / "null", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    os.mkfifo(tmp_path / "fifo")
+    for name in ("null", "fifo"):
+        for made in (member(name), member(name, tarfile.SYMTYPE, "x"), member(f"a/{name}")):
+            target = tmp_path if made.name == name else f"{tmp_path}/{name}"
+            with pytest.raises(OSError, match=r"stays|Not a directory"):
+                unpack(archive(made), str(target))
+        with pytest.raises(OSError, match="a FIFO or a socket, and stays"):
+            unpack(archive(member("x")), f"{tmp_path}/{name}")
+    assert (tmp_path / "null").is_char_device()
+    assert (tmp_path / "fifo").is_fifo()
+    assert sorted(os.listdir(tmp_path)) == ["fifo", "null"]
 
 
 def test_a_directory_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
