@@ -94,7 +94,7 @@ class Anchored:
         """
         open_closed_descriptors()
         self._container = parsed.id or ""
-        self._preserved = _preserved(parsed)  # before we open anything
+        self._preserved = preserved(parsed)  # before we open anything
         self._socket_path = parsed.text("console-socket")
         self.pid_file = None
         if path := parsed.text("pid-file"):
@@ -157,18 +157,19 @@ def open_closed_descriptors() -> None:
     posix.close(fd)
 
 
-def _preserved(parsed: Parsed) -> "list[int]":
+def preserved(parsed: Parsed) -> "list[int]":
     """Return the descriptors of `--preserve-fds`, which are the caller's own.
 
-    The supervisor refuses anything that is not a number. A runtime would mistake a descriptor that
-    is not open for its own descriptors, of this machine's files.
+    A runtime would mistake one that is not open for its own descriptors, of this machine's files.
 
     Raises:
-        UsageError: One is not open; or they are too many for one message.
+        UsageError: It is not a number; one is not open; or they are too many for one message.
     """
     text = parsed.text("preserve-fds")
-    if not (text and text.isascii() and text.isdigit()):
+    if text is None:
         return []
+    if not (text.isascii() and text.isdigit()):
+        raise UsageError(f"--preserve-fds {text!r}: a number of descriptors expected")
     most = MOST - 5
     if len(text) > len(str(most)) or int(text) > most:
         raise UsageError(f"--preserve-fds {text}: no more than {most} are possible")

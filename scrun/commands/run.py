@@ -20,7 +20,7 @@ from scrun.anchor.foreground import CarriedTerminal, KeptTerminal, pass_signals_
 from scrun.cli.failure import report_failure
 from scrun.cli.grammar import GLOBAL, OF_IMAGES
 from scrun.cli.parse import Parsed, record_root
-from scrun.client.anchored import Anchored
+from scrun.client.anchored import Anchored, preserved
 from scrun.client.ask import forward
 from scrun.client.reach import delete_own, fetch_answer
 from scrun.client.submit import submit
@@ -40,8 +40,10 @@ def run(parsed: Parsed, created: Callable[[str], None] = lambda _: None) -> int:
     if parsed.text("console-socket") and not detach:
         raise UsageError("run: --console-socket needs --detach: else it uses this terminal")
     directory = record_root(parsed) + "/" + container
-    if parsed.count("replace") and (status := delete_other(parsed, container)):
-        return status
+    if parsed.count("replace"):
+        preserved(parsed)  # what is wrong with it is said before anything is deleted
+        if status := delete_other(parsed, container):
+            return status
     with Anchored(parsed) as anchored:
         own = None if detach else _terminal(parsed)
         carried = own if isinstance(own, CarriedTerminal) else None

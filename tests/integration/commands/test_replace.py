@@ -51,6 +51,17 @@ def test_one_in_the_foreground(site: Site) -> None:
 
 
 @TWO
+def test_a_wrong_option_deletes_nothing(site: Site) -> None:
+    with begin(site) as first:
+        for wrong in ("x", "3"):
+            said = site.fails("run", "--replace", f"--preserve-fds={wrong}", "one")
+            assert "--preserve-fds" in said
+        assert (ids(site), first.poll(), status(site)) == (["one"], None, "running")
+        first.terminate()
+        assert first.wait(30) == 143
+
+
+@TWO
 def test_one_that_was_detached(site: Site) -> None:
     pid_file = site.base / "b" / "pid"
     words = ("run", "--detach", "--pid-file", str(pid_file), "--bundle", sleeper(site), "one")
