@@ -67,7 +67,7 @@ class Trail:
             requests = (
                 _requests(request, settings) if self._ledger.record.engine == "slurm" else []
             )
-            program = bundle.config.process.args[0]
+            program = bundle.config.process.args[0][:_LONGEST_WORD]
             self.add("create", program=program, requests=requests, mounts=mounts)
             if why := await self.flush():
                 self._ledger.note(audit="")

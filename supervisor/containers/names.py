@@ -39,7 +39,7 @@ _TOLD = {
 
 _ID = re.compile("[0-9a-f]{64}")  # of an engine's, which nobody has given
 _INFRA = re.compile("[0-9a-f]{12}-infra")  # podman's, of the pod with this id
-_AT_DIGEST = re.compile("@(sha(?:256|512):[0-9a-f]{64,128})$")
+_AT_DIGEST = re.compile("@(sha(?:256|512):[0-9a-f]{64,128})\\Z")
 _STORED = re.compile("(.*/[a-z0-9]+)-containers/([0-9a-f]{64})/userdata")
 _FILES = ("containers.json", "volatile-containers.json")
 _LARGEST = 8 << 20  # some 14,000 containers
@@ -121,7 +121,9 @@ def _stored(bundle: str, container: str) -> Names:
     store = found[1]
     for name in _FILES:
         known = _entry(f"{store}-containers/{name}", container)
-        with contextlib.suppress(ValueError, TypeError, AttributeError, RecursionError):
+        with contextlib.suppress(
+            ValueError, LookupError, TypeError, AttributeError, RecursionError
+        ):
             told = json.loads(known["metadata"]) if "metadata" in known else {}
             names, image = known.get("names") or [""], told.get("image-name") or ""
             if known:

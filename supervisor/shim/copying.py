@@ -10,17 +10,18 @@ and no link is followed: neither side trusts the names that the other one sends.
 
 import _signal as signal
 import errno
+import io
 import os
 import stat
 import sys
 import tarfile
 
-from .libc import enter, keep_capabilities
+from .libc import DUMPABLE, NO_NEW_RIGHTS, enter, keep_capabilities, prctl
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from typing import IO
+    from typing import IO, Any
 
 OUT, INTO = "out", "into"
 """From the container, and into it."""
@@ -33,7 +34,11 @@ _PIECE = 1 << 18
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_PERMISSIONS = 0o777  # none that gives its caller the owner's rights
+_PERMISSIONS, _OF_FOLDERS = 0o777, 0o1777  # none that gives its caller the owner's rights
+_SAID_AT_MOST = 5
+_ENDS = "unexpected end of data"  # so says `tarfile` in the middle of a file
+_OF_THE_KERNEL = 64 << 20  # the longest file in /proc or /sys that is read
+_LEFT_OUT = "devices, sockets or file systems of the kernel were left out"
 _ATTEMPTS = 20
 
 
@@ -41,11 +46,16 @@ class Refused(ValueError):
     """It cannot be copied; the text says what and why."""
 
 
+class CutOff(Exception):
+    """The archive ends too early: its other side has failed."""
+
+
 def serve_descriptors() -> None:
     """Copy for the program: its arguments are the container's processes, or "", and the rest.
 
     The archive is its standard input or output.
     """
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # a container is not to have them
     pids, direction, path = sys.argv[1:]
     sys.exit(copy([int(pid) for pid in pids.split()], direction, path))
 
@@ -58,37 +68,39 @@ def copy(pids: "Iterable[int]", direction: str, path: str) -> int:
     """
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _end)
-    where = ""
+    where, failed = "", 0
     try:
         if pids:
             where = " in the container"
             enter_files(pids)
         if direction == OUT:
-            left_out = pack(path, 1)
+            left_out, failed = pack(path, 1, where)
         else:
             with open(0, "rb", _PIECE, closefd=False) as source:
                 left_out = unpack(source, path)
-    except BrokenPipeError:
+    except (BrokenPipeError, CutOff):
         return CUT_OFF
     except KeyboardInterrupt as ended:
         [number] = ended.args
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
-    except tarfile.TarError as error:
-        if str(error) in ("empty file", "unexpected end of data", "truncated header"):
-            return CUT_OFF
-        _say(f"what arrives is not a tar archive: {error}")
     except RecursionError:
         _say(f"{path}{where}: its directories are too deep")
     except Refused as error:
         _say(f"{error}")
+    except (tarfile.TarError, ValueError, OverflowError) as error:
+        if str(error) == _ENDS:
+            return CUT_OFF
+        _say(f"what arrives is not a tar archive, or damaged: {error}")
     except OSError as error:
         name = error.filename if isinstance(error.filename, str) else path
         _say(f"{name}{where}: {error.strerror}")
     else:
+        if failed > _SAID_AT_MOST:
+            _say(f"{failed - _SAID_AT_MOST} more could not be read")
         if left_out:
-            _say(f"{left_out} devices or sockets were left out: they cannot be copied")
-        return 0
+            _say(f"{path}{where}: {left_out} {_LEFT_OUT}")
+        return SAID if failed else 0
     return SAID
 
 
@@ -110,6 +122,7 @@ def enter_files(pids: "Iterable[int]") -> None:
         Refused: All these processes have the files of the node.
     """
     pid = _inside(pids)
+    prctl(DUMPABLE, 0)  # the container may see us, if it has the node's processes
     fds: list[int] = []
     if os.readlink(f"/proc/{pid}/ns/user") != os.readlink("/proc/self/ns/user"):
         enter(_opened(f"/proc/{pid}/ns/user", fds))
@@ -126,7 +139,9 @@ def enter_files(pids: "Iterable[int]") -> None:
         os.setresuid(0, 0, 0)
     except OSError:  # it has no such user: what we are is the only one
         pass
+    prctl(NO_NEW_RIGHTS, 1)
     keep_capabilities(_CHOWN, _DAC_OVERRIDE, _FOWNER)
+    prctl(DUMPABLE, 0)  # another user or other namespaces have reset it
     sys.path.clear()
     sys.meta_path.clear()
     os.umask(0o022)
@@ -158,36 +173,42 @@ def _opened(path: str, fds: "list[int]") -> int:
 # --- pack ---------------------------------------------------------------------------------------
 
 
-def pack(path: str, fd: int) -> int:
-    """Write an archive of a file or directory to a descriptor; return how many files it lacks.
+def pack(path: str, fd: int, where: str = "") -> "tuple[int, int]":
+    """Write an archive of a file or directory to a descriptor.
 
     A link is followed if it is the path itself. The names in the archive begin with the last
-    component; with "." if the path ends with that, for what is in the directory.
+    component; with "." if the path ends with that, for what is in the directory. What cannot be
+    read in a directory is said, and the rest is written.
+
+    Args:
+        where: What is said after a path.
+
+    Returns:
+        How many files are left out because of their kind, and how many could not be read.
 
     Raises:
-        OSError: Something cannot be read.
+        OSError: It cannot be read.
+        Refused: It is neither a file nor a directory; or the archive cannot be written.
     """
     name = os.path.basename(path.rstrip("/")) or "."
     if name == "..":
         name = "."
     sink = _Sink(fd)
-    packing = _Packing(sink)
-    if path.endswith(("/", "/.")) or name == ".":
-        path = path + "/."  # or the error says that it is not a directory
-    top = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    packing = _Packing(sink, where)
     try:
-        status = os.fstat(top)
+        status = os.stat(path)
         if stat.S_ISDIR(status.st_mode):
             packing.add_folder(os.open(path, _FOLDER & ~os.O_NOFOLLOW), name, path)
-        elif stat.S_ISREG(status.st_mode):
-            packing.add_file(os.open(path, _FILE), name)
+        elif not stat.S_ISREG(status.st_mode):
+            raise Refused(f"{path}{where} is a device, a FIFO or a socket")
+        elif path.endswith(("/", "/.")):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
         else:
-            packing.left_out += 1
+            packing.add_file(os.open(path, _FILE), name)
         packing.tar.close()
     finally:
         sink.is_over = True
-        os.close(top)
-    return packing.left_out
+    return packing.left_out, packing.failed
 
 
 class _Sink:
@@ -199,50 +220,70 @@ class _Sink:
 
     def write(self, data: bytes) -> None:
         rest = memoryview(data)
-        while rest and not self.is_over:
-            rest = rest[os.write(self._fd, rest) :]
+        try:
+            while rest and not self.is_over:
+                rest = rest[os.write(self._fd, rest) :]
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise Refused(f"the archive cannot be written: {error.strerror}") from None
 
 
 class _Packing:
     """One archive that is being written."""
 
-    def __init__(self, sink: _Sink) -> None:
+    def __init__(self, sink: _Sink, where: str) -> None:
+        self._where = where
         self.tar: tarfile.TarFile = tarfile.open(  # type: ignore[call-overload] # noqa: SIM115 - closed by `pack`
             fileobj=sink, mode="w|", bufsize=_PIECE, format=tarfile.PAX_FORMAT,
             encoding="utf-8", errors="surrogateescape",
         )  # fmt: skip
-        self.left_out = 0
+        self.left_out = self.failed = 0
         self._linked: dict[tuple[int, int], str] = {}
 
     def add_folder(self, fd: int, name: str, path: str) -> None:
         """Add a directory and all in it; its descriptor is closed."""
         try:
-            self.tar.addfile(_described(name, os.fstat(fd), tarfile.DIRTYPE))
+            status = os.fstat(fd)
+            self.tar.addfile(_described(name, status, tarfile.DIRTYPE))
             for entry in sorted(os.listdir(fd)):
                 try:
-                    self._add(fd, entry, f"{name}/{entry}", f"{path.rstrip('/')}/{entry}")
+                    below = f"{path.rstrip('/')}/{entry}"
+                    self._add(fd, entry, f"{name}/{entry}", below, status.st_dev)
                 except FileNotFoundError:  # it has been removed meanwhile
                     pass
+                except OSError as error:
+                    if isinstance(error, BrokenPipeError):
+                        raise
+                    self._fails(below, error)
         finally:
             os.close(fd)
 
-    def _add(self, folder: int, entry: str, name: str, path: str) -> None:
-        try:
-            status = os.lstat(entry, dir_fd=folder)
-            if stat.S_ISDIR(status.st_mode):
-                self.add_folder(os.open(entry, _FOLDER, dir_fd=folder), name, path)
-            elif stat.S_ISREG(status.st_mode):
-                self.add_file(os.open(entry, _FILE | os.O_NOFOLLOW, dir_fd=folder), name)
-            elif stat.S_ISLNK(status.st_mode):
-                info = _described(name, status, tarfile.SYMTYPE)
-                info.linkname = os.readlink(entry, dir_fd=folder)
-                self.tar.addfile(info)
-            elif stat.S_ISFIFO(status.st_mode):
-                self.tar.addfile(_described(name, status, tarfile.FIFOTYPE))
-            else:
+    def _fails(self, path: str, error: OSError) -> None:
+        self.failed += 1
+        if self.failed <= _SAID_AT_MOST:
+            _say(f"{path}{self._where}: {error.strerror}")
+
+    def _add(self, folder: int, entry: str, name: str, path: str, device: int) -> None:
+        """Add an entry of a directory, which is on a device."""
+        status = os.lstat(entry, dir_fd=folder)
+        if stat.S_ISDIR(status.st_mode):
+            fd = os.open(entry, _FOLDER, dir_fd=folder)
+            if status.st_dev != device and _is_of_the_kernel(fd):
+                os.close(fd)
                 self.left_out += 1
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, path) from None
+            else:
+                self.add_folder(fd, name, path)
+        elif stat.S_ISREG(status.st_mode):
+            self.add_file(os.open(entry, _FILE | os.O_NOFOLLOW, dir_fd=folder), name)
+        elif stat.S_ISLNK(status.st_mode):
+            info = _described(name, status, tarfile.SYMTYPE)
+            info.linkname = os.readlink(entry, dir_fd=folder)
+            self.tar.addfile(info)
+        elif stat.S_ISFIFO(status.st_mode):
+            self.tar.addfile(_described(name, status, tarfile.FIFOTYPE))
+        else:
+            self.left_out += 1
 
     def add_file(self, fd: int, name: str) -> None:
         """Add a regular file, which may change meanwhile; its descriptor is closed."""
@@ -254,10 +295,23 @@ class _Packing:
                 info.type, info.linkname = tarfile.LNKTYPE, first
                 self.tar.addfile(info)
                 return
+            if not stat.S_ISREG(status.st_mode):  # by now
+                self.left_out += 1
+                return
             if status.st_nlink > 1:
                 self._linked[status.st_dev, status.st_ino] = name
+            content: Any = _AsLong(file)
             info.size = status.st_size
-            self.tar.addfile(info, _AsLong(file))  # type: ignore[arg-type]
+            if not info.size:  # in /proc they all say so
+                text = file.read(_OF_THE_KERNEL)
+                content, info.size = io.BytesIO(text), len(text)
+            self.tar.addfile(info, content)
+
+
+def _is_of_the_kernel(fd: int) -> bool:
+    """Tell whether a file system has neither blocks nor files of its own, as /proc and /sys."""
+    found = os.fstatvfs(fd)
+    return not (found.f_blocks or found.f_files)
 
 
 class _AsLong:
@@ -290,11 +344,13 @@ def unpack(source: "IO[bytes]", path: str) -> int:
     Raises:
         OSError: Something cannot be written.
         Refused: It does not fit, or its names lead elsewhere.
-        tarfile.TarError: It is not an archive, or ends too early.
+        tarfile.TarError, ValueError, OverflowError: It is not an archive, or damaged.
+        CutOff: It ends too early.
     """
     tar = tarfile.open(  # noqa: SIM115 - it has nothing to close
-        fileobj=source, mode="r|", bufsize=_PIECE, encoding="utf-8", errors="surrogateescape"
-    )
+        fileobj=source, mode="r|", bufsize=_PIECE, encoding="utf-8", errors="surrogateescape",
+        tarinfo=_Entry,
+    )  # fmt: skip
     first = tar.next()
     if first is None:
         return 0
@@ -313,6 +369,22 @@ def unpack(source: "IO[bytes]", path: str) -> int:
     return unpacking.left_out
 
 
+class _Entry(tarfile.TarInfo):
+    """`tarfile` takes a damaged entry, or none, for the end of an archive."""
+
+    @classmethod
+    def fromtarfile(cls, tarfile_: tarfile.TarFile) -> "_Entry":
+        try:
+            entry = super().fromtarfile(tarfile_)
+        except (tarfile.EmptyHeaderError, tarfile.TruncatedHeaderError):  # type: ignore[attr-defined]
+            raise CutOff from None
+        except tarfile.InvalidHeaderError as error:  # type: ignore[attr-defined]
+            raise tarfile.ReadError(str(error)) from None
+        if entry.size < 0:
+            raise tarfile.ReadError("a negative size")
+        return entry
+
+
 def _destination(path: str, first: tarfile.TarInfo) -> "tuple[str, list[str], list[str]]":
     """Return the directory to unpack in, a beginning of all names, and what takes its place."""
     parts = _parts(first.name)
@@ -320,6 +392,8 @@ def _destination(path: str, first: tarfile.TarInfo) -> "tuple[str, list[str], li
     if os.path.isdir(real):
         return real, [], []
     if os.path.lexists(real) and (not parts or first.isdir()):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+    if os.path.lexists(real) and path.endswith("/"):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
     folder, name = os.path.split(real)
     if (path.endswith("/") and not first.isdir()) or not os.path.isdir(folder):
@@ -385,8 +459,8 @@ class _Unpacking:
             linked = info.linkname
             self._replace(name, lambda new: os.symlink(linked, new, dir_fd=self._folder))
         elif info.isfifo():
-            self._replace(name, lambda new: os.mkfifo(new, 0o600, dir_fd=self._folder))
-            os.chmod(name, info.mode & _PERMISSIONS, dir_fd=self._folder)
+            mode = info.mode & _PERMISSIONS
+            self._replace(name, lambda new: os.mkfifo(new, mode, dir_fd=self._folder))
         elif info.islnk():
             *folders, last = self._placed(info.linkname) or [""]
             there = self._opened(folders)
@@ -415,9 +489,13 @@ class _Unpacking:
             with open(fd, "wb", _PIECE) as file:
                 while True:
                     piece = content.read(_PIECE)
-                    if not piece:
+                    if piece.count(0) == len(piece) > 0:
+                        file.seek(len(piece), os.SEEK_CUR)  # a hole, as it may have been
+                    elif piece:
+                        file.write(piece)
+                    else:
                         break
-                    file.write(piece)
+                file.truncate()
                 file.flush()
                 os.fchmod(fd, info.mode & _PERMISSIONS)
                 os.utime(fd, (info.mtime, info.mtime))
@@ -501,7 +579,7 @@ class _Unpacking:
         for parts, mode, mtime in reversed(self._folders):
             try:
                 self._go(parts)
-                os.fchmod(self._folder, mode & _PERMISSIONS)
+                os.fchmod(self._folder, mode & _OF_FOLDERS)
                 os.utime(self._folder, (mtime, mtime))
             except OSError as error:
                 raise OSError(error.errno, error.strerror, self._shown(parts)) from None

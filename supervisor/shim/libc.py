@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 NEW_MOUNTS, NEW_USERS = 0x20000, 0x10000000
 BELOW, SLAVE = 0x4000, 0x80000
-DUMPABLE, SUBREAPER, AMBIENT = 4, 36, 47
+DUMPABLE, SUBREAPER, NO_NEW_RIGHTS, AMBIENT = 4, 36, 38, 47
+_DROP = 24
 
 _LIBC = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
 _VERSION_3 = 0x20080522  # capget(2)
@@ -113,11 +114,16 @@ def make_inheritable(capability: int) -> None:
 
 
 def keep_capabilities(*kept: int) -> None:
-    """Have no other capabilities from now on, nor have programs inherit any (capset(2)).
+    """Have no other capabilities from now on, nor get any by a program (capset(2)).
 
     Raises:
         OSError: The kernel refuses.
     """
+    for capability in range(64):
+        try:
+            prctl(_DROP, capability)
+        except OSError:  # that was the last one that the kernel has; or we may not
+            break
     head, sets = _Head(_VERSION_3, 0), _Sets()
     _call("capget", (_Head, _Sets), head, sets)
     mask = sum(1 << capability for capability in kept)

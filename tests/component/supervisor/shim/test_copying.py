@@ -3,6 +3,7 @@
 import io
 import os
 import stat
+import subprocess
 import tarfile
 import tempfile
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrun.supervisor.shim.copying import Refused, pack, unpack
+from scrun.core.paths import python_code
+from scrun.supervisor.shim.copying import SAID, CutOff, Refused, pack, unpack
 
 
 def packed(path: str) -> bytes:
@@ -117,7 +119,10 @@ def test_devices_are_left_out(tmp_path: Path) -> None:
     assert unpack(archive(member("null", tarfile.CHRTYPE), member("a")), str(tmp_path)) == 1
     assert os.listdir(tmp_path) == ["a"]
     with tempfile.TemporaryFile() as sink:
-        assert pack("/dev/null", sink.fileno()) == 1
+        with pytest.raises(Refused, match="/dev/null is a device"):
+            pack("/dev/null", sink.fileno())
+        with pytest.raises(NotADirectoryError):
+            pack(f"{tmp_path}/a/.", sink.fileno())
 
 
 @given(name=st.text(st.characters(exclude_characters="\0/"), min_size=1, max_size=60))
@@ -165,6 +170,90 @@ def test_an_archive_that_cannot_be_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cut", [1, 700, 5000])
 def test_an_archive_that_ends_too_early(tmp_path: Path, cut: int) -> None:
     (tmp_path / "a").write_bytes(bytes(9000))
-    with pytest.raises(tarfile.TarError, match=r"empty|end of data|truncated"):
+    with pytest.raises((CutOff, tarfile.ReadError), match=r"^$|end of data"):
         unpack(io.BytesIO(packed(f"{tmp_path}/a")[:cut]), f"{tmp_path}/b")
     assert os.listdir(tmp_path) == ["a"]
+
+
+def test_damage_is_not_the_end(tmp_path: Path) -> None:
+    """For `tarfile` the first header that is damaged ends an archive."""
+    whole = archive(member("a"), member("b"), member("c")).getvalue()
+    for damaged, error in [
+        (whole[:512] + b"x" * 512 + whole[1024:], tarfile.ReadError),
+        (whole[:1100], CutOff),
+        (whole[:1536], CutOff),
+    ]:
+        with pytest.raises(error):
+            unpack(io.BytesIO(damaged), str(tmp_path))
+    assert sorted(os.listdir(tmp_path)) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("wrong", [{"mtime": "inf"}, {"mtime": "1e300"}, {"size": "-5"}])
+def test_numbers_that_are_none(tmp_path: Path, wrong: dict[str, str]) -> None:
+    info = member("a")
+    info.pax_headers = wrong
+    assert copy_of(archive(info), str(tmp_path)) == (SAID, "not a tar archive, or damaged")
+    assert os.listdir(tmp_path) == []
+
+
+def copy_of(source: io.BytesIO, path: str) -> tuple[int, str]:
+    """What the program does with an archive: its exit status, and what it says at the end."""
+    program = "from scrun.supervisor.shim.copying import serve_descriptors as do; do()"
+    done = subprocess.run(
+        python_code(program, "", "into", path), input=source.getvalue(), capture_output=True
+    )
+    said = done.stderr.decode()
+    return done.returncode, said.removeprefix("scrun: cp: what arrives is ").partition(":")[0]
+
+
+def test_holes_stay_holes(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    os.truncate(tmp_path / "a", 50 << 20)
+    unpack(io.BytesIO(packed(f"{tmp_path}/a")), f"{tmp_path}/b")
+    status = (tmp_path / "b").stat()
+    assert status.st_size == 50 << 20
+    assert status.st_blocks < 100
+
+
+def test_a_directory_for_everybody(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a").chmod(0o1777)
+    unpack(io.BytesIO(packed(f"{tmp_path}/a")), f"{tmp_path}/b")
+    assert (tmp_path / "b").stat().st_mode & 0o7777 == 0o1777
+
+
+def test_what_the_kernel_shows(tmp_path: Path) -> None:
+    """It says that its files are empty, and some of its directories have no end."""
+    unpack(io.BytesIO(packed("/proc/self/status")), f"{tmp_path}/status")
+    assert (tmp_path / "status").read_text().startswith("Name:")
+    with tempfile.TemporaryFile() as sink:
+        left_out, failed = pack("/dev/.", sink.fileno())
+    assert left_out > 3
+    assert failed == 0
+
+
+def test_what_may_not_be_read(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It is said, by its whole path, and the rest is there."""
+    (tmp_path / "a/b/c").mkdir(parents=True)
+    for name in ("1", "b/2", "b/c/3"):
+        (tmp_path / "a" / name).write_text("x")
+    secret = tmp_path / "a/b/secret"
+    secret.mkdir(mode=0)
+    tmp_path.chmod(0o755)
+    with tempfile.TemporaryFile() as sink:
+        here = os.open(tmp_path, os.O_RDONLY)
+        pid = os.fork()
+        if pid == 0:
+            status = 9
+            try:
+                os.fchdir(here)  # others may not pass by its parents
+                os.setuid(20001)
+                status = int(pack("a", sink.fileno()) != (0, 1))
+            finally:
+                os._exit(status)
+        os.close(here)
+        assert os.waitpid(pid, 0)[1] == 0
+        sink.seek(0)
+        with tarfile.open(fileobj=sink) as tar:
+            assert {"a/1", "a/b/2", "a/b/c/3"} < {*tar.getnames()}
+    assert capfd.readouterr().err == "scrun: cp: a/b/secret: Permission denied\n"
