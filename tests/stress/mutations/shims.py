@@ -40,8 +40,8 @@ def _copying() -> Iterator[Mutation]:
     )
     yield copying(
         "a-copy-gives-its-caller-the-owner-s-rights",
-        "_PERMISSIONS = 0o777",
-        "_PERMISSIONS = 0o7777",
+        "_PERMISSIONS, _OF_FOLDERS = 0o777, 0o1777",
+        "_PERMISSIONS, _OF_FOLDERS = 0o7777, 0o7777",
         tests + "test_a_tree",
     )
     yield copying(
@@ -49,6 +49,18 @@ def _copying() -> Iterator[Mutation]:
         "            os.unlink(new, dir_fd=self._folder)\n            raise\n\n    def _replace",
         "            raise\n\n    def _replace",
         tests + "test_a_container_that_ends_meanwhile",
+    )
+    yield copying(
+        "a-copy-replaces-a-device",
+        "self._check_replaceable(name)",
+        "pass",
+        "tests/component/supervisor/shim/test_copying.py::test_a_device_stays",
+    )
+    yield copying(
+        "a-damaged-archive-is-complete",
+        "        except (tarfile.EmptyHeaderError, tarfile.TruncatedHeaderError):",
+        "        except ZeroDivisionError:",
+        "tests/component/supervisor/shim/test_copying.py::test_damage_is_not_the_end",
     )
     yield copying(
         "a-name-in-an-archive-leads-out",
