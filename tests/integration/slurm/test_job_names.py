@@ -57,10 +57,10 @@ def test_podman_and_its_pod(podman: Podman) -> None:
 
 
 @pytest.mark.covers("security annotations that name the container, its image or its pod")
-@pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
-def test_an_id_and_what_an_image_says(site: Site) -> None:
+def test_an_id_and_what_an_image_says(make_site: MakeSite) -> None:
     """No line is forged in what Slurm prints, and no option in what it is asked."""
-    config = nameless(site).config("sleep", "600")
+    site = nameless(make_site("slurm-user"))
+    config = site.config("sleep", "600")
     config["annotations"] = {
         "io.kubernetes.container.name": "--uid=0\n1 scrun:x:y:1:2:3",
         "org.opencontainers.image.ref.name": "x" * 200_000,
