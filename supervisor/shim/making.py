@@ -121,6 +121,8 @@ class Making:
     def exec(self, call: "dict[str, Any]", reply: "Reply") -> None:
         """Let the runtime run one more program in a container."""
         container = self._container_of(call)
+        if self._delay(call, reply, _namespaces_of(container), self.exec):
+            return
         target = self._make(call, container.name, container)
         try:
             if container.site is not None:
@@ -144,6 +146,8 @@ class Making:
         container = self._container_of(call)
         if not container.pid:
             raise CallRefused(f"{container.id} has ended")
+        if self._delay(call, reply, _namespaces_of(container), self.copy):
+            return
         pids = [container.pid, *descendants(container.pid)]
         direction, path = call["files"]
         target = self._make(call, container.name, container)
@@ -193,7 +197,7 @@ class Making:
         joins: "Mapping[str, int]",
         do: "Callable[[dict[str, Any], Reply], None]",
     ) -> bool:
-        """Create or mount something later if the namespaces cannot be entered yet.
+        """Do something later if namespaces cannot be entered yet.
 
         An ordinary user cannot enter those of a process that is still crun, and nothing tells when
         the container's program has taken its place.
@@ -355,6 +359,12 @@ class Making:
             pid = int(file.read(32))
         target.stdio.receive()
         return pid
+
+
+def _namespaces_of(container: NodeProcess) -> "dict[str, int]":
+    """Return the namespaces of a container that only its user enters, as `joins` of `_delay`."""
+    by_runtime = container.site is None and container.pid
+    return {"user": container.pid} if by_runtime else {}
 
 
 def _ignore(_: object) -> None:

@@ -80,6 +80,12 @@ def _races() -> Iterator[Mutation]:
     tests = "tests/component/supervisor/shim/test_containers.py::"
     making = Faults(_SHIM + "making.py")
     yield making(
+        "exec-does-not-wait-until-it-may-enter",
+        "if self._delay(call, reply, _namespaces_of(container), self.exec):",
+        "if False:",
+        tests + "test_exec_in_one_that_nobody_may_enter_yet",
+    )
+    yield making(
         "a-mount-point-of-another-task-is-an-error",
         "if status and again and has_raced(target.place):",
         "if False:",

@@ -183,6 +183,18 @@ def test_exec_of_a_missing_program(shim: Shim) -> None:
     assert shim.ended("c") == 0
 
 
+def test_exec_in_one_that_nobody_may_enter_yet(shim: Shim, rootfs: Path) -> None:
+    """As long as it is crun, or another program that its user may not read."""
+    hidden = rootfs / "bin" / "busybox.hidden"
+    shutil.copy(rootfs / "bin" / "busybox", hidden)
+    hidden.chmod(0o711)
+    shim.run("a", "/bin/busybox.hidden", "sh", "-c", "sleep 0.7; exec /bin/busybox sleep 1000")
+    streams = shim.streams("stdout")
+    assert "pid" in shim.exec("b", "a", "echo", "in", streams=streams)
+    assert shim.finish(streams["stdout"]) == b"in\n"
+    assert shim.ended("b") == 0
+
+
 def test_execs_end_with_their_container(shim: Shim) -> None:
     shim.run("a", "sleep", "1000")
     for number in range(3):
