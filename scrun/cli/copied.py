@@ -3,7 +3,16 @@
 from typing import NamedTuple
 
 from scrun.core.errors import UsageError
+from scrun.core.paths import python_code
 from scrun.oci.ids import check_id
+
+OUT, INTO = "out", "into"
+"""From the container, and into it."""
+
+SAID, CUT_OFF = 1, 3
+"""The copier's exit statuses: it has said why it failed; or the other side has, which says why."""
+
+_COPIER = "from scrun.supervisor.shim.copying import serve_descriptors; serve_descriptors()"
 
 ARCHIVE = "-"
 """Instead of a path of this machine: an archive, on standard input or output."""
@@ -24,10 +33,23 @@ class Copied(NamedTuple):
     local: str
     is_out: bool
 
+    @property
+    def direction(self) -> str:
+        return OUT if self.is_out else INTO
+
     def operands(self, container: str) -> list[str]:
         """Return operands that stand for the container's side of it."""
         inside = f"{container}:{self.path}"
         return [inside, ARCHIVE] if self.is_out else [ARCHIVE, inside]
+
+
+def copier(direction: str, path: str, pid: int = 0) -> list[str]:
+    """Return the command that packs a path to its standard output, or unpacks its standard input.
+
+    Args:
+        pid: The container whose path it is (`supervisor.shim.copying.copy`); 0: this machine's.
+    """
+    return python_code(_COPIER, str(pid), direction, path)
 
 
 def read_copied(operands: list[str]) -> Copied:

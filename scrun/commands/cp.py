@@ -14,17 +14,13 @@ import os
 import subprocess
 
 from scrun.anchor.foreground import stay
-from scrun.cli.copied import ARCHIVE, Copied, read_copied
+from scrun.cli.copied import ARCHIVE, CUT_OFF, INTO, OUT, SAID, Copied, copier, read_copied
 from scrun.cli.failure import report_failure
 from scrun.cli.parse import Parsed
 from scrun.client.anchored import Anchored, open_closed_descriptors
 from scrun.client.find import resolve
 from scrun.commands.exec import ask
 from scrun.core.errors import UsageError
-from scrun.core.paths import python_code
-
-_PROGRAM = "from scrun.supervisor.shim.copying import serve_descriptors; serve_descriptors()"
-_SAID, _CUT_OFF = 1, 3  # `supervisor.shim.copying`
 
 
 def run(parsed: Parsed) -> int:
@@ -56,9 +52,8 @@ def _begin(copied: Copied) -> "subprocess.Popen[bytes]":
     """Start the program for this side; the archive is our own standard input or output now."""
     here, there = os.pipe()
     try:
-        direction = "into" if copied.is_out else "out"
         local = subprocess.Popen(
-            python_code(_PROGRAM, "", direction, copied.local),
+            copier(INTO if copied.is_out else OUT, copied.local),
             stdin=here if copied.is_out else subprocess.DEVNULL,
             stdout=subprocess.DEVNULL if copied.is_out else there,
         )
@@ -76,10 +71,10 @@ def _let_go(copied: Copied) -> None:
 
 
 def _conclude(status: int, here: int, parsed: Parsed) -> int:
-    if here == _SAID or status == _SAID:
-        return _SAID
+    if SAID in (here, status):
+        return SAID
     if status == here == 0:
         return 0
-    if status in (0, _CUT_OFF):
-        status = _SAID
+    if status in (0, CUT_OFF):
+        status = SAID
     return report_failure(b"cp: the copy was cut off: it is not complete", status, parsed)

@@ -52,7 +52,9 @@ def run(parsed: Parsed) -> int:
     try:
         name = "log" if kind == "messages" else OUTPUT
         files, lost = open_both(name, record), lost_bytes(name, record)
-        times = _times_of_output(record, lost) if kind == "output" else _times_of_lines(files)
+        times: list[tuple[int, int]] = []
+        if _wants_times(parsed):
+            times = _times_of_output(record, lost) if name == OUTPUT else _times_of_lines(files)
         begin, end = _range(parsed, files, times)
     except FileNotFoundError:
         raise StateError(
@@ -85,6 +87,10 @@ def run(parsed: Parsed) -> int:
         except OSError:
             pass
     return 0
+
+
+def _wants_times(parsed: Parsed) -> bool:
+    return not parsed.options.keys().isdisjoint(("since", "until", "timestamps"))
 
 
 def _range(parsed: Parsed, files: list[int], times: list[tuple[int, int]]) -> tuple[int, int]:
@@ -204,7 +210,8 @@ def _print_own_log(root: str, parsed: Parsed) -> int:
         files = open_both(os.path.join(root, OWN_LOG))
     except FileNotFoundError:
         files = []
-    _print(files, *_range(parsed, files, _times_of_lines(files)), say)
+    times = _times_of_lines(files) if _wants_times(parsed) else []
+    _print(files, *_range(parsed, files, times), say)
     return 0
 
 

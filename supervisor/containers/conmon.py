@@ -92,37 +92,42 @@ def name_of_container(caller: int) -> str:
     Args:
         caller: The pid of `create`; 0 if that is not known.
     """
-    pid = caller
+    words: list[bytes] = []
     with contextlib.suppress(OSError):
-        for _ in range(_GENERATIONS):
-            pid = _parent(pid)
-            if _is_conmon(pid):
-                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                named = (value for key, value in itertools.pairwise(words) if key in _NAME)
-                return next(named, b"").decode(errors="replace")
-    return ""
+        words = Path(f"/proc/{_above(caller)}/cmdline").read_bytes().split(b"\0")
+    named = (value for key, value in itertools.pairwise(words) if key in _NAME)
+    return next(named, b"").decode(errors="replace")
 
 
 def _find_conmon(environment: Mapping[str, str], anchor: int) -> int | None:
     """Open a pidfd of the conmon above an anchor; None if no conmon called."""
     if not calls(environment):
         return None
-    pid = anchor
-    for _ in range(_GENERATIONS):
-        pid = _parent(pid)
-        try:
-            pidfd = os.pidfd_open(pid)
-        except (OSError, ValueError):  # gone, or in another namespace: 0
-            return None
-        with contextlib.suppress(OSError):
-            if _is_conmon(pid):
-                return pidfd
-        os.close(pidfd)
+    pid = _above(anchor)
+    try:
+        pidfd = os.pidfd_open(pid)
+    except (OSError, ValueError):  # gone, or in another namespace: 0
+        return None
+    if _is_conmon(pid):  # still: its number may have been used again
+        return pidfd
+    os.close(pidfd)
     return None
 
 
+def _above(pid: int) -> int:
+    """Return the pid of the conmon above a process; 0 if there is none."""
+    for _ in range(_GENERATIONS):
+        pid = _parent(pid)
+        if _is_conmon(pid):
+            return pid
+    return 0
+
+
 def _is_conmon(pid: int) -> bool:
-    return Path(f"/proc/{pid}/comm").read_bytes() == b"conmon\n"
+    try:
+        return Path(f"/proc/{pid}/comm").read_bytes() == b"conmon\n"
+    except OSError:
+        return False
 
 
 def _parent(pid: int) -> int:

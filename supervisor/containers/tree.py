@@ -243,14 +243,13 @@ class ContainerTree(Phases):
             stager=stage.name,
             audit=self._ledger.record.audit if self.takeover else settings.log.audit or "",
         )
+        request = self._request(bundle)
         if self.takeover is None:
-            await self.trail.created(self._request(bundle), bundle, settings)
+            await self.trail.created(request, bundle, settings)
         note = self._ledger.note
         async with (
             self._beside.open(),
-            plugin_stack(
-                settings, create_request.directory, bundle, engine, self._request(bundle)
-            ) as stack,
+            plugin_stack(settings, create_request.directory, bundle, engine, request) as stack,
             stage.ready(
                 Submission(
                     *(bundle, settings, engine, stack.request, self._skip_stage_out),

@@ -97,7 +97,7 @@ def _copying(container: Container, call: CommandLine, job: Job) -> Prepared:
             'use tar with `scrun exec`, or set launch = "shim" in scrun.toml'
         )
     copied = read_copied(call.parsed.operands)
-    return Prepared({}, True, Files("out" if copied.is_out else "into", copied.path))
+    return Prepared({}, True, Files(copied.direction, copied.path))
 
 
 def _check_goes_on(container: Container, purpose: str) -> None:

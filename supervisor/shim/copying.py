@@ -16,15 +16,16 @@ import stat
 import sys
 import tarfile
 
-from .libc import DUMPABLE, NO_NEW_RIGHTS, enter, keep_capabilities, prctl
+from .libc import DUMPABLE, NO_NEW_RIGHTS, join, keep_capabilities, prctl
+from .processes import descendants
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import IO, Any
 
-OUT, INTO = "out", "into"
-"""From the container, and into it."""
+OUT = "out"
+"""From the container; else into it."""
 
 SAID, CUT_OFF = 1, 3
 """Exit statuses: it has said why it failed; or the other side has failed, which says why."""
@@ -51,28 +52,29 @@ class CutOff(Exception):
 
 
 def serve_descriptors() -> None:
-    """Copy for the program: its arguments are the container's processes, or "", and the rest.
+    """Copy for the program: its arguments are those of `copy`.
 
     The archive is its standard input or output.
     """
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # a container is not to have them
-    pids, direction, path = sys.argv[1:]
-    sys.exit(copy([int(pid) for pid in pids.split()], direction, path))
+    pid, direction, path = sys.argv[1:]
+    sys.exit(copy(int(pid), direction, path))
 
 
-def copy(pids: "Iterable[int]", direction: str, path: str) -> int:
+def copy(pid: int, direction: str, path: str) -> int:
     """Pack a path to standard output, or unpack standard input there; return the exit status.
 
     Args:
-        pids: The container's processes, perhaps also its runtime's; none: stay here.
+        pid: The container's first process, or its runtime, of which that is a descendant; 0: stay
+            here.
     """
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _end)
     where, failed = "", 0
     try:
-        if pids:
+        if pid:
             where = " in the container"
-            enter_files(pids)
+            enter_files(pid)
         if direction == OUT:
             left_out, failed = pack(path, 1, where)
         else:
@@ -114,26 +116,22 @@ def _say(text: str) -> None:
     os.write(2, f"scrun: cp: {shown}\n".encode("utf-8", "replace"))
 
 
-def enter_files(pids: "Iterable[int]") -> None:
+def enter_files(first: int) -> None:
     """Have the files of a container from now on, with no more rights there than files need.
 
     Raises:
         OSError: The kernel refuses.
-        Refused: All these processes have the files of the node.
+        Refused: The process and all below it have the files of the node.
     """
-    pid = _inside(pids)
+    pid = _inside([first, *descendants(first)])
     prctl(DUMPABLE, 0)  # the container may see us, if it has the node's processes
-    fds: list[int] = []
-    if os.readlink(f"/proc/{pid}/ns/user") != os.readlink("/proc/self/ns/user"):
-        enter(_opened(f"/proc/{pid}/ns/user", fds))
-    mounts = _opened(f"/proc/{pid}/ns/mnt", fds)
-    root = _opened(f"/proc/{pid}/root", fds)
-    enter(mounts)
+    join(pid, "user")
+    root = os.open(f"/proc/{pid}/root", os.O_RDONLY | os.O_CLOEXEC)
+    join(pid, "mnt")
     os.fchdir(root)  # a runtime need not have made that the root of the namespace
     os.chroot(".")
     os.chdir("/")
-    for fd in fds:
-        os.close(fd)
+    os.close(root)
     try:
         os.setresgid(0, 0, 0)
         os.setresuid(0, 0, 0)
@@ -163,11 +161,6 @@ def _inside(pids: "Iterable[int]") -> int:
         if not (os.path.samestat(own, mounts) or os.path.samestat(root, theirs)):
             return pid
     raise Refused("the container has no files of its own here: nothing was copied")
-
-
-def _opened(path: str, fds: "list[int]") -> int:
-    fds.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-    return fds[-1]
 
 
 # --- pack ---------------------------------------------------------------------------------------
@@ -391,9 +384,7 @@ def _destination(path: str, first: tarfile.TarInfo) -> "tuple[str, list[str], li
     real = os.path.realpath(path)
     if os.path.isdir(real):
         return real, [], []
-    if os.path.lexists(real) and (not parts or first.isdir()):
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
-    if os.path.lexists(real) and path.endswith("/"):
+    if os.path.lexists(real) and (not parts or first.isdir() or path.endswith("/")):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
     folder, name = os.path.split(real)
     if (path.endswith("/") and not first.isdir()) or not os.path.isdir(folder):
@@ -479,13 +470,9 @@ class _Unpacking:
     def _write(self, tar: tarfile.TarFile, info: tarfile.TarInfo, name: str) -> None:
         content = tar.extractfile(info)
         assert content is not None
-        for new in _new_names():
-            try:
-                fd = os.open(new, _NEW, 0o600, dir_fd=self._folder)
-            except FileExistsError:
-                continue
-            break
-        try:
+
+        def fill(new: str) -> None:
+            fd = os.open(new, _NEW, 0o600, dir_fd=self._folder)
             with open(fd, "wb", _PIECE) as file:
                 while True:
                     piece = content.read(_PIECE)
@@ -499,29 +486,28 @@ class _Unpacking:
                 file.flush()
                 os.fchmod(fd, info.mode & _PERMISSIONS)
                 os.utime(fd, (info.mtime, info.mtime))
-            self._rename(new, name)
-        except BaseException:
-            os.unlink(new, dir_fd=self._folder)
-            raise
+
+        self._replace(name, fill)
 
     def _replace(self, name: str, make: "Callable[[str], None]") -> None:
-        """Make something under another name, and give it this one."""
+        """Make something under another name, and give it this one; leave nothing else."""
         for new in _new_names():
             try:
                 make(new)
             except FileExistsError:
                 continue
+            except BaseException:
+                self._remove(new)
+                raise
             break
         try:
-            self._rename(new, name)
-        except BaseException:
-            os.unlink(new, dir_fd=self._folder)
-            raise
+            self._check_replaceable(name)
+            os.rename(new, name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        finally:  # also of two links to the same file, of which rename(2) leaves both
+            self._remove(new)
 
-    def _rename(self, new: str, name: str) -> None:
-        self._check_replaceable(name)
-        os.rename(new, name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
-        try:  # of two links to the same file rename(2) leaves both
+    def _remove(self, new: str) -> None:
+        try:
             os.unlink(new, dir_fd=self._folder)
         except FileNotFoundError:
             pass

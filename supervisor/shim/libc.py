@@ -89,6 +89,22 @@ def enter(fd: int, kind: int = 0) -> None:
     _call("setns", (_Int, _Int), fd, kind)
 
 
+def join(pid: int, kind: str) -> None:
+    """Be in a process' namespace of a kind, as in /proc/PID/ns, unless we are.
+
+    Raises:
+        OSError: The kernel refuses, or the process is not there.
+    """
+    path = f"/proc/{pid}/ns/{kind}"
+    if os.readlink(path) == os.readlink(f"/proc/self/ns/{kind}"):
+        return
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        enter(fd)
+    finally:
+        os.close(fd)
+
+
 def mount(
     source: bytes, target: bytes, kind: "bytes | None", flags: int, options: "bytes | None"
 ) -> None:

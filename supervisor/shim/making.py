@@ -7,7 +7,7 @@ from .children import exit_status
 from .console import ProgramStdio
 from .files import remove_file, remove_tree, write_private
 from .json_text import dumps
-from .processes import bind, bind_exec, descendants
+from .processes import bind, bind_exec
 from .runtime import (
     CallRefused,
     has_raced,
@@ -148,8 +148,8 @@ class Making:
             raise CallRefused(f"{container.id} has ended")
         if self._delay(call, reply, _namespaces_of(container), self.copy):
             return
-        pids = [container.pid, *descendants(container.pid)]
         direction, path = call["files"]
+        first = container.pid
         target = self._make(call, container.name, container)
         try:
             stdio = {number: fd for number, fd in enumerate(target.stdio.child) if fd is not None}
@@ -159,7 +159,7 @@ class Making:
                     os.dup2(fd, number)
                 from .copying import copy
 
-                return copy(pids, direction, path)
+                return copy(first, direction, path)
 
             ended = lambda status: self._containers.ended(target, status)  # noqa: E731
             pid = self._children.fork(work, ended, [*stdio.values()])
@@ -286,6 +286,8 @@ class Making:
                     self._begin(target, command, reply, kept, races - 1)
                     self._children.expect_no_longer()
                     return
+            except OSError:  # no process is left, or no descriptor
+                pass
             finally:
                 for fd in kept:
                     os.close(fd)

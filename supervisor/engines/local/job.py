@@ -9,8 +9,8 @@ from contextlib import AbstractAsyncContextManager
 import msgspec
 import trio
 
+from scrun.cli.copied import copier
 from scrun.core.errors import EngineError, StateError
-from scrun.core.paths import python_code
 from scrun.model.states import FATAL
 from scrun.settings.slurm.outputs import container_variables
 from scrun.supervisor.children.node_scripts import exec_script, process_variables, signal_script
@@ -34,13 +34,12 @@ from scrun.supervisor.engines.local.held_exec import HeldSession, OwnPrograms, b
 from scrun.supervisor.engines.local.own_devices import spared
 from scrun.supervisor.engines.local.runtime_config import with_variables
 from scrun.supervisor.engines.local.session import LocalSession
-from scrun.supervisor.shim.processes import bind_exec, descendants
+from scrun.supervisor.shim.processes import bind_exec
 from scrun.supervisor.shim.runtime import of_slurm
 
 _PATIENCE = 5.0
 _RETRY = 0.05
 _LOG = 1 << 20
-_COPY = "from scrun.supervisor.shim.copying import serve_descriptors; serve_descriptors()"
 
 Tell = Callable[[RuntimeContainer | None], Awaitable[None]]
 """Is called when more is known of a container that is a mere process; with None when the job's
@@ -176,9 +175,7 @@ class LocalJob(Job):
         return LocalSession(script, child_env, program, self._programs)
 
     def _copying(self, program: Program, files: Files) -> Session:
-        first = self._first_pid
-        pids = " ".join(map(str, (first, *descendants(first))))
-        script = f"exec {shlex.join(python_code(_COPY, pids, *files))}"
+        script = f"exec {shlex.join(copier(*files, self._first_pid))}"
         stdio = spared(program.stdio, self._container.record)
         program = msgspec.structs.replace(program, stdio=stdio)
         return HeldSession(begun(script, self._child_env, program, self._programs))

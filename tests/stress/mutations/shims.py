@@ -34,7 +34,7 @@ def _copying() -> Iterator[Mutation]:
     )
     yield copying(
         "a-copy-is-of-the-node",
-        "            enter_files(pids)",
+        "            enter_files(pid)",
         "            pass",
         tests + "test_a_tree",
     )
@@ -46,8 +46,8 @@ def _copying() -> Iterator[Mutation]:
     )
     yield copying(
         "a-copy-that-is-cut-off-stays",
-        "            os.unlink(new, dir_fd=self._folder)\n            raise\n\n    def _replace",
-        "            raise\n\n    def _replace",
+        "                self._remove(new)\n                raise\n            break",
+        "                raise\n            break",
         tests + "test_a_container_that_ends_meanwhile",
     )
     yield copying(

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrun.core.paths import python_code
+from scrun.cli.copied import INTO, copier
 from scrun.supervisor.shim.copying import SAID, CutOff, Refused, pack, unpack
 
 
@@ -198,10 +198,7 @@ def test_numbers_that_are_none(tmp_path: Path, wrong: dict[str, str]) -> None:
 
 def copy_of(source: io.BytesIO, path: str) -> tuple[int, str]:
     """What the program does with an archive: its exit status, and what it says at the end."""
-    program = "from scrun.supervisor.shim.copying import serve_descriptors as do; do()"
-    done = subprocess.run(
-        python_code(program, "", "into", path), input=source.getvalue(), capture_output=True
-    )
+    done = subprocess.run(copier(INTO, path), input=source.getvalue(), capture_output=True)
     said = done.stderr.decode()
     return done.returncode, said.removeprefix("scrun: cp: what arrives is ").partition(":")[0]
 
