@@ -288,17 +288,33 @@ async def output_of(
     argv: Sequence[str], child_env: ChildEnv, *, stderr: int = subprocess.DEVNULL
 ) -> str:
     """Run a command and return its standard output, up to 1 MiB."""
+    return (await answer_of(argv, child_env, stderr=stderr))[1]
+
+
+async def answer_of(
+    argv: Sequence[str],
+    child_env: ChildEnv,
+    *descriptors: int,
+    stderr: int = subprocess.STDOUT,
+) -> tuple[int, str]:
+    """Run a command; return its status, as `Child.wait`, and its output, up to 1 MiB.
+
+    Args:
+        descriptors: Further ones that it inherits.
+    """
     readable, writable = os.pipe()
     async with trio.lowlevel.FdStream(readable) as stream:
         try:
-            async with child(argv, child_env, stdout=writable, stderr=stderr) as running:
+            async with child(
+                argv, child_env, stdout=writable, stderr=stderr, pass_fds=descriptors
+            ) as running:
                 os.close(writable)
                 writable = -1
                 content = b""
                 async for part in stream:
                     content += part[: _OUTPUT_LIMIT - len(content)]
-                await running.wait()
+                status = await running.wait()
         finally:
             if writable >= 0:
                 os.close(writable)
-    return content.decode(errors="replace")
+    return status, content.decode(errors="replace")

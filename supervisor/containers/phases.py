@@ -7,6 +7,7 @@ reason; the levels clean up in order. The first reason counts.
 import os
 import signal
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Literal
 
 import msgspec
 import trio
@@ -35,7 +36,7 @@ from scrun.model.states import (
     taken,
 )
 from scrun.model.waiting import Waiting, suspended_line
-from scrun.oci.config import Bundle
+from scrun.oci.config import Bundle, Config
 from scrun.oci.lookup import Found, Unknown
 from scrun.oci.signals import signal_name, stop_signal
 from scrun.protocol.anchor import LOST
@@ -45,6 +46,7 @@ from scrun.supervisor.containers.anchors import Anchor
 from scrun.supervisor.containers.audit import Trail
 from scrun.supervisor.containers.caller import Caller
 from scrun.supervisor.containers.capture import CapturedOutput, Followed
+from scrun.supervisor.containers.engine_network import engine_network
 from scrun.supervisor.containers.keeping import CAPTURED, Keeping
 from scrun.supervisor.containers.ledger import Ledger, now
 from scrun.supervisor.containers.live_session import Execs
@@ -120,6 +122,7 @@ class Phases:
         self.deleter: Deleter | None = None
         self.paused = False
         self.suspended = False
+        self.runs = trio.Event()
         self.ended = trio.Event()
         self.exit_status = 0
         self._ledger = ledger
@@ -218,6 +221,7 @@ class Phases:
         self.phase = phase
         if phase is Phase.RUNNING:
             self._stdio.keep_error_only()
+            self.runs.set()
         if phase is Phase.STOPPING:
             annotations = {ENDING_SINCE: now()}
         self._deposit.note(phase=phase.name)
@@ -319,7 +323,13 @@ class Phases:
             reusable=self._has_ended_by_itself,
             deposit=self._deposit,
             task=create_request.task,
+            network=self._network(config),
         )
+
+    def _network(self, config: Config) -> Literal["", "own", "node"]:
+        if not engine_network(config):
+            return ""
+        return "own" if self._create_request.settings.slurm.network == "auto" else "node"
 
     async def notice(self) -> None:
         """Wait until the end of its process is recorded: the engine may know of it already."""

@@ -12,8 +12,6 @@ it were the container's.
 
 import os
 import stat
-import threading
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -22,11 +20,10 @@ import trio
 
 from scrun.supervisor.contracts.staged import View
 from scrun.supervisor.core.nurseries import Tasks
-from scrun.supervisor.core.threads import in_thread
+from scrun.supervisor.core.threads import in_last_thread, in_thread
 from scrun.supervisor.log.journal import Journal
 
 _PATIENCE = 10.0
-_MOMENT = 0.0001
 _GONE_DIRECTORY, _GONE_FILE = "/proc/thread-self/fdinfo", "/proc/thread-self/comm"
 _EMPTY_ROOT = ["proc"]
 
@@ -96,33 +93,23 @@ def _why_not(anchor: int, view: View | None) -> str | None:
 
 def show(anchor: int, view: View, alive: Callable[[], bool]) -> str:
     """Show files in the namespace of an anchor; return what went wrong, or "". Blocks."""
-    errors: list[Exception] = []
-    # one that ends: it cannot come back from there, and what is missing is shown as its own
-    thread = threading.Thread(target=_show, args=(anchor, view, alive, errors), daemon=True)
+    # it cannot come back from there, and what is missing is shown as its own
     try:
-        thread.start()
-    except RuntimeError as refused:  # too many processes
-        return str(refused)
-    thread.join()
-    while os.path.exists(f"/proc/self/task/{thread.native_id}"):  # for some microseconds
-        time.sleep(_MOMENT)  # pidfds of threads, which would tell, are Linux 6.9's
-    for error in errors:
-        if not isinstance(error, OSError):
-            return repr(error)
+        in_last_thread(partial(_show, anchor, view, alive))
+    except OSError as error:
         where = f": {os.fsdecode(error.filename)}" if error.filename else ""
         return f"{error.strerror}{where}"
+    except Exception as error:
+        return repr(error)
     return ""
 
 
-def _show(anchor: int, view: View, alive: Callable[[], bool], errors: list[Exception]) -> None:
-    try:
-        with ExitStack() as stack:
-            namespace = os.open(f"/proc/{anchor}/ns/mnt", os.O_RDONLY)
-            stack.callback(os.close, namespace)
-            if alive():  # else the pid may be another process'
-                _attach(namespace, view, stack)
-    except Exception as error:
-        errors.append(error)
+def _show(anchor: int, view: View, alive: Callable[[], bool]) -> None:
+    with ExitStack() as stack:
+        namespace = os.open(f"/proc/{anchor}/ns/mnt", os.O_RDONLY)
+        stack.callback(os.close, namespace)
+        if alive():  # else the pid may be another process'
+            _attach(namespace, view, stack)
 
 
 def _attach(namespace: int, view: View, stack: ExitStack) -> None:

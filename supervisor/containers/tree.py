@@ -37,6 +37,7 @@ from scrun.supervisor.containers.admission import ProgramNotFound, admit, called
 from scrun.supervisor.containers.anchors import Anchor, forward_signals
 from scrun.supervisor.containers.caller import Caller
 from scrun.supervisor.containers.creation import Creation
+from scrun.supervisor.containers.engine_network import answer, engine_network
 from scrun.supervisor.containers.keeping import CAPTURED
 from scrun.supervisor.containers.ledger import NODES, Ledger
 from scrun.supervisor.containers.phases import Phases
@@ -127,6 +128,8 @@ class ContainerTree(Phases):
         self.paused = record.status == "paused"
         self.queued.set()
         self.settled.set()
+        if self.phase is Phase.RUNNING:
+            self.runs.set()
         if found.is_made:
             return
         if self.phase is Phase.STARTING:  # nothing had been started
@@ -395,6 +398,7 @@ class ContainerTree(Phases):
             self._first_process = process
             if engines:
                 await self._replace_anchor(process)
+            self._answer_network(job)
             await self._keep(staged)
             if self._create_request.template and not engines:
                 await self._leave_template(staged)
@@ -403,6 +407,19 @@ class ContainerTree(Phases):
                 self._ending = self._ending or ending
                 await self._report_end()
         return ending
+
+    def _answer_network(self, job: Job, found: Inheritance | None = None) -> None:
+        """Answer connections in the network that its engine has made here, if it has one.
+
+        Args:
+            found: What another supervisor has left of the container.
+        """
+        assert self._bundle is not None
+        path = engine_network(self._bundle.config)
+        if path and self._engine.name != "local":
+            self._beside.begin(
+                partial(answer, self.id, path, job, self.runs, self._journal, self._deposit, found)
+            )
 
     async def _leave_template(self, staged: Staged) -> None:
         """Leave what others like it can be made from, if that is possible."""
@@ -460,6 +477,7 @@ class ContainerTree(Phases):
 
     async def _run_with_anchor(self, job: Job, stack: Stack, step: Step, staged: Staged) -> Ending:
         self.files.begin_to_show(self.pid, staged.view)
+        self._answer_network(job)
         if stack.has_scripts or not job.keep(step):
             self._deposit.give_up("it is created only when it runs")
         await self._keep(staged)
@@ -544,6 +562,7 @@ class ContainerTree(Phases):
             if not takeover.has_anchor:
                 self._process = process
             self.there.set()
+            self._answer_network(job, found)
             if "killed" in found.facts:
                 self.begin_to_kill()
             alone = "alone" in found.facts  # its `scrun run` had no supervisor before

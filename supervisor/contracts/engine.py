@@ -1,14 +1,13 @@
 """The interface of engines, which run containers.
 
 The supervisor uses engines only through these classes; whatever is not abstract is optional.
-Levels are context managers: leaving one undoes it, in order, with a deadline. An engine calls
-`on_lost` when a job is taken away meanwhile.
+Levels are context managers: leaving one undoes it, in order, with a deadline.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext, suppress
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import trio
@@ -58,9 +57,11 @@ class JobRequest(msgspec.Struct, frozen=True):
         beside: The job that it joins, which the environment has; None: it gets one of its own.
         deposit, job_deposit: Keep what the container, or the job, needs to outlive us.
         joins: The containers whose namespaces config.json names, by the /proc/PID/ns named there.
-        task: The task of Slurm's that it belongs to, `JOB.STEP.TASK`; "" for none.
+        task: The task of Slurm's that it belongs to, `JOB.STEP.TASK`; or "".
         job_name: What its job is called, unless its requests say that.
         about: Words for the job's comment, after the engine's own; each with a leading blank.
+        network: What it gets instead of a network that an engine made here: "own", one of its own
+            on its node, if that can be; "node", the node's; or "", as no engine did.
     """
 
     container: str
@@ -86,6 +87,7 @@ class JobRequest(msgspec.Struct, frozen=True):
     task: str = ""
     job_name: str = "scrun"
     about: str = ""
+    network: Literal["", "own", "node"] = ""
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -202,11 +204,8 @@ class Session(ABC):
 
 
 Reach = Callable[[trio.socket.SocketType, int], Awaitable[None]]
-"""Carries bytes between a client's socket and a port of a container.
-
-It returns when both directions have ended, and raises ScrunError or OSError where the client is to
-see a reset.
-"""
+"""Carries bytes between a client's socket and a port of a container, until both directions have
+ended; raises ScrunError or OSError where the client is to see a reset."""
 
 
 class Job(ABC):
@@ -214,6 +213,7 @@ class Job(ABC):
 
     Attributes:
         launch: What launches its containers, `shim` or `container`, as in the setting; or "".
+        is_beside_us: Whether its running container has the very network that this process has.
         hands_on: Whether it hands on what is in `preserved`.
         copies_files: Whether it copies files of its container (see `Program`).
         lets_end: Whether its programs are told to end before they are killed.
@@ -223,6 +223,7 @@ class Job(ABC):
     """
 
     launch: str = ""
+    is_beside_us: bool = False
     hands_on: bool = False
     copies_files: bool = False
     lets_end: bool = False

@@ -62,6 +62,7 @@ class Mounting(msgspec.Struct, frozen=True):
             they are to be mounted; "": in one of its own.
         looks: Directories that have to be the same on the nodes: the path, the inode, and the
             seconds of the time or None.
+        network: Whether the container is to have a network of its own.
     """
 
     files: Sequence[Sequence[tuple[str, str]]] = ((),)
@@ -72,6 +73,7 @@ class Mounting(msgspec.Struct, frozen=True):
     by_fuse: bool = False
     beside: str = ""
     looks: Sequence[tuple[str, int, int | None]] = ()
+    network: bool = False
 
     @property
     def mounts(self) -> bool:

@@ -5,6 +5,10 @@ its own (`own_threads`), and hung ones take none away from the others. trio's fo
 were used up after forty creates on a hung file system.
 """
 
+import errno
+import os
+import threading
+import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TypeVar, TypeVarTuple
@@ -16,6 +20,7 @@ from scrun.supervisor.core.mounts import seen_mounts
 
 _MOST = 8  # for one container or connection
 _PATIENCE = 30.0
+_MOMENT = 0.0001
 _limiter: ContextVar[trio.CapacityLimiter | None] = ContextVar("threads", default=None)
 
 T = TypeVar("T")
@@ -68,3 +73,31 @@ async def look(
     with trio.move_on_after(patience):
         return await in_thread(call, *args, abandon=True)
     raise failure(f"{what}: the file system did not answer for {patience:g} s")
+
+
+def in_last_thread(call: Callable[[], T]) -> T:
+    """Call a function in a thread that ends with it, and so may enter namespaces. Blocks.
+
+    Raises:
+        OSError: There are too many processes; or what the function raises.
+    """
+    results: list[T] = []
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as refused:
+        raise OSError(errno.EAGAIN, str(refused)) from None
+    thread.join()
+    while os.path.exists(f"/proc/self/task/{thread.native_id}"):  # for some microseconds
+        time.sleep(_MOMENT)  # pidfds of threads, which would tell, are Linux 6.9's
+    for error in errors:
+        raise error
+    return results[0]

@@ -495,8 +495,11 @@ async def carried(kind: type[S], control: ShimLink, journal: Journal) -> AsyncIt
             nursery.cancel_scope.cancel()
 
 
-async def create(shim: Shim, config: Mapping[str, Any], **fields: object) -> None:
+async def create(shim: Shim, config: Mapping[str, Any], **fields: object) -> dict[str, Any]:
     """Let a shim create a container, whose runtime compiles its seccomp rules only once.
+
+    Returns:
+        The reply.
 
     crun 1.8 takes 12 of the 25 ms of a `create` to compile the rules of podman or docker. Newer
     ones keep filters, but in the directory of their state, which each shim has for itself.
@@ -507,13 +510,13 @@ async def create(shim: Shim, config: Mapping[str, Any], **fields: object) -> Non
     """
     key = None if "site" in fields else await _key_of(shim, config)
     if key is None:
-        await shim.call("create", config=config, **fields)
-        return
+        return await shim.call("create", config=config, **fields)
     known = _filters.get(key, "")
     reply = await shim.call("create", config=config, filter=known, **fields)
     told = reply.get("filter", "")
     if isinstance(told, str) and len(told) < _LONGEST_FILTER:
         _remember(key, known or told)
+    return reply
 
 
 async def _key_of(shim: Shim, config: Mapping[str, Any]) -> _Key | None:

@@ -178,6 +178,9 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
         msgspec.Meta(max_length=64),
     ] = ()
     words: str = ""
+    network: str = ""
+    why: str = ""
+    host: str = ""
 
 
 class Event(msgspec.Struct, frozen=True):

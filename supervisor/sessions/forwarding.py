@@ -4,7 +4,6 @@ The command listens, and its sockets come with the request: so nobody is turned 
 is no supervisor, and a successor goes on with them. We accept, and the job connects.
 """
 
-import errno
 import os
 import socket
 import struct
@@ -15,19 +14,11 @@ from ipaddress import ip_address
 
 import trio
 
-from scrun.core.errors import EngineError, ScrunError, StateError, described
+from scrun.core.errors import EngineError, StateError
 from scrun.supervisor.containers.caller import send
+from scrun.supervisor.containers.connections import Connections
 from scrun.supervisor.containers.container import Container
-from scrun.supervisor.contracts.engine import Reach
-from scrun.supervisor.core.nurseries import bulkhead, unwrapped
-
-_MOST = 256
-"""Connections at a time of one `scrun forward`; others wait in the kernel's queue."""
-
-_PAUSE = 1.0
-_NOT_LISTENING = (errno.EINVAL, errno.EOPNOTSUPP)
-_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_RESET = struct.pack("ii", 1, 0)
+from scrun.supervisor.core.nurseries import unwrapped
 
 _SOCK_DIAG, _BY_FAMILY, _REQUEST = 4, 20, 1
 _HEAD = struct.Struct("=IHHII")  # struct nlmsghdr
@@ -64,11 +55,12 @@ async def forward(
         await send(connection, b"\0")
         async with unwrapped() as nursery:
             with ExitStack() as stack:
-                forwarding = _Forwarding(container, connection, nursery, reach)
+                say = partial(_say, connection)
+                connections = Connections(container.id, nursery, reach, say)
                 for fd, port in zip(listeners, ports, strict=True):
                     listener = trio.socket.from_stdlib_socket(socket.socket(fileno=os.dup(fd)))
                     stack.enter_context(listener)
-                    nursery.start_soon(forwarding.accept, listener, port)
+                    nursery.start_soon(connections.accept, listener, partial(_checked, port))
                 nursery.start_soon(_end_with, connection, nursery.cancel_scope)
                 await container.ended.wait()
                 nursery.cancel_scope.cancel()
@@ -81,71 +73,15 @@ async def _end_with(connection: trio.socket.SocketType, scope: trio.CancelScope)
     scope.cancel()
 
 
-class _Forwarding:
-    """One `scrun forward`."""
+async def _say(connection: trio.socket.SocketType, line: str) -> None:
+    with suppress(OSError):  # the command has gone
+        await send(connection, f"{line}\n".encode(errors="replace"))
 
-    def __init__(
-        self,
-        container: Container,
-        connection: trio.socket.SocketType,
-        nursery: trio.Nursery,
-        reach: Reach,
-    ) -> None:
-        self._container = container
-        self._connection = connection
-        self._nursery = nursery
-        self._reach = reach
-        self._room = trio.Semaphore(_MOST)
-        self._said: dict[int, str] = {}
 
-    async def accept(self, listener: trio.socket.SocketType, port: int) -> None:
-        """Accept connections to a port for ever."""
-        while True:
-            await self._room.acquire()
-            while (client := await self._accepted(listener, port)) is None:
-                pass
-            task = partial(self._serve, client, port)
-            self._nursery.start_soon(bulkhead, f"container {self._container.id}: forward", task)
-
-    async def _accepted(
-        self, listener: trio.socket.SocketType, port: int
-    ) -> trio.socket.SocketType | None:
-        try:
-            return (await listener.accept())[0]
-        except OSError as error:
-            if error.errno in _NOT_LISTENING:  # for ever
-                raise
-            if error.errno in _NO_ROOM:  # no event tells when there is
-                await self._say(port, str(error.strerror))
-                await trio.sleep(_PAUSE)
-            return None
-
-    async def _serve(self, client: trio.socket.SocketType, port: int) -> None:
-        try:
-            with client:
-                try:
-                    if not may_connect(client):
-                        raise EngineError("a connection of another user was refused")
-                    if client.family != socket.AF_UNIX:
-                        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    await self._reach(client, port)
-                    self._said.pop(port, None)
-                except BaseException as error:
-                    with suppress(OSError):
-                        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-                    if not isinstance(error, ScrunError | OSError):
-                        raise
-                    await self._say(port, described(error))
-        finally:
-            self._room.release()
-
-    async def _say(self, port: int, why: str) -> None:
-        """Tell the command why a connection failed, unless the last one did for the same."""
-        if self._said.get(port) != why:
-            self._said[port] = why
-            with suppress(OSError):  # the command has gone
-                line = f"container {self._container.id}: port {port}: {why}\n"
-                await send(self._connection, line.encode(errors="replace"))
+def _checked(port: int, client: trio.socket.SocketType) -> int:
+    if not may_connect(client):
+        raise EngineError("a connection of another user was refused")
+    return port
 
 
 def may_connect(client: trio.socket.SocketType) -> bool:

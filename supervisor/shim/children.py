@@ -147,6 +147,10 @@ class Children:
                 program = fcntl.fcntl(program, fcntl.F_DUPFD_CLOEXEC, _HIGH + len(passed))
             for number, fd in enumerate(stdio):
                 os.dup2(self._null if fd is None else fd, number)
+            if len(passed) > 1:  # one of them may have the number of another
+                import fcntl
+
+                passed = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _HIGH) for fd in passed]
             for number, fd in enumerate(passed, 3):  # last: ours may have these numbers
                 os.dup2(fd, number)
                 os.set_inheritable(number, True)

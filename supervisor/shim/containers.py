@@ -154,7 +154,7 @@ class NodeContainers:
         # a console socket's path is relative to the directory
         own = target.place if target.stdio.terminal else None
         place, env = (own, None) if site is None else (site.directory, site.env)
-        enter = None if target.images is None else target.images.space.enter
+        enter = None if target.space is None else target.space.enter
         program = self._runtime.sealed() if command[0] == self._runtime.path else -1
         pid = self._children.spawn(
             command, done, stdio, place, env, passed, enter=enter, program=program
@@ -355,6 +355,8 @@ class NodeContainers:
             one.stdio.let_go()
             if one.site is not None:
                 one.site.remove()
+            if one.network is not None and one.container is None:
+                one.network.let_go()
             if one.images is not None and one.container is None:
                 self.images.let_go(one.images)
             remove_tree(one.place)

@@ -15,6 +15,7 @@ from .loop import READ
 from .processes import is_ending, kill_quietly
 from .runtime import CallRefused, found, last_line
 from .space import Space
+from .user_network import way
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Mounted:
         # what is wrong with the call is found before anything is begun
         self.points = {os.path.realpath(point) for _, point in call["files"]}
         self.root = _root_of(call)
-        self.space = Space(call.get("maps"), users)
+        self.space = Space(call.get("maps"), users, bool(call.get("network") and way(call)[0]))
         self.by_fuse = ""
         self.user: NodeProcess | None = None
         self.running: set[int] = set()

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .mpi import Mpi
     from .runtime import Runtime
     from .streams import ShimStreams
+    from .user_network import UserNetwork
 
 _TRY, _TRIES = 0.01, 300
 _RACES = 5
@@ -58,6 +59,7 @@ class Making:
         self._containers, self._sites, self._mpi = containers, sites, mpi
         self._made = 0
         self._delayed: dict[str, tuple[object, Reply]] = {}
+        self._networks: dict[str, UserNetwork] = {}
 
     def mount(self, call: "dict[str, Any]", reply: "Reply") -> None:
         """Mount a root file system, or images, also for one that enters another's namespaces."""
@@ -74,14 +76,17 @@ class Making:
         if process is not None:
             self._adapt(process, call["streams"], variables)
         joins = {kind: self._process_of(other) for kind, other in call.get("joins", {}).items()}
-        if self._delay(call, reply, joins, self.create):
+        if self._delay(call, reply, joins, self.create) or self._connects(call, reply):
             return
         target = self._make(call, call["name"], None)
         target.variables = variables
+        target.network = self._networks.pop(target.id, None)
+        target.why = call.get("why")
         if call.get("images"):
             target.images = self._containers.images.use(call["images"], target)
-            target.images.space.fit(config)
             joins.pop("user", None)  # all is done there
+        if target.space is not None:
+            target.space.fit(config)
         try:
             if target.site is not None:
                 self._create_by_site(target, target.site, config, reply)
@@ -104,6 +109,41 @@ class Making:
         except BaseException:
             self._unmake(target)
             raise
+
+    def _connects(self, call: "dict[str, Any]", reply: "Reply") -> bool:
+        """Connect a container's own network first, if it is to have one; tell whether it does."""
+        wanted = call.pop("network", "")
+        if wanted:
+            call["why"] = ""
+        if wanted != "own" or call.get("joins"):
+            return False
+        from .user_network import UserNetwork, maps_of, way
+
+        program, call["why"] = way(call)
+        if not program:
+            return False
+        space: Any = maps_of(call["config"])
+        if call.get("images"):
+            space = self._containers.images.of(call["images"]).space
+            if not space.has_network:
+                call["why"] = "its root file system was mounted in another one"
+                return False
+        name = call["id"]
+
+        def done(why: str) -> None:
+            if why:
+                del self._networks[name]
+                reply({"error": f"its network: {why}"})
+                return
+            try:
+                self.create(call, reply)
+            except (OSError, ValueError) as error:
+                reply({"error": str(error)})
+
+        self._networks[name] = UserNetwork(
+            self._loop, self._children, program, self._directory, space, done
+        )
+        return True
 
     def _create_by_site(
         self, target: NodeProcess, site: Site, config: "dict[str, Any]", reply: "Reply"
@@ -223,6 +263,8 @@ class Making:
             key, reply = self._delayed.pop(target)
             self._loop.cancel(key)
             reply({"error": "it has been deleted"})
+        if target in self._networks:
+            self._networks.pop(target).cancel("it has been deleted")
 
     def _process_of(self, container: str) -> int:
         pid = self._containers.get(container).pid
@@ -263,6 +305,8 @@ class Making:
             target.site.remove()
         if target.images is not None and target.container is None:
             target.images.user = None
+        if target.network is not None and target.container is None:
+            target.network.let_go()
         target.stdio.abandon()
         remove_tree(target.place)
         del self._containers.targets[target.id]
@@ -328,6 +372,12 @@ class Making:
         if target.container is None:
             bind(pid, os.sched_getaffinity(0))
         more = {"filter": self._runtime.filter_of(target.name)} if target.tells_filter else {}
+        if target.network is not None:
+            more["network"] = target.network.name
+        elif target.why is not None:
+            from .network import host
+
+            more["why"], more["host"] = target.why, host()
         reply({"pid": pid, **more})
         target.stdio.begin()
         if target.doomed:

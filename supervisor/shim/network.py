@@ -43,6 +43,12 @@ def elsewhere(pids: "Iterable[int]") -> "int | None":
     return None
 
 
+def host() -> str:
+    """Return what no other machine, and no other network of this one, is called."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return f"{file.read().strip()} {_namespace(os.getpid(), 'net')}"
+
+
 def serve(pid: int, line: "socket.socket") -> int:
     """Enter the network of a process; make a socket for each byte that arrives, a family.
 

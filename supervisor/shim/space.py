@@ -14,6 +14,7 @@ from .libc import (
     BELOW,
     DUMPABLE,
     NEW_MOUNTS,
+    NEW_NETWORK,
     NEW_USERS,
     SLAVE,
     enter,
@@ -46,22 +47,27 @@ class Space:
         said: A pipe that can be read when the namespaces are there or cannot be: then call `take`;
             and after `mount`: then call `check`.
         mounts: Its mountinfo, after `take`.
+        has_network: Whether it has a network namespace, too.
     """
 
-    def __init__(self, maps: "Maps | None" = None, users: int = -1) -> None:
+    def __init__(self, maps: "Maps | None" = None, users: int = -1, network: bool = False) -> None:
         """Begin to make it, in a child.
 
         Args:
-            maps: `uidMappings` and `gidMappings` of a container with several users, for its user
-                namespace.
+            maps: `uidMappings` and `gidMappings` of its user namespace, which replaces that of
+                the container; None: those of this user.
             users: A descriptor of an earlier user namespace with these maps; or -1.
+            network: Whether it has a network namespace, too, with nothing in it that is up.
 
         Raises:
             OSError: No process is left.
             CallRefused: newuidmap(1) is not installed.
         """
         self._has_users = bool(maps)
-        tools = _tools(maps) if maps and users < 0 else []
+        self.has_network = network
+        only = (os.geteuid(), os.getegid())
+        ids = _ids_of_one(maps, only) if maps else only
+        tools = _tools(maps) if maps and users < 0 and ids is None else []
         self.said, there = os.pipe()
         wait, self._go_on = os.pipe()
         self._fds: list[int] = []
@@ -69,7 +75,8 @@ class Space:
         try:
             self._pid = os.fork()
             if self._pid == 0:
-                _be_apart(there, wait, (self.said, self._go_on), tools, users)
+                more = NEW_NETWORK if network else 0
+                _be_apart(there, wait, (self.said, self._go_on), tools, users, ids or only, more)
         except OSError:
             self.let_go()
             raise
@@ -85,13 +92,18 @@ class Space:
             CallRefused: Likewise; or newuidmap(1) does.
         """
         self.check()
-        for name in ("mnt",) if os.geteuid() == 0 else ("user", "mnt"):
+        names = ["mnt"] if os.geteuid() == 0 else ["user", "mnt"]
+        for name in names + ["net"] * self.has_network:
             self._fds.append(os.open(f"/proc/{self._pid}/ns/{name}", os.O_RDONLY))
         self.mounts = os.open(f"/proc/{self._pid}/mountinfo", os.O_RDONLY)
 
     def users(self) -> int:
         """Return a descriptor of its user namespace, if that has several users; or -1."""
         return os.dup(self._fds[0]) if self._has_users else -1
+
+    def network(self) -> "list[int]":
+        """Return descriptors of its network namespace, and of its user namespace if it has one."""
+        return [self._fds[-1], *self._fds[:-2]]
 
     def mount(self, point: str, directory: str, options: str) -> None:
         """Begin to mount an overlay there; the child does it, as it may mount and runs already.
@@ -153,6 +165,16 @@ class Space:
         self._fds.clear()
 
 
+def _ids_of_one(maps: "Maps", only: "tuple[int, int]") -> "tuple[int, int] | None":
+    """Return what user and group are called in a namespace of one user; None for several."""
+    lines = [maps[name] for name in _MAPS]
+    if any(len(one) > 1 or one[0]["size"] > 1 for one in lines):
+        return None
+    user, group = (one[0] for one in lines)
+    is_ours = (user["hostID"], group["hostID"]) == only
+    return (user["containerID"], group["containerID"]) if is_ours else None
+
+
 def _tools(maps: "Maps") -> "list[list[str]]":
     """Return the commands that map users and groups, without the process."""
     commands = []
@@ -173,8 +195,15 @@ def _be_apart(
     others: "Sequence[int]",
     tools: "Sequence[Sequence[str]]",
     users: int,
+    ids: "tuple[int, int]",
+    more: int,
 ) -> None:
-    """Enter new namespaces, close a pipe, and wait; in a child; never returns."""
+    """Enter new namespaces, close a pipe, and wait; in a child; never returns.
+
+    Args:
+        ids: What user and group are called there, if it has these alone.
+        more: More kinds of namespaces.
+    """
     try:
         signal.set_wakeup_fd(-1)
         for fd in others:
@@ -184,7 +213,7 @@ def _be_apart(
         if users >= 0:
             enter(users, NEW_USERS)
         new = NEW_USERS if uid and users < 0 else 0
-        unshare(NEW_MOUNTS | new)
+        unshare(NEW_MOUNTS | new | more)
         if uid:
             prctl(DUMPABLE, 1)  # else our own files below /proc are root's
         if mapping is not None:
@@ -192,8 +221,8 @@ def _be_apart(
                 return
         elif new:
             _write("/proc/self/setgroups", "deny")
-            _write("/proc/self/uid_map", f"{uid} {uid} 1")
-            _write("/proc/self/gid_map", f"{gid} {gid} 1")
+            _write("/proc/self/uid_map", f"{ids[0]} {uid} 1")
+            _write("/proc/self/gid_map", f"{ids[1]} {gid} 1")
         elif not uid:  # in a user namespace of its own the kernel does it
             mount(b"none", b"/", None, BELOW | SLAVE, None)
         os.write(there, _DONE)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from .console import ProgramStdio
     from .images import Mounted
     from .site import Site
+    from .space import Space
+    from .user_network import UserNetwork
 
 
 class NodeProcess:
@@ -33,6 +35,8 @@ class NodeProcess:
         images: The images that its root file system is of, if they are mounted by us; for an exec
             those of its container.
         lost: Whether these went away.
+        network: What connects its own network; None if it has the node's, or no connection.
+        why: Why it has the node's network, "" if that is to be; None if nobody wants to know.
         signals: What Slurm sent it and its program has not got.
         began: When its program began.
         told_to_end: When the supervisor had a SIGTERM for it.
@@ -63,6 +67,8 @@ class NodeProcess:
         self.ended: tuple[int, bool, bool] | None = None
         self.images: Mounted | None = None if container is None else container.images
         self.lost = False
+        self.why: str | None = None
+        self.network: UserNetwork | None = None if container is None else container.network
         self.signals: list[int] = []
         self.began = self.told_to_end = 0.0
         self.changes: list[Callable[[], None]] = []
@@ -70,6 +76,13 @@ class NodeProcess:
         self._mounts = ""
         self._pids = ""
         self._held = -1
+
+    @property
+    def space(self) -> "Space | None":
+        """The namespaces in which its runtime runs, if these are not ours."""
+        if self.images is not None:
+            return self.images.space
+        return None if self.network is None else self.network.space
 
     @property
     def is_busy(self) -> bool:

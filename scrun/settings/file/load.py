@@ -126,6 +126,8 @@ class Slurm(msgspec.Struct, frozen=True):
             own has ended. 0: it is released at once.
         seal_streams: Whether containers' input and output are authenticated on their way between
             the submit host and a shim, as all else there always is.
+        network: "auto": a container for which an engine has made a network gets one of its own on
+            its node, too, where slirp4netns or pasta can connect it; "node": it has the node's.
         engine_flags: Whether the engine's limits and devices (`--cpus`, `--memory`, GPUs) are
             requests for the job.
         job_name: The names of jobs that nothing else names: `%c` stands for the container's name,
@@ -145,6 +147,7 @@ class Slurm(msgspec.Struct, frozen=True):
     launch: Literal["auto", "container", "shim"] = "auto"
     linger: Seconds = 0
     seal_streams: bool = True
+    network: Literal["auto", "node"] = "auto"
     engine_flags: bool = True
     job_name: JobName = "%c"
     allow: tuple[str, ...] = ()

@@ -36,6 +36,11 @@ class ContainerOnNode:
         self.there = False
         self.joins: dict[str, str] = {}
 
+    def has_network(self) -> None:
+        """Note that it has got a network namespace of its own."""
+        namespaces = self.config["linux"].setdefault("namespaces", [])
+        namespaces.append({"type": "network"})
+
     def for_neighbours(self) -> dict[str, Any]:
         """Return what its neighbours have to know, for JSON."""
         linux = self.config.get("linux") or {}

@@ -39,6 +39,7 @@ from scrun.supervisor.nodes.messages import ShimError, ShimLost
 from scrun.supervisor.nodes.restartable_streams import NO_STDIO, RestartableStreams
 from scrun.supervisor.nodes.shared import SharedStreams
 from scrun.supervisor.nodes.streams import Ends
+from scrun.supervisor.shim.network import host
 
 _PATIENCE = 10.0
 
@@ -66,6 +67,7 @@ class ShimJob(SlurmJob):
         self.shim_step = shims.step() if found is None else shims.old_step
         super().__init__(parts, self.shim_step.step)
         self._place = ContainerOnNode(self.shim_step)
+        self.is_beside_us = found is not None and bool(found.facts.get("beside_us"))
         self._until_made = ExitStack()
         self._killed = trio.Event()
         self._forgotten = False
@@ -230,15 +232,39 @@ class ShimJob(SlurmJob):
                 number = rank.number if self.shims.is_gathered else None
                 directory = self._request.directory
                 task.site = site.container(self.id, directory, step, config, number)
+            more = {"network": self._network} if self._network else {}
             try:
-                await task.create(config, joins=place.joins, images=images, variables=variables)
+                reply = await task.create(
+                    config, joins=place.joins, images=images, variables=variables, **more
+                )
             except ShimError as error:
                 self.shim_step.doubt_runtime()
                 raise NotMade(f"{self._which(task)}{words_of(error)}", shown=False) from None
             self._images.go_with(rank)
+            if more:
+                self._has_network(task, reply)
 
         await for_all(self._tasks, create, cancels=True)
         self._until_made.close()
+
+    @property
+    def _network(self) -> str:
+        """What network it is to have on its node: several tasks have to find each other."""
+        several = self._request.network and self.separate_tasks > 1
+        return "node" if several else self._request.network
+
+    def _has_network(self, task: ShimTask, reply: Mapping[str, Any]) -> None:
+        """Note whose network a container has on its node."""
+        if by := reply.get("network"):
+            self._place.has_network()
+            text = f"its own, by {by}"
+        else:
+            why = reply.get("why", "its shim is of an older scrun")
+            text = f"the node's, as {why}" if why else "the node's"
+            if reply.get("host") == host():
+                self.is_beside_us = True
+                self._request.deposit.note(beside_us=True)
+        self._request.journal.write("info", f"network on {task.rank.node}: {text}")
 
     def _which(self, task: ShimTask) -> str:
         """Return which task it is, if there are several, to begin a message with."""
@@ -484,6 +510,7 @@ class ShimJob(SlurmJob):
         if mounting.beside:
             beside = await self.shims.neighbours.entered(self._request.joins, mounting.beside)
             mounting = msgspec.structs.replace(mounting, beside=beside)
+        mounting = msgspec.structs.replace(mounting, network=self._network == "own")
         return await self._images.mount(mounting)
 
     async def send(

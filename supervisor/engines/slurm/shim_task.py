@@ -90,11 +90,14 @@ class ShimTask:
         """Whether it has ended because its root file system went away."""
         return self.id in self.rank.shim.without_files
 
-    async def create(self, config: dict[str, Any], **fields: object) -> None:
+    async def create(self, config: dict[str, Any], **fields: object) -> dict[str, Any]:
         """Create it; a terminal is for the first one.
 
         Args:
             fields: More fields of the call.
+
+        Returns:
+            The shim's reply.
 
         Raises:
             ShimError: The runtime failed.
@@ -104,7 +107,7 @@ class ShimTask:
             config = {**config, "process": {**config["process"], "terminal": False}}
         if self.site is not None:
             config, fields["site"] = self.site.changed(config), self.site.fields()
-        await create(
+        return await create(
             self.rank.shim, config, id=self.id, name=self._name, streams=streams, **fields
         )
 

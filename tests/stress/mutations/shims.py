@@ -19,6 +19,7 @@ def faults() -> Iterator[Mutation]:
     yield from _files()
     yield from _tasks()
     yield from _forwarding()
+    yield from _networks()
     yield from _copying()
     yield from _races()
 
@@ -108,7 +109,7 @@ def _forwarding() -> Iterator[Mutation]:
         "if False:",
         tests + "test_another_user_is_refused",
     )
-    yield forwarding(
+    yield Faults("supervisor/containers/connections.py")(
         "a-failed-connection-ends-in-peace",
         "client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)",
         "pass",
@@ -150,6 +151,48 @@ def _forwarding() -> Iterator[Mutation]:
         "self._left = list(LOOPBACKS)",
         "self._left = list(LOOPBACKS[:1])",
         tests + "test_a_server_on_the_other_loopback",
+    )
+
+
+def _networks() -> Iterator[Mutation]:
+    answering = _PARTS + "containers/test_engine_network.py::"
+    network = Faults("supervisor/containers/engine_network.py")
+    yield network(
+        "servers-in-a-network-lose-their-clients",
+        "if somebody_listens():",
+        "if False:",
+        answering + "test_a_network_with_other_servers",
+    )
+    yield network(
+        "a-port-of-this-machine-s-leads-to-itself",
+        "if job.is_beside_us:",
+        "if False:",
+        answering + "test_a_container_in_our_own_network",
+    )
+    yield network(
+        "clients-come-before-the-container-runs",
+        "await begun.wait()",
+        "pass",
+        answering + "test_clients_wait_until_it_runs",
+    )
+    engines = "tests/integration/engines/test_networks.py::"
+    yield Faults("supervisor/engines/slurm/shim_job.py")(
+        "members-have-another-network-than-their-pod",
+        "self._place.has_network()",
+        "pass",
+        engines + "test_a_pod_has_one_network",
+    )
+    yield network(
+        "clients-of-a-network-that-nobody-answers-wait",
+        "deposit.drop(NETWORK)",
+        "pass",
+        engines + "test_in_the_network_of_this_very_machine",
+    )
+    yield Faults(_SHIM + "targets.py")(
+        "an-exec-has-the-node-s-network",
+        "None if container is None else container.network",
+        "None",
+        engines + "test_a_published_port",
     )
 
 

@@ -1,0 +1,202 @@
+"""Connects a container's own network namespace with the node's network, by a program of users.
+
+Without one nothing in it reached the cluster. Podman uses the same programs on a laptop.
+"""
+
+import os
+
+from .loop import READ
+from .processes import kill_quietly
+from .runtime import found, last_line
+from .space import Space
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from .children import Children
+    from .loop import Loop
+    from .space import Maps
+
+_TUN = "/dev/net/tun"
+_SLIRP, _PASTA = "slirp4netns", "pasta"
+_RESOLVER = "10.0.2.3"  # slirp4netns's own, which podman writes into resolv.conf
+_PATIENCE = 10.0  # seconds
+_WORDS = 4096
+_SIGTERM = 15
+
+
+def way(call: "Mapping[str, Any]") -> "tuple[str, str]":
+    """Return the program that connects a container's network, or "" and why there is none.
+
+    Args:
+        call: That to create it, or to mount its root file system; see the package's docstring.
+    """
+    if "site" in call:
+        return "", "the site's oci.conf makes it"
+    maps = call["maps"] if "maps" in call else maps_of(call["config"])
+    root = os.geteuid() == 0
+    if bool(maps) == root or (maps and not _has_root(maps)):
+        return "", "its users cannot have one"
+    if not os.access(_TUN, os.R_OK | os.W_OK):
+        return "", f"the node has no {_TUN} for users"
+    program = found(_SLIRP) or found(_PASTA)
+    return program, "" if program else f"the node has neither {_SLIRP} nor {_PASTA}"
+
+
+def maps_of(config: "Mapping[str, Any]") -> "Maps | None":
+    """Return `uidMappings` and `gidMappings` of a config.json; None without them."""
+    linux = config.get("linux") or {}
+    names = ("uidMappings", "gidMappings")
+    return {name: linux[name] for name in names} if all(map(linux.get, names)) else None
+
+
+def _has_root(maps: "Maps") -> bool:
+    """Tell whether user 0 is among the users: who is not cannot make a container there."""
+    return all(any(line["containerID"] == 0 for line in lines) for lines in maps.values())
+
+
+class UserNetwork:
+    """A network namespace, and what connects it as long as it is wanted.
+
+    Attributes:
+        name: The program's.
+        space: The namespaces that it is among.
+    """
+
+    def __init__(
+        self,
+        loop: "Loop",
+        children: "Children",
+        program: str,
+        place: str,
+        space: "Space | Maps | None",
+        done: "Callable[[str], None]",
+    ) -> None:
+        """Begin to connect it.
+
+        Args:
+            place: A directory, of the shim's own.
+            space: The namespaces; or the users of the container, and they are made.
+            done: Called with "", or with why it could not be done.
+
+        Raises:
+            OSError: No process or descriptor is left.
+        """
+        self.name = os.path.basename(program)
+        self._loop, self._children, self._place = loop, children, place
+        self._program = program
+        self._tell: Callable[[str], None] | None = done
+        self._is_own = not isinstance(space, Space)
+        self._held: list[int] = []
+        self._ready = -1
+        self._pid = 0
+        self.space = space if isinstance(space, Space) else Space(space, network=True)
+        self._late = loop.after(_PATIENCE, lambda: self._done(f"not after {_PATIENCE:g} s"))
+        if self._is_own:
+            loop.watch(self.space.said, READ, self._is_there)
+        else:
+            self._connect()
+
+    def _is_there(self, _events: int) -> None:
+        self._loop.forget(self.space.said)
+        try:
+            self.space.take()
+            self.space.dismiss()
+            self._connect()
+        except (OSError, ValueError) as error:
+            self._done(str(error))
+
+    def _connect(self) -> None:
+        name = os.path.join(self._place, "network")
+        words = os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.unlink(name)
+        namespaces = self.space.network()
+        passed = [*namespaces]
+        if self.name == _SLIRP:
+            self._ready, is_ready = os.pipe()
+            over, wanted = os.pipe()
+            self._held.append(wanted)
+            passed += [is_ready, over]
+            self._loop.watch(self._ready, READ, self._is_ready)
+        command = self._command(len(namespaces))
+
+        def ended(status: int) -> None:
+            said = last_line(os.pread(words, _WORDS, 0)) or f"status {status}"
+            os.close(words)
+            self._ended(status, said)
+
+        try:
+            stdio = (None, words, words)
+            self._pid = self._children.spawn(command, ended, stdio, passed=passed)
+        except BaseException:
+            os.close(words)
+            raise
+        finally:
+            for fd in passed[len(namespaces) :]:
+                os.close(fd)
+
+    def _command(self, namespaces: int) -> "list[str]":
+        """Return the command, whose descriptors from 3 on are the namespaces, and what follows."""
+        user = ["--userns", "/proc/self/fd/4"] if namespaces > 1 else []
+        if self.name == _PASTA:
+            ports = [word for option in "tuTU" for word in (f"-{option}", "none")]
+            command = [self._program, "--config-net", "--no-map-gw", *ports, "--quiet"]
+            command += ["--dns-forward", _RESOLVER, "--pid", os.path.join(self._place, "pasta")]
+            return [*command, *(user or ["--runas", "0"]), "--netns", "/proc/self/fd/3"]
+        command = [self._program, "--configure", "--mtu=65520", "--disable-host-loopback"]
+        command += ["--enable-seccomp", f"--ready-fd={3 + namespaces}"]
+        command += [f"--exit-fd={4 + namespaces}", "--netns-type=path"]
+        user = [word.replace("--userns", "--userns-path") for word in user]
+        return [*command, *user, "/proc/self/fd/3", "tap0"]
+
+    def _is_ready(self, _events: int) -> None:
+        self._loop.forget(self._ready)
+        if os.read(self._ready, 1):
+            self._done("")
+
+    def _ended(self, status: int, said: str) -> None:
+        self._pid = 0
+        if self.name == _PASTA and not status:  # it goes on in the background
+            try:
+                with open(os.path.join(self._place, "pasta")) as file:
+                    self._pid = int(file.read(32))
+            except (OSError, ValueError) as error:
+                status, said = 1, str(error)
+            else:
+                self._children.claim(self._pid, lambda _: self._ended(1, ""))
+                self._done("")
+                return
+        self._done(f"{self.name}: {said}")
+
+    def _done(self, why: str) -> None:
+        self._loop.cancel(self._late)
+        tell, self._tell = self._tell, None
+        if tell is not None:
+            if why:
+                self.let_go()
+            tell(why)
+
+    def cancel(self, why: str) -> None:
+        """Disconnect it, and say why, if somebody waits for it."""
+        self._done(why)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Disconnect it; nobody is told any more."""
+        self._tell = None
+        self._loop.cancel(self._late)
+        if self._pid:
+            kill_quietly(self._pid, _SIGTERM)
+        for fd in self._held:
+            os.close(fd)
+        self._held.clear()
+        if self._ready >= 0:
+            self._loop.forget(self._ready)
+            os.close(self._ready)
+            self._ready = -1
+        if self._is_own:
+            self._loop.forget(self.space.said)
+            self.space.let_go()
+            self._is_own = False

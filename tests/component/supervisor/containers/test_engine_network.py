@@ -1,0 +1,218 @@
+"""Connections in a network namespace of an engine's, answered from outside of it."""
+
+import os
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import trio
+
+from scrun.core import namespaces as ns
+from scrun.core.errors import EngineError
+from scrun.oci.config import read_config
+from scrun.settings.file.load import Log
+from scrun.supervisor.containers.engine_network import (
+    answer,
+    engine_network,
+    opened,
+    redirect,
+)
+from scrun.supervisor.contracts.engine import Job, Reach
+from scrun.supervisor.core.deposits import no_deposit
+from scrun.supervisor.core.threads import in_last_thread
+from scrun.supervisor.log.journal import Journal
+from tests.harness.wait import wait_until
+
+PORT = 5432
+
+
+@pytest.fixture
+def network() -> Iterator[str]:
+    """A namespace with a loopback, as an engine makes one."""
+    script = "ip link set lo up && echo there && read forever"
+    with subprocess.Popen(
+        ["unshare", "--net", "sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout
+        assert holder.stdin
+        assert holder.stdout.readline() == b"there\n"
+        yield f"/proc/{holder.pid}/ns/net"
+        holder.stdin.close()
+
+
+def within(network: str, call: Callable[[], Any]) -> Any:
+    """Call a function in a network namespace."""
+
+    def there() -> Any:
+        namespace = os.open(network, os.O_RDONLY)
+        ns.enter(namespace, ns.NEW_NETWORK)
+        os.close(namespace)
+        return call()
+
+    return in_last_thread(there)
+
+
+async def connect(network: str, address: str, port: int) -> trio.SocketStream:
+    """Connect from within a network namespace."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    sock = trio.socket.from_stdlib_socket(within(network, partial(socket.socket, family)))
+    await sock.connect((address, port))
+    return trio.SocketStream(sock)
+
+
+class Answering:
+    """A container that says which port it was asked for, and repeats what it gets."""
+
+    def __init__(self, path: str, journal: Journal, *, beside_us: bool = False) -> None:
+        self.path, self.journal = path, journal
+        self.begun = trio.Event()
+        self.deposit = no_deposit()
+        self.job = cast(Job, SimpleNamespace(reaching=self.reaching, is_beside_us=beside_us))
+
+    @asynccontextmanager
+    async def reaching(self) -> AsyncIterator[Reach]:
+        async def reach(client: trio.socket.SocketType, port: int) -> None:
+            if port != PORT:
+                raise EngineError("Connection refused")
+            await client.send(b"%d\n" % port)
+            while data := await client.recv(100):
+                await client.send(data)
+
+        yield reach
+
+    async def run(self) -> None:
+        await answer("c1", self.path, self.job, self.begun, self.journal, self.deposit, None)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    made = Journal(str(tmp_path / "log"), Log(), "c1")
+    yield made
+    made.close()
+
+
+async def rules_are_there(network: str) -> None:
+    """Wait until both families are sent to our sockets."""
+    words = ["nsenter", f"--net={network}", "nft", "list", "table", "ip6", "scrun"]
+    await trio.to_thread.run_sync(wait_until, "the rules", lambda: b"redirect" in said_by(words))
+
+
+def log_of(journal: Journal) -> str:
+    return Path(journal.path).read_text()
+
+
+def said_by(words: list[str]) -> bytes:
+    return subprocess.run(words, capture_output=True, check=False).stdout
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.8.9.10", "::1"])
+async def test_every_port(address: str, network: str, journal: Journal) -> None:
+    container = Answering(network, journal)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(container.run)
+        await rules_are_there(network)
+        container.begun.set()
+        async with await connect(network, address, PORT) as client:
+            await client.send_all(b"hello")
+            await client.send_eof()
+            assert b"".join([part async for part in client]) == b"5432\nhello"
+        async with await connect(network, address, PORT + 1) as client:
+            with pytest.raises(trio.BrokenResourceError):  # a reset, not silence
+                await client.receive_some()
+        nursery.cancel_scope.cancel()
+    assert "port 5433: Connection refused" in log_of(journal)
+
+
+async def test_clients_wait_until_it_runs(network: str, journal: Journal) -> None:
+    container = Answering(network, journal)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(container.run)
+        await rules_are_there(network)
+        async with await connect(network, "127.0.0.1", PORT) as client:
+            with trio.move_on_after(0.1) as patience:
+                await client.receive_some()
+            assert patience.cancelled_caught
+            container.begun.set()
+            assert await client.receive_some() == b"5432\n"
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("way", ["nft", "iptables"])
+@pytest.mark.parametrize("family", ["ip", "ip6"])
+async def test_each_packet_filter(way: str, family: str, network: str) -> None:
+    """It may be called again: what it sends to the newest socket then."""
+    kind = {"ip": socket.AF_INET, "ip6": socket.AF_INET6}[family]
+    address = {"ip": "127.0.0.1", "ip6": "::1"}[family]
+    listening = partial(socket.create_server, (address, 0), family=kind)
+    namespace = os.open(network, os.O_RDONLY)
+    with within(network, listening) as first, within(network, listening) as second:
+        for listener in (first, second):
+            await redirect(namespace, family, listener.getsockname()[1], [way])
+            async with await connect(network, address, PORT):
+                listener.settimeout(5)
+                listener.accept()[0].close()
+    os.close(namespace)
+
+
+async def test_a_filter_that_refuses(network: str) -> None:
+    namespace = os.open(network, os.O_RDONLY)
+    with pytest.raises(EngineError, match="nft: Error: "):
+        await redirect(namespace, "ip", 70_000, ["nft"])
+    os.close(namespace)
+
+
+async def said(container: Answering) -> str:
+    """What the log has when it cannot be answered."""
+    container.begun.set()
+    with trio.fail_after(10):
+        await container.run()
+    return log_of(container.journal)
+
+
+def test_this_machines_own_network() -> None:
+    with pytest.raises(EngineError, match="it is this machine's own network"):
+        opened("/proc/self/ns/net")
+
+
+async def test_a_network_with_other_servers(network: str, journal: Journal) -> None:
+    """Somebody else may have named it: their clients are not to come to us."""
+    with within(network, partial(socket.create_server, ("127.0.0.1", PORT))):
+        assert "other programs listen in that network" in await said(Answering(network, journal))
+    assert not said_by(["nsenter", f"--net={network}", "nft", "list", "ruleset"])
+
+
+async def test_what_is_no_network(journal: Journal, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for path in ("/proc/self/ns/mnt", "/etc/passwd", str(tmp_path / "fifo")):
+        assert f"{path}: setns: Invalid argument" in await said(Answering(path, journal))
+    assert "No such file" in await said(Answering(str(tmp_path / "none"), journal))
+
+
+async def test_a_container_in_our_own_network(network: str, journal: Journal) -> None:
+    """Else a port that is published by its own number leads to itself, for ever."""
+    text = await said(Answering(network, journal, beside_us=True))
+    assert "its container is in this machine's network: use its own ports" in text
+
+
+@pytest.mark.parametrize(
+    ("namespaces", "path"),
+    [
+        ('[{"type": "network", "path": "/run/netns/one"}]', "/run/netns/one"),
+        ('[{"type": "pid", "path": "/run/netns/one"}]', ""),
+        ('[{"type": "network"}]', ""),
+        ('[{"type": "network", "path": "/proc/12/ns/net"}]', ""),
+        ("[]", ""),
+    ],
+)
+def test_which_network_an_engine_has_made(namespaces: str, path: str, tmp_path: Path) -> None:
+    linux = f'"linux": {{"namespaces": {namespaces}}}'
+    process = '"process": {"cwd": "/", "args": ["a"], "user": {"uid": 0, "gid": 0}}'
+    file = tmp_path / "config.json"
+    file.write_text(f'{{"ociVersion": "1.0.0", "root": {{"path": "r"}}, {process}, {linux}}}')
+    assert engine_network(read_config(str(file))[1]) == path

@@ -1,0 +1,154 @@
+"""Networks of podman's, and the ports that it publishes, where the container is a job."""
+
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness import cluster, users
+from tests.harness.adoption import kill_all_supervisors
+from tests.harness.podman import Podman, podman_of
+from tests.harness.processes import shims_of
+from tests.harness.wait import wait_until, wait_while
+
+pytestmark = pytest.mark.covers("promise networks")
+
+LIMITS = ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096")
+HTTPD = ("busybox", "httpd", "-f", "-p", "80", "-h", "/etc")
+GROUP = b"root:x:0:\n"
+_TUN = Path("/dev/net/tun")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tun() -> Iterator[None]:
+    """Every user may open /dev/net/tun, as with udev's rules."""
+    if not _TUN.exists():
+        _TUN.parent.mkdir(exist_ok=True)
+        os.mknod(_TUN, 0o600 | stat.S_IFCHR, os.makedev(10, 200))
+    before = stat.S_IMODE(_TUN.stat().st_mode)
+    _TUN.chmod(0o666)
+    yield
+    _TUN.chmod(before)
+
+
+@pytest.fixture(scope="module", params=["user-vfs", "user-overlay", "root-overlay"])
+def podman(request: pytest.FixtureRequest) -> Iterator[Podman]:
+    user, _, storage = request.param.partition("-")
+    owner = users.root() if user == "root" else users.ordinary()
+    with cluster.without_oci_conf(), podman_of(owner, storage=storage) as podman:
+        yield podman
+
+
+def run(podman: Podman, *words: str, network: str = "slirp4netns") -> str:
+    """Run a container in the background; return its id."""
+    return podman.must("run", "--detach", "--network", network, *LIMITS, *words).strip()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def get(port: int, address: str = "127.0.0.1") -> bytes:
+    """What a server says to a request for /group; b"" if it does not answer."""
+    try:
+        with socket.create_connection((address, port), timeout=20) as client:
+            client.sendall(b"GET /group HTTP/1.0\r\n\r\n")
+            return b"".join(iter(lambda: client.recv(4096), b""))
+    except ConnectionError:
+        return b""
+
+
+def answers(port: int) -> None:
+    wait_until("an answer", lambda: get(port).endswith(GROUP))
+
+
+def connectors(podman: Podman) -> set[int]:
+    """The programs that connect networks of the user's containers, on their nodes."""
+    jobs = [line.split()[0] for line in cluster.jobs(podman.site.user)]
+    shims = [shim for job in jobs for shim in shims_of(job)]
+    return {
+        int(child)
+        for shim in shims
+        for child in Path(f"/proc/{shim}/task/{shim}/children").read_text().split()
+        if Path(f"/proc/{child}/comm").read_text() == "slirp4netns\n"
+    }
+
+
+def log_of(podman: Podman, container: str) -> str:
+    [log] = podman.site.base.glob(f"x/scrun/*{container}*/log")
+    return log.read_text()
+
+
+@pytest.mark.parametrize(
+    "network", ["slirp4netns", "slirp4netns:port_handler=slirp4netns", "bridge"]
+)
+def test_a_published_port(network: str, podman: Podman) -> None:
+    """A server of an ordinary user's may listen on port 80; who connects here reaches it."""
+    port = free_port()
+    container = run(podman, "-p", f"{port}:80", *HTTPD, network=network)
+    if network == "bridge" and podman.site.user.uid == 0:
+        form = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
+        address = podman.must("inspect", "--format", form, container).strip()
+        wait_until("an answer", lambda: get(80, address).endswith(GROUP))
+    else:
+        answers(port)
+    assert "its own, by slirp4netns" in log_of(podman, container)
+    assert "tap0" in podman.must("exec", container, "cat", "/proc/net/dev")
+    connecting = connectors(podman)
+    assert len(connecting) == 1
+    podman.must("rm", "--force", "--time", "0", container)
+    wait_while("what connected it", lambda: connecting & connectors(podman))
+
+
+def test_two_containers_have_the_same_port(podman: Podman) -> None:
+    ports = [free_port() for _ in range(2)]
+    for port in ports:
+        run(podman, "--rm", "-p", f"{port}:80", *HTTPD)
+    for port in ports:
+        answers(port)
+    podman.must("kill", "--all")
+
+
+def test_a_port_that_nobody_listens_on(podman: Podman) -> None:
+    port = free_port()
+    container = run(podman, "-p", f"{port}:81", *HTTPD)
+    assert get(port) == b""
+    wait_until("a line", lambda: "port 81: Connection refused" in log_of(podman, container))
+    podman.must("rm", "--force", "--time", "0", container)
+
+
+def test_the_supervisor_is_killed(podman: Podman) -> None:
+    port = free_port()
+    container = run(podman, "-p", f"{port}:80", *HTTPD)
+    answers(port)
+    kill_all_supervisors(podman.site)
+    answers(port)
+    podman.must("rm", "--force", "--time", "0", container)
+
+
+def test_a_pod_has_one_network(podman: Podman) -> None:
+    """Its members reach one another at their loopback, and its ports are all of theirs."""
+    port = free_port()
+    podman.must("pod", "create", "--name", "pod", "--network", "slirp4netns", "-p", f"{port}:80")
+    podman.must("run", "--detach", "--pod", "pod", *LIMITS, *HTTPD)
+    answers(port)
+    ask = ("busybox", "wget", "-q", "-O", "-", "http://127.0.0.1/group")
+    assert podman.must("run", "--rm", "--pod", "pod", *LIMITS, *ask).encode() == GROUP
+    podman.must("pod", "rm", "--force", "--time", "0", "pod")
+
+
+def test_in_the_network_of_this_very_machine() -> None:
+    """What connects to its port here is not to go round in circles."""
+    user = users.ordinary()
+    with cluster.without_oci_conf(), podman_of(user, settings='network = "node"\n') as podman:
+        port = free_port()
+        container = run(podman, "-p", f"{port}:{port}", "busybox", "sleep", "1000")
+        assert get(port) == b""
+        log = log_of(podman, container)
+        assert "network on node1: the node's" in log
+        assert "its container is in this machine's network: use its own ports" in log
