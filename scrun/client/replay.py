@@ -57,7 +57,7 @@ exec <&3 3<&- 4>&- >/dev/null 2>&1
 while IFS= read -r line; do text=$line; done
 exec /bin/sh -c "$text" </dev/null
 """
-"""Has crun start the container, and is then its keepalive (`supervisor.engines.local.keepalive`).
+"""Has crun start the container, and is then its keepalive (`supervisor.engines.local.engine`).
 If this process is killed meanwhile, crun has ended before the container is removed."""
 
 _NEW = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW | posix.O_CLOEXEC

@@ -11,7 +11,7 @@
                              missing: of a layer
         empty/               is empty
       leases/KEY/            containers that use it (`scrun.images.leases`)
-      locks/KEY              held by whoever makes or removes it (`scrun.images.locks`)
+      locks/KEY              held by whoever makes or removes it (`scrun.images.leases`)
       names/                 a store of root file systems with names, which are written to
       tags/                  what a tag named, and when (`scrun.images.tags`)
       tmp/KEY.HOST.PID.…/    is being made, or removed
@@ -30,12 +30,12 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from scrun.core.errors import ImageError, described
+from scrun.core.errors import ImageError, ScrunError, described
 from scrun.core.paths import replaceable
 from scrun.core.trees import everything_below, remove_tree
 from scrun.core.typed import decode_as
 from scrun.images import leases
-from scrun.images.locks import Lock, locked, locked_if_free
+from scrun.images.leases import Lock, locked, locked_if_free
 
 FACTS = "scrun-image.json"
 ROOTFS = "rootfs"
@@ -336,3 +336,39 @@ def _is_old(path: str) -> bool:
 
 def _size(directory: str) -> int:
     return sum(status.st_blocks * 512 for status in everything_below(directory))
+
+
+_LOW = 0.8
+
+
+def size_of(entries: list[Entry]) -> int:
+    """Return how many bytes images take."""
+    return sum(entry.facts.size for entry in entries)
+
+
+def shrink(store: Store, limit: int, *, more: int = 0) -> list[Entry]:
+    """Remove images until there is room; never what a container uses.
+
+    `limit` is the most bytes; 0: any number. If there are more, four fifths of it stay, so that
+    not every new image evicts another. `more` bytes are needed besides; for them, images go even
+    below the limit.
+
+    Returns:
+        What was removed.
+    """
+    with contextlib.suppress(OSError, ScrunError):
+        store.tidy()
+    entries = [entry for entry in store.entries() if not entry.facts.writable]
+    size = size_of(entries)
+    excess = size - int(limit * _LOW) if limit and size > limit else 0
+    excess = max(excess, more)
+    removed: list[Entry] = []
+    for entry in sorted(entries, key=Entry.used):
+        if excess <= 0:
+            break
+        # what cannot be removed, or not yet, makes others go
+        with contextlib.suppress(OSError, ScrunError):
+            if not store.remove(entry.key):
+                removed.append(entry)
+                excess -= entry.facts.size
+    return removed

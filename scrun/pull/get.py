@@ -14,11 +14,9 @@ from collections.abc import Callable
 import msgspec
 
 from scrun.core.errors import ImageError, ScrunError
-from scrun.images.leases import Lease
-from scrun.images.limits import shrink
-from scrun.images.locks import Lock
+from scrun.images.leases import Lease, Lock
 from scrun.images.squashfs import identity, key_of
-from scrun.images.store import ROOTFS, Defaults, Entry, Facts, Store, find_elsewhere
+from scrun.images.store import ROOTFS, Defaults, Entry, Facts, Store, find_elsewhere, shrink
 from scrun.images.store import SQUASHFS as LINK
 from scrun.images.tags import FOREVER, digest_of_words, look_up, remember
 from scrun.oci.document import decode

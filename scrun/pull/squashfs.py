@@ -13,7 +13,7 @@ from scrun.core.errors import ImageError
 from scrun.core.inside import read_inside
 from scrun.core.paths import open_regular
 from scrun.core.trees import OPEN_FOLDER
-from scrun.images.locks import Lock
+from scrun.images.leases import Lock
 from scrun.images.squashfs import (
     FINE_FOR_USERS,
     NO_SEARCH,

@@ -3,7 +3,7 @@
 import os
 
 from scrun.core.errors import BundleError
-from scrun.images.lookup import find_program
+from scrun.images.squashfs import find_program
 from scrun.oci.config import Bundle, Process, load_bundle
 from scrun.oci.lookup import Found, NotFound, Unknown
 from scrun.supervisor.containers.names import find_names

@@ -30,8 +30,7 @@ from scrun.supervisor.log.files import open_file
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.log.supervisor_log import fault, log
 from scrun.supervisor.nodes.restartable_streams import READ
-from scrun.supervisor.plugins.choose_engine import EngineChoices
-from scrun.supervisor.plugins.choose_stager import Stagers
+from scrun.supervisor.plugins.choose import EngineChoices, Stagers
 
 _LOST = "its supervisor died while it was being ended"
 _HAS_READ = "its supervisor died while it was being made, and had read of its input"

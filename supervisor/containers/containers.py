@@ -47,8 +47,7 @@ from scrun.supervisor.core.threads import in_thread, own_threads
 from scrun.supervisor.log.files import open_file
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.log.supervisor_log import log
-from scrun.supervisor.plugins.choose_engine import EngineChoices, Engines
-from scrun.supervisor.plugins.choose_stager import Stagers
+from scrun.supervisor.plugins.choose import EngineChoices, Engines, Stagers
 from scrun.supervisor.plugins.registry import Plugins
 
 _NAMES, _SETTLING = 10.0, 10.0

@@ -21,8 +21,7 @@ from scrun.supervisor.contracts.stager import Leftover
 from scrun.supervisor.core.ownership import is_owned, own, take_over
 from scrun.supervisor.core.threads import in_thread, look
 from scrun.supervisor.log.supervisor_log import log
-from scrun.supervisor.plugins.choose_engine import Engines
-from scrun.supervisor.plugins.choose_stager import Stagers
+from scrun.supervisor.plugins.choose import Engines, Stagers
 from scrun.supervisor.plugins.installed import is_type
 
 

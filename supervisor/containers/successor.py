@@ -32,8 +32,7 @@ from scrun.supervisor.contracts.engine import Engine
 from scrun.supervisor.core.ownership import is_owned
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.supervisor_log import fault, log
-from scrun.supervisor.plugins.choose_engine import Engines
-from scrun.supervisor.plugins.choose_stager import Stagers
+from scrun.supervisor.plugins.choose import Engines, Stagers
 
 _LETS_GO = 0.5
 _PAUSES = (0.0, 2.0, 5.0)  # requests of a tool that was killed too may reach Slurm late

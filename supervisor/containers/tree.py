@@ -59,7 +59,7 @@ from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread, own_threads
 from scrun.supervisor.engines.failures import NotMade, not_started
-from scrun.supervisor.plugins.choose_stager import Stagers
+from scrun.supervisor.plugins.choose import Stagers
 from scrun.supervisor.scripts.spank.around import plugin_stack
 from scrun.supervisor.scripts.spank.stack import Stack
 from scrun.supervisor.staging.owner import directory_for

@@ -20,9 +20,8 @@ import msgspec
 
 from scrun.core.errors import EngineError, ImageError
 from scrun.core.paths import real_id
-from scrun.images.limits import shrink
 from scrun.images.squashfs import FINE_FOR_USERS, entries, key_of
-from scrun.images.store import ROOTFS, SQUASHFS, Entry, Facts, find_elsewhere
+from scrun.images.store import ROOTFS, SQUASHFS, Entry, Facts, find_elsewhere, shrink
 from scrun.supervisor.contracts.node import ImageFile, Mounting, NotThere, OthersThere, RootRefused
 from scrun.supervisor.staging.digests import contents
 from scrun.supervisor.staging.image_store import (
@@ -39,7 +38,7 @@ from scrun.supervisor.staging.ways import BundleRefused, NotMounted
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from scrun.images.locks import Lock
+    from scrun.images.leases import Lock
     from scrun.supervisor.staging.digests import LayerContent
     from scrun.supervisor.staging.layers import Overlay
     from scrun.supervisor.staging.read_only import Find

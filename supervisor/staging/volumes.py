@@ -34,8 +34,7 @@ from scrun.core.errors import StagingError, described
 from scrun.core.paths import read_regular
 from scrun.core.trees import everything_below
 from scrun.core.typed import decode_as
-from scrun.images.leases import Lease, give_back, take, those_that_hold
-from scrun.images.locks import locked, locked_if_free
+from scrun.images.leases import Lease, give_back, locked, locked_if_free, take, those_that_hold
 from scrun.supervisor.core.files import write
 from scrun.supervisor.core.private import not_ours
 from scrun.supervisor.log.supervisor_log import log

@@ -23,10 +23,9 @@ import trio
 
 from scrun.core.errors import EngineError, shortened
 from scrun.model.states import Ending, Phase, exited, taken
-from scrun.supervisor.children.foreign import foreign_process
+from scrun.supervisor.children.foreign import foreign_process, status_of
 from scrun.supervisor.children.processes import Child, ChildEnv, child, output_of, own_program
 from scrun.supervisor.children.pumps import messages
-from scrun.supervisor.children.statuses import status_of
 from scrun.supervisor.contracts.engine import JobRequest, Step
 from scrun.supervisor.contracts.first_process import Call
 from scrun.supervisor.core.deposits import JOB, Deposit

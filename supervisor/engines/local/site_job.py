@@ -16,9 +16,9 @@ import trio
 
 from scrun.core.errors import EngineError, shortened
 from scrun.model.states import Ending, Phase, exited, killed, taken
+from scrun.supervisor.children.foreign import status_of
 from scrun.supervisor.children.persistent import STDIO, inherited_child, persistent_child
 from scrun.supervisor.children.processes import Child, child, shell_status
-from scrun.supervisor.children.statuses import status_of
 from scrun.supervisor.children.terminal import write_size
 from scrun.supervisor.contracts.engine import JobRequest, Step
 from scrun.supervisor.contracts.first_process import Call

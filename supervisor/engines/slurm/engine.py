@@ -52,6 +52,7 @@ from scrun.supervisor.engines.slurm.held_allocation import (
     borrowed_job,
     held,
     lent,
+    needs_of,
 )
 from scrun.supervisor.engines.slurm.job import JobParts, SrunJob, spool_mount
 from scrun.supervisor.engines.slurm.job_shim import JobShim
@@ -66,7 +67,6 @@ from scrun.supervisor.engines.slurm.layout import (
     layout_within,
     nodes_of_salloc,
 )
-from scrun.supervisor.engines.slurm.needs import needs_of
 from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.pending import Queue
 from scrun.supervisor.engines.slurm.shim_job import ShimJob

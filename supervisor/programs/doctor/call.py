@@ -23,7 +23,7 @@ from scrun.supervisor.core.names import learn
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.slurm.engine import SlurmEngine
 from scrun.supervisor.engines.slurm.tools import Tools, find_tools
-from scrun.supervisor.plugins.choose_engine import Engines
+from scrun.supervisor.plugins.choose import Engines
 from scrun.supervisor.plugins.registry import Plugins
 from scrun.supervisor.programs.doctor.findings import Finding, Status
 

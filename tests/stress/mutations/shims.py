@@ -127,7 +127,7 @@ def _forwarding() -> Iterator[Mutation]:
         "if False:",
         tests + "test_a_page",
     )
-    yield Faults("supervisor/engines/local/reach.py")(
+    yield Faults("supervisor/engines/local/job.py")(
         "what-a-slow-client-does-not-take-is-lost",
         "await stream.send_all(rest)",
         'await stream.send_all(b"")',

@@ -25,7 +25,7 @@ def _all() -> Iterator[Mutation]:
 
 def _plugins() -> Iterator[Mutation]:
     tests = "tests/unit/supervisor/plugins/test_plugins.py"
-    chosen = Faults("supervisor/plugins/choose_engine.py", tests)
+    chosen = Faults("supervisor/plugins/choose.py", tests)
     yield chosen("an-engine-has-no-defaults", "if name not in AUTO:", "if name in AUTO:")
     yield chosen(
         "what-a-plugin-must-have-does-nothing",

@@ -12,8 +12,7 @@ import pytest
 from scrun.core.whole_files import PART, write_whole
 from scrun.images import tags
 from scrun.images.leases import lease_of
-from scrun.images.limits import shrink
-from scrun.images.store import Facts, Store
+from scrun.images.store import Facts, Store, shrink
 
 KEY = "k1"
 

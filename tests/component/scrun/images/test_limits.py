@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from scrun.images.leases import lease_of
-from scrun.images.limits import shrink, size_of
-from scrun.images.store import Store
+from scrun.images.store import Store, shrink, size_of
 from tests.harness.layers import filled
 
 OPERATIONS = int(os.environ.get("SCRUN_STORE_OPERATIONS") or 300)

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from scrun.core.errors import ImageError
-from scrun.images.locks import Lock
+from scrun.images.leases import Lock
 from scrun.images.store import Facts, Store
 from tests import CHECKOUT
 from tests.harness.layers import listing

@@ -12,8 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from scrun.core.errors import ImageError
-from scrun.images.leases import Lease, lease_of
-from scrun.images.locks import Lock, locked
+from scrun.images.leases import Lease, Lock, lease_of, locked
 from scrun.images.store import Facts, Store, find_elsewhere
 from scrun.model.identity import myself
 from tests import CHECKOUT

@@ -24,7 +24,7 @@ from scrun.supervisor.contracts.stager import Submission
 from scrun.supervisor.engines.local.engine import LocalEngine
 from scrun.supervisor.log import files as log_files
 from scrun.supervisor.log.journal import Journal
-from scrun.supervisor.plugins.choose_engine import WholeJob
+from scrun.supervisor.plugins.choose import WholeJob
 from scrun.supervisor.staging import builtin
 from scrun.supervisor.staging.staged_bundle import directory_for
 from tests.component.supervisor.daemon.test_server import NOBODY, Supervisor, base, running

@@ -15,10 +15,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from scrun.images.leases import lease_of
-from scrun.images.limits import shrink
-from scrun.images.locks import locked
-from scrun.images.store import Store
+from scrun.images.leases import lease_of, locked
+from scrun.images.store import Store, shrink
 from scrun.supervisor.contracts.node import Mounting
 from scrun.supervisor.staging import copies
 from scrun.supervisor.staging.digests import contents

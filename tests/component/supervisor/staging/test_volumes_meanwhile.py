@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from scrun.core.errors import StagingError
-from scrun.images import locks
-from scrun.images.locks import locked_if_free
+from scrun.images import leases
+from scrun.images.leases import locked_if_free
 from scrun.supervisor.staging import bring_back as bring_back_module
 from scrun.supervisor.staging import transfer as transfer_module
 from scrun.supervisor.staging import volumes as volumes_module
@@ -62,7 +62,7 @@ def test_who_begins_while_the_last_one_removes_it(
 def test_somebody_else_has_brought_it_back(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """That of a dead supervisor may be brought back by a successor, and by whoever tidies up."""
     (site.begin("one") / "made").write_text("made")
-    real = locks.locked
+    real = leases.locked
 
     def locked(path: str, **more: Any) -> Any:
         monkeypatch.undo()

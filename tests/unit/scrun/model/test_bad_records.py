@@ -11,8 +11,7 @@ from scrun.core.errors import PluginUnavailable, StateError
 from scrun.core.pods import pod_of
 from scrun.model.record import Record, write_record
 from scrun.supervisor.containers import orphans
-from scrun.supervisor.plugins.choose_engine import Engines
-from scrun.supervisor.plugins.choose_stager import Stagers
+from scrun.supervisor.plugins.choose import Engines, Stagers
 from scrun.supervisor.plugins.registry import plugins
 from tests.harness.limits import limited
 

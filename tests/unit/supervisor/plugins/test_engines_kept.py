@@ -14,8 +14,8 @@ from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.engines.local import engine as local
 from scrun.supervisor.engines.local.engine import LocalEngine
 from scrun.supervisor.engines.slurm import tools
-from scrun.supervisor.plugins import choose_engine as choose
-from scrun.supervisor.plugins.choose_engine import EngineChoices, Engines
+from scrun.supervisor.plugins import choose
+from scrun.supervisor.plugins.choose import EngineChoices, Engines
 from scrun.supervisor.plugins.registry import Plugins
 
 

@@ -27,8 +27,7 @@ from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.engines.local import plugin as local
 from scrun.supervisor.engines.slurm import plugin as slurm
 from scrun.supervisor.plugins import registry
-from scrun.supervisor.plugins.choose_engine import Engines
-from scrun.supervisor.plugins.choose_stager import Stagers
+from scrun.supervisor.plugins.choose import Engines, Stagers
 from scrun.supervisor.plugins.installed import (
     GROUP,
     Installed,
@@ -462,9 +461,9 @@ def test_nothing_is_looked_up_for_our_own() -> None:
     import trio
     from scrun.settings.file.load import Settings
     from scrun.supervisor.daemon.server import Server
-    from scrun.supervisor.plugins.choose_engine import Engines
+    from scrun.supervisor.plugins.choose import Engines
     from scrun.supervisor.plugins.registry import Plugins
-    from scrun.supervisor.plugins.choose_stager import Stagers
+    from scrun.supervisor.plugins.choose import Stagers
 
     async def choose(name):
         loaded = Plugins()

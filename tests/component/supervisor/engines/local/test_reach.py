@@ -11,7 +11,7 @@ import trio
 
 from scrun.core.errors import EngineError
 from scrun.supervisor.children.processes import ChildEnv
-from scrun.supervisor.engines.local.reach import reaching
+from scrun.supervisor.engines.local.job import reaching
 
 DATA = os.urandom(24 << 20)
 """More than sockets and a pipe hold."""

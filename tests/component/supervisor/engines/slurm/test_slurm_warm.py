@@ -27,15 +27,15 @@ from scrun.supervisor.engines.slurm import held_allocation
 from scrun.supervisor.engines.slurm.allocation import Allocation
 from scrun.supervisor.engines.slurm.held_allocation import (
     LeaseRequest,
+    Needs,
     SlurmAllocation,
     borrowed_job,
     held,
 )
 from scrun.supervisor.engines.slurm.job_state import JobState
-from scrun.supervisor.engines.slurm.needs import Needs
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.log.journal import Journal
-from scrun.supervisor.plugins.choose_engine import WholeJob
+from scrun.supervisor.plugins.choose import WholeJob
 
 TOOLS = Tools("salloc", ("srun",), "scancel", None, (), "/bin/squeue")
 PLAIN, LARGE, HOUR = Needs(("-N1",)), Needs(("-N2",)), Needs(("--time=60",), seconds=3600.0)

@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from scrun.supervisor.engines.slurm.needs import Needs, fits, needs_of, seconds_of_limit
+from scrun.supervisor.engines.slurm.held_allocation import Needs, fits, needs_of, seconds_of_limit
 
 HOUR = 3600.0
 
