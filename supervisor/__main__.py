@@ -19,7 +19,7 @@ _IN_VAIN = (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from scrun.supervisor.daemon.starter import Starter
+    from scrun.supervisor.daemon.daemonize import Starter
 
 
 def main(argv: list[str]) -> int:
@@ -32,8 +32,7 @@ def main(argv: list[str]) -> int:
     from scrun.supervisor.core.later import postpone
 
     postpone(*filter(sys.stdlib_module_names.__contains__, _IN_VAIN), packages=("idna",))
-    from scrun.supervisor.daemon.daemonize import daemonize, leave_cgroup, remove_cgroup
-    from scrun.supervisor.daemon.starter import Starter
+    from scrun.supervisor.daemon.daemonize import Starter, daemonize, leave_cgroup, remove_cgroup
 
     ready, lock = (int(options[key]) if key in options else None for key in ("--ready", "--lock"))
     starter = Starter(ready, lock)

@@ -27,7 +27,7 @@ from scrun.client.submit import lost
 from scrun.core.errors import NotTaken
 from scrun.core.output import say
 from scrun.protocol import wire
-from scrun.protocol.progress import REASON_SHOWN
+from scrun.protocol.wire import REASON_SHOWN
 
 
 def forward(parsed: Parsed, *, again: bool = False) -> int:

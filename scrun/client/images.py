@@ -11,7 +11,7 @@ from scrun.core.paths import python_code
 from scrun.core.trees import remove_whoever_owns_it
 from scrun.images.place import path_for
 from scrun.images.store import Store
-from scrun.protocol.progress import LIVE
+from scrun.protocol.wire import LIVE
 from scrun.pull.get import Request
 from scrun.settings.file.load import Settings, load
 from scrun.settings.oci_conf.parse import beside

@@ -5,7 +5,7 @@ import select
 
 from scrun.cli.failure import append
 from scrun.cli.parse import Parsed
-from scrun.protocol.progress import LIVE, TO_STDERR
+from scrun.protocol.wire import LIVE, TO_STDERR
 
 _ROOM = 4096  # PIPE_BUF: a pipe that poll(2) finds writable takes as much without blocking
 

@@ -10,7 +10,7 @@ from scrun.client.supervisor_name import OWN, beside, place, supervisor_name, wi
 from scrun.core.errors import SettingsError, SupervisorLost
 from scrun.core.rights import send_fds
 from scrun.protocol import wire
-from scrun.protocol.progress import CALL, REASON_SHOWN
+from scrun.protocol.wire import CALL, REASON_SHOWN
 
 _DIGITS = 10  # of the length of a command, with the byte before them
 
@@ -230,7 +230,7 @@ def _call(sock: _socket.socket, data: bytes, lock: "int | None") -> "tuple[int, 
     containerd's shim) and not of the supervisor, which is not below the engine. The engine waits
     for it, signals it and finds its namespaces as with crun or runc.
 
-    Wire: the supervisor sends CALL (`scrun.protocol.progress`), the length of the command as a
+    Wire: the supervisor sends CALL (`scrun.protocol.wire`), the length of the command as a
     decimal number, NUL, and the command's words separated by NUL. The answer is a line with its
     exit status, negative if a signal ended it, together with the descriptor that holds the lock of
     the pid file, if there is one. Standard input, output and error are those of `create`.

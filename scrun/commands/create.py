@@ -4,7 +4,7 @@ Wire: `create PID UMASK CWD COUNT ARGUMENT... NAME=VALUE...` with four descripto
 container's standard input, output and error, and the supervisor's end of the anchor's socket.
 PID is that of this process; the anchor's follows in a line of its own. The answer comes when the
 container is *created*: it has its job and its staged bundle, or has waited `create_timeout` for
-them. Messages may precede it (`scrun.protocol.progress`). One more byte confirms it: if `create`
+them. Messages may precede it (`scrun.protocol.wire`). One more byte confirms it: if `create`
 is killed before it has published the pid file, the supervisor removes the container again.
 
 Errors: whatever can be checked without a job is refused before one is requested; then there is no

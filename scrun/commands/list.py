@@ -29,9 +29,8 @@ from scrun.core.times import clock
 from scrun.core.users import user_name
 from scrun.model.adoption import is_held, living_record
 from scrun.model.identity import is_dead
-from scrun.model.record import Record, read_record, stopped_state
+from scrun.model.record import Record, read_record, render_state, stopped_state
 from scrun.model.waiting import ESTIMATED_START, PENDING
-from scrun.oci.state import render_state
 from scrun.protocol import wire
 
 _PATIENCE = 2

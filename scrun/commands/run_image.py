@@ -24,8 +24,8 @@ from scrun.core.paths import has_record
 from scrun.images.leases import Lease, lease_of
 from scrun.images.store import Entry, Store
 from scrun.images.tags import digest_of_words
+from scrun.model.adoption import is_over
 from scrun.model.record import IMAGE_DIGEST, IMAGE_NAME
-from scrun.model.reuse import is_over
 from scrun.oci.ids import check_id
 from scrun.pull.container import (
     Wishes,

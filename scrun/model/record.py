@@ -13,17 +13,18 @@ have defaults.
 import errno
 import json
 import os
+from collections.abc import Mapping
 
 import msgspec
 
 from scrun.core.errors import StateError
 from scrun.core.paths import read_regular
+from scrun.core.text import escaped
 from scrun.core.typed import convert
 from scrun.model.lost import LOST
 from scrun.model.waiting import OF_WAITING
 from scrun.oci.config import explain
 from scrun.oci.document import VALUES
-from scrun.oci.state import render_state
 
 _DAMAGED = (errno.EINVAL, errno.EFBIG, errno.ELOOP)
 
@@ -242,3 +243,30 @@ def write_record(directory: str, record: Record) -> None:
         # a path need not be UTF-8; json can write and read such a path, msgspec cannot
         file.write(json.dumps(msgspec.to_builtins(record)).encode())
     os.rename(temporary, os.path.join(directory, "state.json"))
+
+
+def render_state(
+    oci_version: str,
+    id: str,  # noqa: A002 (the spec's name)
+    status: str,
+    pid: int,
+    bundle: str,
+    annotations: Mapping[str, str],
+) -> bytes:
+    """Render the state of a container as JSON.
+
+    `status`: `creating`, `created`, `running` or `stopped`. `pid` is the anchor's pid; a stopped
+    container has 0, because another process may have its number by now. `annotations` are those of
+    config.json, and `org.scrun.*`.
+    """
+    state = {
+        "ociVersion": oci_version,
+        "id": id,
+        "status": status,
+        "pid": 0 if status == "stopped" else pid,
+        "bundle": bundle,
+        "annotations": dict(annotations),
+    }
+    # a path need not be UTF-8, but the JSON must be
+    text = json.dumps(state, indent=2, ensure_ascii=False)
+    return escaped(text.encode("utf-8", "replace").decode()).encode() + b"\n"

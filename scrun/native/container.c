@@ -18,7 +18,7 @@
 
 extern char **environ;
 
-/* scrun.protocol.progress: what precedes the reply to `create` */
+/* scrun.protocol.wire: what precedes the reply to `create` */
 enum { REASON_SHOWN = 0xfb, CALLED, LIVE, TO_LOG, TO_STDERR };
 
 #define DIGITS 10

@@ -6,9 +6,18 @@ nothing needs quoting: packing is a `join`, unpacking a `split`. Every command u
 so it imports what is built in alone.
 
 A reply is one byte, the exit status of the command, and text until end of file: output for
-standard output if the status is 0, else the reason, for standard error and `--log`. Messages may
-precede the reply to `create`; they begin with 251 to 255 (`scrun.protocol.progress`). `follow` and
+standard output if the status is 0, else the reason, for standard error and `--log`. `follow` and
 `attach` go on after the status 0: see `scrun.commands.logs` and `scrun.commands.attach`.
+
+Any number of messages precede the reply to `create`. Each is one byte, which no exit status uses,
+then text and NUL; CALL has a format of its own.
+
+* TO_STDERR: a line for standard error, as it is shown; TO_LOG: a level (in runc's words), a blank
+  and a line for `--log`. They come if the call asked for them (`--debug`, `-v`,
+  SCRUN_STDERR_DEBUG, …).
+* LIVE: a line for a terminal, which replaces the last one; an empty one clears it.
+* CALL: a command for `create` to run (`scrun.client.submit`).
+* REASON_SHOWN: standard error already shows the reason that the reply gives.
 
 Requests, with their fields::
 
@@ -52,6 +61,7 @@ from scrun.core.paths import outer_id
 from scrun.core.rights import send_fds
 
 TYPE_CHECKING = False
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Protocol
@@ -60,6 +70,13 @@ if TYPE_CHECKING:
         """A socket, or trio's."""
 
         def getsockopt(self, level: int, option: int, size: int, /) -> bytes: ...
+
+
+REASON_SHOWN = b"\xfb"
+CALL = b"\xfc"
+LIVE = b"\xfd"
+TO_LOG = b"\xfe"
+TO_STDERR = b"\xff"
 
 
 LIMIT = 16 * 1024 * 1024

@@ -15,11 +15,10 @@ from scrun.model.states import Ending, Phase, exited, killed
 from scrun.supervisor.containers.anchors import Anchor
 from scrun.supervisor.containers.caller import Caller
 from scrun.supervisor.containers.container import Container
-from scrun.supervisor.containers.keeping import STREAMS, forget_making
+from scrun.supervisor.containers.keeping import STREAMS, forget_making, recalled
 from scrun.supervisor.containers.ledger import Ledger
 from scrun.supervisor.containers.live_session import tell
 from scrun.supervisor.containers.pods import Pods
-from scrun.supervisor.containers.remembered import recalled
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.containers.takeover import Takeover
 from scrun.supervisor.contracts.create_request import CreateRequest

@@ -2,7 +2,7 @@
 
 Only `create` itself writes to its standard error and `--log`: they may block, and others share
 them. So the messages go over its connection, before the answer, in the form of
-`scrun.protocol.progress`.
+`scrun.protocol.wire`.
 """
 
 import contextlib
@@ -16,8 +16,7 @@ import trio
 
 from scrun.core.errors import StateError
 from scrun.core.text import printable
-from scrun.protocol.progress import CALL, LIVE, TO_LOG, TO_STDERR
-from scrun.protocol.wire import peer_pid
+from scrun.protocol.wire import CALL, LIVE, TO_LOG, TO_STDERR, peer_pid
 from scrun.settings.file.load import LEVELS, Level
 from scrun.supervisor.contracts.create_request import read_pid
 from scrun.supervisor.core.mounts import OURS, MountNamespace

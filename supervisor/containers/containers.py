@@ -39,8 +39,7 @@ from scrun.supervisor.contracts.deleter import Deleter
 from scrun.supervisor.contracts.reuse import WaitingJob
 from scrun.supervisor.core.deposits import Deposits
 from scrun.supervisor.core.garbage import collect_again, pause_collections
-from scrun.supervisor.core.inheritance import Inheritance, find
-from scrun.supervisor.core.line import KeeperLine
+from scrun.supervisor.core.inheritance import Inheritance, KeeperLine, find
 from scrun.supervisor.core.names import learn
 from scrun.supervisor.core.nurseries import bulkhead, unwrapped
 from scrun.supervisor.core.threads import in_thread, own_threads

@@ -6,11 +6,10 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from scrun.model.adoption import called_in
 from scrun.model.identity import myself
-from scrun.model.record import FORMAT, Record, write_record
-from scrun.model.reuse import called_in
+from scrun.model.record import FORMAT, Record, render_state, write_record
 from scrun.model.waiting import OF_WAITING, Waiting, annotations_of, waiting_line
-from scrun.oci.state import render_state
 from scrun.supervisor.containers.records import make_record
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.engine import Job

@@ -23,9 +23,8 @@ from scrun.core.rights import receive_fds
 from scrun.core.typed import decode_as
 from scrun.model.states import Ending
 from scrun.protocol import wire
-from scrun.supervisor.contracts.reuse import Lend
+from scrun.supervisor.contracts.reuse import CLEAN, LOAN, Lend
 from scrun.supervisor.core.inheritance import Inheritance, close_all
-from scrun.supervisor.core.lender import CLEAN, LOAN
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
 

@@ -7,7 +7,7 @@ reason; the levels clean up in order. The first reason counts.
 import os
 import signal
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 import trio
@@ -57,12 +57,28 @@ from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.deleter import Deleter
 from scrun.supervisor.contracts.engine import Job, JobRequest, handles
 from scrun.supervisor.contracts.first_process import FirstProcess
-from scrun.supervisor.contracts.running import RunningContainer
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.core.nurseries import Tasks, unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.log.supervisor_log import fault, traceback_of
+
+
+class RunningContainer(NamedTuple):
+    """A running container.
+
+    Attributes:
+        job: Its job.
+        bundle: The submitted bundle.
+        staged: The staged bundle.
+        journal: Its log.
+    """
+
+    job: Job
+    bundle: Bundle
+    staged: Staged
+    journal: Journal
+
 
 _BY_ITSELF = ("exited", "not-found", "not-executable")
 _EXPLAINED = (*TAKEN, "not-found", "not-executable")

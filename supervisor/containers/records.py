@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from scrun.core.errors import ContainerExists, SettingsError, StagingError
 from scrun.core.paths import has_record
 from scrun.core.trees import remove, remove_aside
+from scrun.model.adoption import is_over
 from scrun.model.record import Record, write_record
-from scrun.model.reuse import is_over
 from scrun.protocol import wire
 from scrun.supervisor.core.ownership import own
 

@@ -24,7 +24,7 @@ from scrun.model.identity import myself
 from scrun.model.record import Record
 from scrun.oci.config import Bundle
 from scrun.settings.file.sources import SYSTEM_FILE
-from scrun.supervisor.containers.remembered import known_of
+from scrun.supervisor.containers.keeping import known_of
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.staged import OVERLAY, Staged
 from scrun.supervisor.core.deposits import Deposit

@@ -33,14 +33,13 @@ from scrun.model.waiting import waiting_of
 from scrun.oci.config import Bundle
 from scrun.oci.lookup import Found
 from scrun.supervisor.children.terminal import give_a_size
-from scrun.supervisor.containers.admission import ProgramNotFound, admit, called_as
 from scrun.supervisor.containers.anchors import Anchor, forward_signals
 from scrun.supervisor.containers.caller import Caller
-from scrun.supervisor.containers.creation import Creation
+from scrun.supervisor.containers.creation import Creation, ProgramNotFound, admit, called_as
 from scrun.supervisor.containers.engine_network import answer, engine_network
 from scrun.supervisor.containers.keeping import CAPTURED
 from scrun.supervisor.containers.ledger import NODES, Ledger
-from scrun.supervisor.containers.phases import Phases
+from scrun.supervisor.containers.phases import Phases, RunningContainer
 from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.containers.shown_files import ShownFiles
 from scrun.supervisor.containers.stdio import Stdio
@@ -52,7 +51,6 @@ from scrun.supervisor.contracts.engine import (
     Step,
 )
 from scrun.supervisor.contracts.first_process import FirstProcess
-from scrun.supervisor.contracts.running import RunningContainer
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.stager import Leftover, Served, Stager, Submission
 from scrun.supervisor.core.inheritance import Inheritance

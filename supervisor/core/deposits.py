@@ -29,9 +29,9 @@ from scrun.supervisor.core.inheritance import (
     OF_JOB,
     DepositContent,
     Inheritance,
+    KeeperLine,
     close_all,
 )
-from scrun.supervisor.core.line import KeeperLine
 from scrun.supervisor.keeper.main import BEGIN, COMPLETE, END, LONGEST
 
 JOB = "job."

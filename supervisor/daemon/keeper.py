@@ -21,7 +21,7 @@ from scrun.core import rights
 from scrun.core.paths import python, python_code
 from scrun.supervisor.children.processes import Child, ChildEnv, child
 from scrun.supervisor.core.deposits import Deposits
-from scrun.supervisor.core.line import KeeperLine
+from scrun.supervisor.core.inheritance import KeeperLine
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.keeper import main
 from scrun.supervisor.keeper.main import named

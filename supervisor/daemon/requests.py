@@ -23,7 +23,7 @@ from scrun.model.states import Ending, Phase, killed, not_running
 from scrun.oci.resources import changes, read_resources
 from scrun.oci.signals import parse_signal
 from scrun.protocol import wire
-from scrun.protocol.progress import REASON_SHOWN
+from scrun.protocol.wire import REASON_SHOWN
 from scrun.supervisor.containers.anchors import Anchor
 from scrun.supervisor.containers.caller import Caller, hang_up, send, send_progress
 from scrun.supervisor.containers.container import Container
@@ -37,7 +37,7 @@ from scrun.supervisor.contracts.create_request import (
 )
 from scrun.supervisor.contracts.deleter import deleter_of
 from scrun.supervisor.core.descriptors import is_a_pipe
-from scrun.supervisor.core.line import KeeperLine
+from scrun.supervisor.core.inheritance import KeeperLine
 from scrun.supervisor.core.mounts import OURS, MountNamespace
 from scrun.supervisor.core.names import learn
 from scrun.supervisor.core.nurseries import unwrapped

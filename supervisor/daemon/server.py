@@ -24,10 +24,10 @@ from scrun.supervisor.containers.records import remove_half_made
 from scrun.supervisor.core.limits import raise_limits
 from scrun.supervisor.core.own_key import keep_key_in
 from scrun.supervisor.core.threads import in_thread, own_threads
+from scrun.supervisor.daemon.daemonize import Starter
 from scrun.supervisor.daemon.keeper import Keeper
 from scrun.supervisor.daemon.requests import ClientRequest, may_call, receive
 from scrun.supervisor.daemon.retirement import Retirement
-from scrun.supervisor.daemon.starter import Starter
 from scrun.supervisor.daemon.succession import Succession
 from scrun.supervisor.daemon.watchdog import watchdogs
 from scrun.supervisor.log.files import finish

@@ -13,8 +13,7 @@ import trio
 
 from scrun.core.supervisors import is_newer, parts
 from scrun.protocol import wire
-from scrun.supervisor.core.inheritance import close_all
-from scrun.supervisor.core.line import KeeperLine
+from scrun.supervisor.core.inheritance import KeeperLine, close_all
 from scrun.supervisor.core.nurseries import bulkhead
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.daemon.retirement import TAKEN, received_line

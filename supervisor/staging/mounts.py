@@ -1,19 +1,28 @@
-"""Adapts the mounts of a config.json to the target. Pure."""
+"""Adapts the mounts of a config.json to the target, and decides what is visible here. Pure.
+
+Container engines access the files of a running container, as with `podman cp`, in the mount
+namespace of its anchor. Files there have to be the container's files, or must not exist. So a
+mount whose content only the node has (/tmp, a tmpfs, /dev) is covered by something that fails, and
+what is below it is hidden too.
+"""
 
 from __future__ import annotations
 
 import os
 import os.path
+import posixpath
 from _blake2 import blake2s
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from scrun.core.errors import StagingError, shortened
+from scrun.supervisor.contracts.staged import ShownMount, View
 from scrun.supervisor.contracts.target import Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
 
 _MOST = 1000
 _MOST_MISSED = 8  # enough for one line
@@ -389,3 +398,26 @@ def _shared_memory(mount: dict[str, Any], source: MountSource) -> dict[str, Any]
     if source.capacity:
         kept.append(f"size={source.capacity}")
     return {**mount, "type": "tmpfs", "source": "shm", "options": kept}
+
+
+_PROCESSES = "/proc"  # only the anchor's processes are visible here
+
+
+def view_of(config: Mapping[str, Any], rootfs: str, bundle: str, *, elsewhere: bool) -> View:
+    """Return what to show of a container; see `View`."""
+    shown: list[ShownMount] = []
+    hidden = [_PROCESSES]
+    for mount in config.get("mounts") or []:
+        path = posixpath.normpath("/" + mount["destination"].lstrip("/"))
+        if any(below(path, other) for other in hidden):
+            continue
+        mounted = ShownMount(path)
+        if is_bind(mount):
+            source = posixpath.normpath(posixpath.join(bundle, mount["source"]))
+            own = elsewhere and of_every_machine(source)
+            mounted = ShownMount(path, source, "ro" in options(mount), own)
+        if mounted.own or not mounted.source:
+            hidden.append(path)
+        shown.append(mounted)
+    read_only = bool((config.get("root") or {}).get("readonly"))
+    return View(rootfs, bundle, elsewhere, read_only, tuple(shown))

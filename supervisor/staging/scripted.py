@@ -29,12 +29,11 @@ from scrun.supervisor.scripts.host import StagingScript, loaded
 from scrun.supervisor.scripts.process import Remote
 from scrun.supervisor.staging import builtin
 from scrun.supervisor.staging.id_maps import remove_whoever_owns_it
-from scrun.supervisor.staging.mounts import Notes
+from scrun.supervisor.staging.mounts import Notes, view_of
 from scrun.supervisor.staging.owner import Owner, directory_for, owner_of
 from scrun.supervisor.staging.policy import fit_annotations
 from scrun.supervisor.staging.stage_out import stage_out as clean
 from scrun.supervisor.staging.staged_bundle import make_directory
-from scrun.supervisor.staging.view import view_of
 
 _IN = "slurm_scrun_stage_in"
 _OUT = "slurm_scrun_stage_out"

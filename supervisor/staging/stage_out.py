@@ -21,9 +21,9 @@ from scrun.core.trees import OPEN_FOLDER, remove
 from scrun.model.identity import is_dead
 from scrun.oci.userns import has_several
 from scrun.supervisor.contracts.staged import OVERLAY
+from scrun.supervisor.core.files import not_ours
 from scrun.supervisor.core.names import learn
 from scrun.supervisor.core.ownership import is_owned
-from scrun.supervisor.core.private import not_ours
 from scrun.supervisor.log.supervisor_log import fault, log
 from scrun.supervisor.staging.bring_back import bring_back, bring_difference_back
 from scrun.supervisor.staging.commands import run

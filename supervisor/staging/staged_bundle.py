@@ -26,13 +26,12 @@ from scrun.model.identity import is_dead
 from scrun.oci.userns import INITIAL, has_several, maps_for, read_map
 from scrun.supervisor.contracts.node import Mounting, OthersThere
 from scrun.supervisor.contracts.staged import Staged
-from scrun.supervisor.core.files import mebibytes, write
-from scrun.supervisor.core.private import make_private
+from scrun.supervisor.core.files import make_private, mebibytes, write
 from scrun.supervisor.staging.commands import run
 from scrun.supervisor.staging.image_store import UNPACK, copying
 from scrun.supervisor.staging.layers import Overlay, Unusable, is_plain, overlay_of
 from scrun.supervisor.staging.layout import ROOTFS
-from scrun.supervisor.staging.mounts import FILES, CopyPlaces
+from scrun.supervisor.staging.mounts import FILES, CopyPlaces, view_of
 from scrun.supervisor.staging.on_node import remote
 from scrun.supervisor.staging.overlaid import Mounts, Overlays
 from scrun.supervisor.staging.owner import OWNER, Owner, beside, read_owner, volumes_in
@@ -41,7 +40,6 @@ from scrun.supervisor.staging.policy import fit
 from scrun.supervisor.staging.stage_out import CONFIG, FINAL, clean, stage_out
 from scrun.supervisor.staging.survey import mount_of, on_the_nodes, read_mounts, survey
 from scrun.supervisor.staging.transfer import Transfer
-from scrun.supervisor.staging.view import view_of
 from scrun.supervisor.staging.volumes import bring_back, bring_in
 from scrun.supervisor.staging.ways import RootFilesystem, remaining, ways
 

@@ -35,8 +35,7 @@ from scrun.core.paths import read_regular
 from scrun.core.trees import everything_below
 from scrun.core.typed import decode_as
 from scrun.images.leases import Lease, give_back, locked, locked_if_free, take, those_that_hold
-from scrun.supervisor.core.files import write
-from scrun.supervisor.core.private import not_ours
+from scrun.supervisor.core.files import not_ours, write
 from scrun.supervisor.log.supervisor_log import log
 from scrun.supervisor.staging.bring_back import NEVER
 from scrun.supervisor.staging.id_maps import remove_whoever_owns_it

@@ -14,14 +14,13 @@ from typing import Any, Protocol
 import msgspec
 
 from scrun.core.errors import StagingError, described
-from scrun.core.paths import real_id
+from scrun.core.paths import packages, real_id
 from scrun.core.typed import decode_as
 from scrun.oci.signals import signal_name
 from scrun.supervisor.children.node_scripts import PROCESS_FILE
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.engine import Step
 from scrun.supervisor.core.files import write
-from scrun.supervisor.core.places import program
 from scrun.supervisor.engines.local import runtimes
 from scrun.supervisor.engines.local.runtime_config import (
     in_cgroup,
@@ -31,6 +30,12 @@ from scrun.supervisor.engines.local.runtime_config import (
 from scrun.supervisor.engines.local.runtimes import InstalledRuntime
 from scrun.supervisor.shim.mpi import Mpi
 from scrun.supervisor.shim.runtime import Runtime
+
+
+def program(folder: str, name: str) -> str:
+    """Return the path of a program, such as `reapers/runtime.py`."""
+    return f"{packages()}/scrun/supervisor/{folder}/{name}.py"
+
 
 RUNTIME = "runtime"
 """The state directory of crun or runc, in the record."""

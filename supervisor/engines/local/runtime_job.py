@@ -30,10 +30,14 @@ from scrun.supervisor.contracts.engine import JobRequest, Step
 from scrun.supervisor.contracts.first_process import Call
 from scrun.supervisor.core.deposits import JOB, Deposit
 from scrun.supervisor.core.inheritance import Inheritance
-from scrun.supervisor.core.places import program
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.failures import NotMade, create_and_run
-from scrun.supervisor.engines.local.commands import RuntimeCommands, RuntimeContainer, put_in_place
+from scrun.supervisor.engines.local.commands import (
+    RuntimeCommands,
+    RuntimeContainer,
+    program,
+    put_in_place,
+)
 from scrun.supervisor.engines.local.held_exec import end_left
 from scrun.supervisor.engines.local.job import LocalJob, Tell, read_tail
 from scrun.supervisor.engines.local.own_devices import spared

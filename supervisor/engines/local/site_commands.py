@@ -20,10 +20,8 @@ from scrun.settings.oci_conf.patterns import without
 from scrun.supervisor.children.node_scripts import PROCESS_FILE
 from scrun.supervisor.children.processes import ChildEnv, own_program
 from scrun.supervisor.contracts.engine import Step
-from scrun.supervisor.core.files import write
-from scrun.supervisor.core.places import program
-from scrun.supervisor.core.private import make_private, not_ours
-from scrun.supervisor.engines.local.commands import RuntimeContainer
+from scrun.supervisor.core.files import make_private, not_ours, write
+from scrun.supervisor.engines.local.commands import RuntimeContainer, program
 from scrun.supervisor.engines.local.runtime_config import with_absolute_paths
 from scrun.supervisor.shim.site import NO_PLACE, environment_file
 

@@ -33,10 +33,9 @@ from scrun.settings.slurm_conf import read_slurm_conf
 from scrun.supervisor.children.processes import ChildEnv, output_of
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.contracts.engine import Engine, Job, JobPlan, JobRequest
-from scrun.supervisor.contracts.reuse import HeldAllocation
+from scrun.supervisor.contracts.reuse import LOAN, HeldAllocation
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.inheritance import Inheritance
-from scrun.supervisor.core.lender import LOAN
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.deferred_container import is_deferred
 from scrun.supervisor.engines.slurm.allocation import (

@@ -22,10 +22,9 @@ from scrun.core.errors import EngineError
 from scrun.core.typed import decode_as
 from scrun.supervisor.children.processes import output_of
 from scrun.supervisor.contracts.engine import JobRequest
-from scrun.supervisor.contracts.reuse import Loan, WaitingJob
+from scrun.supervisor.contracts.reuse import LOAN, Lender, Loan, WaitingJob
 from scrun.supervisor.core.deposits import JOB, Deposit
 from scrun.supervisor.core.inheritance import Inheritance
-from scrun.supervisor.core.lender import LOAN, Lender
 from scrun.supervisor.core.mounts import OURS
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.engines.slurm.allocation import Allocation, with_own

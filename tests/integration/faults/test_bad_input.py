@@ -22,7 +22,7 @@ from scrun.cli.parse import Parsed
 from scrun.client.submit import _read_reply
 from scrun.oci.config import ANNOTATIONS_LIMIT
 from scrun.protocol import wire
-from scrun.protocol.progress import CALL
+from scrun.protocol.wire import CALL
 from tests.harness.life import Life
 from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while

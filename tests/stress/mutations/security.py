@@ -338,7 +338,7 @@ def _others_here() -> Iterator[Mutation]:
         "a-root-directory-of-somebody-else", "if status.st_uid != os.geteuid():", "if False:"
     )
     yield own("a-root-directory-for-all", "if status.st_mode & 0o022:", "if False:")
-    private = Faults("supervisor/core/private.py", _UNIT + "supervisor/core/test_private.py")
+    private = Faults("supervisor/core/files.py", _UNIT + "supervisor/core/test_private.py")
     yield private(
         "a-staged-bundle-in-a-place-of-somebody-elses",
         "not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid()",

@@ -244,7 +244,7 @@ def test_fast_path_as_a_whole() -> None:
         "scrun.anchor.foreground", "scrun.cli.failure", "scrun.cli.grammar", "scrun.client.reach",
         "scrun.client.submit", "scrun.client.supervisor_name", "scrun.core.errors",
         "scrun.core.output", "scrun.core.paths", "scrun.core.place", "scrun.core.ready",
-        "scrun.core.rights", "scrun.core.text", "scrun.protocol.anchor", "scrun.protocol.progress",
+        "scrun.core.rights", "scrun.core.text", "scrun.protocol.anchor",
     }  # fmt: skip
     assert {name for name in ours if name not in GRAPH} == {*FAST, *along}
 

@@ -13,7 +13,7 @@ from scrun.supervisor.contracts.engine import Job
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.stager import Leftover, Submission
 from scrun.supervisor.core.threads import in_thread
-from scrun.supervisor.staging.view import view_of
+from scrun.supervisor.staging.mounts import view_of
 
 plugin_type = "stage/none"
 plugin_name = "Bundles as they are"

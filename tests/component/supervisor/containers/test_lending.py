@@ -12,10 +12,9 @@ import trio
 from scrun.model.states import Ending, taken
 from scrun.supervisor.containers import lending
 from scrun.supervisor.containers.lending import borrow, lend
-from scrun.supervisor.contracts.reuse import Loan
+from scrun.supervisor.contracts.reuse import LOAN, Loan
+from scrun.supervisor.contracts.reuse import Lender as Connection
 from scrun.supervisor.core.inheritance import Inheritance
-from scrun.supervisor.core.lender import LOAN
-from scrun.supervisor.core.lender import Lender as Connection
 
 OURS = "@build-me"
 

@@ -20,8 +20,14 @@ from scrun.core.errors import StateError
 from scrun.core.rights import receive_fds
 from scrun.supervisor.containers.adoption import by_jobs, in_turn
 from scrun.supervisor.core.deposits import Deposit, Deposits, no_deposit
-from scrun.supervisor.core.inheritance import MADE, AdoptionGroup, Inheritance, close_all, find
-from scrun.supervisor.core.line import KeeperLine
+from scrun.supervisor.core.inheritance import (
+    MADE,
+    AdoptionGroup,
+    Inheritance,
+    KeeperLine,
+    close_all,
+    find,
+)
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.daemon.keeper import Keeper
 from scrun.supervisor.daemon.watchdog import Watchdog

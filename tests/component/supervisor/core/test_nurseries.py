@@ -23,10 +23,10 @@ from scrun.supervisor.containers.audit import Trail
 from scrun.supervisor.containers.container import Container
 from scrun.supervisor.containers.ledger import Ledger
 from scrun.supervisor.containers.live_session import Execs, LiveSession, Prepared
+from scrun.supervisor.containers.phases import RunningContainer
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.create_request import CommandLine
 from scrun.supervisor.contracts.engine import Job, Program
-from scrun.supervisor.contracts.running import RunningContainer
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.core.deposits import no_deposit
 from scrun.supervisor.core.nurseries import Tasks, for_all, unwrapped

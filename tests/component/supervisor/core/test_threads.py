@@ -10,7 +10,7 @@ import trio
 from scrun.core.errors import BundleError, StagingError
 from scrun.settings.file.load import Staging
 from scrun.supervisor.children.processes import ChildEnv
-from scrun.supervisor.containers import admission
+from scrun.supervisor.containers import creation
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.core import names, threads
@@ -24,14 +24,14 @@ async def test_creates_on_a_hung_file_system_take_no_threads_from_others(
 ) -> None:
     """Sixty of them: trio has forty threads for everybody."""
     hang = threading.Event()
-    monkeypatch.setattr(admission, "_look", lambda *_: hang.wait())
-    monkeypatch.setattr(admission, "_READING", 0.3)
+    monkeypatch.setattr(creation, "_look", lambda *_: hang.wait())
+    monkeypatch.setattr(creation, "_READING", 0.3)
     refused = 0
 
     async def create() -> None:
         nonlocal refused
         with pytest.raises(BundleError, match="/b: the file system did not answer"):
-            await admission.admit(ORDER, 0, at_terminal=False)
+            await creation.admit(ORDER, 0, at_terminal=False)
         refused += 1
 
     try:

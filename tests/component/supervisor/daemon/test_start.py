@@ -62,7 +62,7 @@ def test_a_signal_as_it_begins_to_listen_stops_it(tmp_path: Path, number: signal
 import os, sys
 sys.path.insert(0, {str(CHECKOUT)!r})
 from scrun.supervisor.daemon import server
-from scrun.supervisor.daemon.starter import Starter
+from scrun.supervisor.daemon.daemonize import Starter
 listen = server.listen
 def listen_and_be_told_to_stop(root, name):
     listener = listen(root, name)

@@ -9,8 +9,7 @@ import trio
 
 from scrun.core.ready import ready
 from scrun.supervisor.core.deposits import Deposits
-from scrun.supervisor.core.inheritance import find
-from scrun.supervisor.core.line import KeeperLine
+from scrun.supervisor.core.inheritance import KeeperLine, find
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.daemon.keeper import Keeper
 from tests.harness.processes import descendants
@@ -27,7 +26,7 @@ sys.exit(1)
 _CALLED = """
 import os, sys
 from scrun.supervisor.core.inheritance import find
-from scrun.supervisor.core.line import KeeperLine
+from scrun.supervisor.core.inheritance import KeeperLine
 for left in find(KeeperLine([0])):
     os.write(left.fds["own.pipe"], b"x")
     with open(sys.argv[1] + "/called", "a") as file:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrun.oci.state import render_state
+from scrun.model.record import render_state
 from tests import CHECKOUT
 
 SCHEMA = json.loads((CHECKOUT / "tests" / "data" / "schemas" / "state.json").read_text())

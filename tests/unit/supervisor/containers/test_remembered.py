@@ -6,7 +6,7 @@ import pytest
 from scrun.oci.config import Bundle, parse
 from scrun.settings.file.load import Settings, Slurm
 from scrun.supervisor.children.processes import ChildEnv
-from scrun.supervisor.containers.remembered import recalled, remembered
+from scrun.supervisor.containers.keeping import recalled, remembered
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.log.journal import Shown
 

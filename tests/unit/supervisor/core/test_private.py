@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from scrun.core.errors import StagingError
-from scrun.supervisor.core import private
-from scrun.supervisor.core.private import make_private, not_ours
+from scrun.supervisor.core import files
+from scrun.supervisor.core.files import make_private, not_ours
 
 pytestmark = pytest.mark.covers("security create the place of staged bundles first")
 
@@ -26,7 +26,7 @@ def test_one_of_somebody_whom_we_trust(tmp_path: Path, monkeypatch: pytest.Monke
     """Root's own is nobody else's to write to, and yet not ours: root may remove what is there."""
     (path := tmp_path / "there").mkdir(0o700)
     owner = os.geteuid()
-    monkeypatch.setattr(private, "replaceable", lambda path: "")
+    monkeypatch.setattr(files, "replaceable", lambda path: "")
     assert not_ours(str(path)) == ""
     monkeypatch.setattr("os.geteuid", lambda: owner + 1)
     assert not_ours(str(path)) == "it belongs to somebody else"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from scrun.supervisor.contracts.staged import ShownMount, View
-from scrun.supervisor.staging.view import view_of
+from scrun.supervisor.staging.mounts import view_of
 
 BIND = ["rbind", "rw"]
 

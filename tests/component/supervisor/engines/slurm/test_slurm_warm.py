@@ -19,10 +19,9 @@ from scrun.settings.file.load import Log
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.contracts.engine import Engine, Job, JobPlan, JobRequest
-from scrun.supervisor.contracts.reuse import Borrow, HeldAllocation
+from scrun.supervisor.contracts.reuse import CLEAN, LOAN, Borrow, HeldAllocation
 from scrun.supervisor.core.deposits import Deposits
 from scrun.supervisor.core.inheritance import Inheritance
-from scrun.supervisor.core.lender import CLEAN, LOAN
 from scrun.supervisor.engines.slurm import held_allocation
 from scrun.supervisor.engines.slurm.allocation import Allocation
 from scrun.supervisor.engines.slurm.held_allocation import (
