@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Container as In
 from functools import partial
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -18,7 +19,6 @@ from scrun.model.states import taken
 from scrun.oci.config import Config
 from scrun.oci.ids import check_id, is_id
 from scrun.supervisor.containers import orphans
-from scrun.supervisor.containers.adoption import Adoption, by_jobs
 from scrun.supervisor.containers.anchors import Anchor
 from scrun.supervisor.containers.caller import Caller
 from scrun.supervisor.containers.container import Container
@@ -38,7 +38,6 @@ from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.deleter import Deleter
 from scrun.supervisor.contracts.reuse import WaitingJob
 from scrun.supervisor.core.deposits import Deposits
-from scrun.supervisor.core.garbage import collect_again, pause_collections
 from scrun.supervisor.core.inheritance import Inheritance, KeeperLine, find
 from scrun.supervisor.core.names import learn
 from scrun.supervisor.core.nurseries import bulkhead, unwrapped
@@ -48,6 +47,9 @@ from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.log.supervisor_log import log
 from scrun.supervisor.plugins.choose import EngineChoices, Engines, Stagers
 from scrun.supervisor.plugins.registry import Plugins
+
+if TYPE_CHECKING:
+    from scrun.supervisor.containers.adoption import Adoption
 
 _NAMES, _SETTLING = 10.0, 10.0
 _ARRIVING = 60.0
@@ -400,6 +402,9 @@ class Containers:
             StateError: It was a newer scrun's.
             OSError: We are out of descriptors, or the keeper is gone.
         """
+        from scrun.supervisor.containers.adoption import Adoption, by_jobs
+        from scrun.supervisor.core.garbage import collect_again, pause_collections
+
         try:
             left = await in_thread(find, line)
         except StateError as error:
@@ -419,7 +424,7 @@ class Containers:
         finally:
             self._nursery.start_soon(collect_again, _SETTLING)
 
-    async def _adopt(self, together: Sequence[Inheritance], adoption: Adoption) -> None:
+    async def _adopt(self, together: Sequence[Inheritance], adoption: "Adoption") -> None:
         """Adopt the containers of one job, unless they are ours already."""
         own_threads()
         known = (self._known.get(found.container) for found in together)

@@ -14,13 +14,11 @@ from signal import SIGKILL, SIGTERM
 import msgspec
 import trio
 
-from scrun.cli.copied import read_copied
 from scrun.core.errors import ScrunError, StateError, UsageError, described
 from scrun.core.paths import outer_id
 from scrun.core.rights import MOST
 from scrun.model.record import Record, stopped_state
 from scrun.model.states import Ending, Phase, killed, not_running
-from scrun.oci.resources import changes, read_resources
 from scrun.oci.signals import parse_signal
 from scrun.protocol import wire
 from scrun.protocol.wire import REASON_SHOWN
@@ -320,6 +318,8 @@ class ClientRequest:
         return DONE + await statistics(running.job, container.id, resources)
 
     async def _update(self) -> bytes:
+        from scrun.oci.resources import changes, read_resources
+
         limit, text = os.fsdecode(self._arguments[1]), self._arguments[2]
         resources = read_resources(text, "linux.resources")
         job, bundle, *_ = await self._live("update").running("update")
@@ -366,6 +366,8 @@ class ClientRequest:
         self._check_descriptors(self._preserved("exec", "shell", "cp"))
         container_id, purpose = call.parsed.id or "", "exec"
         if call.parsed.command == "cp":
+            from scrun.cli.copied import read_copied
+
             container_id, purpose = read_copied(call.parsed.operands).container, "cp"
         await self._containers.arrivals.of(container_id)
         container = self._containers.live(container_id, purpose)

@@ -9,13 +9,14 @@ docs/decisions/hooks-on-this-machine.md explains why.
 
 import os
 import sys
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 import trio
 
+from scrun.settings.oci_conf.parse import OciConf
 from scrun.supervisor.core.threads import in_thread
 
 # Python itself may change the environment (PEP 538), so this reads it from proc(5).
@@ -99,6 +100,43 @@ def with_told_hooks(config: Mapping[str, Any], made: str, bundle: str) -> dict[s
         for moment, entries in (config.get("hooks") or {}).items()
     }
     return {**config, "hooks": hooks} if hooks else dict(config)
+
+
+def changed_config(
+    config: Mapping[str, Any],
+    conf: OciConf,
+    *,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    bundle: str,
+    mount: tuple[str, str] | None,
+) -> dict[str, Any]:
+    """Change a config.json as slurmstepd does. Pure.
+
+    Args:
+        config: The config.json; not changed.
+        bundle: The directory of config.json, where its relative paths start.
+        mount: A directory, and its mount point in the container.
+    """
+    process = {
+        **config["process"],
+        "args": list(arguments),
+        "env": [f"{name}={value}" for name, value in environment.items()],
+    }
+    if conf.mode == "create":
+        # RunTimeCreate has no console socket, so the runtime cannot make a terminal; the
+        # container's standard streams are one already
+        process["terminal"] = False
+    changed = {**with_absolute_paths(config, bundle), "process": process}
+    if mount is not None:
+        source, destination = mount
+        options = ["bind"]
+        changed["mounts"].append(
+            {"destination": destination, "type": "none", "source": source, "options": options}
+        )
+    if hooks := config.get("hooks"):
+        changed["hooks"] = {k: v for k, v in hooks.items() if k not in conf.disable_hooks}
+    return changed
 
 
 @asynccontextmanager

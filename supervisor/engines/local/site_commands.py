@@ -22,7 +22,7 @@ from scrun.supervisor.children.processes import ChildEnv, own_program
 from scrun.supervisor.contracts.engine import Step
 from scrun.supervisor.core.files import make_private, not_ours, write
 from scrun.supervisor.engines.local.commands import RuntimeContainer, program
-from scrun.supervisor.engines.local.runtime_config import with_absolute_paths
+from scrun.supervisor.engines.local.runtime_config import changed_config
 from scrun.supervisor.shim.site import NO_PLACE, environment_file
 
 _CONFIG = "config.json"
@@ -206,43 +206,6 @@ def write_task(
     except OSError as error:
         raise StagingError(f"{inner}: {described(error)}; {NO_PLACE}") from error
     return inner, rootfs
-
-
-def changed_config(
-    config: Mapping[str, Any],
-    conf: OciConf,
-    *,
-    arguments: Sequence[str],
-    environment: Mapping[str, str],
-    bundle: str,
-    mount: tuple[str, str] | None,
-) -> dict[str, Any]:
-    """Change a config.json as slurmstepd does. Pure.
-
-    Args:
-        config: The config.json; not changed.
-        bundle: The directory of config.json, where its relative paths start.
-        mount: A directory, and its mount point in the container.
-    """
-    process = {
-        **config["process"],
-        "args": list(arguments),
-        "env": [f"{name}={value}" for name, value in environment.items()],
-    }
-    if conf.mode == "create":
-        # RunTimeCreate has no console socket, so the runtime cannot make a terminal; the
-        # container's standard streams are one already
-        process["terminal"] = False
-    changed = {**with_absolute_paths(config, bundle), "process": process}
-    if mount is not None:
-        source, destination = mount
-        options = ["bind"]
-        changed["mounts"].append(
-            {"destination": destination, "type": "none", "source": source, "options": options}
-        )
-    if hooks := config.get("hooks"):
-        changed["hooks"] = {k: v for k, v in hooks.items() if k not in conf.disable_hooks}
-    return changed
 
 
 def _environment(

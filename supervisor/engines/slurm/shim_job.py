@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import trio
@@ -37,9 +37,11 @@ from scrun.supervisor.engines.watched import WatchedProcess
 from scrun.supervisor.nodes.beginning import Rank
 from scrun.supervisor.nodes.messages import ShimError, ShimLost
 from scrun.supervisor.nodes.restartable_streams import NO_STDIO, RestartableStreams
-from scrun.supervisor.nodes.shared import SharedStreams
 from scrun.supervisor.nodes.streams import Ends
 from scrun.supervisor.shim.network import host
+
+if TYPE_CHECKING:
+    from scrun.supervisor.nodes.shared import SharedStreams
 
 _PATIENCE = 10.0
 
@@ -183,7 +185,7 @@ class ShimJob(SlurmJob):
     @asynccontextmanager
     async def _connected(
         self, ranks: Sequence[Rank], step: Step
-    ) -> AsyncIterator[SharedStreams | None]:
+    ) -> "AsyncIterator[SharedStreams | None]":
         """Carry the streams of all tasks. A terminal is that of the first task alone.
 
         What tasks share is not counted, so no successor can go on with it.
@@ -191,6 +193,8 @@ class ShimJob(SlurmJob):
         child_env, request, shared = self._child_env, self._request, None
         async with AsyncExitStack() as stack:
             if self.shims.is_gathered and not step.terminal:
+                from scrun.supervisor.nodes.shared import SharedStreams
+
                 shared = SharedStreams(
                     step.stdio, len(ranks), child_env,
                     labels="--label" in self._options, lines="--unbuffered" not in self._options,
@@ -330,7 +334,7 @@ class ShimJob(SlurmJob):
             text = f"the container could not be started: {words_of(error)}"
             raise EngineError(shortened(text)) from None
 
-    async def _how_it_ended(self, first: WatchedProcess, shared: SharedStreams | None) -> Ending:
+    async def _how_it_ended(self, first: WatchedProcess, shared: "SharedStreams | None") -> Ending:
         """Wait for the ends of all tasks and for their output, and say how it ended."""
         step, salloc = self.shim_step, self.shims.salloc
 

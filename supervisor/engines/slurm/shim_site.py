@@ -23,10 +23,9 @@ from scrun.supervisor.children.node_scripts import PROCESS_FILE, exec_script, pr
 from scrun.supervisor.contracts.engine import Step
 from scrun.supervisor.core.names import user_name
 from scrun.supervisor.engines.failures import program_failure
-from scrun.supervisor.engines.local.site_commands import changed_config
+from scrun.supervisor.engines.local.runtime_config import changed_config
 from scrun.supervisor.nodes.connection import Hello, Shim, ShimError
 from scrun.supervisor.nodes.streams import ContainerStreams
-from scrun.supervisor.shim.site import NO_PLACE
 
 HAS_OCI_CONF = """\
 conf=${SLURM_CONF:-/etc/slurm/slurm.conf}
@@ -150,6 +149,8 @@ class NodeSite:
         """
         if self._conf.container_path is None:
             return ""
+        from scrun.supervisor.shim.site import NO_PLACE
+
         path = os.path.dirname(self._task("0", "/").step_directory(self._conf))
         reply = await shim.call("script", script=_MAKES % shlex.quote(path))
         if not (place := reply["text"].strip()):

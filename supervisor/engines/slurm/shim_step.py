@@ -9,6 +9,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -30,8 +31,10 @@ from scrun.supervisor.nodes.code import boot_command
 from scrun.supervisor.nodes.code import variables as code_variables
 from scrun.supervisor.nodes.connection import Hello, Shim, ShimError, ShimLost, connected
 from scrun.supervisor.nodes.dialing import NotReached
-from scrun.supervisor.nodes.resumed import ResumedShim, reconnected
 from scrun.supervisor.wire.frames import UNREACHED
+
+if TYPE_CHECKING:
+    from scrun.supervisor.nodes.resumed import ResumedShim
 
 _OWN_PORTS = 1.0
 _LAST_DATA = 1.0
@@ -137,7 +140,7 @@ class ShimStep:
     def _missing(self) -> EngineError:
         return EngineError(f"{self._who} could not be started: {self.reason}")
 
-    async def old_shim(self) -> tuple[ResumedShim, Rank]:
+    async def old_shim(self) -> "tuple[ResumedShim, Rank]":
         """Wait for the shim that another supervisor has left; it is not connected yet.
 
         Raises:
@@ -389,6 +392,8 @@ class ShimStep:
                 await self._get_ready(shim)
                 yield shim
         else:
+            from scrun.supervisor.nodes.resumed import reconnected
+
             async with reconnected(to_srun, from_srun, self._journal) as old:
                 await self._resume(old, self._found)
                 yield old
@@ -412,7 +417,7 @@ class ShimStep:
         self.deposit.note(site=None if site is None else site.facts())
         self._ranks = [Rank(shim, self.hello, 0)]
 
-    async def _resume(self, shim: ResumedShim, found: Inheritance) -> None:
+    async def _resume(self, shim: "ResumedShim", found: Inheritance) -> None:
         """Connect to the shim, when its containers are ready.
 
         A shim that has gone has had containers, whose end is told as always.

@@ -5,7 +5,7 @@ import shlex
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import trio
@@ -26,8 +26,10 @@ from scrun.supervisor.nodes.beginning import Rank
 from scrun.supervisor.nodes.connection import create
 from scrun.supervisor.nodes.connection import mount as by_shim
 from scrun.supervisor.nodes.messages import ShimLost
-from scrun.supervisor.nodes.spreading import Spreading
 from scrun.supervisor.nodes.streams import ContainerStreams
+
+if TYPE_CHECKING:
+    from scrun.supervisor.nodes.spreading import Spreading
 
 _PATIENCE = 10.0
 _LONGEST = 600.0
@@ -263,6 +265,8 @@ class TaskImages:
             EngineError: One could not be sent to one of them.
         """
         if self._sent is None:
+            from scrun.supervisor.nodes.spreading import Spreading
+
             self._sent = Spreading(await self._step.ranks())
         return await self._sent.send(images, limit, say)
 

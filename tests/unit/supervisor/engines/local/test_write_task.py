@@ -13,10 +13,8 @@ from scrun.core.errors import SettingsError, StagingError
 from scrun.settings.oci_conf.commands import Task
 from scrun.settings.oci_conf.parse import OciConf
 from scrun.supervisor.contracts.engine import Step
-from scrun.supervisor.engines.local.site_commands import (
-    changed_config,
-    write_task,
-)
+from scrun.supervisor.engines.local.runtime_config import changed_config
+from scrun.supervisor.engines.local.site_commands import write_task
 
 CONFIG: dict[str, Any] = {
     "ociVersion": "1.0.2",
