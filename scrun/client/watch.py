@@ -135,7 +135,7 @@ class Watch:
 
 
 def open_both(name: str, directory: int | None = None) -> list[int]:
-    """Open a file of limited size, and its older half if there is one (`supervisor.log.limited`).
+    """Open a file of limited size, and its older half if there is one (`supervisor.log.files`).
 
     Returns:
         Descriptors, the older one first.

@@ -18,8 +18,7 @@ from scrun.core.errors import ImageError, UsageError
 from scrun.core.output import say
 from scrun.core.times import seconds_of
 from scrun.images.leases import Lease, lease_of
-from scrun.images.store import Entry, Store
-from scrun.images.tags import forget
+from scrun.images.store import Entry, Store, forget
 from scrun.pull.get import Request, get
 from scrun.pull.interrupts import interruptible
 from scrun.pull.reference import parse

@@ -22,8 +22,7 @@ from scrun.commands.spec import spec
 from scrun.core.errors import ContainerExists, UsageError
 from scrun.core.paths import has_record
 from scrun.images.leases import Lease, lease_of
-from scrun.images.store import Entry, Store
-from scrun.images.tags import digest_of_words
+from scrun.images.store import Entry, Store, digest_of_words
 from scrun.model.adoption import is_over
 from scrun.model.record import IMAGE_DIGEST, IMAGE_NAME
 from scrun.oci.ids import check_id

@@ -1,7 +1,7 @@
 """scrun supervisor: list the supervisors, stop them, or have successors take over from them.
 
 `stop` is SIGINT, and a second one after `--time`; SIGTERM would leave the containers to a
-successor. `restart` has each give its name away (`aside`, see `supervisor.daemon.retirement`) and
+successor. `restart` has each give its name away (`aside`, see `supervisor.daemon.succession`) and
 starts its successor, which takes its containers over as soon as nothing is lost by that. A newer
 scrun does the same with the next container. What no successor can take over stays with the old
 one, which goes on until the last of those has ended.

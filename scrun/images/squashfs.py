@@ -10,8 +10,7 @@ import subprocess
 from collections.abc import Sequence
 
 from scrun.core.errors import ImageError
-from scrun.images.store import ROOTFS, SQUASHFS
-from scrun.images.tags import digest_of_words
+from scrun.images.store import ROOTFS, SQUASHFS, digest_of_words
 from scrun.oci import lookup
 from scrun.oci.config import Bundle
 from scrun.oci.lookup import Found, NotFound, Unknown

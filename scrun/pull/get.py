@@ -16,9 +16,20 @@ import msgspec
 from scrun.core.errors import ImageError, ScrunError
 from scrun.images.leases import Lease, Lock
 from scrun.images.squashfs import identity, key_of
-from scrun.images.store import ROOTFS, Defaults, Entry, Facts, Store, find_elsewhere, shrink
+from scrun.images.store import (
+    FOREVER,
+    ROOTFS,
+    Defaults,
+    Entry,
+    Facts,
+    Store,
+    digest_of_words,
+    find_elsewhere,
+    look_up,
+    remember,
+    shrink,
+)
 from scrun.images.store import SQUASHFS as LINK
-from scrun.images.tags import FOREVER, digest_of_words, look_up, remember
 from scrun.oci.document import decode
 from scrun.oci.image import LayoutImage, find_image
 from scrun.pull import layout

@@ -2,7 +2,7 @@
 
 The supervisor writes the output into a file of the record; `logs` and `attach` read it there. The
 file is the buffer: each reader has its own position, so a slow one delays nobody. Its size is
-limited (`supervisor.log.limited`).
+limited (`supervisor.log.files`).
 """
 
 import fcntl
@@ -18,7 +18,7 @@ import trio
 
 from scrun.model.record import TIMES
 from scrun.supervisor.containers.stdio import Stdio, is_terminal
-from scrun.supervisor.log.limited import LimitedFile
+from scrun.supervisor.log.files import LimitedFile
 from scrun.supervisor.nodes.counted import PIPE, RING, CountedSource, Hold, Ring, SplicedPipe
 from scrun.supervisor.nodes.ends import kind_of
 from scrun.supervisor.nodes.link import buffer

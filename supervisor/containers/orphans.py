@@ -22,7 +22,7 @@ from scrun.supervisor.core.ownership import is_owned, own, take_over
 from scrun.supervisor.core.threads import in_thread, look
 from scrun.supervisor.log.supervisor_log import log
 from scrun.supervisor.plugins.choose import Engines, Stagers
-from scrun.supervisor.plugins.installed import is_type
+from scrun.supervisor.plugins.registry import is_type
 
 
 async def delete(

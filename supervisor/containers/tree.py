@@ -22,6 +22,7 @@ another supervisor has left, which has died, has the same levels, opened from wh
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 import trio
@@ -43,7 +44,6 @@ from scrun.supervisor.containers.phases import Phases, RunningContainer
 from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.containers.shown_files import ShownFiles
 from scrun.supervisor.containers.stdio import Stdio
-from scrun.supervisor.containers.takeover import Takeover
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.engine import (
     Engine,
@@ -62,6 +62,9 @@ from scrun.supervisor.scripts.spank.around import plugin_stack
 from scrun.supervisor.scripts.spank.stack import Stack
 from scrun.supervisor.staging.owner import directory_for
 from scrun.supervisor.staging.variables import script_variables
+
+if TYPE_CHECKING:
+    from scrun.supervisor.containers.takeover import Takeover
 
 _LAST_OUTPUT = 5.0
 
@@ -84,7 +87,7 @@ class ContainerTree(Phases):
         stdio: Stdio,
         pods: Pods,
         caller: Caller,
-        takeover: Takeover | None = None,
+        takeover: "Takeover | None" = None,
     ) -> None:
         """Prepare; nothing runs yet.
 
@@ -118,7 +121,7 @@ class ContainerTree(Phases):
         else:
             self._go_on_from(takeover)
 
-    def _go_on_from(self, takeover: Takeover) -> None:
+    def _go_on_from(self, takeover: "Takeover") -> None:
         """Be where the other supervisor was."""
         found, record = takeover.found, self._ledger.record
         self._bundle = takeover.bundle
@@ -525,7 +528,7 @@ class ContainerTree(Phases):
             captured.take_over(left, terminal=found.facts["captured"])
             self._capture(captured)
 
-    async def _run_on_in_job(self, takeover: Takeover) -> None:
+    async def _run_on_in_job(self, takeover: "Takeover") -> None:
         found, config = takeover.found, takeover.bundle.config
         self._take_captured_over(found)
         # its caller knows of the job: only who releases it is noted
@@ -551,7 +554,7 @@ class ContainerTree(Phases):
                 await self._report_end()
                 self._beside.end()
 
-    async def _go_on(self, takeover: Takeover, job: Job, staged: Staged) -> None:
+    async def _go_on(self, takeover: "Takeover", job: Job, staged: Staged) -> None:
         found = takeover.found
         takeover.begin_programs(self.programs, self._journal, job)
         async with job.resumed() as process:

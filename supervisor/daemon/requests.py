@@ -40,8 +40,7 @@ from scrun.supervisor.core.mounts import OURS, MountNamespace
 from scrun.supervisor.core.names import learn
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread, look
-from scrun.supervisor.daemon.retirement import Retirement
-from scrun.supervisor.daemon.succession import Succession
+from scrun.supervisor.daemon.succession import Retirement, Succession
 from scrun.supervisor.keeper.main import END
 from scrun.supervisor.log.supervisor_log import fault
 

@@ -27,8 +27,7 @@ from scrun.supervisor.core.threads import in_thread, own_threads
 from scrun.supervisor.daemon.daemonize import Starter
 from scrun.supervisor.daemon.keeper import Keeper
 from scrun.supervisor.daemon.requests import ClientRequest, may_call, receive
-from scrun.supervisor.daemon.retirement import Retirement
-from scrun.supervisor.daemon.succession import Succession
+from scrun.supervisor.daemon.succession import Retirement, Succession
 from scrun.supervisor.daemon.watchdog import watchdogs
 from scrun.supervisor.log.files import finish
 from scrun.supervisor.log.supervisor_log import fault, log

@@ -20,8 +20,7 @@ import msgspec
 
 from scrun.cli.failure import log_lines
 from scrun.settings.file.load import LEVELS, Level, Log
-from scrun.supervisor.log.files import LogFile
-from scrun.supervisor.log.limited import LimitedFile
+from scrun.supervisor.log.files import LimitedFile, LogFile
 
 if TYPE_CHECKING:
     from scrun.cli.syslog import Syslog

@@ -15,8 +15,7 @@ from scrun.core.errors import described
 from scrun.core.output import say
 from scrun.settings.file.load import Settings
 from scrun.supervisor.contracts.create_request import CreateRequest, own_create_request
-from scrun.supervisor.plugins.installed import Installed, built_in, others
-from scrun.supervisor.plugins.registry import Plugins, configured
+from scrun.supervisor.plugins.registry import Installed, Plugins, built_in, configured, others
 
 HEAD = ("TYPE", "API", "PACKAGE", "NAME", "USABLE")
 

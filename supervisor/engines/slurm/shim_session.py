@@ -13,7 +13,7 @@ from scrun.supervisor.contracts.engine import Program, Session
 from scrun.supervisor.core.deposits import Deposit
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.engines.failures import NotMade, not_started, read_log
-from scrun.supervisor.engines.slurm.exits import exit_code
+from scrun.supervisor.engines.slurm.job_state import exit_code
 from scrun.supervisor.engines.slurm.shim_site import SiteContainer, program_missing
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost

@@ -21,8 +21,7 @@ from scrun.supervisor.core.deposits import STEP, Deposit, no_deposit
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.nurseries import until, unwrapped
 from scrun.supervisor.core.threads import in_thread
-from scrun.supervisor.engines.slurm.exits import ending_of_step, exit_code, step_exit
-from scrun.supervisor.engines.slurm.job_state import JobState
+from scrun.supervisor.engines.slurm.job_state import JobState, ending_of_step, exit_code, step_exit
 from scrun.supervisor.engines.slurm.shim_site import NodeSite, SiteConfs
 from scrun.supervisor.engines.slurm.step import SrunStep, StepStreams
 from scrun.supervisor.log.journal import Journal

@@ -18,7 +18,7 @@ from scrun.supervisor.contracts.node import ImageFile, Mounting
 from scrun.supervisor.core.nurseries import for_all, until
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.local.runtime_config import with_absolute_paths, with_variables
-from scrun.supervisor.engines.slurm.exits import exit_code
+from scrun.supervisor.engines.slurm.job_state import exit_code
 from scrun.supervisor.engines.slurm.shim_session import LAST_OUTPUT
 from scrun.supervisor.engines.slurm.shim_site import SiteContainer
 from scrun.supervisor.engines.slurm.shim_step import ShimStep

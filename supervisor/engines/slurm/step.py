@@ -14,9 +14,17 @@ from scrun.settings.file.load import Level
 from scrun.supervisor.children.foreign import foreign_process, status_of
 from scrun.supervisor.children.persistent import inherited_child, persistent_child
 from scrun.supervisor.children.processes import Child, ChildEnv
-from scrun.supervisor.children.pumps import can_be_opened_again, cat_to, messages, tee
+from scrun.supervisor.children.pumps import (
+    MEMORY,
+    PIPE,
+    Transcript,
+    can_be_opened_again,
+    cat_to,
+    messages,
+    recorded,
+    tee,
+)
 from scrun.supervisor.children.terminal import give_a_size
-from scrun.supervisor.children.transcripts import MEMORY, PIPE, Transcript, recorded
 from scrun.supervisor.core.deposits import STEP, Deposit
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.nurseries import unwrapped

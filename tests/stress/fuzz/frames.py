@@ -25,8 +25,7 @@ from scrun.supervisor.containers.anchors import read_signals
 from scrun.supervisor.containers.containers import Containers
 from scrun.supervisor.contracts.create_request import read_command_line
 from scrun.supervisor.daemon.requests import ClientRequest
-from scrun.supervisor.daemon.retirement import Retirement
-from scrun.supervisor.daemon.succession import Succession
+from scrun.supervisor.daemon.succession import Retirement, Succession
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.connection import Awaited, Shim
 from scrun.supervisor.nodes.link import ShimLink

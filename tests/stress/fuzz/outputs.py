@@ -9,9 +9,8 @@ from scrun.settings.slurm.versions import parse_version
 from scrun.supervisor.children.pumps import Output
 from scrun.supervisor.contracts.engine import NodeAnswer
 from scrun.supervisor.engines.failures import program_failure, read_log
-from scrun.supervisor.engines.slurm.exits import ending_of_step, step_exit
 from scrun.supervisor.engines.slurm.job_ending import parse_sacct, parse_squeue
-from scrun.supervisor.engines.slurm.job_state import JobState, StepState
+from scrun.supervisor.engines.slurm.job_state import JobState, StepState, ending_of_step, step_exit
 from scrun.supervisor.engines.slurm.pending import read_waiting
 from scrun.supervisor.engines.slurm.remote import read_answers
 from scrun.supervisor.sessions.inspection import read_list, rows_of, total

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scrun.core.whole_files import PART, write_whole
-from scrun.images import tags
+from scrun.images import store as images
 from scrun.images.leases import lease_of
 from scrun.images.store import Facts, Store, shrink
 
@@ -137,12 +137,12 @@ def test_an_empty_lease_holds_for_a_month(tmp_path: Path) -> None:
 
 def test_what_is_left_of_names_goes_after_a_day(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "images"))
-    tags.remember(store, "docker://true:1", "sha256:0", KEY)
+    images.remember(store, "docker://true:1", "sha256:0", KEY)
     folder = Path(store.path, "tags")
     [name] = os.listdir(folder)
     for old in (f"{name}+4711", f"{'0' * 32}{PART}"):
         (folder / old).touch()
         os.utime(folder / old, (1, 1))
     (folder / f"{'1' * 32}{PART}").touch()
-    tags.forget(store, set())
+    images.forget(store, set())
     assert sorted(os.listdir(folder)) == sorted([name, f"{'1' * 32}{PART}"])

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 import trio
 
-from scrun.supervisor.children.transcripts import MEMORY, PIPE, Transcript, recorded
+from scrun.supervisor.children.pumps import MEMORY, PIPE, Transcript, recorded
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_stays")
 

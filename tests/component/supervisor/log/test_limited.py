@@ -14,7 +14,7 @@ from scrun.cli.parse import parse
 from scrun.commands import logs
 from scrun.supervisor.containers.capture import CapturedOutput, Followed
 from scrun.supervisor.containers.stdio import Stdio
-from scrun.supervisor.log.limited import LimitedFile
+from scrun.supervisor.log.files import LimitedFile
 from tests.harness import places
 
 LIMIT = 256 << 10

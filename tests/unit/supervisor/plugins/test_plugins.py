@@ -28,16 +28,16 @@ from scrun.supervisor.engines.local import plugin as local
 from scrun.supervisor.engines.slurm import plugin as slurm
 from scrun.supervisor.plugins import registry
 from scrun.supervisor.plugins.choose import Engines, Stagers
-from scrun.supervisor.plugins.installed import (
+from scrun.supervisor.plugins.registry import (
     GROUP,
     Installed,
+    Plugins,
     built_in,
     check,
     find,
     is_type,
     load,
 )
-from scrun.supervisor.plugins.registry import Plugins
 from scrun.supervisor.staging import builtin, scripted
 from tests import CHECKOUT
 from tests.harness.program import run_program

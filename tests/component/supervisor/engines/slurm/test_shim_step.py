@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 import trio
 
-from scrun.supervisor.children.transcripts import recorded
+from scrun.supervisor.children.pumps import recorded
 from scrun.supervisor.engines.slurm.job_state import StepState
 from scrun.supervisor.engines.slurm.shim_site import SiteConfs
 from scrun.supervisor.engines.slurm.shim_step import ShimStep

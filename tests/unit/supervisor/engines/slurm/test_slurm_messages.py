@@ -6,8 +6,13 @@ from hypothesis import strategies as st
 
 from scrun.model.states import Ending, exited
 from scrun.supervisor.engines.failures import program_failure
-from scrun.supervisor.engines.slurm.exits import Exit, ending_of_step, step_exit
-from scrun.supervisor.engines.slurm.job_state import JobState, StepState
+from scrun.supervisor.engines.slurm.job_state import (
+    Exit,
+    JobState,
+    StepState,
+    ending_of_step,
+    step_exit,
+)
 
 
 def salloc(text: str) -> JobState:
