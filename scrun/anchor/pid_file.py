@@ -60,7 +60,6 @@ class PidFile:
         posix.fchmod(self.lock, 0o644)  # only now can somebody else open and lock it
 
     def _make(self, directory: str) -> int:
-        """Make the file."""
         flags = posix.O_RDWR | posix.O_CLOEXEC
         self._is_named = False
         try:

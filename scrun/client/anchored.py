@@ -138,7 +138,6 @@ class Anchored:
 
     @property
     def pid(self) -> int:
-        """The anchor's pid."""
         return self.anchor.pid if self.anchor else posix.getpid()
 
     def sent(self) -> None:

@@ -196,7 +196,6 @@ class _Ahead:
         return f"sha256:{self._sha.hexdigest()}"
 
     def begin(self, pieces: Iterator[bytes]) -> None:
-        """Start it."""
         self._thread = threading.Thread(target=self._fill, args=(pieces,), daemon=True)
         self._thread.start()
 

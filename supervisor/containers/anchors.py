@@ -145,9 +145,7 @@ class GetsSignals(Protocol):
         """Tell whether its program handles a signal; False if that is not known."""
         ...
 
-    def end(self, ending: Ending) -> None:
-        """End it."""
-        ...
+    def end(self, ending: Ending) -> None: ...
 
 
 async def forward_signals(anchor: Anchor, container: GetsSignals) -> None:

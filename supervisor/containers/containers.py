@@ -277,7 +277,6 @@ class Containers:
         await bulkhead("the jobs that wait", self.release_waiting_jobs)
 
     def waiting_jobs(self) -> list[WaitingJob]:
-        """Return the jobs that wait for their next container."""
         return self._pods.waiting_jobs()
 
     async def lend(self, needs: bytes, connection: trio.SocketStream) -> None:

@@ -345,11 +345,9 @@ class Deposits:
             await self._has_all.wait()
 
     def new(self, container: str) -> Deposit:
-        """Return a deposit for a container."""
         return Deposit(container, self)
 
     def new_of_job(self, container: str) -> Deposit:
-        """Return a deposit for the job of a container."""
         return Deposit(f"{container}{OF_JOB}{os.urandom(8).hex()}", self)
 
     def again(self, found: Inheritance) -> Deposit:

@@ -295,7 +295,6 @@ class StreamTable:
         self._last = 0
 
     def number(self) -> int:
-        """Return a number for a stream."""
         self._last += 1
         return self._last
 

@@ -120,7 +120,6 @@ class NodeContainers:
         self._making.exec(call, reply)
 
     def copy(self, call: "dict[str, Any]", reply: "Reply") -> None:
-        """Copy files of a container."""
         self._making.copy(call, reply)
 
     def get(self, target: str) -> "NodeProcess":

@@ -36,7 +36,6 @@ class ShimDirectory:
         self.lock = lock
 
     def remove(self) -> None:
-        """Remove it and what is in it."""
         remove_tree(self.path)
 
 

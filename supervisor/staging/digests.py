@@ -322,7 +322,6 @@ class Bolt:
         return Bucket(self, root, value[_BUCKET.size :])
 
     def entries(self, page: bytes, depth: int) -> Iterator[tuple[bytes, bytes, int]]:
-        """Yield keys, values and flags of a page and those below it."""
         if not depth:
             raise DamagedDatabase("is too deep")
         try:

@@ -158,7 +158,6 @@ class LuaContext:
         return self._result(lambda: self._call(index, function, arguments), of_option=False)
 
     def call_back(self, fields: list[bytes]) -> list[bytes]:
-        """Call the function of an option."""
         index, function, val, kind, argument, remote, state = fields
         self._tell(state)
         given = argument if kind else None

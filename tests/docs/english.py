@@ -42,7 +42,6 @@ class Shape(NamedTuple):
 
 
 def shapes() -> list[Shape]:
-    """The table."""
     return [Shape(**row) for row in tomllib.loads(TABLE.read_text())["shape"]]
 
 

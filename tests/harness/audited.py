@@ -29,7 +29,6 @@ class Audit:
         Path(_PLACE, "scrun.toml").write_text(f'[log]\naudit = "{self.path}"\n{more}')
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return the lines."""
         return [json.loads(line) for line in self.path.read_text().splitlines()]
 
     def odd(self) -> list[str]:

@@ -54,7 +54,6 @@ class Daemon(Client):
         self._daemon: subprocess.Popen[bytes] | None = None
 
     def start(self, argv: list[str], answers: Callable[[], bool]) -> None:
-        """Start the daemon, and wait until it answers."""
         with open(self.base / "daemon.log", "wb") as log:
             self._daemon = subprocess.Popen(
                 argv,
@@ -98,7 +97,6 @@ class Daemon(Client):
         wait_while("records", lambda: [p for p in self.records.glob("*") if p.name[0] != "@"], 5)
 
     def containers(self) -> list[str]:
-        """What containers there are."""
         raise NotImplementedError
 
     def remove(self, *containers: str) -> None:

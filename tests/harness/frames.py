@@ -19,5 +19,4 @@ class WholeFrames:
 
 
 def framed(seal: Plain, kind: int, stream: int, payload: bytes) -> bytes:
-    """A frame."""
     return seal.head(kind, stream, len(payload)) + payload + seal.tail(kind, payload)

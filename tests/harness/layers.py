@@ -179,8 +179,6 @@ class Image:
         return other
 
     def stage(self) -> Staged:
-        """Stage the bundle."""
-
         def remember(script: str) -> list[str]:
             self.asked.append(script)
             return [self.node(script) for _ in range(self.tasks or 2)]

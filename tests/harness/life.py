@@ -154,7 +154,6 @@ class Life:
         return self._events[name]
 
     def create_status(self, timeout: float = TIMEOUT) -> int:
-        """Wait for `create` to return, and return its exit status."""
         return self._event("create", timeout)
 
     def created(self, timeout: float = TIMEOUT) -> "Life":
@@ -209,7 +208,6 @@ class Life:
         return self.site.must(*arguments, self.id, timeout=timeout)
 
     def start(self, timeout: float = TIMEOUT) -> "Life":
-        """`scrun start`."""
         self.must("start", timeout=timeout)
         return self
 
@@ -220,7 +218,6 @@ class Life:
 
     @property
     def job_id(self) -> str:
-        """The number of its job."""
         return str(self.state()["annotations"]["org.scrun.job_id"])
 
     @property
@@ -238,7 +235,6 @@ class Life:
         return self
 
     def kill(self, signal: str = "TERM", timeout: float = TIMEOUT) -> None:
-        """`scrun kill`."""
         self.site.must("kill", self.id, signal, timeout=timeout)
 
     def delete(self, timeout: float = TIMEOUT) -> None:

@@ -70,7 +70,6 @@ class Bench:
         self.setting = ChildEnv({"PATH": users.PATH, "FROM_CREATE": "yes"}, 0o027)
 
     def write(self, script: str | bytes) -> str:
-        """Write a script down."""
         path = self.directory / "scrun.lua"
         path.write_bytes(script if isinstance(script, bytes) else script.encode())
         return str(path)
@@ -79,7 +78,6 @@ class Bench:
     async def loaded(
         self, script: str | bytes, settings: Lua | None = None
     ) -> AsyncIterator[StagingScript]:
-        """Load a script."""
         path = self.write(script)
         async with loaded(
             path,

@@ -72,7 +72,6 @@ def hard_link(name: str, target: str) -> tuple[tarfile.TarInfo, bytes]:
 def archive(
     members: Iterable[tuple[tarfile.TarInfo, bytes]], form: int = tarfile.PAX_FORMAT
 ) -> bytes:
-    """Make an archive."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=form) as tar:
         for entry, content in members:
@@ -102,14 +101,12 @@ class Layout:
         return found
 
     def blob(self, content: bytes | Json, kind: str) -> Descriptor:
-        """Write a blob."""
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
         digest = hashlib.sha256(data).hexdigest()
         (self.path / "blobs" / "sha256" / digest).write_bytes(data)
         return {"mediaType": kind, "digest": f"sha256:{digest}", "size": len(data)}
 
     def read(self, descriptor: Descriptor) -> Json:
-        """Read a blob of JSON."""
         name = descriptor["digest"].removeprefix("sha256:")
         content: Json = json.loads((self.path / "blobs" / "sha256" / name).read_bytes())
         return content
@@ -153,7 +150,6 @@ class Layout:
         return self.manifest(whole, [descriptor for descriptor, _ in written])
 
     def manifest(self, configuration: Json, layers: list[Descriptor]) -> Descriptor:
-        """Write a manifest."""
         described = self.blob(configuration, CONFIGURATION)
         content = {
             "schemaVersion": 2, "mediaType": MANIFEST, "config": described, "layers": layers,
@@ -174,7 +170,6 @@ class Layout:
         self.index([*others, named])
 
     def tagged(self, name: str) -> Descriptor:
-        """Return the descriptor of a tag."""
         [found] = [each for each in self.manifests() if name_of(each) == name]
         return found
 

@@ -83,7 +83,6 @@ class _Parts:
         self.several = self.untagged = False
 
     def add(self, *members: tuple[tarfile.TarInfo, bytes], **how: Any) -> None:
-        """Add a layer."""
         compression = how.pop("compression", "gzip")
         self.layers.append(Layer(archive(members, **how), compression))
 

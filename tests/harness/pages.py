@@ -25,7 +25,6 @@ class Block:
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """Yield the blocks of a page, in order."""
     section = ""
     tokens = MarkdownIt("commonmark").enable("table").parse(page.read_text())
     for before, token in zip([None, *tokens], tokens, strict=False):

@@ -185,7 +185,6 @@ class Wire:
         self._reader = WholeFrames()
 
     async def ask(self) -> bytes:
-        """Ask for the code; return it."""
         await self.send(EVENT, json.dumps({"event": "code", "python": ""}).encode())
         kind, stream, code = await self.frame()
         assert (kind, stream) == (DATA, 0)

@@ -21,7 +21,6 @@ class Process:
 
     @property
     def is_supervisor(self) -> bool:
-        """Whether this is a supervisor of scrun."""
         program = [argument.removesuffix("/__main__.py") for argument in self.argv[1:6]]
         return any(os.path.basename(argument) == "supervisor" for argument in program)
 
@@ -42,7 +41,6 @@ class Process:
 
     @property
     def is_anchor(self) -> bool:
-        """Whether this is the anchor of a container."""
         return is_anchor(self.argv)
 
     def mentions(self, text: str) -> bool:
@@ -127,7 +125,6 @@ def processes_of(text: str, but: Collection[str] = ()) -> list[Process]:
 
 
 def shims_of(job: str) -> list[int]:
-    """The pids of the shims of a job."""
     shims = processes("scrun.supervisor.shim")
     return [shim.pid for shim in shims if f"SLURM_JOB_ID={job}" in shim.environment]
 

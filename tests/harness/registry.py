@@ -73,7 +73,6 @@ class Registry:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
         argv = [program("docker-registry"), "serve", str(self._base / "config.yml")]
         before = self._log().count("listening on")
         with open(self._base / "log", "ab") as log:
@@ -129,7 +128,6 @@ class Registry:
         return f"docker://{self.name}/{name}"
 
     def digest(self, name: str) -> str:
-        """Return the digest of an image."""
         said = skopeo(self.site, "inspect", f"docker://{self.name}/{name}")
         return str(json.loads(said)["Digest"])
 
@@ -159,7 +157,6 @@ def run(registry: Registry, *words: str, says: str = "getting ") -> str:
 
 
 def images(registry: Registry) -> list[str]:
-    """What is in the store."""
     folders = ("leases", "locks", "names", "tags", "tmp")
     return [name for name in os.listdir(registry.store) if name not in folders]
 

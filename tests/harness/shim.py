@@ -179,7 +179,6 @@ class Shim:
         self.direct = -1
 
     def send(self, kind: int, stream: int = 0, payload: bytes = b"") -> None:
-        """Send a frame."""
         fd = self.direct if self.direct >= 0 else self._to
         seal = self._seal if self.direct >= 0 else PLAIN
         data = memoryview(
@@ -273,7 +272,6 @@ class Shim:
         return bytes(self.output[streams[0]])
 
     def write(self, stream: int, data: bytes, end: bool = True) -> None:
-        """Write to a stream, within its window."""
         while data:
             self.until("credit", lambda: self.allowed[stream] or stream in self.closed)
             if stream in self.closed:

@@ -198,7 +198,6 @@ class Site:
     # Containers
 
     def config(self, *args: str, terminal: bool = False) -> dict[str, Any]:
-        """Return a config.json for this site."""
         config = make_config(args, str(self.rootfs), terminal=terminal)
         config["process"]["env"].append(f"SITE={self.base}")  # to find what is left
         return config
@@ -402,7 +401,6 @@ def unit(site: Site, script: str, starts: int = 1) -> Service:
 
 
 def _parent(pid: int) -> int | None:
-    """Return the parent of a process, or None if that is gone."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -40,7 +40,6 @@ class SpankBench:
         line: int = 1,
         name: str = "a",
     ) -> StackScript:
-        """Write a script down, and the line that names it."""
         path = self.directory / f"{name}.lua"
         path.write_text(text)
         where = f"plugstack.conf:{line}"
@@ -57,7 +56,6 @@ class SpankBench:
         facts: JobFacts = FACTS,
         patience: float = 20,
     ) -> AsyncIterator[tuple[Scripts, Context]]:
-        """Open a context of scripts."""
         setting = ChildEnv(dict(self.variables.job), 0o022)
         async with trio.open_nursery() as nursery:
             made = Scripts(

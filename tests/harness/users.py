@@ -68,7 +68,6 @@ def claim(user: User) -> None:
 
 
 def root() -> User:
-    """Return root."""
     return User.of("root")
 
 

@@ -243,7 +243,6 @@ class ShimStep:
 
     @property
     def _was_told(self) -> bool:
-        """Whether it was told to end."""
         return self._leaving.is_set()
 
     @property

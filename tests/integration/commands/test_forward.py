@@ -65,7 +65,6 @@ class Forward:
 
 
 def _port(line: str) -> int:
-    """The port of this machine, from a line about it."""
     return int(line.partition(" ")[0].rpartition(":")[2])
 
 

@@ -82,7 +82,6 @@ class Side:
         return str(path)
 
     def call(self, *words: str) -> "subprocess.CompletedProcess[str]":
-        """Call it."""
         with open(self.told / "output", "w+") as output:
             done = run_program(
                 [*self.command, *words],
@@ -97,7 +96,6 @@ class Side:
         return subprocess.CompletedProcess(words, 0, text)
 
     def status(self) -> str:
-        """Return the status of the container."""
         return str(json.loads(self.call("state", "--", ID).stdout)["status"])
 
     def said(self) -> dict[str, tuple[str, dict[str, Any]]]:

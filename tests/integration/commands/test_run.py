@@ -61,7 +61,6 @@ class At:
         self._slave = -1
 
     def close(self) -> None:
-        """Hang up."""
         if self._slave >= 0:
             self.hang_up()
         self.screen.close()

@@ -168,7 +168,6 @@ def test_its_job_is_cancelled_meanwhile(site: Site) -> None:
 
 
 def shim(job: str) -> int:
-    """The pid of a job's shim."""
     [pid] = shims_of(job)
     return pid
 

@@ -43,7 +43,6 @@ def watching(site: Site, *words: str) -> "tuple[subprocess.Popen[bytes], Collect
 
 
 def attached(site: Site) -> "tuple[subprocess.Popen[bytes], Terminal]":
-    """Attach a terminal."""
     terminal, own = open_terminal()
     os.fchown(own, site.user.uid, -1)
     process = site.popen("attach", "one", stdio=own)

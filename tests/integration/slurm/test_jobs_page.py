@@ -86,7 +86,6 @@ GPUS = ("torch", "gpus")
 
 
 def scripts() -> dict[str, str]:
-    """The scripts of the page, by their jobs' names."""
     found = {}
     for block in blocks(PAGE):
         name = re.search(r"^#SBATCH --job-name=(\S+)", block.text, re.MULTILINE)

@@ -44,7 +44,6 @@ def says(job: str, *more: str) -> str:
 
 
 def number(life: Life) -> str:
-    """Of its job."""
     return str(life.state()["annotations"].get("org.scrun.job_id"))
 
 

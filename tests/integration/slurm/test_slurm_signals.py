@@ -304,12 +304,10 @@ class Staging:
             settings.write(f'[lua]\nscript = "{script}"\n')
 
     def begins(self) -> None:
-        """Wait until one is staged."""
         wait_until("it is staged", (self._place / "begun").exists, 30)
         (self._place / "begun").unlink()
 
     def go_on(self) -> None:
-        """Let that one go on."""
         (self._place / "go").write_text("\n")
 
 

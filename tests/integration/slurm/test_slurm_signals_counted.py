@@ -85,7 +85,6 @@ class Subject:
 
     @property
     def job(self) -> str:
-        """Its job."""
         return self.life.job_id
 
     @property
@@ -95,7 +94,6 @@ class Subject:
         return self.life.stdout.so_far.decode()
 
     def end(self) -> tuple[int, str]:
-        """Wait for its end; return status and reason."""
         status = self.life.wait(100)
         self.life.output(60)
         reason = self.life.state()["annotations"]["org.scrun.reason"]
@@ -225,7 +223,6 @@ def test_each_comes_once(make_site: MakeSite, launch: str) -> None:
 
 
 def cancel(jobs: Sequence[str]) -> None:
-    """Cancel jobs."""
     cluster.slurm("scancel", *jobs, timeout=60)
 
 
@@ -287,7 +284,6 @@ def test_term_comes_before_the_end(make_site: MakeSite, launch: str, way: str) -
 
 
 def requeue(jobs: Sequence[str]) -> None:
-    """Requeue jobs."""
     cluster.slurm("scontrol", "requeue", ",".join(jobs), timeout=60)
 
 

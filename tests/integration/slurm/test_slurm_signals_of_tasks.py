@@ -78,11 +78,9 @@ class Told:
         cluster.slurm("scancel", f"--signal={name}", f"{self.job}.0")
 
     def cancel(self) -> None:
-        """Cancel the job."""
         cluster.slurm("scancel", self.job)
 
     def end(self) -> int:
-        """Wait for srun's end; return its status."""
         ended = lambda: self._status.exists() and self._status.read_text()  # noqa: E731
         return int(wait_until("srun ends", ended, 20))
 

@@ -214,7 +214,6 @@ def test_a_step_that_was_cancelled_gives_the_job_back(site: Site) -> None:
 
 
 def shim(job: str) -> int:
-    """The pid of a job's shim."""
     [pid] = shims_of(job)
     return pid
 

@@ -75,7 +75,6 @@ class Squash:
         wait_until("it is up", lambda: "up" in self.site.must("logs", name))
 
     def log(self, name: str) -> str:
-        """The log of a container."""
         return next(self.site.base.glob(f"**/{name}/log")).read_text()
 
     def image(self, name: str) -> str:
@@ -83,7 +82,6 @@ class Squash:
         return str(json.loads(self.site.must("state", name))["annotations"]["org.scrun.image"])
 
     def keys(self) -> list[str]:
-        """What the store has."""
         return sorted(name.name for name in self.store.glob("file-*"))
 
 

@@ -79,12 +79,10 @@ class Goal:
 
 
 def goals_table(goals: Iterable[Goal]) -> str:
-    """Return goals as a table."""
     return table(["what", "against", "ratio", "goal", "met"], [goal.row for goal in goals])
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a Markdown table."""
     lines = [list(head), ["---"] * len(head), *([str(cell) for cell in row] for row in rows)]
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 

@@ -310,8 +310,6 @@ class Made:
         return self._stand.take(what, *self._scrun, command, self.id, *arguments)
 
     def runs(self) -> None:
-        """Wait until it runs."""
-
         def running() -> bool:
             read, write = os.pipe()
             with open(read, "rb") as answer:

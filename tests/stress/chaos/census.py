@@ -130,7 +130,6 @@ def of_shims(testbed: Testbed) -> list[str]:
 
 
 def _is_of_a_shim(process: Process, testbed: Testbed) -> bool:
-    """Tell whether a process is a shim, or the runtime that it has called."""
     if testbed.launch != "shim":
         return False
     of_the_user = f"SLURM_JOB_USER={testbed.site.user.name}" in process.environment

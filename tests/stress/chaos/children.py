@@ -224,7 +224,6 @@ class Stream:
         self._grown = trio.Event()
 
     async def read(self) -> None:
-        """Read to the end."""
         try:
             while part := await self._stream.receive_some():
                 self.data += part

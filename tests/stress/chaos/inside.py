@@ -117,7 +117,6 @@ class Place:
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def kill(self) -> None:
-        """Kill the agent."""
         signal_quietly(self.agent, signal.SIGKILL)
 
 

@@ -28,7 +28,6 @@ class PodmanTestbed(Testbed):
 
     @property
     def root(self) -> str:
-        """The root directory."""
         return f"{self.site.base}/x/scrun"
 
     def close(self) -> None:

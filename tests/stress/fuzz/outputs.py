@@ -24,7 +24,6 @@ _TASKS = 4
 
 
 def salloc(data: bytes) -> None:
-    """The messages of salloc."""
     state = JobState()
     for line in lines_of(data):
         state.feed(line)
@@ -47,7 +46,6 @@ def salloc(data: bytes) -> None:
 
 
 def srun(data: bytes) -> None:
-    """The messages of srun."""
     state = StepState(_TASKS)
     for line in lines_of(data):
         state.feed(line)

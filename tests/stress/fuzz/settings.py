@@ -22,7 +22,6 @@ from tests.stress.fuzz.base import RELEASES, check_error, written
 
 
 def settings(data: bytes) -> None:
-    """scrun.toml."""
     path = written("scrun.toml", data)
     try:
         found = load({}, path)

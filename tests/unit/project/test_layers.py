@@ -98,7 +98,6 @@ def imports(source: str, package: str) -> Iterator[str]:
 
 
 def folder_of(module: str) -> str:
-    """The folder that a module of ours is in."""
     is_folder = MODULES[module].name == "__init__.py"
     return module if is_folder else module.rpartition(".")[0]
 

@@ -32,7 +32,6 @@ launch(*sys.argv[1:])
 
 
 def supervisors(root: Path) -> list[int]:
-    """Those of a root directory."""
     found = processes()
     return [each.pid for each in found if each.is_supervisor and str(root) in each.argv]
 

@@ -49,7 +49,6 @@ class Attached:
         self.container = cast(Container, container)
 
     async def connect(self) -> "Attached":
-        """Have the terminal."""
         await self.captured.connect(self.stdio, terminal=True)
         self.end = self.stdio.fds[0]
         tty.setraw(self.end)

@@ -39,7 +39,6 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def make_shim(folder: Path, rootfs: Path) -> Iterator[MakeShim]:
-    """Makes shims that use the folder."""
     with contextlib.ExitStack() as stack:
 
         def make(
@@ -69,7 +68,6 @@ def without_crun(rootfs: Path) -> str:
 
 @pytest.fixture
 def direct(make_shim: MakeShim) -> Shim:
-    """A shim with a direct connection."""
     return connected(make_shim)
 
 
@@ -101,7 +99,6 @@ def connected(
 
 @pytest.fixture(params=["root-crun", "root-runc", "user-crun", "user-runc"])
 def shim(request: pytest.FixtureRequest, make_shim: MakeShim, rootfs: Path) -> Shim:
-    """A shim, with each of the runtimes, as root and as an ordinary user."""
     who, runtime = request.param.split("-")
     env = {"PATH": without_crun(rootfs)} if runtime == "runc" else {}
     made = make_shim(env, users.root() if who == "root" else users.ordinary())

@@ -47,7 +47,6 @@ def fetch(shim: Shim, name: str = "a", one: str = "1", **fields: Any) -> dict[st
 
 
 def send(shim: Shim, one: str = "1", content: bytes = CONTENT) -> dict[str, Any]:
-    """Send an image as a stream."""
     [stream] = shim.streams("image").values()
     number = shim.ask("receive", id=one, stream=stream, digest=DIGEST)
     shim.write(stream, content)

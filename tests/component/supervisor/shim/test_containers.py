@@ -371,7 +371,6 @@ def of_a_pod(shim: Shim, *kinds: str) -> dict[str, Any]:
 
 
 def namespaces(pid: int, *kinds: str) -> dict[str, str]:
-    """Return the namespaces of a process."""
     names = {"network": "net"}
     return {kind: os.readlink(f"/proc/{pid}/ns/{names.get(kind, kind)}") for kind in kinds}
 

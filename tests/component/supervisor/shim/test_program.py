@@ -26,7 +26,6 @@ ENTRY = '{"level": "error", "msg": "from the log"}'
 
 @pytest.fixture
 def plain(make_shim: MakeShim) -> Shim:
-    """A shim with any runtime."""
     return make_shim()
 
 

@@ -68,7 +68,6 @@ class BySite:
         }
 
     def task(self, name: str = "a") -> Path:
-        """The directory of a task."""
         return self.step / f"task-{name}"
 
     def fields(self, commands: dict[str, str], name: str = "a", **changes: Any) -> dict[str, Any]:
@@ -97,7 +96,6 @@ class BySite:
         )  # fmt: skip
 
     def signal(self, number: int, name: str = "a", command: str = "") -> dict[str, Any]:
-        """Send a signal; SIGKILL to all."""
         is_all = number == signal.SIGKILL
         return self.shim.call("signal", id=name, number=number, all=is_all, command=command)
 

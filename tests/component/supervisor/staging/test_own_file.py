@@ -84,7 +84,6 @@ class File:
         run_program(name, words, tell)
 
     def stage(self, entry: Entry, **more: object) -> Staged:
-        """Stage a container of it, with more in its config.json."""
         images = None
         if self.with_store:
             copier = Copier(self._copy, lambda _: None, lambda: None)

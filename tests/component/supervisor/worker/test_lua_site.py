@@ -10,7 +10,6 @@ from tests.harness.lua import ALL, HEAD, OUT, WITH_POSIX, Bench
 
 
 def settings(version: str) -> Lua:
-    """Choose a version of Lua."""
     return msgspec.convert({"version": version}, Lua)
 
 

@@ -59,7 +59,6 @@ class Root:
         dead.close()
 
     def add(self, record: Record, supervisor: str = "@live") -> Path:
-        """Make a record."""
         directory = self.path / record.id
         directory.mkdir()
         (directory / "supervisor").symlink_to(f"../{supervisor}")

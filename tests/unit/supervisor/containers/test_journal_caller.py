@@ -227,7 +227,6 @@ def test_the_format_is_that_of_log_where_there_is_one(
 def requested(
     tmp_path: Path, settings: str, words: list[str], variables: dict[str, str]
 ) -> CreateRequest:
-    """What a `create` asks for."""
     file = tmp_path / "scrun.toml"
     file.write_text(settings)
     # an oci.conf of this machine's cluster would have levels, too

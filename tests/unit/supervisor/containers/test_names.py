@@ -23,7 +23,6 @@ DIGEST = "sha256:" + "a" * 64
 def found(
     annotations: dict[str, str], identity: str = ID, path: str = "/b", hostname: str = ""
 ) -> Names:
-    """The names of a container."""
     config = {
         "ociVersion": "1.0.2", "root": {"path": "r"}, "process": {"args": ["x"], "cwd": "/"},
         "annotations": annotations, "hostname": hostname,
