@@ -9,8 +9,7 @@ from scrun.client.progress import clear, show
 from scrun.core.errors import SettingsError
 from scrun.core.paths import python_code
 from scrun.core.trees import remove_whoever_owns_it
-from scrun.images.place import path_for
-from scrun.images.store import Store
+from scrun.images.store import Store, path_for
 from scrun.protocol.wire import LIVE
 from scrun.pull.get import Request
 from scrun.settings.file.load import Settings, load

@@ -22,22 +22,25 @@ supervisor, call it in a worker thread.
 
 import contextlib
 import os
+import pwd
 import re
 import socket
 import subprocess
 import time
 from _blake2 import blake2s
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from scrun.core.errors import ImageError, ScrunError, described
-from scrun.core.paths import replaceable
+from scrun.core.errors import ImageError, ScrunError, SettingsError, described
+from scrun.core.paths import real_id, replaceable
 from scrun.core.trees import everything_below, remove_tree
 from scrun.core.typed import decode_as
 from scrun.core.whole_files import write_whole
 from scrun.images import leases
 from scrun.images.leases import Lock, locked, locked_if_free
+from scrun.settings.file.load import Settings
+from scrun.settings.oci_conf.patterns import substitute
 
 FACTS = "scrun-image.json"
 ROOTFS = "rootfs"
@@ -440,3 +443,61 @@ def forget(store: Store, keys: "set[str]") -> None:
                 os.unlink(path)
         except (OSError, msgspec.MsgspecError):
             continue
+
+
+def path_for(settings: Settings, environment: Mapping[str, str]) -> str:
+    """Return the directory of this user's store; asks the name service.
+
+    HOME in `environment` counts.
+
+    Raises:
+        SettingsError: The user can have none.
+    """
+    uid = real_id("uid")
+    home = environment.get("HOME")
+    try:
+        user = pwd.getpwuid(uid)
+    except KeyError:
+        return store_path(settings, uid=uid, user=None, home=home)
+    return store_path(settings, uid=uid, user=user.pw_name, home=home or user.pw_dir)
+
+
+def store_path(settings: Settings, *, uid: int, user: "str | None", home: "str | None") -> str:
+    """Return the directory of a user's store. Pure.
+
+    `user` is their name, for `%u`; None: they have none. `home` is their home, for the default;
+    None: they have none.
+
+    Raises:
+        SettingsError: The settings use a name or a home that the user does not have.
+    """
+    named = settings.images.store
+    if named is not None:
+        return _fill_in("[images] store", named, uid, user)
+    if (scratch := settings.staging.scratch) is not None:
+        return os.path.join(_fill_in("[staging] scratch", scratch, uid, user), f"images-{uid}")
+    if home is None:
+        raise SettingsError(
+            f"no directory for the images of uid {uid}, who has no home: set `store` in the "
+            "section [images] of scrun.toml"
+        )
+    return os.path.join(home, ".cache", "scrun", "images")
+
+
+def _fill_in(setting: str, pattern: str, uid: int, user: "str | None") -> str:
+    if user is None and "%u" in pattern.replace("%%", ""):
+        raise SettingsError(
+            f"{setting} = {pattern!r}: uid {uid} has no user name: use %U, the uid, instead of %u"
+        )
+    values = {"u": user or str(uid), "U": str(uid)}
+    return substitute(pattern, values, shell=False)
+
+
+def image_of(bundle: str, rootfs: str) -> "Facts | None":
+    """Return the image that a bundle's root file system is, or None.
+
+    `rootfs` is `root.path` of its config.json.
+    """
+    if os.path.normpath(os.path.join(bundle, rootfs)) != os.path.join(bundle, ROOTFS):
+        return None
+    return read_facts(bundle)

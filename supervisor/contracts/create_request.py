@@ -1,18 +1,19 @@
-"""The request of a `create`, parsed by the supervisor."""
+"""The request of a `create`, parsed by the supervisor, with what its caller misspelled."""
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from scrun.cli.parse import Parsed, parse, typed_settings
-from scrun.core.errors import UsageError
+from scrun.core.errors import UsageError, closest
 from scrun.core.place import place_of
 from scrun.core.templates import VARIABLE
-from scrun.settings.file.load import LEVELS, Log, Settings, load, merge
+from scrun.settings.file.load import LEVELS, OF_SETTINGS, Log, Settings, load, merge
 from scrun.settings.oci_conf.parse import with_site_levels
-from scrun.settings.variables import misspelled
+from scrun.settings.slurm.outputs import NAMES
+from scrun.settings.slurm.requests import TABLE
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.core.limits import processors_of, soft_limits
 from scrun.supervisor.log.journal import Shown
@@ -276,3 +277,38 @@ def _shown(parsed: Parsed, environment: Mapping[str, str], log: Log) -> Shown:
         failure_in_file=bool(environment.get("SCRUN_LOG_FILE")),
         live=parsed.command == "run" and stderr == "quiet",
     )
+
+
+_OURS = "SCRUN_"
+_OTHERS = frozenset(("SCRUN_CONFIG", "SCRUN_WATCHDOG"))
+_FAMILIES = ("SCRUN_OPTION_", "SCRUN_ANNOTATION_")
+
+
+def misspelled(names: Iterable[str]) -> list[tuple[str, str]]:
+    """Find names that nobody reads and that are much like one that scrun reads, or an option.
+
+    Other names that begin so may be anybody's.
+
+    `names` are those of a caller's environment.
+
+    Returns:
+        Each with the one that was meant.
+    """
+    found = []
+    read = {*TABLE, *OF_SETTINGS, *_OTHERS, *NAMES}
+    for name in names:
+        if name.startswith(_OURS) and not name.startswith(_FAMILIES) and name not in read:
+            known = _meant()
+            if meant := closest(name.removeprefix(_OURS), sorted(known)):
+                found.append((name, known[meant]))
+    return found
+
+
+def _meant() -> dict[str, str]:
+    """Return the variables by what may be written for them, without SCRUN_."""
+    options = {
+        request.option.removeprefix("--").upper().replace("-", "_"): request.variable
+        for request in reversed([*TABLE.values()])
+    }
+    own = (name for name in (*TABLE, *OF_SETTINGS, *_OTHERS) if name.startswith(_OURS))
+    return {**options, **{name.removeprefix(_OURS): name for name in own}}

@@ -31,8 +31,8 @@ from scrun.supervisor.staging.copies import (
     from_the_living,
     open_regular,
 )
+from scrun.supervisor.staging.layers import Whiteouts, check_room, is_deletion
 from scrun.supervisor.staging.levels import HardLinks, Level
-from scrun.supervisor.staging.whiteouts import Whiteouts, check_room, is_deletion
 
 TEMPORARY = ".scrun-writing"
 """The name of a file while it is written; the next copy removes it first."""

@@ -24,8 +24,13 @@ import msgspec
 from scrun.core.trees import OPEN_FOLDER
 from scrun.core.typed import decode_as
 from scrun.core.whole_files import write_whole
-from scrun.supervisor.staging.layers import Unusable, attributes_of, deletion_by_name, opaque
-from scrun.supervisor.staging.whiteouts import is_deletion
+from scrun.supervisor.staging.layers import (
+    Unusable,
+    attributes_of,
+    deletion_by_name,
+    is_deletion,
+    opaque,
+)
 
 MOST = 2000
 OPEN = OPEN_FOLDER | os.O_CLOEXEC

@@ -15,8 +15,7 @@ from scrun.core.errors import ImageError, SettingsError
 from scrun.core.paths import python_code
 from scrun.core.trees import remove_tree
 from scrun.images.leases import lease_of
-from scrun.images.place import path_for
-from scrun.images.store import Store, shrink
+from scrun.images.store import Store, path_for, shrink
 from scrun.settings.file.load import Settings
 from scrun.supervisor.children.processes import ChildEnv, child, own_program
 from scrun.supervisor.children.pumps import messages

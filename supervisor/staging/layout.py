@@ -21,6 +21,10 @@ root directory: crun before 1.22 mounts nothing on that itself.
     overlay/place           has the nodes' directories for these two, if they are there
     overlay/trial/          for an attempt to mount, on the node
 
+Of a directory that is mounted read-only, an overlay has to be so from the start. Then the runtime
+can make no mount point in it, so those that are missing are made in the directory for what is
+written.
+
 Everything here blocks: call it in a worker thread.
 """
 
@@ -31,7 +35,8 @@ import os
 import posixpath
 import stat
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from scrun.core.trees import everything_below
 from scrun.supervisor.contracts.staged import OVERLAY, with_place
@@ -45,15 +50,16 @@ from scrun.supervisor.staging.copies import (
     foreign_in,
 )
 from scrun.supervisor.staging.layers import Unusable, folder_of, opaque, options_of
+from scrun.supervisor.staging.mounts import is_bind
 from scrun.supervisor.staging.on_node import TRIAL, Looks, Trial
-from scrun.supervisor.staging.read_only import in_directory, make_mount_points
 from scrun.supervisor.staging.ways import BundleRefused, RootFilesystem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from scrun.supervisor.staging.layers import TopLevel
     from scrun.supervisor.staging.stored import Copies
+
 
 ROOTFS = "rootfs"
 UPPER = "upper"
@@ -447,3 +453,63 @@ def _same(name: bytes, own: int, image: int, new: os.stat_result, old: os.stat_r
         return os.readlink(name, dir_fd=own) == os.readlink(name, dir_fd=image)
     this, that = ((one.st_size, one.st_mtime_ns, one.st_rdev) for one in (new, old))
     return this == that
+
+
+Find = Callable[[Sequence[str]], "os.stat_result | None"]
+"""Tells what there is on a path, given as its names; None: nothing. Follows no link."""
+
+
+def in_directory(rootfs: str) -> Find:
+    """Return what tells what there is in a directory."""
+    return lambda parts: _status(os.path.join(rootfs, *parts))
+
+
+def names_in(destination: str) -> list[str]:
+    """Return the names in the path of a mount point; none if it leads up."""
+    parts = [part for part in destination.split("/") if part not in ("", ".")]
+    return [] if ".." in parts else parts
+
+
+def make_mount_points(
+    mounts: Iterable[dict[str, Any]], find: Find, upper: str, *, owners: bool, whole: bool
+) -> None:
+    """Make those mount points that are missing.
+
+    Args:
+        find: Tells what there is in the root file system.
+        whole: Whether the root directory itself is mounted; if not, only what is mounted on its
+            directories, which `upper` has, cannot be written to.
+    """
+    for mount in mounts:
+        parts = names_in(mount["destination"])
+        if whole or (len(parts) > 1 and os.path.isdir(os.path.join(upper, parts[0]))):
+            _make_mount_point(mount, parts, find, upper, owners=owners)
+
+
+def _make_mount_point(
+    mount: dict[str, Any], parts: list[str], find: Find, upper: str, *, owners: bool
+) -> None:
+    """Make a mount point that is missing: the runtime cannot, where nothing can be written."""
+    is_file = is_bind(mount) and not os.path.isdir(mount["source"])
+    for number in range(1, len(parts) + 1):
+        status = find(parts[:number])
+        made = os.path.join(upper, *parts[:number])
+        if status is not None and not stat.S_ISDIR(status.st_mode):
+            return  # a file to mount on, or a link: the runtime follows it within the container
+        if os.path.lexists(made):
+            continue
+        if status is None and is_file and number == len(parts):
+            os.close(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+            continue
+        os.mkdir(made)
+        if status is not None:
+            if owners:
+                os.chown(made, status.st_uid, status.st_gid)
+            os.chmod(made, stat.S_IMODE(status.st_mode))
+
+
+def _status(path: str) -> os.stat_result | None:
+    try:
+        return os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None

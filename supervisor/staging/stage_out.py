@@ -28,7 +28,7 @@ from scrun.supervisor.log.supervisor_log import fault, log
 from scrun.supervisor.staging.bring_back import bring_back, bring_difference_back
 from scrun.supervisor.staging.commands import run
 from scrun.supervisor.staging.id_maps import remove_mapped, remove_whoever_owns_it
-from scrun.supervisor.staging.layers import opaque, remove_link
+from scrun.supervisor.staging.layers import Whiteouts, opaque, remove_link
 from scrun.supervisor.staging.layout import BY_FUSE, ONE, PLACE, ROOTFS, UPPER, uppers_in
 from scrun.supervisor.staging.mounts import FILES
 from scrun.supervisor.staging.on_node import archives_in, unpacking
@@ -43,7 +43,6 @@ from scrun.supervisor.staging.owner import (
 from scrun.supervisor.staging.transfer import Transfer
 from scrun.supervisor.staging.volumes import USED, tidy
 from scrun.supervisor.staging.volumes import bring_back as bring_back_volumes
-from scrun.supervisor.staging.whiteouts import Whiteouts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -19,9 +19,8 @@ import msgspec
 
 from scrun.core.errors import EngineError, StagingError, described
 from scrun.core.trees import size_of
-from scrun.images.place import image_of
 from scrun.images.squashfs import linked_in
-from scrun.images.store import EMPTY
+from scrun.images.store import EMPTY, image_of
 from scrun.model.identity import is_dead
 from scrun.oci.userns import INITIAL, has_several, maps_for, read_map
 from scrun.supervisor.contracts.node import Mounting, OthersThere

@@ -32,7 +32,7 @@ from scrun.supervisor.staging.image_store import (
     Copier,
 )
 from scrun.supervisor.staging.layers import Unusable, is_plain
-from scrun.supervisor.staging.read_only import in_directory, names_in
+from scrun.supervisor.staging.layout import in_directory, names_in
 from scrun.supervisor.staging.ways import BundleRefused, NotMounted
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from scrun.images.leases import Lock
     from scrun.supervisor.staging.digests import LayerContent
     from scrun.supervisor.staging.layers import Overlay
-    from scrun.supervisor.staging.read_only import Find
+    from scrun.supervisor.staging.layout import Find
 
 NO_TOOL = "mksquashfs is not installed here"
 

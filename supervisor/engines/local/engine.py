@@ -23,7 +23,7 @@ from scrun.settings.file.load import Local, RuntimeSettings
 from scrun.settings.oci_conf.commands import node_runtime
 from scrun.settings.oci_conf.parse import parse_oci_conf
 from scrun.settings.slurm_conf import read_trusted_conf
-from scrun.supervisor.children.foreign import foreign_process
+from scrun.supervisor.children.persistent import foreign_process
 from scrun.supervisor.children.processes import Child, ChildEnv, child
 from scrun.supervisor.children.pumps import messages, received
 from scrun.supervisor.contracts.deleter import Deleter
@@ -34,7 +34,6 @@ from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.names import user_name
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
-from scrun.supervisor.engines.deferred_container import is_deferred
 from scrun.supervisor.engines.local.commands import (
     RUNTIME,
     Commands,
@@ -48,6 +47,7 @@ from scrun.supervisor.engines.local.runtimes import find_runtime
 from scrun.supervisor.engines.local.site_commands import OciConfCommands
 from scrun.supervisor.engines.local.site_job import LINE, CreatingSiteJob, SiteJob
 from scrun.supervisor.engines.local.target import local_target
+from scrun.supervisor.engines.watched import is_deferred
 
 _SCRIPT = """\
 text=$1

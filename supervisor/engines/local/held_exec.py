@@ -24,7 +24,7 @@ from scrun.core.typed import convert
 from scrun.model.identity import identity_of, is_dead
 from scrun.model.record import ProcessIdentity
 from scrun.model.states import Ending, exited, taken
-from scrun.supervisor.children.foreign import foreign_process
+from scrun.supervisor.children.persistent import foreign_process
 from scrun.supervisor.children.processes import Child, ChildEnv, child
 from scrun.supervisor.contracts.engine import Program, Session
 from scrun.supervisor.core.deposits import OWN, Deposit

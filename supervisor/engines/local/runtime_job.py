@@ -23,7 +23,7 @@ import trio
 
 from scrun.core.errors import EngineError, shortened
 from scrun.model.states import Ending, Phase, exited, taken
-from scrun.supervisor.children.foreign import foreign_process, status_of
+from scrun.supervisor.children.persistent import foreign_process, status_of
 from scrun.supervisor.children.processes import Child, ChildEnv, child, output_of, own_program
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.contracts.engine import JobRequest, Step

@@ -16,8 +16,12 @@ import trio
 
 from scrun.core.errors import EngineError, shortened
 from scrun.model.states import Ending, Phase, exited, killed, taken
-from scrun.supervisor.children.foreign import status_of
-from scrun.supervisor.children.persistent import STDIO, inherited_child, persistent_child
+from scrun.supervisor.children.persistent import (
+    STDIO,
+    inherited_child,
+    persistent_child,
+    status_of,
+)
 from scrun.supervisor.children.processes import Child, child, shell_status
 from scrun.supervisor.children.terminal import write_size
 from scrun.supervisor.contracts.engine import JobRequest, Step
@@ -26,7 +30,6 @@ from scrun.supervisor.core.deposits import STEP
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
-from scrun.supervisor.engines.deferred_container import DeferredContainer, hold_step
 from scrun.supervisor.engines.failures import NotMade, create_and_run, not_started
 from scrun.supervisor.engines.local.commands import RuntimeContainer
 from scrun.supervisor.engines.local.held_exec import end_left, pids_of_children
@@ -35,7 +38,7 @@ from scrun.supervisor.engines.local.own_devices import spared
 from scrun.supervisor.engines.local.runtime_config import changed_environment
 from scrun.supervisor.engines.local.session import kill_started
 from scrun.supervisor.engines.local.site_commands import OciConfCommands
-from scrun.supervisor.engines.watched import WatchedProcess
+from scrun.supervisor.engines.watched import DeferredContainer, WatchedProcess, hold_step
 from scrun.supervisor.shim.processes import handles
 
 _PATIENCE = 5.0

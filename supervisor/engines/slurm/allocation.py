@@ -36,8 +36,7 @@ from scrun.core.errors import AllocationRefused, EngineError, described, leaves
 from scrun.model.states import Ending, taken
 from scrun.model.waiting import Waiting, in_vain_line
 from scrun.settings.slurm.request_sources import concerned
-from scrun.supervisor.children.foreign import foreign_process
-from scrun.supervisor.children.persistent import canceller, dismiss, is_heard
+from scrun.supervisor.children.persistent import canceller, dismiss, foreign_process, is_heard
 from scrun.supervisor.children.processes import Child, ChildEnv, child
 from scrun.supervisor.children.pumps import messages, received
 from scrun.supervisor.contracts.engine import JobRequest

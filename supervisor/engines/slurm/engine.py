@@ -30,6 +30,7 @@ from scrun.settings.slurm.requests import (
 )
 from scrun.settings.slurm.versions import Features, SlurmVersion, features, parse_version
 from scrun.settings.slurm_conf import read_slurm_conf
+from scrun.supervisor.children.node_scripts import NodeCommands
 from scrun.supervisor.children.processes import ChildEnv, output_of
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.contracts.engine import Engine, Job, JobPlan, JobRequest
@@ -37,7 +38,6 @@ from scrun.supervisor.contracts.reuse import LOAN, HeldAllocation
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.threads import in_thread
-from scrun.supervisor.engines.deferred_container import is_deferred
 from scrun.supervisor.engines.slurm.allocation import (
     Allocation,
     AllocationRequest,
@@ -66,13 +66,13 @@ from scrun.supervisor.engines.slurm.layout import (
     layout_within,
     nodes_of_salloc,
 )
-from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.pending import Queue
 from scrun.supervisor.engines.slurm.shim_job import ShimJob
 from scrun.supervisor.engines.slurm.shim_site import SiteConfs
 from scrun.supervisor.engines.slurm.signals import cancel_job
 from scrun.supervisor.engines.slurm.tools import CLUSTERS, Tools, check_cluster, other_cluster
 from scrun.supervisor.engines.slurm.unknown import jobs_of_the_dead
+from scrun.supervisor.engines.watched import is_deferred
 from scrun.supervisor.nodes.beginning import ALONE, Direct
 from scrun.supervisor.nodes.link import Sealing
 

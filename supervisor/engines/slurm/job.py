@@ -14,7 +14,12 @@ from scrun.core.errors import EngineError, StateError
 from scrun.model.states import Ending, not_run, taken
 from scrun.settings.slurm.outputs import container_variables
 from scrun.settings.slurm.versions import Features
-from scrun.supervisor.children.node_scripts import exec_script, process_variables, status_script
+from scrun.supervisor.children.node_scripts import (
+    NodeCommands,
+    exec_script,
+    process_variables,
+    status_script,
+)
 from scrun.supervisor.children.processes import ChildEnv, child
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.children.terminal import give_a_size, write_size
@@ -23,12 +28,10 @@ from scrun.supervisor.core.deposits import Deposit
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
-from scrun.supervisor.engines.deferred_container import DeferredContainer, hold_step
 from scrun.supervisor.engines.slurm.allocation import Allocation
 from scrun.supervisor.engines.slurm.job_ending import ended_meanwhile, is_ending
 from scrun.supervisor.engines.slurm.job_state import ending_of_step, step_exit
 from scrun.supervisor.engines.slurm.layout import StepLayout
-from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.remote import (
     in_directory,
     inspect,
@@ -39,7 +42,7 @@ from scrun.supervisor.engines.slurm.remote import (
 from scrun.supervisor.engines.slurm.signals import signal_container
 from scrun.supervisor.engines.slurm.step import SrunStep, StepStreams
 from scrun.supervisor.engines.slurm.tools import Tools, of_the_job
-from scrun.supervisor.engines.watched import WatchedProcess
+from scrun.supervisor.engines.watched import DeferredContainer, WatchedProcess, hold_step
 from scrun.supervisor.shim.processes import goes_on
 
 _ANSWER = 1 << 20

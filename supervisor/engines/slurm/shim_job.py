@@ -26,10 +26,9 @@ from scrun.supervisor.core.nurseries import for_all, until, unwrapped
 from scrun.supervisor.engines.failures import NotMade, create_and_run
 from scrun.supervisor.engines.slurm.job import JobParts, SlurmJob
 from scrun.supervisor.engines.slurm.job_ending import ended_meanwhile
-from scrun.supervisor.engines.slurm.job_shim import JobShim
+from scrun.supervisor.engines.slurm.job_shim import ContainerOnNode, JobShim
 from scrun.supervisor.engines.slurm.job_state import exit_code, out_of_memory, without_files
 from scrun.supervisor.engines.slurm.launching import check_pmi
-from scrun.supervisor.engines.slurm.neighbours import ContainerOnNode
 from scrun.supervisor.engines.slurm.shim_session import LAST_OUTPUT, begun, resumed, words_of
 from scrun.supervisor.engines.slurm.shim_task import ShimTask, TaskImages, container_config
 from scrun.supervisor.engines.slurm.tools import of_a_container

@@ -17,10 +17,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import trio
 
 from scrun.core.errors import EngineError, SettingsError
+from scrun.supervisor.children.node_scripts import NodeCommands
 from scrun.supervisor.children.processes import ChildEnv, child
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.engines.slurm.grammar import Sentence, complaint, parse_line
-from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.tools import Tools
 
 _DEADLINE = 15.0

@@ -11,8 +11,12 @@ import trio
 
 from scrun.core.errors import EngineError
 from scrun.settings.file.load import Level
-from scrun.supervisor.children.foreign import foreign_process, status_of
-from scrun.supervisor.children.persistent import inherited_child, persistent_child
+from scrun.supervisor.children.persistent import (
+    foreign_process,
+    inherited_child,
+    persistent_child,
+    status_of,
+)
 from scrun.supervisor.children.processes import Child, ChildEnv
 from scrun.supervisor.children.pumps import (
     MEMORY,

@@ -16,8 +16,7 @@ from scrun.core.own_directory import own_directory
 from scrun.core.paths import of_path, replaceable
 from scrun.core.users import user_name
 from scrun.core.version import VERSION
-from scrun.images.place import path_for
-from scrun.images.store import Store, size_of
+from scrun.images.store import Store, path_for, size_of
 from scrun.install import docker, files, needs, podman
 from scrun.settings.file import sources
 from scrun.settings.slurm.versions import features

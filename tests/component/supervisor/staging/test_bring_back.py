@@ -16,8 +16,8 @@ import pytest
 from scrun.core.errors import StagingError
 from scrun.supervisor.staging import builtin
 from scrun.supervisor.staging.bring_back import bring_back, bring_difference_back
+from scrun.supervisor.staging.layers import Whiteouts
 from scrun.supervisor.staging.stage_out import keep_changes
-from scrun.supervisor.staging.whiteouts import Whiteouts
 from tests.harness.places import mounted
 
 

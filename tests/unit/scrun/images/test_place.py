@@ -3,7 +3,7 @@
 import pytest
 
 from scrun.core.errors import SettingsError
-from scrun.images.place import image_of, store_path
+from scrun.images.store import image_of, store_path
 from scrun.settings.file.load import ImageSettings, Settings, Staging
 
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from scrun.supervisor.staging.whiteouts import Whiteouts
+from scrun.supervisor.staging.layers import Whiteouts
 
 KERNELS, FUSES = Whiteouts("user.overlay.opaque"), Whiteouts("user.overlay.opaque", by_fuse=True)
 

@@ -12,10 +12,10 @@ NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"]
 SCRIPT = """
 import ctypes, os, signal, sys, threading, time
 import trio
-from scrun.supervisor.children import foreign
+from scrun.supervisor.children import persistent
 from scrun.supervisor.engines.local.runtime_job import ForeignChild
 
-read = foreign._read
+read = persistent._read
 
 def reaped_meanwhile(*process):
     seen = read(*process)
@@ -31,7 +31,7 @@ if not child:
 os.waitpid(child, os.WUNTRACED)
 later = sys.argv[2] == "later"
 if not later:
-    foreign._read = reaped_meanwhile
+    persistent._read = reaped_meanwhile
 process = ForeignChild(child)
 process.kill()
 os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)

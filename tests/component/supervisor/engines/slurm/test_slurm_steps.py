@@ -13,13 +13,13 @@ from scrun.model.states import Ending, exited
 from scrun.settings.file.load import Log
 from scrun.settings.oci_conf.commands import NodeRuntime
 from scrun.settings.slurm.versions import SlurmVersion, features
+from scrun.supervisor.children.node_scripts import NodeCommands
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.engine import JobRequest, Step
 from scrun.supervisor.engines.slurm import signals
 from scrun.supervisor.engines.slurm.allocation import Allocation
 from scrun.supervisor.engines.slurm.job import JobParts, SrunJob
 from scrun.supervisor.engines.slurm.layout import StepLayout
-from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.signals import signal_container
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.log.journal import Journal

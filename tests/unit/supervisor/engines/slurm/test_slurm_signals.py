@@ -12,8 +12,8 @@ from scrun.core.errors import SettingsError
 from scrun.settings.file.load import RuntimeSettings
 from scrun.settings.oci_conf.commands import NodeRuntime, node_runtime
 from scrun.settings.oci_conf.parse import parse_oci_conf
+from scrun.supervisor.children.node_scripts import NodeCommands
 from scrun.supervisor.core import names
-from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.signals import Running, kill_scripts
 from tests.harness.program import output_of
 

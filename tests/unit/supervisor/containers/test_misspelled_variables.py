@@ -2,7 +2,7 @@
 
 import pytest
 
-from scrun.settings.variables import misspelled
+from scrun.supervisor.contracts.create_request import misspelled
 
 
 @pytest.mark.covers("scrun requests: variables of the caller")
