@@ -10,7 +10,7 @@ from functools import partial
 import trio
 
 from scrun.core.errors import ScrunError, described
-from scrun.supervisor.contracts.engine import Reach
+from scrun.supervisor.contracts.networks import Reach
 from scrun.supervisor.core.nurseries import bulkhead
 
 _MOST = 256

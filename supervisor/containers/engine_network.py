@@ -1,18 +1,24 @@
-"""Answers connections in the network namespace that an engine made here for a container in a job.
+"""The network namespace that an engine made on this machine for a container in a job.
 
-Whatever connects to the container on this machine gets into that namespace: clients of a published
-port, other containers, health checks. Rules of its packet filter send all TCP to one socket there,
-and each connection is carried to the same port of the container. A socket stays in the namespace
-in which it was made, so no process has to be in there.
+Whatever connects to the container here gets into that namespace: clients of a published port,
+other containers, health checks. Rules of its packet filter send all TCP to one socket there, and
+each connection is carried to the same port of the container. The other way round, what the
+container connects to in the engine's networks is connected to from there, and what it asks their
+name server is asked there. A socket stays in the namespace in which it was made, so no process has
+to be in there.
 """
 
 import errno
+import fcntl
 import os
 import socket
 import struct
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from array import array
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
+from ipaddress import IPv4Address, IPv4Network
+from typing import TypeVar
 
 import trio
 
@@ -30,6 +36,8 @@ from scrun.supervisor.log.journal import Journal
 NETWORK = f"{OWN}network."
 """Begins the names by which the listening sockets are kept; the families follow."""
 
+T = TypeVar("T")
+
 _FAMILIES = {"ip": socket.AF_INET, "ip6": socket.AF_INET6}
 _ANY = {"ip": "0.0.0.0", "ip6": "::"}
 _LEVEL = {socket.AF_INET: socket.IPPROTO_IP, socket.AF_INET6: socket.IPPROTO_IPV6}
@@ -38,6 +46,12 @@ _ADDRESS = struct.Struct("!2xH24x")  # of struct sockaddr_in6, and of the shorte
 _QUEUE = 4096
 _LISTENS = "0A"
 _PATIENCE = 10.0
+_ASKING = 5.0
+_LONGEST = 1 << 16
+_RESOLVER, _DOMAIN = "/etc/resolv.conf", 53
+_GET_DRIVER, _ASK_DRIVER = 3, 0x8946  # ETHTOOL_GDRVINFO, SIOCETHTOOL: linux/ethtool.h
+_DRIVER = struct.Struct("=I32s160x")  # struct ethtool_drvinfo
+_TO_A_BRIDGE = b"veth"
 _CHILD_ENV = ChildEnv({"PATH": SYSTEM_PATH, "XTABLES_LOCKFILE": os.devnull})
 
 _NFT = """\
@@ -52,8 +66,6 @@ _CALLS = {
     "nft": [[_NFT]],
     "iptables": [_RULE.format(chain).split() for chain in ("PREROUTING", "OUTPUT")],
 }
-
-
 _WAYS = ("nft", "iptables")
 
 
@@ -68,47 +80,163 @@ def engine_network(config: Config) -> str:
     return "" if path.startswith("/proc/") else path
 
 
-async def answer(
-    container: str,
-    path: str,
-    job: Job,
-    begun: trio.Event,
-    journal: Journal,
-    deposit: Deposit,
-    found: Inheritance | None,
-) -> None:
-    """Answer connections until this is cancelled; if that is impossible, the log says why.
+class EngineNetwork:
+    """The network of one container; an `EngineSide` for its job.
 
-    Args:
-        path: The namespace.
-        begun: Set when the container runs.
-        deposit: The container's, which keeps the sockets.
-        found: What another supervisor has left of the container.
+    Attributes:
+        networks: The engine's bridges that it is at, as `10.89.0.0/24`; once it is answered.
     """
 
-    async def say(line: str) -> None:
-        journal.write("info", line)
+    def __init__(
+        self, path: str, container: str, config: Config, journal: Journal, deposit: Deposit
+    ) -> None:
+        """`deposit`: the container's, which keeps the sockets."""
+        self.networks: tuple[str, ...] = ()
+        self._path, self._container, self._config = path, container, config
+        self._journal, self._deposit = journal, deposit
+        self._namespace = -1
 
-    try:
-        if (reaching := job.reaching()) is None:
-            raise EngineError('that needs launch = "shim" in scrun.toml')
-        async with AsyncExitStack() as stack:
-            listeners = _left(found) or await _prepared(path)
-            for listener in listeners.values():
-                stack.enter_context(listener)
-            deposit.hold({NETWORK + name: one.fileno() for name, one in listeners.items()})
+    @asynccontextmanager
+    async def answered(
+        self, job: Job, begun: trio.Event, found: Inheritance | None = None
+    ) -> AsyncIterator[None]:
+        """Answer connections while the block runs; if that is impossible, the log says why.
+
+        Args:
+            begun: Set when the container runs.
+            found: What another supervisor has left of the container.
+        """
+        listeners: dict[str, socket.socket] = {}
+        with ExitStack() as stack:
+            try:
+                self._namespace = await in_thread(opened, self._path)
+                stack.callback(os.close, self._namespace)
+                self.networks = await self._within(bridges)
+                listeners = _left(found)
+                is_new = not listeners
+                if is_new:
+                    listeners = await self._within(_listening)
+                for listener in listeners.values():
+                    stack.enter_context(listener)
+            except (ScrunError, OSError) as error:
+                self._give_up(error, listeners)
+                yield
+                return
+            kept = {NETWORK + name: one.fileno() for name, one in listeners.items()}
+            self._deposit.hold(kept)
+            async with unwrapped() as nursery:
+                nursery.start_soon(self._answer, listeners, job, begun, is_new)
+                yield
+                nursery.cancel_scope.cancel()
+
+    async def _answer(
+        self, listeners: dict[str, socket.socket], job: Job, begun: trio.Event, is_new: bool
+    ) -> None:
+        try:
+            if (reaching := job.reaching()) is None:
+                raise EngineError('that needs launch = "shim" in scrun.toml')
+            if is_new:
+                await self._send_all_to(listeners)
             await begun.wait()
             if job.is_beside_us:  # a port that is published by its own number would lead to itself
                 raise EngineError("its container is in this machine's network: use its own ports")
-            reach = await stack.enter_async_context(reaching)
-            async with unwrapped() as nursery:
-                connections = Connections(container, nursery, reach, say)
+            async with reaching as reach, unwrapped() as nursery:
+                connections = Connections(self._container, nursery, reach, self._say)
                 for listener in listeners.values():
                     accepting = trio.socket.from_stdlib_socket(listener)
                     nursery.start_soon(connections.accept, accepting, original_port)
-    except (ScrunError, OSError) as error:
-        deposit.drop(NETWORK)  # else clients wait for ever
-        journal.write("info", f"nothing here reaches its ports: {path}: {described(error)}")
+                if self.networks:
+                    nursery.start_soon(job.reach_out, self)
+        except (ScrunError, OSError) as error:
+            self._give_up(error, listeners)
+
+    def _give_up(self, error: Exception, listeners: dict[str, socket.socket]) -> None:
+        self._deposit.drop(NETWORK)
+        for listener in listeners.values():  # else clients wait for ever
+            listener.close()
+        why = described(error)
+        self._journal.write("info", f"nothing here reaches its ports: {self._path}: {why}")
+
+    async def _say(self, line: str) -> None:
+        self._journal.write("info", line)
+
+    async def _send_all_to(self, listeners: dict[str, socket.socket]) -> None:
+        """Send all TCP of each family to its socket.
+
+        Raises:
+            EngineError: It cannot be done.
+        """
+        with trio.move_on_after(_PATIENCE) as patience:
+            await redirect(self._namespace, "ip", listeners["ip"].getsockname()[1])
+            if six := listeners.get("ip6"):
+                try:
+                    await redirect(self._namespace, "ip6", six.getsockname()[1])
+                except EngineError:  # its packet filter knows IPv4 only
+                    listeners.pop("ip6").close()
+        if patience.cancelled_caught:
+            raise EngineError(f"its rules took longer than {_PATIENCE:g} s")
+
+    async def _within(self, call: Callable[[], T]) -> T:
+        """Call a function in the namespace.
+
+        Raises:
+            OSError: It cannot be entered; or what the function raises.
+        """
+        return await in_thread(in_last_thread, partial(_entered, self._namespace, call))
+
+    # What the container reaches by it: `EngineSide`
+
+    async def connect(self, address: str, port: int) -> trio.socket.SocketType:
+        """See `EngineSide.connect`."""
+        if not self._is_at(address):  # a node's word is not trusted
+            raise EngineError(f"{address} is not in {', '.join(self.networks)}")
+        sock = await self._within(partial(socket.socket, socket.AF_INET))
+        return await _connected(sock, address, port)
+
+    async def ask(self, question: bytes) -> bytes:
+        """See `EngineSide.ask`."""
+        resolver = await in_thread(self._resolver)
+        sock = await self._within(partial(socket.socket, socket.AF_INET, socket.SOCK_DGRAM))
+        with await _connected(sock, resolver, _DOMAIN) as asking:
+            await asking.send(question)
+            with trio.move_on_after(_ASKING):
+                return await asking.recv(_LONGEST)
+        raise EngineError(f"{resolver} does not answer")
+
+    def _resolver(self) -> str:
+        """Return the name server of the engine's networks; it may change. Blocks.
+
+        Raises:
+            OSError: The container's resolv.conf cannot be read.
+            EngineError: It names none.
+        """
+        for mount in self._config.mounts:
+            if mount.destination == _RESOLVER:
+                with open(mount.source) as file:
+                    lines = [line.split() for line in file.read(_LONGEST).splitlines()]
+                for words in lines:
+                    if words[:1] == ["nameserver"] and self._is_at(words[-1]):
+                        return words[-1]
+        raise EngineError("its resolv.conf names no server of its engine's networks")
+
+    def _is_at(self, address: str) -> bool:
+        try:
+            return any(IPv4Address(address) in IPv4Network(network) for network in self.networks)
+        except ValueError:
+            return False
+
+
+async def _connected(sock: socket.socket, address: str, port: int) -> trio.socket.SocketType:
+    found = trio.socket.from_stdlib_socket(sock)
+    try:
+        with trio.fail_after(_PATIENCE):
+            await found.connect((address, port))
+    except BaseException as error:
+        found.close()
+        if isinstance(error, trio.TooSlowError):
+            raise EngineError(f"{address}:{port} does not answer") from None
+        raise
+    return found
 
 
 def original_port(client: trio.socket.SocketType) -> int:
@@ -134,35 +262,6 @@ def _left(found: Inheritance | None) -> dict[str, socket.socket]:
     return {name: socket.socket(fileno=found.take(NETWORK + name)) for name in there}
 
 
-async def _prepared(path: str) -> dict[str, socket.socket]:
-    """Listen in a namespace, and send all TCP there.
-
-    Raises:
-        OSError: It cannot be entered.
-        EngineError: Nothing can send it; or it is not the container's alone.
-    """
-    namespace = await in_thread(opened, path)
-    try:
-        listeners = await in_thread(in_last_thread, partial(_listening, namespace))
-        try:
-            with trio.fail_after(_PATIENCE):
-                await redirect(namespace, "ip", listeners["ip"].getsockname()[1])
-                if six := listeners.get("ip6"):
-                    try:
-                        await redirect(namespace, "ip6", six.getsockname()[1])
-                    except EngineError:  # its packet filter knows IPv4 only
-                        listeners.pop("ip6").close()
-        except BaseException as error:
-            for listener in listeners.values():
-                listener.close()
-            if isinstance(error, trio.TooSlowError):
-                raise EngineError(f"its rules took longer than {_PATIENCE:g} s") from None
-            raise
-    finally:
-        os.close(namespace)
-    return listeners
-
-
 def opened(path: str) -> int:
     """Open a namespace.
 
@@ -182,16 +281,20 @@ def opened(path: str) -> int:
     return namespace
 
 
-def _listening(namespace: int) -> dict[str, socket.socket]:
-    """Listen on any free port of a namespace, which this thread enters, by family.
-
-    Raises:
-        OSError: It cannot be entered.
-        EngineError: Somebody listens there: all connections would come to us.
-    """
+def _entered(namespace: int, call: Callable[[], T]) -> T:
     from scrun.core import namespaces as ns  # few supervisors need it
 
     ns.enter(namespace, ns.NEW_NETWORK)
+    return call()
+
+
+def _listening() -> dict[str, socket.socket]:
+    """Listen on any free port of this thread's network, by family.
+
+    Raises:
+        OSError: That is not possible.
+        EngineError: Somebody listens there: all connections would come to us.
+    """
     if somebody_listens():
         raise EngineError("other programs listen in that network")
     listeners: dict[str, socket.socket] = {}
@@ -220,6 +323,38 @@ def somebody_listens() -> bool:
     return False
 
 
+def bridges() -> tuple[str, ...]:
+    """Return the networks that this thread's network is at by bridges, of IPv4 (proc(5)).
+
+    slirp4netns and pasta lead to no network of an engine's.
+    """
+    found = []
+    with open("/proc/thread-self/net/route") as lines:
+        for line in [line.split() for line in lines][1:]:
+            name, destination, gateway, mask = line[0], *line[1:3], line[7]
+            if not int(gateway, 16) and int(mask, 16) and _driver_of(name) == _TO_A_BRIDGE:
+                address, bits = (_dotted(word) for word in (destination, mask))
+                found.append(str(IPv4Network(f"{address}/{bits}")))
+    return tuple(dict.fromkeys(found))
+
+
+def _dotted(word: str) -> str:
+    """Return an address that proc(5) writes as a number in the machine's order."""
+    return socket.inet_ntoa(struct.pack("=I", int(word, 16)))
+
+
+def _driver_of(interface: str) -> bytes:
+    """Return the name of an interface's driver (netdevice(7))."""
+    asked = array("B", _DRIVER.pack(_GET_DRIVER, b""))
+    request = struct.pack("16sP16x", interface.encode(), asked.buffer_info()[0])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            fcntl.ioctl(sock, _ASK_DRIVER, request)
+        except OSError:  # it has none
+            return b""
+    return bytes(_DRIVER.unpack(asked)[1].rstrip(b"\0"))
+
+
 async def redirect(namespace: int, family: str, port: int, ways: Sequence[str] = _WAYS) -> None:
     """Send all TCP of a family to a port of ours, by nft(8) or iptables(8).
 
@@ -228,11 +363,10 @@ async def redirect(namespace: int, family: str, port: int, ways: Sequence[str] =
     """
     why = "needs nft or iptables on this machine"
     for name in ways:
-        calls = _CALLS[name]
         program = own_program(name.replace("ip", family))
         if not os.path.isabs(program):
             continue
-        for call in calls:
+        for call in _CALLS[name]:
             words = [word.format(family=family, port=port) for word in call]
             words = [own_program("nsenter"), f"--net=/proc/self/fd/{namespace}", program, *words]
             status, said = await answer_of(words, _CHILD_ENV, namespace)

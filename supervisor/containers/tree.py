@@ -37,7 +37,7 @@ from scrun.supervisor.children.terminal import give_a_size
 from scrun.supervisor.containers.anchors import Anchor, forward_signals
 from scrun.supervisor.containers.caller import Caller
 from scrun.supervisor.containers.creation import Creation, ProgramNotFound, admit, called_as
-from scrun.supervisor.containers.engine_network import answer, engine_network
+from scrun.supervisor.containers.engine_network import EngineNetwork, engine_network
 from scrun.supervisor.containers.keeping import CAPTURED
 from scrun.supervisor.containers.ledger import NODES, Ledger
 from scrun.supervisor.containers.phases import Phases, RunningContainer
@@ -319,7 +319,11 @@ class ContainerTree(Phases):
                 self._create_request, self.pid, bundle, self._directory, job.environment
             )
             self._journal.live(f"job {job.id}: staging the bundle")
-            async with stager.staged(job, variables) as staged:
+            left = None if self.takeover is None else self.takeover.found
+            async with (
+                stager.staged(job, variables) as staged,
+                self._networked(bundle, job, left) as networks,
+            ):
                 self._running = RunningContainer(job, bundle, staged, self._journal)
                 self._ledger.staged(staged)
                 for note in staged.notes:
@@ -336,6 +340,7 @@ class ContainerTree(Phases):
                     submitted=bundle.path,
                     tasks=staged.tasks,
                     preserved=self._stdio.preserved,
+                    networks=networks,
                 )
                 if self._can_create_first(job, stack):
                     ending = await self._create_and_run(job, step, staged)
@@ -399,7 +404,6 @@ class ContainerTree(Phases):
             self._first_process = process
             if engines:
                 await self._replace_anchor(process)
-            self._answer_network(job)
             await self._keep(staged)
             if self._create_request.template and not engines:
                 await self._leave_template(staged)
@@ -409,18 +413,21 @@ class ContainerTree(Phases):
                 await self._report_end()
         return ending
 
-    def _answer_network(self, job: Job, found: Inheritance | None = None) -> None:
+    @asynccontextmanager
+    async def _networked(
+        self, bundle: Bundle, job: Job, found: Inheritance | None = None
+    ) -> AsyncIterator[tuple[str, ...]]:
         """Answer connections in the network that its engine has made here, if it has one.
 
-        Args:
-            found: What another supervisor has left of the container.
+        Yields the engine's networks that it is to reach.
         """
-        assert self._bundle is not None
-        path = engine_network(self._bundle.config)
-        if path and self._engine.name != "local":
-            self._beside.begin(
-                partial(answer, self.id, path, job, self.runs, self._journal, self._deposit, found)
-            )
+        path = engine_network(bundle.config)
+        if not path or self._engine.name == "local":
+            yield ()
+            return
+        of_engine = EngineNetwork(path, self.id, bundle.config, self._journal, self._deposit)
+        async with of_engine.answered(job, self.runs, found):
+            yield of_engine.networks
 
     async def _leave_template(self, staged: Staged) -> None:
         """Leave what others like it can be made from, if that is possible."""
@@ -478,7 +485,6 @@ class ContainerTree(Phases):
 
     async def _run_with_anchor(self, job: Job, stack: Stack, step: Step, staged: Staged) -> Ending:
         self.files.begin_to_show(self.pid, staged.view)
-        self._answer_network(job)
         if stack.has_scripts or not job.keep(step):
             self._deposit.give_up("it is created only when it runs")
         await self._keep(staged)
@@ -557,13 +563,12 @@ class ContainerTree(Phases):
     async def _go_on(self, takeover: "Takeover", job: Job, staged: Staged) -> None:
         found = takeover.found
         takeover.begin_programs(self.programs, self._journal, job)
-        async with job.resumed() as process:
+        async with job.resumed() as process, self._networked(takeover.bundle, job, found):
             self._running = RunningContainer(job, takeover.bundle, staged, self._journal)
             self._first_process = process
             if not takeover.has_anchor:
                 self._process = process
             self.there.set()
-            self._answer_network(job, found)
             if "killed" in found.facts:
                 self.begin_to_kill()
             alone = "alone" in found.facts  # its `scrun run` had no supervisor before

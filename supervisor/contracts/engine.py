@@ -5,12 +5,11 @@ Levels are context managers: leaving one undoes it, in order, with a deadline.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext, suppress
 from typing import Any, Literal, NamedTuple
 
 import msgspec
-import trio
 
 from scrun.core.errors import EngineError
 from scrun.model.states import Ending
@@ -19,6 +18,7 @@ from scrun.settings.slurm.request_sources import NO_FLAGS, Flags
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.deleter import Deleter
 from scrun.supervisor.contracts.first_process import Call, FirstProcess
+from scrun.supervisor.contracts.networks import EngineSide, Reach
 from scrun.supervisor.contracts.node import ImageFile, Mounting
 from scrun.supervisor.contracts.reuse import HeldAllocation
 from scrun.supervisor.contracts.staged import OfTask
@@ -108,6 +108,7 @@ class Step(msgspec.Struct, frozen=True):
         tasks: What is each task's own; empty: they have all the same.
         preserved: More descriptors for it, from 3 on, if its job `hands_on` any. A runtime
             that `create` calls has its own.
+        networks: Those of its engine's that it is to reach, as `10.89.0.0/24`; see `reach_out`.
     """
 
     bundle: str
@@ -121,6 +122,7 @@ class Step(msgspec.Struct, frozen=True):
     submitted: str = ""
     tasks: Sequence[OfTask] = ()
     preserved: tuple[int, ...] = ()
+    networks: tuple[str, ...] = ()
 
 
 class Files(NamedTuple):
@@ -201,11 +203,6 @@ class Session(ABC):
             EngineError: Its engine has gone.
         """
         return False
-
-
-Reach = Callable[[trio.socket.SocketType, int], Awaitable[None]]
-"""Carries bytes between a client's socket and a port of a container, until both directions have
-ended; raises ScrunError or OSError where the client is to see a reset."""
 
 
 class Job(ABC):
@@ -346,6 +343,10 @@ class Job(ABC):
             EngineError: Its network cannot be entered.
         """
         return None
+
+    async def reach_out(self, engine: EngineSide) -> None:
+        """Serve what the running container connects to in an engine's networks, for ever."""
+        return
 
     # The container and its program, one after the other: if it `creates_first`
 

@@ -292,17 +292,28 @@ class Shim:
             EngineError: It cannot be connected to, the server has reset the connection, or the
                 shim has gone.
         """
+        await self._carry("connect", client, child_env, container=container, port=port)
+
+    async def attach(
+        self, container: str, number: int, server: trio.socket.SocketType, child_env: ChildEnv
+    ) -> None:
+        """Carry bytes of a connection that a container has made, as `connect` does."""
+        await self._carry("attach", server, child_env, container=container, number=number)
+
+    async def _carry(
+        self, verb: str, sock: trio.socket.SocketType, child_env: ChildEnv, **fields: object
+    ) -> None:
         from scrun.supervisor.nodes.connected import carry  # few supervisors forward anything
 
         number = 0
 
-        async def connect(stream: int) -> None:
+        async def begin(stream: int) -> None:
             nonlocal number
             number = stream
-            await self.call("connect", container=container, port=port, stream=stream)
+            await self.call(verb, stream=stream, **fields)
 
         try:
-            await carry(self._table, self.lost, connect, client, child_env)
+            await carry(self._table, self.lost, begin, sock, child_env)
         finally:
             self.tell("disconnect", stream=number)
 

@@ -179,6 +179,7 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
     ] = ()
     words: str = ""
     network: str = ""
+    number: int = 0
     why: str = ""
     host: str = ""
 

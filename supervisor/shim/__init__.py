@@ -80,9 +80,14 @@ twice.
              of the containers whose namespaces it enters, by the type that `linux.namespaces` has
              of these, without a path; variables: what its programs get instead of the step's
              variables of the same names; filter: the seccomp filter for its rules, as an earlier
-             reply had it, or "" to be told; site: see below
+             reply had it, or "" to be told; site: see below; network: "own" if it is to have a
+             network of its own, "node" if it is to have the node's; networks: of the engine's,
+             which it is to reach by `accept`
              {"pid": …}, with "filter" in base64 if that is to be told, "" where that is
-             impossible; error: the runtime's words, with "log": its log as JSON lines
+             impossible; with "network", the program that connects its own, and "why" it does not
+             reach `networks`; or with "host", what the node's network is called
+             (`network.host`), and "why" it has that; error: the runtime's words, with "log": its
+             log as JSON lines
     start    id
              {}; error and log
     handles  id; number
@@ -102,7 +107,17 @@ twice.
              tried, 127.0.0.1 and then ::1. END of one direction shuts that down, as the server's
              end does; CLOSED before END says that the server has reset the connection
              {}; error: why not, in the kernel's words
-    disconnect  stream, of a `connect`
+    accept   container, with a network of its own: waits until it connects to one of `networks`
+             {"number": …, "addresses": [[address, port]]}; or, as it has sent a question to a
+             name server there, {"number": …, "text": its bytes in base64}. Only the last of these
+             calls is answered
+    attach   container; number, of a connection; stream, which carries its bytes as for `connect`
+             {}; error: it has gone
+    refuse   container; number: that connection is reset, that question has no answer
+             {}
+    answer   container; number, of a question; text: the answer in base64
+             {}
+    disconnect  stream, of a `connect` or an `attach`
              {}: it is closed, if it was there. A successor of the supervisor finds all closed
     resize   id; rows; columns
              {}

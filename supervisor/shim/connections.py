@@ -49,6 +49,17 @@ class Connections:
         network = self._networks[target.id]
         self._open[number] = _Connection(self, network, port, number, reply)
 
+    def attach(self, number: int, sock: "socket.socket", reply: "Reply") -> None:
+        """Carry the bytes of a connection that a container has made; the socket is ours then.
+
+        Raises:
+            CallRefused: There is such a stream.
+        """
+        if number in self._open:
+            sock.close()
+            raise CallRefused(f"stream {number} exists already")
+        self._open[number] = _Connection(self, None, 0, number, reply, sock)
+
     def disconnect(self, number: int) -> None:
         """Close a connection, if it is there."""
         found = self._open.pop(number, None)
@@ -101,16 +112,21 @@ class _Connection:
         port: int,
         number: int,
         reply: "Reply",
+        sock: "socket.socket | None" = None,
     ) -> None:
+        """Connect to a port; or carry what has been connected already."""
         self._loop, self._streams = connections.loop, connections.streams
         self._network, self._port, self._number = network, port, number
         self._reply = reply
         self._left = list(LOOPBACKS)
         self._failed = 0
-        self._sock: socket.socket | None = None
+        self._sock = sock
         self._source: OutputStream | None = None
         self._sink: InputStream | None = None
-        self._try(0)
+        if sock is None:
+            self._try(0)
+        else:
+            self._carry(sock)
 
     def _try(self, failed: int) -> None:
         """Connect to the next address; after the last, say why the first one failed."""
@@ -147,6 +163,9 @@ class _Connection:
             sock.close()
             self._try(self._failed or code)
             return
+        self._carry(sock)
+
+    def _carry(self, sock: "socket.socket") -> None:
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._source = self._streams.source(self._number, os.dup(sock.fileno()), sends=True)

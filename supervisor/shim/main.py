@@ -323,6 +323,8 @@ class ShimProcess:
             elif verb == "disconnect":
                 self._connections_here().disconnect(call["stream"])
                 reply({})
+            elif verb in ("accept", "attach", "refuse", "answer"):
+                self._outbound(verb, call, reply)
             elif verb in _OF_CONTAINERS:
                 getattr(self._ready(), verb)(call, reply)
             else:
@@ -361,6 +363,23 @@ class ShimProcess:
             assert self._streams is not None
             self._connections = Connections(self._loop, self._children, self._streams)
         return self._connections
+
+    def _outbound(self, verb: str, call: "dict[str, Any]", reply: "Reply") -> None:
+        """Do something about what a container has connected to."""
+        target = self._ready().get(call["container"])
+        outbound = None if target.network is None else target.network.outbound
+        if outbound is None:
+            raise ValueError(f"{target.id} has no network of an engine's")
+        if verb == "accept":
+            outbound.take(reply)
+        elif verb == "attach":
+            client = outbound.client(call["number"])
+            self._connections_here().attach(call["stream"], client, reply)
+        else:
+            if verb == "answer":
+                outbound.answer(call["number"], call["text"])
+            outbound.refuse(call["number"])
+            reply({})
 
     def _tell_strangers(self, who: str) -> None:
         self._tell(EVENT, event="strangers", who=who)

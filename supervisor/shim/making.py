@@ -141,7 +141,8 @@ class Making:
                 reply({"error": str(error)})
 
         self._networks[name] = UserNetwork(
-            self._loop, self._children, program, self._directory, space, done
+            *(self._loop, self._children, program, self._directory, space),
+            *(call.get("networks", ()), done),
         )
         return True
 
@@ -373,7 +374,7 @@ class Making:
             bind(pid, os.sched_getaffinity(0))
         more = {"filter": self._runtime.filter_of(target.name)} if target.tells_filter else {}
         if target.network is not None:
-            more["network"] = target.network.name
+            more.update(network=target.network.name, why=target.network.lacks)
         elif target.why is not None:
             from .network import host
 

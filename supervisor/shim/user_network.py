@@ -12,11 +12,12 @@ from .space import Space
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from .children import Children
     from .loop import Loop
+    from .outbound import Outbound
     from .space import Maps
 
 _TUN = "/dev/net/tun"
@@ -63,6 +64,8 @@ class UserNetwork:
     Attributes:
         name: The program's.
         space: The namespaces that it is among.
+        outbound: What it connects to in networks of its engine's; None if that cannot be had.
+        lacks: Why that cannot be had, or "".
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class UserNetwork:
         program: str,
         place: str,
         space: "Space | Maps | None",
+        networks: "Sequence[str]",
         done: "Callable[[str], None]",
     ) -> None:
         """Begin to connect it.
@@ -79,6 +83,7 @@ class UserNetwork:
         Args:
             place: A directory, of the shim's own.
             space: The namespaces; or the users of the container, and they are made.
+            networks: Those of the engine's that it is to reach.
             done: Called with "", or with why it could not be done.
 
         Raises:
@@ -92,6 +97,9 @@ class UserNetwork:
         self._held: list[int] = []
         self._ready = -1
         self._pid = 0
+        self._networks = networks
+        self.outbound: Outbound | None = None
+        self.lacks = ""
         self.space = space if isinstance(space, Space) else Space(space, network=True)
         self._late = loop.after(_PATIENCE, lambda: self._done(f"not after {_PATIENCE:g} s"))
         if self._is_own:
@@ -154,7 +162,26 @@ class UserNetwork:
     def _is_ready(self, _events: int) -> None:
         self._loop.forget(self._ready)
         if os.read(self._ready, 1):
+            self._is_connected()
+
+    def _is_connected(self) -> None:
+        """Go on with the engine's networks, if there are any."""
+        if not self._networks:
             self._done("")
+            return
+        from .outbound import Outbound
+
+        def done(why: str) -> None:
+            if why and self.outbound is not None:
+                self.outbound.close()
+                self.outbound, self.lacks = None, why
+            self._done("")
+
+        namespaces, networks = self.space.network(), self._networks
+        try:
+            self.outbound = Outbound(self._loop, self._children, namespaces, networks, done)
+        except OSError as error:
+            self._done(str(error))
 
     def _ended(self, status: int, said: str) -> None:
         self._pid = 0
@@ -166,7 +193,7 @@ class UserNetwork:
                 status, said = 1, str(error)
             else:
                 self._children.claim(self._pid, lambda _: self._ended(1, ""))
-                self._done("")
+                self._is_connected()
                 return
         self._done(f"{self.name}: {said}")
 
@@ -192,6 +219,9 @@ class UserNetwork:
         for fd in self._held:
             os.close(fd)
         self._held.clear()
+        if self.outbound is not None:
+            self.outbound.close()
+            self.outbound = None
         if self._ready >= 0:
             self._loop.forget(self._ready)
             os.close(self._ready)

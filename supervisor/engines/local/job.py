@@ -21,15 +21,8 @@ from scrun.settings.slurm.outputs import container_variables
 from scrun.supervisor.children.node_scripts import exec_script, process_variables, signal_script
 from scrun.supervisor.children.processes import Child, ChildEnv, child, run_shell
 from scrun.supervisor.children.pumps import Output, messages
-from scrun.supervisor.contracts.engine import (
-    Files,
-    Job,
-    JobRequest,
-    NodeAnswer,
-    Program,
-    Reach,
-    Session,
-)
+from scrun.supervisor.contracts.engine import Files, Job, JobRequest, NodeAnswer, Program, Session
+from scrun.supervisor.contracts.networks import Reach
 from scrun.supervisor.core.deposits import Deposit
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.nurseries import unwrapped

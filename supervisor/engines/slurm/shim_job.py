@@ -16,8 +16,9 @@ import trio
 from scrun.core.errors import EngineError, StateError, shortened
 from scrun.model.states import Ending, exited, killed
 from scrun.supervisor.children.node_scripts import BY_MOUNTS, signal_script
-from scrun.supervisor.contracts.engine import NodeAnswer, Program, Reach, Session, Step
+from scrun.supervisor.contracts.engine import NodeAnswer, Program, Session, Step
 from scrun.supervisor.contracts.first_process import Call
+from scrun.supervisor.contracts.networks import EngineSide, Reach
 from scrun.supervisor.contracts.node import ImageFile, Mounting
 from scrun.supervisor.contracts.staged import config_of_task
 from scrun.supervisor.core.deposits import Deposit
@@ -235,7 +236,8 @@ class ShimJob(SlurmJob):
                 number = rank.number if self.shims.is_gathered else None
                 directory = self._request.directory
                 task.site = site.container(self.id, directory, step, config, number)
-            more = {"network": self._network} if self._network else {}
+            network = self._network
+            more = {"network": network, "networks": step.networks} if network else {}
             try:
                 reply = await task.create(
                     config, joins=place.joins, images=images, variables=variables, **more
@@ -261,6 +263,8 @@ class ShimJob(SlurmJob):
         if by := reply.get("network"):
             self._place.has_network()
             text = f"its own, by {by}"
+            if why := reply.get("why"):
+                text += f", and not those of its engine: {why}"
         else:
             why = reply.get("why", "its shim is of an older scrun")
             text = f"the node's, as {why}" if why else "the node's"
@@ -458,6 +462,12 @@ class ShimJob(SlurmJob):
             await task.rank.shim.connect(task.id, port, client, self._child_env)
 
         yield reach
+
+    async def reach_out(self, engine: EngineSide) -> None:
+        from scrun.supervisor.nodes.outbound import serve
+
+        task = (await self._alive())[0]
+        await serve(task.rank.shim, task.id, engine, self._child_env)
 
     async def pause(self, *, resume: bool) -> None:
         """Pause or resume all processes of the container by signals.

@@ -152,3 +152,37 @@ def test_in_the_network_of_this_very_machine() -> None:
         log = log_of(podman, container)
         assert "network on node1: the node's" in log
         assert "its container is in this machine's network: use its own ports" in log
+
+
+def address_of(podman: Podman, name: str) -> str:
+    """The address of a container's that another one in its network is told."""
+    said = podman.must("exec", "web", "nslookup", name)
+    *_, address = [line.split()[1] for line in said.splitlines() if line.startswith("Address:")]
+    return address
+
+
+def fetched(podman: Podman, address: str) -> str:
+    """What a container gets from a server."""
+    ask = f"printf 'GET /group HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {address} 80 | tail -n 1"
+    return podman.run("exec", "web", "sh", "-c", ask).stdout
+
+
+def test_containers_of_a_network_find_one_another(podman: Podman) -> None:
+    """By name, on different nodes; not those of another network."""
+    podman.must("network", "create", "net")
+    podman.must("network", "create", "other")
+    run(podman, "--name", "web", "busybox", "sleep", "1000", network="net")
+    there = ("--annotation", "slurm.nodelist=node2")
+    run(podman, "--name", "db", *there, *HTTPD, network="net")
+    run(podman, "--name", "stranger", *HTTPD, network="other")
+    address = address_of(podman, "db")
+    wait_until("an answer", lambda: fetched(podman, address) == GROUP.decode())
+    if podman.site.user.uid:  # root's networks are this machine's, and so the node's here
+        form = "{{.NetworkSettings.Networks.other.IPAddress}}"
+        stranger = podman.must("inspect", "--format", form, "stranger").strip()
+        assert fetched(podman, stranger) == ""
+    assert "can't find stranger" in podman.run("exec", "web", "nslookup", "stranger").stdout
+    kill_all_supervisors(podman.site)
+    wait_until("an answer", lambda: fetched(podman, address) == GROUP.decode())
+    podman.must("rm", "--force", "--time", "0", "web", "db", "stranger")
+    podman.must("network", "rm", "net", "other")

@@ -15,15 +15,16 @@ import trio
 
 from scrun.core import namespaces as ns
 from scrun.core.errors import EngineError
-from scrun.oci.config import read_config
+from scrun.oci.config import Config, read_config
 from scrun.settings.file.load import Log
 from scrun.supervisor.containers.engine_network import (
-    answer,
+    EngineNetwork,
     engine_network,
     opened,
     redirect,
 )
-from scrun.supervisor.contracts.engine import Job, Reach
+from scrun.supervisor.contracts.engine import Job
+from scrun.supervisor.contracts.networks import EngineSide, Reach
 from scrun.supervisor.core.deposits import no_deposit
 from scrun.supervisor.core.threads import in_last_thread
 from scrun.supervisor.log.journal import Journal
@@ -72,8 +73,12 @@ class Answering:
     def __init__(self, path: str, journal: Journal, *, beside_us: bool = False) -> None:
         self.path, self.journal = path, journal
         self.begun = trio.Event()
-        self.deposit = no_deposit()
-        self.job = cast(Job, SimpleNamespace(reaching=self.reaching, is_beside_us=beside_us))
+        words = SimpleNamespace(
+            reaching=self.reaching, is_beside_us=beside_us, reach_out=self.reach_out
+        )
+        self.job = cast(Job, words)
+        config = cast(Config, SimpleNamespace(mounts=()))
+        self.network = EngineNetwork(path, "c1", config, journal, no_deposit())
 
     @asynccontextmanager
     async def reaching(self) -> AsyncIterator[Reach]:
@@ -86,8 +91,13 @@ class Answering:
 
         yield reach
 
+    async def reach_out(self, engine: EngineSide) -> None:
+        """It has no networks of the engine's here."""
+        raise AssertionError
+
     async def run(self) -> None:
-        await answer("c1", self.path, self.job, self.begun, self.journal, self.deposit, None)
+        async with self.network.answered(self.job, self.begun):
+            await trio.sleep_forever()
 
 
 @pytest.fixture
@@ -170,8 +180,12 @@ async def test_a_filter_that_refuses(network: str) -> None:
 async def said(container: Answering) -> str:
     """What the log has when it cannot be answered."""
     container.begun.set()
-    with trio.fail_after(10):
-        await container.run()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(container.run)
+        await trio.to_thread.run_sync(
+            wait_until, "a line", lambda: container.path in log_of(container.journal)
+        )
+        nursery.cancel_scope.cancel()
     return log_of(container.journal)
 
 
