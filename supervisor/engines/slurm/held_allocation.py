@@ -237,7 +237,8 @@ class SlurmAllocation:
         """Ask Slurm once: the limit may be the partition's, or be rounded."""
         try:
             if tools.squeue is not None:
-                command = [tools.squeue, "--noheader", "--jobs", self.job_id, "--format=%l"]
+                command = [tools.squeue, "--local", "--noheader", "--format=%l"]
+                command += ["--jobs", self.job_id]
                 child_env = tools.child_env(request.child_env)
                 with trio.move_on_after(_ANSWER), suppress(OSError):
                     answer = await output_of(command, child_env)

@@ -6,8 +6,14 @@ until there is a reason, then after pauses that grow to a minute. It lasts only 
 waits, who would otherwise call squeue by hand; a container that was created costs nothing. Without
 an answer nothing changes.
 
-One query covers all pending jobs of the supervisor, and a job that learns something from another
-one's query postpones its own: a hundred jobs ask about as often as one.
+One query covers all pending jobs of the user, and a job that another one's query answers goes on
+as if that were its own: a thousand jobs ask as often as one. Of jobs that come one after the
+other, a bucket of tokens lets one ask every four seconds. Nobody asks for a minute when slurmctld
+slows the user's tools down.
+
+The query is `--me`: with several ids squeue fetches all jobs of the cluster. Root's `--me` does
+that as well, so root asks for one job at a time. `--all` shows hidden partitions, as ids do, and
+`--local` saves a request. That makes two: the other is for the partitions.
 
 When the answers come: in 22.05 a first reason at once, and the right one after the scheduler's
 first pass, within a second (PartitionConfig became PartitionTimeLimit). 24.11 may say `None` until
@@ -16,6 +22,7 @@ scheduler (bf_interval, 30 s), for some reasons never.
 """
 
 import contextlib
+import math
 import re
 import time
 from collections.abc import Sequence
@@ -23,6 +30,7 @@ from collections.abc import Sequence
 import msgspec
 import trio
 
+from scrun.core.paths import real_id
 from scrun.model.waiting import (
     FORGOTTEN,
     Waiting,
@@ -41,7 +49,8 @@ _SCHEDULER_LOOKS = 2.0  # within that, whatever the first answer was
 _NEW = 4.0  # so long a job without a reason is asked about often: `create` waits for the answer
 _BUSY = 20.0  # and so long every two seconds: a busy scheduler's first pass may be late
 _ANSWER = 10.0
-_AT_ONCE = 1000  # jobs in a query: one argument has 128 KiB at most
+_ALONE, _TOGETHER = 16, 4  # queries at once, for one job and for several
+_REFILL = 4.0  # seconds for one more
 _TIMES_AS_SECONDS = {"SLURM_TIME_FORMAT": "%s"}
 
 
@@ -54,9 +63,16 @@ class Queue:
         self._give_up = give_up
         self._jobs: list[str] = []
         self._answers: dict[str, Waiting] = {}
+        self._asked: set[str] = set()
         self._missing: set[str] = set()
+        self._full = -math.inf  # when the bucket has all its tokens again
+        self._spared = -math.inf
         self._answered = trio.Event()
         self._turn = trio.Lock()
+
+    def spare(self) -> None:
+        """Ask nothing for a while: slurmctld limits the user's requests."""
+        self._spared = trio.current_time() + _LAST_PAUSE
 
     async def watch(
         self, request: JobRequest, child_env: ChildEnv, job_id: str, because: str = ""
@@ -107,34 +123,37 @@ class Queue:
 
     async def _next(self, child_env: ChildEnv, job_id: str, pauses: "_Pauses") -> Waiting | None:
         """Wait for the next answer, and ask if nobody else does; None if the job is not in it."""
-        answered = self._answered
-        with trio.move_on_at(pauses.due):
-            await answered.wait()
-        if answered.is_set():
-            pauses.answered(trio.current_time())
-        else:
-            async with self._turn:
-                if not answered.is_set():  # by the one who held the lock
-                    await self._ask(child_env)
-            pauses.asked(trio.current_time())
-        return self._answers.get(job_id)
+        while True:
+            answered = self._answered
+            tokens = _ALONE if len(self._jobs) == 1 else _TOGETHER
+            due = max(pauses.due, self._spared, self._full - (tokens - 1) * _REFILL)
+            if due > trio.current_time():
+                with trio.move_on_at(due):
+                    await answered.wait()
+            else:
+                async with self._turn:
+                    if not answered.is_set():  # by the one who held the lock
+                        await self._ask(child_env, job_id)
+            if answered.is_set() and job_id in self._asked:
+                pauses.answered(trio.current_time())
+                return self._answers.get(job_id)
 
-    async def _ask(self, child_env: ChildEnv) -> None:
+    async def _ask(self, child_env: ChildEnv, job_id: str) -> None:
+        self._full = max(self._full, trio.current_time()) + _REFILL
         environment = {**child_env.environment, **_TIMES_AS_SECONDS}
         child_env = msgspec.structs.replace(child_env, environment=environment)
+        asked, which = set(self._jobs), ["--me", "--all"]
+        if real_id("uid") == 0:
+            asked, which = {job_id}, ["--jobs", job_id]
         answers: dict[str, Waiting] = {}
         missing: set[str] = set()
         if self._tools.squeue is not None:
-            command = [self._tools.squeue, "--noheader", "--format", "%i|%T|%S|%r", "--jobs"]
+            command = [self._tools.squeue, "--noheader", "--local", "--format", "%i|%T|%S|%r"]
             with trio.move_on_after(_ANSWER), contextlib.suppress(OSError):
-                jobs = list(self._jobs)
-                for first in range(0, len(jobs), _AT_ONCE):
-                    some = ",".join(jobs[first : first + _AT_ONCE])
-                    answer = await output_of([*command, some], child_env)
-                    answers |= read_answers(answer, time.time())
-                    there = {line.partition("|")[0] for line in answer.splitlines()}
-                    missing.update(set(jobs[first : first + _AT_ONCE]) - there)
-        self._answers, self._missing = answers, missing
+                answer = await output_of([*command, *which], child_env)
+                answers = read_answers(answer, time.time())
+                missing = asked - {line.partition("|")[0] for line in answer.splitlines()}
+        self._asked, self._answers, self._missing = asked, answers, missing
         self._answered.set()
         self._answered = trio.Event()
 
@@ -160,14 +179,10 @@ class _Pauses:
             self._pause = min(self._pause, _SECOND_PAUSE)
             self.due = now + self._pause
 
-    def asked(self, now: float) -> None:
-        """Schedule the next query after the job's own."""
+    def answered(self, now: float) -> None:
+        """Schedule the next query after one, whoever asked."""
         self._pause = min(max(_SECOND_PAUSE, 2 * self._pause), _LAST_PAUSE)
         self.due = now + self._pause
-
-    def answered(self, now: float) -> None:
-        """Postpone the next query after another job's query brought an answer."""
-        self.due = max(self.due, now + self._pause / 2)
 
 
 def read_answers(text: str, now: float) -> dict[str, Waiting]:

@@ -11,6 +11,7 @@ from scrun.supervisor.children.processes import ChildEnv, output_of
 from scrun.supervisor.engines.slurm.tools import Tools
 
 _FORMAT = "JobID:30,AllocSID:30,SubmitTime:30"
+_MINE = ("--me", "--all", "--noheader")  # all: also in hidden partitions
 _ANSWER = 10.0
 _HELD = "PENDING,CONFIGURING,RUNNING,SUSPENDED,STOPPED"
 _ON_ITS_WAY = 1.0
@@ -48,7 +49,7 @@ async def jobs_of_a_killed_salloc(
         return []
     environment = {**child_env.environment, "SLURM_TIME_FORMAT": "%s"}
     asking = msgspec.structs.replace(child_env, environment=environment)
-    command = [tools.squeue, "--me", "--noheader", "--Format", _FORMAT]
+    command = [tools.squeue, *_MINE, "--Format", _FORMAT]
     found: set[str] = set()
     with trio.move_on_after(_ANSWER), contextlib.suppress(OSError):
         for pause in (0.0, _ON_ITS_WAY):
@@ -72,7 +73,7 @@ async def jobs_of_the_dead(tools: Tools, child_env: ChildEnv, root: str) -> list
     """Ask Slurm for the jobs of supervisors of this root directory that are dead."""
     if tools.squeue is None:
         return []
-    command = [tools.squeue, "--me", "--noheader", f"--states={_HELD}", "--format=%A %k"]
+    command = [tools.squeue, *_MINE, f"--states={_HELD}", "--format=%A %k"]
     with trio.move_on_after(_ANSWER), contextlib.suppress(OSError):
         found = marked(await output_of(command, child_env), root)
         return [number for number, whose in found if is_dead(whose)]

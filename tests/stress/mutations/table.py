@@ -125,8 +125,19 @@ def _allocation() -> Iterator[Mutation]:
     )
     yield pending(
         "each-job-asks-for-itself",
-        'some = ",".join(jobs[first : first + _AT_ONCE])',
-        "some = jobs[first]",
+        'asked, which = set(self._jobs), ["--me", "--all"]',
+        'asked, which = {job_id}, ["--me", "--all"]',
+    )
+    yield pending("root-fetches-all-jobs-of-the-cluster", 'if real_id("uid") == 0:', "if False:")
+    yield pending(
+        "jobs-that-come-one-after-the-other-all-ask",
+        "tokens = _ALONE if len(self._jobs) == 1 else _TOGETHER",
+        "tokens = 1000",
+    )
+    yield pending(
+        "a-slurmctld-that-limits-is-asked-on",
+        "self._spared = trio.current_time() + _LAST_PAUSE",
+        "pass",
     )
     yield pending(
         "a-first-word-that-is-hopeless-counts",

@@ -24,22 +24,25 @@ Clock = trio.testing.MockClock
 
 
 class Squeue:
-    """Answers for all jobs that it is asked about, and remembers when."""
+    """Answers for all of the user's jobs, or the one that it is asked about; remembers when."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self.jobs: list[str] = []
         self.began = trio.current_time()
         self.asked: list[tuple[float, list[str]]] = []
         self.reason: Callable[[str], str] = lambda job_id: "Resources"
         self.takes = 0.01
 
     async def output_of(self, argv: list[str], setting: ChildEnv) -> str:
-        jobs = argv[argv.index("--jobs") + 1].split(",")
+        jobs = [argv[argv.index("--jobs") + 1]] if "--jobs" in argv else [*self.jobs]
+        assert ("--me" in argv) is (jobs == self.jobs)
         self.asked.append((trio.current_time() - self.began, jobs))
         await trio.sleep(self.takes)
         return "".join(f"{job}|PENDING|N/A|{self.reason(job)}\n" for job in jobs)
 
     def waiter(self, job_id: str) -> "Waiter":
+        self.jobs.append(job_id)
         return Waiter(self.directory, job_id)
 
     @property
@@ -73,7 +76,18 @@ class Waiter:
 async def squeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Squeue:
     squeue = Squeue(tmp_path)
     monkeypatch.setattr(pending, "output_of", squeue.output_of)
+    monkeypatch.setattr(pending, "real_id", lambda _: 1000)
     return squeue
+
+
+async def crowd(squeue: Squeue, queue: Queue, number: int, every: float, lasts: float) -> None:
+    """Let jobs come one after the other, and wait."""
+    with trio.move_on_after(lasts):
+        async with trio.open_nursery() as nursery:
+            for job in range(number):
+                nursery.start_soon(squeue.waiter(str(100 + job)).wait, queue)
+                await trio.sleep(every)
+            await trio.sleep_forever()
 
 
 async def test_pauses_grow_to_a_minute(squeue: Squeue, autojump_clock: Clock) -> None:
@@ -113,16 +127,48 @@ async def test_a_hundred_jobs_that_came_one_after_the_other(
     squeue: Squeue, autojump_clock: Clock
 ) -> None:
     """In the second half of an hour they have grown old, whenever they came."""
-    queue = Queue(TOOLS)
-    with trio.move_on_after(HOUR):
-        async with trio.open_nursery() as nursery:
-            for number in range(100):
-                nursery.start_soon(squeue.waiter(str(100 + number)).wait, queue)
-                await trio.sleep(17.3)
-            await trio.sleep_forever()
+    await crowd(squeue, Queue(TOOLS), 100, 17.3, HOUR)
     late = [jobs for moment, jobs in squeue.asked if moment > HOUR - 600]
-    assert len(late) <= 2 * 10 + 1
+    assert len(late) <= 10
     assert all(len(jobs) == 100 for jobs in late)
+
+
+async def test_a_thousand_jobs_ask_once_a_minute(squeue: Squeue, autojump_clock: Clock) -> None:
+    await crowd(squeue, Queue(TOOLS), 1000, 0, 600)
+    assert len([moment for moment in squeue.moments if moment > 120]) <= 8
+
+
+async def test_jobs_that_come_every_second_ask_every_four(
+    squeue: Squeue, autojump_clock: Clock
+) -> None:
+    await crowd(squeue, Queue(TOOLS), 300, 1, 300)
+    assert len(squeue.asked) <= 4 + 300 / 4 + 1
+
+
+async def test_root_asks_for_one_job_at_a_time(
+    squeue: Squeue, autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With more, or with --me, slurmctld would send root all jobs of the cluster."""
+    monkeypatch.setattr(pending, "real_id", lambda _: 0)
+    waiters, queue = [squeue.waiter(str(100 + number)) for number in range(3)], Queue(TOOLS)
+    with trio.move_on_after(600):
+        async with trio.open_nursery() as nursery:
+            for waiter in waiters:
+                nursery.start_soon(waiter.wait, queue)
+    assert {len(jobs) for _, jobs in squeue.asked} == {1}
+    assert len(squeue.asked) <= 3 * 16
+    assert all(waiter.news == [Waiting("Resources"), None] for waiter in waiters)
+
+
+async def test_nobody_asks_while_slurmctld_limits_the_user(
+    squeue: Squeue, autojump_clock: Clock
+) -> None:
+    queue, waiter = Queue(TOOLS), squeue.waiter("7")
+    queue.spare()
+    with trio.move_on_after(120):
+        await waiter.wait(queue)
+    assert squeue.moments == [60, 62, 66, 74, 90]
+    assert waiter.news == [Waiting("Resources"), None]
 
 
 async def test_one_that_comes_late_is_told_within_a_second(
@@ -150,7 +196,7 @@ async def test_who_asks_may_go_in_the_middle_of_it(squeue: Squeue, autojump_cloc
                 await trio.sleep_forever()
         await trio.sleep(6)
         assert other.news == [Waiting("Resources")]
-        assert squeue.asked[-1][1] == ["8"]
+        assert len(squeue.asked) == 2
         nursery.cancel_scope.cancel()
 
 
