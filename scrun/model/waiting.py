@@ -12,6 +12,8 @@ PENDING = "org.scrun.pending"
 ESTIMATED_START = "org.scrun.estimated_start"
 OF_WAITING = (PENDING, ESTIMATED_START)
 FORGOTTEN = "Slurm does not know it any more"
+RATE_LIMITED = "RateLimited"
+"""Ours: slurmctld limits the requests of the user (slurm.conf(5), rl_enable)."""
 _MINUTE = 60.0
 
 # squeue(1), JOB REASON CODES, and slurm.conf(5): the first that matches counts. The many reasons
@@ -74,6 +76,10 @@ _EXPLANATIONS = (
     ("InvalidQOS", "its QOS does not exist any more: set SCRUN_QOS"),
     ("BurstBuffer", "its burst buffer is not ready"),
     ("SystemFailure|LaunchFailed|JobLaunchFailure", "its launch failed: ask an administrator"),
+    (
+        RATE_LIMITED,
+        "slurmctld limits how often its user may ask: start fewer at once, or several in one job",
+    ),
     (FORGOTTEN, "slurmctld has lost its state: try again"),
 )
 
@@ -99,10 +105,12 @@ def waiting_line(
 ) -> str:
     """Describe a pending job in one line: `job 42 pending: Resources, starts about 14:05`.
 
-    `now` is the present moment; a start on another day is shown with its date. `explained` says
-    whether to add an explanation of the reason, with a remedy if there is one.
+    A `job_id` of "" stands for a job that slurmctld has not taken yet. `now` is the present
+    moment; a start on another day is shown with its date. `explained` says whether to add an
+    explanation of the reason, with a remedy if there is one.
     """
-    words = f"job {job_id} pending: {waiting.reason}"
+    words = f"job {job_id} pending" if job_id else "no job yet"
+    words += f": {waiting.reason}"
     if waiting.start is not None:
         words += f", starts about {clock(waiting.start, now)}"
     explanation = explain(waiting.reason) if explained else ""

@@ -7,7 +7,7 @@ lines from the engine.
 
 from collections.abc import Callable
 
-from scrun.model.waiting import Waiting, waiting_line
+from scrun.model.waiting import RATE_LIMITED, Waiting, waiting_line
 
 _ASKING = "its job is not in the queue yet"
 
@@ -23,6 +23,7 @@ class Notices:
         self._job_id = ""
         self._news: Waiting | None = None
         self._granted = False
+        self._slowed = False
 
     @property
     def pending(self) -> bool:
@@ -32,13 +33,13 @@ class Notices:
     @property
     def reason(self) -> str:
         """What the container waits for, in words."""
+        if self._news is not None:
+            return waiting_line(self._job_id, self._news, explained=True)
         if self._granted:
             return f"job {self._job_id}: its bundle is being staged"
         if not self._job_id:
             return _ASKING
-        if self._news is None:
-            return f"job {self._job_id} is queued"
-        return waiting_line(self._job_id, self._news, explained=True)
+        return f"job {self._job_id} is queued"
 
     def begin(self) -> None:
         """Write from now on what the job waits for, as soon as that is known."""
@@ -84,8 +85,11 @@ class Notices:
 
     def _write(self) -> None:
         if self._open:
-            self._wrote = True
-            self._say(self.reason)
+            slowed = self._news is not None and self._news.reason == RATE_LIMITED
+            if not (slowed and self._slowed):  # each tool may be slowed down for a moment
+                self._wrote = True
+                self._say(self.reason)
+            self._slowed |= slowed
 
 
 def _is_worth_a_line(before: Waiting | None, news: Waiting) -> bool:

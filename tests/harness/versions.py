@@ -33,6 +33,7 @@ class Slurm:
             pending; else it is refused.
         debug_is_roots: Whether only root may give srun --slurmd-debug.
         job_container_ids: Whether a job can have its container's id.
+        limits_rate: Whether slurmctld limits the requests of a user (rl_enable).
         only_in_help: Requests whose option salloc and srun list, and do not know.
     """
 
@@ -46,6 +47,7 @@ class Slurm:
     keeps_what_no_node_has: bool
     debug_is_roots: bool
     job_container_ids: bool
+    limits_rate: bool
     only_in_help: tuple[str, ...]
 
     def called(self, name: str) -> str:
@@ -65,6 +67,7 @@ _TABLE = [
         keeps_what_no_node_has=True,
         debug_is_roots=False,
         job_container_ids=False,
+        limits_rate=False,
         only_in_help=(),
     ),
     Slurm(
@@ -78,6 +81,7 @@ _TABLE = [
         keeps_what_no_node_has=False,
         debug_is_roots=True,
         job_container_ids=True,
+        limits_rate=True,
         only_in_help=("SCRUN_POWER",),
     ),
 ]

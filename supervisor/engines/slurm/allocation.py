@@ -17,7 +17,7 @@ query (`pending.py`).
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     ExitStack,
@@ -34,7 +34,7 @@ import trio
 
 from scrun.core.errors import AllocationRefused, EngineError, described, leaves
 from scrun.model.states import Ending, taken
-from scrun.model.waiting import Waiting, in_vain_line
+from scrun.model.waiting import RATE_LIMITED, Waiting, in_vain_line, waiting_line
 from scrun.settings.slurm.request_sources import concerned
 from scrun.supervisor.children.persistent import canceller, dismiss, foreign_process, is_heard
 from scrun.supervisor.children.processes import Child, ChildEnv, child
@@ -79,6 +79,7 @@ class Allocation(msgspec.Struct, frozen=True):
         environment: Its SLURM_* variables.
         state: What salloc has reported; None for a job that scrun did not allocate.
         fds, facts: What another supervisor needs to hold it, too; the descriptors stay salloc's.
+        slowed: Takes whether slurmctld slows down a tool that works for it.
     """
 
     job_id: str
@@ -86,6 +87,7 @@ class Allocation(msgspec.Struct, frozen=True):
     state: JobState | None = None
     fds: Mapping[str, int] = {}
     facts: Mapping[str, Any] = {}
+    slowed: Callable[[bool], None] = lambda _: None
 
 
 def with_own(held: Allocation, request: JobRequest) -> Allocation:
@@ -114,7 +116,7 @@ class AllocationRequest(msgspec.Struct, frozen=True):
 class SallocConversation:
     """The conversation with one salloc."""
 
-    def __init__(self, tools: Tools, request: JobRequest) -> None:
+    def __init__(self, tools: Tools, queue: Queue, request: JobRequest) -> None:
         self.state = JobState()
         self.known = trio.Event()
         self._changed = trio.Event()
@@ -125,7 +127,9 @@ class SallocConversation:
         self._fds: dict[str, int] = {}
         self._facts: dict[str, Any] = {}
         self._tools = tools
+        self._queue = queue
         self._request = request
+        self._slowed = self._told = False
         self._child_env = tools.child_env(request.child_env)
 
     def hold(self, fds: Mapping[str, int], **facts: object) -> None:
@@ -138,11 +142,26 @@ class SallocConversation:
         """Take a line that salloc has said."""
         self.state.feed(line)
         chatter = is_chatter(line)
-        if not chatter:
+        if not (chatter or self.state.slowed):
             self._said = [*self._said[1 - _MOST_SAID :], line[:_LONGEST_SAID]]
             self._request.job_deposit.note(said=self._said)
         self._request.journal.write("debug" if chatter else "info", line)
+        self.slowed(self.state.slowed)
         self._report()
+
+    def slowed(self, slowed: bool) -> None:
+        """Tell, of the job that has to come or to begin, that slurmctld slows a tool down."""
+        if slowed:
+            self._queue.spare()
+        state = self.state
+        is_news = slowed is not self._slowed
+        if is_news and not (slowed and (state.is_queued or state.gone)):
+            self._slowed, news = slowed, Waiting(RATE_LIMITED) if slowed else None
+            if slowed and not self._told:
+                self._told = True
+                line = waiting_line(state.job_id, Waiting(RATE_LIMITED), explained=True)
+                self._request.journal.write("info", line)
+            self._request.on_waiting(news)
 
     def go_on(self, found: Inheritance) -> None:
         """Know what another supervisor knew, which has died.
@@ -180,7 +199,8 @@ class SallocConversation:
     def granted(self, environment: dict[str, str]) -> Allocation:
         self.state.is_job(environment["SLURM_JOB_ID"])
         self._report()
-        return Allocation(self.state.job_id, environment, self.state, self._fds, self._facts)
+        job_id, state = self.state.job_id, self.state
+        return Allocation(job_id, environment, state, self._fds, self._facts, self.slowed)
 
     async def watch(self, salloc: Child) -> None:
         """Report the loss of the job. A release cancels this first."""
@@ -198,7 +218,7 @@ class SallocConversation:
             text = f"job {self.state.job_id} is lost: salloc ended unexpectedly"
             self._request.on_lost(taken("scrun-failure", text))
 
-    async def watch_pending(self, queue: Queue, because: str, scope: trio.CancelScope) -> None:
+    async def watch_pending(self, because: str, scope: trio.CancelScope) -> None:
         """Report why the job is pending; a canceller ends it if the supervisor dies.
 
         Args:
@@ -206,7 +226,9 @@ class SallocConversation:
         """
 
         async def watch(job_id: str) -> None:
-            self._in_vain = await queue.watch(self._request, self._child_env, job_id, because)
+            self._in_vain = await self._queue.watch(
+                self._request, self._child_env, job_id, because
+            )
             scope.cancel()
 
         while True:
@@ -254,7 +276,6 @@ class SallocConversation:
         self,
         salloc: Child,
         line: trio.socket.SocketType,
-        queue: Queue,
         terms: AllocationRequest,
         environment: dict[str, str] | None = None,
     ) -> AsyncIterator[Allocation | None]:
@@ -267,7 +288,7 @@ class SallocConversation:
         request = self._request
         try:
             if environment is None:
-                environment = await self._granted_environment(line, queue, terms.because)
+                environment = await self._granted_environment(line, terms.because)
                 await trio.lowlevel.checkpoint()  # what salloc has said before is read now
                 if environment is None or self.state.revoked:
                     yield None
@@ -293,13 +314,13 @@ class SallocConversation:
                 await salloc.wait()
 
     async def _granted_environment(
-        self, line: trio.socket.SocketType, queue: Queue, because: str
+        self, line: trio.socket.SocketType, because: str
     ) -> dict[str, str] | None:
         """Wait until the keepalive runs; return its SLURM_* variables, or None without a job."""
         found: dict[str, str] | None = None
         async with unwrapped() as pending:
             scope = pending.cancel_scope
-            pending.start_soon(self.watch_pending, queue, because, scope)
+            pending.start_soon(self.watch_pending, because, scope)
             pending.start_soon(self.stop_waiting, scope)
             found = _environment(await _keepalive_pid(line))
             scope.cancel()
@@ -444,7 +465,7 @@ async def allocated(
     Raises:
         AllocationRefused: Slurm gave no job; with its reason.
     """
-    allocation = SallocConversation(tools, request)
+    allocation = SallocConversation(tools, queue, request)
     ours, theirs = socket.socketpair()
     command = ["/bin/sh", "-c", _IN_DIRECTORY, salloc_request.directory, tools.salloc]
     # with -v it reports that the job is suspended
@@ -472,7 +493,7 @@ async def allocated(
                 theirs.close()
                 kept = {_LINE: line.fileno(), _SALLOC: salloc.pidfd}
                 allocation.hold(kept, salloc=salloc.pid, salloc_began=began)
-                async with allocation.held(salloc, line, queue, salloc_request) as held:
+                async with allocation.held(salloc, line, salloc_request) as held:
                     if held is not None:
                         yield held
     finally:
@@ -516,7 +537,7 @@ async def _taken_over(
     found: Inheritance,
 ) -> AsyncIterator[Allocation]:
     """Hold a job, or wait for it, as another supervisor has done; see `held_again`."""
-    allocation, facts = SallocConversation(tools, request), found.facts
+    allocation, facts = SallocConversation(tools, queue, request), found.facts
     line = trio.socket.from_stdlib_socket(socket.socket(fileno=found.take(_LINE)))
     salloc: Child | None = None
     held: Allocation | None = None
@@ -530,7 +551,7 @@ async def _taken_over(
             ):
                 allocation.go_on(found)
                 environment = facts.get("environment")
-                parts = (salloc, line, queue, salloc_request, environment)
+                parts = (salloc, line, salloc_request, environment)
                 async with allocation.held(*parts) as held:
                     if held is not None:
                         yield held

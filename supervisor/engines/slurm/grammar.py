@@ -37,6 +37,7 @@ class Sentence(enum.Enum):
     RESUMED = enum.auto()
     # salloc and srun
     NODE_FAILURE = enum.auto()
+    RATE_LIMITED = enum.auto()
     # srun, about its step
     NO_STEP = enum.auto()
     LAUNCHING = enum.auto()
@@ -71,6 +72,7 @@ _TASKS = r"tasks?:? (?P<tasks>[\d,[\]-]+)"
 _COUNT = r"(?P<count>\d{1,9}) tasks?"
 _LAUNCH = r"(?:launch/slurm: \w+: )?"  # 22.05
 _OVER = "|".join(map(re.escape, OVER))
+_LIMITED = r"RPC rate limited \d{1,9} time\(s\)\. Sleeping then trying again\."  # 23.02, with -v
 
 _INFO, _ERROR = "", "error: "
 _SENTENCES: tuple[tuple[Tool, str, Sentence, str], ...] = (
@@ -99,7 +101,9 @@ _SENTENCES: tuple[tuple[Tool, str, Sentence, str], ...] = (
     # with -v
     ("salloc", _INFO, Sentence.SUSPENDED, "job has been suspended"),
     ("salloc", _INFO, Sentence.RESUMED, "job has been resumed"),
+    ("salloc", _INFO, Sentence.RATE_LIMITED, _LIMITED),
     ("salloc", _ERROR, Sentence.NODE_FAILURE, r"Node failure on (?P<node>\S+)"),
+    ("srun", _INFO, Sentence.RATE_LIMITED, _LIMITED),
     (
         "srun",
         _INFO,
@@ -184,6 +188,11 @@ def parse_line(tool: Tool, line: str) -> ToolMessage | None:
             words = {name: text for name, text in found.groupdict().items() if text is not None}
             return ToolMessage(sentence, words)
     return None
+
+
+def is_slowed(parsed: ToolMessage | None) -> bool:
+    """Return whether a tool says that it waits because slurmctld limits its user's requests."""
+    return parsed is not None and parsed.sentence is Sentence.RATE_LIMITED
 
 
 _CHATTER = re.compile(

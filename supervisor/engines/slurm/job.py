@@ -102,7 +102,8 @@ class SlurmJob(Job):
         return not (self._step.state.aborted or self._step.state.launch_failed)
 
     def _new_step(self, tasks: int = 1) -> SrunStep:
-        return SrunStep(self._tools, self._child_env, self._request.journal, tasks)
+        journal, slowed = self._request.journal, self._held.slowed
+        return SrunStep(self._tools, self._child_env, journal, tasks, slowed)
 
     def named(self, step: Step) -> dict[str, str]:
         """Return the variables that name the container; srun of 22.05 has but one of them."""

@@ -211,6 +211,7 @@ class JobShim:
         self._variables = of_the_job(held.environment)
         self._variables |= request.plugin_variables
         self._tasks = layout.tasks
+        self._slowed = held.slowed
         self._words = [*step_of(held), *layout.arguments, "--overlap"]
         if layout.nodes != 1:
             self._words.append("--no-kill")
@@ -284,7 +285,7 @@ class JobShim:
         return self._steps[-1]
 
     def _begin(self, nursery: trio.Nursery) -> None:
-        srun = SrunStep(self._tools, self._child_env, self.journal, self._tasks)
+        srun = SrunStep(self._tools, self._child_env, self.journal, self._tasks, self._slowed)
         how = (srun, self.journal, self._direct, self._confs)
         if self.is_gathered:
             step: ShimStep = RanksStep(*how, self._tasks)

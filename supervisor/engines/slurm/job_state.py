@@ -13,6 +13,7 @@ from scrun.supervisor.engines.slurm.grammar import (
     Sentence,
     ToolMessage,
     complaint,
+    is_slowed,
     parse_line,
 )
 
@@ -32,6 +33,7 @@ class JobState:
         over_memory: Whether one of its steps was killed for using too much memory
             (JobAcctGatherParams=OverMemoryKill).
         suspended: Whether an administrator or the scheduler has suspended it.
+        slowed: Whether salloc waits because slurmctld limits its user's requests.
         refusal: Why Slurm refused it, or "".
         complaints: Other error messages.
     """
@@ -41,6 +43,7 @@ class JobState:
         self.granted = False
         self.over_memory = False
         self.suspended = False
+        self.slowed = False
         self.refusal = ""
         self.complaints: list[str] = []
         self._certain = False
@@ -52,6 +55,11 @@ class JobState:
     @property
     def revoked(self) -> bool:
         return bool(self.job_id) and self.job_id in self._revoked
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether it has an id, and no nodes yet."""
+        return bool(self.job_id) and not self.granted
 
     @property
     def gone(self) -> bool:
@@ -70,6 +78,7 @@ class JobState:
 
     def feed(self, line: str) -> None:
         parsed = parse_line("salloc", line)
+        self.slowed = is_slowed(parsed)
         text = complaint("salloc", line)
         if text and (parsed is None or parsed.sentence is not Sentence.REFUSED):
             _keep(self.complaints, text)
@@ -135,6 +144,7 @@ class StepState:
         aborted: The step was ended from outside, or its job ended before it; salloc will report
             the cause.
         complaints: Its error messages, without those that only repeat a task's exit status.
+        slowed: Whether srun waits because slurmctld limits its user's requests.
         runtime_status: 127 or 126 if the OCI runtime reported that the program does not exist or
             cannot be executed: slurmstepd reports a failure of the runtime as 1.
     """
@@ -146,6 +156,7 @@ class StepState:
         self.launch_failed = False
         self.aborted = False
         self.complaints: list[str] = []
+        self.slowed = False
         self.runtime_status: int | None = None
         self._tasks = tasks
         self._not_started = tasks
@@ -174,6 +185,7 @@ class StepState:
     def feed(self, line: str) -> bool:
         """Process one line; return whether it is a new error message."""
         parsed = parse_line("srun", line)
+        self.slowed = is_slowed(parsed)
         if parsed is not None:
             self._take(parsed)
         text = complaint("srun", line)

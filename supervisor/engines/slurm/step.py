@@ -74,8 +74,14 @@ class SrunStep:
     """
 
     def __init__(
-        self, tools: Tools, child_env: ChildEnv, journal: Journal, tasks: int = 1
+        self,
+        tools: Tools,
+        child_env: ChildEnv,
+        journal: Journal,
+        tasks: int = 1,
+        slowed: Callable[[bool], None] = lambda _: None,
     ) -> None:
+        """`slowed`: called after each message with whether slurmctld slows srun down."""
         self.state = StepState(tasks)
         self.asked_to_kill = False
         self.on_message: Callable[[], None] = lambda: None
@@ -83,6 +89,7 @@ class SrunStep:
         self._tools = tools
         self._child_env = child_env
         self._journal = journal
+        self._slowed = slowed
         self._started = trio.Event()
         self._sees_sizes = trio.Event()
         self._srun: Child | None = None
@@ -173,7 +180,8 @@ class SrunStep:
 
     def _feed(self, running: Callable[[], None], line: str) -> None:
         level: Level = "error" if self.state.feed(line) else "debug"
-        self._journal.write(level, line)
+        self._journal.write("info" if self.state.slowed else level, line)
+        self._slowed(self.state.slowed)
         if self.state.started and not self._started.is_set():
             self._started.set()
             running()

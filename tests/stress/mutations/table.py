@@ -139,6 +139,19 @@ def _allocation() -> Iterator[Mutation]:
         "self._spared = trio.current_time() + _LAST_PAUSE",
         "pass",
     )
+    said = Faults(
+        _SLURM + "allocation.py",
+        "tests/component/supervisor/engines/slurm/test_slurm_keepalive.py",
+    )
+    yield said("who-is-slowed-down-is-not-told", "self._request.on_waiting(news)", "pass")
+    yield said(
+        "why-a-queued-job-waits-is-forgotten",
+        "if is_news and not (slowed and (state.is_queued or state.gone)):",
+        "if is_news:",
+    )
+    yield Faults(
+        "supervisor/containers/notices.py", "tests/unit/supervisor/containers/test_notices.py"
+    )("each-moment-of-a-slowed-tool-is-told", "if not (slowed and self._slowed):", "if True:")
     yield pending(
         "a-first-word-that-is-hopeless-counts",
         "in_vain_since = now\n",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scrun.model.waiting import Waiting
+from scrun.model.waiting import RATE_LIMITED, Waiting
 from scrun.supervisor.containers.notices import Notices
 
 RESOURCES = Waiting("Resources")
@@ -45,6 +45,26 @@ def test_a_start_before_the_reason_is_known(notices: Notices, said: list[str]) -
 def test_a_start_before_slurm_has_answered(notices: Notices, said: list[str]) -> None:
     notices.started()
     assert said == ["its job is not in the queue yet"]
+
+
+def test_slurmctld_takes_no_request_yet(notices: Notices, said: list[str]) -> None:
+    notices.waits(Waiting(RATE_LIMITED))
+    notices.started()
+    notices.waits(None)
+    notices.waits(Waiting(RATE_LIMITED))
+    notices.waits(None)
+    assert [line.partition(" (")[0] for line in said] == ["no job yet: RateLimited"]
+    assert notices.reason == "its job is not in the queue yet"
+
+
+def test_srun_is_slowed_down_in_a_job_that_has_its_nodes(
+    notices: Notices, said: list[str]
+) -> None:
+    notices.queued("42")
+    notices.granted("node1")
+    notices.started()
+    notices.waits(Waiting(RATE_LIMITED))
+    assert said[-1].startswith("job 42 pending: RateLimited (slurmctld limits how often")
 
 
 def test_a_start_while_the_bundle_is_staged(notices: Notices, said: list[str]) -> None:

@@ -5,10 +5,12 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 
 from scrun.model.states import exited
+from scrun.model.waiting import RATE_LIMITED, Waiting
 from scrun.settings.file.load import Log
 from scrun.supervisor.children.processes import ChildEnv, child
 from scrun.supervisor.contracts.engine import JobRequest
@@ -24,6 +26,10 @@ from scrun.supervisor.log.journal import Journal
 TOOLS = Tools("salloc", ("srun",), "scancel", None, (), "/bin/squeue")
 GRANTED = ChildEnv({"SLURM_JOB_ID": "5"})
 TERMS = AllocationRequest((), "/", "", 10)
+
+
+LIMITED = "salloc: RPC rate limited 1 time(s). Sleeping then trying again."
+NEXT = "salloc: JobId=5 returned by the controller"
 
 
 @pytest.fixture
@@ -50,8 +56,8 @@ async def test_a_successor_reads_it_again(request_of_seven: JobRequest) -> None:
             @asynccontextmanager
             async def held(sock: socket.socket) -> AsyncIterator[None]:
                 line = trio.socket.from_stdlib_socket(sock)
-                allocation = SallocConversation(TOOLS, request_of_seven)
-                async with allocation.held(salloc, line, Queue(TOOLS, ()), TERMS) as granted:
+                allocation = SallocConversation(TOOLS, Queue(TOOLS), request_of_seven)
+                async with allocation.held(salloc, line, TERMS) as granted:
                     assert granted is not None
                     assert granted.environment["SLURM_JOB_ID"] == "5"
                     yield
@@ -67,3 +73,34 @@ async def test_a_successor_reads_it_again(request_of_seven: JobRequest) -> None:
                 pass
             assert await salloc.wait() == 7
             nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("before", "told"),
+    [
+        ((), True),
+        (("salloc: Granted job allocation 5",), True),
+        # why it waits is for squeue to say; and nobody waits for its end
+        (("salloc: Pending job allocation 5",), False),
+        (("salloc: Granted job allocation 5", "salloc: Relinquishing job allocation 5"), False),
+    ],
+)
+async def test_slurmctld_slows_salloc_down(
+    request_of_seven: JobRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    before: tuple[str, ...],
+    told: bool,
+) -> None:
+    news: list[Waiting | None] = []
+    queue, spared = Queue(TOOLS), list[str]()
+    monkeypatch.setattr(queue, "spare", lambda: spared.append("now"))
+    request = msgspec.structs.replace(request_of_seven, on_waiting=news.append)
+    conversation = SallocConversation(TOOLS, queue, request)
+    for line in (*before, LIMITED, LIMITED, NEXT):
+        conversation.feed(line)
+    assert news == ([Waiting(RATE_LIMITED), None] if told else [])
+    log = (tmp_path / "log").read_text()
+    assert log.count(LIMITED) == 2
+    assert log.count(": RateLimited (slurmctld limits how often") == told
+    assert len(spared) == 2

@@ -26,6 +26,10 @@ SAID: list[tuple[str, Sentence, dict[str, str]]] = [
      Sentence.NOT_RELINQUISHED, {"job": "7"}),
     ("salloc: Exceeded job memory limit", Sentence.OVER_MEMORY, {}),
     ("salloc: error: Node failure on n1", Sentence.NODE_FAILURE, {"node": "n1"}),
+    ("salloc: RPC rate limited 1 time(s). Sleeping then trying again.",
+     Sentence.RATE_LIMITED, {}),
+    ("srun: RPC rate limited 12 time(s). Sleeping then trying again.",
+     Sentence.RATE_LIMITED, {}),
     ("srun: launching StepId=7.0 on host n1, 3 tasks: [0-2]",
      Sentence.LAUNCHING, {"step": "7.0", "node": "n1", "tasks": "[0-2]"}),
     ("srun: launch/slurm: _task_start: Node n1, 2 tasks started",  # 22.05

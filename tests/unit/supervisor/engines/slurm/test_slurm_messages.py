@@ -56,6 +56,14 @@ def test_a_step_for_which_there_is_no_job_any_more(line: str) -> None:
     assert srun(line).aborted
 
 
+def test_a_tool_is_slowed_down_until_its_next_word() -> None:
+    limited = "{}: RPC rate limited 2 time(s). Sleeping then trying again."
+    assert salloc(limited.format("salloc")).slowed
+    assert not salloc(limited.format("salloc") + "\n" + GRANTED).slowed
+    assert srun(limited.format("srun")).slowed
+    assert not srun(limited.format("srun") + "\nsrun: jobid 7: nodes(1)").slowed
+
+
 @pytest.mark.parametrize(("text", "job"), [(GRANTED, "3537"), (WAITED, "3546")])
 def test_salloc_granted(text: str, job: str) -> None:
     state = salloc(text)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scrun.model.waiting import (
     ESTIMATED_START,
     PENDING,
+    RATE_LIMITED,
     Waiting,
     annotations_of,
     explain,
@@ -93,6 +94,11 @@ def test_line(start: str | None, words: str) -> None:
     assert waiting_line("42", waiting, now=now) == f"job 42 pending: Resources{words}"
     explained = waiting_line("42", waiting, now=now, explained=True)
     assert explained == f"job 42 pending: Resources{words} (the nodes are busy)"
+
+
+def test_a_job_that_slurmctld_has_not_taken() -> None:
+    line = waiting_line("", Waiting(RATE_LIMITED), explained=True)
+    assert line.startswith("no job yet: RateLimited (slurmctld limits how often its user may ask")
 
 
 def test_a_reason_that_nobody_knows() -> None:
