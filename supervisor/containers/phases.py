@@ -35,6 +35,7 @@ from scrun.model.states import (
     not_running,
     taken,
 )
+from scrun.model.usage import STARTED, USAGE, Usage
 from scrun.model.waiting import Waiting, suspended_line
 from scrun.oci.config import Bundle, Config
 from scrun.oci.lookup import Found, Unknown
@@ -53,6 +54,7 @@ from scrun.supervisor.containers.live_session import Execs
 from scrun.supervisor.containers.names import recorded
 from scrun.supervisor.containers.notices import Notices
 from scrun.supervisor.containers.stdio import Stdio
+from scrun.supervisor.containers.usage import usage_line, used
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.deleter import Deleter
 from scrun.supervisor.contracts.engine import Job, JobRequest, handles
@@ -238,6 +240,7 @@ class Phases:
         if phase is Phase.RUNNING:
             self._stdio.keep_error_only()
             self.runs.set()
+            annotations = {STARTED: now()}
         if phase is Phase.STOPPING:
             annotations = {ENDING_SINCE: now()}
         self._deposit.note(phase=phase.name)
@@ -542,8 +545,15 @@ class Phases:
 
     async def _explain_and_finish(self, ending: Ending) -> None:
         self._explain(ending)  # before its status
+        request = self._create_request
+        if request.settings.log.usage and request.in_foreground and (usage := self._usage()):
+            self._stdio.say(usage_line(usage))
         await self._stdio.said()
         self._finish(ending)
+
+    def _usage(self) -> Usage | None:
+        resources = {} if self._bundle is None else self._bundle.config.linux.resources
+        return used(self._job, self._ledger.record, resources)
 
     def _explain(self, ending: Ending) -> None:
         """Say once on its standard error why it ended, if its program did not end by itself."""
@@ -564,6 +574,8 @@ class Phases:
         if self._process is not None and self._process.ending is not None:
             ending = as_it_ended(ending, self._process.ending)
         annotations = {"org.scrun.reason": ending.reason}
+        if usage := self._usage():
+            annotations[USAGE] = msgspec.json.encode(usage).decode()
         if ending.status >= 0:
             annotations["org.scrun.exit_status"] = str(ending.status)
         if ending.text:

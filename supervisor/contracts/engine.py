@@ -13,6 +13,7 @@ import msgspec
 
 from scrun.core.errors import EngineError
 from scrun.model.states import Ending
+from scrun.model.usage import Usage
 from scrun.model.waiting import Waiting
 from scrun.settings.slurm.request_sources import NO_FLAGS, Flags
 from scrun.supervisor.children.processes import ChildEnv
@@ -238,6 +239,11 @@ class Job(ABC):
     def environment(self) -> Mapping[str, str]:
         """The job's variables (SLURM_*)."""
 
+    @property
+    def usage(self) -> Usage | None:
+        """What its container has used, when that has ended, as far as it is known."""
+        return None
+
     @abstractmethod
     async def run(self, step: Step) -> Ending:
         """Run the container to its end; once per job. A cancellation ends the container."""
@@ -429,12 +435,11 @@ class Job(ABC):
     async def ask(self, script: Callable[[int], str]) -> list[str]:
         """Run a shell script for each of `separate_tasks` on its node, before the container runs.
 
+        Returns their standard output and error.
+
         Args:
             script: Returns the script for a task. If all have the same mounts, the one for task 0
                 is run on each node.
-
-        Returns:
-            Their standard output and error.
 
         Raises:
             EngineError: One could not be run.
@@ -444,10 +449,7 @@ class Job(ABC):
     async def mount(self, mounting: Mounting) -> str:
         """Mount them on the nodes, for each task, until the container ends or `unmount`.
 
-        `ask` and the container find them there, and nobody else.
-
-        Returns:
-            By what images are mounted.
+        `ask` and the container find them there, nobody else. Returns by what images are mounted.
 
         Raises:
             OthersThere: Directories are others on a node; nothing is mounted.

@@ -109,7 +109,7 @@ _UNTIL_HELLO = (
 )
 _UNTIL_CREATED = (
     *("console", "containers", "libc", "making", "site", "site_containers", "streams"),
-    "targets",
+    *("targets", "usage"),
 )
 
 

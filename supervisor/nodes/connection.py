@@ -11,6 +11,7 @@ import trio
 
 from scrun.core.errors import EngineError, described
 from scrun.core.text import one_line, printable, printable_lines
+from scrun.model.usage import Usage
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.node import Mounting, NotThere, OthersThere, RootRefused
 from scrun.supervisor.core.nurseries import unwrapped
@@ -102,6 +103,7 @@ class Shim:
             What it tells counts there only; "": nowhere else than for itself.
         short_of_memory: The containers that may have ended for want of memory.
         without_files: Those whose root file system went away.
+        usages: What those that have ended have used, until somebody takes it.
     """
 
     def __init__(self, control: ShimLink, nursery: trio.Nursery, journal: Journal) -> None:
@@ -111,6 +113,7 @@ class Shim:
         self.asked = Asked("")
         self.short_of_memory: set[str] = set()
         self.without_files: set[str] = set()
+        self.usages: dict[str, Usage] = {}
         self._reason = ""
         self._control = control
         self._nursery = nursery
@@ -453,8 +456,7 @@ class Shim:
             self._hello.set(decoded(payload, Hello))
             self._say_others()
         elif event == "ended":
-            ended = decoded(payload, Ended)
-            self._take_ended(ended.target, ended.status, ended.memory, ended.lost)
+            self._take_ended(decoded(payload, Ended))
         elif event == "strangers":
             self._say_strangers(decoded(payload, Strangers).who)
 
@@ -465,22 +467,24 @@ class Shim:
             text = f"{node}: connections for an image that are not of shims: {who}"
             self._journal.write("info", printable(one_line(text)))
 
-    def _take_ended(self, target: str, status: int, memory: bool, lost: bool) -> None:
+    def _take_ended(self, ended: Ended) -> None:
         """Note the end of a container or an exec.
 
         Raises:
             BrokenFrame: Nothing ends with that status.
         """
-        if not is_end(status):
-            raise BrokenFrame(f"{status} is not the status of an end")
-        waiting = self._targets.get(target)
+        if not is_end(ended.status):
+            raise BrokenFrame(f"{ended.status} is not the status of an end")
+        waiting = self._targets.get(ended.target)
         if waiting is None or waiting.came:  # forgotten, or never there: nobody asks for it
             return
-        if memory:
-            self.short_of_memory.add(target)
-        if lost:
-            self.without_files.add(target)
-        waiting.set(status)
+        if ended.memory:
+            self.short_of_memory.add(ended.target)
+        if ended.lost:
+            self.without_files.add(ended.target)
+        if ended.usage is not None:
+            self.usages[ended.target] = ended.usage
+        waiting.set(ended.status)
 
 
 def connected(to_srun: int, from_srun: int, journal: Journal) -> AbstractAsyncContextManager[Shim]:

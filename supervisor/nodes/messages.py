@@ -8,6 +8,7 @@ import msgspec
 from scrun.core.errors import EngineError
 from scrun.core.text import one_line, printable
 from scrun.core.typed import decode_as
+from scrun.model.usage import Usage
 from scrun.supervisor.wire.frames import (
     CREDIT,
     CREDIT_BYTES,
@@ -131,6 +132,7 @@ class Ended(msgspec.Struct, frozen=True):
     status: int
     memory: bool = False
     lost: bool = False
+    usage: Usage | None = None
 
 
 class Strangers(msgspec.Struct, frozen=True):
@@ -144,6 +146,7 @@ class TargetReport(msgspec.Struct, frozen=True):
 
     started: bool
     ended: tuple[int, bool, bool] | None = None
+    usage: Usage | None = None
 
 
 class ResumeReply(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ from scrun.supervisor.nodes.dialing import Listener, addresses
 from scrun.supervisor.nodes.link import SEALING, Sealing, ShimLink, direct_link
 from scrun.supervisor.nodes.messages import (
     STREAMS,
+    Ended,
     Event,
     Forged,
     Hello,
@@ -120,7 +121,8 @@ class ResumedShim(Shim):
             if found is None:
                 self._targets[target].known.set()  # forgotten: nobody knows how it has ended
             elif found.ended is not None:
-                self._take_ended(target, *found.ended)
+                status, memory, lost = found.ended
+                self._take_ended(Ended(target, status, memory, lost, found.usage))
 
     def _take_event(self, event: str, payload: memoryview) -> None:
         if event != "resumed":

@@ -7,7 +7,8 @@ copies between that and its own standard streams, as the runtimes do in the fore
 
 It writes the exit status of the runtime's `create` to a descriptor, as a line. If that is 0, it
 writes the container's status to another one in the end, 128+n for a signal: its parent may have
-died meanwhile. SIGWINCH means that the terminal has a new size.
+died meanwhile. What that, and what it has waited for, has used follows: seconds in user mode and
+in the kernel, and the KiB of the largest process. SIGWINCH means that the terminal has a new size.
 
 It imports little: each such container has one of these.
 """
@@ -34,7 +35,7 @@ def main(line: int, told: int, pid_file: str, preserved: "list[int]", command: "
 
     Args:
         line: The descriptor for the status of `create`.
-        told: The descriptor for the status of the container.
+        told: The descriptor for the status of the container, and what it has used.
         pid_file: Where `create` writes the pid of the container's first process.
         preserved: The container's own descriptors.
     """
@@ -75,7 +76,7 @@ def main(line: int, told: int, pid_file: str, preserved: "list[int]", command: "
         carried.carry_until(os.pidfd_open(pid))
         carried.carry_the_rest()
         carried.restore()
-    os.write(told, b"%d" % _status_of(pid))
+    os.write(told, _end_of(pid))
     return 0
 
 
@@ -105,13 +106,14 @@ def _carried(console: "socket.socket") -> "Carried":
     return carried
 
 
-def _status_of(pid: int) -> int:
-    """Wait for a child, and reap orphans meanwhile."""
+def _end_of(pid: int) -> bytes:
+    """Wait for a child, and reap orphans meanwhile; return the status, and what it has used."""
     while True:
-        ended, status = os.waitpid(-1, 0)
+        ended, status, used = os.wait4(-1, 0)
         if ended == pid:
             code = os.waitstatus_to_exitcode(status)
-            return code if code >= 0 else 128 - code
+            figures = used.ru_utime, used.ru_stime, used.ru_maxrss
+            return b"%d %f %f %d" % (code if code >= 0 else 128 - code, *figures)
 
 
 if __name__ == "__main__":

@@ -40,8 +40,11 @@ task, "environment": those of its variables that say where it is and where srun 
 than 1 KiB. Where there is an oci.conf, no runtime is looked for. `ended`:
 `{"target": ID, "status": wait status as of waitpid(2), "memory": whether the kernel killed a
 process here for want of memory and this may be why a container has ended, "lost": whether its
-images went away, and it was killed}`; it comes after the reply to the target's `create` or `exec`,
-and all END frames of its output follow or precede it.
+images went away, and it was killed, "usage": what a container has used, if that is known: {"user",
+"system": seconds of processor time, "memory": bytes at most, "memory_of": whose these are:
+"cgroup", the container's own; "step", that of the step, which counts the shim and cached files,
+and had no other container; "process", the largest one's; "wall": seconds}}`. It comes after the
+reply to the target's `create` or `exec`, and all END frames of its output follow or precede it.
 `resumed`: the answer to `resume`. `forged`: over srun, `{"error": why, "times": as in `resumed`}`:
 the direct connection brought something that the supervisor did not send, and the shim uses it no
 longer. `strangers`: `{"who": how many of whom}`, those who connected for an image and did not know
@@ -70,9 +73,9 @@ twice.
              REPLY, but an EVENT: over srun {"token", "error"}; else as the first frame over the
              new direct connection, which takes the place of the last, {"token", "times": how often
              it was, "targets": by id {"started": bool, "ended": [wait status, memory, lost] or
-             null}, "inputs": by number of each stream to a container that has not ended, [how many
-             of its bytes have arrived, how many more may be sent]}. Unwritten bytes are sent
-             again, and the END. Numbers of calls begin anew
+             null, "usage": as in `ended`, or null}, "inputs": by number of each stream to a
+             container that has not ended, [how many of its bytes have arrived, how many more may
+             be sent]}. Unwritten bytes are sent again, and the END. Numbers of calls begin anew
     expect   names: of all containers that are still to be created here, as `create` will have them
              {}
     create   id; name: for the runtime; config: the whole config.json, with absolute paths;

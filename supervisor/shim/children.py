@@ -7,6 +7,7 @@ import stat
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
 
 TOLD = (
     *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM),
@@ -35,11 +36,16 @@ def become_subreaper() -> None:
 
 
 class Children:
-    """The one place that reaps."""
+    """The one place that reaps.
+
+    Attributes:
+        reaped: The process whose end is being told, and what it has used (wait4(2)).
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[int, Callable[[int], None]] = {}
-        self._unclaimed: dict[int, int] = {}
+        self._unclaimed: dict[int, tuple[int, Any]] = {}
+        self.reaped: tuple[int, Any] = (0, None)
         self._expected = 0
         self._null = os.open("/dev/null", os.O_RDWR)
 
@@ -185,11 +191,12 @@ class Children:
 
     def claim(self, pid: int, ended: "Callable[[int], None]") -> None:
         """Tell the end of a process of the runtime's: at once, if it has ended already."""
-        status = self._unclaimed.pop(pid, None)
-        if status is None:
+        kept = self._unclaimed.pop(pid, None)
+        if kept is None:
             self._waiting[pid] = ended
         else:
-            ended(status)
+            self.reaped = pid, kept[1]
+            ended(kept[0])
 
     def has_ended(self, pid: int) -> bool:
         """Tell whether the status of a process that nobody knew is kept."""
@@ -199,16 +206,17 @@ class Children:
         """Reap all that have ended, and tell."""
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status, used = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if pid == 0:
                 return
             ended = self._waiting.pop(pid, None)
             if ended is not None:
+                self.reaped = pid, used
                 ended(status)
             elif self._expected:
-                self._unclaimed[pid] = status
+                self._unclaimed[pid] = status, used
 
 
 def _spawned(

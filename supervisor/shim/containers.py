@@ -2,6 +2,7 @@
 
 import _signal as signal  # without enum, which takes longer than hello
 import os
+import time
 
 from .children import exit_status
 from .files import remove_file, remove_tree
@@ -10,6 +11,7 @@ from .processes import kill_quietly
 from .runtime import CallRefused, last_line, read_log
 from .site_containers import SiteContainers
 from .slurm_signals import SlurmSignals, is_busy
+from .usage import ShortMemory, cgroups_of, of_cgroups, of_process, of_step, together
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +34,6 @@ _DELETING = 10.0
 _WORDS = 1 << 16
 # crun 1.8 says it before it does anything, and hardly ever: a second call is safe
 _BEFORE_MAIN = b"Failed to re-execute libcrun"
-_ROOT = "/sys/fs/cgroup"
 
 
 class NodeContainers:
@@ -42,6 +43,7 @@ class NodeContainers:
         targets: They, by their ids.
         last_status: The exit status of the container that ended last.
         signals: What Slurm sends.
+        made: How many containers there were so far.
     """
 
     def __init__(
@@ -53,12 +55,9 @@ class NodeContainers:
         directory: str,
         mpi: "Mpi",
         signals: SlurmSignals,
-        ended: "Callable[[str, int, bool, bool], None]",
+        ended: "Callable[[NodeProcess], None]",
     ) -> None:
-        """`ended` gets an id, a wait status, and two possible causes.
-
-        They are: memory was short; the root file system went away.
-        """
+        """`ended` gets what has ended."""
         self._loop, self._children = loop, children
         self._runtime, self._tell_ended = runtime, ended
         self.signals = signals
@@ -66,7 +65,8 @@ class NodeContainers:
         self._images: NodeImages | None = None
         self.targets: dict[str, NodeProcess] = {}
         self._deleted: dict[str, list[Reply]] = {}
-        self._memory = _Memory()
+        self._memory = ShortMemory()
+        self.made = 0
         self._sites = SiteContainers(loop, children, self)
         self._making = Making(loop, children, streams, runtime, directory, self, self._sites, mpi)
         self.last_status = 0
@@ -89,7 +89,7 @@ class NodeContainers:
     def state(self) -> "dict[str, dict[str, Any]]":
         """Return what became of the containers and execs, by their ids."""
         return {
-            target.id: {"started": target.started, "ended": target.ended}
+            target.id: {"started": target.started, "ended": target.ended, "usage": target.usage}
             for target in self.targets.values()
         }
 
@@ -168,6 +168,7 @@ class NodeContainers:
 
     def ended(self, target: "NodeProcess", status: int) -> None:
         """Tell that the first process of a target has ended."""
+        self._note_usage(target)
         target.pid = 0
         short = False
         if target.container is None:
@@ -177,8 +178,23 @@ class NodeContainers:
             short = self._memory.was_short() and self.last_status == _KILLED
         target.stdio.release()
         target.ended = (status, short, target.lost)
-        self._tell_ended(target.id, status, short, target.lost)
+        self._tell_ended(target)
         target.changed()
+
+    def _note_usage(self, target: "NodeProcess") -> None:
+        """Note what a target has used, as its first process was reaped; else nobody knows."""
+        container = target.container or target
+        pid, used = self._children.reaped
+        if pid and pid == target.pid:
+            container.spent.append(of_process(used))
+        if container is not target or not target.start_called:
+            return
+        usage = together(target.spent)
+        if self.made == 1:
+            usage.update(of_step(cgroups_of("self")))
+        usage.update(of_cgroups(target.cgroups))
+        if usage:
+            target.usage = {**usage, "wall": time.monotonic() - target.start_called}
 
     def start(self, call: "dict[str, Any]", reply: "Reply") -> None:
         """Let the runtime start a container's program."""
@@ -187,7 +203,9 @@ class NodeContainers:
             raise CallRefused(f"{target.id} is started already")
         if target.started:  # its supervisor died before it knew
             reply({})
-        elif target.is_plain and self._runtime.start(target.name):
+            return
+        target.start_called = time.monotonic()
+        if target.is_plain and self._runtime.start(target.name):
             self._started(target, {}, reply)
             self._unseal()
         elif target.site is None:
@@ -391,36 +409,3 @@ def _ignore(_: object) -> None:
 
 def _nothing() -> None:
     """Do nothing."""
-
-
-class _Memory:
-    """The kernel's count, and how much of it has been told."""
-
-    def __init__(self) -> None:
-        self._file = _file()
-        self._told = self._kills()
-
-    def was_short(self) -> bool:
-        """Tell whether anything was killed since the last call."""
-        before, self._told = self._told, self._kills()
-        return self._told > before
-
-    def _kills(self) -> int:
-        try:
-            with open(self._file) as file:
-                return next(int(line.split()[1]) for line in file if line.startswith("oom_kill "))
-        except (OSError, StopIteration):  # the site limits no memory by control groups
-            return 0
-
-
-def _file() -> str:
-    """Return the file that counts, for either version of control groups."""
-    found = ""
-    with open("/proc/self/cgroup") as file:
-        for line in file:
-            _, controllers, path = line.rstrip("\n").split(":", 2)
-            if "memory" in controllers.split(","):
-                return _ROOT + "/memory" + path + "/memory.oom_control"
-            if not controllers:
-                found = _ROOT + path + "/memory.events"
-    return found

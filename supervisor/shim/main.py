@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .containers import NodeContainers, Reply
     from .link import Seals
     from .streams import ShimStreams
+    from .targets import NodeProcess
 
 _BY_THE_WAY = ("_ctypes",)
 _AFTER_HELLO = tuple(
@@ -256,11 +257,15 @@ class ShimProcess:
             patience = min(patience, _LAST_CHANCE)
         self._alone = self._loop.after(patience, self._broken)
 
-    def _tell_ended(self, target: str, status: int, memory: bool, lost: bool) -> None:
+    def _tell_ended(self, target: "NodeProcess") -> None:
         if self._connections is not None:
-            self._connections.ended(target)
-        fields = {"target": target, "status": status, "memory": memory, "lost": lost}
-        self._tell(EVENT, event="ended", **fields)
+            self._connections.ended(target.id)
+        assert target.ended is not None
+        status, memory, lost = target.ended
+        fields: dict[str, object] = {"status": status, "memory": memory, "lost": lost}
+        if target.usage is not None:
+            fields["usage"] = target.usage
+        self._tell(EVENT, event="ended", target=target.id, **fields)
         self._end_if_left()
 
     def _tell(self, kind: int, **fields: object) -> None:

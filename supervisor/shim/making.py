@@ -22,6 +22,7 @@ from .runtime import (
 from .site import Site
 from .site_containers import SiteContainers
 from .targets import NodeProcess
+from .usage import own_cgroups
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -298,6 +299,7 @@ class Making:
             target_id, place, name, container, stdio, targets
         )
         target.site = site
+        self._containers.made += container is None
         self._containers.signals.made(target)
         return target
 
@@ -372,6 +374,7 @@ class Making:
         target.begin(pid)
         if target.container is None:
             bind(pid, os.sched_getaffinity(0))
+            target.cgroups = own_cgroups(pid)
         more = {"filter": self._runtime.filter_of(target.name)} if target.tells_filter else {}
         if target.network is not None:
             more.update(network=target.network.name, why=target.network.lacks)

@@ -9,6 +9,7 @@ from .runtime import pid_file_of
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import Any
 
     from .console import ProgramStdio
     from .images import Mounted
@@ -39,7 +40,11 @@ class NodeProcess:
         why: Why it has the node's network, "" if that is to be; None if nobody wants to know.
         signals: What Slurm sent it and its program has not got.
         began: When its program began.
+        start_called: When its supervisor called for that; of a container.
         told_to_end: When the supervisor had a SIGTERM for it.
+        cgroups: The directories of its own control groups (`own_cgroups`).
+        spent: What each of its processes that the runtime has started has used, once it has ended.
+        usage: What the container has used, when it has ended and that is known.
         changes: To be called when a process of it or of the runtime has ended.
     """
 
@@ -70,7 +75,10 @@ class NodeProcess:
         self.why: str | None = None
         self.network: UserNetwork | None = None if container is None else container.network
         self.signals: list[int] = []
-        self.began = self.told_to_end = 0.0
+        self.began = self.start_called = self.told_to_end = 0.0
+        self.cgroups: dict[str, str] = {}
+        self.spent: list[dict[str, Any]] = []
+        self.usage: dict[str, Any] | None = None
         self.changes: list[Callable[[], None]] = []
         self._targets = targets
         self._mounts = ""

@@ -90,6 +90,7 @@ class Shim:
         forged: What it has said of connections that were tampered with.
         strangers: Those of whom it told.
         short_of_memory: The targets that may have ended for want of memory.
+        usage: What those that have ended have used.
         without_files: The targets whose root file system went away.
     """
 
@@ -136,6 +137,7 @@ class Shim:
         self._calls = 0
         self._replies: dict[int, dict[str, Any]] = {}
         self._ended: dict[str, int] = {}
+        self.usage: dict[str, dict[str, Any]] = {}
         self.output: dict[int, bytearray] = defaultdict(bytearray)
         self.finished: set[int] = set()
         self.closed: set[int] = set()
@@ -359,6 +361,8 @@ class Shim:
             assert event == "ended"
             assert message["target"] not in self._ended, "told twice"
             self._ended[message["target"]] = message["status"]
+            if "usage" in message:
+                self.usage[message["target"]] = message["usage"]
             if message["memory"]:
                 self.short_of_memory.add(message["target"])
             if message["lost"]:

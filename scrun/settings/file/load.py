@@ -88,6 +88,7 @@ class Log(msgspec.Struct, frozen=True):
         limit: The most MiB of the log in a container's record; the oldest lines are dropped.
         output_limit: The most MiB of output that `run --detach` captures of a container; the
             oldest output is dropped.
+        usage: Whether `run` says in the end, on standard error, what its container has used.
         audit: Where a line for each create, start, exec and end of a container goes: a file,
             `syslog` or `journald`.
         audit_required: Whether a container, or a program of `exec`, is refused if its line cannot
@@ -103,6 +104,7 @@ class Log(msgspec.Struct, frozen=True):
     syslog: Path = "/dev/log"
     limit: Mebibytes = 4
     output_limit: Mebibytes = 16
+    usage: bool = False
     audit: Annotated[str, msgspec.Meta(pattern=AUDIT)] | None = None
     audit_required: bool = False
 

@@ -12,17 +12,20 @@ import os
 import select
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import (
     AsyncExitStack,
     asynccontextmanager,
     suppress,
 )
+from typing import Any
 
 import trio
 
 from scrun.core.errors import EngineError, shortened
+from scrun.core.typed import convert
 from scrun.model.states import Ending, Phase, exited, taken
+from scrun.model.usage import Usage
 from scrun.supervisor.children.persistent import foreign_process, status_of
 from scrun.supervisor.children.processes import Child, ChildEnv, child, output_of, own_program
 from scrun.supervisor.children.pumps import messages
@@ -44,6 +47,7 @@ from scrun.supervisor.engines.local.own_devices import spared
 from scrun.supervisor.engines.local.runtime_config import changed_environment
 from scrun.supervisor.reapers.runtime import CONSOLE
 from scrun.supervisor.shim.processes import bind, handles
+from scrun.supervisor.shim.usage import of_cgroups, own_cgroups
 
 UNKNOWN = Ending(
     -1, "exited", "only the container engine knows its exit status: this kernel is older than 6.15"
@@ -53,7 +57,7 @@ _PATIENCE = 5.0
 _LOCAL = ("/bin/sh", "-c", 'exec "$@"', "sh")  # the runtime may be on a file system that hangs
 _STARTS = 10.0
 _PROGRAM = program("reapers", "runtime")
-_LINE = 16
+_LINE = 80
 TERMINAL = 1.0
 """Seconds that a reaper has for the end of its terminal."""
 
@@ -64,6 +68,7 @@ class ForeignChild:
     Attributes:
         pid: Its process id.
         ending: How it ended, if it has; `UNKNOWN` if the status cannot be read.
+        used: What it has used, then, as far as its parent tells (`Usage`).
     """
 
     def __init__(self, pid: int, pidfd: int | None = None) -> None:
@@ -78,6 +83,7 @@ class ForeignChild:
         self.pid = pid
         self._pidfd = os.pidfd_open(pid) if pidfd is None else pidfd
         self.ending: Ending | None = None
+        self.used: dict[str, Any] = {}
         self._lock = trio.Lock()
 
     @property
@@ -159,6 +165,7 @@ class RuntimeJob(LocalJob):
         super().__init__(commands, container, request, tell, found)
         self._runtime_commands = commands
         self._first: ForeignChild | None = None
+        self._cgroups: Mapping[str, str] = {}
         self._begun = trio.Event()
 
     async def signal(self, number: int) -> None:
@@ -169,6 +176,13 @@ class RuntimeJob(LocalJob):
     async def handles(self, number: int) -> bool:
         await self._begun.wait()
         return self._runs and self._first is not None and handles(self._first.pid, number)
+
+    @property
+    def usage(self) -> Usage | None:
+        if self._first is None or not self._first.over:
+            return None
+        found = {**self._first.used, **of_cgroups(self._cgroups)}
+        return convert(found, Usage) if found else None
 
     @property
     def _runs(self) -> bool:
@@ -205,9 +219,11 @@ class RuntimeJob(LocalJob):
             except ProcessLookupError:
                 raise NotMade("its first process was killed", shown=False) from None
             deposit = self._request.deposit
+            self._cgroups = own_cgroups(pid)
             deposit.hold(
-                {f"{JOB}first": first.pidfd}, job=self.id, target=self._container.name, first=pid
-            )
+                {f"{JOB}first": first.pidfd},
+                job=self.id, target=self._container.name, first=pid, cgroups=self._cgroups,
+            )  # fmt: skip
             if reaper is not None:
                 self._runtime = reaper.keep(deposit)
             async with self._holding(first):
@@ -219,6 +235,7 @@ class RuntimeJob(LocalJob):
         async with AsyncExitStack() as stack:
             stack.callback(self._begun.set)
             first = await self._first_process(self._found, stack)
+            self._cgroups = self._found.facts.get("cgroups", {})
             if end_left(self._found.facts):
                 self._request.deposit.note(programs=[])
             async with self._holding(first):
@@ -373,6 +390,17 @@ class RuntimeProcess:
         return await self._first.ended()
 
 
+def _used(*figures: bytes) -> dict[str, Any]:
+    """Return what a reaper tells; an older version's does not."""
+    if not figures:
+        return {}
+    user, system, kib = figures
+    return {
+        "user": float(user), "system": float(system),
+        "memory": int(kib) << 10, "memory_of": "process",
+    }  # fmt: skip
+
+
 def _read_pid(path: str) -> int:
     with open(path, encoding="ascii") as file:
         return int(file.read(32))
@@ -451,7 +479,7 @@ class RuntimeReaper:
 
 
 class ReaperChild(ForeignChild):
-    """The child of a reaper, which writes its exit status down, and ends."""
+    """The child of a reaper, which writes down its exit status and what it has used, and ends."""
 
     def __init__(self, pid: int, reaper: Child, status: int, pidfd: int | None = None) -> None:
         """Open a pidfd for it.
@@ -470,8 +498,9 @@ class ReaperChild(ForeignChild):
         async with self._lock:
             if self.ending is None:
                 await self._reaper.wait()
-                if written := os.pread(self._status, _LINE, 0):
-                    self.ending = exited(int(written))
+                if written := os.pread(self._status, _LINE, 0).split():
+                    self.ending = exited(int(written[0]))
+                    self.used = _used(*written[1:])
                 else:
                     self.kill()
                     text = "the container was ended: its reaper ended first"

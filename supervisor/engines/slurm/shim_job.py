@@ -15,6 +15,7 @@ import trio
 
 from scrun.core.errors import EngineError, StateError, shortened
 from scrun.model.states import Ending, exited, killed
+from scrun.model.usage import Usage, of_tasks
 from scrun.supervisor.children.node_scripts import BY_MOUNTS, signal_script
 from scrun.supervisor.contracts.engine import NodeAnswer, Program, Session, Step
 from scrun.supervisor.contracts.first_process import Call
@@ -381,6 +382,10 @@ class ShimJob(SlurmJob):
         if aborted and (ending := await ended_meanwhile(self._tools, self._child_env, self.id)):
             return ending
         return step.ending(salloc, highest)
+
+    @property
+    def usage(self) -> Usage | None:
+        return of_tasks(task.usage for task in self._tasks)
 
     async def _alive(self) -> list[ShimTask]:
         """Return the tasks that run.

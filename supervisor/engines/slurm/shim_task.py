@@ -12,6 +12,7 @@ import trio
 
 from scrun.core.errors import EngineError, StagingError, described
 from scrun.model.states import Ending
+from scrun.model.usage import Usage
 from scrun.oci.config import parse
 from scrun.supervisor.contracts.engine import Step
 from scrun.supervisor.contracts.node import ImageFile, Mounting
@@ -46,6 +47,7 @@ class ShimTask:
         status: Its wait status, when it has ended and its output is written.
         is_kept: Whether its shim is needed after its end.
         last: A script for its node at its end; "": none.
+        usage: What it has used, when it has ended and that is known.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class ShimTask:
         self.status: int | None = None
         self.is_kept = is_kept
         self.last = ""
+        self.usage: Usage | None = None
         self._name = name
 
     @property
@@ -163,6 +166,7 @@ class ShimTask:
             ShimLost: The shim has gone before.
         """
         status = await self.rank.shim.ended(self.id)
+        self._take_usage()
         if self.streams is not None:
             async with until(killed.wait, LAST_OUTPUT):
                 await self.streams.finished(LAST_OUTPUT)
@@ -183,8 +187,12 @@ class ShimTask:
         if self.rank.is_dismissed:
             return ""
         reply = await self.rank.shim.call("delete", id=self.id)
+        self._take_usage()
         await self._say_last()
         return str(reply.get("words", ""))
+
+    def _take_usage(self) -> None:
+        self.usage = self.rank.shim.usages.pop(self.id, self.usage)
 
     async def _say_last(self) -> None:
         """Run its last script, while there is a shim on its node."""

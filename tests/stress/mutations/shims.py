@@ -22,6 +22,26 @@ def faults() -> Iterator[Mutation]:
     yield from _networks()
     yield from _copying()
     yield from _races()
+    yield from _usage()
+
+
+def _usage() -> Iterator[Mutation]:
+    tests = _PARTS + "shim/test_usage.py"
+    usage = Faults(_SHIM + "usage.py", tests)
+    yield usage("of-several-programs-the-smallest-counts", "max(part[", "min(part[")
+    yield usage(
+        "any-control-group-is-a-container-s-own", "items() if path not in shared", "items()"
+    )
+    yield usage("any-control-group-is-a-step-s", "if _STEP in path", "if path")
+    yield Faults(_SHIM + "containers.py", tests)(
+        "a-step-s-memory-is-its-last-container-s", "if self.made == 1:", "if True:"
+    )
+    yield Faults(_SHIM + "containers.py", tests)(
+        "an-exec-has-used-nothing", "container.spent.append(", "target.spent.append("
+    )
+    yield Faults("scrun/model/usage.py", "tests/unit/scrun/model/test_usage.py")(
+        "what-is-not-known-of-a-task-is-zero", "or len(known) < len(found)", ""
+    )
 
 
 def _copying() -> Iterator[Mutation]:
@@ -264,7 +284,7 @@ def _door() -> Iterator[Mutation]:
 def _lies() -> Iterator[Mutation]:
     lies = _PARTS + "nodes/test_lying_nodes.py"
     connection = Faults(_NODES + "connection.py", lies)
-    yield connection("any-status-is-an-end", "if not is_end(status):", "if False:")
+    yield connection("any-status-is-an-end", "if not is_end(ended.status):", "if False:")
     yield connection(
         "ends-of-unknown-targets-are-kept", "if waiting is None or waiting.came:", "if False:"
     )

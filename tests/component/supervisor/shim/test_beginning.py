@@ -26,6 +26,8 @@ from tests.harness.frames import WholeFrames
 from tests.harness.shim import BEGIN, COMMAND, SECRET, Shim, listening, prove
 from tests.harness.wait import wait_while
 
+_RUNS = {"started": True, "ended": None, "usage": None}
+
 
 @pytest.mark.covers("security listen where a shim connects")
 def test_a_direct_connection(make_shim: MakeShim) -> None:
@@ -103,7 +105,9 @@ def test_another_supervisor_gets_what_was_not_written(direct: Shim) -> None:
         direct.finished.clear()
         answer = resume(direct, ["a"], {stdout: max(2, written)})
         assert answer["times"] == times
-        assert answer["targets"]["a"] == {"started": True, "ended": [3 << 8, False, False]}
+        target = answer["targets"]["a"]
+        assert target["usage"]["memory_of"] == "process"
+        assert target == {**target, "started": True, "ended": [3 << 8, False, False]}
         assert direct.finish(stdout) == b"hello\nbye\n"[max(2, written) :]
         direct.die()
 
@@ -159,7 +163,7 @@ def test_another_supervisor_of_an_older_version(direct: Shim) -> None:
         assert prove(connection)
     direct.use_plain(connection.detach())
     direct.until("its answer", lambda: direct.resumed)
-    assert direct.resumed[0]["targets"]["a"] == {"started": True, "ended": None}
+    assert direct.resumed[0]["targets"]["a"] == _RUNS
     assert direct.close() == (137, "")
 
 
@@ -170,7 +174,11 @@ def test_what_is_forged_is_told_over_srun(direct: Shim) -> None:
     direct.until("its word", lambda: direct.forged)
     assert "frame 3 was changed" in direct.forged[0]
     direct.die()
-    assert resume(direct, ["a"], {})["targets"]["a"] == {"started": True, "ended": None}
+    assert resume(direct, ["a"], {})["targets"]["a"] == {
+        "started": True,
+        "ended": None,
+        "usage": None,
+    }
     assert direct.close() == (137, "")
 
 
@@ -185,7 +193,11 @@ def test_another_supervisor_that_cannot_be_reached(direct: Shim) -> None:
     )  # fmt: skip
     direct.until("its answer", lambda: direct.resumed)
     assert "refused" in direct.resumed[0]["error"]
-    assert resume(direct, ["a"], {})["targets"]["a"] == {"started": True, "ended": None}
+    assert resume(direct, ["a"], {})["targets"]["a"] == {
+        "started": True,
+        "ended": None,
+        "usage": None,
+    }
     assert direct.close() == (137, "")
 
 

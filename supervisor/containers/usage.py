@@ -1,0 +1,52 @@
+"""What a container has used, for its record and for who has called `run`."""
+
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from scrun.cli.columns import size
+from scrun.model.record import Record
+from scrun.model.usage import STARTED, Usage, given
+from scrun.supervisor.contracts.engine import Job
+
+
+def used(job: Job | None, record: Record, resources: Mapping[str, Any]) -> Usage | None:
+    """Return what a container has used that has ended just now; None if nothing is known.
+
+    Args:
+        resources: `linux.resources` of its config.json.
+    """
+    usage = None if job is None else job.usage
+    if usage is None or job is None:
+        return None
+    cpus, limit = given(job.environment, resources if record.engine == "local" else {})
+    wall = usage.wall
+    if wall is None and (started := record.annotations.get(STARTED)):
+        wall = max(0.0, time.time() - datetime.fromisoformat(started).timestamp())
+    return msgspec.structs.replace(
+        usage, user=_short(usage.user), system=_short(usage.system), wall=_short(wall),
+        cpus=cpus, limit=limit,
+    )  # fmt: skip
+
+
+def _short(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
+
+
+def usage_line(usage: Usage) -> str:
+    """Return what a container has used of what it could have, in one line."""
+    parts = [] if usage.wall is None else [f"{usage.wall:.1f} s"]
+    if usage.cpu is not None:
+        text = f"{usage.cpu:.1f} s of processor time"
+        if usage.wall and usage.cpus:
+            text += f" ({usage.cpu / usage.wall:.1f} of {usage.cpus:g} processors)"
+        parts.append(text)
+    if usage.memory is not None:
+        text = f"{size(usage.memory)} of memory"
+        if usage.limit:
+            text += f" (of {size(usage.limit)})"
+        parts.append(text)
+    return f"used: {', '.join(parts)}"
