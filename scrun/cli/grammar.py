@@ -257,6 +257,15 @@ COMMANDS: dict[str, Command] = {
             ("stats", "", None, USED, ONCE, "Only once"),
         ),
     ),
+    "stats": (
+        "Print what running containers use: processors, memory, threads",
+        (PERHAPS_CONTAINER, MORE_CONTAINERS),
+        (
+            ("format", "f", "table|json", USED, ONCE, "How to print it (default: table)"),
+            ("interval", "", "TIME", USED, ONCE, "Between two looks, as 5 or 100ms (default: 1s)"),
+            ("watch", "w", None, USED, ONCE, "Go on until they have ended"),
+        ),
+    ),
     "update": (
         "Change the limits of a running container, as far as its job allows",
         (CONTAINER,),

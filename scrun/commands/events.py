@@ -25,7 +25,7 @@ _NUMBER = re.compile(r"[0-9]{0,9}\.?[0-9]{0,9}")
 
 def run(parsed: Parsed) -> int:
     """Print one line with `--stats`, else one at each interval until the container ends."""
-    pause = _seconds(parsed.text("interval"))
+    pause = seconds(parsed.text("interval"), _PAUSE)
     container, directory = resolve(parsed)
     fields = [b"events", os.fsencode(container)]
     status = ask_supervisor(parsed, directory, fields)
@@ -41,11 +41,15 @@ def run(parsed: Parsed) -> int:
     return status
 
 
-def _seconds(text: str | None) -> float:
-    """Parse an interval: a number of seconds, or a duration in Go's form, as for runc."""
+def seconds(text: str | None, otherwise: float) -> float:
+    """Parse an interval: a number of seconds, or a duration in Go's form, as for runc.
+
+    Raises:
+        UsageError: It is something else.
+    """
     if text is None:
-        return _PAUSE
-    seconds = seconds_of(text + "s" if _NUMBER.fullmatch(text) else text)
-    if seconds is None or not 0 < seconds < 86400 * 365:
+        return otherwise
+    found = seconds_of(text + "s" if _NUMBER.fullmatch(text) else text)
+    if found is None or not 0 < found < 86400 * 365:
         raise UsageError(f"--interval {text}: is not a time such as 5, 5s, 100ms or 1m30s")
-    return seconds
+    return found

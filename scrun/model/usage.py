@@ -1,6 +1,6 @@
 """What a container has used, and what it could have. Pure.
 
-A figure that nobody knows is None: it is not zero.
+None stands for a figure that nobody knows, which is not zero.
 """
 
 import re

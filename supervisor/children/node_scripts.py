@@ -90,7 +90,8 @@ done
 _RESULT = '[ -z "$failed" ] || { echo "not permitted for process $failed"; exit 1; }\n'
 
 _STATS = """\
-echo "units $(getconf CLK_TCK) $(getconf PAGESIZE)"
+read -r up _ </proc/uptime
+echo "units $(getconf CLK_TCK) $(getconf PAGESIZE) $up"
 for p in $pids; do cat "/proc/$p/stat" 2>/dev/null; done
 :
 """
@@ -158,7 +159,8 @@ def list_script(state: str, ps: str) -> str:
 def stats_script(state: str) -> str:
     """Return the script that prints the resource usage of a container's processes.
 
-    It prints a line `units TICKS-PER-SECOND PAGE-SIZE`, and each process' `stat` (proc(5)).
+    It prints a line `units TICKS-PER-SECOND PAGE-SIZE SECONDS-SINCE-BOOT`, and each process'
+    `stat` (proc(5)).
     """
     return _processes(state) + _STATS
 

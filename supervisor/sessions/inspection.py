@@ -14,11 +14,13 @@ from typing import Any
 import msgspec
 
 from scrun.core.errors import EngineError
+from scrun.model.usage import given
 from scrun.supervisor.children.node_scripts import list_script, stats_script
 from scrun.supervisor.contracts.engine import Job, NodeAnswer
 
 _OWN, _WAITED_CHILDREN = (11, 12), (13, 14)  # processor times; counted from field 3 of `stat`
 _THREADS, _RSS = 17, 21
+_UNITS = r"units ([1-9][0-9]{0,9}) ([0-9]{1,10}) ([0-9]{1,12}\.[0-9]{1,9})\n"
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -30,6 +32,7 @@ class Usage(msgspec.Struct, frozen=True):
         memory: Bytes of resident memory; shared pages count for each process.
         processes: Number of processes.
         threads: Number of threads.
+        uptime: When that was so, in seconds since the boot of the first node.
     """
 
     user: int = 0
@@ -37,6 +40,7 @@ class Usage(msgspec.Struct, frozen=True):
     memory: int = 0
     processes: int = 0
     threads: int = 0
+    uptime: float = 0
 
 
 async def processes(job: Job, anchor: int, form: str, words: Sequence[str]) -> bytes:
@@ -121,10 +125,9 @@ async def statistics(job: Job, container: str, resources: Mapping[str, Any]) -> 
         EngineError: The nodes cannot be asked.
     """
     usage = total(await job.inspect(stats_script))
-    limit = resources.get("memory")
-    limit = limit.get("limit") if isinstance(limit, Mapping) else None
+    _, limit = given(job.environment, resources)
     memory: dict[str, int] = {"usage": usage.memory}
-    if isinstance(limit, int) and limit > 0:
+    if limit:
         memory["limit"] = limit
     data = {
         "cpu": {
@@ -137,7 +140,8 @@ async def statistics(job: Job, container: str, resources: Mapping[str, Any]) -> 
         "memory": {"usage": memory},
         "pids": {"current": usage.threads},
     }
-    return json.dumps({"type": "stats", "id": container, "data": data}).encode() + b"\n"
+    event = {"type": "stats", "id": container, "data": data, "uptime": usage.uptime}
+    return json.dumps(event).encode() + b"\n"
 
 
 def total(answers: Sequence[NodeAnswer]) -> Usage:
@@ -147,11 +151,13 @@ def total(answers: Sequence[NodeAnswer]) -> Usage:
         EngineError: A node does not know the container.
     """
     user = kernel = memory = count = threads = 0
+    uptimes = []
     for answer in answers:
-        found = re.match(r"units ([1-9][0-9]{0,9}) ([0-9]{1,10})\n", answer.text)
+        found = re.match(_UNITS, answer.text)
         if not found:
             raise _no_answer(answer, "inspected")
         tick, page = 1_000_000_000 // int(found[1]), int(found[2])
+        uptimes.append(float(found[3]))
         for line in answer.text[found.end() :].split("\n"):
             fields = line.rpartition(")")[2].split()  # a name may contain anything
             if len(fields) <= _RSS:
@@ -162,7 +168,7 @@ def total(answers: Sequence[NodeAnswer]) -> Usage:
             memory += _number(fields[_RSS]) * page
             threads += _number(fields[_THREADS])
             count += 1
-    return Usage(user, kernel, memory, count, threads)
+    return Usage(user, kernel, memory, count, threads, uptimes[0] if uptimes else 0)
 
 
 def _number(field: str) -> int:

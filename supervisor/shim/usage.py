@@ -33,7 +33,7 @@ def cgroups_of(pid: "int | str") -> "dict[str, str]":
 def own_cgroups(pid: int) -> "dict[str, str]":
     """Return the directories of those that a process shares neither with us nor with its parent.
 
-    A container has such ones if its runtime has made them.
+    A container has some if its runtime has made them.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:

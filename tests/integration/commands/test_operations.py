@@ -165,7 +165,7 @@ def test_update_back_to_what_config_json_says(make_site: MakeSite) -> None:
 
 @pytest.mark.covers("scrun pause, resume")
 @TWO
-@pytest.mark.parametrize("command", ["pause", "resume", "ps", "events"])
+@pytest.mark.parametrize("command", ["pause", "resume", "ps", "events", "stats"])
 def test_where_nothing_runs(site: Site, command: str) -> None:
     life = site.life("true").created()
     assert "is created, not running" in site.fails(command, life.id)

@@ -41,14 +41,16 @@ def as_told(usage: dict[str, Any], hundredths: str, mib: int = 200) -> None:
 @_PLACES
 def test_run_says_it(make_site: MakeSite, place: str) -> None:
     site = make_site(place, settings="[log]\nusage = true\n")
+    site.environment["SCRUN_MEM_PER_NODE"] = "1G"
     bundle = site.bundle_of("sh", "-c", _LOAD)
     ended = site.run("run", "--keep", "--bundle", bundle, "one")
     usage = taken(site, "one")
     as_told(usage, ended.stdout)
     assert usage["wall"] >= 2
+    assert usage.get("limit") == (1 << 30 if place == "slurm-user" else None)
     assert re.fullmatch(
         r"scrun: used: [0-9.]+ s, 2\.[0-9] s of processor time \([01]\.[0-9] of [0-9]+ "
-        r"processors\), 20[0-9]\.[0-9]MiB of memory( \(of [0-9.]+GiB\))?\n",
+        r"processors\), 20[0-9]\.[0-9]MiB of memory( \(of 1\.0GiB\))?\n",
         ended.stderr,
     )
 

@@ -4,7 +4,7 @@ import copy
 import json
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import trio
@@ -157,8 +157,10 @@ def _executed(process: dict[str, Any], container: dict[str, Any]) -> None:
 
 
 class _NoProcesses:
+    environment: ClassVar[dict[str, str]] = {}
+
     async def inspect(self, script: Callable[[str], str]) -> list[NodeAnswer]:
-        return [NodeAnswer("node", 0, "units 100 4096\n")]
+        return [NodeAnswer("node", 0, "units 100 4096 1.00\n")]
 
 
 async def _events(resources: dict[str, Any]) -> None:

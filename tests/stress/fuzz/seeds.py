@@ -136,8 +136,8 @@ salloc: error: Job submit/allocate failed: Invalid partition name specified
 
 BESIDE = (
     b"host 1b4e28ba pid:[4026531836]\npids\n1\n42\ntable\nUID PID CMD\nroot 42 sh\nroot 43 x\n",
-    b"units 100 4096\n" + b"42 (a) b\n c) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 "
-    b"22 23 24\n",
+    b"units 100 4096 1.00\n"
+    b"42 (a) b\n c) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24\n",
 )
 
 

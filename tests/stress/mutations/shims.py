@@ -39,6 +39,14 @@ def _usage() -> Iterator[Mutation]:
     yield Faults(_SHIM + "containers.py", tests)(
         "an-exec-has-used-nothing", "container.spent.append(", "target.spent.append("
     )
+    stats = Faults("scrun/commands/stats.py", "tests/unit/scrun/commands/test_stats.py")
+    yield stats(
+        "processor-time-that-is-gone-was-given-back", "max(0.0, now.cpu", "min(0.0, now.cpu"
+    )
+    yield stats("a-node-that-has-booted-has-a-rate", "if passed > 0", "if passed")
+    yield Faults("supervisor/sessions/inspection.py", "tests/unit/supervisor/sessions")(
+        "the-last-node-s-clock-counts", "uptimes[0]", "uptimes[-1]"
+    )
     yield Faults("scrun/model/usage.py", "tests/unit/scrun/model/test_usage.py")(
         "what-is-not-known-of-a-task-is-zero", "or len(known) < len(found)", ""
     )

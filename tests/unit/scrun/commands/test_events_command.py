@@ -2,19 +2,19 @@
 
 import pytest
 
-from scrun.commands.events import _seconds
+from scrun.commands.events import seconds
 from scrun.core.errors import UsageError
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"),
+    ("text", "expected"),
     [
-        (None, 5), ("5", 5), ("0.5", 0.5), (".5", 0.5), ("5s", 5), ("100ms", 0.1), ("1m30s", 90),
+        (None, 7), ("5", 5), ("0.5", 0.5), (".5", 0.5), ("5s", 5), ("100ms", 0.1), ("1m30s", 90),
         ("1.5h", 5400), ("250us", 0.00025),
     ],
 )  # fmt: skip
-def test_an_interval(text: str | None, seconds: float) -> None:
-    assert _seconds(text) == pytest.approx(seconds)
+def test_an_interval(text: str | None, expected: float) -> None:
+    assert seconds(text, 7) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -23,4 +23,4 @@ def test_an_interval(text: str | None, seconds: float) -> None:
 )
 def test_no_interval(text: str) -> None:
     with pytest.raises(UsageError, match="is not a time such as"):
-        _seconds(text)
+        seconds(text, 7)

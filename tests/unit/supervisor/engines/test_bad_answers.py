@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import trio
@@ -56,7 +57,14 @@ def test_what_a_step_prints_that_is_not_ascii() -> None:
     assert read_answers(["0: begin n", "0: \u00e9", "0: end"]) == []
 
 
-@pytest.mark.parametrize("text", ["units 1" + "0" * 5000 + " 1\n", "units 1 " + "9" * 5000 + "\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "units 1" + "0" * 5000 + " 1 1.0\n",
+        "units 1 " + "9" * 5000 + " 1.0\n",
+        "units 1 1 " + "9" * 5000 + ".0\n",
+    ],
+)
 def test_numbers_that_are_too_long(text: str) -> None:
     with pytest.raises(EngineError):
         total([NodeAnswer("n", 0, text)])
@@ -65,7 +73,7 @@ def test_numbers_that_are_too_long(text: str) -> None:
 
 
 def test_a_line_of_proc_that_is_none() -> None:
-    usage = total([NodeAnswer("n", 0, "units 100 4096\n1 (a) S" + " x" * 40 + "\n")])
+    usage = total([NodeAnswer("n", 0, "units 100 4096 1.00\n1 (a) S" + " x" * 40 + "\n")])
     assert (usage.memory, usage.user) == (0, 0)
 
 
@@ -80,8 +88,10 @@ def test_output_that_is_too_much() -> None:
 
 
 class _Node:
+    environment: ClassVar[dict[str, str]] = {}
+
     async def inspect(self, script: Callable[[str], str]) -> list[NodeAnswer]:
-        return [NodeAnswer("node", 0, "units 100 4096\n")]
+        return [NodeAnswer("node", 0, "units 100 4096 1.00\n")]
 
 
 @pytest.mark.parametrize("resources", [{"memory": 5}, {"memory": "x"}, {"memory": {"limit": "x"}}])

@@ -113,8 +113,8 @@ def stat(pid: int, name: str, numbers: dict[int, int]) -> str:
 
 
 USED = {14: 1, 15: 2, 16: 30, 17: 40, 20: 5, 24: 6}
-USAGE = Usage(user=310_000_000, kernel=420_000_000, memory=6 * 4096, processes=1, threads=5)
-UNITS = "units 100 4096\n"
+USAGE = Usage(310_000_000, 420_000_000, memory=6 * 4096, processes=1, threads=5, uptime=1.0)
+UNITS = "units 100 4096 1.00\n"
 
 
 @pytest.mark.parametrize(
@@ -166,14 +166,15 @@ def test_all_are_added_up(texts: list[str], processes: int, threads: int) -> Non
 @pytest.mark.covers("plugin-api job_step_pids_t")
 def test_each_node_has_units_of_its_own() -> None:
     answers = [NodeAnswer("a", 0, UNITS + stat(1, "x", USED))]
-    answers += [NodeAnswer("b", 0, "units 1000 65536\n" + stat(1, "x", USED))]
+    answers += [NodeAnswer("b", 0, "units 1000 65536 7.00\n" + stat(1, "x", USED))]
     found = total(answers)
     assert found.user == 310_000_000 + 31_000_000
     assert found.memory == 6 * 4096 + 6 * 65536
+    assert found.uptime == 1.0
 
 
 @pytest.mark.parametrize(
-    "text", ["", "sh: getconf: not found\n", "units 0 4096\n", "units  \n", "units ² 1\n"]
+    "text", ["", "sh: getconf: not found\n", "units 0 4096 1.0\n", "units  \n", "units ² 1 1.0\n"]
 )
 def test_a_node_that_does_not_tell(text: str) -> None:
     with pytest.raises(EngineError, match=r"^the processes on n1 cannot be inspected: "):

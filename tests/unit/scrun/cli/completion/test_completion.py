@@ -241,13 +241,13 @@ def offered(shell: Shell, place: Place, line: str) -> set[str]:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("scrun st", {"start", "state"}),
+        ("scrun st", {"start", "state", "stats"}),
         ("scrun --rootl", set()),  # it is ignored, and so not offered
         ("scrun --log-f", {"--log-format"}),
         ("scrun --log-format ", {"text", "json"}),
         ("scrun --log-format=j", {"json"}),
-        ("scrun -f /etc/slurm.conf sta", {"start", "state"}),
-        ("scrun --slurm-conf=/etc/slurm.conf sta", {"start", "state"}),
+        ("scrun -f /etc/slurm.conf sta", {"start", "state", "stats"}),
+        ("scrun --slurm-conf=/etc/slurm.conf sta", {"start", "state", "stats"}),
         ("scrun --root ROOT --debug delete ", {"alpha", "beta"}),
         ("scrun --root=ROOT delete a", {"alpha"}),
         ("scrun --root ROOT DELETE --force a", {"alpha"}),
@@ -276,7 +276,7 @@ def test_offers(shell: Shell, place: Place, line: str, expected: set[str]) -> No
 @pytest.mark.parametrize("shell", [Bash, Fish], ids=["bash", "fish"], indirect=True)
 def test_forms_of_go(shell: Shell, place: Place) -> None:
     """Not in zsh, whose _arguments does not have them."""
-    assert offered(shell, place, "scrun -slurm-conf /s.conf sta") == {"start", "state"}
+    assert offered(shell, place, "scrun -slurm-conf /s.conf sta") == {"start", "state", "stats"}
     assert offered(shell, place, "scrun --root ROOT delete --force=false a") == {"alpha"}
 
 
@@ -314,7 +314,7 @@ def test_fish_finds_it_in_its_configuration(place: Place) -> None:
     said = output_of(
         ["fish", "-c", "complete -C 'scrun st'"], env=place.environment, timeout=TIMEOUT
     )
-    assert [line.partition("\t")[0] for line in said.splitlines()] == ["start", "state"]
+    assert [line.partition("\t")[0] for line in said.splitlines()] == ["start", "state", "stats"]
 
 
 @pytest.mark.covers("scrun completion")
