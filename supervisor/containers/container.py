@@ -11,10 +11,10 @@ from contextlib import suppress
 import msgspec
 import trio
 
-from scrun.core.errors import StateError
+from scrun.core.errors import ContainerExists, ScrunError, StateError
 from scrun.model.identity import myself
 from scrun.model.record import undone
-from scrun.model.states import Phase, killed
+from scrun.model.states import Phase, killed, taken
 from scrun.supervisor.containers.records import link, remove_record
 from scrun.supervisor.containers.tree import ContainerTree
 from scrun.supervisor.contracts.deleter import Deleter
@@ -125,3 +125,22 @@ class Container(ContainerTree):
                 self._removed = True
             self._ledger.close()
             self._caller.mounts.close()
+
+    def restore_record(self, socket: str) -> bool:
+        """Make the record again; return whether the container still has its id."""
+        try:
+            self._ledger.make_again(socket)
+        except ContainerExists:
+            text = f"container {self.id}: its record was removed, and another one has its id now"
+            self.end(taken("scrun-failure", text))
+            return False
+        except ScrunError as error:
+            self._journal.write("error", str(error))
+        return True
+
+    def abandon(self) -> None:
+        """Log what the supervisor leaves behind: it ends before the container is cleaned up."""
+        left = undone(self._ledger.record)
+        self._journal.write(
+            "error", f"the supervisor ends before cleaning up {left}; `scrun delete` does the rest"
+        )

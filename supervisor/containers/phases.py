@@ -14,7 +14,6 @@ import trio
 
 from scrun.core.errors import (
     AllocationRefused,
-    ContainerExists,
     EngineError,
     ScrunError,
     StagingError,
@@ -22,7 +21,7 @@ from scrun.core.errors import (
     described,
     leaves,
 )
-from scrun.model.record import ENDING_SINCE, OUTPUT, undone
+from scrun.model.record import ENDING_SINCE, OUTPUT
 from scrun.model.states import (
     TAKEN,
     Ending,
@@ -588,22 +587,3 @@ class Phases:
         self._deposit.end()
         self.exit_status = ending.status if ending.status >= 0 else LOST
         self.ended.set()
-
-    def restore_record(self, socket: str) -> bool:
-        """Make the record again; return whether the container still has its id."""
-        try:
-            self._ledger.make_again(socket)
-        except ContainerExists:
-            text = f"container {self.id}: its record was removed, and another one has its id now"
-            self.end(taken("scrun-failure", text))
-            return False
-        except ScrunError as error:
-            self._journal.write("error", str(error))
-        return True
-
-    def abandon(self) -> None:
-        """Log what the supervisor leaves behind: it ends before the container is cleaned up."""
-        left = undone(self._ledger.record)
-        self._journal.write(
-            "error", f"the supervisor ends before cleaning up {left}; `scrun delete` does the rest"
-        )

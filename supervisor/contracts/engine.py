@@ -550,9 +550,7 @@ class Engine(ABC):
     async def release_for(
         self, job_id: str, child_env: ChildEnv, record: str, deleter: Deleter
     ) -> None:
-        """Release a job, as `release` does, on behalf of whoever deletes its container.
-
-        For engines whose runtime runs hooks at `delete`.
+        """Release a job for whoever deletes its container, where hooks run at `delete`.
 
         Raises:
             EngineError: It may still exist.

@@ -32,7 +32,9 @@ def _usage() -> Iterator[Mutation]:
     yield usage(
         "any-control-group-is-a-container-s-own", "items() if path not in shared", "items()"
     )
-    yield usage("any-control-group-is-a-step-s", "if _STEP in path", "if path")
+    yield Faults(_SHIM + "usage.py", "tests/unit/supervisor/shim/test_usage.py")(
+        "any-control-group-is-a-step-s", "if _STEP in path", "if path"
+    )
     yield Faults(_SHIM + "containers.py", tests)(
         "a-step-s-memory-is-its-last-container-s", "if self.made == 1:", "if True:"
     )

@@ -17,6 +17,8 @@ def test_version_2(tmp_path: Path) -> None:
     memory = {"memory": 1 << 20, "memory_of": "cgroup"}
     assert of_cgroups(here) == {"user": 2.0, "system": 1.0, **memory}
     assert of_step(here) == {**memory, "memory_of": "step"}
+    (tmp_path / "memory.peak").write_text("1048576\n")
+    assert of_step({"": str(tmp_path)}) == {}  # whoever else is in it
     (group / "cpu.stat").write_text("usage_usec 3000000\n")
     assert of_cgroups(here) == memory
 
