@@ -113,7 +113,8 @@ def _end_of(pid: int) -> bytes:
         if ended == pid:
             code = os.waitstatus_to_exitcode(status)
             figures = used.ru_utime, used.ru_stime, used.ru_maxrss
-            return b"%d %f %f %d" % (code if code >= 0 else 128 - code, *figures)
+            # a supervisor from before an upgrade reads a number of 16 bytes
+            return b"%-16d %f %f %d" % (code if code >= 0 else 128 - code, *figures)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from scrun.supervisor.contracts.engine import Job, NodeAnswer
 
 _OWN, _WAITED_CHILDREN = (11, 12), (13, 14)  # processor times; counted from field 3 of `stat`
 _THREADS, _RSS = 17, 21
-_UNITS = r"units ([1-9][0-9]{0,9}) ([0-9]{1,10}) ([0-9]{1,12}\.[0-9]{1,9})\n"
+_UNITS = r"units ([1-9][0-9]{0,9}) ([0-9]{1,10})(?: ([0-9]{1,12}\.[0-9]{1,9}))?\n"
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ class Usage(msgspec.Struct, frozen=True):
         memory: Bytes of resident memory; shared pages count for each process.
         processes: Number of processes.
         threads: Number of threads.
-        uptime: When that was so, in seconds since the boot of the first node.
+        uptime: When that was so, in seconds since the boot of the first node; 0: not known.
     """
 
     user: int = 0
@@ -157,7 +157,7 @@ def total(answers: Sequence[NodeAnswer]) -> Usage:
         if not found:
             raise _no_answer(answer, "inspected")
         tick, page = 1_000_000_000 // int(found[1]), int(found[2])
-        uptimes.append(float(found[3]))
+        uptimes.append(float(found[3] or 0))  # a script from before an upgrade does not say it
         for line in answer.text[found.end() :].split("\n"):
             fields = line.rpartition(")")[2].split()  # a name may contain anything
             if len(fields) <= _RSS:

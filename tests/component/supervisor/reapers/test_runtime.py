@@ -35,6 +35,7 @@ def test_the_status_is_written_down(tmp_path: Path, script: str, status: bytes) 
     with open(line, "rb") as pipe, open(told, "rb") as written:
         assert pipe.read() == b"0\n"
         written.seek(0)
+        assert int(os.pread(told, 16, 0)) == int(status)  # as an older supervisor reads it
         told_status, user, system, kib = written.read().split()
     assert told_status == status
     assert 0 < float(user) + float(system) < 1

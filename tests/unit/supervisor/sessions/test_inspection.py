@@ -151,6 +151,7 @@ def test_this_process() -> None:
     [
         ([], 0, 0),
         ([UNITS], 0, 0),
+        (["units 100 4096\n" + stat(1, "a", USED)], 1, 5),  # of an older version
         ([UNITS + stat(1, "a", USED) + stat(2, "b", USED)], 2, 10),
         ([UNITS + stat(1, "a", USED), UNITS + stat(1, "a", USED)], 2, 10),
         ([UNITS + stat(1, "a", USED) + stat(2, "b", USED)[:40]], 1, 5),  # it ended meanwhile
