@@ -104,7 +104,8 @@ def _choices(metavar: str) -> str:
 
 def tools(request: JobVariable) -> str:
     """Say which tool has the option."""
-    return {"job": "salloc", "step": "srun", "both": "salloc and srun"}[request.scope]
+    both = "salloc and srun"
+    return {"job": "salloc", "step": "srun", "both": both, "scrun": "scrun"}[request.scope]
 
 
 def releases(request: JobVariable) -> str:
@@ -186,6 +187,8 @@ def _kind(kind: inspected.Type) -> str:
             return 'an absolute path, `"syslog"` or `"journald"`'
         case inspected.StrType(pattern=load.PLUGIN):
             return "the name of a plugin"
+        case inspected.StrType(pattern=load.POOL_NAME):
+            return "a name of letters, digits and `_.-`"
         case inspected.StrType(pattern=None | load.JOB_NAME):
             return "a string"
         case inspected.IntType(ge=least, le=int(most)):

@@ -189,6 +189,6 @@ def build_call(operation: str, pid: int, argv: "list[str]") -> "list[bytes]":
     fields = [operation.encode(), b"%d" % pid, b"%o" % umask, posix.getcwdb()]
     fields += [b"%d" % len(argv)]
     fields += [wire.encoded(argument) for argument in argv]
-    if operation == "create":
+    if operation in ("create", "pool"):
         fields += [name + b"=" + value for name, value in posix.environ.items()]
     return fields

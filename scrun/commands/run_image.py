@@ -45,7 +45,7 @@ from scrun.pull.squashfs import copy_of, save
 _VARIABLES = {
     "cpus-per-task": "SCRUN_CPUS_PER_TASK", "gpus": "SCRUN_GPUS", "mem": "SCRUN_MEM_PER_NODE",
     "nodes": "SCRUN_JOB_NUM_NODES", "ntasks": "SCRUN_NTASKS", "partition": "SCRUN_PARTITION",
-    "time": "SCRUN_TIMELIMIT",
+    "pool": "SCRUN_POOL", "time": "SCRUN_TIMELIMIT",
 }  # fmt: skip
 _PASSED_ON = (
     "console-socket", "detach", "keep", "no-new-keyring", "no-pivot", "no-subreaper", "pid-file",

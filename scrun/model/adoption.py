@@ -17,8 +17,13 @@ from scrun.model.record import Record, read_record
 
 def is_held(directory: str) -> bool:
     """Tell whether somebody holds the lock of a record; looking holds nobody up who looks."""
+    return is_locked(f"{directory}/lock")
+
+
+def is_locked(path: str) -> bool:
+    """Tell whether somebody holds the lock of a file."""
     try:
-        lock = os.open(f"{directory}/lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        lock = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return False
     try:

@@ -19,6 +19,8 @@ _MINUTE = 60.0
 # squeue(1), JOB REASON CODES, and slurm.conf(5): the first that matches counts. The many reasons
 # about limits (QOSMaxCpuPerUserLimit, AssocGrpMemRunMinutes, …) are built by one pattern.
 _EXPLANATIONS = (
+    ("PoolResources", "the nodes of its pool have no room for it yet"),
+    ("PoolPending", "the jobs of its pool are pending"),
     ("Resources$", "the nodes are busy"),
     ("Priority$", "jobs of higher priority go first"),
     ("Dependency$", "it depends on another job, which is not done"),
@@ -109,8 +111,7 @@ def waiting_line(
     moment; a start on another day is shown with its date. `explained` says whether to add an
     explanation of the reason, with a remedy if there is one.
     """
-    words = f"job {job_id} pending" if job_id else "no job yet"
-    words += f": {waiting.reason}"
+    words = f"{f'job {job_id} ' if job_id else ''}pending: {waiting.reason}"
     if waiting.start is not None:
         words += f", starts about {clock(waiting.start, now)}"
     explanation = explain(waiting.reason) if explained else ""

@@ -47,6 +47,9 @@ Requests, with their fields::
     tidy   []                          starts to clean up after dead supervisors
     jobs   []                          the jobs that wait for their next container, as JSON
     release [JOB]                      releases one of them, or all: JOB is ""; replies with ids
+    pool   [PID, UMASK, CWD, COUNT, ARGUMENT..., NAME=VALUE...]
+           starts, stops or resizes a pool; empty if the supervisor has none of that name
+    pools  []                          the nodes of its pools, as JSON
     adopt  []                          what a dead supervisor has left (`scrun.client.hand_over`),
                                        with a descriptor
     borrow [REQUEST]                   of another supervisor (`supervisor.containers.lending`)

@@ -43,7 +43,7 @@ def by_jobs(found: Sequence[Inheritance]) -> list[list[Inheritance]]:
         if not left.is_of_job:
             groups.setdefault((left.job or left).container, []).append(left)
     for left in found:
-        if left.is_of_job and left.container not in groups:
+        if left.is_of_job and not left.is_of_pool and left.container not in groups:
             left.close()
     return [*groups.values()]
 
@@ -79,7 +79,9 @@ class Adoption:
             Those that live. The others have to be cleaned up, like everything of dead supervisors.
         """
         left = together[0].job
-        job = None if left is None else self._deposits.again(left)
+        job = None if left is None else self._pods.pools.deposit_of(left.container)
+        if left is not None and job is None:
+            job = self._deposits.again(left)
         adopted: list[Container] = []
         for found in in_turn(together):
             try:
@@ -91,7 +93,8 @@ class Adoption:
                 adopted.append(container)
         deposits = [deposit for container in adopted for deposit in container.deposits]
         if left is not None and not adopted:
-            left.close()
+            if not left.is_of_pool:
+                left.close()
         elif job is not None:
             deposits.insert(0, job)
         await self._deposits.room()

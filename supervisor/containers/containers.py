@@ -25,6 +25,7 @@ from scrun.supervisor.containers.container import Container
 from scrun.supervisor.containers.ledger import Ledger, first_record
 from scrun.supervisor.containers.lending import borrow, lend
 from scrun.supervisor.containers.pods import Pods, named_anchors
+from scrun.supervisor.containers.pools import Pools, call_of
 from scrun.supervisor.containers.records import (
     link,
     make_again,
@@ -36,15 +37,16 @@ from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.containers.successor import Successor
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.deleter import Deleter
+from scrun.supervisor.contracts.pool_call import PoolCall
 from scrun.supervisor.contracts.reuse import WaitingJob
 from scrun.supervisor.core.deposits import Deposits
-from scrun.supervisor.core.inheritance import Inheritance, KeeperLine, find
+from scrun.supervisor.core.inheritance import POOL, Inheritance, KeeperLine, find
 from scrun.supervisor.core.names import learn
 from scrun.supervisor.core.nurseries import bulkhead, unwrapped
 from scrun.supervisor.core.threads import in_thread, own_threads
 from scrun.supervisor.log.files import open_file
 from scrun.supervisor.log.journal import Journal
-from scrun.supervisor.log.supervisor_log import log
+from scrun.supervisor.log.supervisor_log import fault, log
 from scrun.supervisor.plugins.choose import EngineChoices, Engines, Stagers
 from scrun.supervisor.plugins.registry import Plugins
 
@@ -60,8 +62,9 @@ TOLD_TO_STOP = taken("scrun-failure", "the supervisor was told to stop")
 class Leaving:
     """Which containers a successor can take over, while we still serve them."""
 
-    def __init__(self, known: Mapping[str, Container]) -> None:
+    def __init__(self, known: Mapping[str, Container], pools: Pools) -> None:
         self._known = known
+        self._pools = pools
 
     def staying(self, *, with_programs: bool = True) -> dict[str, str]:
         """Return those that a successor cannot take over now, and why.
@@ -79,8 +82,9 @@ class Leaving:
 
     @property
     def is_kept(self) -> bool:
-        """Whether a successor finds any that lives."""
-        return any(one.alive and not one.why_it_stays for one in self._known.values())
+        """Whether a successor finds any that lives, or a pool."""
+        lives = any(one.alive and not one.why_it_stays for one in self._known.values())
+        return lives or self._pools.is_kept
 
     async def end_the_others(self) -> None:
         """End those that no successor finds; returns when they, and what ends, are cleaned up."""
@@ -162,6 +166,7 @@ class Containers:
         deposits: What they need to outlive it.
         leaving: What a successor can take over.
         arrivals: Those that are about to be adopted.
+        pools: The pools, in which containers may run.
     """
 
     def __init__(
@@ -183,12 +188,14 @@ class Containers:
         self._adopting = trio.Lock()
         self._known: dict[str, Container] = {}
         self.arrivals = Arrivals(root, self._known)
+        self.pools = Pools(root, nursery, self.deposits, changed)
         self._pods = Pods(
             nursery, self.deposits, self.arrivals.of_pod, partial(borrow, root, name), changed,
+            self.pools,
             # others serve one pod: no later container could use its job
             lingers=name.startswith((COMMON, BUILDS)),
         )  # fmt: skip
-        self.leaving = Leaving(self._known)
+        self.leaving = Leaving(self._known, self.pools)
         self._accepts = True
         self._stopping = False
         self._successor = Successor(root, name, self._engines, self._stagers, changed)
@@ -264,6 +271,7 @@ class Containers:
         for container in list(self._known.values()):
             await container.gone.wait()
         await self.keep_no_jobs()
+        await self.pools.stop_all()
 
     async def leave(self) -> None:
         """Accept no new ones, and end those that no successor finds; returns when that is done."""
@@ -294,6 +302,16 @@ class Containers:
             EngineError: The engine cannot be reached.
         """
         return await self._pods.release_waiting(job_id)
+
+    async def start_pool(self, call: PoolCall, count: int) -> list[str]:
+        """Start a pool; return the ids of its jobs.
+
+        Raises:
+            ScrunError: It cannot be started.
+        """
+        engine = await self._engines.choose(call.settings, call.child_env.environment)
+        nodes = await self.pools.start(call, engine, count)
+        return [node.held.job_id for node in nodes]
 
     def abandon(self, *, kept: bool) -> None:
         """Leave the rest of the work to others: the records describe it, and we drop the locks.
@@ -417,11 +435,28 @@ class Containers:
             async with self._adopting, unwrapped() as nursery:
                 engines = EngineChoices(self._engines)
                 adoption = Adoption(self._root, engines, self._stagers, self._pods, self.deposits)
+                nodes = [one for one in left if one.is_of_pool]
+                for one in nodes:
+                    await self._adopt_node(one, engines)
                 for together in by_jobs(left):
                     nursery.start_soon(self._adopt, together, adoption)
+            for one in nodes:
+                one.together.is_whole()
             await self.deposits.be_safe()
         finally:
             self._nursery.start_soon(collect_again, _SETTLING)
+
+    async def _adopt_node(self, left: Inheritance, engines: EngineChoices) -> None:
+        """Adopt a node of a pool, unless it is ours already."""
+        try:
+            call = call_of(left)
+            engine = await engines.choose(call.settings, call.child_env.environment)
+            if not (self._stopping or self.pools.deposit_of(left.container)):
+                self.pools.adopt(left, engine, call)
+                return
+        except Exception as error:
+            fault(f"pool {left.facts[POOL]} is not adopted", error)
+        left.close()
 
     async def _adopt(self, together: Sequence[Inheritance], adoption: "Adoption") -> None:
         """Adopt the containers of one job, unless they are ours already."""

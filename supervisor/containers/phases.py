@@ -96,7 +96,7 @@ class Phases:
         id: Its id.
         phase: Its current phase.
         anchor_known: Set when the pid of its anchor is known.
-        queued: Set when its job id is known.
+        queued: Set when its job id is known, or what it waits for.
         settled: Set when it is created, or never will be: `create` can be answered.
         there: Set when it can be worked with, or has ended.
         gone: Set when the whole tree is cleaned up.
@@ -305,6 +305,8 @@ class Phases:
             return  # nothing waits any more, though its job may still be in the queue
         self._ledger.job_waits(news)
         self._notices.waits(news)
+        if news is not None:
+            self.queued.set()  # in a pool it waits without a job
 
     def _job_stays(self) -> None:
         self._ledger.note(until_delete=True)

@@ -37,8 +37,9 @@ from scrun.oci.config import Config
 from scrun.settings.slurm.request_sources import Flags
 from scrun.settings.slurm.requests import TABLE, from_environment
 from scrun.supervisor.containers.held_job import HeldJob
+from scrun.supervisor.containers.pools import SEAT, Pools
 from scrun.supervisor.contracts.engine import Engine, Job, JobPlan, JobRequest
-from scrun.supervisor.contracts.reuse import Borrow, HeldAllocation, Loan, WaitingJob
+from scrun.supervisor.contracts.reuse import Borrow, HeldAllocation, Loan, Seat, WaitingJob
 from scrun.supervisor.core.deposits import Deposits
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.nurseries import unwrapped
@@ -53,6 +54,7 @@ class Pods:
 
     Attributes:
         lingers: Whether jobs may wait for later containers.
+        pools: Those in which containers may have a seat.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Pods:
         arrive: Callable[[Config], Awaitable[None]],
         borrow: Borrow,
         changed: Callable[[], None],
+        pools: Pools,
         *,
         lingers: bool,
     ) -> None:
@@ -80,6 +83,7 @@ class Pods:
         self._borrow = borrow
         self._changed = changed
         self.lingers = lingers
+        self.pools = pools
         self._jobs: dict[_Key, HeldJob] = {}
         self._choosing: dict[_Key, trio.Lock] = {}
         self._waiting: list[HeldJob] = []
@@ -89,7 +93,7 @@ class Pods:
     @property
     def any(self) -> bool:
         """Whether any job is held."""
-        return self._held > 0
+        return self._held > 0 or self.pools.any
 
     @asynccontextmanager
     async def job(
@@ -124,6 +128,8 @@ class Pods:
             await left.together.turn_of(request.container)
             pod = found.facts.get("pod", left.container)  # the caller's own job is not a pod's
             own = request.deposit.job.name  # others of the pod may have another one already
+            if left.is_of_pool or left.facts.get(SEAT):
+                own = pod
         made = found if found is not None and found.is_made else None
         request = msgspec.structs.replace(request, joins=self._joins(config, pod))
         with self._known(anchor, pod, request.container):
@@ -131,7 +137,9 @@ class Pods:
                 plan = None
                 if (held := self._jobs.get((engine, own))) is None:
                     plan = None if made else await engine.plan(request)
-                    if left is not None:
+                    if left is not None and left.is_of_pool:
+                        held = self._seated_again(engine, request, left)
+                    elif left is not None and not left.facts.get(SEAT):
                         held = self._again(engine, plan, request, left)
                     elif plan is not None:
                         held = await self._held_by(engine, plan, request)
@@ -245,6 +253,11 @@ class Pods:
 
     async def _held_by(self, engine: Engine, plan: JobPlan, request: JobRequest) -> HeldJob:
         """Return a job that waits, or one that is begun."""
+        if (wish := plan.seat) is not None:
+            # what has waited in a pool has one already
+            deposit = request.deposit.job or self._deposits.new_of_job(request.container)
+            seated = partial(self._seated, plan, wish)
+            return self._begin(HeldJob(engine, request, seated, deposit))
         linger = plan.linger if self.lingers and plan.needs else 0
 
         @asynccontextmanager
@@ -266,6 +279,24 @@ class Pods:
         deposit = self._deposits.new_of_job(request.container)
         new = HeldJob(engine, request, hold, deposit, linger)
         return self._begin(new)
+
+    @asynccontextmanager
+    async def _seated(
+        self, plan: JobPlan, wish: Seat, first: JobRequest
+    ) -> AsyncIterator[HeldAllocation]:
+        """Hold a seat in a pool, or a job where a default names a pool that cannot be used."""
+        async with self.pools.seat(wish, first) as seat:
+            if seat is not None:
+                yield seat
+                return
+        async with plan.hold(first, None) as allocation:
+            yield allocation
+
+    def _seated_again(self, engine: Engine, request: JobRequest, left: Inheritance) -> HeldJob:
+        """Hold the seat in a pool that a container has had."""
+        deposit = self._deposits.new_of_job(request.container)
+        seated = partial(self.pools.seat_again, left.container)
+        return self._begin(HeldJob(engine, request, seated, deposit))
 
     def _begin(self, held: HeldJob) -> HeldJob:
         """Get a job."""

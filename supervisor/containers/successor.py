@@ -15,7 +15,6 @@ background, one after the other, and nobody waits for it. It looks for
 import contextlib
 import os
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import trio
 
@@ -27,6 +26,7 @@ from scrun.oci.ids import is_id
 from scrun.settings.file.load import load
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.containers import orphans
+from scrun.supervisor.containers.claims import is_claimed
 from scrun.supervisor.containers.records import remove_of_the_dead
 from scrun.supervisor.contracts.engine import Engine
 from scrun.supervisor.core.ownership import is_owned
@@ -140,8 +140,7 @@ class Successor:
             if (jobs := await engine.jobs_of_the_dead(child_env, self._root)) is None:
                 return
             for job_id in jobs:
-                lives = partial(orphans.lives, self._root, job_id, until_given_back=True)
-                is_needed = await in_thread(lives)
+                is_needed = await in_thread(_is_needed, self._root, job_id)
                 if job_id not in released and not is_needed:
                     log.warning("job %s belongs to a dead supervisor: releasing it", job_id)
                     await engine.release(job_id, child_env, self._root)
@@ -158,6 +157,10 @@ def abandoned_records(root: str) -> list[str]:
                 if has_record(directory) and _is_dead(directory):
                     found.append(directory)
     return found
+
+
+def _is_needed(root: str, job_id: str) -> bool:
+    return orphans.lives(root, job_id, until_given_back=True) or is_claimed(root, job_id)
 
 
 def _is_dead(directory: str) -> bool:

@@ -93,7 +93,8 @@ class Takeover:
             job.together.joins(container)
             for name in self._names:
                 job.together.without(name)
-            if job.together.leaves(container) and deposit.job is not None and job.fds:
+            is_last = job.together.leaves(container) and not job.is_of_pool
+            if is_last and deposit.job is not None and job.fds:
                 job.close()  # all were ended before they could take it over, so nobody will
                 deposit.job.end()
         for found, its in self._programs:

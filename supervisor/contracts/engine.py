@@ -21,7 +21,8 @@ from scrun.supervisor.contracts.deleter import Deleter
 from scrun.supervisor.contracts.first_process import Call, FirstProcess
 from scrun.supervisor.contracts.networks import EngineSide, Reach
 from scrun.supervisor.contracts.node import ImageFile, Mounting
-from scrun.supervisor.contracts.reuse import HeldAllocation
+from scrun.supervisor.contracts.node import NodeAnswer as NodeAnswer
+from scrun.supervisor.contracts.reuse import HeldAllocation, PoolAllocation, Seat
 from scrun.supervisor.contracts.staged import OfTask
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.deposits import Deposit, no_deposit
@@ -162,20 +163,6 @@ class Program(msgspec.Struct, frozen=True):
     deposit: Deposit = msgspec.field(default_factory=no_deposit)
     preserved: tuple[int, ...] = ()
     files: Files | None = None
-
-
-class NodeAnswer(msgspec.Struct, frozen=True):
-    """The output of a script on a node.
-
-    Attributes:
-        node: The node's name.
-        status: The script's exit status.
-        text: Its standard output and error.
-    """
-
-    node: str
-    status: int
-    text: str
 
 
 class Session(ABC):
@@ -499,12 +486,14 @@ class JobPlan(msgspec.Struct, frozen=True):
         needs: What it asks of its job, in the words of the engine, for `HeldAllocation.serves` of
             this supervisor or another; empty: only a new job will do.
         linger: Seconds for which its job may wait for the next container; 0: it does not wait.
+        seat: The pool in which it is to run; None: it has a job of its own.
     """
 
     hold: Callable[[JobRequest, Inheritance | None], AbstractAsyncContextManager[HeldAllocation]]
     job: Callable[[JobRequest, HeldAllocation], AbstractAsyncContextManager[Job]]
     needs: bytes = b""
     linger: float = 0
+    seat: Seat | None = None
 
 
 class Engine(ABC):
@@ -584,6 +573,16 @@ class Engine(ABC):
 
         Args:
             left: What it has left for the job; owned from now on.
+        """
+        raise NotImplementedError
+
+    def pool_node(
+        self, request: JobRequest, left: Inheritance | None = None
+    ) -> AbstractAsyncContextManager[PoolAllocation]:
+        """Hold a job of one node for the containers of a pool, if the engine `shares_jobs`.
+
+        Raises, beside what `plan` raises, AllocationRefused; EngineError, if the node cannot make
+        containers. `left` is what another supervisor has left for the job; owned from now on.
         """
         raise NotImplementedError
 

@@ -91,3 +91,17 @@ class Mounting(msgspec.Struct, frozen=True):
         del words["roots"]
         root = self.roots and self.roots[task if len(self.roots) > 1 else 0]
         return {**words, "files": self.files[task if len(self.files) > 1 else 0], "root": root}
+
+
+class NodeAnswer(msgspec.Struct, frozen=True):
+    """The output of a script on a node.
+
+    Attributes:
+        node: The node's name.
+        status: The script's exit status.
+        text: Its standard output and error.
+    """
+
+    node: str
+    status: int
+    text: str

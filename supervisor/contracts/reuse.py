@@ -58,6 +58,44 @@ class WaitingJob(msgspec.Struct, frozen=True):
     options: Sequence[str]
 
 
+class Room(msgspec.Struct, frozen=True):
+    """What a container takes of a node, or what a node has.
+
+    Attributes:
+        processors: Their number.
+        memory: In MiB; `inf` if nobody counts it.
+    """
+
+    processors: int
+    memory: float = 0
+
+    def __add__(self, other: "Room") -> "Room":
+        return Room(self.processors + other.processors, self.memory + other.memory)
+
+    def __sub__(self, other: "Room") -> "Room":
+        return Room(self.processors - other.processors, self.memory - other.memory)
+
+    def fits(self, node: "Room") -> bool:
+        """Tell whether a node has as much."""
+        return self.processors <= node.processors and self.memory <= node.memory
+
+
+class Seat(msgspec.Struct, frozen=True):
+    """A container's wish to run in a pool.
+
+    Attributes:
+        pool: The pool's name.
+        is_asked: Whether the container's own requests name it; else it is only a default.
+        room: What it takes of a node; None: no pool can meet its requests.
+        why_not: Why, then.
+    """
+
+    pool: str
+    is_asked: bool
+    room: Room | None
+    why_not: str = ""
+
+
 class HeldAllocation(Protocol):
     """An allocation that is held, whichever containers are in it."""
 
@@ -140,3 +178,31 @@ class Lender:
         """Close it; without `give_back` the lender releases the job."""
         trio.lowlevel.notify_closing(self.sock)
         self.sock.close()
+
+
+class PoolAllocation(Protocol):
+    """A job of one node that is held for the containers of a pool, with its shim."""
+
+    @property
+    def job_id(self) -> str:
+        """The job's id, as the engine writes it."""
+        ...
+
+    @property
+    def node(self) -> str:
+        """The node's name."""
+        ...
+
+    @property
+    def room(self) -> Room:
+        """What all its containers together can have."""
+        ...
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether the job is there and runs."""
+        ...
+
+    def seat(self) -> HeldAllocation:
+        """Return it as one container has it, beside the others."""
+        ...

@@ -76,6 +76,9 @@ MADE = "staged"
 OF = "of"
 """The fact that names a container's job."""
 
+POOL = "pool"
+"""The fact that names the pool that has a job."""
+
 OF_JOB = "/"
 """Is in the name of a job's; no container's id has it."""
 
@@ -114,11 +117,15 @@ class AdoptionGroup:
         """Let the shim wait for one more, a container or a program in one."""
         self._awaited.add(name)
 
+    def is_whole(self) -> None:
+        """Note that all have been named that the shim has to wait for."""
+        if not self._awaited:
+            self.complete.set()
+
     def without(self, name: str) -> None:
         """Wait no more for one: it has arrived, or never will."""
         self._awaited.discard(name)
-        if not self._awaited:
-            self.complete.set()
+        self.is_whole()
 
     def line_up(self, container: str) -> trio.Event:
         """Let one more join the job, after the others; the event is set when it has joined."""
@@ -164,6 +171,11 @@ class Inheritance(msgspec.Struct):
     def is_of_job(self) -> bool:
         """Whether it was left for a job, not for a container."""
         return OF_JOB in self.container
+
+    @property
+    def is_of_pool(self) -> bool:
+        """Whether it was left for a job of a pool, which may have no container."""
+        return self.is_of_job and POOL in self.facts
 
     @property
     def is_made(self) -> bool:

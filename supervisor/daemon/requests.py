@@ -14,6 +14,7 @@ from signal import SIGKILL, SIGTERM
 import msgspec
 import trio
 
+from scrun.cli.pools import nodes_of
 from scrun.core.errors import ScrunError, StateError, UsageError, described
 from scrun.core.paths import outer_id
 from scrun.core.rights import MOST
@@ -34,11 +35,12 @@ from scrun.supervisor.contracts.create_request import (
     read_create_request,
 )
 from scrun.supervisor.contracts.deleter import deleter_of
+from scrun.supervisor.contracts.pool_call import read_pool_call
 from scrun.supervisor.core.descriptors import is_a_pipe
 from scrun.supervisor.core.inheritance import KeeperLine
 from scrun.supervisor.core.mounts import OURS, MountNamespace
 from scrun.supervisor.core.names import learn
-from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.core.nurseries import until, unwrapped
 from scrun.supervisor.core.threads import in_thread, look
 from scrun.supervisor.daemon.succession import Retirement, Succession
 from scrun.supervisor.keeper.main import END
@@ -113,6 +115,8 @@ class ClientRequest:
             b"jobs": (0, self._jobs),
             b"release": (1, self._release),
             b"borrow": (1, self._borrow),
+            b"pool": (4, self._pool),
+            b"pools": (0, self._pools),
             b"adopt": (0, self._adopt),
             b"serve": (0, self._serve),
             b"aside": (1, self._aside),
@@ -286,6 +290,26 @@ class ClientRequest:
         raise StateError(
             "Slurm does not answer: jobs are still being released; the supervisor goes on trying"
         )
+
+    async def _pools(self) -> bytes:
+        return DONE + msgspec.json.encode(self._containers.pools.rows())
+
+    async def _pool(self) -> bytes:
+        """Start, stop or resize a pool; the answer is empty if it is not ours."""
+        parsed, call = await look("the settings", read_pool_call, self._arguments)
+        what, name = parsed.operands[0], call.name
+        if what == "start":
+            async with until(partial(trio.lowlevel.wait_readable, self._connection)):
+                jobs = await self._containers.start_pool(call, nodes_of(parsed))
+                return DONE + f"pool {name}: {', '.join(jobs)}\n".encode()
+            return b""  # the caller is gone
+        pools = self._containers.pools
+        with trio.move_on_after(_RELEASING):
+            is_ours = await (
+                pools.stop(name) if what == "stop" else pools.resize(name, nodes_of(parsed))
+            )
+            return DONE + f"{name}\n".encode() * is_ours
+        raise StateError(f"pool {name} is still being changed; the supervisor goes on with that")
 
     async def _borrow(self) -> bytes:
         with self._retirement.cut_off():  # who has the job holds it when we have gone

@@ -113,7 +113,7 @@ def test_all_requests(built: Path, web: dict[str, Page]) -> None:
         assert entry, variable
         assert entry[1].startswith(f"{request.option} of "), variable
         assert ("not from an image" in entry[1]) is not request.safe, variable
-        assert ("salloc" in entry[1]) is (request.scope != "step"), variable
+        assert ("salloc" in entry[1]) is (request.scope in ("job", "both")), variable
         if request.until:
             assert f"before {request.until[0]}.{request.until[1]:02}" in entry[1]
         assert f"variable-{variable}" in web["scrun.1"].ids

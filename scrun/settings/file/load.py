@@ -48,6 +48,8 @@ _OF_THE_SITE = ("audit", "audit_required")
 JOB_NAME = "^([^%]|%[cip%])+$"
 JobName = Annotated[str, msgspec.Meta(pattern=JOB_NAME)]
 
+POOL_NAME = "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+
 Reason = Annotated[str, msgspec.Meta(min_length=1)]
 
 GIVE_UP = (
@@ -126,6 +128,8 @@ class Slurm(msgspec.Struct, frozen=True):
             what that needs, else Slurm.
         linger: Seconds that a job waits for the next container that requests the same, once its
             own has ended. 0: it is released at once.
+        pool: The pool in which containers run that name none, if it is there and can take them;
+            else they have jobs of their own.
         seal_streams: Whether containers' input and output are authenticated on their way between
             the submit host and a shim, as all else there always is.
         network: "auto": a container for which an engine has made a network gets one of its own on
@@ -148,6 +152,7 @@ class Slurm(msgspec.Struct, frozen=True):
     give_up: tuple[Reason, ...] = GIVE_UP
     launch: Literal["auto", "container", "shim"] = "auto"
     linger: Seconds = 0
+    pool: Annotated[str, msgspec.Meta(pattern=POOL_NAME)] | None = None
     seal_streams: bool = True
     network: Literal["auto", "node"] = "auto"
     engine_flags: bool = True

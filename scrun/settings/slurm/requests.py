@@ -25,7 +25,7 @@ class JobVariable(msgspec.Struct, frozen=True):
         argument: Whether the option has an argument. `none` and `optional` ones are switched
             on by an empty value, `yes`, `true` or `1`, and off by `no`, `false` or `0`.
         scope: What it describes: `job` the job (salloc), `step` the container's step (srun;
-            salloc does not have the option), `both` both.
+            salloc does not have the option), `both` both; `scrun` neither: it is for scrun itself.
         safe: Whether it may come from an image: it only requests amounts, kinds and arrangements
             of resources for the container's own job, within the limits of its user. A variable
             is not safe if it names a program, a file, a plugin, another job or an account, or
@@ -37,7 +37,7 @@ class JobVariable(msgspec.Struct, frozen=True):
     variable: str
     option: str
     argument: Literal["none", "optional", "required"] = "required"
-    scope: Literal["job", "step", "both"] = "both"
+    scope: Literal["job", "step", "both", "scrun"] = "both"
     safe: bool = True
     since: Release = (22, 5)
     until: Release | None = None
@@ -48,7 +48,8 @@ class JobVariable(msgspec.Struct, frozen=True):
 
     def accepted(self, tool: Literal["salloc", "srun"], version: Release) -> bool:
         """Tell whether a tool of a version has the option."""
-        return self.known(version) and (tool == "srun" or self.scope != "step")
+        whose = ("job", "both") if tool == "salloc" else ("job", "step", "both")
+        return self.known(version) and self.scope in whose
 
 
 _REQUESTS = (
@@ -104,6 +105,7 @@ _REQUESTS = (
     JobVariable("SCRUN_OVERCOMMIT", "--overcommit", "none"),
     JobVariable("SCRUN_OVERLAP", "--overlap", "optional", scope="step"),
     JobVariable("SCRUN_PARTITION", "--partition", scope="job"),
+    JobVariable("SCRUN_POOL", "--pool", scope="scrun"),
     # measured: in 22.05, not in 24.11
     JobVariable("SCRUN_POWER", "--power", scope="job", safe=False, until=(24, 11)),
     JobVariable("SCRUN_PROFILE", "--profile", safe=False),

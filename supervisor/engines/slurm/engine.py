@@ -34,7 +34,7 @@ from scrun.supervisor.children.node_scripts import NodeCommands
 from scrun.supervisor.children.processes import ChildEnv, output_of
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.contracts.engine import Engine, Job, JobPlan, JobRequest
-from scrun.supervisor.contracts.reuse import LOAN, HeldAllocation
+from scrun.supervisor.contracts.reuse import LOAN, HeldAllocation, Seat
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.threads import in_thread
@@ -67,6 +67,7 @@ from scrun.supervisor.engines.slurm.layout import (
     nodes_of_salloc,
 )
 from scrun.supervisor.engines.slurm.pending import Queue
+from scrun.supervisor.engines.slurm.room import POOL, room_of
 from scrun.supervisor.engines.slurm.shim_job import ShimJob
 from scrun.supervisor.engines.slurm.shim_site import SiteConfs
 from scrun.supervisor.engines.slurm.signals import cancel_job
@@ -218,6 +219,7 @@ class SlurmEngine(Engine):
         wanted, because = self._wanted(request)
         await self._check_cluster(wanted, environment)
         check(wanted, _on_one_node(version, by_srun=self._launching.by_slurm))
+        seat = self._seat(request, wanted)
         directory = wanted.pop("SCRUN_WORKING_DIR", "") or request.directory
         name = wanted.pop("SCRUN_JOB_NAME", "")
         own = [f"--comment={mark(os.path.dirname(request.record))}{request.about}"]
@@ -240,7 +242,55 @@ class SlurmEngine(Engine):
             partial(self._job, wanted, version, step_options),
             b"" if lease is None else msgspec.json.encode(lease),
             self._linger,
+            seat,
         )
+
+    def _seat(self, request: JobRequest, wanted: dict[str, str]) -> Seat | None:
+        """Take the pool out of a container's requests."""
+        pool = wanted.pop(POOL, "")
+        if not pool:
+            return None
+        own = {**request.config_requests, **request.child_env.environment}
+        try:
+            return Seat(pool, POOL in own, room_of(wanted))
+        except SettingsError as error:
+            return Seat(pool, POOL in own, None, str(error))
+
+    @asynccontextmanager
+    async def pool_node(
+        self, request: JobRequest, left: Inheritance | None = None
+    ) -> AsyncIterator[SlurmAllocation]:
+        if self._launching.by_slurm:
+            raise SettingsError(
+                'a pool needs shims: set launch = "auto" or "shim" in [slurm] of scrun.toml'
+            )
+        if left is not None and left.facts.get("hello") is not None:
+            hold: AbstractAsyncContextManager[HeldAllocation] = self.held_again(request, left)
+        else:
+            hold = (await self.plan(request)).hold(request, left)
+        async with hold as held:
+            assert isinstance(held, SlurmAllocation)
+            if held.shim.current is None:
+                await self._begin_for_pool(request, held)
+            held.shim.is_pooled = True
+            yield held
+
+    async def _begin_for_pool(self, request: JobRequest, held: SlurmAllocation) -> None:
+        """Start a shim with all that the job has on its node.
+
+        Raises:
+            EngineError: The node cannot have one.
+        """
+        options = [f"--cpus-per-task={held.room.processors}"]
+        parts = JobParts(
+            self._tools, features(await self.version(request.child_env)), self._commands, request,
+            held.allocation, StepLayout(), options,
+        )  # fmt: skip
+        shim = JobShim(parts, self._direct, {}, self._confs)
+        held.shim.begin(shim)
+        step = shim.step()
+        await step.ranks()
+        request.job_deposit.note(hello=msgspec.to_builtins(step.hello))
 
     @asynccontextmanager
     async def _hold(
@@ -345,7 +395,7 @@ class SlurmEngine(Engine):
                 if not reason:
                     yield by_shims
                     return
-            if request.beside is None:
+            if request.beside is None and not held.shim.is_pooled:
                 await held.shim.end()
         by_slurm = SrunJob(parts)
         by_slurm.spool_mount = await in_thread(self._spool_mount, what_it_does, allocation)

@@ -22,7 +22,7 @@ from scrun.core.errors import EngineError
 from scrun.core.typed import decode_as
 from scrun.supervisor.children.processes import output_of
 from scrun.supervisor.contracts.engine import JobRequest
-from scrun.supervisor.contracts.reuse import LOAN, Lender, Loan, WaitingJob
+from scrun.supervisor.contracts.reuse import LOAN, Lender, Loan, Room, WaitingJob
 from scrun.supervisor.core.deposits import JOB, Deposit
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.mounts import OURS
@@ -30,6 +30,7 @@ from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.engines.slurm.allocation import Allocation, with_own
 from scrun.supervisor.engines.slurm.job_shim import JobShim
 from scrun.supervisor.engines.slurm.job_state import JobState
+from scrun.supervisor.engines.slurm.room import room_of_node
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.log.journal import Journal
 
@@ -115,11 +116,13 @@ class HeldShim:
 
     Attributes:
         current: The shim; None: the job has none.
+        is_pooled: Whether it is for containers of a pool, which take it as it is.
     """
 
     def __init__(self, nursery: trio.Nursery, journal: Journal, deposit: Deposit) -> None:
         """`nursery`: the job's. `journal`: leads to the messages of the containers in it."""
         self.current: JobShim | None = None
+        self.is_pooled = False
         self._nursery = nursery
         self._journal = journal
         self._deposit = deposit
@@ -137,7 +140,9 @@ class HeldShim:
             EngineError: The job is being released.
         """
         current = self.current
-        if not beside and (current is None or not current.serves_as(shim)):
+        if self.is_pooled and current is not None:
+            yield current
+        elif not beside and (current is None or not current.serves_as(shim)):
             await self.end()
             self.begin(shim)
             yield shim
@@ -175,7 +180,7 @@ class HeldShim:
 
 
 class SlurmAllocation:
-    """See `supervisor.contracts.reuse.HeldAllocation`.
+    """See `supervisor.contracts.reuse`: `HeldAllocation`, `PoolAllocation`.
 
     Attributes:
         allocation: The job, with the variables of the container that it was sized for.
@@ -226,9 +231,21 @@ class SlurmAllocation:
         job = {"job": self.job_id, "environment": self.allocation.environment}
         return Loan({**self.allocation.facts, **job}, self.allocation.fds)
 
+    @property
+    def node(self) -> str:
+        return self.environment.get("SLURM_JOB_NODELIST", "")
+
+    @property
+    def room(self) -> Room:
+        return room_of_node(self.environment)
+
+    def seat(self) -> "SlurmAllocation":
+        """See `supervisor.contracts.reuse.PoolAllocation`."""
+        return SlurmAllocation(self.allocation, self.shim)
+
     def for_tenant(self, request: JobRequest) -> Allocation:
         """Give it to the container that it is sized for from now on."""
-        if self._lease is not None:
+        if self._lease is not None or self.shim.is_pooled:
             self.allocation = with_own(self.allocation, request)
             request.job_deposit.note(environment=self.environment)
         return self.allocation

@@ -6,11 +6,13 @@ import msgspec
 
 from scrun.core.errors import EngineUnavailable
 from scrun.settings.file.load import RuntimeSettings, Settings
+from scrun.settings.file.load import Slurm as SlurmSettings
 from scrun.settings.oci_conf.parse import beside, version_of
 from scrun.settings.slurm_conf import find_slurm_conf
 from scrun.supervisor.contracts.target import HOST_ONLY
 from scrun.supervisor.engines.slurm.engine import SlurmEngine
 from scrun.supervisor.engines.slurm.launching import Launch
+from scrun.supervisor.engines.slurm.room import POOL
 from scrun.supervisor.engines.slurm.tools import Tools, find_tools
 from scrun.supervisor.nodes.beginning import ALONE
 
@@ -52,7 +54,7 @@ def configure(settings: Settings, environment: Mapping[str, str]) -> SlurmConfig
         release_timeout=settings.slurm.release_timeout,
         give_up=settings.slurm.give_up,
         host_only=(*HOST_ONLY, *settings.staging.host_only),
-        defaults=tuple(sorted(settings.slurm.defaults.items())),
+        defaults=tuple(sorted(_defaults(settings.slurm).items())),
         allowed=frozenset(settings.slurm.allow),
         runtime=settings.runtime,
         launch=settings.slurm.launch,
@@ -61,6 +63,10 @@ def configure(settings: Settings, environment: Mapping[str, str]) -> SlurmConfig
         restore_timeout=settings.restore_timeout,
         oci_conf=version_of(beside(conf)),
     )
+
+
+def _defaults(settings: SlurmSettings) -> dict[str, str]:
+    return {POOL: settings.pool, **settings.defaults} if settings.pool else settings.defaults
 
 
 def engine(root: str, configuration: SlurmConfiguration) -> SlurmEngine:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.covers("promise jobs that wait, and what shapes a job")
 
 PENDING = "org.scrun.pending"
 SAID = re.compile(
-    r"(no job yet|job \d+ pending): RateLimited \(slurmctld limits how often its user"
+    r"(job \d+ )?pending: RateLimited \(slurmctld limits how often its user"
 )
 BUCKET, REFILL = 4, 1
 

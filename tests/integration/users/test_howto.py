@@ -157,6 +157,7 @@ PAGES: Mapping[str, tuple[int, Callable[[Reader], None], str]] = {
     "oci-conf.md": (0, oci_conf, ""),
     "plugins.md": (1, plugins, ""),
     "pods.md": (2, pods, ""),
+    "pools.md": (6, nothing, 'launch = "shim"\n'),
     "ports.md": (1, ports, 'launch = "shim"\n'),
     "requests.md": (3, requests, ""),
     "services.md": (1, services, ""),

@@ -22,6 +22,7 @@ from scrun.settings.slurm.requests import salloc_arguments, srun_arguments
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.containers.held_job import ending_of, that_count
 from scrun.supervisor.containers.pods import Pods
+from scrun.supervisor.containers.pools import Pools
 from scrun.supervisor.contracts.engine import Engine, Job, JobPlan, JobRequest
 from scrun.supervisor.contracts.reuse import HeldAllocation
 from scrun.supervisor.core.deposits import Deposits
@@ -239,8 +240,10 @@ class Crowd:
     def __init__(self, nursery: trio.Nursery, directory: Path) -> None:
         self.directory = directory
         self.cluster: Machine = Cluster()
+        deposits = Deposits()
+        pools = Pools(str(directory), nursery, deposits, lambda: None)
         self.pods = Pods(
-            nursery, Deposits(), nobody_arrives, nobody_lends, lambda: None, lingers=False
+            nursery, deposits, nobody_arrives, nobody_lends, lambda: None, pools, lingers=False
         )
         self.count = 0
         self._nursery = nursery

@@ -53,7 +53,7 @@ def test_slurmctld_takes_no_request_yet(notices: Notices, said: list[str]) -> No
     notices.waits(None)
     notices.waits(Waiting(RATE_LIMITED))
     notices.waits(None)
-    assert [line.partition(" (")[0] for line in said] == ["no job yet: RateLimited"]
+    assert [line.partition(" (")[0] for line in said] == ["pending: RateLimited"]
     assert notices.reason == "its job is not in the queue yet"
 
 

@@ -18,6 +18,7 @@ from scrun.oci.config import Config, Process, Root
 from scrun.settings.file.load import Log
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.containers.pods import Pods
+from scrun.supervisor.containers.pools import Pools
 from scrun.supervisor.contracts.engine import Engine, Job, JobPlan, JobRequest
 from scrun.supervisor.contracts.reuse import CLEAN, LOAN, Borrow, HeldAllocation
 from scrun.supervisor.core.deposits import Deposits
@@ -55,8 +56,10 @@ class Cluster:
     """Gives out jobs 1, 2, …, to containers a, b, …"""
 
     def __init__(self, nursery: trio.Nursery, directory: Path) -> None:
+        deposits = Deposits()
+        pools = Pools(str(directory), nursery, deposits, lambda: None)
         self.jobs = Pods(
-            nursery, Deposits(), nobody_arrives, self.borrow, lambda: None, lingers=True
+            nursery, deposits, nobody_arrives, self.borrow, lambda: None, pools, lingers=True
         )
         self.count = 0
         self.borrow_from: Borrow = nobody_lends

@@ -20,7 +20,7 @@ SRUN_ONLY = """
 
 @pytest.mark.covers("scrun(1) INPUT ENVIRONMENT VARIABLES: requests")
 def test_the_manual_s_variables() -> None:
-    assert len(TABLE) == 70
+    assert len(TABLE) == 70 + 1  # and SCRUN_POOL
     assert list(TABLE) == [request.variable for request in TABLE.values()]
     assert all(variable.startswith("SCRUN_") for variable in TABLE)
 
@@ -30,8 +30,9 @@ def test_who_accepts(version: tuple[int, int]) -> None:
     gone = {"TRES_BIND", "TRES_PER_TASK"} if version == OLD else {"POWER"}
     for variable, request in TABLE.items():
         name = variable.removeprefix("SCRUN_")
-        assert request.accepted("srun", version) == (name not in gone)
-        assert request.accepted("salloc", version) == (name not in gone | set(SRUN_ONLY.split()))
+        ours = gone | {"POOL"}
+        assert request.accepted("srun", version) == (name not in ours)
+        assert request.accepted("salloc", version) == (name not in ours | set(SRUN_ONLY.split()))
 
 
 @pytest.mark.covers("scrun(1) INPUT ENVIRONMENT VARIABLES: requests")
@@ -66,7 +67,8 @@ def test_every_request_goes_somewhere() -> None:
         requests = {"SCRUN_REQ_SWITCH": "1", variable: value}
         version = OLD if request.known(OLD) else NEW
         arguments = salloc_arguments(requests, version) + srun_arguments(requests, version)
-        assert any(argument.split("=")[0] == request.option for argument in arguments)
+        found = any(argument.split("=")[0] == request.option for argument in arguments)
+        assert found is (request.scope != "scrun")
 
 
 @pytest.mark.parametrize(

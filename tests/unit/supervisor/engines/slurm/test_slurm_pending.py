@@ -98,7 +98,7 @@ def test_line(start: str | None, words: str) -> None:
 
 def test_a_job_that_slurmctld_has_not_taken() -> None:
     line = waiting_line("", Waiting(RATE_LIMITED), explained=True)
-    assert line.startswith("no job yet: RateLimited (slurmctld limits how often its user may ask")
+    assert line.startswith("pending: RateLimited (slurmctld limits how often its user may ask")
 
 
 def test_a_reason_that_nobody_knows() -> None:

@@ -1,0 +1,18 @@
+"""What a command line says of a pool; the supervisor reads it, too."""
+
+from scrun.cli.parse import Parsed
+from scrun.core.errors import UsageError
+
+_MOST = 1024
+
+
+def nodes_of(parsed: Parsed) -> int:
+    """Return how many nodes a pool is to have.
+
+    Raises:
+        UsageError: It is not a number of nodes.
+    """
+    text = parsed.text("nodes") or "1"
+    if not (text.isascii() and text.isdecimal() and 0 < int(text[:5]) <= _MOST):
+        raise UsageError(f"--nodes {text}: a number from 1 to {_MOST} expected")
+    return int(text)

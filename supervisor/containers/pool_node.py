@@ -1,0 +1,176 @@
+"""One node of a pool: a held job, and what its containers take of it."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from scrun.model.states import Ending, exited
+from scrun.model.waiting import Waiting
+from scrun.supervisor.containers.claims import Claim
+from scrun.supervisor.containers.held_job import HeldJob
+from scrun.supervisor.contracts.engine import Engine, JobRequest
+from scrun.supervisor.contracts.reuse import HeldAllocation, PoolAllocation, Room
+from scrun.supervisor.core.deposits import Deposit
+from scrun.supervisor.core.inheritance import Inheritance
+
+
+class PoolNode:
+    """A job of one node, and the containers in it, which know nothing of each other.
+
+    Attributes:
+        held: The job; the pool itself is its first tenant.
+        deposit: Keeps what it needs to outlive us, if it is kept.
+        news: What it waits for, while it is pending.
+        is_retiring: Whether no further container may have it, and the last one releases it.
+        is_released: Whether it is given back.
+        ended: How it was taken away, or "".
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        request: JobRequest,
+        deposit: Deposit,
+        claim: Claim,
+        changed: Callable[["PoolNode"], None],
+        left: Inheritance | None = None,
+    ) -> None:
+        """Prepare; `run` gets the job.
+
+        Args:
+            request: What the pool asks of each job.
+            claim: What says that the job is a pool's; owned from now on.
+            changed: Called when it is granted, when it has room again, or none any more.
+            left: What another supervisor has left for the job; owned from now on.
+        """
+        request = msgspec.structs.replace(
+            request,
+            on_job_id=self._known,
+            on_lost=self._lost,
+            on_waiting=self._waits,
+            ending=lambda: exited(0),
+        )
+        self._claim = claim
+        self._engine = engine
+        self._left = left
+        self.held = HeldJob(engine, request, self._hold, deposit)
+        self.held.enter(request)
+        self.deposit = deposit
+        self.news: Waiting | None = None
+        self.is_retiring = False
+        self.is_released = False
+        self.ended = ""
+        self._changed = changed
+        self._allocation: PoolAllocation | None = None
+        self._all: Room | None = None
+        self._used = Room(0)
+        self._seats: dict[str, tuple[JobRequest, Room]] = {}
+
+    @asynccontextmanager
+    async def _hold(self, first: JobRequest) -> AsyncIterator[HeldAllocation]:
+        try:
+            async with self._engine.pool_node(first, self._left) as allocation:
+                self._allocation = allocation
+                self._all = allocation.room
+                self._changed(self)
+                yield allocation.seat()
+        finally:
+            if self._left is not None:
+                self._left.close()
+
+    @property
+    def state(self) -> str:
+        """What `pool list` shows: a word, or what it waits for."""
+        if self._allocation is None:
+            return f"pending: {self.news.reason}" if self.news is not None else "pending"
+        if self.is_retiring:
+            return "ending"
+        return "busy" if self._seats else "idle"
+
+    @property
+    def name(self) -> str:
+        """The node's name, "" while it is pending."""
+        return "" if self._allocation is None else self._allocation.node
+
+    @property
+    def room(self) -> Room | None:
+        """What it has for containers; None while it is pending."""
+        return self._all
+
+    @property
+    def free(self) -> Room:
+        """What no container has taken."""
+        return self._used if self._all is None else self._all - self._used
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no container."""
+        return not self._seats
+
+    @property
+    def containers(self) -> int:
+        """How many it has."""
+        return len(self._seats)
+
+    def has_room(self, room: Room) -> bool:
+        """Tell whether a container may come now."""
+        allocation = self._allocation
+        usable = allocation is not None and allocation.is_clean and not self.is_retiring
+        return usable and room.fits(self.free)
+
+    def could_have(self, room: Room) -> bool:
+        """Tell whether a container may come some day."""
+        return not self.is_retiring and (self._all is None or room.fits(self._all))
+
+    def take(self, request: JobRequest, room: Room) -> None:
+        """Let a container in."""
+        seat = msgspec.structs.replace(
+            request,
+            on_job_id=lambda job_id, _: request.on_job_id(job_id, False),
+            ending=lambda: None,  # the job does not end as one of them
+        )
+        self._seats[request.container] = (seat, room)
+        self._used += room
+        self.held.enter(seat)
+
+    def leave(self, request: JobRequest) -> None:
+        """Note that a container has left."""
+        seat, room = self._seats.pop(request.container)
+        self._used -= room
+        self.held.leave(seat)
+        self._changed(self)
+
+    def seat(self) -> HeldAllocation:
+        assert self._allocation is not None
+        return self._allocation.seat()
+
+    def retire(self) -> None:
+        """Have no further container."""
+        self.is_retiring = True
+        self._changed(self)
+
+    def end_containers(self, ending: Ending) -> None:
+        """End its containers, which release it then."""
+        self.retire()
+        for seat, _ in [*self._seats.values()]:
+            seat.on_lost(ending)
+
+    async def run(self) -> None:
+        """Hold the job until it is released, or taken away."""
+        try:
+            await self.held.run(lambda: None)
+        finally:
+            self._claim.end()
+
+    def _known(self, job_id: str, _: bool) -> None:
+        self._claim.note(job_id)
+        self._changed(self)
+
+    def _lost(self, ending: Ending) -> None:
+        self.ended = ending.text
+        self.retire()
+
+    def _waits(self, news: Waiting | None) -> None:
+        self.news = news
+        self._changed(self)
