@@ -1,0 +1,79 @@
+"""Deliberate faults of pools. Pure."""
+
+from collections.abc import Iterator
+
+from tests.stress.mutations.mutation import Faults, Mutation
+
+_CONTAINERS = "supervisor/containers/"
+_TESTS = "tests/component/supervisor/containers/"
+_SLURM = "tests/integration/slurm/test_pool.py::"
+
+
+def faults() -> Iterator[Mutation]:
+    """Return them."""
+    yield from _queue()
+    yield from _nodes()
+    room = Faults(
+        "supervisor/engines/slurm/room.py", "tests/unit/supervisor/engines/slurm/test_room.py"
+    )
+    yield room(
+        "memory-for-each-processor-counts-once",
+        "_PER_CPU, wanted) * processors",
+        "_PER_CPU, wanted)",
+    )
+    yield room("gpus-fit-into-a-pool", "*sorted(KINDS[GPUS]), ", "")
+    yield room("a-node-without-memory-has-no-room", "memory or math.inf", "memory")
+    claims = Faults(_CONTAINERS + "claims.py", _TESTS + "test_claims.py")
+    yield claims("a-dead-claim-counts", "if is_its and is_locked(path):", "if is_its:")
+    yield claims("a-claim-is-not-locked", "fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)", "pass")
+    yield Faults(_CONTAINERS + "successor.py", _SLURM + "test_it_outlives_its_supervisor")(
+        "a-successor-cancels-a-pool", " or is_claimed(root, job_id)", ""
+    )
+    yield Faults(_CONTAINERS + "adoption.py", _SLURM + "test_it_outlives_its_supervisor")(
+        "a-pool-without-containers-is-let-go",
+        "if left.is_of_job and not left.is_of_pool and",
+        "if left.is_of_job and",
+    )
+
+
+def _queue() -> Iterator[Mutation]:
+    pools = Faults(_CONTAINERS + "pools.py", _TESTS + "test_pools.py")
+    yield pools(
+        "nobody-passes",
+        "                place.waits(news)\n                continue",
+        "                place.waits(news)\n                break",
+    )
+    yield pools("the-emptier-node-is-taken", "min(fitting, key", "max(fitting, key")
+    yield pools(
+        "who-waits-is-not-told", "            self.request.on_waiting(news)", "            pass"
+    )
+    yield pools(
+        "one-that-has-gone-keeps-its-place",
+        "            elif place in self._queue:\n                self._queue.remove(place)",
+        "",
+    )
+    yield pools("a-wish-is-an-order", "        if wish.is_asked:", "        if True:")
+    yield pools(
+        "a-busy-node-goes-first", "(node.room is not None, node.containers)", "-node.containers"
+    )
+
+
+def _nodes() -> Iterator[Mutation]:
+    node = Faults(_CONTAINERS + "pool_node.py", _TESTS + "test_pools.py")
+    yield node("room-does-not-come-back", "self._used -= room", "pass")
+    yield node(
+        "a-record-owns-a-pool-s-job",
+        "request.on_job_id(job_id, False)",
+        "request.on_job_id(job_id, True)",
+    )
+    yield node(
+        "one-that-retires-takes-more",
+        "allocation.is_clean and not self.is_retiring",
+        "allocation.is_clean",
+    )
+    yield node("a-claim-stays", "            self._claim.end()", "            pass")
+    yield node(
+        "a-lost-node-stays",
+        "        self.ended = ending.text\n        self.retire()",
+        "        self.ended = ending.text",
+    )
