@@ -268,13 +268,14 @@ class Pool:
     def _serve(self) -> None:
         """Give room to those who wait, the first ones first; smaller ones may pass larger ones."""
         news = _BUSY if any(node.room is not None for node in self.nodes) else _PENDING
-        is_full = not any(node.has_room(Room(1)) for node in self.nodes)
+        least = Room(min((place.room.processors for place in self._queue), default=0))
+        is_full = not any(node.has_room(least) for node in self.nodes)
         for place in [*self._queue]:
             fitting = [] if is_full else [one for one in self.nodes if one.has_room(place.room)]
             if fitting:
                 place.node = min(fitting, key=lambda node: node.free.processors)
                 place.node.take(place.request, place.room)
-                is_full = not any(node.has_room(Room(1)) for node in self.nodes)
+                is_full = not any(node.has_room(least) for node in self.nodes)
             elif any(node.could_have(place.room) for node in self.nodes):
                 place.waits(news)
                 continue

@@ -38,7 +38,15 @@ def room_of(wanted: Mapping[str, str]) -> Room:
                 )
     processors = _number(CPUS, wanted.get(CPUS) or "1")
     each = _mebibytes(_PER_CPU, wanted) * processors
-    return Room(processors, max(each, _mebibytes(MEMORY, wanted)))
+    shares = wanted.get("SCRUN_OVERCOMMIT", "no").lower() not in (
+        "0",
+        "no",
+        "false",
+        "off",
+        "n",
+        "f",
+    )
+    return Room(0 if shares else processors, max(each, _mebibytes(MEMORY, wanted)))
 
 
 def room_of_node(job: Mapping[str, str]) -> Room:

@@ -192,6 +192,15 @@ async def test_a_smaller_one_passes(place: Place) -> None:
     await place.pools.stop_all()
 
 
+async def test_one_that_takes_no_processor_fits_into_a_full_node(place: Place) -> None:
+    await place.start()
+    running, large = await place.comes("running", Room(2)), await place.comes("large", Room(2))
+    shares, more = await place.comes("shares", Room(0)), await place.comes("more", Room(0, 1001))
+    assert (running.job, large.job, shares.job, more.job) == ("1", "", "1", "")
+    assert "has 0 processors and 1001 MiB" in str(more.failure)
+    await place.pools.stop_all()
+
+
 async def test_memory_counts(place: Place) -> None:
     await place.start()
     running, large = (
