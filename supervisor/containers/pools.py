@@ -273,7 +273,7 @@ class Pool:
         for place in [*self._queue]:
             fitting = [] if is_full else [one for one in self.nodes if one.has_room(place.room)]
             if fitting:
-                place.node = min(fitting, key=lambda node: node.free.processors)
+                place.node = min(fitting, key=lambda one: (one.free.processors, one.containers))
                 place.node.take(place.request, place.room)
                 is_full = not any(node.has_room(least) for node in self.nodes)
             elif any(node.could_have(place.room) for node in self.nodes):

@@ -201,6 +201,13 @@ async def test_one_that_takes_no_processor_fits_into_a_full_node(place: Place) -
     await place.pools.stop_all()
 
 
+async def test_those_without_a_processor_spread(place: Place) -> None:
+    await place.start(2)
+    found = [await place.comes(name, Room(0)) for name in "abcd"]
+    assert sorted(one.job for one in found) == ["1", "1", "2", "2"]
+    await place.pools.stop_all()
+
+
 async def test_memory_counts(place: Place) -> None:
     await place.start()
     running, large = (
