@@ -17,9 +17,7 @@ from tests.harness.wait import wait_until
 pytestmark = pytest.mark.covers("promise jobs that wait, and what shapes a job")
 
 PENDING = "org.scrun.pending"
-SAID = re.compile(
-    r"(job \d+ )?pending: RateLimited \(slurmctld limits how often its user"
-)
+SAID = re.compile(r"(job \d+ )?pending: RateLimited \(slurmctld limits how often its user")
 BUCKET, REFILL = 4, 1
 
 
