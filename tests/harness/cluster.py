@@ -146,23 +146,13 @@ def job(number: str) -> dict[str, str]:
 
 
 @contextmanager
-def without_controller() -> Iterator[None]:
-    """A cluster whose slurmctld is stopped."""
-    control("stop-controller")
+def without(daemon: str = "controller") -> Iterator[None]:
+    """A cluster whose slurmctld is stopped; or `munge`, so that nobody can prove who he is."""
+    control(f"stop-{daemon}")
     try:
         yield
     finally:
-        control("start-controller")
-
-
-@contextmanager
-def without_munge() -> Iterator[None]:
-    """A cluster on which nobody can prove who he is."""
-    control("stop-munge")
-    try:
-        yield
-    finally:
-        control("start-munge")
+        control(f"start-{daemon}")
 
 
 def forget() -> None:
@@ -284,10 +274,10 @@ def job_submit(script: str) -> Iterator[None]:
     )
     conf = changes_of("slurm.conf")
     with changes_of("job_submit.lua").changed(lambda _: lua):
-        with without_controller():
+        with without():
             own = conf.begin(lambda text: f"{text}JobSubmitPlugins=lua\n")
         try:
             yield
         finally:
-            with without_controller():
+            with without():
                 conf.end(own)

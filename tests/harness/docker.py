@@ -1,6 +1,5 @@
 """dockerd with scrun as its runtime, as root."""
 
-import contextlib
 import json
 
 from tests.harness.daemons import Daemon, only_here, program
@@ -61,10 +60,3 @@ class Docker(Daemon):
         """See `Daemon`."""
         if containers:
             self.run("rm", "--force", *containers)
-
-    def close(self) -> None:
-        """Remove the containers first: a daemon that ends leaves some of their mounts."""
-        if (self.base / "docker.sock").exists():
-            with contextlib.suppress(AssertionError):  # it does not answer
-                self.remove(*self.containers())
-        super().close()

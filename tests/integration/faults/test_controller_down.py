@@ -36,7 +36,7 @@ def test_controller_stopped_for_a_minute(site: Site) -> None:
         assert talking.status == status
         assert time.monotonic() - began < 1
 
-    with cluster.without_controller():
+    with cluster.without():
         until = time.monotonic() + AWAY
         began = time.monotonic()
         site.run("kill", deleted.id, "KILL", timeout=60)  # it may say that nobody can deliver it

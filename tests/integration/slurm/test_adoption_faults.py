@@ -74,22 +74,12 @@ def test_the_record_directory_is_full(make_site: MakeSite) -> None:
         site.must("supervisor", "stop", "--all")
 
 
-def test_the_controller_is_away(make_site: MakeSite) -> None:
-    site = make_site("slurm-user")
-    life = running(site)
-    with cluster.without_controller():
-        kill_supervisor(site)
-        wait_until("it is adopted", lambda: adoptions(life), 30)
-        assert site.must("exec", life.id, "echo", "in it") == "in it\n"
-        assert life.state()["status"] == "running"
-    told(life)
-
-
-def test_munge_is_away(make_site: MakeSite) -> None:
+@pytest.mark.parametrize("daemon", ["controller", "munge"])
+def test_a_daemon_of_the_cluster_is_away(make_site: MakeSite, daemon: str) -> None:
     """The shim knows who comes by its own secret."""
     site = make_site("slurm-user")
     life = running(site)
-    with cluster.without_munge():
+    with cluster.without(daemon):
         kill_supervisor(site)
         wait_until("it is adopted", lambda: adoptions(life), 30)
         assert site.must("exec", life.id, "echo", "in it") == "in it\n"

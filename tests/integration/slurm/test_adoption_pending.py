@@ -149,16 +149,23 @@ def test_its_job_is_cancelled(site: Site, *, meanwhile: bool) -> None:
     end(life)
 
 
-def test_its_job_comes_while_nobody_looks(site: Site) -> None:
+@pytest.mark.parametrize("and_ends", [False, True])
+def test_its_job_comes_while_nobody_looks(site: Site, *, and_ends: bool) -> None:
     with cluster.full(site.user):
         life = pending(site)
+        [job] = site.jobs()
         [supervisor] = site.supervisors()
         os.kill(supervisor, signal.SIGSTOP)
     wait_until("its job runs", lambda: any("RUNNING" in job for job in site.jobs()), 30)
+    if and_ends:
+        cluster.slurm("scancel", job.split()[0])
+        wait_while("its job", site.jobs, 20)
     os.kill(supervisor, signal.SIGKILL)
-    assert life.wait(60) == 7
-    assert output(life) == b"ran\n"
-    assert PENDING not in life.state()["annotations"]
+    assert life.wait(60) == (122 if and_ends else 7)
+    annotations = life.state()["annotations"]
+    assert annotations["org.scrun.reason"] == ("cancelled" if and_ends else "exited")
+    assert output(life) == (b"" if and_ends else b"ran\n")
+    assert PENDING not in annotations
     end(life)
 
 
@@ -180,22 +187,6 @@ def test_its_successor_dies_at_once_too(site: Site) -> None:
     kill_all_supervisors(site)
     assert life.wait(60) == 7
     assert output(life) == b"ran\n"
-    end(life)
-
-
-def test_its_job_comes_and_ends_while_nobody_looks(site: Site) -> None:
-    with cluster.full(site.user):
-        life = pending(site)
-        [job] = site.jobs()
-        [supervisor] = site.supervisors()
-        os.kill(supervisor, signal.SIGSTOP)
-    wait_until("its job runs", lambda: any("RUNNING" in job for job in site.jobs()), 30)
-    cluster.slurm("scancel", job.split()[0])
-    wait_while("its job", site.jobs, 20)
-    os.kill(supervisor, signal.SIGKILL)
-    assert life.wait(60) == 122
-    assert life.state()["annotations"]["org.scrun.reason"] == "cancelled"
-    assert output(life) == b""
     end(life)
 
 

@@ -198,7 +198,7 @@ def test_a_job_that_is_suspended_is_ended(site: Site, how: str, tasks: str) -> N
 @as_user
 def test_a_job_that_slurm_forgets(site: Site) -> None:
     life = site.shell("echo up; sleep 600").created().start().says("up\n")
-    with cluster.without_controller():
+    with cluster.without():
         cluster.forget()
     assert life.wait(60) == 122
     found = life.state()["annotations"]
@@ -212,7 +212,7 @@ def test_a_job_that_slurm_forgets_while_it_waits(make_site: MakeSite) -> None:
     with cluster.full(site.user):
         life = site.life("true").created().start()
         wait_until("it waits", lambda: "org.scrun.pending" in life.state()["annotations"])
-        with cluster.without_controller():
+        with cluster.without():
             cluster.forget()
         assert life.wait(60) == 125
     assert "slurmctld has lost its state" in life.state()["annotations"]["org.scrun.message"]

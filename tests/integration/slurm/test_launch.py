@@ -13,7 +13,7 @@ from tests.harness import cluster
 from tests.harness.life import Life
 from tests.harness.site import Site
 from tests.harness.versions import slurm_version
-from tests.integration.slurm.test_shim_bad_cases import on_its_node, with_programs
+from tests.integration.slurm.test_shim_bad_cases import on_its_node, with_programs, with_srun
 
 AUTO = 'idle_timeout = 20\n[slurm]\nlaunch = "auto"\n'
 NODE = {"SCRUN_JOB_NODELIST": "node1"}
@@ -63,19 +63,13 @@ def test_a_node_without_a_python_that_will_do(site: Site) -> None:
 def test_a_failure_that_passes(make_site: MakeSite) -> None:
     """Not what the node lacks: an error, and the next container has its shim."""
     site = make_site("slurm-user", settings=AUTO)
-    bin_ = site.base / "b" / "bin"
-    bin_.mkdir()
-    for tool in ("salloc", "scancel", "squeue"):
-        (bin_ / tool).symlink_to(str(shutil.which(tool)))
     failed = site.base / "l" / "failed"
     said = "srun: error: Unable to create step for job 1: Error generating job credential"
-    (bin_ / "srun").write_text(
+    with_srun(
+        site,
         f"#!/bin/sh\nif mkdir {failed} 2>/dev/null; then echo '{said}' >&2; exit 1; fi\n"
-        f'exec {shutil.which("srun")} "$@"\n'
+        f'exec {shutil.which("srun")} "$@"\n',
     )
-    (bin_ / "srun").chmod(0o755)
-    conf = Path(site.environment["SCRUN_CONFIG"])
-    conf.write_text(conf.read_text() + f'bin = "{bin_}"\n')
     assert "Error generating job credential" in site.life("true").refused()
     assert failed.exists()
     life = site.life("true").created()

@@ -61,6 +61,18 @@ def with_programs(site: Site, **programs: str) -> dict[str, str]:
     return on_its_node(site, f"echo export PATH={folder}:$PATH")
 
 
+def with_srun(site: Site, script: str) -> None:
+    """Have the site's containers call another srun, and Slurm's other tools."""
+    folder = site.base / "b" / "bin"
+    folder.mkdir()
+    for tool in ("salloc", "scancel", "squeue"):
+        (folder / tool).symlink_to(str(shutil.which(tool)))
+    (folder / "srun").write_text(script)
+    (folder / "srun").chmod(0o755)
+    conf = Path(site.environment["SCRUN_CONFIG"])
+    conf.write_text(conf.read_text() + f'bin = "{folder}"\n')
+
+
 def hanging(site: Site, verb: str) -> dict[str, str]:
     """Requests for a container whose runtime hangs when it is called for something."""
     mark = site.base / "b" / "hangs"
@@ -324,16 +336,13 @@ def test_no_port_for_the_direct_connection(site: Site) -> None:
 def test_a_step_whose_cgroup_was_lost(make_site: MakeSite) -> None:
     """slurmstepd loses one now and then: a second step is tried, once."""
     site = make_site("slurm-user", settings=SHIM)
-    bin_ = site.base / "b" / "bin"
-    bin_.mkdir()
-    for tool in ("salloc", "scancel", "squeue"):
-        (bin_ / tool).symlink_to(str(shutil.which(tool)))
     count = site.base / "l" / "count"
     count.touch()
     count.chmod(0o666)
     said = "srun: launching StepId=1.0 on host node1, 1 tasks: 0\n"
     said += "srun: error: task 0 launch failed: Slurmd could not execve job\n"
-    (bin_ / "srun").write_text(
+    with_srun(
+        site,
         f"#!/bin/sh\n"
         f"for word; do case $word in --error=*) error=${{word#--error=}};; esac; done\n"
         f'[ "$1" = --version ] && exec {shutil.which("srun")} "$@"\n'
@@ -341,11 +350,8 @@ def test_a_step_whose_cgroup_was_lost(make_site: MakeSite) -> None:
         f"if [ $(wc -l <{count}) -le ${{LOST:-1}} ]; then\n"
         f'echo "slurmstepd-node1: error: proctrack_g_add: Bad address" >>"$error"\n'
         f"cat >&2 <<EOF\n{said}EOF\nexit 1\nfi\n"
-        f'exec {shutil.which("srun")} "$@"\n'
+        f'exec {shutil.which("srun")} "$@"\n',
     )
-    (bin_ / "srun").chmod(0o755)
-    conf = Path(site.environment["SCRUN_CONFIG"])
-    conf.write_text(conf.read_text() + f'bin = "{bin_}"\n')
     life = site.shell("echo up").created().start()
     assert life.wait() == 0
     assert life.output() == "up\n"

@@ -17,6 +17,7 @@ from tests.harness.life import Collector, Life
 from tests.harness.nightly import nightly
 from tests.harness.site import Site, scrun_binary
 from tests.harness.wait import wait_until
+from tests.integration.slurm.test_shim_bad_cases import with_srun
 
 pytestmark = pytest.mark.covers("promise signals of Slurm's")
 
@@ -209,26 +210,20 @@ def test_a_batch_script(
 def test_before_the_shim_can_take_it(make_site: MakeSite) -> None:
     """It ends the interpreter that becomes the shim: a second step has both."""
     site = make_site("slurm-user", settings='idle_timeout = 20\n[slurm]\nlaunch = "shim"\n')
-    tools = site.base / "b" / "bin"
-    tools.mkdir()
-    for name in ("salloc", "scancel", "squeue"):
-        (tools / name).symlink_to(str(shutil.which(name)))
     once = site.base / "l" / "once"
     once.touch()
     once.chmod(0o666)
     once.parent.chmod(0o777)
     srun = shutil.which("srun")
-    (tools / "srun").write_text(
+    with_srun(
+        site,
         "#!/bin/bash\n"
         f'[[ $1 != --version && ! -s {once} ]] || exec {srun} "$@"\n'
         f"echo once >{once}\n"
         "words=()\n"
         'for word; do [[ $word != -- ]] || break; words+=("$word"); done\n'
-        f"exec {srun} \"${{words[@]}}\" -- /bin/sh -c 'kill -USR1 $$'\n"
+        f"exec {srun} \"${{words[@]}}\" -- /bin/sh -c 'kill -USR1 $$'\n",
     )
-    (tools / "srun").chmod(0o755)
-    conf = Path(site.environment["SCRUN_CONFIG"])
-    conf.write_text(conf.read_text() + f'bin = "{tools}"\n')
     life = begun(site, RUNS).says("USR1", 20)
     assert "before the shim could handle it: a second step" in site.must(
         "logs", "--messages", life.id

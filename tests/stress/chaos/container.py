@@ -49,7 +49,23 @@ class Late(Exception):
     """Something took longer than it may."""
 
 
-class Container:
+class Noted:
+    """Whoever keeps what happened to a container, and when, from its beginning on."""
+
+    def __init__(self) -> None:
+        self._notes: list[str] = []
+        self._began = time.monotonic()
+        self._hit_at = 0.0
+
+    def note(self, text: str) -> None:
+        self._notes.append(f"{time.monotonic() - self._began:.3f} {text}")
+
+    @property
+    def notes(self) -> str:
+        return "\n".join(self._notes)
+
+
+class Container(Noted):
     """A container.
 
     Attributes:
@@ -70,6 +86,7 @@ class Container:
         outage: Outage | None = None,
         place: Place | None = None,
     ) -> None:
+        super().__init__()
         self.plan = plan
         self._outage = outage
         self.testbed = testbed
@@ -78,12 +95,9 @@ class Container:
         self.moment: Moment | None = None
         self.where = Where(testbed.root_of(plan), self.id, testbed.tag(plan))
         self.log = ""
-        self._notes: list[str] = []
         self._reached = {moment: trio.Event() for moment in Moment}
         self._harmed = trio.Event()
         self._waited = False
-        self._began = time.monotonic()
-        self._hit_at = 0.0
         self._is_up = False
         before, after = (b"".join(b"%d\n" % n for n in range(1, m + 1)) for m in plan.lines)
         text = {"lines": before + after, "terminal": b"down\n", "stdin": before}
@@ -92,15 +106,6 @@ class Container:
         self.seen = Seen(expected=b"up\n" + text.get(plan.kind, b""), own=frozenset(own))
         self._typed = before if plan.kind == "stdin" else b""
         self._first = b"up\n" + before if plan.kind in ("lines", "logs") else b"up"
-
-    def note(self, text: str) -> None:
-        """Keep what happened, and when."""
-        self._notes.append(f"{time.monotonic() - self._began:.3f} {text}")
-
-    @property
-    def notes(self) -> str:
-        """All that happened."""
-        return "\n".join(self._notes)
 
     async def run(self) -> Seen:
         """Run it to its end. Never raises but for a fault of this program."""

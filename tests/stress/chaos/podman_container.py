@@ -8,7 +8,7 @@ import trio
 from tests.harness.podman import RUN, Podman
 from tests.harness.users import User
 from tests.stress.chaos.children import Call, Children, Done, Stream, begin
-from tests.stress.chaos.container import CALL, Late, in_time
+from tests.stress.chaos.container import CALL, Late, Noted, in_time
 from tests.stress.chaos.faults import TRAPPED, Moment
 from tests.stress.chaos.plan import Plan
 from tests.stress.chaos.seen import Answer, Seen
@@ -44,27 +44,16 @@ class PodmanTestbed(Testbed):
         return await begin(self.children, command, environment, stdin=stdin)
 
 
-class PodmanContainer:
+class PodmanContainer(Noted):
     """Such a container; the same to its caller as `Container`."""
 
     def __init__(self, plan: Plan, testbed: PodmanTestbed) -> None:
+        super().__init__()
         self.plan = plan
         self.testbed = testbed
         self.log = ""
         self.seen = Seen(own=frozenset({plan.status}))
         self._name = f"c{plan.number}"
-        self._notes: list[str] = []
-        self._began = time.monotonic()
-        self._hit_at = 0.0
-
-    def note(self, text: str) -> None:
-        """Keep what happened, and when."""
-        self._notes.append(f"{time.monotonic() - self._began:.3f} {text}")
-
-    @property
-    def notes(self) -> str:
-        """All that happened."""
-        return "\n".join(self._notes)
 
     async def run(self) -> Seen:
         """Run it to its end."""

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +12,7 @@ from scrun.core.whole_files import PART, write_whole
 from scrun.images import store as images
 from scrun.images.leases import lease_of
 from scrun.images.store import Facts, Store, shrink
+from tests.harness.places import mounted
 
 KEY = "k1"
 
@@ -21,11 +21,8 @@ KEY = "k1"
 def small(tmp_path: Path) -> Iterator[Path]:
     """A file system of one MiB."""
     place = tmp_path / "small"
-    place.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
-    subprocess.run(words, check=True, timeout=20)
-    yield place
-    subprocess.run(["umount", place], check=True, timeout=20)
+    with mounted(place, "-o", "size=1m"):
+        yield place
 
 
 def fill(place: Path) -> Path:

@@ -22,6 +22,7 @@ from scrun.images.leases import Lock
 from scrun.images.store import Facts, Store
 from tests import CHECKOUT
 from tests.harness.layers import listing
+from tests.harness.places import mounted
 
 SEED = int(os.environ.get("SCRUN_SEED") or 1)
 MOMENTS = int(os.environ.get("SCRUN_STORE_MOMENTS") or 8)
@@ -179,10 +180,8 @@ def test_two_hosts_at_once(place: Path, layer: Path, *, hosts: bool) -> None:
 def test_a_disk_that_is_full_at_any_moment(place: Path, layer: Path) -> None:
     whole = listing(layer)
     path = place / "store"
-    path.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m,mode=700", "none", path], check=True)
     made = 0
-    try:
+    with mounted(path, "-o", "size=4m,mode=700"):
         store = Store(str(path))
         for number in range(MOMENTS):
             room = random.Random(f"{SEED}:full {number}").randrange(3 << 20)
@@ -199,5 +198,3 @@ def test_a_disk_that_is_full_at_any_moment(place: Path, layer: Path) -> None:
             assert left(store) == []
             (path / "filler").unlink()
         assert 0 < made < MOMENTS
-    finally:
-        subprocess.run(["umount", path], check=True)

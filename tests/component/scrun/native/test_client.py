@@ -395,8 +395,7 @@ def test_any_bytes_for_an_answer(client: Client) -> None:
     def serve(connection: socket.socket) -> None:
         request = receive(connection)
         connection.sendall(b"".join(choice.choices(parts, k=choice.randrange(7))))
-        for fd in request.fds:
-            os.close(fd)
+        let_go(request.fds)
 
     with serving(client.root / "c1" / "supervisor", serve):
         for number in range(30 * MORE):
@@ -571,6 +570,11 @@ def receive(connection: socket.socket) -> Request:
     return Request(connection.recv(size, socket.MSG_WAITALL).split(b"\0"), fds)
 
 
+def let_go(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
 def line_of(connection: socket.socket) -> bytes:
     line = b""
     while not line.endswith(b"\n"):
@@ -668,8 +672,7 @@ def test_create_cannot_run_the_runtime(remembered: Remembered) -> None:
         line_of(connection)
         connection.sendall(b"\xfc12\0/nowhere/run")
         gone.append(connection.recv(10))
-        for fd in request.fds:
-            os.close(fd)
+        let_go(request.fds)
 
     with (
         serving(remembered.supervisor(), serve) as wrong,
@@ -698,8 +701,7 @@ def test_create_runs_the_runtime_for_the_supervisor(remembered: Remembered) -> N
         connection.sendall(b"\0" + b"4711")
         connection.shutdown(socket.SHUT_WR)
         connection.recv(1)
-        for fd in request.fds:
-            os.close(fd)
+        let_go(request.fds)
 
     with (
         serving(remembered.supervisor(), serve) as wrong,
@@ -733,8 +735,7 @@ def test_a_create_that_fails(remembered: Remembered, reply: bytes, content: str)
         line_of(connection)
         os.write(request.fds[3], b"1\n")
         connection.sendall(reply)
-        for fd in request.fds:
-            os.close(fd)
+        let_go(request.fds)
 
     with (
         serving(remembered.supervisor(), serve),
@@ -760,8 +761,7 @@ def test_a_supervisor_that_dies_while_it_creates(remembered: Remembered, when: s
         if when in ("message", "call"):
             record.mkdir(exist_ok=True)
             connection.sendall(b"\xff" if when == "message" else b"\xfc12\0sh")
-        for fd in request.fds:
-            os.close(fd)
+        let_go(request.fds)
 
     with serving(remembered.supervisor(), serve), create(remembered) as process:
         said, _ = process.communicate(timeout=30)
@@ -823,8 +823,7 @@ def test_only_below_conmon_a_pod_may_have_its_own_supervisor(remembered: Remembe
         asked.append(request.fields[0])
         line_of(connection)
         connection.sendall(b"\1refused")
-        for fd in request.fds:
-            os.close(fd)
+        let_go(request.fds)
 
     with serving(remembered.supervisor(), serve), create(remembered) as process:
         assert "answered" in json.loads(process.communicate(timeout=30)[0])["told"]
@@ -842,8 +841,7 @@ def test_a_long_command_line(client: Client) -> None:
         got.append(request.fields)
         os.write(request.fds[3], b"0\n")
         connection.sendall(b"\0")
-        for fd in request.fds:
-            os.close(fd)
+        let_go(request.fds)
 
     with serving(client.root / "c1" / "supervisor", serve):
         assert client.run(*argv[2:]).returncode == 0
@@ -866,8 +864,7 @@ def test_exec_passes_signals_on(client: Client, number: signal.Signals) -> None:
             os.kill(int(request.fields[1]), number)
             heard.append(line_of(line))
             line.sendall(b"42\n")
-        for fd in request.fds[:3]:
-            os.close(fd)
+        let_go(request.fds[:3])
 
     with serving(client.root / "c1" / "supervisor", serve) as wrong:
         assert client.run("exec", "c1", "sleep", "9").returncode == 42
@@ -880,8 +877,7 @@ def test_a_signal_that_nobody_takes_ends_exec_the_second_time(client: Client) ->
 
     def serve(connection: socket.socket) -> None:
         request = receive(connection)
-        for fd in request.fds[:3]:
-            os.close(fd)
+        let_go(request.fds[:3])
         held.append(request.fds[3])
         connection.sendall(b"\0")
         connection.close()
@@ -909,8 +905,7 @@ def test_exec_as_engines_call_it(client: Client, words: list[str]) -> None:
         got.append(request.fields)
         os.write(request.fds[3], b"5\n")
         connection.sendall(b"\0")
-        for fd in request.fds:
-            os.close(fd)
+        let_go(request.fds)
 
     with serving(client.root / "c1" / "supervisor", serve):
         assert client.run("exec", *words).returncode == 5
@@ -925,8 +920,7 @@ def test_an_exec_whose_supervisor_dies(client: Client, told: bytes) -> None:
         connection.sendall(b"\0")
         connection.close()
         os.write(request.fds[3], told)
-        for fd in request.fds:
-            os.close(fd)
+        let_go(request.fds)
 
     with serving(client.root / "c1" / "supervisor", serve):
         assert client.run("exec", "c1", "true").returncode == 125
@@ -938,8 +932,7 @@ def test_an_exec_whose_supervisor_dies_before_it_answers(client: Client, *, deta
         return
 
     def serve(connection: socket.socket) -> None:
-        for fd in receive(connection).fds:
-            os.close(fd)
+        let_go(receive(connection).fds)
 
     with serving(client.root / "c1" / "supervisor", serve):
         told = client.aside("exec", *["--detach"] * detach, "c1", "true")["told"]

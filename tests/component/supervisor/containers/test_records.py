@@ -3,7 +3,6 @@
 import errno
 import itertools
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from scrun.core.errors import SettingsError
 from scrun.model.record import Record
 from scrun.supervisor.containers.records import make_record, remove_record
+from tests.harness.places import mounted
 
 SOCKET = "@x"
 
@@ -29,14 +29,10 @@ def fill(directory: Path) -> None:
 @pytest.fixture
 def full(tmp_path: Path) -> Iterator[Path]:
     """A root directory with one record, in which no file can be made."""
-    small = ["mount", "-t", "tmpfs", "-o", "size=64k,nr_inodes=20", "small"]
-    subprocess.run([*small, str(tmp_path)], check=True)
-    try:
+    with mounted(tmp_path, "-o", "size=64k,nr_inodes=20"):
         os.close(make_record(str(tmp_path / "c1"), SOCKET, Record("c1")))
         fill(tmp_path)
         yield tmp_path
-    finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)
 
 
 def records(root: Path) -> list[str]:

@@ -176,9 +176,10 @@ async def test_there_is_no_second_one_beside_the_first() -> None:
             await stream.aclose()
 
 
-async def test_it_breaks_before_the_code_has_come() -> None:
-    """Then the shim asks for that over srun, and is told nothing twice."""
-    said = Said()
+@pytest.mark.parametrize("before", ["code", "hello"])
+async def test_it_breaks_before_either_has_come(before: str) -> None:
+    """Without its code the shim asks for that over srun, and is told nothing twice."""
+    said, why = Said(), "reset" if before == "code" else "its direct connection: it ended"
     async with played(said) as (shim, peer), trio.open_nursery() as nursery:
         call, hellos = await beginning(shim, peer, nursery, said=said)
         assert await peer.dial(call)
@@ -186,28 +187,15 @@ async def test_it_breaks_before_the_code_has_come() -> None:
         assert peer.stream is not None
         await peer.stream.aclose()
         peer.stream = None
-        assert await peer.ask(error="reset") == code
+        if before == "code":
+            assert await peer.ask(error="reset") == code
+        else:
+            await soon(lambda: not shim.is_direct)
         await peer.hello()
         await soon(lambda: hellos)
         assert not shim.is_direct
-    assert said.lines == [("info", "node1: streams go over srun: reset")]
-
-
-async def test_it_breaks_before_hello() -> None:
-    """The shim has its code by then, and says hello over srun."""
-    said = Said()
-    async with played(said) as (shim, peer), trio.open_nursery() as nursery:
-        call, hellos = await beginning(shim, peer, nursery, said=said)
-        assert await peer.dial(call)
-        await peer.ask()
-        assert peer.stream is not None
-        await peer.stream.aclose()
-        peer.stream = None
-        await soon(lambda: not shim.is_direct)
-        await peer.hello()
-        await soon(lambda: hellos)
         assert not shim.lost.is_set()
-    assert said.lines == [("info", "node1: streams go over srun: its direct connection: it ended")]
+    assert said.lines == [("info", f"node1: streams go over srun: {why}")]
 
 
 async def test_it_does_not_answer_before_the_code_has_come() -> None:

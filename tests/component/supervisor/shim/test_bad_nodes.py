@@ -9,7 +9,7 @@ import pytest
 
 from tests.component.supervisor.shim.conftest import MakeShim
 from tests.harness.nightly import often
-from tests.harness.processes import run
+from tests.harness.places import mounted
 from tests.harness.shim import Shim
 from tests.harness.wait import wait_until, wait_while
 
@@ -19,18 +19,14 @@ MakeDisk = Callable[[str], Path]
 @pytest.fixture
 def make_disk(tmp_path: Path) -> Iterator[MakeDisk]:
     """Mounts small file systems, with options."""
-    mounted: list[Path] = []
+    with contextlib.ExitStack() as disks:
 
-    def mount(options: str) -> Path:
-        path = tmp_path / f"disk{len(mounted)}"
-        path.mkdir()
-        run("mount", "-t", "tmpfs", "-o", f"mode=1777,{options}", "small", str(path))
-        mounted.append(path)
-        return path
+        def mount(options: str) -> Path:
+            path = tmp_path / options
+            disks.enter_context(mounted(path, "-o", f"mode=1777,{options}"))
+            return path
 
-    yield mount
-    for path in mounted:
-        run("umount", "--lazy", str(path))
+        yield mount
 
 
 def fill(path: Path) -> None:

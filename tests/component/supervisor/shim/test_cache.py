@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import socket
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from scrun.supervisor.wire.frames import END, RANDOM, knock, proof
 from scrun.supervisor.wire.seals import digest
 from tests.component.supervisor.shim.conftest import MakeShim
 from tests.harness import users
+from tests.harness.places import mounted
 from tests.harness.processes import descendants
 from tests.harness.shim import Shim
 from tests.harness.wait import wait_until
@@ -240,18 +240,8 @@ def test_somebody_else_has_made_the_directory(make_shim: MakeShim, disk: Path) -
     path.parent.rmdir()
 
 
-@contextlib.contextmanager
-def small_disk(disk: Path) -> Iterator[None]:
-    options = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=1777", "none", str(disk)]
-    subprocess.run(options, check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(disk)], check=True)
-
-
 def test_the_disk_is_full(make_shim: MakeShim, disk: Path) -> None:
-    with small_disk(disk):
+    with mounted(disk, "-o", "size=2m,mode=1777"):
         shim = make_shim({"TMPDIR": str(disk)})
         assert "no room for 3 MiB in" in fetch(shim)["error"]
         # it is full only when most of it has come

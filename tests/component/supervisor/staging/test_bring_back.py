@@ -160,14 +160,11 @@ def test_without_owners_a_file_keeps_its_own(two: Two) -> None:
 
 def test_a_mount_in_the_original_is_left_alone(two: Two) -> None:
     mount = two.original / "empty"
-    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", mount], check=True)
-    try:
+    with mounted(mount):
         (mount / "there").write_text("there")
         (two.copied / "empty").rmdir()
         two.bring_back()
         assert (mount / "there").read_text() == "there"
-    finally:
-        subprocess.run(["umount", mount], check=True)
 
 
 def test_no_time_is_left(two: Two) -> None:

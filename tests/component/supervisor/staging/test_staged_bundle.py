@@ -23,6 +23,7 @@ from scrun.supervisor.staging.staged_bundle import stage_in
 from scrun.supervisor.staging.transfer import Transfer
 from scrun.supervisor.staging.volumes import bring_back
 from tests.harness.bundle import snapshot
+from tests.harness.places import mounted
 
 TARGET = Target(
     elsewhere=True, uid=os.getuid(), gid=os.getgid(), rootless=True, link_rootfs=True, host_only=()
@@ -258,8 +259,7 @@ def test_a_root_file_system_that_the_user_cannot_reach_is_copied(
 )
 @pytest.mark.by_root
 def test_a_root_file_system_of_this_mount_namespace_is_copied(bundle: Path, staged: Path) -> None:
-    subprocess.run(["mount", "-t", "tmpfs", "t", bundle / "rootfs"], check=True)
-    try:
+    with mounted(bundle / "rootfs"):
         (bundle / "rootfs" / "-f").write_text("x")
         commands: list[Sequence[str]] = []
 
@@ -275,8 +275,6 @@ def test_a_root_file_system_of_this_mount_namespace_is_copied(bundle: Path, stag
         there = stage_in(config_of(), str(bundle), f"{staged}-local", local)
         assert there.rootfs == str(bundle / "rootfs")
         stage_out(f"{staged}-local")
-    finally:
-        subprocess.run(["umount", bundle / "rootfs"], check=True)
 
 
 @pytest.mark.by_root

@@ -23,6 +23,7 @@ from scrun.supervisor.staging.digests import contents
 from scrun.supervisor.staging.stage_out import stage_out
 from tests.harness.bundle import snapshot
 from tests.harness.layers import Image, everything, filled, listing, odd
+from tests.harness.places import mounted
 from tests.harness.wait import wait_until
 
 
@@ -297,17 +298,11 @@ def test_a_full_store(image: Image, tmp_path: Path) -> None:
     (image.layers[2] / "usr/large").write_bytes(os.urandom(4 << 20))
     image.mounted()
     image.hidden(image.store)
-    image.images.mkdir()
-    subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(image.images)], check=True
-    )
-    try:
+    with mounted(image.images, "-o", "size=2m"):
         staged = image.stage()
         assert staged.image == "copy"
         assert "No space left on device" in staged.notes[0], staged.notes
         assert not left(image)
-    finally:
-        subprocess.run(["umount", image.images], check=True)
 
 
 def test_room_is_made_in_a_full_store(image: Image, tmp_path: Path) -> None:
@@ -315,17 +310,11 @@ def test_room_is_made_in_a_full_store(image: Image, tmp_path: Path) -> None:
     (image.layers[2] / "usr/large").write_bytes(os.urandom(3 << 20))
     image.mounted()
     image.hidden(image.store)
-    image.images.mkdir()
-    subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=5m", "none", str(image.images)], check=True
-    )
-    try:
+    with mounted(image.images, "-o", "size=5m"):
         store = Store(str(image.images))
         old = store.make("old", lambda folder, _: filled(folder, 3 << 20))
         assert image.stage().image == "squashfs"
         assert store.find(old.key) is None
-    finally:
-        subprocess.run(["umount", str(image.images)], check=True)
 
 
 def test_the_limit_of_the_store(image: Image) -> None:
@@ -366,15 +355,10 @@ def test_a_store_that_cannot_be_written(image: Image) -> None:
     """What is there is used as long as nothing has to be written."""
     image.mounted()
     image.hidden(image.store)
-    image.images.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "ro", "none", str(image.images)]
-    subprocess.run(mount, check=True)
-    try:
+    with mounted(image.images, "-o", "ro"):
         staged = image.stage()
         assert staged.image == "copy"
         assert "Read-only file system" in staged.notes[0]
-    finally:
-        subprocess.run(["umount", image.images], check=True)
 
 
 def test_a_store_of_somebody_else(image: Image) -> None:

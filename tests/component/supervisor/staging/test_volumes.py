@@ -17,6 +17,7 @@ from scrun.images.leases import lease_of
 from scrun.supervisor.staging.mounts import Volume
 from scrun.supervisor.staging.transfer import Transfer
 from scrun.supervisor.staging.volumes import bring_back, bring_in, tidy, time_at, time_here
+from tests.harness.places import mounted
 from tests.harness.volumes import GRAIN, Site, lost
 
 
@@ -248,11 +249,10 @@ def test_holes_stay_holes(site: Site) -> None:
 @pytest.fixture
 def small(site: Site) -> Iterator[Site]:
     """The volume is on a disk of its own with room for little."""
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", site.volume], check=True)
-    (site.volume / "old").write_text("old")
-    time.sleep(GRAIN)
-    yield site
-    subprocess.run(["umount", site.volume], check=True)
+    with mounted(site.volume, "-o", "size=256k"):
+        (site.volume / "old").write_text("old")
+        time.sleep(GRAIN)
+        yield site
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
