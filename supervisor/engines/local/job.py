@@ -8,7 +8,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 import msgspec
 import trio
@@ -45,8 +45,10 @@ Tell = Callable[[RuntimeContainer | None], Awaitable[None]]
 """Is called when more is known of a container that is a mere process; with None when the job's
 keepalive has nothing left to remove."""
 
+C = TypeVar("C", bound=Commands)
 
-class LocalJob(Job):
+
+class LocalJob(Job, Generic[C]):
     """A job of the local engine, without `run`.
 
     Attributes:
@@ -57,7 +59,7 @@ class LocalJob(Job):
 
     def __init__(
         self,
-        commands: Commands,
+        commands: C,
         container: RuntimeContainer,
         request: JobRequest,
         tell: Tell,

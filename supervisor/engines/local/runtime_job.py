@@ -147,7 +147,7 @@ def _ending_of(status: int) -> Ending:
     return exited(code if code >= 0 else 128 - code)
 
 
-class RuntimeJob(LocalJob):
+class RuntimeJob(LocalJob[RuntimeCommands]):
     """A job that first creates its container."""
 
     creates_first = True
@@ -163,7 +163,6 @@ class RuntimeJob(LocalJob):
         found: Inheritance | None = None,
     ) -> None:
         super().__init__(commands, container, request, tell, found)
-        self._runtime_commands = commands
         self._first: ForeignChild | None = None
         self._cgroups: Mapping[str, str] = {}
         self._begun = trio.Event()
@@ -284,7 +283,7 @@ class RuntimeJob(LocalJob):
         self, step: Step, call: Call, pid_file: str, console: str | None, *, ours: bool
     ) -> None:
         log = os.path.join(self._request.record, "runtime.log")
-        commands = self._runtime_commands
+        commands = self._commands
         own = self._variables_of(step.submitted or step.bundle)
         async with changed_environment(step.bundle, {**own, **step.variables}):
             self._container = await in_thread(
@@ -327,7 +326,7 @@ class RuntimeJob(LocalJob):
             EngineError: The runtime failed.
         """
         errors: list[str] = []
-        command = self._runtime_commands.start(self._container)
+        command = self._commands.start(self._container)
         async with (
             messages(errors.append) as stderr,
             child(
@@ -355,7 +354,7 @@ class RuntimeJob(LocalJob):
 
     async def _runs_already(self) -> bool:
         """Ask the runtime whether the program runs, or has ended."""
-        command = self._runtime_commands.state(self._container)
+        command = self._commands.state(self._container)
         answer = await output_of(["/bin/sh", "-c", command], self._child_env)
         try:
             status = str(json.loads(answer)["status"])

@@ -24,16 +24,14 @@ from scrun.supervisor.children.persistent import (
 )
 from scrun.supervisor.children.processes import Child, child, shell_status
 from scrun.supervisor.children.terminal import write_size
-from scrun.supervisor.contracts.engine import JobRequest, Step
+from scrun.supervisor.contracts.engine import Step
 from scrun.supervisor.contracts.first_process import Call
 from scrun.supervisor.core.deposits import STEP
-from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.failures import NotMade, create_and_run, not_started
-from scrun.supervisor.engines.local.commands import RuntimeContainer
 from scrun.supervisor.engines.local.held_exec import end_left, pids_of_children
-from scrun.supervisor.engines.local.job import LocalJob, Tell, read_tail
+from scrun.supervisor.engines.local.job import LocalJob, read_tail
 from scrun.supervisor.engines.local.own_devices import spared
 from scrun.supervisor.engines.local.runtime_config import changed_environment
 from scrun.supervisor.engines.local.session import kill_started
@@ -55,22 +53,11 @@ _FAILED = 1  # the exit status of crun and runc when they fail themselves
 _UNKNOWN = "nobody knows its exit status: its supervisor has died, and Linux is older than 6.15"
 
 
-class SiteJob(LocalJob):
+class SiteJob(LocalJob[OciConfCommands]):
     """A job whose container runs in the foreground of a command."""
 
-    def __init__(
-        self,
-        commands: OciConfCommands,
-        container: RuntimeContainer,
-        request: JobRequest,
-        tell: Tell,
-        found: Inheritance | None = None,
-    ) -> None:
-        super().__init__(commands, container, request, tell, found)
-        self._site_commands = commands
-
     def keep(self, step: Step) -> bool:
-        deposit, commands = self._request.deposit, self._site_commands
+        deposit, commands = self._request.deposit, self._commands
         if not commands.is_container:
             deposit.give_up("it is a process, not an OCI container")
         hold_step(deposit, step)
@@ -121,7 +108,7 @@ class SiteJob(LocalJob):
         runtime = self._runtime
         if runtime is None or runtime.ended:
             return False
-        if not self._site_commands.is_container:
+        if not self._commands.is_container:
             return handles(runtime.pid, number)
         return any(handles(pid, number) for pid in pids_of_children(runtime.pid))
 
@@ -137,13 +124,13 @@ class SiteJob(LocalJob):
         if status == _FAILED and reason:
             # a signal during the container's start makes the runtime fail
             return killed(self._fatal) if self._fatal else not_started(reason)
-        if self._site_commands.is_container and status < 0:
+        if self._commands.is_container and status < 0:
             text = f"the container was ended: its OCI runtime ended before it, with {status}"
             return taken("scrun-failure", text)
         return exited(shell_status(status))
 
     async def _run(self, step: Step) -> int:
-        commands, deposit = self._site_commands, self._request.deposit
+        commands, deposit = self._commands, self._request.deposit
         container = self._container = await in_thread(
             commands.prepare, self._container, step, dict(self.environment)
         )
@@ -179,7 +166,7 @@ class SiteJob(LocalJob):
 
     async def _is_process(self, pid: int) -> None:
         """Store the command's pid, with which the keepalive ends it if nobody adopts it."""
-        name = "foreground" if self._site_commands.is_container else "pid"
+        name = "foreground" if self._commands.is_container else "pid"
         self._container = msgspec.structs.replace(self._container, **{name: pid})
         with trio.CancelScope(shield=True):
             await self._tell(self._container)
@@ -277,7 +264,7 @@ class CreatingSiteJob(SiteJob):
         Raises:
             NotMade: RunTimeCreate failed.
         """
-        commands, deposit = self._site_commands, self._request.deposit
+        commands, deposit = self._commands, self._request.deposit
         container = self._container = await in_thread(
             commands.prepare, self._container, step, dict(self.environment)
         )
