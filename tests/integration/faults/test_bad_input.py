@@ -1,7 +1,7 @@
 """The worst of what may come from outside, with the real command and a real supervisor.
 
 Each is answered with one line and a status of failure; nothing is left, and the supervisor, which
-has a container that runs meanwhile, goes on.
+has a container that runs meanwhile, goes on. What else the parsers refuse is in `tests/unit`.
 """
 
 import _socket
@@ -20,7 +20,6 @@ import pytest
 
 from scrun.cli.parse import Parsed
 from scrun.client.submit import _read_reply
-from scrun.oci.config import ANNOTATIONS_LIMIT
 from scrun.protocol import wire
 from scrun.protocol.wire import CALL
 from tests.harness.life import Life
@@ -95,30 +94,9 @@ def with_text(text: bytes) -> Make:
 
 
 CONFIGS: dict[str, tuple[Make, str]] = {
-    "empty": (lambda _: b"", "is not JSON"),
     "not UTF-8": (with_text(b'"\xff"'), "is not JSON"),
-    "half a character": (with_text(b'"\\ud800"'), "\\ud800 is half of a character"),
-    "deep": (with_text(b"[" * 50_000 + b"]" * 50_000), "nested more than 100 levels"),
-    "very deep": (lambda _: b'{"a":' * 1_000_000, "has more than 100000 values"),
-    "rather deep": (with_text(b"[" * 400 + b"]" * 400), "x: is nested more than 100 levels"),
     "wide": (with_text(b"[" + b"[]," * 5_000_000 + b"0]"), "has more than 100000 values"),
-    "huge integer": (with_text(b"1" + b"0" * 10_000), "an integer that is too large (byte "),
-    "NUL": (changed(lambda c: c["process"].update(args=["true", "a\0"])), "process.args[1]: "),
-    "NUL in a key": (changed(lambda c: c["annotations"].update({"a\0": "b"})), "annotations.a"),
-    "NUL in a device": (
-        changed(lambda c: c["linux"].update(devices=[{"path": "/dev/\0"}])),
-        "linux.devices[0].path: contains a NUL",
-    ),
-    "no path": (changed(lambda c: c["linux"].update(devices=[{}])), "linux.devices[0].path: is"),
     "type": (changed(lambda c: c["linux"].update(sysctl={"net.x": 1})), "linux.sysctl.net.x: "),
-    "long argument": (
-        changed(lambda c: c["process"].update(args=["true", "a" * 131_072])),
-        "process.args[1]: is longer than 131071 bytes",
-    ),
-    "long annotation": (
-        changed(lambda c: c["annotations"].update(a="a" * ANNOTATIONS_LIMIT)),
-        "annotations: are larger than 1 MiB",
-    ),
     "long text": (changed(lambda c: c["process"].update(cwd="x" * 10_000_000)), "process.cwd: x"),
     "escapes": (
         changed(lambda c: c.update(ociVersion="\x1b[2J\n\rscrun: \u2028ok")), "ociVersion: "
@@ -194,14 +172,8 @@ def test_of_members_with_one_name_the_last_counts(site: Site, witness: Life) -> 
 
 
 PROCESSES = {
-    "empty": (b"", "is not JSON"),
-    "array": (b"[]", "is not the description of a process"),
-    "deep": (b'{"x":' + b"[" * 400 + b"]" * 400 + b"}", "x: is nested more than 100 levels"),
     "wide": (b'{"x":[' + b"[]," * 5_000_000 + b"0]}", "has more than 100000 values"),
-    "type": (b'{"args": ["true"], "cwd": 5}', "cwd: expected string, got int"),
-    "missing": (b'{"cwd": "/"}', "args: is missing"),
     "NUL": (b'{"args": ["true", "\\u0000"], "cwd": "/"}', "args[1]: contains a NUL"),
-    "huge integer": (b'{"args": ["true"], "cwd": "/", "x": 1' + b"0" * 9999 + b"}", "an integer"),
 }
 
 
@@ -217,15 +189,7 @@ def test_process_json(site: Site, witness: Life) -> None:
 
 
 def test_resources(site: Site, witness: Life) -> None:
-    for content in [
-        b"",
-        b"[1]",
-        b"[" * 5000,
-        b'{"memory": {"limit": NaN}}',
-        b"\xff",
-        b'{"a":1' + b"0" * 5000,
-        b'{"\\ud800": ' + b"[" * 20 + b"]" * 20 + b"}",
-    ]:
+    for content in (b"", b"[" * 5000, b'{"memory": {"limit": NaN}}'):
         path = site.base / "b" / "resources.json"
         path.write_bytes(content)
         said = refused(site, "update", "--resources", str(path), witness.id)
@@ -234,13 +198,7 @@ def test_resources(site: Site, witness: Life) -> None:
 
 SETTINGS = {
     "not UTF-8": (b"\xff", "not TOML"),
-    "not TOML": (b"a = \n", "(at line 1"),
-    "huge integer": (b"idle_timeout = 1" + b"0" * 5000, "not TOML"),
-    "NUL": (b'[staging]\nscratch = "/\\u0000"', "staging.scratch: contains a NUL character"),
-    "not a number": (b"idle_timeout = nan", "idle_timeout: is not a number"),
     "unknown": (b"idel_timeout = 5", "idel_timeout: unknown key (is it idle_timeout?)"),
-    "dotted": (b"a." * 100_000 + b"a = 1", "line 1 has more than 100 dots"),
-    "deep": (b"a = " + b"[" * 100_000, "not TOML"),
     "large": (b"#" * 100_000_000, "is larger than 1 MiB"),
 }
 
@@ -411,17 +369,9 @@ def record(**members: object) -> bytes:
 
 
 DAMAGED = {
-    "empty": b"",
     "zeros": b"\0" * 4096,
-    "half": record()[:100],
-    "not UTF-8": b"\xff",
-    "array": b"[]",
     "type": record(pid="4711"),
-    "annotation": record(annotations={"a": 1}),
-    "half a character": record().replace(b"false", b'"\\ud800"'),
-    "deep": b'{"id":"c1","x":' + b"[" * 100_000,
     "wide": b'{"id":"c1","x":[' + b"0," * 200_000 + b"0]}",
-    "huge integer": b'{"id":"c1","pid":1' + b"0" * 5000 + b"}",
 }
 
 
