@@ -1,6 +1,6 @@
 """Makes a squashfs image of a layer, with all marks of deletions: one file, instead of many.
 
-Usage: pack_layer.py SOURCE IMAGE MARK OWNERS KIND TOOL, where MARK is `user` or `trusted` (who
+The arguments of `pack` are SOURCE IMAGE MARK OWNERS KIND TOOL: MARK is `user` or `trusted` (who
 shall mount the image), OWNERS `owners` to keep them or UID:GID for all files, KIND `fuse` if the
 source has the marks of fuse-overlayfs, too, and TOOL mksquashfs(1) from 4.5 on. It makes nothing
 but the image: what is in the layer goes to the tool as an archive. Prints the bytes packed so far,
@@ -13,6 +13,7 @@ of its zeros would be packed.
 
 import ctypes
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -21,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 
-from scrun.images.squashfs import NO_SEARCH, best_compression
+from scrun.images.squashfs import FINE_FOR_USERS, NO_SEARCH, best_compression, unpacking
 from scrun.supervisor.staging.layers import NO_ROOM, Unusable, attributes_of, deletion_by_name
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -42,10 +43,10 @@ _TYPES = {
     stat.S_IFIFO: b"6",
 }
 _PR_SET_PDEATHSIG = 1
-FULL = ("No space left on device", "Disk quota exceeded")
+_FULL = ("No space left on device", "Disk quota exceeded")
 
 
-def main(argv: Sequence[str]) -> int:
+def pack(argv: Sequence[str]) -> int:
     """Pack and return 0; or print why not and return 1, or 3 if there is no room."""
     source, image, mark, owners, kind, tool = argv
     try:
@@ -87,7 +88,37 @@ def main(argv: Sequence[str]) -> int:
     lines = text.strip().splitlines()
     why = next((line for line in lines if "rror" in line or "ailed" in line), f"status {status}")
     sys.stderr.write(f"cannot be packed into {image}: {os.path.basename(tool)}: {why}\n")
-    return NO_ROOM if any(word in text for word in FULL) else 1
+    return NO_ROOM if any(word in text for word in _FULL) else 1
+
+
+def unpack(argv: Sequence[str]) -> int:
+    """Unpack a squashfs file; return 0, or print why not and return 1, or 3 without room.
+
+    `argv` is FILE DIRECTORY, where the directory is missing or empty. Needs unsquashfs(1); see
+    `scrun.images.squashfs`.
+    """
+    file, directory = argv
+    command = unpacking(file, directory)
+    if shutil.which(command[0]) is None:
+        sys.stderr.write(f"cannot be unpacked: {command[0]} is not installed here\n")
+        return 1
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        preexec_fn=end_with_parent,
+        check=False,
+    )
+    said = done.stderr.decode(errors="replace")
+    if any(word in said for word in _FULL):  # which unsquashfs may not count as a failure
+        sys.stderr.write(f"cannot be unpacked: {file}: no room\n")
+        return NO_ROOM
+    if not done.returncode or (os.geteuid() and done.returncode in FINE_FOR_USERS):
+        return 0
+    why = next(iter(said.strip().splitlines()), f"status {done.returncode}")
+    sys.stderr.write(f"cannot be unpacked: {file}: {why}\n")
+    return 1
 
 
 def end_with_parent() -> None:
@@ -301,7 +332,3 @@ def _record(key: bytes, value: bytes) -> bytes:
     while len(str(length)) + len(rest) != length:
         length = len(str(length)) + len(rest)
     return b"%d" % length + rest
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 GIB = 1 << 30
 
-PACK, UNPACK = "pack_layer", "unpack_image"
-"""The names of programs, in `supervisor/programs`."""
+PACK, UNPACK = "pack", "unpack"
+"""The names of programs, in `supervisor.programs.pack_layer`."""
 
 
 class Full(Unusable):
@@ -134,7 +134,7 @@ def _made(store: Store, key: str, fill: Fill, waiting: Callable[[str], None]) ->
         raise Unusable(f"cannot be copied: {error}") from error
 
 
-_RUN = "from scrun.supervisor.programs.{} import main; sys.exit(main(sys.argv[1:]))"
+_RUN = "from scrun.supervisor.programs.pack_layer import {0}; sys.exit({0}(sys.argv[1:]))"
 
 
 def images_for(settings: Settings, request: JobRequest) -> ContainerImages | None:

@@ -6,7 +6,7 @@ import subprocess
 import tarfile
 from pathlib import Path
 
-from scrun.supervisor.programs.pack_layer import _options, main
+from scrun.supervisor.programs.pack_layer import _options, pack
 
 
 def test_many_files_of_the_same_size(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_the_top_directory(tmp_path: Path) -> None:
     layer.chmod(0o711)
     tool = shutil.which("mksquashfs")
     assert tool is not None
-    assert main([str(layer), str(image), "trusted", "owners", "overlay", tool]) == 0
+    assert pack([str(layer), str(image), "trusted", "owners", "overlay", tool]) == 0
     listed = subprocess.run(
         ["unsquashfs", "-lln", image], check=True, capture_output=True, text=True
     ).stdout
