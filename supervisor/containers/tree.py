@@ -46,11 +46,7 @@ from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.containers.shown_files import ShownFiles
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.create_request import CreateRequest
-from scrun.supervisor.contracts.engine import (
-    Engine,
-    Job,
-    Step,
-)
+from scrun.supervisor.contracts.engine import Engine, Job, Step
 from scrun.supervisor.contracts.first_process import FirstProcess
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.stager import Leftover, Served, Stager, Submission
@@ -232,11 +228,8 @@ class ContainerTree(Phases):
             self._journal.write("info", "its supervisor has died, and this one goes on")
             await self._undo_staging()
         bundle = self._bundle = await self._read_bundle()
-        create_request, settings, engine = (
-            self._create_request,
-            self._create_request.settings,
-            self._engine,
-        )
+        create_request, engine = self._create_request, self._engine
+        settings = create_request.settings
         stage = await self._stagers.choose(
             settings, create_request.child_env.environment, engine.name
         )
