@@ -148,7 +148,7 @@ def test_a_supervisor_that_dies_again_and_again(site: Site, dice: random.Random)
 
 
 def test_who_starts_one_is_interrupted(site: Site) -> None:
-    with cluster.without_controller():
+    with cluster.without():
         process = site.popen("pool", "start", "mine", stderr=subprocess.PIPE)
         wait_until("the pool", lambda: len(nodes(site)) == 1, 30)
         process.send_signal(signal.SIGINT)
