@@ -81,7 +81,7 @@ class UserNetwork:
         """Begin to connect it.
 
         Args:
-            place: A directory, of the shim's own.
+            place: The shim's own directory.
             space: The namespaces; or the users of the container, and they are made.
             networks: Those of the engine's that it is to reach.
             done: Called with "", or with why it could not be done.
