@@ -282,6 +282,11 @@ class Image:
         over = "; ".join(f"mount -t tmpfs none {shlex.quote(str(path))}" for path in folders)
         self.node = lambda script: ask(shlex.join([*AS_ROOT[:3], "-c", f"{over}; {script}"]))
 
+    def unseen(self) -> None:
+        """Have the root file system mounted, and the engine's storage hidden from the node."""
+        self.mounted()
+        self.hidden(self.store)
+
     def recorded(self) -> None:
         """Write podman's records of the layers of images."""
         layers = [

@@ -241,6 +241,11 @@ class Life:
         """`scrun delete --force`: without that a line says that it was running."""
         self.must("delete", "--force", timeout=timeout)
 
+    def ends(self, status: int = 0, timeout: float = TIMEOUT) -> None:
+        """Hold that it ends with this status, and delete it."""
+        assert (found := self.wait(timeout)) == status, (found, status)
+        self.delete(max(timeout, TIMEOUT))
+
     # The container's side
 
     def terminal(self, timeout: float = TIMEOUT) -> Terminal:

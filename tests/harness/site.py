@@ -248,6 +248,12 @@ class Site:
         """All processes that belong to this place; none of those is older than it."""
         return processes_of(str(self.base), self._older)
 
+    def stopped_supervisor(self) -> int:
+        """Stop the one supervisor; return its pid."""
+        [supervisor] = self.supervisors()
+        os.kill(supervisor, signal.SIGSTOP)
+        return supervisor
+
     def supervisors(self) -> list[int]:
         """The pids of its supervisors; none of their children, even one that has just ended."""
         base = str(self.base)

@@ -334,8 +334,7 @@ def test_where_nothing_runs(site: Site) -> None:
 def test_right_after_its_end(site: Site, words: list[str]) -> None:
     """The engine, whose child the container is, may know of its end before the supervisor."""
     life = site.shell("sleep 600").created().start()
-    [supervisor] = site.supervisors()
-    os.kill(supervisor, signal.SIGSTOP)
+    supervisor = site.stopped_supervisor()
     try:
         os.kill(life.anchor, signal.SIGKILL)
         assert life.wait() == 137

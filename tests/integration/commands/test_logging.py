@@ -39,8 +39,7 @@ def place_for(site: Site, name: str) -> Path:
 def run_to_the_end(site: Site, *options: str, **environment: str) -> str:
     """A whole life; the container's standard error, which says `own`."""
     life = site.shell("echo own >&2", options=options, environment=environment).created().start()
-    assert life.wait() == 0
-    life.delete()
+    life.ends()
     return life.errors()
 
 
@@ -107,8 +106,7 @@ def test_a_standard_error_that_nobody_reads_holds_nothing_up(site: Site) -> None
     life = site.life("true", options=("--debug",), stderr=writable)
     os.close(writable)
     life.created().start()
-    assert life.wait() == 0
-    life.delete()
+    life.ends()
     os.close(readable)
 
 

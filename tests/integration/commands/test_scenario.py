@@ -593,8 +593,7 @@ def test_kill_right_after_start_is_not_lost(site: Site) -> None:
     for _ in range(often(5, 20)):
         life = site.life("sleep", "600").created().start()
         life.kill("KILL")
-        assert life.wait(10) == 137
-        life.delete()
+        life.ends(137, 10)
 
 
 @pytest.mark.covers("promise kill and delete in each state")
@@ -850,7 +849,6 @@ def test_create_that_is_killed_leaves_nothing(site: Site) -> None:
 def test_ids_can_be_used_again(site: Site) -> None:
     for _ in range(2):
         life = site.life("true", container="again").created().start()
-        assert life.wait() == 0
-        life.delete()
+        life.ends()
         shutil.rmtree(life.pid_file.parent)
     assert whole_life(site) == 0

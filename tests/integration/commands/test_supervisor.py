@@ -34,8 +34,7 @@ def others(site: Site, old: int) -> list[int]:
 def told(life: Life) -> None:
     """Have it end, and delete it."""
     life.kill("USR1")
-    assert life.wait(30) == 7
-    life.delete(60)
+    life.ends(7, 60)
 
 
 def test_list(make_site: MakeSite) -> None:
@@ -78,8 +77,7 @@ def test_stop(make_site: MakeSite) -> None:
     assert "is not a running supervisor" in site.fails("supervisor", "stop", "1")
     site.must("supervisor", "stop", str(pid))
     wait_while("the stopped", lambda: pid in site.supervisors())
-    assert life.wait(20) == 137
-    life.delete(60)
+    life.ends(137, 60)
     site.settle(10)
 
 

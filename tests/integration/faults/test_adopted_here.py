@@ -65,8 +65,7 @@ def test_one_that_ends_meanwhile_has_its_status(make_site: MakeSite, place: str,
         running = site.popen("run", "--keep", "--bundle", site.bundle_of("sh", "-c", script), "c")
         assert running.stdout
         assert running.stdout.readline() == b"up\n"
-    [supervisor] = site.supervisors()
-    os.kill(supervisor, signal.SIGSTOP)
+    supervisor = site.stopped_supervisor()
     (site.rootfs / "gate").touch()
     time.sleep(0.5)
     os.kill(supervisor, signal.SIGKILL)
@@ -179,8 +178,7 @@ def test_its_keepalive_is_killed_meanwhile(make_site: MakeSite, how: str) -> Non
         assert running.stdout
         assert running.stdout.readline() == b"up\n"
     [keepalive] = [one for one in site.processes() if "text=$line" in " ".join(one.argv)]
-    [supervisor] = site.supervisors()
-    os.kill(supervisor, signal.SIGSTOP)
+    supervisor = site.stopped_supervisor()
     os.kill(keepalive.pid, signal.SIGKILL)
     os.kill(supervisor, signal.SIGKILL)
     if running:
@@ -277,8 +275,7 @@ def test_no_descriptor_stays_in_the_successor(make_site: MakeSite) -> None:
         kill_supervisor(site)
         for one in lives:
             one.kill("USR1")
-            assert one.wait(20) == 7
-            one.delete(60)
+            one.ends(7, 60)
         [supervisor] = wait_until("one supervisor", site.supervisors, 20)
         wait_until("all is undone", lambda: not _records(site) - {life.id}, 20)
         counts.append(descriptors(supervisor))

@@ -225,8 +225,7 @@ def test_an_id_can_be_used_again_when_its_record_is_gone(make_site: MakeSite, pl
     shutil.rmtree(site.base / "l" / "c")
     again = site.life("true", container="c", bundle=site.bundle(site.config("true")))
     again.created(60).start()
-    assert again.wait(60) == 0
-    again.delete(60)
+    again.ends(0, 60)
     wait_while("staged bundles", lambda: list(scratch.iterdir()), 20)
 
 
@@ -259,8 +258,7 @@ def test_a_root_directory_that_is_removed_is_made_again(make_site: MakeSite) -> 
         assert life.status == "running"
     assert life.id in site.must("list")
     life.kill("USR1")
-    assert life.wait() == 7
-    life.delete()
+    life.ends(7)
     site.settle()
 
 

@@ -157,8 +157,7 @@ def test_null_is_absent(site: Site, witness: Life) -> None:
     config["process"].update(user={"uid": None, "gid": None}, rlimits=None, capabilities=None)
     config["hooks"] = config["annotations"] = None
     life = site.life(config=config).created().start()
-    assert life.wait() == 7
-    life.delete()
+    life.ends(7)
 
 
 def test_of_members_with_one_name_the_last_counts(site: Site, witness: Life) -> None:
@@ -167,8 +166,7 @@ def test_of_members_with_one_name_the_last_counts(site: Site, witness: Life) -> 
     bundle = site.bundle({})
     (bundle / "config.json").write_text(text)
     life = site.life(bundle=bundle).created().start()
-    assert life.wait() == 9
-    life.delete()
+    life.ends(9)
 
 
 PROCESSES = {

@@ -141,8 +141,7 @@ def test_a_command_is_ended_while_the_supervisor_does_not_answer(
     wait_until("the end of the container", lambda: '"stopped"' in site.must("state", "one"), 30)
     site.must("delete", "--force", "one")
     other.kill("USR1")
-    assert other.wait(30) == 3
-    other.delete(60)
+    other.ends(3, 60)
 
 
 @pytest.mark.parametrize("site", ["slurm-root", "local-root"], indirect=True)

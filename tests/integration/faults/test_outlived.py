@@ -126,8 +126,7 @@ def test_one_that_ends_meanwhile_has_its_status(site: Site, status: int) -> None
     """Nobody was there to hear of it."""
     waits = "echo up; until [ -e /gate ]; do sleep 0.01; done; echo bye"
     life = site.shell(f"{waits}; exit {status}").created(60).start(60).says("up", 30)
-    [supervisor] = site.supervisors()
-    os.kill(supervisor, signal.SIGSTOP)
+    supervisor = site.stopped_supervisor()
     (site.rootfs / "gate").touch()
     time.sleep(2)
     os.kill(supervisor, signal.SIGKILL)
@@ -234,8 +233,7 @@ def test_run_in_the_foreground_goes_on(site: Site, dice: random.Random) -> None:
 def test_its_job_is_cancelled_meanwhile(site: Site) -> None:
     life = site.shell(UNTIL_TOLD).created(60).start(60).says("up", 30)
     [job] = site.jobs()
-    [supervisor] = site.supervisors()
-    os.kill(supervisor, signal.SIGSTOP)
+    supervisor = site.stopped_supervisor()
     cluster.slurm("scancel", job.split()[0])
     time.sleep(1)
     os.kill(supervisor, signal.SIGKILL)
@@ -249,8 +247,7 @@ def test_both_are_killed(site: Site) -> None:
     """Supervisor and keeper at once: all ends with them."""
     life = site.shell(UNTIL_TOLD).created(60).start(60).says("up", 30)
     site.kill_supervisors()
-    assert life.wait(30) == 125
-    life.delete(60)
+    life.ends(125, 60)
     site.settle(30)
 
 

@@ -120,8 +120,7 @@ def test_start_after_the_time_limit(site: Site) -> None:
     time.sleep(2)
     life.start()
     if life.state()["annotations"]["org.scrun.launch"] == "shim":
-        assert life.wait() == 0
-        life.delete()
+        life.ends()
     else:
         holds(life, "time-limit", 60)
 

@@ -103,8 +103,7 @@ def test_what_was_killed_is_killed(make_site: MakeSite) -> None:
             os.kill(supervisor, number)
         killing.communicate(timeout=30)
         assert killing.returncode == 0
-        assert life.wait(30) == 137
-        life.delete(60)
+        life.ends(137, 60)
     site.settle(20)
 
 

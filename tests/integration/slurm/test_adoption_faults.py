@@ -69,8 +69,7 @@ def test_the_record_directory_is_full(make_site: MakeSite) -> None:
         assert life.state()["status"] == "running"
         filler.unlink()
         life.kill("USR1")
-        assert life.wait(30) == 7
-        life.delete(60)
+        life.ends(7, 60)
         site.must("supervisor", "stop", "--all")
 
 

@@ -42,8 +42,7 @@ def site(make_site: MakeSite) -> Site:
 
 def killed_while_stopped(site: Site, meanwhile: Callable[[], object]) -> None:
     """Kill a supervisor that does not notice what happens meanwhile."""
-    [supervisor] = site.supervisors()
-    os.kill(supervisor, signal.SIGSTOP)
+    supervisor = site.stopped_supervisor()
     try:
         meanwhile()
         time.sleep(1)
@@ -154,8 +153,7 @@ def test_its_job_comes_while_nobody_looks(site: Site, *, and_ends: bool) -> None
     with cluster.full(site.user):
         life = pending(site)
         [job] = site.jobs()
-        [supervisor] = site.supervisors()
-        os.kill(supervisor, signal.SIGSTOP)
+        supervisor = site.stopped_supervisor()
     wait_until("its job runs", lambda: any("RUNNING" in job for job in site.jobs()), 30)
     if and_ends:
         cluster.slurm("scancel", job.split()[0])
@@ -176,8 +174,7 @@ def test_its_successor_dies_at_once_too(site: Site) -> None:
     """
     with cluster.full(site.user):
         life = pending(site)
-        [supervisor] = site.supervisors()
-        os.kill(supervisor, signal.SIGSTOP)
+        supervisor = site.stopped_supervisor()
     wait_until("its job runs", lambda: any("RUNNING" in job for job in site.jobs()), 30)
     record = site.root / life.id / "state.json"
     os.kill(supervisor, signal.SIGKILL)
@@ -250,8 +247,7 @@ def test_the_keeper_dies_too(site: Site) -> None:
     """Then nobody takes over: the job leaves the queue."""
     life = pending(site)
     keepers = [one.pid for one in site.processes() if one.is_keeper]
-    [supervisor] = site.supervisors()
-    os.kill(supervisor, signal.SIGSTOP)
+    supervisor = site.stopped_supervisor()
     for keeper in keepers:
         signal_quietly(keeper, signal.SIGKILL)
     os.kill(supervisor, signal.SIGKILL)

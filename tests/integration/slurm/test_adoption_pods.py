@@ -45,8 +45,7 @@ def test_they_go_on_and_others_come(make_site: MakeSite) -> None:
     adopted(third)
     adopted(first, second, times=2)
     first.kill("USR1")
-    assert first.wait(20) == 7
-    first.delete(60)
+    first.ends(7, 60)
     assert [second.status, third.status] == ["running"] * 2
     kill_supervisor(site)
     adopted(second, times=3)
@@ -95,8 +94,7 @@ def test_one_that_ends_meanwhile_has_its_status(make_site: MakeSite) -> None:
     site = make_site("slurm-user")
     waits = "echo up; until [ -e /gate ]; do sleep 0.01; done; echo bye; exit 9"
     first, second = is_up(member(site, waits)), is_up(member(site))
-    [supervisor] = site.supervisors()
-    os.kill(supervisor, signal.SIGSTOP)
+    supervisor = site.stopped_supervisor()
     (site.rootfs / "gate").touch()
     time.sleep(1)
     os.kill(supervisor, signal.SIGKILL)
@@ -122,8 +120,7 @@ def test_those_that_were_created_are_started(make_site: MakeSite) -> None:
 def test_their_job_is_cancelled_meanwhile(make_site: MakeSite) -> None:
     site = make_site("slurm-user")
     lives = [is_up(member(site)) for _ in range(2)]
-    [supervisor] = site.supervisors()
-    os.kill(supervisor, signal.SIGSTOP)
+    supervisor = site.stopped_supervisor()
     cluster.slurm("scancel", site.jobs()[0].split()[0])
     time.sleep(1)
     os.kill(supervisor, signal.SIGKILL)

@@ -76,8 +76,7 @@ def test_the_size_of_a_terminal(site: Site) -> None:
     life.start(60)
     terminal.read_until("up", 30)
     time.sleep(2)  # by then srun passes changes on
-    [supervisor] = site.supervisors()
-    os.kill(supervisor, signal.SIGSTOP)
+    supervisor = site.stopped_supervisor()
     terminal.resize(31, 101)
     os.kill(supervisor, signal.SIGKILL)
     terminal.read_until("31 101", 30)
@@ -89,8 +88,7 @@ def test_the_size_of_a_terminal(site: Site) -> None:
 
 def test_its_srun_is_killed_meanwhile(site: Site) -> None:
     life = site.shell(UNTIL_TOLD).created(60).start(60).says("up", 30)
-    [supervisor] = site.supervisors()
-    os.kill(supervisor, signal.SIGSTOP)
+    supervisor = site.stopped_supervisor()
     for srun in (one for one in site.processes() if os.path.basename(one.argv[0]) == "srun"):
         signal_quietly(srun.pid)
     os.kill(supervisor, signal.SIGKILL)
@@ -109,8 +107,7 @@ def test_a_pod(site: Site) -> None:
     adopted(third)
     adopted(first, second, times=2)
     first.kill("USR1")
-    assert first.wait(20) == 7
-    first.delete(60)
+    first.ends(7, 60)
     assert site.must("exec", second.id, "echo", "in it") == "in it\n"
     kill_supervisor(site)
     told(second, third)

@@ -44,8 +44,7 @@ def lived(site: Site) -> str:
     """A container that has lived; its job, which waits."""
     life = site.shell("true").created(60)
     job = job_of(life)
-    assert life.start(60).wait(30) == 0
-    life.delete(60)
+    life.start(60).ends(0, 60)
     assert waiting(site) == [job]
     return job
 
@@ -158,8 +157,7 @@ def test_pods_in_one_job_after_another(make_site: MakeSite) -> None:
 def test_its_job_is_cancelled_meanwhile(site: Site) -> None:
     job = lived(site)
     life = site.shell(UNTIL_TOLD).created(60).start(60).says("up", 30)
-    [supervisor] = site.supervisors()
-    os.kill(supervisor, signal.SIGSTOP)
+    supervisor = site.stopped_supervisor()
     cluster.slurm("scancel", job)
     os.kill(supervisor, signal.SIGKILL)
     assert life.wait(60) == 122

@@ -111,5 +111,4 @@ def test_what_the_first_caller_ignores_is_its_own_matter(make_site: MakeSite) ->
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGTERM):
         assert not int(ignored, 16) & 1 << number - 1, number
     life.kill("INT")
-    assert life.wait() == 9
-    life.delete()
+    life.ends(9)

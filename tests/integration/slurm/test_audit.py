@@ -51,8 +51,7 @@ def test_a_life(site: Site, audit: Audit) -> None:
     wait_until("it runs", lambda: "start" in events(audit))  # exec may come while it begins
     site.must("exec", "one", "sh", "-c", f": {SECRET}")
     os.write(life.stdin, b"\n")
-    assert life.wait() == 3
-    life.delete()
+    life.ends(3)
     lines = audit.lines()
     assert [line["event"] for line in lines] == ["create", "start", "exec", "end"]
     [keys] = {(line["container"], line["created"], line["uid"]) for line in lines}

@@ -88,8 +88,7 @@ def test_a_pattern_and_a_job_that_waits(make_site: MakeSite) -> None:
         life = site.life("true", container=name).created()
         jobs.append(job_of(life))
         assert told(jobs[-1]) == ("one.of", ["name=one"])
-        assert life.start().wait() == 0
-        life.delete()
+        life.start().ends()
     assert jobs[0] == jobs[1]
     site.must("release")
     wait_while("the job", lambda: cluster.jobs(site.user, "one.of"))

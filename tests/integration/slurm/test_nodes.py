@@ -173,8 +173,7 @@ def test_kill_ends_all(site: Site) -> None:
     life = site.shell("trap '' TERM; echo up; while :; do sleep 1; done", environment=TWO)
     life.created().start().says("up", times=2)
     life.kill("KILL")
-    assert life.wait() == 137
-    life.delete()
+    life.ends(137)
     site.settle()
 
 

@@ -113,8 +113,7 @@ def test_a_container_that_ends_before_its_start(example: MakeExample) -> None:
     life = site.life("true").created()
     assert life.status == "created"
     life.kill("KILL")
-    assert life.wait() == 137
-    life.delete()
+    life.ends(137)
 
 
 @pytest.fixture
@@ -243,15 +242,13 @@ def test_srun_of_the_site(clustered: MakeExample, shared: Path) -> None:
     more = "SrunArgs=--mpi=none\nSrunArgs=--wait=60\nDebugFlags=Steps\n"
     site = clustered(f"SrunPath={shared}/bin/srun\n{more}")
     first = site.life("true").created().start()
-    assert first.wait() == 0
-    first.delete()
+    first.ends()
     calls.write_text("")  # the node was asked which ids it maps: that is remembered
     life = site.shell("trap 'exit 9' USR1; echo up; while :; do sleep 0.1; done")
     life.created().start().says("up")
     assert site.must("exec", life.id, "echo", "inside") == "inside\n"
     life.kill("USR1")
-    assert life.wait() == 9
-    life.delete()
+    life.ends(9)
     lines = calls.read_text().splitlines()
     begins = [line.split()[:2] for line in lines if line.startswith("--")]
     assert len(begins) == 1 if site.by_shim else len(begins) >= 3  # the container, exec, kill
@@ -367,8 +364,7 @@ def test_a_terminal_by_create_and_start(example: MakeExample) -> None:
     site = example((EXAMPLES / "runc-create.conf").read_text())
     life = site.life("sh", "-c", "test -t 0 && test -t 1 && stty size; exit 5", terminal=True)
     life.created().start()
-    assert life.wait() == 5
-    life.delete()
+    life.ends(5)
 
 
 @pytest.mark.covers("guide a job fails if the runtime does", "oci.conf RunTimeStart")

@@ -217,8 +217,7 @@ def test_what_can_be_done_with_it(site: Site) -> None:
     assert life.status == "paused"
     site.must("resume", life.id)
     life.kill("KILL")
-    assert life.wait() == 137
-    life.delete()
+    life.ends(137)
 
 
 def test_an_exec_outlives_its_task(site: Site) -> None:
@@ -230,8 +229,7 @@ def test_an_exec_outlives_its_task(site: Site) -> None:
         assert done.stdout.readline() == b"in\n"
         os.write(life.stdin, b"go\n")
         assert done.wait(30) == 137
-    assert life.wait() == 3
-    life.delete()
+    life.ends(3)
 
 
 # Bad cases

@@ -65,15 +65,13 @@ def test_lives(site: Site) -> None:
 def test_statuses_are_exact(site: Site, script: str, status: int) -> None:
     life = site.shell(f"exec 2>&1; {script}").created().start()
     # as the first process of a PID namespace, a shell cannot kill itself
-    assert life.wait() == (0 if status == 137 else status)
-    life.delete()
+    life.ends(0 if status == 137 else status)
 
 
 def test_killed_ones_say_so(site: Site) -> None:
     life = site.life("sleep", "600").created().start()
     life.kill("KILL")
-    assert life.wait() == 137
-    life.delete()
+    life.ends(137)
 
 
 def test_create_reports_the_runtimes_error(site: Site) -> None:
@@ -112,8 +110,7 @@ def test_signals_and_exec(site: Site) -> None:
     assert life.status == "paused"
     site.must("resume", life.id)
     life.kill("KILL")
-    assert life.wait() == 137
-    life.delete()
+    life.ends(137)
 
 
 def test_its_variables(site: Site) -> None:

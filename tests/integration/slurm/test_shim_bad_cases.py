@@ -104,8 +104,7 @@ def test_another_python(site: Site) -> None:
     other = f"import sys, {EXTERNAL}; {EXTERNAL}.MAGIC_NUMBER = b'xxxx'; exec(sys.argv[-1])"
     environment = with_programs(site, python3=f'exec {sys.executable} -ISc "{other}" "$@"')
     life = site.life("sh", "-c", "exit 7", environment=environment).created().start()
-    assert life.wait() == 7
-    life.delete()
+    life.ends(7)
 
 
 def test_python_is_too_old(site: Site) -> None:
@@ -166,8 +165,7 @@ def test_exec_before_start_has_its_answer(site: Site) -> None:
         assert site.must("exec", life.id, "echo", "in") == "in\n"
         assert start.wait(20) == 0
     life.kill("KILL")
-    assert life.wait() == 137
-    life.delete()
+    life.ends(137)
 
 
 def test_the_runtime_hangs_in_delete(site: Site) -> None:
@@ -184,8 +182,7 @@ def test_the_runtime_hangs_in_delete(site: Site) -> None:
 def test_a_signal_does_without_the_runtime(site: Site) -> None:
     life = site.shell("sleep 600", environment=hanging(site, "kill")).created().start()
     life.kill("KILL")
-    assert life.wait() == 137
-    life.delete()
+    life.ends(137)
     assert not hangs(site)
 
 
@@ -210,8 +207,7 @@ def test_stopped_for_good(site: Site, who: str) -> None:
     life.says("up")
     os.kill(shim_of(life) if who == "shim" else srun_of(life), signal.SIGSTOP)
     life.kill("KILL", 30)
-    assert life.wait(30) == 137
-    life.delete(60)
+    life.ends(137, 60)
     several_lives(site)
 
 
@@ -259,8 +255,7 @@ def test_killed_during_an_exec(site: Site) -> None:
         assert done.stdout.readline() == b"in\n"
         signal_quietly(shim_of(life), signal.SIGKILL)
         assert done.wait(40) == 137
-    assert life.wait(40) == 125
-    life.delete()
+    life.ends(125, 40)
     several_lives(site)
 
 
@@ -275,8 +270,7 @@ def test_nobody_reads_and_it_never_ends(site: Site) -> None:
             [memory] = [line.split()[1] for line in status if line.startswith("VmRSS:")]
         assert int(memory) < 60_000
         life.kill("KILL")
-        assert life.wait() == 137
-        life.delete()
+        life.ends(137)
     finally:
         os.close(readable)
         os.close(writable)

@@ -106,8 +106,7 @@ def test_the_order_of_create_and_start(make: MakeShimSite, shared: Path, place: 
     assert life.status == "paused"
     site.must("resume", life.id)
     life.kill("USR1")
-    assert life.wait() == 9
-    life.delete()
+    life.ends(9)
     assert called(shared)[-2:] == ["kill", "delete"]
     site.settle()
 
@@ -120,13 +119,11 @@ def test_the_order_of_run(make: MakeShimSite, shared: Path) -> None:
     life.start().says("up")
     assert called(shared) == ["run"]
     life.close_stdin()
-    assert life.wait() == 3
-    life.delete()
+    life.ends(3)
     assert called(shared) == ["run", "delete"]
     killed = site.life("sleep", "600").created().start()
     killed.kill("KILL")
-    assert killed.wait() == 137
-    killed.delete()
+    killed.ends(137)
     assert called(shared)[2:] == ["run", "kill", "delete"]
     site.settle()
 
@@ -140,8 +137,7 @@ def test_the_examples_of_the_guide(make: MakeShimSite, name: str) -> None:
 def test_only_the_nodes_have_one(make: MakeShimSite, shared: Path) -> None:
     site = make(logging(shared, "run"), here=False)
     life = site.life("true").created().start()
-    assert life.wait() == 0
-    life.delete()
+    life.ends()
     assert called(shared) == ["run", "delete"]
 
 
@@ -251,8 +247,7 @@ def test_members_of_a_pod(make: MakeShimSite, shared: Path, known_by: str) -> No
     assert len({line.split()[-1] for line in runs}) == 2
     for life in lives:
         life.close_stdin()
-        assert life.wait() == 4
-        life.delete()
+        life.ends(4)
     site.settle()
 
 
@@ -268,8 +263,7 @@ def test_the_shim_is_killed(make: MakeShimSite, shared: Path) -> None:
     assert life.wait() != 0
     life.delete()
     following = site.life("true", environment={"SCRUN_JOB_NODELIST": "node1"}).created().start()
-    assert following.wait() == 0
-    following.delete()
+    following.ends()
     wait_while("its directory", lambda: list(shared.glob("made-*/oci-job*")))
     site.settle()
 

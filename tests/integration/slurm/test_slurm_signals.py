@@ -114,8 +114,7 @@ def test_a_job_that_waits_for_its_next_container(make_site: MakeSite) -> None:
     site = site_of(make_site, "shim", "linger = 60\n")
     first = site.life("true").created().start()
     job = first.job_id
-    assert first.wait() == 0
-    first.delete()
+    first.ends()
     for name in NAMES[:4]:
         cluster.slurm("scancel", f"--signal={name}", job)
     time.sleep(1)
@@ -313,8 +312,7 @@ def test_while_it_is_staged_in_a_job_that_waited(make_site: MakeSite) -> None:
     staging.begins()
     staging.go_on()
     job = first.created(60).start(60).job_id
-    assert first.wait() == 0
-    first.delete()
+    first.ends()
     cluster.slurm("scancel", "--signal=HUP", job)
     life = site.shell(RUNS)
     staging.begins()

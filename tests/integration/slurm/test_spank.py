@@ -124,8 +124,7 @@ def test_the_signal_that_ended_a_task(with_stack: WithStack) -> None:
     site = with_stack("local-user", ALL)
     life = site.shell("sleep 1000").created().start().wait_for("running")
     life.kill("KILL")
-    assert life.wait() == 137
-    life.delete()
+    life.ends(137)
     assert "remote task_exit 9 9" in marks(site)
 
 
@@ -190,8 +189,7 @@ def test_a_process_that_was_killed(with_stack: WithStack, place: str) -> None:
         process for process in site.processes() if "scrun.supervisor.worker" in str(process)
     ]
     os.kill(worker.pid, signal.SIGKILL)
-    assert life.wait() == 5
-    life.delete()
+    life.ends(5)
 
 
 def test_what_is_called_without_any_end(with_stack: WithStack) -> None:
@@ -468,8 +466,7 @@ def test_optional(with_stack: WithStack, place: str) -> None:
     life = site.shell("exit 5").created()
     log = (site.root / life.id / "log").read_text()
     assert "slurm_spank_init returned -1 (ignored: optional in" in log
-    assert life.start().wait() == 5
-    life.delete()
+    life.start().ends(5)
 
 
 def test_a_broken_plugstack_conf(with_stack: WithStack) -> None:

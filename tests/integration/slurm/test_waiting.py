@@ -221,8 +221,7 @@ def test_an_end_while_it_is_staged(site: Site) -> None:
     life = site.life("true").created().start()
     assert "its bundle is being staged" in site.fails("exec", life.id, "true")
     life.kill()
-    assert life.wait(2) == 143
-    life.delete()
+    life.ends(143, 2)
 
 
 # scrun run

@@ -42,8 +42,7 @@ def whole(
     """Run a container from `create` to `delete`; return its job."""
     life = site.shell(script, environment=asking).created()
     job = job_of(life)
-    assert life.start().wait() == status
-    life.delete()
+    life.start().ends(status)
     return job
 
 
@@ -129,8 +128,7 @@ def test_five_at_once_and_one_job(site: Site) -> None:
     for life in lives:
         life.start()
     for life in lives:
-        assert life.wait() == 0
-        life.delete()
+        life.ends()
     assert {*waiting(site)} == jobs
     released(site)
 

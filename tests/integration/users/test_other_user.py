@@ -41,8 +41,7 @@ def victim(site: Site) -> Iterator[Life]:
     assert life.state()["status"] == "running"
     assert site.must("exec", life.id, "echo", "it goes on") == "it goes on\n"
     os.write(life.stdin, b"\n")
-    assert life.wait() == 7
-    life.delete()
+    life.ends(7)
 
 
 @pytest.fixture

@@ -208,8 +208,7 @@ def test_the_stager_undoes_what_a_dead_supervisor_left(place: Site) -> None:
 def test_the_null_plugins(place: Site) -> None:
     """Plugin API, data objects: null plugins have the minor type none."""
     life = place.life("sh", "-c", "exit 7", options=("--engine", "none")).created()
-    assert life.start().wait() == 0
-    life.delete()
+    life.start().ends()
     config = place.mapped("sh", "-c", "exit 7")
     config["linux"]["namespaces"] = [{"type": kind} for kind in ("mount", "pid", "user")]
     config["mounts"] = [mount for mount in config["mounts"] if mount["type"] == "proc"]

@@ -98,8 +98,7 @@ def test_a_life_by_a_bare_interpreter(environment: Path) -> None:
         assert done.returncode == 97
         life = site.life("sh", "-c", "exit 7").created(60)
         assert life.state()["status"] == "created"
-        assert life.start().wait() == 7
-        life.delete()
+        life.start().ends(7)
     finally:
         site.clear()
         site.close()

@@ -133,8 +133,7 @@ def test_layers_that_the_node_does_not_see(image: Image) -> None:
     image.with_store = True
     image.by_shim()
     image.recorded()
-    image.mounted()
-    image.hidden(image.store)
+    image.unseen()
     staged = image.stage()
     assert staged.image == "squashfs", staged.notes
     image.run("echo x >etc/new")

@@ -61,8 +61,7 @@ def test_a_second_container_copies_nothing(image: Image, *, rootless: bool) -> N
     os.mknod((image.layers[1] / "motd"), stat.S_IFCHR)
     (image.layers[0] / "etc").mkdir()
     (image.layers[0] / "etc/own").write_text("own")
-    image.mounted()
-    image.hidden(image.store)
+    image.unseen()
     first = image.stage()
     assert first.image == "squashfs", first.notes
     assert first.notes == (
@@ -102,8 +101,7 @@ def test_only_what_the_node_does_not_see_is_copied(image: Image) -> None:
 
 
 def test_images_share_layers(image: Image) -> None:
-    image.mounted()
-    image.hidden(image.store)
+    image.unseen()
     assert image.stage().image == "squashfs"
     stage_out(str(image.staged))
     image.copied.clear()
@@ -137,8 +135,7 @@ def test_a_store_that_the_node_does_not_see(image: Image) -> None:
 def test_a_layer_that_no_record_has(image: Image) -> None:
     shutil.rmtree(image.store.parent / "overlay-layers")
     (image.layers[2] / "usr/large").write_bytes(bytes(2 << 20))
-    image.mounted()
-    image.hidden(image.store)
+    image.unseen()
     staged = image.stage()
     assert staged.image == "copy"
     assert f"no record has a digest of {image.layers[2]}" in staged.notes[0]
@@ -147,8 +144,7 @@ def test_a_layer_that_no_record_has(image: Image) -> None:
 def test_small_layers_need_no_record(image: Image) -> None:
     """Such as docker's second layer of a container."""
     shutil.rmtree(image.store.parent / "overlay-layers")
-    image.mounted()
-    image.hidden(image.store)
+    image.unseen()
     assert image.stage().image == "layers"
     assert image.copied == []
     assert not image.images.exists()
@@ -159,8 +155,7 @@ def test_what_a_container_wrote_before(image: Image) -> None:
     """Its own layer has no digest; it is copied however large it is."""
     (image.layers[0] / "etc").mkdir()
     (image.layers[0] / "etc/large").write_bytes(bytes(3 << 20))
-    image.mounted()
-    image.hidden(image.store)
+    image.unseen()
     assert image.stage().image == "squashfs"
     image.run("test $(stat -c %s etc/large) = 3145728")
 
@@ -276,8 +271,7 @@ def test_files_of_others_belong_to_the_only_user(image: Image) -> None:
     os.chown(lower / "empty", 33, 33)
     (lower / "empty").chmod(0o700)
     (lower / "empty/not").write_text("not")
-    image.mounted()
-    image.hidden(image.store)
+    image.unseen()
     staged = image.stage()
     assert staged.image == "squashfs"
     image.run(
@@ -296,8 +290,7 @@ def test_files_of_others_belong_to_the_only_user(image: Image) -> None:
 def test_a_full_store(image: Image, tmp_path: Path) -> None:
     """The container gets a copy, as it would without a store; half a copy does not stay."""
     (image.layers[2] / "usr/large").write_bytes(os.urandom(4 << 20))
-    image.mounted()
-    image.hidden(image.store)
+    image.unseen()
     with mounted(image.images, "-o", "size=2m"):
         staged = image.stage()
         assert staged.image == "copy"
@@ -308,8 +301,7 @@ def test_a_full_store(image: Image, tmp_path: Path) -> None:
 def test_room_is_made_in_a_full_store(image: Image, tmp_path: Path) -> None:
     """What no container uses goes, even if the store may be larger."""
     (image.layers[2] / "usr/large").write_bytes(os.urandom(3 << 20))
-    image.mounted()
-    image.hidden(image.store)
+    image.unseen()
     with mounted(image.images, "-o", "size=5m"):
         store = Store(str(image.images))
         old = store.make("old", lambda folder, _: filled(folder, 3 << 20))
@@ -324,8 +316,7 @@ def test_the_limit_of_the_store(image: Image) -> None:
         entry = store.make(f"old{number}", lambda folder, _: filled(folder, 1 << 20))
         os.utime(Path(entry.directory) / "scrun-image.json", (number, number))
     image.limit = 4 << 20
-    image.mounted()
-    image.hidden(image.store)
+    image.unseen()
     assert image.stage().image == "squashfs"
     left = [entry.key for entry in store.entries()]
     assert len([key for key in left if key.startswith("layer-")]) == 2
@@ -334,8 +325,7 @@ def test_the_limit_of_the_store(image: Image) -> None:
 
 def test_a_site_s_store(image: Image, tmp_path: Path) -> None:
     """Its copies are used, and nothing is written."""
-    image.mounted()
-    image.hidden(image.store)
+    image.unseen()
     assert image.stage().image == "squashfs"
     stage_out(str(image.staged))
     site = tmp_path / "site"
@@ -353,8 +343,7 @@ def test_a_site_s_store(image: Image, tmp_path: Path) -> None:
 
 def test_a_store_that_cannot_be_written(image: Image) -> None:
     """What is there is used as long as nothing has to be written."""
-    image.mounted()
-    image.hidden(image.store)
+    image.unseen()
     with mounted(image.images, "-o", "ro"):
         staged = image.stage()
         assert staged.image == "copy"
@@ -362,8 +351,7 @@ def test_a_store_that_cannot_be_written(image: Image) -> None:
 
 
 def test_a_store_of_somebody_else(image: Image) -> None:
-    image.mounted()
-    image.hidden(image.store)
+    image.unseen()
     image.images.mkdir()
     os.chown(image.images, 33, 33)
     staged = image.stage()
@@ -372,8 +360,7 @@ def test_a_store_of_somebody_else(image: Image) -> None:
 
 
 def test_a_layer_is_removed_meanwhile(image: Image) -> None:
-    image.mounted()
-    image.hidden(image.store)
+    image.unseen()
     mounter = image.mounter
     assert mounter is not None
 
@@ -392,8 +379,7 @@ def test_a_layer_is_removed_meanwhile(image: Image) -> None:
 
 def test_a_copy_that_is_removed_below_a_container(image: Image) -> None:
     """Somebody removes the store by hand: what the container wrote comes back anyway."""
-    image.mounted()
-    image.hidden(image.store)
+    image.unseen()
     staged = image.stage()
     image.run(f"echo x >etc/new; rm -r {image.images}; ls >/dev/null")
     image.end(staged)
@@ -405,8 +391,7 @@ def test_a_copy_that_is_removed_below_a_container(image: Image) -> None:
 
 
 def test_leased_copies_stay(image: Image) -> None:
-    image.mounted()
-    image.hidden(image.store)
+    image.unseen()
     assert image.stage().image == "squashfs"
     store = Store(str(image.images))
     for entry in store.entries():
@@ -424,8 +409,7 @@ def test_many_layers(image: Image) -> None:
         image.layers.insert(1, layer)
     image.mounter = None
     shutil.rmtree(image.store.parent / "overlay-layers")
-    image.mounted()
-    image.hidden(image.store)
+    image.unseen()
     staged = image.stage()
     assert staged.image == "layers", staged.notes
     image.run("test $(ls usr | wc -l) = 41")
@@ -433,8 +417,7 @@ def test_many_layers(image: Image) -> None:
 
 def test_two_at_once_make_one_copy(image: Image, tmp_path: Path) -> None:
     """Each in a directory of its own, for the same image."""
-    image.mounted()
-    image.hidden(image.store)
+    image.unseen()
     images = [image.another(f"staged{number}") for number in range(8)]
     threads = [threading.Thread(target=one.stage) for one in images]
     for thread in threads:
@@ -449,8 +432,7 @@ def test_two_at_once_make_one_copy(image: Image, tmp_path: Path) -> None:
 
 
 def test_who_waits_sees_how_far_it_is(image: Image) -> None:
-    image.mounted()
-    image.hidden(image.store)
+    image.unseen()
     store = Store(str(image.images))
     assert image.another("first").stage().image == "squashfs"
     key = next(entry.key for entry in store.entries())
@@ -507,8 +489,7 @@ def test_its_own_layer_has_all_that_layers_can_have(image: Image, tmp_path: Path
     image.rootless = False
     own = image.layers[0]
     odd(own)
-    image.mounted()
-    image.hidden(image.store)
+    image.unseen()
     assert image.stage().image == "squashfs"
     copied = image.staged / "overlay/mine/0"
     assert everything(copied) == everything(own)
@@ -526,8 +507,7 @@ def test_names_of_one_file_in_its_own_layer(image: Image) -> None:
             os.link(own / "first", own / name)
     (own / "outside").write_text("x")
     os.link(own / "outside", image.store.parent / "outside")
-    image.mounted()
-    image.hidden(image.store)
+    image.unseen()
     assert image.stage().image == "squashfs"
     copied = image.staged / "overlay/mine/0"
     names = ("first", "folder/second", "folder/inner/third")
@@ -543,8 +523,7 @@ def test_too_many_names_to_remember(image: Image, monkeypatch: pytest.MonkeyPatc
     for name in "abc":
         (own / name).write_text(name)
         os.link(own / name, own / f"{name}2")
-    image.mounted()
-    image.hidden(image.store)
+    image.unseen()
     assert image.stage().image == "squashfs"
     copied = image.staged / "overlay/mine/0"
     for name in "abc":
@@ -555,8 +534,7 @@ def test_its_own_layer_for_one_user(image: Image) -> None:
     own = image.layers[0]
     odd(own)
     (own / "opaque").rmdir()
-    image.mounted()
-    image.hidden(image.store)
+    image.unseen()
     assert image.stage().image == "squashfs"
     copied = image.staged / "overlay/mine/0"
     assert {path.lstat().st_uid for path in copied.rglob("*")} == {os.geteuid()}
@@ -565,8 +543,7 @@ def test_its_own_layer_for_one_user(image: Image) -> None:
 
 def test_a_deep_layer_of_its_own(image: Image) -> None:
     (image.layers[0] / "/".join("d" * 299)).mkdir(parents=True)
-    image.mounted()
-    image.hidden(image.store)
+    image.unseen()
     other = image.another("other")
     assert other.stage().image == "squashfs"
     stage_out(str(other.staged))
@@ -578,8 +555,7 @@ def test_a_deep_layer_of_its_own(image: Image) -> None:
 
 def test_nobody_waits_for_a_copy_of_its_own_layer(image: Image) -> None:
     (image.layers[0] / "large").write_bytes(bytes(3 << 20))
-    image.mounted()
-    image.hidden(image.store)
+    image.unseen()
     image.ended = True
     with pytest.raises(KeyboardInterrupt):
         image.stage()
@@ -591,8 +567,7 @@ def test_nobody_waits_for_a_copy_of_its_own_layer(image: Image) -> None:
 
 def test_without_a_shim_the_root_file_system_is_copied(image: Image) -> None:
     image.mounter = None
-    image.mounted()
-    image.hidden(image.store)
+    image.unseen()
     staged = image.stage()
     assert staged.image == "copy"
     assert "cannot be squashfs images: only a shim mounts images" in staged.notes[0]
@@ -606,8 +581,7 @@ def test_directories_of_an_older_version_are_left_alone(image: Image) -> None:
     lease = lease_of(str(image.images.parent), "older")
     store.lease(layer.key, lease)
     image.limit = 1 << 20
-    image.mounted()
-    image.hidden(image.store)
+    image.unseen()
     assert image.stage().image == "squashfs"
     assert store.find(layer.key) is not None
     stage_out(str(image.staged))
