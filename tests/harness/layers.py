@@ -178,6 +178,12 @@ class Image:
         other.config = {"root": {"path": str(self.rootfs)}}
         return other
 
+    def staged_as(self, how: str) -> Staged:
+        """Stage the bundle; hold how the nodes get the root file system."""
+        staged = self.stage()
+        assert staged.image == how, staged.notes
+        return staged
+
     def stage(self) -> Staged:
         def remember(script: str) -> list[str]:
             self.asked.append(script)

@@ -241,9 +241,10 @@ class Life:
         """`scrun delete --force`: without that a line says that it was running."""
         self.must("delete", "--force", timeout=timeout)
 
-    def ends(self, status: int = 0, timeout: float = TIMEOUT) -> None:
-        """Hold that it ends with this status, and delete it."""
+    def ends(self, status: int = 0, timeout: float = TIMEOUT, *, says: str | None = None) -> None:
+        """Hold that it ends with this status, and perhaps what it has said, and delete it."""
         assert (found := self.wait(timeout)) == status, (found, status)
+        assert says is None or self.output() == says
         self.delete(max(timeout, TIMEOUT))
 
     # The container's side

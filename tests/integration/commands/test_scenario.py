@@ -598,8 +598,12 @@ def test_kill_right_after_start_is_not_lost(site: Site) -> None:
 
 @pytest.mark.covers("promise kill and delete in each state")
 def test_ignored_signals_are_ignored(site: Site) -> None:
-    life = site.shell("trap '' TERM; echo up; read line; exit 12", stdin="pipe").created().start()
-    life.says("up")
+    life = (
+        site.shell("trap '' TERM; echo up; read line; exit 12", stdin="pipe")
+        .created()
+        .start()
+        .says("up")
+    )
     life.kill("TERM")
     threading.Event().wait(0.5)
     assert life.status == "running"
@@ -768,8 +772,9 @@ def test_delete_created(site: Site, force: list[str]) -> None:
 @pytest.mark.covers("promise kill and delete in each state")
 @pytest.mark.parametrize("force", [[], ["--force"]])
 def test_delete_running(site: Site, force: list[str]) -> None:
-    life = site.shell("trap '' TERM; echo up; while :; do sleep 1; done").created().start()
-    life.says("up")
+    life = (
+        site.shell("trap '' TERM; echo up; while :; do sleep 1; done").created().start().says("up")
+    )
     done = site.run("delete", *force, life.id)
     said = f"scrun: container {life.id} was ended: it was running; --force says that you mean it\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "" if force else said)

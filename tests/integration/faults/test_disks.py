@@ -64,8 +64,9 @@ def fill(filler: Path) -> None:
 
 def waiting(site: Site) -> Life:
     """A container that runs, and ends with 7 when it gets a line."""
-    life = site.shell("echo ready; read line; exit 7", stdin="pipe").created().start()
-    life.says("ready")
+    life = (
+        site.shell("echo ready; read line; exit 7", stdin="pipe").created().start().says("ready")
+    )
     return life
 
 

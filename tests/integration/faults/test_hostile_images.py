@@ -120,9 +120,7 @@ def test_a_link_takes_the_bundle_s_place(site: Site, outside: Path) -> None:
     shutil.rmtree(life.bundle)
     life.bundle.symlink_to(outside)
     life.start()
-    assert life.wait() == 0
-    assert life.output() == "runs\n"
-    life.delete()
+    life.ends(says="runs\n")
     life.bundle.unlink()
     assert (outside / "file").read_text() == "the host's"
 

@@ -126,8 +126,12 @@ def test_several_tasks(site: Site, dice: random.Random) -> None:
 def test_in_a_job_of_the_callers(site: Site) -> None:
     """One that runs goes on, and one that is created is started."""
     with cluster.callers_job(site.user) as job:
-        running = site.shell(UNTIL_TOLD, environment={"SLURM_JOB_ID": job}).created(60).start(60)
-        running.says("up", 30)
+        running = (
+            site.shell(UNTIL_TOLD, environment={"SLURM_JOB_ID": job})
+            .created(60)
+            .start(60)
+            .says("up", 30)
+        )
         created = site.shell(UNTIL_TOLD, environment={"SLURM_JOB_ID": job}).created(60)
         for times in (1, 2):
             kill_supervisor(site)
@@ -141,8 +145,12 @@ def test_in_a_job_of_the_callers(site: Site) -> None:
 def test_in_a_job_of_the_callers_nobody_adopts_it(site: Site) -> None:
     """Its step ends, and the job stays."""
     with cluster.callers_job(site.user) as job:
-        life = site.shell(UNTIL_TOLD, environment={"SLURM_JOB_ID": job}).created(60).start(60)
-        life.says("up", 30)
+        life = (
+            site.shell(UNTIL_TOLD, environment={"SLURM_JOB_ID": job})
+            .created(60)
+            .start(60)
+            .says("up", 30)
+        )
         site.kill_supervisors()
         assert life.wait(60) == 125
         wait_while("its step", lambda: cluster.slurm("squeue", "-h", "-s", "-j", job), 30)

@@ -179,8 +179,12 @@ def test_a_job_that_is_suspended(site: Site) -> None:
 @pytest.mark.parametrize("how", ["delete --force", "kill KILL"])
 def test_a_job_that_is_suspended_is_ended(site: Site, how: str, tasks: str) -> None:
     """What is stopped answers nobody: it is not asked."""
-    life = site.shell("echo up; sleep 600", environment={"SCRUN_NTASKS": tasks}).created().start()
-    life.says("up\n" * int(tasks))
+    life = (
+        site.shell("echo up; sleep 600", environment={"SCRUN_NTASKS": tasks})
+        .created()
+        .start()
+        .says("up\n" * int(tasks))
+    )
     cluster.slurm("scontrol", "suspend", life.job_id)
     wait_until("it is known", lambda: life.status == "paused")
     verb, word = how.split()

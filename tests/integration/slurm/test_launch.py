@@ -40,9 +40,7 @@ def test_a_shim_runs_the_commands_of_the_site(site: Site) -> None:
     life = site.shell("echo up").created()
     assert launch_of(life) == "shim"
     assert f", with the commands of {cluster.oci_conf()}" in log_of(life)
-    assert life.start().wait() == 0
-    assert life.output() == "up\n"
-    life.delete()
+    life.start().ends(says="up\n")
 
 
 @pytest.mark.oci_conf
@@ -55,9 +53,7 @@ def test_a_node_without_a_python_that_will_do(site: Site) -> None:
         said = "scrun needs Python 3.6 or newer on the node, this is 3.5: launched by srun --con"
         assert said in log_of(life)
         assert launch_of(life) == "container"
-        assert life.start().wait() == 0
-        assert life.output() == f"{steps - 1}\n"
-        life.delete()
+        life.start().ends(says=f"{steps - 1}\n")
 
 
 def test_a_failure_that_passes(make_site: MakeSite) -> None:

@@ -208,8 +208,12 @@ def test_the_supervisor_dies(example: MakeExample, shared: Path) -> None:
     site = example((EXAMPLES / "apptainer.conf").read_text())
     run = f'export USER={site.user.name}\nroot=$3; shift 3; ch-run "$root" -- "$@"; exit 3\n'
     program(shared, "apptainer", run)
-    life = site.shell("trap '' TERM; echo up; while :; do sleep 0.1; done").created().start()
-    life.says("up")
+    life = (
+        site.shell("trap '' TERM; echo up; while :; do sleep 0.1; done")
+        .created()
+        .start()
+        .says("up")
+    )
     [supervisor] = site.supervisors()
     os.kill(supervisor, signal.SIGKILL)
     life.wait()
@@ -386,9 +390,7 @@ def test_arguments_as_they_are(example: MakeExample, shared: Path) -> None:
     program(shared, "apptainer", 'shift 3; printf "%s|" "$@"\n')
     words = ["echo", "it's", "", "a\nb", "$(touch x)", '"; touch y; "', "%p %% *", "`z`"]
     life = site.life(*words).created().start()
-    assert life.wait() == 0
-    assert life.output() == "".join(f"{word}|" for word in words)
-    life.delete()
+    life.ends(says="".join(f"{word}|" for word in words))
 
 
 def by_hand(site: Site) -> tuple[str, str]:

@@ -49,9 +49,7 @@ def with_mount(site: Site, source: Path, *command: str) -> Life:
 def test_the_source_of_a_mount(site: Site, only_there: Path, program: str) -> None:
     words = (program, "/p/f") if program == "cat" else (program, "cat", "/p/f")
     life = with_mount(site, only_there, *words).created(60).start(60)
-    assert life.wait(60) == 0
-    assert life.output() == "read\n"
-    life.delete(60)
+    life.ends(0, 60, says="read\n")
 
 
 def test_for_an_image(site: Site, only_there: Path) -> None:

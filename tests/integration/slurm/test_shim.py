@@ -117,9 +117,7 @@ def test_its_variables(site: Site) -> None:
     life = site.shell('echo "$SLURM_JOB_ID $SLURM_PROCID $SLURM_NTASKS"').created()
     job = life.state()["annotations"]["org.scrun.job_id"]
     life.start()
-    assert life.wait() == 0
-    assert life.output() == f"{job} 0 1\n"
-    life.delete()
+    life.ends(says=f"{job} 0 1\n")
 
 
 @pytest.mark.parametrize("count", [0, 1, 20 * MIB + 13])
@@ -191,8 +189,7 @@ def test_interrupt_character(site: Site) -> None:
 
 @pytest.mark.parametrize("who", ["shim", "srun"])
 def test_killed_while_it_runs(site: Site, who: str) -> None:
-    life = site.shell("echo up; sleep 600").created().start()
-    life.says("up")
+    life = site.shell("echo up; sleep 600").created().start().says("up")
     signal_quietly(shim_of(life) if who == "shim" else srun_of(life), signal.SIGKILL)
     status = life.wait(40)
     assert status in (125, 137)  # what salloc or srun say of it decides

@@ -188,23 +188,21 @@ def test_a_signal_does_without_the_runtime(site: Site) -> None:
 
 @pytest.mark.parametrize("who", ["shim", "srun"])
 def test_stopped_and_continued(site: Site, who: str) -> None:
-    life = site.shell("echo up; read x; echo $x; exit 5", stdin="pipe").created().start()
-    life.says("up")
+    life = (
+        site.shell("echo up; read x; echo $x; exit 5", stdin="pipe").created().start().says("up")
+    )
     pid = shim_of(life) if who == "shim" else srun_of(life)
     os.kill(pid, signal.SIGSTOP)
     os.write(life.stdin, b"typed meanwhile\n")
     time.sleep(1)
     os.kill(pid, signal.SIGCONT)
-    assert life.wait() == 5
-    assert life.output() == "up\ntyped meanwhile\n"
-    life.delete()
+    life.ends(5, says="up\ntyped meanwhile\n")
 
 
 @pytest.mark.parametrize("who", ["shim", nightly("srun")])
 def test_stopped_for_good(site: Site, who: str) -> None:
     """KILL ends the container; all the rest waits for who is stopped."""
-    life = site.shell("echo up; sleep 600").created().start()
-    life.says("up")
+    life = site.shell("echo up; sleep 600").created().start().says("up")
     os.kill(shim_of(life) if who == "shim" else srun_of(life), signal.SIGSTOP)
     life.kill("KILL", 30)
     life.ends(137, 60)
@@ -213,8 +211,7 @@ def test_stopped_for_good(site: Site, who: str) -> None:
 
 def test_killed_and_nothing_is_left(site: Site) -> None:
     """The user's next shim on the node ends what a killed one has left running."""
-    life = site.shell("echo up; sleep 600").created().start()
-    life.says("up")
+    life = site.shell("echo up; sleep 600").created().start().says("up")
     signal_quietly(shim_of(life), signal.SIGKILL)
     assert life.wait(40) == 125
     assert "the step of the container's shim ended" in life.errors()
@@ -234,8 +231,7 @@ def kill_and_continue(site: Site, life: Life, srun: int) -> None:
 
 def test_it_is_no_kill_when_the_shim_was_lost_before(site: Site) -> None:
     """What was printed may be lost with the shim, and a status of 137 would not say so."""
-    life = site.shell("echo up; sleep 600").created().start()
-    life.says("up")
+    life = site.shell("echo up; sleep 600").created().start().says("up")
     srun = srun_of(life)
     os.kill(srun, signal.SIGSTOP)  # so that its end takes a while
     signal_quietly(shim_of(life), signal.SIGKILL)
@@ -247,8 +243,7 @@ def test_it_is_no_kill_when_the_shim_was_lost_before(site: Site) -> None:
 
 
 def test_killed_during_an_exec(site: Site) -> None:
-    life = site.shell("echo up; sleep 600").created().start()
-    life.says("up")
+    life = site.shell("echo up; sleep 600").created().start().says("up")
     command = [*site.user.prefix, *site.command, "exec", life.id, "sh", "-c", "echo in; sleep 600"]
     with subprocess.Popen(command, env=site.environment, stdout=subprocess.PIPE) as done:
         assert done.stdout is not None
@@ -322,9 +317,7 @@ def test_no_port_for_the_direct_connection(site: Site) -> None:
                 break
         log = site.must("logs", "--messages", life.id)
         assert f"streams go over srun: no port is free in {first}-{first + 29}" in log
-        assert life.start().wait() == 0
-        assert life.output() == "up\n"
-        life.delete()
+        life.start().ends(says="up\n")
 
 
 def test_a_step_whose_cgroup_was_lost(make_site: MakeSite) -> None:

@@ -304,9 +304,7 @@ def test_several_tasks_that_cannot_connect(make_site: MakeSite) -> None:
     assert "no connection to the submit host: 127.0.0.1:" in log
     assert "No route to host: launched by srun --container" in log
     assert life.state()["annotations"]["org.scrun.launch"] == "container"
-    assert life.start().wait() == 0
-    assert life.output() == "up\nup\n"
-    life.delete()
+    life.start().ends(says="up\nup\n")
 
 
 @pytest.mark.parametrize("way", ["create", "run"])

@@ -75,9 +75,7 @@ def test_the_next_container_gets_the_job(site: Site) -> None:
     assert (job_of(life), waiting(site)) == (first, [])
     os.write(life.start().stdin, b"typed\n")
     life.close_stdin()
-    assert life.wait() == 0
-    assert life.output() == f"{site.base}\ntyped\n"
-    life.delete()
+    life.ends(says=f"{site.base}\ntyped\n")
     assert waiting(site) == [first]
     assert "was waiting for a container" not in site.must("list")
     released(site)
@@ -202,8 +200,7 @@ def test_a_container_that_was_deleted_gives_its_job_back(site: Site, *, started:
 
 
 def test_a_step_that_was_cancelled_gives_the_job_back(site: Site) -> None:
-    life = site.shell("echo up; sleep 600").created().start()
-    life.says("up")
+    life = site.shell("echo up; sleep 600").created().start().says("up")
     cluster.slurm("scancel", f"{job_of(life)}.0")
     assert life.wait() != 0
     life.delete()

@@ -191,8 +191,7 @@ def test_stage_out_comes_after_every_end(with_script: WithScript, place: str) ->
     life = life_of(site, "sleep 600").created()
     life.delete()
     assert marks(site) == ["in", "out"] * 2
-    life = life_of(site, "echo up; sleep 600").created().start()
-    life.says("up")
+    life = life_of(site, "echo up; sleep 600").created().start().says("up")
     os.kill(life.anchor, signal.SIGINT)
     time.sleep(0.2)  # two at once are one
     os.kill(life.anchor, signal.SIGINT)

@@ -35,8 +35,9 @@ def stranger() -> Stranger:
 @pytest.fixture
 def victim(site: Site) -> Iterator[Life]:
     """A container that runs, and that goes on as if nothing had been."""
-    life = site.shell("echo ready; read line; exit 7", stdin="pipe").created().start()
-    life.says("ready")
+    life = (
+        site.shell("echo ready; read line; exit 7", stdin="pipe").created().start().says("ready")
+    )
     yield life
     assert life.state()["status"] == "running"
     assert site.must("exec", life.id, "echo", "it goes on") == "it goes on\n"

@@ -52,8 +52,7 @@ def test_what_is_written_comes_back(
     image.mounted()
     subprocess.run(["cp", "-a", image.rootfs, tmp_path / "expected"], check=True)
     subprocess.run(["/bin/sh", "-ec", CHANGES], cwd=tmp_path / "expected", check=True)
-    staged = image.stage()
-    assert staged.image == "layers", staged.notes
+    staged = image.staged_as("layers")
     assert staged.place.startswith(f"{tmp_path}/node/scrun-written-")
     image.run(CHANGES)
     image.end(staged)
@@ -123,8 +122,7 @@ def test_a_node_keeps_nothing_of_an_attempt(image: Image, case: str, tasks: int)
     else:
         image.node = lambda script: "\n. 1 1\n".join(ask(script).split("\n. ")) + "\n. 1 1\n"
         why = "differ on the node"
-    staged = image.stage()
-    assert staged.image == "copy"
+    staged = image.staged_as("copy")
     assert why in staged.notes[0]
 
 
@@ -134,8 +132,7 @@ def test_layers_that_the_node_does_not_see(image: Image) -> None:
     image.by_shim()
     image.recorded()
     image.unseen()
-    staged = image.stage()
-    assert staged.image == "squashfs", staged.notes
+    staged = image.staged_as("squashfs")
     image.run("echo x >etc/new")
     image.end(staged)
     assert (image.rootfs / "etc/new").read_text() == "x\n"
@@ -144,8 +141,7 @@ def test_layers_that_the_node_does_not_see(image: Image) -> None:
 def test_of_several_tasks_each_has_a_directory(image: Image, tmp_path: Path) -> None:
     image.tasks = 2
     image.mounted()
-    staged = image.stage()
-    assert staged.image == "layers", staged.notes
+    staged = image.staged_as("layers")
     assert not staged.place
     assert len({task.place for task in staged.tasks}) == 2
     for number, task in enumerate(staged.tasks):

@@ -105,8 +105,7 @@ def test_a_kernel_that_refuses_one_overlay(image: Image) -> None:
 
     assert mounter is not None
     image.mounter = msgspec.structs.replace(mounter, mount=refused)
-    staged = image.stage()
-    assert staged.image == "layers", staged.notes
+    staged = image.staged_as("layers")
     image.run("echo new >etc/new")
     image.end(staged)
     assert (image.rootfs / "etc/new").read_text() == "new\n"
@@ -441,8 +440,7 @@ def test_each_task_writes_to_a_directory_of_its_own(either: Image) -> None:
     image = either
     image.tasks = 3
     image.mounted()
-    staged = image.stage()
-    assert staged.image == "layers", staged.notes
+    staged = image.staged_as("layers")
     assert [Path(task.place).name for task in staged.tasks] == ["task-0", "task-1", "task-2"]
     for number, task in enumerate(staged.tasks):
         image.run(f"test ! -e etc/new; echo {number} >etc/new; echo {number} >bin/{number}", task)
@@ -483,8 +481,7 @@ def test_one_node_of_several_does_not_see_the_layers(image: Image) -> None:
         return ask(shlex.join([*AS_ROOT[:3], "-c", hide + script]))
 
     image.node = in_turn
-    staged = image.stage()
-    assert staged.image == "copy"
+    staged = image.staged_as("copy")
     assert "cannot be mounted on the node: stat: " in staged.notes[0]
 
 
@@ -492,11 +489,9 @@ def test_the_same_mounts_for_all_tasks_can_only_be_read(image: Image) -> None:
     """As with srun --container."""
     image.tasks = 0
     image.mounted()
-    staged = image.stage()
-    assert staged.image == "copy"
+    staged = image.staged_as("copy")
     assert "two overlays cannot write to one directory" in staged.notes[0]
     stage_out(str(image.staged))
     image.config["root"]["readonly"] = True
-    staged = image.stage()
-    assert staged.image == "layers", staged.notes
+    staged = image.staged_as("layers")
     image.run("cat etc/passwd; ! touch etc/new")

@@ -163,16 +163,14 @@ def test_a_second_container_makes_nothing(image: Image, node: Node) -> None:
 def test_what_the_node_cannot_mount(image: Image, node: Node) -> None:
     """The container gets a copy, and one line says why."""
     node.fails = "squashfuse: no"
-    staged = image.stage()
-    assert staged.image == "copy"
+    staged = image.staged_as("copy")
     assert staged.notes[0] == f"root: the layers of {image.rootfs} squashfuse: no"
     assert made(image) == ["rootfs.sqfs"] * 2
 
 
 def test_no_tool(image: Image, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
-    staged = image.stage()
-    assert staged.image == "copy"
+    staged = image.staged_as("copy")
     why = "cannot be squashfs images: mksquashfs is not installed here"
     assert staged.notes[0] == f"root: the layers of {image.rootfs} {why}"
     assert made(image) == []
@@ -183,8 +181,7 @@ def test_a_layer_that_cannot_be_packed(image: Image, node: Node) -> None:
     with open(image.layers[2] / "etc/holes", "wb") as file:
         file.truncate(1 << 40)
     image.rootfs.joinpath("etc/holes").unlink(missing_ok=True)
-    staged = image.stage()
-    assert staged.image == "copy"
+    staged = image.staged_as("copy")
     assert "have a file with large holes" in staged.notes[0]
     assert made(image) == ["rootfs.sqfs"]
 
@@ -199,8 +196,7 @@ def far(image: Image, tmp_path: Path) -> Iterator[Node]:
 
 def test_images_are_sent_where_the_store_is_not_seen(image: Image, far: Node) -> None:
     for again in (False, True):
-        staged = image.stage()
-        assert staged.image == "squashfs", staged.notes
+        staged = image.staged_as("squashfs")
         way = "squashfs, after they were sent to the node"
         assert staged.notes[1] == f"root: the images are mounted by {way}"
         assert seen(image, far).split() == ["bin", "empty", "etc", "lib", "usr", "new", "755"]
@@ -213,14 +209,12 @@ def test_images_are_sent_where_the_store_is_not_seen(image: Image, far: Node) ->
 
 def test_what_cannot_be_sent(image: Image, far: Node) -> None:
     far.limit = 1
-    staged = image.stage()
-    assert staged.image == "copy"
+    staged = image.staged_as("copy")
     assert "no room for 0 MiB on the node" in staged.notes[0]
     far.unmount()
     stage_out(str(image.staged))
     image.mounter = None
-    staged = image.stage()
-    assert staged.image == "copy"
+    staged = image.staged_as("copy")
     assert "nor is the store of images" in staged.notes[0]
     assert "nor can images be sent: only a shim mounts images" in staged.notes[0]
 

@@ -92,8 +92,7 @@ def test_the_node_mounts_a_copy_of_the_image(
     image.made(BEFORE)
     image.hidden(image.store.parent)
     before = listing(image.rootfs)
-    staged = image.stage()
-    assert staged.image == "squashfs", staged.notes
+    staged = image.staged_as("squashfs")
     assert staged.copied_from == str(image.rootfs)
     subprocess.run(["cp", "-a", image.rootfs, tmp_path / "expected"], check=True)
     in_shell(DURING, tmp_path / "expected")
@@ -137,8 +136,7 @@ def test_what_has_no_record_is_copied(image: Plain) -> None:
     image.made()
     (image.store.parent / "vfs-layers" / "layers.json").unlink()
     image.hidden(image.store.parent)
-    staged = image.stage()
-    assert staged.image == "copy"
+    staged = image.staged_as("copy")
     assert "are not known: it is not a mount of its own" in staged.notes[0]
     assert "is not there on the node" in staged.notes[1]
 
@@ -196,8 +194,7 @@ def test_what_cannot_be_written_to_is_copied(image: Plain) -> None:
     """A socket or device that the image does not have."""
     image.made("mkfifo etc/fifo")
     image.hidden(image.store.parent)
-    staged = image.stage()
-    assert staged.image == "copy", staged.notes
+    staged = image.staged_as("copy")
     assert "device, FIFO or socket" in staged.notes[0]
 
 

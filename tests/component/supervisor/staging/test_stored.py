@@ -62,8 +62,7 @@ def test_a_second_container_copies_nothing(image: Image, *, rootless: bool) -> N
     (image.layers[0] / "etc").mkdir()
     (image.layers[0] / "etc/own").write_text("own")
     image.unseen()
-    first = image.stage()
-    assert first.image == "squashfs", first.notes
+    first = image.staged_as("squashfs")
     assert first.notes == (
         f"root: the node mounts squashfs images of the layers of {image.rootfs}; changes come back"
         " at the end",
@@ -126,8 +125,7 @@ def test_a_store_that_the_node_does_not_see(image: Image) -> None:
     image.images.mkdir()
     image.mounted()
     image.hidden(image.store, image.images)
-    staged = image.stage()
-    assert staged.image == "copy"
+    staged = image.staged_as("copy")
     assert f"nor is the store of images, {image.images}" in staged.notes[0]
     assert image.copied == []
 
@@ -136,8 +134,7 @@ def test_a_layer_that_no_record_has(image: Image) -> None:
     shutil.rmtree(image.store.parent / "overlay-layers")
     (image.layers[2] / "usr/large").write_bytes(bytes(2 << 20))
     image.unseen()
-    staged = image.stage()
-    assert staged.image == "copy"
+    staged = image.staged_as("copy")
     assert f"no record has a digest of {image.layers[2]}" in staged.notes[0]
 
 
@@ -223,8 +220,7 @@ def test_fuse_overlayfs(image: Image) -> None:
     (above / "empty/new").touch()
     (image.layers[2] / "empty/old").touch()
     image.by_fuse("rm etc/passwd motd; rm -r usr/share; rm empty/old; touch empty/new")
-    staged = image.stage()
-    assert staged.image == "squashfs", staged.notes
+    staged = image.staged_as("squashfs")
     image.run(
         "test ! -e etc/passwd; test -e etc/hosts; test ! -e motd; test ! -e usr/share; "
         "test -e empty/new; test ! -e empty/old; test ! -e etc/.wh.passwd; rm etc/hosts"
@@ -254,8 +250,7 @@ def test_metacopy(image: Image) -> None:
     (image.layers[0] / "etc").mkdir()
     (image.layers[0] / "etc/passwd").write_bytes(bytes(10))
     os.setxattr(image.layers[0] / "etc/passwd", "trusted.overlay.metacopy", b"")
-    staged = image.stage()
-    assert staged.image == "copy"
+    staged = image.staged_as("copy")
     assert "trusted.overlay.metacopy" in staged.notes[0]
 
 
@@ -272,8 +267,7 @@ def test_files_of_others_belong_to_the_only_user(image: Image) -> None:
     (lower / "empty").chmod(0o700)
     (lower / "empty/not").write_text("not")
     image.unseen()
-    staged = image.stage()
-    assert staged.image == "squashfs"
+    staged = image.staged_as("squashfs")
     image.run(
         "test $(stat -c %u:%a bin/sh) = 0:755; cat empty/not; echo x >>etc/passwd; rm empty/not"
     )
@@ -292,8 +286,7 @@ def test_a_full_store(image: Image, tmp_path: Path) -> None:
     (image.layers[2] / "usr/large").write_bytes(os.urandom(4 << 20))
     image.unseen()
     with mounted(image.images, "-o", "size=2m"):
-        staged = image.stage()
-        assert staged.image == "copy"
+        staged = image.staged_as("copy")
         assert "No space left on device" in staged.notes[0], staged.notes
         assert not left(image)
 
@@ -345,8 +338,7 @@ def test_a_store_that_cannot_be_written(image: Image) -> None:
     """What is there is used as long as nothing has to be written."""
     image.unseen()
     with mounted(image.images, "-o", "ro"):
-        staged = image.stage()
-        assert staged.image == "copy"
+        staged = image.staged_as("copy")
         assert "Read-only file system" in staged.notes[0]
 
 
@@ -354,8 +346,7 @@ def test_a_store_of_somebody_else(image: Image) -> None:
     image.unseen()
     image.images.mkdir()
     os.chown(image.images, 33, 33)
-    staged = image.stage()
-    assert staged.image == "copy"
+    staged = image.staged_as("copy")
     assert "belongs to uid 33" in staged.notes[0]
 
 
@@ -371,8 +362,7 @@ def test_a_layer_is_removed_meanwhile(image: Image) -> None:
             shutil.rmtree(image.layers[2], ignore_errors=True)
 
     image.mounter = msgspec.structs.replace(mounter, mount=removes)
-    staged = image.stage()
-    assert staged.image == "copy"
+    staged = image.staged_as("copy")
     assert "cannot be packed: No such file or directory" in staged.notes[0]
     assert len(made(image)) == 1
 
@@ -410,8 +400,7 @@ def test_many_layers(image: Image) -> None:
     image.mounter = None
     shutil.rmtree(image.store.parent / "overlay-layers")
     image.unseen()
-    staged = image.stage()
-    assert staged.image == "layers", staged.notes
+    image.staged_as("layers")
     image.run("test $(ls usr | wc -l) = 41")
 
 
@@ -548,8 +537,7 @@ def test_a_deep_layer_of_its_own(image: Image) -> None:
     assert other.stage().image == "squashfs"
     stage_out(str(other.staged))
     (image.layers[0] / "/".join("d" * 300)).mkdir()
-    staged = image.stage()
-    assert staged.image == "copy"
+    staged = image.staged_as("copy")
     assert "have more than 300 directories within each other" in staged.notes[0]
 
 
@@ -568,8 +556,7 @@ def test_nobody_waits_for_a_copy_of_its_own_layer(image: Image) -> None:
 def test_without_a_shim_the_root_file_system_is_copied(image: Image) -> None:
     image.mounter = None
     image.unseen()
-    staged = image.stage()
-    assert staged.image == "copy"
+    staged = image.staged_as("copy")
     assert "cannot be squashfs images: only a shim mounts images" in staged.notes[0]
     assert not image.images.exists()
 
