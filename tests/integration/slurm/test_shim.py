@@ -1,4 +1,7 @@
-"""Containers that a shim makes: what differs from `srun --container`, and what may not."""
+"""Containers that a shim makes: what differs from `srun --container`, and what may not.
+
+Statuses, signals and interrupts are in `commands/test_scenario`, which runs by each launch.
+"""
 
 import glob
 import hashlib
@@ -59,19 +62,6 @@ def srun_of(life: Life) -> int:
 
 def test_lives(site: Site) -> None:
     several_lives(site)
-
-
-@pytest.mark.parametrize(("script", "status"), [("true", 0), ("exit 7", 7), ("kill -9 $$", 137)])
-def test_statuses_are_exact(site: Site, script: str, status: int) -> None:
-    life = site.shell(f"exec 2>&1; {script}").created().start()
-    # as the first process of a PID namespace, a shell cannot kill itself
-    life.ends(0 if status == 137 else status)
-
-
-def test_killed_ones_say_so(site: Site) -> None:
-    life = site.life("sleep", "600").created().start()
-    life.kill("KILL")
-    life.ends(137)
 
 
 def test_create_reports_the_runtimes_error(site: Site) -> None:
@@ -169,20 +159,6 @@ def test_a_terminal(site: Site) -> None:
     terminal.write("line\n")
     terminal.read_until("line")
     assert life.wait() == 0
-    terminal.close()
-    life.delete()
-
-
-def test_interrupt_character(site: Site) -> None:
-    # a signal between the shell's fork and exec would be lost with one long sleep
-    loop = "trap 'echo interrupted; exit 3' INT; echo up; while :; do sleep 0.1; done"
-    life = site.shell(loop, terminal=True)
-    terminal = life.terminal()
-    life.created().start()
-    terminal.read_until("up")
-    terminal.write("\x03")
-    terminal.read_until("interrupted")
-    assert life.wait() == 3
     terminal.close()
     life.delete()
 
