@@ -69,6 +69,7 @@ class Features(msgspec.Struct, frozen=True):
         spool_mount: Where it does so, if that is the same for all steps; or "".
         env_exclude: oci.conf has EnvExclude; without it the job's environment is appended to
             that of config.json.
+        tool_threads: How many a salloc and an srun have together that wait for a container.
     """
 
     container_id: bool
@@ -80,6 +81,7 @@ class Features(msgspec.Struct, frozen=True):
     mounts_spool: bool
     spool_mount: str
     env_exclude: bool
+    tool_threads: int
 
 
 def features(version: SlurmVersion) -> Features:
@@ -111,4 +113,6 @@ def features(version: SlurmVersion) -> Features:
         spool_mount="/var/run/slurm" if (23, 2) <= version.release < (26, 5) else "",
         # NEWS 23.02: "oci.conf - add RunTimeEnvExclude and EnvExclude"
         env_exclude=reworked,
+        # measured: 2 and 4; 26.05: 6 each, whatever the number of processors
+        tool_threads=12 if version.release >= (26, 5) else 6,
     )

@@ -363,8 +363,17 @@ def _storage(call: DoctorCall) -> Finding:
     return judge_storage(storage, call.engine.name if call.engine else "", why)
 
 
+def podman_settings(call: DoctorCall) -> dict[str, object]:
+    """Return the section [engine] of podman's files.
+
+    Raises:
+        SettingsError: One of them is wrong.
+    """
+    return podman.merged(podman.files(call.environment, _own(call)))
+
+
 def _podman(call: DoctorCall) -> Finding:
-    engine = podman.merged(podman.files(call.environment, _own(call)))
+    engine = podman_settings(call)
     usable = (path for path in podman.programs(engine) if os.access(path, os.X_OK))
     return judge_podman(engine, next(usable, None))
 

@@ -10,7 +10,7 @@ from scrun.cli.parse import Parsed
 from scrun.core.errors import ScrunError, described
 from scrun.core.output import write
 from scrun.supervisor.plugins.registry import plugins
-from scrun.supervisor.programs.doctor import cluster, containers, job_trial, machine
+from scrun.supervisor.programs.doctor import capacity, cluster, containers, job_trial, machine
 from scrun.supervisor.programs.doctor.call import Check, DoctorCall, examine
 from scrun.supervisor.programs.doctor.findings import (
     Finding,
@@ -22,7 +22,7 @@ from scrun.supervisor.programs.doctor.findings import (
     warn,
 )
 
-CHECKS = (*machine.BASICS, *cluster.CHECKS, *machine.CONTAINERS)
+CHECKS = (*machine.BASICS, *cluster.CHECKS, *machine.CONTAINERS, *capacity.CHECKS)
 
 
 def run(parsed: Parsed, argv: list[str]) -> int:

@@ -103,6 +103,26 @@ def changed(site: Site, old: str, new: str, *, oci_conf: bool = True) -> str:
 
 @pytest.mark.covers("scrun doctor")
 @on_slurm
+def test_how_many_containers_there_is_room_for(site: Site) -> None:
+    conf = changed(site, "SlurmctldPort=", "SrunPortRange=61000-61099\nSlurmctldPort=")
+    found = Doctor(site, "-f", conf, "--no-job").findings["capacity"]
+    assert found["status"] == "ok"
+    assert "room for about 25 more containers" in found["finding"]
+    assert "the first limit is ports (SrunPortRange=61000-61099)" in found["finding"]
+    with_limit = ["prlimit", "--nofile=200:200", *site.command]
+    site.command, command = with_limit, site.command
+    try:
+        found = Doctor(site, "--no-job").findings["capacity"]
+    finally:
+        site.command = command
+    assert found["status"] == "warn"
+    assert "about 3 more containers" in found["finding"]
+    assert "open files (200)" in found["finding"]
+    assert "nofile" in found["remedy"]
+
+
+@pytest.mark.covers("scrun doctor")
+@on_slurm
 def test_a_controller_that_does_not_answer(site: Site) -> None:
     conf = changed(site, "SlurmctldPort=", "SlurmctldPort=1 #")
     doctor = Doctor(site, "-f", conf, status=1)

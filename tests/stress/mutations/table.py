@@ -12,6 +12,7 @@ _HERE = "tests/integration/"
 def _all() -> Iterator[Mutation]:
     yield from _messages()
     yield from _allocation()
+    yield from _doctor()
     yield from _paths()
     yield from _server()
     yield from _records()
@@ -175,6 +176,17 @@ def _allocation() -> Iterator[Mutation]:
             f'"{kind}", ' if kind != "SLURM_" else '("SLURM_", ',
             "" if kind != "SLURM_" else "(",
         )
+
+
+def _doctor() -> Iterator[Mutation]:
+    room = Faults(
+        "supervisor/programs/doctor/capacity.py",
+        "tests/unit/supervisor/programs/doctor/test_doctor_capacity.py",
+    )
+    yield room("the-last-wall-is-the-first", "wall = walls(host)[0]", "wall = walls(host)[-1]")
+    yield room("ports-in-use-are-free", "last - first + 1 - host.listening", "last - first + 1")
+    yield room("connections-take-ports", 'for row in rows if row[3] == "0A"', "for row in rows")
+    yield room("every-site-limits", 'if "rl_enable" not in words:', "if not words:")
 
 
 def _paths() -> Iterator[Mutation]:

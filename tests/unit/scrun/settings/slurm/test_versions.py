@@ -43,6 +43,7 @@ def test_features() -> None:
         mounts_spool=False,
         spool_mount="",
         env_exclude=False,
+        tool_threads=6,
     )
     new = Features(
         container_id=True,
@@ -54,9 +55,12 @@ def test_features() -> None:
         mounts_spool=True,
         spool_mount="/var/run/slurm",
         env_exclude=True,
+        tool_threads=6,
     )
     assert features(SlurmVersion(24, 11, 5)) == new
-    assert features(SlurmVersion(26, 5)) == msgspec.structs.replace(new, spool_mount="")
+    assert features(SlurmVersion(26, 5)) == msgspec.structs.replace(
+        new, spool_mount="", tool_threads=12
+    )
 
 
 def test_the_container_of_a_pending_job() -> None:
