@@ -185,7 +185,21 @@ async def ping(call: DoctorCall) -> Finding | None:
     if (scontrol := call.slurm_tool("scontrol")) is None:
         return None
     done = await run_tool([scontrol, "ping"], call.slurm_setting)
-    return judge_ping(done.status, done.lines)
+    found = judge_ping(done.status, done.lines)
+    if found.status != "ok" and (sinfo := call.slurm_tool("sinfo")) and await _limits_rate(call):
+        done = await run_tool([sinfo, "-h", "-o", "%R"], call.slurm_setting)
+        if done.status == 0:
+            text = "answers; `scontrol ping` says DOWN, as slurmctld limits its user (rl_enable)"
+            return ok(text)
+    return found
+
+
+async def _limits_rate(call: DoctorCall) -> bool:
+    """Return whether slurmctld may make a user wait: all tools but `ping` then try again."""
+    with contextlib.suppress(SettingsError):
+        conf = await in_thread(read_slurm_conf, call.conf, abandon=True) if call.conf else {}
+        return "rl_enable" in conf.get("slurmctldparameters", "").lower()
+    return False
 
 
 async def _oci_conf(call: DoctorCall) -> Finding:

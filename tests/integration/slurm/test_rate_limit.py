@@ -74,6 +74,14 @@ def test_who_is_slowed_down_is_told(site: Site, number: int) -> None:
         life.delete(60)
 
 
+def test_doctor_finds_slurmctld(site: Site) -> None:
+    """`scontrol ping` says DOWN of one that limits its user."""
+    use_up(site)
+    text = site.must("doctor", "--no-job", timeout=60)
+    assert "ok    slurmctld: " in text
+    assert ("begin in an hour (rl_enable)" in text) is slurm_version().limits_rate
+
+
 def test_pending_jobs_leave_the_rest_to_the_user(site: Site) -> None:
     """Their reasons come late, as nobody asks for a minute."""
     with cluster.full(site.user):
