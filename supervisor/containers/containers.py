@@ -72,7 +72,7 @@ class Leaving:
         Args:
             with_programs: Whether those count whose programs of `exec` would end.
         """
-        found = {}
+        found = {f"pool {name}": why for name, why in self._pools.unadoptable.items()}
         for name, container in self._known.items():
             if why := container.why_it_stays:
                 found[name] = why
@@ -96,7 +96,8 @@ class Leaving:
             await container.gone.wait()
 
     def end_unadoptable(self) -> None:
-        """End those that no successor could ever take over."""
+        """End those that no successor could ever take over, and such pools."""
+        self._pools.end_unadoptable()
         for container in self._known.values():
             if container.is_ours_alone:
                 container.end(taken("scrun-failure", "the supervisor was told to restart"))

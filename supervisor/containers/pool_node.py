@@ -49,6 +49,7 @@ class PoolNode:
             on_job_id=self._known,
             on_lost=self._lost,
             on_waiting=self._waits,
+            on_suspended=lambda _: changed(self),
             ending=lambda: exited(0),
         )
         self._claim = claim
@@ -116,7 +117,7 @@ class PoolNode:
     def has_room(self, room: Room) -> bool:
         """Tell whether a container may come now."""
         allocation = self._allocation
-        usable = allocation is not None and allocation.is_clean and not self.is_retiring
+        usable = allocation is not None and allocation.is_open and not self.is_retiring
         return usable and room.fits(self.free)
 
     def could_have(self, room: Room) -> bool:

@@ -13,6 +13,7 @@ node: so its pod, its ending and its refusal are its own affair, and Slurm hears
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import msgspec
 import trio
@@ -388,6 +389,17 @@ class Pools:
     def is_kept(self) -> bool:
         """Whether a successor finds any."""
         return any(node.deposit.is_kept for pool in self._pools.values() for node in pool.nodes)
+
+    @property
+    def unadoptable(self) -> dict[str, str]:
+        """Those of which a successor would not find all nodes, and why."""
+        nodes = ((pool, node) for pool in self._pools.values() for node in pool.nodes)
+        return {pool.call.name: why for pool, node in nodes if (why := node.deposit.why_not)}
+
+    def end_unadoptable(self) -> None:
+        """Begin to stop those."""
+        for name in self.unadoptable:
+            self._nursery.start_soon(bulkhead, f"pool {name}", partial(self.stop, name))
 
     async def resize(self, name: str, count: int) -> bool:
         """Let a pool have another number of nodes; return whether there is such a pool.

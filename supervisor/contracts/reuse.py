@@ -199,8 +199,8 @@ class PoolAllocation(Protocol):
         ...
 
     @property
-    def is_clean(self) -> bool:
-        """Whether the job is there and runs."""
+    def is_open(self) -> bool:
+        """Whether a container may come now: the job is there, and not suspended."""
         ...
 
     def seat(self) -> HeldAllocation:

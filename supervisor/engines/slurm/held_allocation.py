@@ -232,6 +232,11 @@ class SlurmAllocation:
         return Loan({**self.allocation.facts, **job}, self.allocation.fds)
 
     @property
+    def is_open(self) -> bool:
+        state = self.allocation.state
+        return state is not None and not (state.gone or state.suspended)
+
+    @property
     def node(self) -> str:
         return self.environment.get("SLURM_JOB_NODELIST", "")
 

@@ -85,6 +85,26 @@ def test_out_of_memory_in_a_pod(make_site: MakeSite) -> None:
         told(life, "out-of-memory", "out of memory")
 
 
+def test_out_of_memory_in_a_pool(make_site: MakeSite) -> None:
+    """Slurm ends the step, which is that of all containers on the node; the job goes on."""
+    site = make_site("slurm-user", settings='idle_timeout = 20\n[slurm]\nlaunch = "shim"\n')
+    job = site.must("pool", "start", "mine", "--mem", "80").split()[-1]
+    wait_until("its node", lambda: "idle" in site.must("pool", "list"))
+    asking = {"SCRUN_POOL": "mine", "SCRUN_OVERCOMMIT": "yes", "SCRUN_MEM_PER_NODE": "30"}
+    lives = [
+        site.shell(script, environment=asking).created().start()
+        for script in ("sleep 600", _GREEDY)
+    ]
+    assert [life.wait() for life in lives] == [137, 137]
+    for life in lives:
+        told(life, "out-of-memory", "out of memory")
+        life.delete()
+    life = site.shell("exit 3", environment=asking).created().start()
+    assert (life.job_id, life.wait()) == (job, 3)
+    life.delete()
+    site.must("pool", "stop", "mine")
+
+
 def test_too_little_memory_for_the_shim(make_site: MakeSite) -> None:
     """Slurm looks every second, so the container may have been created by then."""
     site = make_site("slurm-user", settings='idle_timeout = 20\n[slurm]\nlaunch = "shim"\n')

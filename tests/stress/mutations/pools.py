@@ -68,8 +68,8 @@ def _nodes() -> Iterator[Mutation]:
     )
     yield node(
         "one-that-retires-takes-more",
-        "allocation.is_clean and not self.is_retiring",
-        "allocation.is_clean",
+        "allocation.is_open and not self.is_retiring",
+        "allocation.is_open",
     )
     yield node("a-claim-stays", "            self._claim.end()", "            pass")
     yield node(

@@ -33,7 +33,7 @@ class Node:
     def __init__(self, job_id: str, room: Room) -> None:
         self.job_id, self.node, self.room = job_id, f"node{job_id}", room
         self.environment = {"SLURM_JOB_ID": job_id}
-        self.is_clean = True
+        self.is_open = True
 
     def seat(self) -> HeldAllocation:
         return cast(HeldAllocation, self)
@@ -208,6 +208,18 @@ async def test_those_without_a_processor_spread(place: Place) -> None:
     await place.pools.stop_all()
 
 
+async def test_nobody_comes_to_a_suspended_node(place: Place) -> None:
+    await place.start()
+    place.cluster.held["1"].is_open = False
+    waits = await place.comes("waits")
+    assert (waits.job, waits.waits) == ("", ["PoolResources"])
+    place.cluster.held["1"].is_open = True
+    place.cluster.asked[0].on_suspended(False)
+    await trio.testing.wait_all_tasks_blocked()
+    assert waits.job == "1"
+    await place.pools.stop_all()
+
+
 async def test_memory_counts(place: Place) -> None:
     await place.start()
     running, large = (
@@ -347,6 +359,17 @@ async def test_a_node_that_retires_takes_no_more(place: Place) -> None:
     await goes(leaving)
     assert len(place.cluster.held) == 1
     await place.pools.stop_all()
+
+
+async def test_one_that_no_successor_finds(place: Place) -> None:
+    await place.start(2)
+    assert (place.pools.is_kept, place.pools.unadoptable) == (True, {})
+    place.cluster.asked[0].job_deposit.give_up("its streams go over srun")
+    assert place.pools.unadoptable == {"p": "its streams go over srun"}
+    assert place.pools.is_kept
+    place.pools.end_unadoptable()
+    await trio.testing.wait_all_tasks_blocked()
+    assert (place.cluster.held, place.pools.unadoptable) == ({}, {})
 
 
 async def test_stopping_it_ends_all_of_them(place: Place) -> None:
