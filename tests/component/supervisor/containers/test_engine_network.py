@@ -19,6 +19,7 @@ from scrun.oci.config import Config, read_config
 from scrun.settings.file.load import Log
 from scrun.supervisor.containers.engine_network import (
     EngineNetwork,
+    bridges,
     engine_network,
     opened,
     redirect,
@@ -206,6 +207,35 @@ async def test_what_is_no_network(journal: Journal, tmp_path: Path) -> None:
     for path in ("/proc/self/ns/mnt", "/etc/passwd", str(tmp_path / "fifo")):
         assert f"{path}: setns: Invalid argument" in await said(Answering(path, journal))
     assert "No such file" in await said(Answering(str(tmp_path / "none"), journal))
+
+
+@pytest.mark.covers(
+    "security connect from the submit host to addresses outside of its container's networks"
+)
+@pytest.mark.parametrize("address", ["127.0.0.1", "10.90.0.1", "::1", "localhost", "10.89.0.0/24"])
+async def test_a_node_asks_for_another_address(
+    address: str, network: str, journal: Journal
+) -> None:
+    of_engine = Answering(network, journal).network
+    of_engine.networks = ("10.89.0.0/24",)
+    with pytest.raises(EngineError, match=r"is not in 10.89.0.0/24"):
+        await of_engine.connect(address, PORT)
+
+
+def test_networks_that_lead_to_bridges(network: str) -> None:
+    """A bridge's end is a veth; what slirp4netns and pasta make leads to no other container."""
+    ip = ["nsenter", f"--net={network}", "ip"]
+    for words in (
+        "link add veth0 type veth peer name veth1",
+        "addr add 10.89.3.2/24 dev veth0",
+        "link set veth0 up",
+        "tuntap add tap0 mode tap",
+        "addr add 10.0.2.100/24 dev tap0",
+        "link set tap0 up",
+        "route add default via 10.89.3.1",
+    ):
+        subprocess.run([*ip, *words.split()], check=True)
+    assert within(network, bridges) == ("10.89.3.0/24",)
 
 
 async def test_a_container_in_our_own_network(network: str, journal: Journal) -> None:
