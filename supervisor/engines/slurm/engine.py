@@ -101,6 +101,7 @@ class SlurmEngine(Engine):
         linger: float = 0,
         seal_streams: bool = True,
         restore_timeout: float = ALONE,
+        root: str = "",
     ) -> None:
         """Create the engine. This reads oci.conf, but asks Slurm nothing.
 
@@ -117,6 +118,7 @@ class SlurmEngine(Engine):
             linger: Seconds that a job waits for its next container (`[slurm] linger`).
             seal_streams: Whether the bytes of streams are sealed (`[slurm] seal_streams`).
             restore_timeout: Seconds that a shim waits for a successor of ours.
+            root: The root directory, where supervisors share what squeue says.
         """
         self._tools = tools
         conf: OciConf | None = None
@@ -140,7 +142,7 @@ class SlurmEngine(Engine):
         self._alone = restore_timeout
         self._sealing = Sealing(streams=seal_streams)
         self._commands = NodeCommands(node_runtime(conf, runtime))
-        self._queue = Queue(tools, give_up)
+        self._queue = Queue(tools, give_up, root)
         self._linger = linger
         self._version: SlurmVersion | None = None
         self._asking = trio.Lock()

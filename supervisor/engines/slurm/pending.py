@@ -11,6 +11,9 @@ as if that were its own: a thousand jobs ask as often as one. Of jobs that come 
 other, a bucket of tokens lets one ask every four seconds. Nobody asks for a minute when slurmctld
 slows the user's tools down.
 
+An answer stays in the root directory as long as somebody waits, for the other supervisors of the
+user, who also go on as if it were theirs.
+
 The query is `--me`: with several ids squeue fetches all jobs of the cluster. Root's `--me` does
 that as well, so root asks for one job at a time. `--all` shows hidden partitions, as ids do, and
 `--local` saves a request. That makes two: the other is for the partitions.
@@ -23,7 +26,9 @@ scheduler (bf_interval, 30 s), for some reasons never.
 
 import contextlib
 import math
+import os
 import re
+import stat
 import time
 from collections.abc import Sequence
 
@@ -31,6 +36,7 @@ import msgspec
 import trio
 
 from scrun.core.paths import real_id
+from scrun.core.whole_files import write_whole
 from scrun.model.waiting import (
     FORGOTTEN,
     Waiting,
@@ -41,6 +47,7 @@ from scrun.model.waiting import (
 )
 from scrun.supervisor.children.processes import ChildEnv, output_of
 from scrun.supervisor.contracts.engine import JobRequest
+from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.slurm.job_ending import is_unknown
 from scrun.supervisor.engines.slurm.tools import Tools
 
@@ -49,6 +56,7 @@ _SCHEDULER_LOOKS = 2.0  # within that, whatever the first answer was
 _NEW = 4.0  # so long a job without a reason is asked about often: `create` waits for the answer
 _BUSY = 20.0  # and so long every two seconds: a busy scheduler's first pass may be late
 _ANSWER = 10.0
+_SHARED, _LONGEST = "@queue", 2 << 20
 _ALONE, _TOGETHER = 16, 4  # queries at once, for one job and for several
 _REFILL = 4.0  # seconds for one more
 _TIMES_AS_SECONDS = {"SLURM_TIME_FORMAT": "%s"}
@@ -57,9 +65,15 @@ _TIMES_AS_SECONDS = {"SLURM_TIME_FORMAT": "%s"}
 class Queue:
     """The pending jobs of a supervisor, with squeue's answers."""
 
-    def __init__(self, tools: Tools, give_up: Sequence[str] = ()) -> None:
-        """`give_up`: further reasons for which waiting is in vain (`[slurm] give_up`)."""
+    def __init__(self, tools: Tools, give_up: Sequence[str] = (), root: str = "") -> None:
+        """Create one, for all jobs of one engine.
+
+        Args:
+            give_up: Further reasons for which waiting is in vain (`[slurm] give_up`).
+            root: The root directory, for what supervisors tell one another; "": they do not.
+        """
         self._tools = tools
+        self._shared = f"{root}/{_SHARED}" if root and real_id("uid") else ""
         self._give_up = give_up
         self._jobs: list[str] = []
         self._answers: dict[str, Waiting] = {}
@@ -118,6 +132,9 @@ class Queue:
                 pauses.soon(now)
         finally:
             self._jobs.remove(job_id)
+            if self._shared and not self._jobs:
+                with contextlib.suppress(OSError):
+                    os.unlink(self._shared)
             if reported is not None:
                 request.on_waiting(None)
 
@@ -133,13 +150,12 @@ class Queue:
             else:
                 async with self._turn:
                     if not answered.is_set():  # by the one who held the lock
-                        await self._ask(child_env, job_id)
+                        await self._ask(child_env, job_id, pauses.fresh)
             if answered.is_set() and job_id in self._asked:
                 pauses.answered(trio.current_time())
                 return self._answers.get(job_id)
 
-    async def _ask(self, child_env: ChildEnv, job_id: str) -> None:
-        self._full = max(self._full, trio.current_time()) + _REFILL
+    async def _ask(self, child_env: ChildEnv, job_id: str, fresh: float) -> None:
         environment = {**child_env.environment, **_TIMES_AS_SECONDS}
         child_env = msgspec.structs.replace(child_env, environment=environment)
         asked, which = set(self._jobs), ["--me", "--all"]
@@ -150,12 +166,37 @@ class Queue:
         if self._tools.squeue is not None:
             command = [self._tools.squeue, "--noheader", "--local", "--format", "%i|%T|%S|%r"]
             with trio.move_on_after(_ANSWER), contextlib.suppress(OSError):
-                answer = await output_of([*command, *which], child_env)
+                answer = await self._answer([*command, *which], child_env, fresh)
                 answers = read_answers(answer, time.time())
-                missing = asked - {line.partition("|")[0] for line in answer.splitlines()}
+                if answer[-1:] in ("", "\n"):  # else it is too long
+                    missing = asked - {line.partition("|")[0] for line in answer.splitlines()}
         self._asked, self._answers, self._missing = asked, answers, missing
         self._answered.set()
         self._answered = trio.Event()
+
+    async def _answer(self, command: Sequence[str], child_env: ChildEnv, fresh: float) -> str:
+        """Ask, unless another supervisor was told less than `fresh` seconds ago."""
+        head = f"{command[0]} {self._tools.conf}\n"  # which Slurm's answer it is
+        if self._shared and (known := read_recent(self._shared, fresh)).startswith(head):
+            return known.removeprefix(head)
+        self._full = max(self._full, trio.current_time()) + _REFILL
+        answer = await output_of(command, child_env)
+        if self._shared and answer:
+            with contextlib.suppress(OSError):
+                await in_thread(write_whole, self._shared, f"{head}{answer}".encode())
+        return answer
+
+
+def read_recent(path: str, seconds: float) -> str:
+    """Read a file that belongs to the user and was written not long ago; "" for another one."""
+    with contextlib.suppress(OSError):
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with open(os.open(path, flags), encoding="utf-8", errors="replace") as file:
+            status = os.fstat(file.fileno())
+            is_own = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+            if is_own and 0 <= time.time() - status.st_mtime < seconds:
+                return file.read(_LONGEST)
+    return ""
 
 
 class _Pauses:
@@ -165,6 +206,11 @@ class _Pauses:
         self._new_until = now + _NEW
         self._unknown_until = now + _BUSY
         self.soon(now)
+
+    @property
+    def fresh(self) -> float:
+        """How old another supervisor's answer may be: the job was in the queue then."""
+        return 0.9 * self._pause
 
     def soon(self, now: float) -> None:
         """Schedule the next query after the shortest pause."""

@@ -83,4 +83,5 @@ def engine(root: str, configuration: SlurmConfiguration) -> SlurmEngine:
         linger=configuration.linger,
         seal_streams=configuration.seal_streams,
         restore_timeout=configuration.restore_timeout,
+        root=root,
     )

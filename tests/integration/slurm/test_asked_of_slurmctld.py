@@ -119,6 +119,18 @@ def test_pending_jobs(site: Site, number: int) -> None:
     assert max(asked.values()) <= 4 + (14 / 4 if number > 1 else 0)
 
 
+def test_pending_jobs_of_several_supervisors(make_site: MakeSite) -> None:
+    """What one was told, the others read."""
+    settings = 'idle_timeout = 60\ngroup = "container"\n[slurm]\nlaunch = "shim"\n'
+    site = make_site("slurm-user", settings=settings, create_timeout=0.5)
+    whole_life(site)
+    wait_until("one has looked", (site.root / LOOKED).exists)
+    asked = wait_in_vain(site, 3, 30)
+    assert asked.keys() == {"REQUEST_JOB_USER_INFO", "REQUEST_PARTITION_INFO"}
+    assert max(asked.values()) <= 8
+    assert not (site.root / "@queue").exists()
+
+
 def test_pending_jobs_of_root(make_site: MakeSite) -> None:
     """squeue would fetch all jobs of the cluster for it."""
     asked = wait_in_vain(patient(make_site, "root"), 2, 5)

@@ -141,6 +141,24 @@ def _allocation() -> Iterator[Mutation]:
         "self._spared = trio.current_time() + _LAST_PAUSE",
         "pass",
     )
+    yield pending(
+        "another-users-answer-counts",
+        "and status.st_uid == os.geteuid()",
+        "",
+    )
+    yield pending("an-old-answer-counts", "time.time() - status.st_mtime < seconds", "1 < 2")
+    yield pending(
+        "another-clusters-answer-counts",
+        'head = f"{command[0]} {self._tools.conf}\\n"',
+        'head = ""',
+    )
+    yield pending("what-a-link-names-is-an-answer", "os.O_RDONLY | os.O_NOFOLLOW", "os.O_RDONLY")
+    yield pending(
+        "supervisors-keep-answers-for-themselves", 'if root and real_id("uid")', "if False"
+    )
+    yield pending(
+        "what-did-not-fit-into-an-answer-is-missing", 'if answer[-1:] in ("", "\\n"):', "if True:"
+    )
     said = Faults(
         _SLURM + "allocation.py",
         "tests/component/supervisor/engines/slurm/test_slurm_keepalive.py",

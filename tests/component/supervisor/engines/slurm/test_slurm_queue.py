@@ -1,8 +1,11 @@
 """How often squeue is asked about jobs that wait, and what is told of them; on a mocked clock."""
 
 import itertools
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -264,3 +267,104 @@ async def test_a_site_that_wants_to_wait_waits(squeue: Squeue, autojump_clock: C
         await waiter.wait(Queue(TOOLS, ()))
     assert waiter.in_vain is None
     assert waiter.news == [Waiting("PartitionNodeLimit"), None]
+
+
+@pytest.fixture
+def shared(squeue: Squeue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A root directory whose files are as old as the mocked clock says."""
+    now = time.time()
+
+    def clock() -> float:
+        return now + trio.current_time() - squeue.began
+
+    def write(path: str, content: bytes) -> None:
+        Path(path).write_bytes(content)
+        os.utime(path, (clock(), clock()))
+
+    async def at_once(function: Callable[..., None], *arguments: object) -> None:
+        function(*arguments)
+
+    monkeypatch.setattr(pending, "time", SimpleNamespace(time=clock))
+    monkeypatch.setattr(pending, "write_whole", write)
+    monkeypatch.setattr(pending, "in_thread", at_once)
+    (tmp_path / "root").mkdir()
+    return tmp_path / "root"
+
+
+async def together(squeue: Squeue, queues: list[Queue]) -> list[Waiter]:
+    """Let a job wait in each queue, 20 seconds one after the other."""
+    waiters = []
+    with trio.move_on_after(HOUR):
+        async with trio.open_nursery() as nursery:
+            for number, queue in enumerate(queues):
+                waiters.append(squeue.waiter(str(100 + number)))
+                nursery.start_soon(waiters[-1].wait, queue)
+                await trio.sleep(20)
+            await trio.sleep_forever()
+    return waiters
+
+
+async def test_supervisors_of_a_user_ask_as_often_as_one(
+    squeue: Squeue, shared: Path, autojump_clock: Clock
+) -> None:
+    waiters = await together(squeue, [Queue(TOOLS, (), str(shared)) for _ in range(3)])
+    late = [moment for moment in squeue.moments if moment > HOUR - 600]
+    assert len(late) <= 10
+    assert all(waiter.news == [Waiting("Resources"), None] for waiter in waiters)
+    assert os.listdir(shared) == []
+
+
+@pytest.mark.parametrize("how", ["link", "folder", "cluster", "old", "future", "owner"])
+async def test_what_is_not_a_supervisors_answer(
+    squeue: Squeue, shared: Path, autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    text, file = "/bin/squeue None\n100|PENDING|N/A|Wrong\n", shared / "@queue"
+    now = time.time()
+    if how == "folder":
+        file.mkdir()
+    elif how == "link":
+        (shared / "other").write_text(text)
+        os.utime(shared / "other", (now + 0.4, now + 0.4))
+        file.symlink_to("other")
+    else:
+        file.write_text(text.replace("None", "/etc/other.conf") if how == "cluster" else text)
+        moment = now + {"old": -60, "future": 3600}.get(how, 0.4)
+        os.utime(file, (moment, moment))
+    if how == "owner":
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    waiter = squeue.waiter("100")
+    with trio.move_on_after(5):
+        await waiter.wait(Queue(TOOLS, (), str(shared)))
+    assert waiter.news[0] == Waiting("Resources")
+
+
+async def test_a_supervisors_answer_is_taken(
+    squeue: Squeue, shared: Path, autojump_clock: Clock
+) -> None:
+    """As above, if nothing is wrong with it."""
+    now, file = time.time(), shared / "@queue"
+    file.write_text("/bin/squeue None\n100|PENDING|N/A|Right\n")
+    os.utime(file, (now + 0.4, now + 0.4))
+    waiter = squeue.waiter("100")
+    with trio.move_on_after(1):
+        await waiter.wait(Queue(TOOLS, (), str(shared)))
+    assert (squeue.asked, waiter.news[0]) == ([], Waiting("Right"))
+
+
+async def test_jobs_that_an_answer_is_too_short_for_are_not_missing(
+    squeue: Squeue, autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of more than a MiB the rest is cut off."""
+
+    async def output_of(argv: list[str], setting: ChildEnv) -> str:
+        return "100|PENDING|N/A|Resources\n101|PEND"
+
+    async def is_unknown(*_: object) -> bool:
+        raise AssertionError
+
+    monkeypatch.setattr(pending, "output_of", output_of)
+    monkeypatch.setattr(pending, "is_unknown", is_unknown)
+    waiter = squeue.waiter("102")
+    with trio.move_on_after(60):
+        await waiter.wait(Queue(TOOLS))
+    assert waiter.news == []
