@@ -55,7 +55,7 @@ class Wall(msgspec.Struct, frozen=True, order=True):
 
 
 class Host(msgspec.Struct, frozen=True):
-    """What is left on a machine; None: no limit, or not known.
+    """The room on a machine; None: no limit, or not known.
 
     Attributes:
         ports: The first and last port that srun may listen on.
@@ -193,7 +193,7 @@ def _processes_left() -> int | None:
 
 
 def _cgroups(controller: str) -> Iterator[tuple[int, str]]:
-    """Yield what is left in each cgroup that this process is in, and the cgroup's name."""
+    """Yield the room in each cgroup that this process is in, and the cgroup's name."""
     for line in _text("/proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
