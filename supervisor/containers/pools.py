@@ -392,7 +392,7 @@ class Pools:
 
     @property
     def unadoptable(self) -> dict[str, str]:
-        """Those of which a successor would not find all nodes, and why."""
+        """Those whose nodes a successor would not all find, and why."""
         nodes = ((pool, node) for pool in self._pools.values() for node in pool.nodes)
         return {pool.call.name: why for pool, node in nodes if (why := node.deposit.why_not)}
 
