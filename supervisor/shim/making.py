@@ -89,6 +89,8 @@ class Making:
         if target.space is not None:
             target.space.fit(config)
         try:
+            if target.network is not None or target.why is not None:
+                self._fit_resolver(config, target, call.get("networks", ()))
             if target.site is not None:
                 self._create_by_site(target, target.site, config, reply)
                 return
@@ -110,6 +112,16 @@ class Making:
         except BaseException:
             self._unmake(target)
             raise
+
+    def _fit_resolver(
+        self, config: "dict[str, Any]", target: NodeProcess, networks: "Sequence[str]"
+    ) -> None:
+        from .user_network import RESOLVER, without_servers
+
+        gone: list[str] = [f"{RESOLVER}/32"] if target.network is None else []
+        if target.network is None or target.network.outbound is None:
+            gone += networks
+        without_servers(config, target.place, gone)
 
     def _connects(self, call: "dict[str, Any]", reply: "Reply") -> bool:
         """Connect a container's own network first, if it is to have one; tell whether it does."""

@@ -3,6 +3,7 @@
 Without one nothing in it reached the cluster. Podman uses the same programs on a laptop.
 """
 
+import _socket as socket  # without its enums, which take some ms
 import os
 
 from .loop import READ
@@ -22,9 +23,13 @@ if TYPE_CHECKING:
 
 _TUN = "/dev/net/tun"
 _SLIRP, _PASTA = "slirp4netns", "pasta"
-_RESOLVER = "10.0.2.3"  # slirp4netns's own, which podman writes into resolv.conf
+_RESOLV_CONF = "/etc/resolv.conf"
+RESOLVER = "10.0.2.3"
+"""slirp4netns's name server, which podman writes into resolv.conf."""
+
 _PATIENCE = 10.0  # seconds
 _WORDS = 4096
+_LARGEST = 1 << 16
 _SIGTERM = 15
 
 
@@ -56,6 +61,56 @@ def maps_of(config: "Mapping[str, Any]") -> "Maps | None":
 def _has_root(maps: "Maps") -> bool:
     """Tell whether user 0 is among the users: who is not cannot make a container there."""
     return all(any(line["containerID"] == 0 for line in lines) for lines in maps.values())
+
+
+def without_servers(config: "dict[str, Any]", place: str, networks: "Sequence[str]") -> None:
+    """Give a container a resolv.conf without name servers that it cannot reach.
+
+    Each question would first wait some seconds for those.
+
+    Args:
+        config: Its config.json, which is changed if it has such servers.
+        place: A directory of its own, for the file.
+        networks: Where they are, as `10.89.0.0/24`.
+    """
+    for mount in config.get("mounts") or []:
+        if mount.get("destination") != _RESOLV_CONF or not networks:
+            continue
+        try:
+            lines = _lines_of(mount["source"])
+            kept = [line for line in lines if not _is_server_in(line, networks)]
+            if len(kept) == len(lines):
+                continue
+            if not any(line.split()[:1] == ["nameserver"] for line in kept):
+                kept += [line for line in _lines_of(_RESOLV_CONF) if line not in kept]
+        except (KeyError, OSError, UnicodeDecodeError):  # the runtime says it, if it matters
+            continue
+        mount["source"] = os.path.join(place, "resolv.conf")
+        with open(mount["source"], "w") as file:
+            file.write("\n".join(kept) + "\n")
+            os.fchmod(file.fileno(), 0o644)
+
+
+def _lines_of(path: str) -> "list[str]":
+    with open(path) as file:
+        return file.read(_LARGEST).splitlines()
+
+
+def _is_server_in(line: str, networks: "Sequence[str]") -> bool:
+    words = line.split()
+    if len(words) < 2 or words[0] != "nameserver":
+        return False
+    for network in networks:
+        base, _, bits = network.partition("/")
+        try:
+            server, first = (
+                int.from_bytes(socket.inet_aton(text), "big") for text in (words[1], base)
+            )
+        except OSError:  # of IPv6
+            return False
+        if (server ^ first) >> (32 - int(bits)) == 0:
+            return True
+    return False
 
 
 class UserNetwork:
@@ -151,7 +206,7 @@ class UserNetwork:
         if self.name == _PASTA:
             ports = [word for option in "tuTU" for word in (f"-{option}", "none")]
             command = [self._program, "--config-net", "--no-map-gw", *ports, "--quiet"]
-            command += ["--dns-forward", _RESOLVER, "--pid", os.path.join(self._place, "pasta")]
+            command += ["--dns-forward", RESOLVER, "--pid", os.path.join(self._place, "pasta")]
             return [*command, *(user or ["--runas", "0"]), "--netns", "/proc/self/fd/3"]
         command = [self._program, "--configure", "--mtu=65520", "--disable-host-loopback"]
         command += ["--enable-seccomp", f"--ready-fd={3 + namespaces}"]
