@@ -114,15 +114,19 @@ class PoolNode:
         """How many it has."""
         return len(self._seats)
 
-    def has_room(self, room: Room) -> bool:
-        """Tell whether a container may come now."""
+    def has_room(self, room: Room, seconds: float = 0) -> bool:
+        """Tell whether a container may come now, which wants so much time."""
         allocation = self._allocation
         usable = allocation is not None and allocation.is_open and not self.is_retiring
-        return usable and room.fits(self.free)
+        return usable and room.fits(self.free) and self._lasts(seconds)
 
-    def could_have(self, room: Room) -> bool:
+    def could_have(self, room: Room, seconds: float) -> bool:
         """Tell whether a container may come some day."""
-        return not self.is_retiring and (self._all is None or room.fits(self._all))
+        fits = self._all is None or room.fits(self._all)
+        return fits and not self.is_retiring and self._lasts(seconds)
+
+    def _lasts(self, seconds: float) -> bool:
+        return self._allocation is None or self._allocation.lasts(seconds)
 
     def take(self, request: JobRequest, room: Room) -> None:
         """Let a container in."""

@@ -56,9 +56,9 @@ _BUSY, _PENDING = Waiting("PoolResources"), Waiting("PoolPending")
 class _Place:
     """A container's place in the queue of a pool."""
 
-    def __init__(self, request: JobRequest, room: Room) -> None:
+    def __init__(self, request: JobRequest, room: Room, seconds: float) -> None:
         self.request = request
-        self.room = room
+        self.room, self.seconds = room, seconds
         self.node: PoolNode | None = None
         self.settled = trio.Event()
         self._news: Waiting | None = None
@@ -220,15 +220,17 @@ class Pool:
     # Its containers
 
     @asynccontextmanager
-    async def seat(self, request: JobRequest, room: Room) -> AsyncIterator[HeldAllocation | None]:
-        """Provide a node with room while the block runs; None: none could ever have it.
+    async def seat(
+        self, request: JobRequest, room: Room, seconds: float
+    ) -> AsyncIterator[HeldAllocation | None]:
+        """Provide a node with room and time while the block runs; None: none could ever have it.
 
         Raises:
             AllocationRefused: The pool ended meanwhile.
         """
         request.job_deposit.note(**{SEAT: self.call.name})
         request.deposit.note(**{_ROOM: msgspec.to_builtins(room)})
-        place = _Place(request, room)
+        place = _Place(request, room, seconds)
         self._queue.append(place)
         try:
             self._serve()
@@ -272,12 +274,13 @@ class Pool:
         least = Room(min((place.room.processors for place in self._queue), default=0))
         is_full = not any(node.has_room(least) for node in self.nodes)
         for place in [*self._queue]:
-            fitting = [] if is_full else [one for one in self.nodes if one.has_room(place.room)]
+            wish = (place.room, place.seconds)
+            fitting = [] if is_full else [one for one in self.nodes if one.has_room(*wish)]
             if fitting:
                 place.node = min(fitting, key=lambda one: (one.free.processors, one.containers))
                 place.node.take(place.request, place.room)
                 is_full = not any(node.has_room(least) for node in self.nodes)
-            elif any(node.could_have(place.room) for node in self.nodes):
+            elif any(node.could_have(*wish) for node in self.nodes):
                 place.waits(news)
                 continue
             self._queue.remove(place)
@@ -452,7 +455,7 @@ class Pools:
                 "podman with `podman unshare scrun pool start`"
             )
         elif wish.room is not None:
-            async with pool.seat(request, wish.room) as seat:
+            async with pool.seat(request, wish.room, wish.seconds) as seat:
                 if seat is not None:
                     yield seat
                     return
@@ -460,6 +463,7 @@ class Pools:
             why_not = f"none of its nodes has {room.processors} processors" + (
                 f" and {room.memory:g} MiB of memory" if room.memory else ""
             )
+            why_not += ", and as much time left as it asks for" if wish.seconds else ""
         if wish.is_asked:
             raise AllocationRefused(
                 f"no job for container {request.container} in pool {wish.pool}: {why_not}"

@@ -88,12 +88,14 @@ class Seat(msgspec.Struct, frozen=True):
         is_asked: Whether the container's own requests name it; else it is only a default.
         room: What it takes of a node; None: no pool can meet its requests.
         why_not: Why, then.
+        seconds: For how long its node has to be there at least.
     """
 
     pool: str
     is_asked: bool
     room: Room | None
     why_not: str = ""
+    seconds: float = 0
 
 
 class HeldAllocation(Protocol):
@@ -201,6 +203,10 @@ class PoolAllocation(Protocol):
     @property
     def is_open(self) -> bool:
         """Whether a container may come now: the job is there, and not suspended."""
+        ...
+
+    def lasts(self, seconds: float) -> bool:
+        """Tell whether the job's time limit leaves so much time from now on."""
         ...
 
     def seat(self) -> HeldAllocation:

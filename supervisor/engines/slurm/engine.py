@@ -52,6 +52,7 @@ from scrun.supervisor.engines.slurm.held_allocation import (
     held,
     lent,
     needs_of,
+    seconds_of_limit,
 )
 from scrun.supervisor.engines.slurm.job import JobParts, SrunJob, spool_mount
 from scrun.supervisor.engines.slurm.job_shim import JobShim
@@ -253,8 +254,10 @@ class SlurmEngine(Engine):
         if not pool:
             return None
         own = {**request.config_requests, **request.child_env.environment}
+        # defaults are for the pool's jobs, too: none of these would have as much left
+        seconds = seconds_of_limit(own.get("SCRUN_TIMELIMIT", ""))
         try:
-            return Seat(pool, POOL in own, room_of(wanted))
+            return Seat(pool, POOL in own, room_of(wanted), seconds=seconds or 0)
         except SettingsError as error:
             return Seat(pool, POOL in own, None, str(error))
 
@@ -274,6 +277,10 @@ class SlurmEngine(Engine):
             assert isinstance(held, SlurmAllocation)
             if held.shim.current is None:
                 await self._begin_for_pool(request, held)
+                await held.ask_for_end(self._tools, request)
+                request.job_deposit.note(ends=held.ends)
+            elif left is not None:
+                held.ends = left.facts.get("ends") or math.inf  # which JSON does not have
             held.shim.is_pooled = True
             yield held
 

@@ -186,6 +186,7 @@ class SlurmAllocation:
         allocation: The job, with the variables of the container that it was sized for.
         shim: Its shim.
         sound: Whether its containers have left nothing behind in it.
+        ends: When it ends, in seconds since the epoch, as far as a pool has asked.
     """
 
     def __init__(
@@ -198,6 +199,7 @@ class SlurmAllocation:
         self._lease = lease
         self._limit: float | None = None
         self._limit_asked = trio.Event()
+        self.ends = math.inf
         self._since = _now() - _LATE
 
     @property
@@ -244,6 +246,9 @@ class SlurmAllocation:
     def room(self) -> Room:
         return room_of_node(self.environment)
 
+    def lasts(self, seconds: float) -> bool:
+        return not seconds or time.time() + seconds <= self.ends
+
     def seat(self) -> "SlurmAllocation":
         """See `supervisor.contracts.reuse.PoolAllocation`."""
         return SlurmAllocation(self.allocation, self.shim)
@@ -258,15 +263,25 @@ class SlurmAllocation:
     async def ask_for_limit(self, tools: Tools, request: JobRequest) -> None:
         """Ask Slurm once: the limit may be the partition's, or be rounded."""
         try:
-            if tools.squeue is not None:
-                command = [tools.squeue, "--local", "--noheader", "--format=%l"]
-                command += ["--jobs", self.job_id]
-                child_env = tools.child_env(request.child_env)
-                with trio.move_on_after(_ANSWER), suppress(OSError):
-                    answer = await output_of(command, child_env)
-                    self._limit = seconds_of_limit(answer.strip())
+            self._limit = await self._asked(tools, request, "%l")
         finally:
             self._limit_asked.set()
+
+    async def ask_for_end(self, tools: Tools, request: JobRequest) -> None:
+        """Ask Slurm once when the job ends; without an answer it has no end."""
+        if (left := await self._asked(tools, request, "%L")) is not None:
+            self.ends = time.time() + left
+
+    async def _asked(self, tools: Tools, request: JobRequest, what: str) -> float | None:
+        """Return a time that squeue tells of the job, in seconds; None if it does not."""
+        if tools.squeue is not None:
+            command = [tools.squeue, "--local", "--noheader", f"--format={what}"]
+            command += ["--jobs", self.job_id]
+            child_env = tools.child_env(request.child_env)
+            with trio.move_on_after(_ANSWER), suppress(OSError):
+                answer = await output_of(command, child_env)
+                return seconds_of_limit(answer.strip())
+        return None
 
 
 @asynccontextmanager

@@ -143,6 +143,16 @@ def test_a_pool_of_the_settings_is_a_wish(make_site: MakeSite) -> None:
     stopped(site)
 
 
+def test_a_time_limit_asks_for_as_much_time(site: Site) -> None:
+    [job] = started(site, "--time", "10")
+    life = in_pool(site, SCRUN_TIMELIMIT="8").created().start()
+    assert job_of(life) == job
+    said = in_pool(site, SCRUN_TIMELIMIT="12").refused()
+    assert "none of its nodes has 1 processors, and as much time left as it asks for" in said
+    ends(life)
+    stopped(site)
+
+
 def test_each_has_an_ending_of_its_own(site: Site) -> None:
     [job] = started(site, "--cpus-per-task", "3")
     fails, killed, goes_on = (

@@ -60,6 +60,7 @@ def _queue() -> Iterator[Mutation]:
 
 def _nodes() -> Iterator[Mutation]:
     node = Faults(_CONTAINERS + "pool_node.py", _TESTS + "test_pools.py")
+    yield node("any-time-is-enough", "self._allocation.lasts(seconds)", "True")
     yield node("room-does-not-come-back", "self._used -= room", "pass")
     yield node(
         "a-record-owns-a-pool-s-job",

@@ -34,6 +34,10 @@ class Node:
         self.job_id, self.node, self.room = job_id, f"node{job_id}", room
         self.environment = {"SLURM_JOB_ID": job_id}
         self.is_open = True
+        self.left = 60.0
+
+    def lasts(self, seconds: float) -> bool:
+        return seconds <= self.left
 
     def seat(self) -> HeldAllocation:
         return cast(HeldAllocation, self)
@@ -130,9 +134,15 @@ class Place:
         await trio.testing.wait_all_tasks_blocked()
 
     async def comes(
-        self, name: str, room: Room | None = ONE, *, pool: str = "p", is_asked: bool = True
+        self,
+        name: str,
+        room: Room | None = ONE,
+        *,
+        pool: str = "p",
+        is_asked: bool = True,
+        seconds: float = 0,
     ) -> Container:
-        seat = Seat(pool, is_asked, room, "" if room else "it wants too much")
+        seat = Seat(pool, is_asked, room, "" if room else "it wants too much", seconds)
         container = Container(self.pools, self._directory, name, seat)
         self._nursery.start_soon(container.live)
         await trio.testing.wait_all_tasks_blocked()
@@ -217,6 +227,19 @@ async def test_nobody_comes_to_a_suspended_node(place: Place) -> None:
     place.cluster.asked[0].on_suspended(False)
     await trio.testing.wait_all_tasks_blocked()
     assert waits.job == "1"
+    await place.pools.stop_all()
+
+
+async def test_a_node_has_to_last_long_enough(place: Place) -> None:
+    await place.start(2)
+    place.cluster.held["1"].left = 10
+    found = [await place.comes(name, seconds=30) for name in "ab"]
+    assert [one.job for one in found] == ["2", "2"]
+    waits, too_long = await place.comes("c", seconds=30), await place.comes("d", seconds=90)
+    assert waits.waits == ["PoolResources"]
+    assert str(too_long.failure).endswith("processors, and as much time left as it asks for")
+    short = await place.comes("e", seconds=10)
+    assert short.job == "1"
     await place.pools.stop_all()
 
 
