@@ -1,0 +1,50 @@
+"""podman's containers run in a pool that the settings name, without a new option."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.harness import cluster
+from tests.harness.podman import RUN, Podman, compose, podman_of, write_compose, write_kube
+from tests.harness.users import User, ordinary, root
+from tests.harness.wait import wait_until, wait_while
+
+JOB = "echo $SLURM_JOB_ID; exec sleep 600"
+
+
+@pytest.fixture(params=[ordinary, root])
+def podman(request: pytest.FixtureRequest) -> Iterator[Podman]:
+    user: User = request.param()
+    settings = 'launch = "shim"\npool = "mine"\n'
+    with podman_of(user, settings=settings) as podman:
+        yield podman
+
+
+def in_its_namespaces(podman: Podman, *words: str) -> str:
+    """Call scrun where podman calls it."""
+    if podman.site.user.uid:
+        return podman.must("unshare", podman.site.command[0], *words)
+    file = f"--config-file={podman._settings}"
+    return podman.site.must(file, f"--root={podman._runtime_dir}/scrun", *words)
+
+
+def said(podman: Podman, name: str) -> str:
+    return wait_until("its job", lambda: podman.must("logs", name).splitlines())[0]
+
+
+def test_they_share_its_job(podman: Podman) -> None:
+    job = in_its_namespaces(podman, "pool", "start", "mine", "-c", "8").split()[-1]
+    podman.must(*RUN, "--detach", "--name", "alone", "busybox", "sh", "-c", JOB)
+    podman.must("kube", "play", "--network", "host", write_kube(podman, JOB))
+    names = ["alone", "web-one", "web-two"]
+    if podman.site.user.uid:
+        write_compose(podman, JOB)
+        compose(podman, "up", "--detach")
+        names += ["proj_one_1", "proj_two_1"]
+    assert {said(podman, name) for name in names} == {job}
+    assert [line.split()[0] for line in cluster.jobs(podman.site.user)] == [job]
+    podman.must("pod", "rm", "--all", "--force", "--time", "0")
+    podman.must("rm", "--all", "--force", "--time", "0")
+    wait_until("an idle node", lambda: "idle" in in_its_namespaces(podman, "pool", "list"))
+    in_its_namespaces(podman, "pool", "stop", "mine")
+    wait_while("jobs", lambda: cluster.jobs(podman.site.user), 20)
