@@ -11,7 +11,6 @@
     ├── StateError              not possible in the container's state
     ├── EngineError             where the container runs
     │   ├── AllocationRefused   no job was made
-    │   ├── AllocationLost      the job was taken away
     │   └── EngineUnavailable   no answer: nothing is known
     ├── ImageError              where an image comes from, or the store of images
     ├── StagingError            stage in or stage out, built in or scrun.lua
@@ -160,14 +159,6 @@ class AllocationRefused(EngineError):
     def __init__(self, message: str, reason: str = "scrun-failure") -> None:
         super().__init__(message)
         self.reason = reason
-
-
-class AllocationLost(EngineError):
-    """The job ended before its container did: revoked, out of time, node failed, cancelled.
-
-    Raised into the container's scope. The first reason decides the exit status; the
-    container is stopped, and stage out still runs.
-    """
 
 
 class EngineUnavailable(EngineError):

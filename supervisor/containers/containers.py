@@ -23,7 +23,6 @@ from scrun.supervisor.containers.anchors import Anchor
 from scrun.supervisor.containers.caller import Caller
 from scrun.supervisor.containers.container import Container
 from scrun.supervisor.containers.ledger import Ledger, first_record
-from scrun.supervisor.containers.lending import borrow, lend
 from scrun.supervisor.containers.pods import Pods, named_anchors
 from scrun.supervisor.containers.pools import Pools, call_of
 from scrun.supervisor.containers.records import (
@@ -191,7 +190,7 @@ class Containers:
         self.arrivals = Arrivals(root, self._known)
         self.pools = Pools(root, nursery, self.deposits, changed)
         self._pods = Pods(
-            nursery, self.deposits, self.arrivals.of_pod, partial(borrow, root, name), changed,
+            nursery, self.deposits, self.arrivals.of_pod, partial(_borrow, root, name), changed,
             self.pools,
             # others serve one pod: no later container could use its job
             lingers=name.startswith((COMMON, BUILDS)),
@@ -292,6 +291,8 @@ class Containers:
         """Lend a job that waits to another supervisor, if one suits it."""
         self._borrowers += 1
         try:
+            from scrun.supervisor.containers.lending import lend
+
             await lend(self._pods.lend, needs, connection)
         finally:
             self._borrowers -= 1
@@ -521,3 +522,9 @@ class Containers:
         await container.remove(self._name, partial(undo, deleting=True, deleter=deleter))
         if self._known.get(container.id) is container:
             del self._known[container.id]
+
+
+async def _borrow(root: str, name: str, needs: bytes) -> Inheritance | None:
+    from scrun.supervisor.containers.lending import borrow
+
+    return await borrow(root, name, needs)

@@ -20,11 +20,10 @@ from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.deleter import Deleter
 from scrun.supervisor.contracts.first_process import Call, FirstProcess
 from scrun.supervisor.contracts.networks import EngineSide, Reach
-from scrun.supervisor.contracts.node import ImageFile, Mounting
-from scrun.supervisor.contracts.node import NodeAnswer as NodeAnswer
 from scrun.supervisor.contracts.reuse import HeldAllocation, PoolAllocation, Seat
 from scrun.supervisor.contracts.staged import OfTask
-from scrun.supervisor.contracts.target import Target
+from scrun.supervisor.contracts.target import ImageFile, Mounting, Target
+from scrun.supervisor.contracts.target import NodeAnswer as NodeAnswer
 from scrun.supervisor.core.deposits import Deposit, no_deposit
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.log.journal import Journal

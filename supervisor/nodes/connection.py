@@ -13,7 +13,7 @@ from scrun.core.errors import EngineError, described
 from scrun.core.text import one_line, printable, printable_lines
 from scrun.model.usage import Usage
 from scrun.supervisor.children.processes import ChildEnv
-from scrun.supervisor.contracts.node import Mounting, NotThere, OthersThere, RootRefused
+from scrun.supervisor.contracts.target import Mounting, NotThere, OthersThere, RootRefused
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.journal import Journal

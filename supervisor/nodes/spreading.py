@@ -16,7 +16,7 @@ from typing import Any
 import trio
 
 from scrun.core.errors import EngineError, described
-from scrun.supervisor.contracts.node import ImageFile
+from scrun.supervisor.contracts.target import ImageFile
 from scrun.supervisor.core.nurseries import for_all
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.nodes.beginning import Rank

@@ -19,9 +19,9 @@ from scrun.core.paths import real_id
 from scrun.images.leases import lease_of
 from scrun.settings.file.load import Settings
 from scrun.supervisor.contracts.engine import Job, JobRequest
-from scrun.supervisor.contracts.node import ImageFile, Mounting
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.stager import Leftover, Submission
+from scrun.supervisor.contracts.target import ImageFile, Mounting
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.staging.commands import carry_out

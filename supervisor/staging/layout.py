@@ -307,7 +307,7 @@ class Layout:
 
     @property
     def roots(self) -> list[tuple[str, str, str]]:
-        """See `supervisor.contracts.node.Mounting`; relative paths, as options have a page."""
+        """See `supervisor.contracts.target.Mounting`; relative paths, as options have a page."""
         lower = [UPPER] if self._read_only else []
         lower += ["own", *(f"l/{number}" for number in range(len(self._layers)))]
         found = []

@@ -145,7 +145,7 @@ class Looks:
     """The directories that have to be the same on the node.
 
     Attributes:
-        wanted: See `supervisor.contracts.node.Mounting.looks`; first the staged bundle's.
+        wanted: See `supervisor.contracts.target.Mounting.looks`; first the staged bundle's.
         names: Their paths, seen from that one.
         devices: Those of its file system and of the layers'.
     """

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from scrun.core.errors import described
-from scrun.supervisor.contracts.node import OthersThere
 from scrun.supervisor.contracts.staged import OVERLAY, OfTask, Staged
+from scrun.supervisor.contracts.target import OthersThere
 from scrun.supervisor.staging.layers import (
     Unusable,
     is_plain,

@@ -23,8 +23,8 @@ from scrun.images.squashfs import linked_in
 from scrun.images.store import EMPTY, image_of
 from scrun.model.identity import is_dead
 from scrun.oci.userns import INITIAL, has_several, maps_for, read_map
-from scrun.supervisor.contracts.node import Mounting, OthersThere
 from scrun.supervisor.contracts.staged import Staged
+from scrun.supervisor.contracts.target import Mounting, OthersThere
 from scrun.supervisor.core.files import make_private, mebibytes, write
 from scrun.supervisor.staging.commands import run
 from scrun.supervisor.staging.image_store import UNPACK, copying

@@ -22,7 +22,13 @@ from scrun.core.errors import EngineError, ImageError
 from scrun.core.paths import real_id
 from scrun.images.squashfs import FINE_FOR_USERS, entries, key_of
 from scrun.images.store import ROOTFS, SQUASHFS, Entry, Facts, find_elsewhere, shrink
-from scrun.supervisor.contracts.node import ImageFile, Mounting, NotThere, OthersThere, RootRefused
+from scrun.supervisor.contracts.target import (
+    ImageFile,
+    Mounting,
+    NotThere,
+    OthersThere,
+    RootRefused,
+)
 from scrun.supervisor.staging.digests import contents
 from scrun.supervisor.staging.image_store import (
     GIB,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from scrun.oci.userns import has_several
-from scrun.supervisor.contracts.node import Mounting
+from scrun.supervisor.contracts.target import Mounting
 from scrun.supervisor.staging.layers import Overlay, Unusable
 
 if TYPE_CHECKING:

@@ -17,9 +17,8 @@ import pytest
 from scrun.core.errors import EngineError
 from scrun.images.leases import lease_of
 from scrun.images.store import Facts
-from scrun.supervisor.contracts.node import Mounting, NotThere, OthersThere, RootRefused
 from scrun.supervisor.contracts.staged import OfTask, Staged, config_of_task
-from scrun.supervisor.contracts.target import Target
+from scrun.supervisor.contracts.target import Mounting, NotThere, OthersThere, RootRefused, Target
 from scrun.supervisor.staging import staged_bundle
 from scrun.supervisor.staging.image_store import ContainerImages, Copier, Full, copying
 from scrun.supervisor.staging.layers import NO_ROOM, Unusable

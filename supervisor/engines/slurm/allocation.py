@@ -44,12 +44,11 @@ from scrun.supervisor.core.deposits import JOB, STEP
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.nurseries import until, unwrapped
 from scrun.supervisor.engines.slurm.grammar import is_chatter
-from scrun.supervisor.engines.slurm.job_ending import query_ending
+from scrun.supervisor.engines.slurm.job_ending import jobs_of_a_killed_salloc, query_ending
 from scrun.supervisor.engines.slurm.job_state import JobState
 from scrun.supervisor.engines.slurm.pending import Queue
 from scrun.supervisor.engines.slurm.signals import cancel_job
 from scrun.supervisor.engines.slurm.tools import Tools, lean, of_a_container
-from scrun.supervisor.engines.slurm.unknown import jobs_of_a_killed_salloc
 from scrun.supervisor.log.journal import Journal
 
 _LAST_WORDS = 0.1

@@ -55,6 +55,7 @@ from scrun.supervisor.engines.slurm.held_allocation import (
     seconds_of_limit,
 )
 from scrun.supervisor.engines.slurm.job import JobParts, SrunJob, spool_mount
+from scrun.supervisor.engines.slurm.job_ending import jobs_of_the_dead
 from scrun.supervisor.engines.slurm.job_shim import JobShim
 from scrun.supervisor.engines.slurm.launching import Launch, Launching
 from scrun.supervisor.engines.slurm.layout import (
@@ -73,7 +74,6 @@ from scrun.supervisor.engines.slurm.shim_job import ShimJob
 from scrun.supervisor.engines.slurm.shim_site import SiteConfs
 from scrun.supervisor.engines.slurm.signals import cancel_job
 from scrun.supervisor.engines.slurm.tools import CLUSTERS, Tools, check_cluster, other_cluster
-from scrun.supervisor.engines.slurm.unknown import jobs_of_the_dead
 from scrun.supervisor.engines.watched import is_deferred
 from scrun.supervisor.nodes.beginning import ALONE, Direct
 from scrun.supervisor.nodes.link import Sealing

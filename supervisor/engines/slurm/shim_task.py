@@ -15,7 +15,7 @@ from scrun.model.states import Ending
 from scrun.model.usage import Usage
 from scrun.oci.config import parse
 from scrun.supervisor.contracts.engine import Step
-from scrun.supervisor.contracts.node import ImageFile, Mounting
+from scrun.supervisor.contracts.target import ImageFile, Mounting
 from scrun.supervisor.core.nurseries import for_all, until
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.local.runtime_config import with_absolute_paths, with_variables

@@ -13,7 +13,7 @@ import trio
 
 from scrun.core.errors import EngineError
 from scrun.supervisor.children.processes import ChildEnv, child
-from scrun.supervisor.contracts.node import ImageFile
+from scrun.supervisor.contracts.target import ImageFile
 from scrun.supervisor.nodes.beginning import Direct, Rank, begun
 from scrun.supervisor.nodes.code import boot_command, variables
 from scrun.supervisor.nodes.connection import connected

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from scrun.core.errors import EngineError
-from scrun.supervisor.contracts.node import RootRefused
+from scrun.supervisor.contracts.target import RootRefused
 from scrun.supervisor.staging.overlaid import NO_ROOT
 from scrun.supervisor.staging.stage_out import clean, stage_out
 from scrun.supervisor.staging.ways import RootFilesystem

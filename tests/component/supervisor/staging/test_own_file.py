@@ -14,8 +14,8 @@ from scrun.images.leases import lease_of
 from scrun.images.store import Entry, Store
 from scrun.pull.get import Request, get
 from scrun.pull.reference import parse
-from scrun.supervisor.contracts.node import ImageFile, Mounting, NotThere
 from scrun.supervisor.contracts.staged import Staged
+from scrun.supervisor.contracts.target import ImageFile, Mounting, NotThere
 from scrun.supervisor.staging.image_store import UNPACK, ContainerImages, Copier, copying
 from scrun.supervisor.staging.layers import NO_ROOM
 from scrun.supervisor.staging.overlaid import Overlays

@@ -13,7 +13,13 @@ import msgspec
 import pytest
 
 from scrun.core.errors import EngineError
-from scrun.supervisor.contracts.node import ImageFile, Mounting, NotThere, OthersThere, RootRefused
+from scrun.supervisor.contracts.target import (
+    ImageFile,
+    Mounting,
+    NotThere,
+    OthersThere,
+    RootRefused,
+)
 from scrun.supervisor.staging.image_store import PACK, copying
 from scrun.supervisor.staging.layers import NO_ROOM
 from scrun.supervisor.staging.stage_out import stage_out

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scrun.core.errors import EngineError
-from scrun.supervisor.contracts.node import Mounting, OthersThere
+from scrun.supervisor.contracts.target import Mounting, OthersThere
 from scrun.supervisor.staging import staged_bundle
 from scrun.supervisor.staging.copies import Room
 from scrun.supervisor.staging.digests import contents, parent_of

@@ -17,7 +17,7 @@ import pytest
 
 from scrun.images.leases import lease_of, locked
 from scrun.images.store import Store, shrink
-from scrun.supervisor.contracts.node import Mounting
+from scrun.supervisor.contracts.target import Mounting
 from scrun.supervisor.staging import copies
 from scrun.supervisor.staging.digests import contents
 from scrun.supervisor.staging.stage_out import stage_out

@@ -3,7 +3,7 @@
 import pytest
 
 from scrun.model.identity import mark, myself, read_mark
-from scrun.supervisor.engines.slurm.unknown import marked
+from scrun.supervisor.engines.slurm.job_ending import marked
 
 
 @pytest.mark.parametrize("more", ["", "\n", " image=a:1@sha256:00 name=b", " scrun:x:y:1:2:3"])

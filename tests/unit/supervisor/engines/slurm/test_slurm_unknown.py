@@ -2,7 +2,7 @@
 
 import pytest
 
-from scrun.supervisor.engines.slurm.unknown import submitted_by
+from scrun.supervisor.engines.slurm.job_ending import submitted_by
 
 ANSWER = """
 7                             1118                          1700000100
