@@ -86,6 +86,12 @@ class NodeContainers:
             if target.id not in known and not target.doomed:
                 self.delete({"id": target.id}, _ignore)
 
+    def offer_again(self) -> None:
+        """Offer a supervisor's successor what containers have connected to, see `Outbound`."""
+        for target in self.targets.values():
+            if target.network is not None and target.network.outbound is not None:
+                target.network.outbound.offer_again()
+
     def state(self) -> "dict[str, dict[str, Any]]":
         """Return what became of the containers and execs, by their ids."""
         return {

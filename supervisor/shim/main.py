@@ -431,6 +431,7 @@ class ShimProcess:
         if self._connections is not None:
             self._connections.disconnect_all()
         self._containers.forget_others(call["targets"])
+        self._containers.offer_again()
         self._signals.expect((), self._containers)
         inputs = self._streams.inputs()
         self._tell(EVENT, **answer, targets=self._containers.state(), inputs=inputs)

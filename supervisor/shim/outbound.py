@@ -6,6 +6,7 @@ takes what arrives, connects to the same address in the engine's network, and ca
 
 import _socket as socket  # without its enums, which take some ms
 import binascii
+import errno
 import os
 import struct
 from _collections import deque  # collections itself takes longer
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 _ORIGINAL_DESTINATION = 80  # SO_ORIGINAL_DST: linux/netfilter_ipv4.h
 _ADDRESS = struct.Struct("!2xH4s8x")  # struct sockaddr_in
 _QUEUE = 1024
-_MOST = 256  # connections and questions that nobody has taken yet
+_MOST = 256  # connections and questions that are not carried or answered yet
+_PAUSE = 1.0  # seconds
+_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _LONGEST = 4096  # bytes of a question, or of a refusal
 _DOMAIN = 53
 _RESET = struct.pack("ii", 1, 0)
@@ -72,7 +75,7 @@ class Outbound:
         self._arrived: deque[dict[str, object]] = deque()
         self._reply: Reply | None = None
         self._number = 0
-        self._clients: dict[int, socket.socket] = {}
+        self._clients: dict[int, tuple[socket.socket, dict[str, object]]] = {}
         self._askers: dict[int, tuple[str, int]] = {}
 
         def work() -> int:
@@ -97,16 +100,25 @@ class Outbound:
             return
         tcp, udp = struct.unpack("ii", ancillary[0][2][:8])
         self._tcp, self._udp = socket.socket(fileno=tcp), socket.socket(fileno=udp)
-        for sock, happened in ((self._tcp, self._accept), (self._udp, self._receive)):
+        for sock in (self._tcp, self._udp):
             sock.setblocking(False)
-            self._loop.watch(sock.fileno(), READ, happened)
+        self._loop.watch(udp, READ, self._receive)
+        self._listen()
         self._tell("")
+
+    def _listen(self) -> None:
+        """Accept connections, while there is room; others wait in the kernel's queue."""
+        if self._tcp is not None and self._tcp.fileno() >= 0 and len(self._clients) < _MOST:
+            self._loop.watch(self._tcp.fileno(), READ, self._accept)
 
     def _accept(self, _events: int) -> None:
         assert self._tcp is not None
         try:
             fd, _ = self._tcp._accept()  # type: ignore[attr-defined]
-        except OSError:  # it has gone; or no descriptor is left
+        except OSError as error:
+            if error.errno in _NO_ROOM:  # no event tells when there is
+                self._loop.forget(self._tcp.fileno())
+                self._loop.after(_PAUSE, self._listen)
             return
         client = socket.socket(fileno=fd)
         try:
@@ -114,14 +126,16 @@ class Outbound:
             port, address = _ADDRESS.unpack(asked)
         except OSError:
             port = 0
-        if not port or len(self._clients) >= _MOST:
+        if not port:
             _reset(client)
             return
         client.setblocking(False)
         self._number += 1
-        self._clients[self._number] = client
-        addresses = [[socket.inet_ntoa(address), port]]
-        self._put({"number": self._number, "addresses": addresses})
+        what = {"number": self._number, "addresses": [[socket.inet_ntoa(address), port]]}
+        self._clients[self._number] = client, what
+        if len(self._clients) >= _MOST:
+            self._loop.forget(self._tcp.fileno())
+        self._put(what)
 
     def _receive(self, _events: int) -> None:
         assert self._udp is not None
@@ -149,6 +163,15 @@ class Outbound:
         self._reply = reply
         self._give()
 
+    def offer_again(self) -> None:
+        """Go on for another supervisor: connections that the last one has not carried are new.
+
+        Who has asked asks again.
+        """
+        self._reply = None
+        self._askers.clear()
+        self._arrived = deque(what for _, what in self._clients.values())
+
     def client(self, number: int) -> "socket.socket":
         """Return a connection that has arrived; it is the caller's from now on.
 
@@ -156,15 +179,17 @@ class Outbound:
             CallRefused: There is none of this number.
         """
         try:
-            return self._clients.pop(number)
+            client, _ = self._clients.pop(number)
         except KeyError:
             raise CallRefused(f"connection {number} is not there") from None
+        self._listen()
+        return client
 
     def refuse(self, number: int) -> None:
         """Reset a connection, or leave a question without an answer."""
         self._askers.pop(number, None)
         if number in self._clients:
-            _reset(self._clients.pop(number))
+            _reset(self.client(number))
 
     def answer(self, number: int, text: str) -> None:
         """Answer a question, in base64."""
@@ -181,7 +206,7 @@ class Outbound:
             if sock is not None and sock.fileno() >= 0:
                 self._loop.forget(sock.fileno())
                 sock.close()
-        for client in self._clients.values():
+        for client, _ in self._clients.values():
             _reset(client)
         self._clients.clear()
         self._reply = None

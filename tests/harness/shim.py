@@ -220,6 +220,7 @@ class Shim:
         joins: Mapping[str, str] | None = None,
         images: str = "",
         name: str = "",
+        networks: Sequence[str] | None = None,
         **changes: Any,
     ) -> dict[str, Any]:
         """Create a container that runs a command; return the reply.
@@ -231,6 +232,7 @@ class Shim:
             joins: Whose namespaces it enters.
             images: What was mounted for it.
             name: Its name, for the runtime.
+            networks: Those of its engine, if it is to have a network of its own.
             changes: Members of config.json.
         """
         terminal = "terminal" in (streams or {})
@@ -238,9 +240,10 @@ class Shim:
         if self.user.uid:
             map_user(config, self.user)
         config = {**config, **changes}
+        more = {} if networks is None else {"network": "own", "networks": networks}
         return self.call(
             "create", id=target, name=name or f"name-{target}", config=config,
-            streams=streams or {}, joins=joins or {}, images=images,
+            streams=streams or {}, joins=joins or {}, images=images, **more,
         )  # fmt: skip
 
     def run(self, target: str, *args: str, **options: Any) -> None:
