@@ -285,6 +285,11 @@ COMMANDS: dict[str, Command] = {
             ("watch", "w", None, USED, ONCE, "Go on until they have ended"),
         ),
     ),
+    "metrics": (
+        "Print or serve metrics for Prometheus: containers, waiting, starts",
+        (),
+        (("listen", "", "ADDRESS", USED, ONCE, "Serve them: unix:PATH or 127.0.0.1:PORT"),),
+    ),
     "update": (
         "Change the limits of a running container, as far as its job allows",
         (CONTAINER,),

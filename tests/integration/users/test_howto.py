@@ -16,6 +16,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
+from scrun.commands.stats import HEAD
+from scrun.model.usage import Usage
+from scrun.supervisor.containers.usage import usage_line
 from tests import CHECKOUT
 from tests.harness import cluster, users
 from tests.harness.bundle import write_bundle
@@ -30,6 +33,7 @@ from tests.harness.wait import wait_until
 ELSEWHERE = {
     "jobs.md": "it has batch scripts: tests/integration/slurm/test_jobs_page.py",
     "notebook.md": "it needs a browser: tests/integration/users/test_notebook_page.py",
+    "metrics.md": "its command goes on: tests/unit/scrun/commands/test_metrics.py",
     "install.md": "it makes environments from PyPI: tests/integration/users/test_wheel.py",
 }
 """Pages whose blocks another test runs, or nobody can, and why."""
@@ -230,15 +234,30 @@ def too_large(reader: Reader, text: str) -> None:
         reader.session([step], reader.site.user)
 
 
+def used(reader: Reader, text: str) -> None:
+    usage = Usage(user=370.1, system=1.1, memory=1_290_000_000, wall=94.1, cpus=8, limit=64 << 30)
+    assert text == f"scrun: {usage_line(usage)}\n"
+
+
+def table_of_stats(reader: Reader, text: str) -> None:
+    assert text.split("\n")[0].split() == [*HEAD]
+
+
 def by_another_test(reader: Reader, text: str) -> None:
     """The recipes have a test of their own: `test_services`."""
 
 
 PENDING = "job 42 pending: Resources, starts about 14:05 (the nodes are busy)"
+USED = (
+    "scrun: used: 94.1 s, 371.2 s of processor time (3.9 of 8 processors), "
+    "1.2GiB of memory (of 64.0GiB)"
+)
 NEVER = "job 44 can never start: PartitionNodeLimit (the partition does not"
 OTHERS: Mapping[tuple[str, str], Callable[[Reader, str], None]] = {
     ("engines.md", f"scrun: {PENDING}"): in_a_full_cluster,
     ("requests.md", PENDING): in_a_full_cluster,
+    ("requests.md", USED): used,
+    ("requests.md", "ID     CPU%   TIME     MEMORY   LIMIT    MEMORY%  THREADS"): table_of_stats,
     ("requests.md", f"no job for container c1: {NEVER}"): too_large,
     ("bundles.md", '"terminal": false,'): part_of_config,
     ("oci-conf.md", "[local]"): toml,

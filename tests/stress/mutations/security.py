@@ -20,6 +20,18 @@ def faults() -> Iterator[Mutation]:
     yield from _audit()
     yield from _store()
     yield from _others_here()
+    yield from _metrics()
+
+
+def _metrics() -> Iterator[Mutation]:
+    metrics = Faults("scrun/commands/metrics.py", "tests/unit/scrun/commands/test_metrics.py")
+    yield metrics("metrics-are-for-the-whole-net", ".is_loopback and", ".packed and")
+    yield metrics("everybody-may-read-the-socket-of-metrics", "os.umask(0o177)", "os.umask(0)")
+    yield metrics("one-who-says-nothing-holds-up-a-scrape", "(ThreadingMixIn, ", "(")
+    yield metrics("what-waits-has-made-up-its-reason", 'else "other"', "else text")
+    yield metrics(
+        "a-server-that-runs-loses-its-socket", "except ConnectionRefusedError:", "finally:"
+    )
 
 
 def _strangers() -> Iterator[Mutation]:
