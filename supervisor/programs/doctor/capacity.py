@@ -1,7 +1,7 @@
 """How many more containers, each with a job of its own, this machine can hold for the user.
 
-What each takes here is measured by a test. What several containers in one job share, a pod or a
-job that waits (`linger`), counts once.
+What each takes here is measured by a test. What containers in one job share, that of a pool
+or a pod, counts once.
 """
 
 import contextlib
@@ -116,7 +116,7 @@ def judge_capacity(host: Host) -> Finding:
     text += f"first limit is {wall.name}"
     if host.begin is not None:
         text += f"; slurmctld lets {host.begin} begin in an hour (rl_enable)"
-    remedy = f"{wall.remedy}; or several containers in one job: a pod, or `linger` in [slurm]"
+    remedy = f"{wall.remedy}; or several containers in one job: `scrun pool start`, or a pod"
     return warn(text, remedy) if wall.containers < _FEW else ok(f"{text}. For more: {remedy}")
 
 
