@@ -73,6 +73,28 @@ def test_containers_in_a_warm_job(make_site: MakeSite) -> None:
     assert asked == OF_A_JOB + Counter(REQUEST_JOB_INFO_SINGLE=1, REQUEST_PARTITION_INFO=1)
 
 
+def test_containers_in_a_pool(site: Site) -> None:
+    """Each of its jobs is asked for its end."""
+    with requests(site.user) as asked:
+        site.must("pool", "start", "few", "--cpus-per-task", "4", "--nodes", "2")
+        wait_until("its nodes", lambda: site.must("pool", "list").count("idle") == 2)
+        site.must("pool", "stop", "few")
+    once = OF_A_JOB + Counter(REQUEST_JOB_INFO_SINGLE=1, REQUEST_PARTITION_INFO=1)
+    assert asked == once + once
+    site.must("pool", "start", "many", "--cpus-per-task", "4")
+    wait_until("its node", lambda: "idle" in site.must("pool", "list"))
+    with requests(site.user) as asked:
+        lives = [site.life("true", environment={"SCRUN_POOL": "many"}) for _ in range(12)]
+        for life in lives:
+            life.created(60).start()
+        for life in lives:
+            assert life.wait(60) == 0
+            life.delete()
+        site.must("pool", "list")
+    assert asked == NOTHING
+    site.must("pool", "stop", "many")
+
+
 def test_a_supervisor_that_starts(site: Site) -> None:
     """The first one since the machine's boot looks twice for jobs that no record has."""
     site.must("supervisor", "stop", "--all")

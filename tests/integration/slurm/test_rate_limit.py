@@ -74,6 +74,23 @@ def test_who_is_slowed_down_is_told(site: Site, number: int) -> None:
         life.delete(60)
 
 
+def test_containers_in_a_pool_are_not(site: Site) -> None:
+    """With jobs of their own they would take a minute."""
+    site.must("pool", "start", "mine", "--cpus-per-task", "4")
+    wait_until("its node", lambda: "idle" in site.must("pool", "list"), 60)
+    use_up(site)
+    began = time.monotonic()
+    lives = [site.life("true", environment={"SCRUN_POOL": "mine"}) for _ in range(12)]
+    for life in lives:
+        life.created(60).start(60)
+    assert [life.wait(60) for life in lives] == [0] * len(lives)
+    assert time.monotonic() - began < 20
+    assert not any("RateLimited" in log_of(life) for life in lives)
+    for life in lives:
+        life.delete(60)
+    site.must("pool", "stop", "mine", timeout=60)
+
+
 def test_doctor_finds_slurmctld(site: Site) -> None:
     """`scontrol ping` says DOWN of one that limits its user."""
     use_up(site)
