@@ -1,7 +1,7 @@
 """scrun metrics: print what containers do in the format of Prometheus, or serve it.
 
-It reads records, as `list` does, and asks no node and no supervisor for anything. Who reads it
-learns how many containers there are, and nothing of what they are.
+It reads records, as `list` does, and asks no node and no supervisor for anything. Its readers
+learn how many containers there are, and nothing of what they are.
 
 Errors: StateError, without the package `prometheus-client`; OSError, where nobody can listen.
 """
@@ -203,12 +203,12 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.setup_environ()
 
     def get_request(self) -> tuple[socket.socket, Any]:
-        """Accept; who comes by a path has no address."""
+        """Accept; a client of a Unix socket has no address."""
         sock, peer = super().get_request()
         return sock, peer or ("", 0)
 
     def handle_error(self, *_: object) -> None:
-        """Say nothing of who has gone away."""
+        """Say nothing of a client that has gone away."""
 
     def remove(self) -> None:
         if self._path:

@@ -9,6 +9,7 @@ import pytest
 
 from scrun.commands.stats import HEAD
 from tests.conftest import MakeSite
+from tests.harness.adoption import UNTIL_TOLD, adopted, kill_supervisor, told
 from tests.harness.load import MIB
 from tests.harness.site import Site
 from tests.harness.wait import wait_until
@@ -74,3 +75,20 @@ def test_it_goes_on_until_they_have_ended(make_site: MakeSite, place: str) -> No
         assert json.loads(process.stdout.read().splitlines()[-1]) == []
         assert process.wait(20) == 0
     assert "one" in site.fails("stats", "one")
+
+
+@pytest.mark.covers("scrun metrics")
+@_PLACES
+def test_metrics_while_a_supervisor_is_replaced(make_site: MakeSite, place: str) -> None:
+    site = make_site(place)
+    life = site.shell(UNTIL_TOLD, container="one").created().start().says("up")
+    kill_supervisor(site)
+    engine = place.partition("-")[0]
+    says = f'scrun_containers{{engine="{engine}",reason="",state="running"}} 1.0'
+    for _ in range(3):
+        assert says in site.must("metrics", timeout=10).splitlines()
+    adopted(life)
+    found = site.must("metrics").splitlines()
+    assert says in found
+    assert "scrun_start_latency_seconds_gcount 1.0" in found
+    told(life)
