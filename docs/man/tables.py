@@ -94,7 +94,6 @@ class Synopsis(Table):
     """How each command is called."""
 
     def run(self) -> list[nodes.Node]:
-        """See `Directive`."""
         lines = []
         for name in COMMANDS:
             for begin, operands in usages(name):
@@ -110,7 +109,6 @@ class Options(Table):
     has_content = True
 
     def run(self) -> list[nodes.Node]:
-        """See `Directive`."""
         more = self.texts((option[0] for option in options_of(None)), needed=False)
         return [self.option_list(None, more)]
 
@@ -132,7 +130,6 @@ class Commands(Options):
     """A section for each command, with its options; more about some of them in the content."""
 
     def run(self) -> list[nodes.Node]:
-        """See `Directive`."""
         more = self.texts(COMMANDS, needed=False)
         return [self._section(name, more.get(name, [])) for name in COMMANDS]
 
@@ -154,7 +151,6 @@ class IfCommand(Table):
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        """See `Directive`."""
         return self.parse("\n".join(self.content)) if self.arguments[0] in COMMANDS else []
 
 
@@ -162,7 +158,6 @@ class Requests(Table):
     """The variables that request properties of a job."""
 
     def run(self) -> list[nodes.Node]:
-        """See `Directive`."""
         if self.for_web:
             return [self._table()]
         items = []
@@ -196,7 +191,6 @@ class Outputs(Table):
     has_content = True
 
     def run(self) -> list[nodes.Node]:
-        """See `Directive`."""
         table = outputs()
         more = self.texts((name.replace("*", "") for name in table), needed=False)
         items = []
@@ -213,7 +207,6 @@ class SettingsVariables(Table):
     """The variables that override scrun.toml."""
 
     def run(self) -> list[nodes.Node]:
-        """See `Directive`."""
         items = []
         for variable, key in settings_variables().items():
             body = self.parse(f"Counts more than {key} of :man:`scrun.toml(5)`.")
@@ -228,7 +221,6 @@ class Settings(Table):
     optional_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        """See `Directive`."""
         section = self.arguments[0] if self.arguments else ""
         described = attributes(sections()[section])
         fields = keys(section)
@@ -248,7 +240,6 @@ class ExitStatuses(Table):
     has_content = True
 
     def run(self) -> list[nodes.Node]:
-        """See `Directive`."""
         texts = self.texts(states.TAKEN)
         items = [
             self.item(f"status-{status}", f"**{status}** `{reason}`", texts[reason])
@@ -263,7 +254,6 @@ class Levels(Table):
     has_content = True
 
     def run(self) -> list[nodes.Node]:
-        """See `Directive`."""
         texts = self.texts(load.LEVELS)
         items = [
             self.item(f"level-{name}", f"**{name}** ({number})", texts[name])
@@ -278,7 +268,6 @@ class Constants(Table):
     has_content = True
 
     def run(self) -> list[nodes.Node]:
-        """See `Directive`."""
         known = [*constants.USUAL, "CLUSTER_NAME"]
         texts = self.texts(known)
         items = [self.item(f"constant-{name}", f"**slurm.{name}**", texts[name]) for name in known]
@@ -289,7 +278,6 @@ class WebContents(Contents):
     """A table of contents, on web pages only."""
 
     def run(self) -> list[nodes.Node]:
-        """See `Directive`."""
         if not self.state.document.settings.scrun_for_web:
             return []
         return [*super().run()]

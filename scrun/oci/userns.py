@@ -69,7 +69,6 @@ class BothIds(msgspec.Struct, frozen=True):
 
     @property
     def lent(self) -> bool:
-        """See `Ids`."""
         return self.uids.lent and self.gids.lent
 
 

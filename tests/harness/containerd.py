@@ -60,11 +60,9 @@ class Containerd(Daemon):
             raise
 
     def containers(self) -> list[str]:
-        """See `Daemon`."""
         return self.must("container", "ls", "--quiet").split()
 
     def remove(self, *containers: str) -> None:
-        """See `Daemon`."""
         for container in containers:
             self.run("task", "rm", "--force", container)
             self.run("container", "rm", container)

@@ -53,10 +53,8 @@ class Docker(Daemon):
             raise
 
     def containers(self) -> list[str]:
-        """See `Daemon`."""
         return self.must("ps", "--all", "--quiet").split()
 
     def remove(self, *containers: str) -> None:
-        """See `Daemon`."""
         if containers:
             self.run("rm", "--force", *containers)

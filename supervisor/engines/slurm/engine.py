@@ -352,7 +352,6 @@ class SlurmEngine(Engine):
         request: JobRequest,
         held: HeldAllocation,
     ) -> AsyncIterator[SrunJob | ShimJob]:
-        """See `JobPlan.job`."""
         assert isinstance(held, SlurmAllocation)
         environment = request.child_env.environment
         if job_id := job_of(environment):  # with a job of ours, we are there

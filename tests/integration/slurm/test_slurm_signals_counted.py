@@ -137,12 +137,10 @@ class OfPodman(Subject):
 
     @property
     def job(self) -> str:
-        """See `Subject`."""
         return self._state["org.scrun.job_id"]
 
     @property
     def text(self) -> str:
-        """See `Subject`."""
         return self._output.so_far.decode()
 
     def end(self) -> tuple[int, str]:
