@@ -42,7 +42,6 @@ def row(place: str, *more: object) -> object:
 
 
 def at(*places: str) -> pytest.MarkDecorator:
-    """Where a test runs."""
     return pytest.mark.parametrize("site", [row(place) for place in places], indirect=True)
 
 
@@ -82,7 +81,6 @@ def begins(site: Site, script: str = UNTIL_TOLD) -> Life:
 
 
 def member(site: Site, script: str = UNTIL_TOLD) -> Life:
-    """A member that runs."""
     return begins(site, script).created(60).start(60)
 
 

@@ -29,7 +29,6 @@ class Beside:
     def run(
         self, *arguments: str, timeout: float = 30, **how: int
     ) -> "subprocess.CompletedProcess[str]":
-        """Call it."""
         return subprocess.run(
             [*self.command, *arguments],
             stdin=how.get("stdin", subprocess.DEVNULL),

@@ -24,7 +24,6 @@ class Client:
     def popen(
         self, *arguments: str, stdin: int, stdout: int, stderr: int
     ) -> subprocess.Popen[bytes]:
-        """Start it."""
         return subprocess.Popen(
             [*self.prefix, *self.command, *arguments],
             env=self.environment,

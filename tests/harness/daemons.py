@@ -75,7 +75,6 @@ class Daemon(Client):
 
     @property
     def pid(self) -> int:
-        """Its process."""
         assert self._daemon is not None
         return self._daemon.pid
 

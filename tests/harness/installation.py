@@ -60,7 +60,6 @@ class Installation:
         shutil.rmtree(copy)
 
     def close(self) -> None:
-        """Remove it."""
         shutil.rmtree(self.base)
 
 

@@ -37,7 +37,6 @@ class Said(Journal):
         self.lines: list[tuple[Level, str]] = []
 
     def write(self, level: Level, text: str, *, reported: bool = False) -> None:
-        """Keep one message."""
         del reported
         self.lines.append((level, text))
 

@@ -96,7 +96,6 @@ class Layout:
         (self.path / "index.json").write_text(json.dumps(content))
 
     def manifests(self) -> list[Descriptor]:
-        """Which images there are."""
         found: list[Descriptor] = json.loads((self.path / "index.json").read_text())["manifests"]
         return found
 

@@ -159,7 +159,6 @@ class Peer:
 
 
 async def connection(call: dict[str, Any]) -> trio.SocketStream:
-    """Connect where `begin` says."""
     return await trio.open_tcp_stream("127.0.0.1", call["port"])
 
 

@@ -115,7 +115,6 @@ class Podman(Client):
 
     @cached_property
     def release(self) -> tuple[int, int]:
-        """Podman's version."""
         words = self.must("--version").split()
         major, minor, *_ = words[2].split(".")
         return int(major), int(minor)

@@ -89,7 +89,6 @@ class Registry:
         self.site.user.give(path)
 
     def stop(self) -> None:
-        """End it."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -26,7 +26,6 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def main() -> None:
-    """Run the program."""
     pid_file, start, stop_post, starts = sys.argv[1:]
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER")

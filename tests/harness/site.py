@@ -54,7 +54,6 @@ def with_controllers(needed: str) -> list[str]:
 
 
 def scrun_binary() -> str:
-    """The command under test."""
     found = os.environ.get("SCRUN_BIN") or str(Path(sys.executable).with_name("scrun"))
     assert os.access(found, os.X_OK), f"{found} is missing: run tools/setup, or set SCRUN_BIN"
     return found
@@ -212,7 +211,6 @@ class Site:
         return config
 
     def bundle(self, config: object) -> Path:
-        """Make a bundle."""
         path = write_bundle(self.base / "b" / str(next(self._numbers)), config)
         self.user.give(path)
         return path

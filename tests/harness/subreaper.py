@@ -19,7 +19,6 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def main() -> None:
-    """Run the program."""
     report, closed, pid_file, *command = sys.argv[1:]
     out = int(report)
     os.set_inheritable(out, False)

@@ -46,7 +46,6 @@ class Terminal:
         return bool(data)
 
     def write(self, text: str) -> None:
-        """Type something."""
         os.write(self.master, text.encode())
 
     def says_got(self, timeout: float = 20) -> None:
@@ -59,7 +58,6 @@ class Terminal:
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def close(self) -> None:
-        """Hang up."""
         if self.master >= 0:
             os.close(self.master)
             self.master = -1
@@ -94,6 +92,5 @@ class ConsoleSocket:
         return Terminal(fds[0])
 
     def close(self) -> None:
-        """Stop listening."""
         self._socket.close()
         self.path.unlink(missing_ok=True)

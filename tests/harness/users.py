@@ -21,7 +21,6 @@ class User:
 
     @classmethod
     def of(cls, name: str) -> "User":
-        """Look a user up."""
         entry = pwd.getpwnam(name)
         return cls(name, entry.pw_uid, entry.pw_gid, entry.pw_dir)
 

@@ -10,7 +10,6 @@ from tests.harness.lua import EXTREMES, Bench
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    """Runs a scrun.lua."""
     return Bench(tmp_path)
 
 

@@ -47,7 +47,6 @@ class At:
         self.site = site
 
     def type(self, *words: str) -> "subprocess.Popen[bytes]":
-        """Call scrun there."""
         return self.site.popen(*words, stdio=self._slave)
 
     @property

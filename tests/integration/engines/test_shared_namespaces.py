@@ -39,7 +39,6 @@ def podman(podman: Podman) -> Iterator[Podman]:
 
 
 def pod(podman: Podman, *options: str) -> None:
-    """Make a pod."""
     podman.must("pod", "create", "--name", "pod", "--hostname", "together", *options)
 
 

@@ -68,7 +68,6 @@ def faults(site: Site) -> Iterator[Faults]:
 
 @pytest.fixture
 def place(site: Site) -> Path:
-    """Where nothing is yet."""
     path = site.base / "b" / "place"
     path.mkdir()
     site.user.give(path)

@@ -19,7 +19,6 @@ JOB, REASON, START = "org.scrun.job_id", "org.scrun.pending", "org.scrun.estimat
 
 
 def annotations(life: Life) -> dict[str, str]:
-    """Those of scrun."""
     found: dict[str, str] = life.state()["annotations"]
     return found
 

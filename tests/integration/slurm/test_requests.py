@@ -282,7 +282,6 @@ def test_sources_in_their_order(with_defaults: Site) -> None:
 
 
 def asking(site: Site, how: str, requests: dict[str, str], *args: str) -> dict[str, Any]:
-    """A config.json that asks."""
     config = site.config(*args)
     if how == "annotations":
         config["annotations"] |= requests

@@ -82,7 +82,6 @@ def hanging(site: Site, verb: str) -> dict[str, str]:
 
 
 def hangs(site: Site) -> bool:
-    """Whether the runtime hangs."""
     return (site.base / "b" / "hangs").exists()
 
 

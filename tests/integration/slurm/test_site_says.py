@@ -48,7 +48,6 @@ def number(life: Life) -> str:
 
 
 def ours(site: Site) -> list[str]:
-    """The containers' jobs."""
     return [job.split()[0] for job in site.jobs()]
 
 

@@ -106,7 +106,6 @@ class OfPodman(Subject):
     """A container of podman's, in the foreground."""
 
     def __init__(self, podman: Podman, script: str) -> None:
-        """Run it."""
         self.kind, self.tasks = "podman", 1
         self._podman = podman
         self._name = f"counted-{podman.environment['COUNTED']}"
@@ -155,7 +154,6 @@ class Subjects:
     """Makes them: of each kind in turn."""
 
     def __init__(self, site: Site, podman: Podman, script: str, several: int) -> None:
-        """Make none yet."""
         self._several = several
         self.site, self._podman, self._script = site, podman, script
         self._pods = 0

@@ -62,7 +62,6 @@ class Adoptions:
         self._states: dict[str, list[str]] = {}
 
     def round(self) -> None:
-        """Take all arrangements."""
         for arrangement, count in self._sizes.items():
             made = self._make(arrangement, count)
             root, ids = self._stand.site.root, [each.id for each in made]
@@ -102,7 +101,6 @@ class Adoptions:
         return said
 
     def table(self) -> str:
-        """Return the figures."""
         rows = []
         for arrangement, taken in self._taken.items():
             said = self._states[arrangement]
@@ -165,7 +163,6 @@ class Lines:
     """Tells when containers are adopted: their logs say so. Nothing polls (inotify(7))."""
 
     def __init__(self, logs: Sequence[Path]) -> None:
-        """Watch, from now on."""
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._fd = self._libc.inotify_init1(os.O_CLOEXEC)
         self._logs: dict[int, Path] = {}

@@ -55,7 +55,6 @@ class Crowd:
         return sorted(walls)[len(walls) // 2] / size
 
     def table(self) -> str:
-        """Return the figures."""
         rows = [
             [
                 size,

@@ -43,7 +43,6 @@ class DaemonImages:
     """Images of both engines, in both places."""
 
     def __init__(self) -> None:
-        """Measure nothing yet."""
         self.times = Times()
         self._copied: dict[str, int] = {}
 

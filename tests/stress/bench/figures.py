@@ -13,7 +13,6 @@ class Times:
     taken: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, what: str, seconds: float) -> None:
-        """Note one measurement."""
         self.taken[what].append(seconds)
 
     def median(self, *what: str) -> float:

@@ -34,7 +34,6 @@ class Floors:
         self._stand.times.taken.clear()
 
     def round(self) -> None:
-        """Take every measurement once."""
         stand, scrun = self._stand, self._stand.site.command
         stand.take(BARE, *INTERPRETER)
         stand.take(TRIO, self._interpreter, "-I", "-c", "import trio")

@@ -29,7 +29,6 @@ class Idle:
         self._own_ones: dict[int, int] = {}
 
     def round(self) -> None:
-        """Weigh each number once."""
         for size in self._sizes:
             self._scrun(size)
             if self._stand.site.engine == "slurm":
@@ -112,7 +111,6 @@ class Idle:
         return float(sum(getattr(weight, what) for weight in self._found[kind, size].values()))
 
     def table(self) -> str:
-        """Return the figures."""
         rows = []
         columns = ("processes", "threads", "rss", "pss", "private", "wakeups", "cpu")
         for (kind, size), groups in self._found.items():

@@ -56,7 +56,6 @@ class Launches:
         self._stand.times.taken.clear()
 
     def round(self) -> None:
-        """Take every measurement once."""
         for way in _WAYS:
             with self._cluster(way):
                 self._life(way)

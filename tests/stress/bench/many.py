@@ -68,7 +68,6 @@ class Many:
         return {**found, "shim": max(map(_rss, shims), default=0.0)}
 
     def table(self) -> str:
-        """Return the figures."""
         rows = [
             [f"{row['containers']:g}"]
             + [f"{row[name] * 1e3:.1f}" for name in (*_TIMED, _BARE)]

@@ -44,7 +44,6 @@ class Nodes:
         self._stand.times.taken.clear()
 
     def round(self) -> None:
-        """Take each measurement once."""
         srun = ("srun", "--quiet", f"--nodes={self.count}", f"--ntasks={self.count}")
         self._take(_BARE, *srun, "true")
         plain = str(self._stand.plain)

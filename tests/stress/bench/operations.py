@@ -46,7 +46,6 @@ class Operations:
         self._stand.times.taken.clear()
 
     def round(self) -> None:
-        """Take every measurement once."""
         stand = self._stand
         stand.take(TRIO, self._interpreter, "-I", "-c", "import trio")
         for name, command in self._commands.items():

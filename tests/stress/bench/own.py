@@ -74,7 +74,6 @@ class Own:
         os.waitpid(anchor, 0)
 
     def close(self) -> None:
-        """Remove its directory."""
         shutil.rmtree(self._root)
 
     def _call(self, *words: str) -> None:

@@ -39,7 +39,6 @@ class PodmanRuns:
         self._other = other
 
     def measure(self, rounds: int) -> None:
-        """Take all measurements."""
         with podman_of(
             self._user, storage="overlay", settings=_SETTINGS, in_memory=True
         ) as podman:

@@ -97,7 +97,6 @@ class Stand:
         self.member = self.site.bundle(in_pod)
 
     def close(self) -> None:
-        """End and remove everything."""
         self.site.close()
         self._installation.close()
         self._errors.close()
@@ -274,7 +273,6 @@ class ErrorOutput:
     """
 
     def __init__(self) -> None:
-        """Begin to read."""
         read, self.pipe = os.pipe()
         self._last = b""
         self._reader = threading.Thread(target=self._read, args=(read,), daemon=True)

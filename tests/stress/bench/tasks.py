@@ -26,7 +26,6 @@ class Tasks:
     """Each kind in turn in each round."""
 
     def __init__(self, stand: Stand) -> None:
-        """Hold the job."""
         self._stand = stand
         self._stack = contextlib.ExitStack()
         self._job = self._stack.enter_context(stand.job())
@@ -47,7 +46,6 @@ class Tasks:
         self._stand.times.taken.clear()
 
     def round(self) -> None:
-        """Take each measurement once."""
         command = [self._stand.site.command[0], "--root", self._root, "run"]
         image = str(self._stand.site.rootfs)
         self._take(_CRUN, *self._crun)

@@ -23,7 +23,6 @@ class Throughput:
         self._sink = stand.echo(_SINK)
 
     def round(self) -> None:
-        """Take every measurement once."""
         read, write = os.pipe()
         made = self._stand.create(self._source, stdout=write)
         os.close(write)

@@ -77,7 +77,6 @@ async def _limited(container: "Container") -> None:
 
 
 async def _bad_client(container: "Container") -> None:
-    """Misuse the supervisor's socket."""
     if await _victim(container):
         await bad_clients.misuse(container)
 
@@ -135,7 +134,6 @@ async def _place(container: "Container") -> None:
 
 
 async def _told(container: "Container", words: list[str]) -> bool:
-    """Tell Slurm something."""
     done = await container.testbed.children.run(words, container.testbed.slurm_environment)
     if done.status == 0:
         container.hit(" ".join(words))

@@ -150,7 +150,6 @@ class Call:
     """
 
     def __init__(self, parent: Parent, pid: int, out: "Stream", err: "Stream") -> None:
-        """Take one that runs."""
         self._parent = parent
         self._began = time.monotonic()
         self.pid = pid

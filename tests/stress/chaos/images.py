@@ -29,7 +29,6 @@ class HiddenImage:
     """An image, and directories of containers, that only this machine has."""
 
     def __init__(self, site: "Site") -> None:
-        """Make it."""
         self._site = site
         self._layers = [{"id": _IMAGE, "diff-digest": f"sha256:{1:064x}", "diff-size": 8 << 20}]
         self._root = site.base / "v"
@@ -63,7 +62,6 @@ class HiddenImage:
         return str(path)
 
     def close(self) -> None:
-        """Unmount it."""
         subprocess.run(["umount", "--lazy", self._root], check=True)
 
 
@@ -80,7 +78,6 @@ def left_of(disk: str) -> list[str]:
 
 
 async def gone(container: "Container") -> None:
-    """Remove the store."""
     disk = container.testbed.disk(container.plan)
     assert disk is not None
     shutil.rmtree(Path(disk, STORE), ignore_errors=True)

@@ -139,7 +139,6 @@ class Places:
         self._asking: dict[str, trio.Lock] = {}
 
     async def serve(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Let agents connect."""
         with trio.socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             await listener.bind(self._path)
             os.chmod(self._path, 0o666)

@@ -61,7 +61,6 @@ class Report:
         self._shown = 0.0
 
     def end(self) -> None:
-        """The containers are over."""
         self._seconds = time.monotonic() - self._began
 
     def begin(self) -> None:
@@ -69,7 +68,6 @@ class Report:
         self._began = time.monotonic()
 
     def add(self, plan: Plan, seen: Seen) -> None:
-        """Take a container in."""
         row = self._rows[plan.fault.name]
         row.containers += 1
         self._done += 1

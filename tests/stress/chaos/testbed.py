@@ -282,7 +282,6 @@ class Testbed:
         return sorted(wrong)
 
     def bundle(self, plan: Plan) -> Path:
-        """Make a container's bundle."""
         before, after = plan.lines
         serves = server(plan) if plan.forwards else ""
         begins = f"{_WRITE if plan.has_volume else ''}{serves}echo up; "

@@ -247,9 +247,7 @@ class Harmed(Protocol):
         """Take notice that the fault has come."""
         ...
 
-    def note(self, text: str) -> None:
-        """Keep what happened."""
-        ...
+    def note(self, text: str) -> None: ...
 
 
 def killed(container: Harmed, pids: list[int]) -> None:

@@ -138,7 +138,6 @@ class _Socket:
         return self._pieces.pop(0)
 
     def sendmsg(self, *message: object) -> int:
-        """Send it nowhere."""
         return 1
 
     def setsockopt(self, *option: object) -> None:

@@ -10,7 +10,6 @@ _SLURM = "tests/integration/slurm/test_pool.py::"
 
 
 def faults() -> Iterator[Mutation]:
-    """Return them."""
     yield from _queue()
     yield from _nodes()
     room = Faults(

@@ -37,7 +37,6 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """It in a line."""
         word = "caught by" if self.caught else "SURVIVED"
         words = f"{self.mutation.name}: {word} {self.by}".rstrip()
         return f"{words} in {self.seconds:.0f} s"
@@ -63,7 +62,6 @@ class Copy:
             (self.checkout / name).symlink_to(self._installation.site / installed)
 
     def close(self) -> None:
-        """Remove it."""
         self._installation.close()
 
     def test(self, arguments: Sequence[str]) -> tuple[int, str]:

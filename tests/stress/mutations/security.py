@@ -11,7 +11,6 @@ _SHIM, _NODES = "supervisor/shim/", "supervisor/nodes/"
 
 
 def faults() -> Iterator[Mutation]:
-    """All of them."""
     yield from _strangers()
     yield from _nodes()
     yield from _on_nodes()

@@ -11,7 +11,6 @@ _PARTS = "tests/component/supervisor/"
 
 
 def faults() -> Iterator[Mutation]:
-    """All of them."""
     yield from _connection()
     yield from _seals()
     yield from _streams()

@@ -125,7 +125,6 @@ def serving(path: Path, serve: Serve) -> Iterator[list[str]]:
 
 
 def frame_of(connection: socket.socket) -> list[bytes]:
-    """Receive a request."""
     size = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "big")
     return connection.recv(size, socket.MSG_WAITALL).split(b"\0")
 

@@ -26,7 +26,6 @@ class Shared:
         self.to_stdin, self.from_stdout, self.streams = to_stdin, from_stdout, streams
 
     async def output(self) -> bytes:
-        """What is there."""
         await trio.testing.wait_all_tasks_blocked()
         try:
             return os.read(self.from_stdout, 1 << 20)

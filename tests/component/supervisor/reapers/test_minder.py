@@ -62,7 +62,6 @@ class Kept:
         return late, len(self._calls.read_text())
 
     def end(self) -> None:
-        """Leave nothing."""
         self._process.kill()
         self._reaper.join()
 

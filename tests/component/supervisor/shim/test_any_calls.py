@@ -50,13 +50,11 @@ class Sender:
         ]  # fmt: skip
 
     def calls(self) -> Iterator[dict[str, Any]]:
-        """Some calls, without numbers."""
         for _ in range(CALLS):
             yield self._damaged(self._random.choice(self._verbs)())
 
     @property
     def ids(self) -> list[str]:
-        """All that were used."""
         return [f"c{number}" for number in range(self._last_id + 1)]
 
     def frame(self) -> tuple[int, int, bytes]:

@@ -52,7 +52,6 @@ class BySite:
         return f"{self.runtime.replace('VERB', verb)} {words} {name} {after}".rstrip()
 
     def commands(self, *, runs: bool, name: str = "a") -> dict[str, str]:
-        """All of them."""
         bundle = f"--bundle {self.task(name)}"
         found = {
             "kill": self.verb("kill", "", "KILL", name),
@@ -71,7 +70,6 @@ class BySite:
         return self.step / f"task-{name}"
 
     def fields(self, commands: dict[str, str], name: str = "a", **changes: Any) -> dict[str, Any]:
-        """The call's `site`."""
         return {
             "commands": commands, "pid": PID, "step": str(self.step), "task": str(self.task(name)),
             "keep": False, "file": "disabled", "hides": None, "withheld": None, "config": True,

@@ -22,7 +22,6 @@ CRUN = shutil.which("crun") or ""
 
 @pytest.fixture(params=["root", "user"])
 def user(request: pytest.FixtureRequest) -> User:
-    """Whose shim it is."""
     return users.root() if request.param == "root" else users.ordinary()
 
 

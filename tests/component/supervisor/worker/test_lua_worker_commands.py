@@ -137,7 +137,6 @@ def processes(mark: str) -> list[str]:
 
 
 def commands(mark: str) -> list[bytes]:
-    """Their command lines."""
     found = []
     for pid in processes(mark):
         with contextlib.suppress(OSError):  # it has ended meanwhile

@@ -66,7 +66,6 @@ class Root:
         return directory
 
     def call(self, *options: str, status: int = 0) -> str:
-        """Run the command itself."""
         done = subprocess.run(
             [scrun_binary(), "--root", str(self.path), "list", *options],
             env={"PATH": "/usr/bin:/bin", "TZ": "UTC", "LC_ALL": "C.UTF-8"},

@@ -15,7 +15,6 @@ RUN = 'RunTimeRun="sh -c %@"\nRunTimeKill="kill %p"\nRunTimeDelete="rm %Z"\n'
 
 
 def told(capfdbinary: pytest.CaptureFixture[bytes], *arguments: str) -> list[str]:
-    """What it prints."""
     argv = ["oci-conf", *arguments]
     assert oci_conf.run(parse(argv)) == 0
     return capfdbinary.readouterr().out.decode().splitlines()

@@ -12,7 +12,6 @@ from scrun.supervisor.engines.local.own_devices import spared
 
 @pytest.fixture
 def opened() -> Iterator[ExitStack]:
-    """Closes descriptors."""
     with ExitStack() as stack:
         yield stack
 

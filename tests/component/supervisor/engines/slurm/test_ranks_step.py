@@ -70,7 +70,6 @@ class Srun:
         return 0
 
     def renew(self) -> None:
-        """Forget the first run."""
         self.over, self.state = trio.Event(), StepState(2)
 
     def says(self, text: str) -> None:
