@@ -154,7 +154,6 @@ class Carried:
             self._kept.make_raw()
 
     def restore(self) -> None:
-        """Reset the caller's terminal."""
         if self._kept:
             self._kept.restore()
 
@@ -279,7 +278,6 @@ class KeptTerminal:
     """
 
     def __init__(self, fd: int) -> None:
-        """Save its settings."""
         import termios
 
         self._fd = fd
@@ -293,7 +291,6 @@ class KeptTerminal:
         tty.setraw(self._fd, termios.TCSADRAIN)  # keeps what was typed already
 
     def restore(self) -> None:
-        """Restore its settings."""
         import termios
 
         # a process in the background would be stopped (SIGTTOU)

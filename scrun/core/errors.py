@@ -122,7 +122,6 @@ class ContainerExists(ScrunError):
 
     @classmethod
     def named(cls, container: str) -> "ContainerExists":
-        """Say which id is taken."""
         return cls(f"container with id {container} already exists: delete it, or use another id")
 
 

@@ -189,13 +189,11 @@ class Store:
         return Store(os.path.join(self.path, "names"), self._discard)
 
     def find(self, key: str) -> "Entry | None":
-        """Return an image, or None."""
         directory = os.path.join(self.path, _checked(key))
         facts = read_facts(directory)
         return Entry(key, directory, facts) if facts else None
 
     def entries(self) -> list[Entry]:
-        """Return all images."""
         names = [name for name in sorted(os.listdir(self.path)) if _KEY.fullmatch(name)]
         return [entry for name in names if (entry := self.find(name))]
 
@@ -258,11 +256,9 @@ class Store:
             return entry
 
     def give_back(self, key: str, lease: leases.Lease) -> None:
-        """End a lease."""
         leases.give_back(self._leases(key), lease)
 
     def users(self, key: str) -> list[leases.Lease]:
-        """Return who uses an image."""
         return leases.those_that_hold(self._leases(key))
 
     def remove(self, key: str) -> list[leases.Lease]:

@@ -96,7 +96,6 @@ class Bar:
         self._shown = -1.0
 
     def got(self, count: int) -> None:
-        """Show how many bytes are here."""
         self._began = 0.5
         if self._size:
             self._say(0.5 * min(1.0, count / self._size), f"{count >> 20} MiB are here")

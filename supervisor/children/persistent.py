@@ -40,7 +40,6 @@ class ForeignProcess(Child):
     """
 
     def __init__(self, pid: int, pidfd: int, name: str) -> None:
-        """Take over its pidfd."""
         self.pid = pid
         self.name = name
         self._pidfd = pidfd

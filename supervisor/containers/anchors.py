@@ -101,9 +101,7 @@ class GetsSignals(Protocol):
     """What an anchor needs from its container."""
 
     @property
-    def phase(self) -> Phase:
-        """Where it is in its life."""
-        ...
+    def phase(self) -> Phase: ...
 
     @property
     def about_to_run(self) -> bool:
@@ -111,9 +109,7 @@ class GetsSignals(Protocol):
         ...
 
     @property
-    def ending(self) -> bool:
-        """Whether it is being ended."""
-        ...
+    def ending(self) -> bool: ...
 
     @property
     def in_step(self) -> bool:
@@ -121,9 +117,7 @@ class GetsSignals(Protocol):
         ...
 
     @property
-    def journal(self) -> Journal:
-        """Where messages about it go."""
-        ...
+    def journal(self) -> Journal: ...
 
     def resized(self) -> None:
         """Pass on a new size of the terminal."""
@@ -137,9 +131,7 @@ class GetsSignals(Protocol):
         """Start a task that ends with the container."""
         ...
 
-    async def kill(self, number: int) -> None:
-        """Send a signal to it."""
-        ...
+    async def kill(self, number: int) -> None: ...
 
     async def handles(self, number: int) -> bool:
         """Tell whether its program handles a signal; False if that is not known."""

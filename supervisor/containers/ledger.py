@@ -83,7 +83,6 @@ class Ledger:
 
     @property
     def lock(self) -> int:
-        """The descriptor that holds its lock."""
         return self._lock
 
     @property
@@ -144,7 +143,6 @@ class Ledger:
         return nodes
 
     def staged(self, staged: Staged) -> None:
-        """Note what a stager has done."""
         annotations = {"org.scrun.image": staged.image} if staged.image else {}
         self.note(moved=staged.moved, annotations=annotations)
 

@@ -88,7 +88,6 @@ class LiveSession:
 
     @property
     def failure(self) -> ScrunError | None:
-        """Why it did not run."""
         if self._runs or self.ending is None:
             return None
         if self.ending.reason in ("not-found", "not-executable"):

@@ -79,7 +79,6 @@ class Notices:
             self._say(f"job {self._job_id} has been allocated {nodes}".rstrip())
 
     def close(self) -> None:
-        """Write nothing more."""
         self._open = False
         self._wrote = False
 

@@ -204,7 +204,6 @@ class Phases:
 
     @property
     def state(self) -> bytes:
-        """The reply to `state`."""
         return self._ledger.state(self.status)
 
     @property

@@ -120,9 +120,7 @@ class HeldAllocation(Protocol):
         """Tell whether a container with such needs (`JobPlan.needs`) may have it next."""
         ...
 
-    def waiting(self, seconds: float) -> WaitingJob:
-        """Describe it while it waits."""
-        ...
+    def waiting(self, seconds: float) -> WaitingJob: ...
 
     def for_another(self) -> Loan:
         """Return what another supervisor needs to hold it, too."""

@@ -143,7 +143,6 @@ class Mounting(msgspec.Struct, frozen=True):
 
     @property
     def mounts(self) -> bool:
-        """Whether it mounts anything."""
         return bool(self.roots) or any(self.files)
 
     @property

@@ -40,7 +40,6 @@ class KeeperLine:
             os.set_blocking(fd, False)
 
     def __enter__(self) -> Self:
-        """Keep it while the block runs."""
         return self
 
     def __exit__(
@@ -55,7 +54,6 @@ class KeeperLine:
 
     @property
     def fds(self) -> list[int]:
-        """The socket, and the pipe."""
         return [self.sock.fileno(), *self._wake]
 
     def send(self, message: bytes, fds: Sequence[int] = (), flags: int = 0) -> None:
@@ -179,7 +177,6 @@ class Inheritance(msgspec.Struct):
 
     @property
     def is_made(self) -> bool:
-        """Whether the container was made."""
         return MADE in self.facts
 
     @property

@@ -41,9 +41,7 @@ class Retires(Protocol):
     """The server that retires."""
 
     @property
-    def requests(self) -> int:
-        """How many requests are being answered."""
-        ...
+    def requests(self) -> int: ...
 
     async def changed(self) -> None:
         """Wait until that, or a container, may have changed."""

@@ -183,7 +183,6 @@ class Gathering:
 
     @property
     def ranks(self) -> list[Rank]:
-        """The ranks, by their numbers."""
         return [rank for _, rank in sorted(self._ranks.items())]
 
     def end(self) -> None:

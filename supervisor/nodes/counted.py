@@ -51,7 +51,6 @@ class SplicedPipe(Pipe):
     """
 
     def __init__(self, fd: int) -> None:
-        """Take a descriptor over."""
         super().__init__(fd)
         self._splices = True
         self._is_socket = stat.S_ISSOCK(os.fstat(fd).st_mode)
@@ -211,7 +210,6 @@ class Count:
         self._words[1] = self._words[0] + count
 
     def put(self, count: int) -> None:
-        """Note that so many were put."""
         self._words[1] = self._words[0] + count  # first: who dies in between was still about to
         self._words[0] += count
 
@@ -342,7 +340,6 @@ class CountedFile:
 
     @property
     def written(self) -> int:
-        """The bytes that were written."""
         return self._count.done if self._count is not None else 0
 
     def close(self) -> None:

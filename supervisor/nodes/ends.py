@@ -47,9 +47,7 @@ class Offsets(Protocol):
         """Note that so many bytes are about to be put."""
         ...
 
-    def put(self, count: int) -> None:
-        """Note that so many were put."""
-        ...
+    def put(self, count: int) -> None: ...
 
 
 class RegularFile:

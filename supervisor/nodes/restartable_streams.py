@@ -41,9 +41,7 @@ E = TypeVar("E", bound=CountedPipe | CountedFile | CountedSource)
 class Deposited(Protocol):
     """What keeps descriptors for a successor (`supervisor.core.deposits.Deposit`)."""
 
-    def hold(self, fds: Mapping[str, int]) -> None:
-        """Keep descriptors, by their names."""
-        ...
+    def hold(self, fds: Mapping[str, int]) -> None: ...
 
     def drop(self, *beginnings: str) -> None:
         """Let those go whose names begin so."""

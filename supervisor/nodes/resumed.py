@@ -107,7 +107,6 @@ class ResumedShim(Shim):
             nursery.cancel_scope.cancel()
 
     def is_started(self, target: str) -> bool:
-        """Tell whether a container was started."""
         return target in self._started
 
     def _take(self, resumed: ResumeReply) -> None:

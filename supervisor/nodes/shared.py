@@ -49,7 +49,6 @@ class SharedStreams:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator["SharedStreams"]:
-        """Carry them while the block runs."""
         async with unwrapped() as nursery:
             if not is_null(self._stdio[0]):
                 nursery.start_soon(self._input.carry, self._stdio[0], self._child_env)

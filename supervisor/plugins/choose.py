@@ -84,7 +84,6 @@ class Engines:
         return list(self._known.values())
 
     def tidy(self) -> None:
-        """Make all engines tidy up."""
         for engine in self.known:
             engine.tidy()
 

@@ -45,7 +45,6 @@ class Installed(msgspec.Struct, frozen=True):
     package: str
 
     def __str__(self) -> str:
-        """Return its name for error messages."""
         return f"plugin {self.type} (of {self.package})"
 
 

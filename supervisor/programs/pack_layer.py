@@ -127,7 +127,6 @@ def end_with_parent() -> None:
 
 
 def _options(tool: str, image: str) -> "list[str]":
-    """Return the options of mksquashfs."""
     # not sqfstar: that of 4.5 refuses a level
     return ["-", image, "-tar", "-quiet", "-no-progress", NO_SEARCH, *best_compression(tool)]
 

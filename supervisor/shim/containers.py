@@ -118,7 +118,6 @@ class NodeContainers:
         self.images.unmount(name)
 
     def create(self, call: "dict[str, Any]", reply: "Reply") -> None:
-        """Let the runtime create a container."""
         self._making.create(call, reply)
 
     def exec(self, call: "dict[str, Any]", reply: "Reply") -> None:
@@ -306,7 +305,6 @@ class NodeContainers:
         reply({})
 
     def resize(self, call: "dict[str, Any]", reply: "Reply") -> None:
-        """Give a terminal a size."""
         target = self.get(call["id"])
         target.stdio.resize(int(call["rows"]), int(call["columns"]))
         self._sites.resized(target)

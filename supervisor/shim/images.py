@@ -262,7 +262,6 @@ class NodeImages:
                 self.unmount(name)
 
     def unmount(self, name: str) -> None:
-        """Unmount some, if they are there."""
         mounted = self._mounted.pop(name, None)
         if mounted is None:
             return

@@ -70,7 +70,6 @@ class Making:
             self._containers.images.mount(call, reply, joins.get("user", 0))
 
     def create(self, call: "dict[str, Any]", reply: "Reply") -> None:
-        """Let the runtime create a container."""
         config = call["config"]
         process = config.get("process")
         variables = call.get("variables", {})

@@ -257,7 +257,6 @@ class Bucket:
         raise DamagedDatabase(f"has no bucket {key!a}")
 
     def values(self) -> dict[bytes, bytes]:
-        """Return the values in it."""
         return {key: value for key, value, flags in self._entries() if not flags & _IS_BUCKET}
 
     def _entries(self) -> Iterator[tuple[bytes, bytes, int]]:
@@ -314,7 +313,6 @@ class Bolt:
         return bytes(self._content[begin : begin + (overflow + 1) * self._size])
 
     def bucket(self, value: bytes) -> Bucket:
-        """Return a bucket by its value."""
         try:
             root, _ = _BUCKET.unpack_from(value)
         except struct.error as error:

@@ -124,7 +124,6 @@ class Packing:
             raise NotMounted(str(error), images=bool(files)) from error
 
     def unmount(self) -> None:
-        """Undo `mount`, if it was called."""
         if self._mounter is not None and self._mounted:
             self._mounted = False
             with contextlib.suppress(EngineError):

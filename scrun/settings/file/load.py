@@ -482,7 +482,6 @@ def _replace(settings: Settings, setting: str, value: str, source: str) -> Setti
 
 
 def _overlay(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
-    """Merge two tables, key by key."""
     result = dict(below)
     for key, value in above.items():
         under = result.get(key)

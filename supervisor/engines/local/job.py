@@ -302,7 +302,6 @@ async def read_tail(log: str) -> tuple[str, bytes]:
 
 
 def _tail(log: str) -> bytes:
-    """Read the end of a log."""
     try:
         with open(log, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG))

@@ -27,7 +27,6 @@ class LocalSession(Session):
     def __init__(
         self, script: str, child_env: ChildEnv, program: Program, programs: OwnPrograms
     ) -> None:
-        """Create it; nothing runs yet."""
         self._script = script
         self._child_env = child_env
         self._program = program

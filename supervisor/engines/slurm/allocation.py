@@ -394,7 +394,6 @@ class SallocConversation:
 
 
 def _send_status(line: trio.socket.SocketType, ending: Ending | None) -> None:
-    """Send the keepalive its exit status."""
     status = _NOT_KNOWN if ending is None else ending.status
     with suppress(OSError):  # the keepalive may have ended with the job
         os.read(line.fileno(), _PID)  # else the end would be ECONNRESET for it

@@ -32,7 +32,6 @@ class StepLayout(msgspec.Struct, frozen=True):
 
     @property
     def arguments(self) -> list[str]:
-        """Options of srun."""
         nodes = [] if self.nodes is None else [f"--nodes={self.nodes}"]
         return [*nodes, f"--ntasks={self.tasks}"]
 

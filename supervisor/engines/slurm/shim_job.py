@@ -289,7 +289,6 @@ class ShimJob(SlurmJob):
         deposit.note(target=task.id, streams=task.streams.fields, neighbour=place.for_neighbours())
 
     def _watch(self, first: WatchedProcess, nursery: trio.Nursery) -> None:
-        """Learn how the container ends."""
         self._place.is_made(first.begun)
         nursery.start_soon(first.watch)
 

@@ -346,7 +346,6 @@ class ShimStep:
                     os.close(kept)
 
     def _look(self) -> None:
-        """Notice what srun says."""
         if self.step.state.step_id:
             self._launched.set()
 

@@ -96,7 +96,6 @@ class SrunStep:
 
     @property
     def ended(self) -> bool:
-        """Whether it has run and ended."""
         return self._srun is not None and self._srun.ended
 
     @property
