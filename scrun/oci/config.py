@@ -178,6 +178,16 @@ class Config(_Part, frozen=True):
     annotations: dict[str, str] = {}
     linux: Linux = Linux()
 
+    @property
+    def engine_network(self) -> str:
+        """The network namespace that an engine has made for it; "" without one.
+
+        That of a process is another container's.
+        """
+        paths = (one.path or "" for one in self.linux.namespaces if one.type == "network")
+        path = next(paths, "")
+        return "" if path.startswith("/proc/") else path
+
 
 class Bundle(msgspec.Struct, frozen=True):
     """A bundle that has passed all checks.

@@ -69,17 +69,6 @@ _CALLS = {
 _WAYS = ("nft", "iptables")
 
 
-def engine_network(config: Config) -> str:
-    """Return the network namespace that an engine has made for a container; "" without one.
-
-    That of a process is another container's, which answers for it.
-    """
-    namespaces = () if config.linux is None else config.linux.namespaces
-    paths = (namespace.path or "" for namespace in namespaces if namespace.type == "network")
-    path = next(paths, "")
-    return "" if path.startswith("/proc/") else path
-
-
 class EngineNetwork:
     """The network of one container; an `EngineSide` for its job.
 

@@ -46,7 +46,6 @@ from scrun.supervisor.containers.anchors import Anchor
 from scrun.supervisor.containers.audit import Trail
 from scrun.supervisor.containers.caller import Caller
 from scrun.supervisor.containers.capture import CapturedOutput, Followed
-from scrun.supervisor.containers.engine_network import engine_network
 from scrun.supervisor.containers.keeping import CAPTURED, Keeping
 from scrun.supervisor.containers.ledger import Ledger, now
 from scrun.supervisor.containers.live_session import Execs
@@ -346,7 +345,7 @@ class Phases:
         )
 
     def _network(self, config: Config) -> Literal["", "own", "node"]:
-        if not engine_network(config):
+        if not config.engine_network:
             return ""
         return "own" if self._create_request.settings.slurm.network == "auto" else "node"
 

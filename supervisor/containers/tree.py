@@ -38,7 +38,6 @@ from scrun.supervisor.children.terminal import give_a_size
 from scrun.supervisor.containers.anchors import Anchor, forward_signals
 from scrun.supervisor.containers.caller import Caller
 from scrun.supervisor.containers.creation import Creation, ProgramNotFound, admit, called_as
-from scrun.supervisor.containers.engine_network import EngineNetwork, engine_network
 from scrun.supervisor.containers.keeping import CAPTURED
 from scrun.supervisor.containers.ledger import NODES, Ledger
 from scrun.supervisor.containers.phases import Phases, RunningContainer
@@ -420,10 +419,12 @@ class ContainerTree(Phases):
 
         Yields the engine's networks that it is to reach.
         """
-        path = engine_network(bundle.config)
+        path = bundle.config.engine_network
         if not path or self._engine.name == "local":
             yield ()
             return
+        from scrun.supervisor.containers.engine_network import EngineNetwork  # few have one
+
         of_engine = EngineNetwork(path, self.id, bundle.config, self._journal, self._deposit)
         async with of_engine.answered(job, self.runs, found):
             yield of_engine.networks

@@ -20,7 +20,6 @@ from scrun.settings.file.load import Log
 from scrun.supervisor.containers.engine_network import (
     EngineNetwork,
     bridges,
-    engine_network,
     opened,
     redirect,
 )
@@ -259,4 +258,4 @@ def test_which_network_an_engine_has_made(namespaces: str, path: str, tmp_path: 
     process = '"process": {"cwd": "/", "args": ["a"], "user": {"uid": 0, "gid": 0}}'
     file = tmp_path / "config.json"
     file.write_text(f'{{"ociVersion": "1.0.0", "root": {{"path": "r"}}, {process}, {linux}}}')
-    assert engine_network(read_config(str(file))[1]) == path
+    assert read_config(str(file))[1].engine_network == path
