@@ -122,7 +122,7 @@ class EngineNetwork:
         self, listeners: dict[str, socket.socket], job: Job, begun: trio.Event, is_new: bool
     ) -> None:
         try:
-            if (reaching := job.reaching()) is None:
+            if (reaching := job.reaching(outside=True)) is None:
                 raise EngineError('that needs launch = "shim" in scrun.toml')
             if is_new:
                 await self._send_all_to(listeners)

@@ -327,8 +327,11 @@ class Job(ABC):
         """
         return
 
-    def reaching(self) -> AbstractAsyncContextManager[Reach] | None:
+    def reaching(self, *, outside: bool = False) -> AbstractAsyncContextManager[Reach] | None:
         """Reach the container's network while the block runs; None: this job does not.
+
+        Args:
+            outside: Whether for clients that are not to be taken for some on its loopback.
 
         Raises:
             StateError: The container does not run.

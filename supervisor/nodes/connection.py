@@ -287,15 +287,25 @@ class Shim:
         )
 
     async def connect(
-        self, container: str, port: int, client: trio.socket.SocketType, child_env: ChildEnv
+        self,
+        container: str,
+        port: int,
+        client: trio.socket.SocketType,
+        child_env: ChildEnv,
+        *,
+        outside: bool = False,
     ) -> None:
         """Carry bytes between a client and a port of a container until both directions have ended.
+
+        Args:
+            outside: See `Job.reaching`.
 
         Raises:
             EngineError: It cannot be connected to, the server has reset the connection, or the
                 shim has gone.
         """
-        await self._carry("connect", client, child_env, container=container, port=port)
+        where = {"container": container, "port": port, "outside": outside}
+        await self._carry("connect", client, child_env, **where)
 
     async def attach(
         self, container: str, number: int, server: trio.socket.SocketType, child_env: ChildEnv

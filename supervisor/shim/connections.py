@@ -2,15 +2,20 @@
 
 import _socket as socket  # without its enums, which take some ms
 import errno
+import fcntl
 import os
+import struct
 
 from .loop import WRITE
 from .network import LOOPBACKS, elsewhere, serve, socket_of
 from .processes import descendants
 from .runtime import CallRefused
+from .user_network import INTERFACE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .children import Children
     from .containers import Reply
     from .loop import Loop
@@ -18,6 +23,7 @@ if TYPE_CHECKING:
     from .targets import NodeProcess
 
 _BUSY = (errno.EINPROGRESS, 0)
+_ASK_ADDRESS, _ADDRESS = 0x8915, struct.Struct("16s4x4s16x")  # SIOCGIFADDR: netdevice(7)
 _PATIENCE = 5  # seconds, to enter a network
 
 
@@ -30,11 +36,14 @@ class Connections:
         self._networks: dict[str, _Network | None] = {}  # None: ours
         self._open: dict[int, _Connection] = {}
 
-    def connect(self, target: "NodeProcess", port: int, number: int, reply: "Reply") -> None:
+    def connect(
+        self, target: "NodeProcess", port: int, number: int, outside: bool, reply: "Reply"
+    ) -> None:
         """Connect to a port of a container.
 
         Args:
             number: That of the stream which carries the bytes in both directions.
+            outside: Whether for a client that is not to be taken for one on its loopback.
 
         Raises:
             CallRefused: There is such a stream.
@@ -47,7 +56,10 @@ class Connections:
             network = None if pid is None else _Network(self._children, pid)
             self._networks[target.id] = network
         network = self._networks[target.id]
-        self._open[number] = _Connection(self, network, port, number, reply)
+        addresses: Sequence[tuple[int, str]] = LOOPBACKS
+        if outside and network is not None:
+            addresses = network.outside() or LOOPBACKS
+        self._open[number] = _Connection(self, network, addresses, port, number, reply)
 
     def attach(self, number: int, sock: "socket.socket", reply: "Reply") -> None:
         """Carry the bytes of a connection that a container has made; the socket is ours then.
@@ -58,7 +70,7 @@ class Connections:
         if number in self._open:
             sock.close()
             raise CallRefused(f"stream {number} exists already")
-        self._open[number] = _Connection(self, None, 0, number, reply, sock)
+        self._open[number] = _Connection(self, None, (), 0, number, reply, sock)
 
     def disconnect(self, number: int) -> None:
         """Close a connection, if it is there."""
@@ -101,6 +113,18 @@ class _Network:
         got = self._line.recvmsg(1, socket.CMSG_LEN(4), socket.MSG_CMSG_CLOEXEC)
         return socket.socket(fileno=socket_of(*got))
 
+    def outside(self) -> "Sequence[tuple[int, str]]":
+        """Return the address at which others reach it, if something connects it."""
+        asking = self.socket(socket.AF_INET)
+        try:
+            asked = _ADDRESS.pack(INTERFACE.encode(), b"")
+            answer = fcntl.ioctl(asking.fileno(), _ASK_ADDRESS, asked)
+        except OSError:
+            return ()
+        finally:
+            asking.close()
+        return ((socket.AF_INET, socket.inet_ntoa(_ADDRESS.unpack(answer)[1])),)
+
 
 class _Connection:
     """One connection."""
@@ -109,6 +133,7 @@ class _Connection:
         self,
         connections: Connections,
         network: "_Network | None",
+        addresses: "Sequence[tuple[int, str]]",
         port: int,
         number: int,
         reply: "Reply",
@@ -118,7 +143,7 @@ class _Connection:
         self._loop, self._streams = connections.loop, connections.streams
         self._network, self._port, self._number = network, port, number
         self._reply = reply
-        self._left = list(LOOPBACKS)
+        self._left = list(addresses)
         self._failed = 0
         self._sock = sock
         self._source: OutputStream | None = None

@@ -324,7 +324,8 @@ class ShimProcess:
                 getattr(self._images_here(), verb)(call, reply)
             elif verb == "connect":
                 target = self._ready().get(call["container"])
-                self._connections_here().connect(target, call["port"], call["stream"], reply)
+                where = call["port"], call["stream"], call.get("outside", False)
+                self._connections_here().connect(target, *where, reply)
             elif verb == "disconnect":
                 self._connections_here().disconnect(call["stream"])
                 reply({})

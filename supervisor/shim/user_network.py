@@ -21,8 +21,12 @@ if TYPE_CHECKING:
     from .outbound import Outbound
     from .space import Maps
 
+INTERFACE = "tap0"
+"""What it is connected by, in there."""
+
 _TUN = "/dev/net/tun"
 _SLIRP, _PASTA = "slirp4netns", "pasta"
+_ADDRESS, _GATEWAY = "10.0.2.100", "10.0.2.2"  # slirp4netns's own, as the next
 _RESOLV_CONF = "/etc/resolv.conf"
 RESOLVER = "10.0.2.3"
 """slirp4netns's name server, which podman writes into resolv.conf."""
@@ -206,13 +210,16 @@ class UserNetwork:
         if self.name == _PASTA:
             ports = [word for option in "tuTU" for word in (f"-{option}", "none")]
             command = [self._program, "--config-net", "--no-map-gw", *ports, "--quiet"]
+            # else it has the node's address, and does not reach the node by that
+            command += ["--address", _ADDRESS, "--netmask", "24", "--gateway", _GATEWAY]
+            command += ["--ns-ifname", INTERFACE]
             command += ["--dns-forward", RESOLVER, "--pid", os.path.join(self._place, "pasta")]
             return [*command, *(user or ["--runas", "0"]), "--netns", "/proc/self/fd/3"]
         command = [self._program, "--configure", "--mtu=65520", "--disable-host-loopback"]
         command += ["--enable-seccomp", f"--ready-fd={3 + namespaces}"]
         command += [f"--exit-fd={4 + namespaces}", "--netns-type=path"]
         user = [word.replace("--userns", "--userns-path") for word in user]
-        return [*command, *user, "/proc/self/fd/3", "tap0"]
+        return [*command, *user, "/proc/self/fd/3", INTERFACE]
 
     def _is_ready(self, _events: int) -> None:
         self._loop.forget(self._ready)

@@ -182,8 +182,8 @@ class LocalJob(Job, Generic[C]):
         program = msgspec.structs.replace(program, stdio=stdio)
         return HeldSession(begun(script, self._child_env, program, self._programs))
 
-    def reaching(self) -> AbstractAsyncContextManager[Reach]:
-
+    def reaching(self, *, outside: bool = False) -> AbstractAsyncContextManager[Reach]:
+        del outside  # what an engine has connected is the container's own network here
         self._check_running()
         return reaching(self._first_pid, self._child_env)
 

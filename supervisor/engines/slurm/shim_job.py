@@ -458,12 +458,12 @@ class ShimJob(SlurmJob):
         return begun(task.rank.shim, task.id, self._child_env, program, task.site)
 
     @asynccontextmanager
-    async def reaching(self) -> AsyncIterator[Reach]:
+    async def reaching(self, *, outside: bool = False) -> AsyncIterator[Reach]:
         """Reach the network of the first task."""
         task = (await self._alive())[0]
 
         async def reach(client: trio.socket.SocketType, port: int) -> None:
-            await task.rank.shim.connect(task.id, port, client, self._child_env)
+            await task.rank.shim.connect(task.id, port, client, self._child_env, outside=outside)
 
         yield reach
 

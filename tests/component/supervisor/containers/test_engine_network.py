@@ -81,7 +81,9 @@ class Answering:
         self.network = EngineNetwork(path, "c1", config, journal, no_deposit())
 
     @asynccontextmanager
-    async def reaching(self) -> AsyncIterator[Reach]:
+    async def reaching(self, *, outside: bool) -> AsyncIterator[Reach]:
+        assert outside
+
         async def reach(client: trio.socket.SocketType, port: int) -> None:
             if port != PORT:
                 raise EngineError("Connection refused")

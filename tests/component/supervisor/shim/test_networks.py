@@ -2,6 +2,7 @@
 
 import os
 import resource
+import socket
 import stat
 import time
 from collections.abc import Iterator
@@ -13,7 +14,9 @@ import pytest
 from tests.component.supervisor.shim.conftest import MakeShim
 from tests.component.supervisor.shim.test_beginning import resume
 from tests.component.supervisor.shim.test_containers import of_a_pod
-from tests.harness.shim import Shim
+from tests.harness import users
+from tests.harness.shim import PURE_V2, Shim
+from tests.harness.wait import wait_until, wait_while
 
 _TUN = Path("/dev/net/tun")
 NETWORK, ADDRESS = "10.89.7.0/24", "10.89.7.9"
@@ -33,7 +36,7 @@ def tun() -> Iterator[None]:
 
 def begin(shim: Shim, script: str, **options: Any) -> dict[str, Any]:
     """Run a script in a container with a network of its own; return the reply to its creation."""
-    linux = of_a_pod(shim, "pid")
+    linux = of_a_pod(shim, "pid", "ipc", "uts")
     reply = shim.create(
         "a", "sh", "-c", script, networks=[NETWORK], linux=linux, hostname="", **options
     )
@@ -51,6 +54,70 @@ def attached(shim: Shim, number: int) -> int:
     stream = shim.streams("stdin")["stdin"]
     assert shim.call("attach", container="a", number=number, stream=stream) == {}
     return stream
+
+
+@pytest.fixture(params=["root-slirp4netns", "user-slirp4netns", "root-pasta", "user-pasta"])
+def shim(request: pytest.FixtureRequest, make_shim: MakeShim) -> Shim:
+    """One with this program to connect networks."""
+    who, program = request.param.split("-")
+    hidden = 'mount --bind /dev/null /usr/bin/slirp4netns && exec "$@"'
+    hide = ("unshare", "--mount", "sh", "-c", hidden, "sh") if program == "pasta" else ()
+    user = users.root() if who == "root" else users.ordinary()
+    shim = make_shim(user=user, place=(*PURE_V2, *hide))
+    shim.env = {"program": program}
+    return shim
+
+
+def test_it_is_connected(shim: Shim) -> None:
+    """It reaches the node, and has a name server; its connection ends with it."""
+    with socket.create_server((address_of_node(), 0)) as server:
+        host, port = server.getsockname()
+        streams = shim.streams("stdout", "stderr")
+        script = f"nc {host} {port} < /dev/null; ip addr show tap0; sleep 1000"
+        assert begin(shim, script, streams=streams)["network"] == shim.env["program"]
+        server.settimeout(10)
+        with server.accept()[0]:
+            pass
+    shim.until("its address", lambda: b"inet " in shim.output[streams["stdout"]])
+    programs = connectors(shim)
+    assert programs
+    assert shim.call("delete", id="a") == {}
+    wait_while("what connected it", lambda: programs & connectors(shim))
+
+
+def test_clients_from_outside(shim: Shim) -> None:
+    """They are not taken for some on the loopback, which servers trust and some listen at only."""
+    httpd = "httpd -p {}:{} -h /etc"
+    servers = [httpd.format("127.0.0.1", 81), httpd.format("0.0.0.0", 82)]
+    begin(shim, f"{'; '.join(servers)}; sleep 1000")
+
+    def connects(port: int, *, outside: bool) -> bool:
+        stream = shim.streams("stdin")["stdin"]
+        reply = shim.call("connect", container="a", port=port, stream=stream, outside=outside)
+        shim.call("disconnect", stream=stream)
+        return "error" not in reply
+
+    wait_until("a server", lambda: connects(82, outside=True))
+    assert connects(82, outside=False)
+    assert connects(81, outside=False)
+    assert not connects(81, outside=True)
+
+
+def connectors(shim: Shim) -> set[int]:
+    """The programs that connect networks of a shim's containers."""
+    children = Path(f"/proc/{shim.process.pid}/task/{shim.process.pid}/children").read_text()
+    names = {int(pid): Path(f"/proc/{pid}/comm").read_text() for pid in children.split()}
+    return {
+        pid for pid, name in names.items() if name.startswith(("slirp4netns", "pasta", "passt"))
+    }
+
+
+def address_of_node() -> str:
+    """An address of this machine that is not its loopback."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.connect(("192.0.2.1", 9))
+        address: str = sock.getsockname()[0]
+        return address
 
 
 CONNECT = f"nc {ADDRESS} 80 < /dev/null"
