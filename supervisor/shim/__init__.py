@@ -106,10 +106,10 @@ twice.
              its standard output, or unpacks its standard input there, and ends as `copying` says
              {"pid": …}; error
     connect  container, by its id; port; stream, which carries the bytes in both directions: those
-             to the server from the reply on; outside: whether a network of the container's own is
-             to see a client that is not on its loopback. Else the loopback of its network is
-             tried, 127.0.0.1 and then ::1. END of one direction shuts that down, as the server's
-             end does; CLOSED before END says that the server has reset the connection
+             to the server from the reply on; outside: whether the container, if it has a network
+             of its own, sees a client that is not on its loopback. Else the loopback of its
+             network is tried, 127.0.0.1 and then ::1. END of one direction shuts that down, as
+             the server's end does; CLOSED before END says that the server has reset the connection
              {}; error: why not, in the kernel's words
     accept   container, with a network of its own: waits until it connects to one of `networks`
              {"number": …, "addresses": [[address, port]]}; or, as it has sent a question to a

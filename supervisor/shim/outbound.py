@@ -166,7 +166,7 @@ class Outbound:
     def offer_again(self) -> None:
         """Go on for another supervisor: connections that the last one has not carried are new.
 
-        Who has asked asks again.
+        A program that has asked a question asks again.
         """
         self._reply = None
         self._askers.clear()

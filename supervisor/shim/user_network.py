@@ -31,7 +31,7 @@ _RESOLV_CONF = "/etc/resolv.conf"
 RESOLVER = "10.0.2.3"
 """slirp4netns's name server, which podman writes into resolv.conf."""
 
-_PATIENCE = 10.0  # seconds
+_PATIENCE, _PAUSE = 10.0, 1.0  # seconds
 _WORDS = 4096
 _LARGEST = 1 << 16
 _SIGTERM = 15
@@ -156,6 +156,7 @@ class UserNetwork:
         self._held: list[int] = []
         self._ready = -1
         self._pid = 0
+        self._is_wanted = True
         self._networks = networks
         self.outbound: Outbound | None = None
         self.lacks = ""
@@ -180,6 +181,7 @@ class UserNetwork:
         words = os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         os.unlink(name)
         namespaces = self.space.network()
+        self._pid_file = os.path.join(self._place, f"pasta-{namespaces[0]}")
         passed = [*namespaces]
         if self.name == _SLIRP:
             self._ready, is_ready = os.pipe()
@@ -213,7 +215,7 @@ class UserNetwork:
             # else it has the node's address, and does not reach the node by that
             command += ["--address", _ADDRESS, "--netmask", "24", "--gateway", _GATEWAY]
             command += ["--ns-ifname", INTERFACE]
-            command += ["--dns-forward", RESOLVER, "--pid", os.path.join(self._place, "pasta")]
+            command += ["--dns-forward", RESOLVER, "--pid", self._pid_file]
             return [*command, *(user or ["--runas", "0"]), "--netns", "/proc/self/fd/3"]
         command = [self._program, "--configure", "--mtu=65520", "--disable-host-loopback"]
         command += ["--enable-seccomp", f"--ready-fd={3 + namespaces}"]
@@ -228,7 +230,7 @@ class UserNetwork:
 
     def _is_connected(self) -> None:
         """Go on with the engine's networks, if there are any."""
-        if not self._networks:
+        if not self._networks or self.outbound is not None:
             self._done("")
             return
         from .outbound import Outbound
@@ -249,15 +251,27 @@ class UserNetwork:
         self._pid = 0
         if self.name == _PASTA and not status:  # it goes on in the background
             try:
-                with open(os.path.join(self._place, "pasta")) as file:
+                with open(self._pid_file) as file:
                     self._pid = int(file.read(32))
+                os.unlink(self._pid_file)
             except (OSError, ValueError) as error:
                 status, said = 1, str(error)
             else:
                 self._children.claim(self._pid, lambda _: self._ended(1, ""))
                 self._is_connected()
                 return
+        if self._is_wanted and self._tell is None:  # it was connected
+            self._late = self._loop.after(_PAUSE, self._connect_again)
+            return
         self._done(f"{self.name}: {said}")
+
+    def _connect_again(self) -> None:
+        """Do so after the program was killed, by the kernel for want of memory, for example."""
+        self._close()
+        try:
+            self._connect()
+        except OSError:  # no process or descriptor is left
+            self._late = self._loop.after(_PAUSE, self._connect_again)
 
     def _done(self, why: str) -> None:
         self._loop.cancel(self._late)
@@ -275,20 +289,25 @@ class UserNetwork:
     def let_go(self) -> None:
         """Disconnect it; nobody is told any more."""
         self._tell = None
+        self._is_wanted = False
         self._loop.cancel(self._late)
         if self._pid:
             kill_quietly(self._pid, _SIGTERM)
-        for fd in self._held:
-            os.close(fd)
-        self._held.clear()
+        self._close()
         if self.outbound is not None:
             self.outbound.close()
             self.outbound = None
-        if self._ready >= 0:
-            self._loop.forget(self._ready)
-            os.close(self._ready)
-            self._ready = -1
         if self._is_own:
             self._loop.forget(self.space.said)
             self.space.let_go()
             self._is_own = False
+
+    def _close(self) -> None:
+        """Close what a program holds on to."""
+        for fd in self._held:
+            os.close(fd)
+        self._held.clear()
+        if self._ready >= 0:
+            self._loop.forget(self._ready)
+            os.close(self._ready)
+            self._ready = -1

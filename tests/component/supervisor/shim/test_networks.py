@@ -2,6 +2,7 @@
 
 import os
 import resource
+import signal
 import socket
 import stat
 import time
@@ -20,6 +21,7 @@ from tests.harness.wait import wait_until, wait_while
 
 _TUN = Path("/dev/net/tun")
 NETWORK, ADDRESS = "10.89.7.0/24", "10.89.7.9"
+CONNECT = f"nc {ADDRESS} 80 < /dev/null"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -48,6 +50,10 @@ def begin(shim: Shim, script: str, **options: Any) -> dict[str, Any]:
 
 def accepted(shim: Shim) -> dict[str, Any]:
     return shim.call("accept", container="a")
+
+
+def refuse_one(shim: Shim) -> None:
+    assert shim.call("refuse", container="a", number=accepted(shim)["number"]) == {}
 
 
 def attached(shim: Shim, number: int) -> int:
@@ -103,6 +109,22 @@ def test_clients_from_outside(shim: Shim) -> None:
     assert not connects(81, outside=True)
 
 
+def test_what_connects_it_is_killed(shim: Shim) -> None:
+    """Another one takes its place, and the ways to its engine's networks are as before."""
+    streams = shim.streams("stdout")
+    begin(shim, f"while sleep 0.1; do ip addr show tap0 2>&1; {CONNECT}; done", streams=streams)
+    [killed] = connectors(shim)
+    refuse_one(shim)
+    os.kill(killed, signal.SIGKILL)
+    wait_until("another one", lambda: connectors(shim) - {killed})
+    shim.output.clear()
+    refuse_one(shim)
+    refuse_one(shim)
+    wait_until("its address", lambda: shim.pump(1) and b"inet " in shim.output[streams["stdout"]])
+    assert shim.call("delete", id="a") == {}
+    wait_while("what connected it", lambda: connectors(shim))
+
+
 def connectors(shim: Shim) -> set[int]:
     """The programs that connect networks of a shim's containers."""
     children = Path(f"/proc/{shim.process.pid}/task/{shim.process.pid}/children").read_text()
@@ -118,9 +140,6 @@ def address_of_node() -> str:
         sock.connect(("192.0.2.1", 9))
         address: str = sock.getsockname()[0]
         return address
-
-
-CONNECT = f"nc {ADDRESS} 80 < /dev/null"
 
 
 def test_another_supervisor_gets_connections(direct: Shim) -> None:
@@ -151,7 +170,7 @@ def test_more_connections_than_room(descriptors: int, count: int, make_shim: Mak
     time.sleep(2)
     assert processor_time(shim) - before < 0.5
     for _ in range(count):
-        shim.call("refuse", container="a", number=accepted(shim)["number"])
+        refuse_one(shim)
     assert shim.ended("a") == 0
 
 
