@@ -20,7 +20,6 @@ import trio
 
 from scrun.core.errors import (
     AllocationRefused,
-    ScrunError,
     SettingsError,
     StateError,
     described,
@@ -61,12 +60,12 @@ class _Place:
         self.room, self.seconds = room, seconds
         self.node: PoolNode | None = None
         self.settled = trio.Event()
-        self._news: Waiting | None = None
+        self.news: Waiting | None = None
 
     def waits(self, news: Waiting | None) -> None:
         """Tell its container what it waits for, if that is news."""
-        if news is not self._news:
-            self._news = news
+        if news is not self.news:
+            self.news = news
             if news is not None:
                 line = waiting_line("", news, explained=True)
                 self.request.journal.write("info", line)
@@ -122,6 +121,7 @@ class Pool:
         self._ended = ended
         self._queue: deque[_Place] = deque()
         self._why = ""
+        self._known_nodes: list[tuple[PoolNode, bool, bool]] = []
         self._changed = trio.Event()
         self._journal = Journal("/dev/null", Log(level="quiet"), "", Shown(stderr="debug5"))
         self._journal.show_to(self._write)
@@ -137,8 +137,9 @@ class Pool:
         """Ask for so many more nodes."""
         new = []
         for _ in range(count):
-            deposit, claim = self._deposits.new_of_job(self._request.container), Claim(self._root)
+            deposit = self._deposits.new_of_job(self._request.container)
             with pool_call_in_memory(self.call) as memory:
+                claim = Claim(self._root)
                 facts = {POOL: self.call.name, _CLAIM: claim.name}
                 deposit.hold({_CALL: memory, _CLAIM: claim.fd}, **facts)
                 deposit.begin()
@@ -199,11 +200,11 @@ class Pool:
         """Wait until Slurm has accepted jobs, or refused one.
 
         Raises:
-            ScrunError: One was refused; with Slurm's reason.
+            Exception: One was refused; with Slurm's reason.
         """
         while True:
             for node in nodes:
-                if isinstance(failure := node.held.failure, ScrunError):
+                if (failure := node.held.failure) is not None:
                     raise failure
             if all(node.held.job_id or node.held.settled.is_set() for node in nodes):
                 return
@@ -273,7 +274,11 @@ class Pool:
         news = _BUSY if any(node.room is not None for node in self.nodes) else _PENDING
         least = Room(min((place.room.processors for place in self._queue), default=0))
         is_full = not any(node.has_room(least) for node in self.nodes)
+        nodes = [(node, node.room is None, node.is_retiring) for node in self.nodes]
+        are_as_before, self._known_nodes = nodes == self._known_nodes, nodes
         for place in [*self._queue]:
+            if is_full and are_as_before and place.news is news:
+                continue  # of 10,000 nobody else is looked at
             wish = (place.room, place.seconds)
             fitting = [] if is_full else [one for one in self.nodes if one.has_room(*wish)]
             if fitting:
@@ -340,6 +345,7 @@ class Pools:
         except BaseException:
             with trio.CancelScope(shield=True):
                 await pool.end(killed(_SIGTERM, f"pool {call.name} could not be started"))
+            self._forget(pool)
             raise
 
     def _new(self, call: PoolCall, engine: Engine) -> Pool:
@@ -361,7 +367,11 @@ class Pools:
             left: What that has left for the node's job; owned from now on.
         """
         pool = self._pools.get(call.name) or self._new(call, engine)
-        pool.adopt(left)
+        try:
+            pool.adopt(left)
+        finally:
+            if not pool.nodes:
+                self._forget(pool)
         log.info("pool %s: adopted job %s", call.name, left.facts.get("job", ""))
 
     def deposit_of(self, name: str) -> Deposit | None:

@@ -341,6 +341,31 @@ async def test_a_pool_that_slurm_refuses(place: Place, error: Exception) -> None
     assert (place.pools.any, place.left_there()) == (False, [])
 
 
+async def test_a_root_directory_that_takes_no_claim(place: Place, tmp_path: Path) -> None:
+    place.pools = Pools(str(tmp_path / "none"), place._nursery, Deposits(), lambda: None)
+    with pytest.raises(FileNotFoundError):
+        await place.start()
+    assert not place.pools.any
+
+
+async def test_many_that_wait(place: Place) -> None:
+    """Each end costs those that wait hardly anything, and they come in order."""
+    await place.start()
+    waiting = [await place.comes("first", Room(2))]
+    for number in range(300):
+        seat = Seat("p", True, Room(2))
+        waiting.append(Container(place.pools, Path(waiting[0].log.parent), f"n{number}", seat))
+        place._nursery.start_soon(waiting[-1].live)
+    await trio.testing.wait_all_tasks_blocked()
+    assert place.pools.rows()[0].waiting >= 300
+    order = []
+    while there := [one for one in waiting if one.job and not one.left.is_set()]:
+        order += there
+        await goes(there[0])
+    assert len(order) == 301
+    await place.pools.stop_all()
+
+
 async def test_its_name_is_taken(place: Place) -> None:
     await place.start()
     with pytest.raises(StateError, match="pool p exists already"):
