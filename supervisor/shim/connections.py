@@ -51,11 +51,11 @@ class Connections:
         """
         if number in self._open:
             raise CallRefused(f"stream {number} exists already")
-        if target.id not in self._networks:
+        network = self._networks.get(target.id)
+        if target.id not in self._networks or (network is not None and network.is_over):
             pid = elsewhere([target.pid, *descendants(target.pid)])
             network = None if pid is None else _Network(self._children, pid)
             self._networks[target.id] = network
-        network = self._networks[target.id]
         addresses: Sequence[tuple[int, str]] = LOOPBACKS
         if outside and network is not None:
             addresses = network.outside() or LOOPBACKS
@@ -94,14 +94,20 @@ class _Network:
     """A child in the network namespace of a container, which makes sockets until `close`."""
 
     def __init__(self, children: "Children", pid: int) -> None:
+        self.is_over = False
         self._line, theirs = socket.socketpair()
         try:
-            children.fork(lambda: serve(pid, theirs), lambda _: None, (theirs.fileno(),))
+            children.fork(lambda: serve(pid, theirs), self._over, (theirs.fileno(),))
             timeout = _PATIENCE.to_bytes(8, "little") + bytes(8)  # struct timeval
             self._line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
         finally:
             theirs.close()
         self._entered = False
+
+    def _over(self, _status: int) -> None:
+        """Note that it has ended, or was killed."""
+        self.is_over = True
+        self.close()
 
     def close(self) -> None:
         self._line.close()

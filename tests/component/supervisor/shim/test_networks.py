@@ -97,16 +97,29 @@ def test_clients_from_outside(shim: Shim) -> None:
     servers = [httpd.format("127.0.0.1", 81), httpd.format("0.0.0.0", 82)]
     begin(shim, f"{'; '.join(servers)}; sleep 1000")
 
-    def connects(port: int, *, outside: bool) -> bool:
-        stream = shim.streams("stdin")["stdin"]
-        reply = shim.call("connect", container="a", port=port, stream=stream, outside=outside)
-        shim.call("disconnect", stream=stream)
-        return "error" not in reply
+    wait_until("a server", lambda: connects(shim, 82, outside=True))
+    assert connects(shim, 82)
+    assert connects(shim, 81)
+    assert not connects(shim, 81, outside=True)
 
-    wait_until("a server", lambda: connects(82, outside=True))
-    assert connects(82, outside=False)
-    assert connects(81, outside=False)
-    assert not connects(81, outside=True)
+
+def connects(shim: Shim, port: int, *, outside: bool = False) -> bool:
+    """Whether a server of a container's takes a connection."""
+    stream = shim.streams("stdin")["stdin"]
+    reply = shim.call("connect", container="a", port=port, stream=stream, outside=outside)
+    shim.call("disconnect", stream=stream)
+    return "error" not in reply
+
+
+def test_what_makes_sockets_is_killed(direct: Shim) -> None:
+    """The next connection is by another one."""
+    begin(direct, "httpd -f -p 80 -h /etc")
+    before = children_of(direct)
+    wait_until("a server", lambda: connects(direct, 80))
+    [maker] = children_of(direct) - before
+    os.kill(maker, signal.SIGKILL)
+    wait_while("the one before", lambda: maker in children_of(direct))
+    assert connects(direct, 80)
 
 
 def test_what_connects_it_is_killed(shim: Shim) -> None:
@@ -125,10 +138,14 @@ def test_what_connects_it_is_killed(shim: Shim) -> None:
     wait_while("what connected it", lambda: connectors(shim))
 
 
+def children_of(shim: Shim) -> set[int]:
+    pid = shim.process.pid
+    return {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+
+
 def connectors(shim: Shim) -> set[int]:
     """The programs that connect networks of a shim's containers."""
-    children = Path(f"/proc/{shim.process.pid}/task/{shim.process.pid}/children").read_text()
-    names = {int(pid): Path(f"/proc/{pid}/comm").read_text() for pid in children.split()}
+    names = {pid: Path(f"/proc/{pid}/comm").read_text() for pid in children_of(shim)}
     return {
         pid for pid, name in names.items() if name.startswith(("slirp4netns", "pasta", "passt"))
     }
