@@ -111,8 +111,6 @@ class EngineNetwork:
                 self._give_up(error, listeners)
                 yield
                 return
-            kept = {NETWORK + name: one.fileno() for name, one in listeners.items()}
-            self._deposit.hold(kept)
             async with unwrapped() as nursery:
                 nursery.start_soon(self._answer, listeners, job, begun, is_new)
                 yield
@@ -126,6 +124,9 @@ class EngineNetwork:
                 raise EngineError('that needs launch = "shim" in scrun.toml')
             if is_new:
                 await self._send_all_to(listeners)
+            # not before: a successor that finds them takes them for those that the rules know
+            kept = {NETWORK + name: one.fileno() for name, one in listeners.items()}
+            self._deposit.hold(kept)
             await begun.wait()
             if job.is_beside_us:  # a port that is published by its own number would lead to itself
                 raise EngineError("its container is in this machine's network: use its own ports")

@@ -3,7 +3,7 @@
 import os
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from scrun.supervisor.containers.engine_network import (
 )
 from scrun.supervisor.contracts.engine import Job
 from scrun.supervisor.contracts.networks import EngineSide, Reach
-from scrun.supervisor.core.deposits import no_deposit
+from scrun.supervisor.core.deposits import Deposit, Deposits, no_deposit
 from scrun.supervisor.core.threads import in_last_thread
 from scrun.supervisor.log.journal import Journal
 from tests.harness.wait import wait_until
@@ -77,8 +77,8 @@ class Answering:
             reaching=self.reaching, is_beside_us=beside_us, reach_out=self.reach_out
         )
         self.job = cast(Job, words)
-        config = cast(Config, SimpleNamespace(mounts=()))
-        self.network = EngineNetwork(path, "c1", config, journal, no_deposit())
+        self.config = cast(Config, SimpleNamespace(mounts=()))
+        self.network = EngineNetwork(path, "c1", self.config, journal, no_deposit())
 
     @asynccontextmanager
     async def reaching(self, *, outside: bool) -> AsyncIterator[Reach]:
@@ -139,6 +139,32 @@ async def test_every_port(address: str, network: str, journal: Journal) -> None:
                 await client.receive_some()
         nursery.cancel_scope.cancel()
     assert "port 5433: Connection refused" in log_of(journal)
+
+
+class Noting(Deposit):
+    """Notes whether the rules were there when the sockets were kept."""
+
+    def __init__(self, network: str) -> None:
+        super().__init__("", Deposits())
+        self.give_up("only its calls count")
+        self.network, self.seen = network, list[bool]()
+
+    def hold(self, fds: Mapping[str, int], **facts: object) -> None:
+        words = ["nsenter", f"--net={self.network}", "nft", "list", "table", "ip", "scrun"]
+        self.seen.append(bool(fds) and b"redirect" in said_by(words))
+
+
+async def test_a_successor_finds_no_sockets_without_rules(network: str, journal: Journal) -> None:
+    """It takes those that it finds for ready, and makes no rules."""
+    container = Answering(network, journal)
+    deposit = Noting(network)
+    container.network = EngineNetwork(network, "c1", container.config, journal, deposit)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(container.run)
+        await rules_are_there(network)
+        await trio.to_thread.run_sync(wait_until, "they are kept", lambda: deposit.seen)
+        nursery.cancel_scope.cancel()
+    assert deposit.seen == [True]
 
 
 async def test_clients_wait_until_it_runs(network: str, journal: Journal) -> None:
