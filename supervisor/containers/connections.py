@@ -14,7 +14,7 @@ from scrun.supervisor.contracts.networks import Reach
 from scrun.supervisor.core.nurseries import bulkhead
 
 _MOST = 256
-"""Connections at a time to those sockets; others wait in the kernel's queue."""
+"""ClientConnections at a time to those sockets; others wait in the kernel's queue."""
 
 _PAUSE = 1.0
 _NOT_LISTENING = (errno.EINVAL, errno.EOPNOTSUPP)
@@ -26,7 +26,7 @@ PortOf = Callable[[trio.socket.SocketType], int]
 is to see a reset."""
 
 
-class Connections:
+class ClientConnections:
     """The connections of one `scrun forward`, or of one network."""
 
     def __init__(

@@ -25,7 +25,7 @@ import trio
 from scrun.core.errors import EngineError, ScrunError, described
 from scrun.oci.config import Config
 from scrun.supervisor.children.processes import SYSTEM_PATH, ChildEnv, answer_of, own_program
-from scrun.supervisor.containers.connections import Connections
+from scrun.supervisor.containers.connections import ClientConnections
 from scrun.supervisor.contracts.engine import Job
 from scrun.supervisor.core.deposits import OWN, Deposit
 from scrun.supervisor.core.inheritance import Inheritance
@@ -131,7 +131,7 @@ class EngineNetwork:
             if job.is_beside_us:  # a port that is published by its own number would lead to itself
                 raise EngineError("its container is in this machine's network: use its own ports")
             async with reaching as reach, unwrapped() as nursery:
-                connections = Connections(self._container, nursery, reach, self._say)
+                connections = ClientConnections(self._container, nursery, reach, self._say)
                 for listener in listeners.values():
                     accepting = trio.socket.from_stdlib_socket(listener)
                     nursery.start_soon(connections.accept, accepting, original_port)

@@ -61,8 +61,7 @@ class JobRequest(msgspec.Struct, frozen=True):
         task: The task of Slurm's that it belongs to, `JOB.STEP.TASK`; or "".
         job_name: What its job is called, unless its requests say that.
         about: Words for the job's comment, after the engine's own; each with a leading blank.
-        network: What it gets instead of a network that an engine made here: "own", one of its own
-            on its node, if that can be; "node", the node's; or "", as no engine did.
+        network: For one that an engine made here: "own", a new one; "node", the node's; else "".
     """
 
     container: str

@@ -16,7 +16,7 @@ import trio
 
 from scrun.core.errors import EngineError, StateError
 from scrun.supervisor.containers.caller import send
-from scrun.supervisor.containers.connections import Connections
+from scrun.supervisor.containers.connections import ClientConnections
 from scrun.supervisor.containers.container import Container
 from scrun.supervisor.core.nurseries import unwrapped
 
@@ -56,7 +56,7 @@ async def forward(
         async with unwrapped() as nursery:
             with ExitStack() as stack:
                 say = partial(_say, connection)
-                connections = Connections(container.id, nursery, reach, say)
+                connections = ClientConnections(container.id, nursery, reach, say)
                 for fd, port in zip(listeners, ports, strict=True):
                     listener = trio.socket.from_stdlib_socket(socket.socket(fileno=os.dup(fd)))
                     stack.enter_context(listener)

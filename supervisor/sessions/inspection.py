@@ -23,7 +23,7 @@ _THREADS, _RSS = 17, 21
 _UNITS = r"units ([1-9][0-9]{0,9}) ([0-9]{1,10})(?: ([0-9]{1,12}\.[0-9]{1,9}))?\n"
 
 
-class Usage(msgspec.Struct, frozen=True):
+class ProcessUsage(msgspec.Struct, frozen=True):
     """The resource usage of processes.
 
     Attributes:
@@ -144,7 +144,7 @@ async def statistics(job: Job, container: str, resources: Mapping[str, Any]) -> 
     return json.dumps(event).encode() + b"\n"
 
 
-def total(answers: Sequence[NodeAnswer]) -> Usage:
+def total(answers: Sequence[NodeAnswer]) -> ProcessUsage:
     """Add up the output of `stats_script`.
 
     Raises:
@@ -168,7 +168,7 @@ def total(answers: Sequence[NodeAnswer]) -> Usage:
             memory += _number(fields[_RSS]) * page
             threads += _number(fields[_THREADS])
             count += 1
-    return Usage(user, kernel, memory, count, threads, uptimes[0] if uptimes else 0)
+    return ProcessUsage(user, kernel, memory, count, threads, uptimes[0] if uptimes else 0)
 
 
 def _number(field: str) -> int:

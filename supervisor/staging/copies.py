@@ -85,7 +85,7 @@ def is_foreign(status: os.stat_result) -> bool:
     return status.st_uid != os.geteuid() or status.st_gid != os.getegid()
 
 
-class Room:
+class CopyRoom:
     """How much more may be copied.
 
     Attributes:
@@ -124,7 +124,7 @@ class TreeCopy:
     def __init__(
         self,
         top: int,
-        room: Room,
+        room: CopyRoom,
         *,
         owners: bool = False,
         opaque: str = "",
@@ -472,7 +472,7 @@ def copy_foreign(foreign: Foreign, rootfs: str, into: str, *, whole: bool) -> fr
     Raises:
         Unusable: It is too large, or neither a file nor a directory nor a link.
     """
-    room = Room()
+    room = CopyRoom()
     folders: dict[bytes, os.stat_result] = {}
     done: list[bytes] = []
     for path in sorted(foreign.closed):

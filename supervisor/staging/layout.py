@@ -43,7 +43,7 @@ from scrun.supervisor.contracts.staged import OVERLAY, with_place
 from scrun.supervisor.core.files import write
 from scrun.supervisor.staging.copies import (
     OPEN,
-    Room,
+    CopyRoom,
     TreeCopy,
     copy_foreign,
     dress,
@@ -221,7 +221,7 @@ class Layout:
         os.mkdir(copied, 0o700)
         with contextlib.suppress(Unusable, PermissionError):  # else it is mounted as it is
             with _opened(self._layers[0]) as source, _opened(copied) as target:
-                copy = TreeCopy(target, Room(*_SMALL), owners=self._owners, opaque=mark)
+                copy = TreeCopy(target, CopyRoom(*_SMALL), owners=self._owners, opaque=mark)
                 copy.all(source, target)
             self._layers[0] = copied
 
@@ -236,9 +236,9 @@ class Layout:
             os.mkdir(copied, 0o700)
             if self._overlay.plain:
                 image = self._overlay.layers[1]
-                write_difference(layer, image, copied, Room(), owners=self._owners)
+                write_difference(layer, image, copied, CopyRoom(), owners=self._owners)
             else:
-                any_size = Room(sys.maxsize, sys.maxsize, self._stored.wait)
+                any_size = CopyRoom(sys.maxsize, sys.maxsize, self._stored.wait)
                 mark = opaque(users=self._rootfs.rootless)
                 with _opened(layer) as source, _opened(copied) as target:
                     copy = TreeCopy(
@@ -289,7 +289,7 @@ class Layout:
     def _others(self, top: TopLevel) -> None:
         """Copy the files and links of the root directory."""
         with _opened(self._rootfs.path) as source, _opened(self._staged) as target:
-            copy = TreeCopy(target, Room(), owners=self._owners)
+            copy = TreeCopy(target, CopyRoom(), owners=self._owners)
             for name in map(os.fsencode, top.others):
                 copy.entry(source, target, name)
 
@@ -365,7 +365,7 @@ def _is_small(layer: str) -> bool:
 _DEEPEST_OF_TWO = 100  # three descriptors each
 
 
-def write_difference(own: str, image: str, into: str, room: Room, *, owners: bool) -> None:
+def write_difference(own: str, image: str, into: str, room: CopyRoom, *, owners: bool) -> None:
     """Write, as a layer, what makes another directory of an image's.
 
     Files with the same size, time and permissions are the same: podman's copies keep them.

@@ -13,7 +13,7 @@ import pytest
 from scrun.core.errors import EngineError
 from scrun.supervisor.contracts.target import Mounting, OthersThere
 from scrun.supervisor.staging import staged_bundle
-from scrun.supervisor.staging.copies import Room
+from scrun.supervisor.staging.copies import CopyRoom
 from scrun.supervisor.staging.digests import contents, parent_of
 from scrun.supervisor.staging.layers import Unusable
 from scrun.supervisor.staging.layout import write_difference
@@ -244,7 +244,7 @@ def test_a_difference_follows_no_link(tmp_path: Path) -> None:
     (other / "a").mkdir()
     (other / "b").symlink_to(tmp_path / "outside")
     (own / "b").mkdir()
-    write_difference(str(own), str(other), str(into), Room(), owners=False)
+    write_difference(str(own), str(other), str(into), CopyRoom(), owners=False)
     assert (into / "a").readlink() == tmp_path / "outside"
     assert list((into / "b").iterdir()) == []
     assert stat.S_ISDIR((into / "b").lstat().st_mode)
@@ -257,4 +257,4 @@ def test_a_difference_of_too_many_files(tmp_path: Path) -> None:
     for name in "abc":
         (own / name).touch()
     with pytest.raises(Unusable, match="too many files"):
-        write_difference(str(own), str(other), str(into), Room(entries=2), owners=False)
+        write_difference(str(own), str(other), str(into), CopyRoom(entries=2), owners=False)

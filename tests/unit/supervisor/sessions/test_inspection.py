@@ -11,7 +11,7 @@ from scrun.core.errors import EngineError
 from scrun.supervisor.contracts.engine import Job, NodeAnswer
 from scrun.supervisor.sessions.inspection import (
     ProcessList,
-    Usage,
+    ProcessUsage,
     processes,
     read_list,
     rows_of,
@@ -113,7 +113,7 @@ def stat(pid: int, name: str, numbers: dict[int, int]) -> str:
 
 
 USED = {14: 1, 15: 2, 16: 30, 17: 40, 20: 5, 24: 6}
-USAGE = Usage(310_000_000, 420_000_000, memory=6 * 4096, processes=1, threads=5, uptime=1.0)
+USAGE = ProcessUsage(310_000_000, 420_000_000, memory=6 * 4096, processes=1, threads=5, uptime=1.0)
 UNITS = "units 100 4096 1.00\n"
 
 
