@@ -11,9 +11,6 @@ from collections.abc import Sequence
 
 from scrun.core.errors import ImageError
 from scrun.images.store import ROOTFS, SQUASHFS, digest_of_words
-from scrun.oci import lookup
-from scrun.oci.config import Bundle
-from scrun.oci.lookup import Found, NotFound, Unknown
 
 FINE_FOR_USERS = (0, 2)
 """Exit statuses of unsquashfs for an ordinary user; 2: a device, say, needs root."""
@@ -101,17 +98,3 @@ def best_compression(tool: str) -> list[str]:
     )
     zstd = ["-comp", "zstd", "-Xcompression-level", _LEVEL]
     return zstd if b"zstd" in done.stdout else []
-
-
-def find_program(bundle: Bundle) -> Found | NotFound | Unknown:
-    """Look for the file that `process.args[0]` names: see `scrun.oci.lookup`."""
-    if file := file_of(bundle.rootfs):
-        return Unknown(f"{bundle.config.process.args[0]!r}: its files are in {file}")
-    return lookup.find_program(bundle)
-
-
-def find_directory(bundle: Bundle) -> str | NotFound | Unknown:
-    """Look for `process.cwd`: see `scrun.oci.lookup`."""
-    if file := file_of(bundle.rootfs):
-        return Unknown(f"{bundle.config.process.cwd!r}: its files are in {file}")
-    return lookup.find_directory(bundle)

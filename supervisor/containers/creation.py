@@ -8,7 +8,7 @@ from functools import partial
 import trio
 
 from scrun.core.errors import BundleError
-from scrun.images.squashfs import find_program
+from scrun.images.lookup import find_program
 from scrun.model.states import Phase, killed
 from scrun.oci.config import Bundle, Process, load_bundle
 from scrun.oci.lookup import Found, NotFound, Unknown

@@ -12,7 +12,8 @@ from scrun.cli.copied import read_copied
 from scrun.cli.parse import Parsed
 from scrun.core.errors import StateError, UsageError
 from scrun.core.place import place_of
-from scrun.images.squashfs import file_of, find_directory, find_program
+from scrun.images.lookup import find_directory, find_program
+from scrun.images.squashfs import file_of
 from scrun.oci.config import Bundle, Process, read_config
 from scrun.oci.document import read_file
 from scrun.oci.lookup import Found, NotFound

@@ -177,8 +177,8 @@ def _forwarding() -> Iterator[Mutation]:
     )
     yield connections(
         "a-server-on-the-second-loopback-is-not-found",
-        "self._left = list(LOOPBACKS)",
-        "self._left = list(LOOPBACKS[:1])",
+        "self._left = list(addresses)",
+        "self._left = list(addresses[:1])",
         tests + "test_a_server_on_the_other_loopback",
     )
 
