@@ -305,6 +305,13 @@ class Containers:
         """
         return await self._pods.release_waiting(job_id)
 
+    def _check_accepts(self) -> None:
+        if not self._accepts:
+            raise SupervisorLost(
+                f"supervisor {os.getpid()} is stopping, and still cleans up its containers; "
+                "try again when it has ended"
+            )
+
     async def start_pool(self, call: PoolCall, count: int) -> list[str]:
         """Start a pool; return the ids of its jobs.
 
@@ -312,6 +319,7 @@ class Containers:
             ScrunError: It cannot be started.
         """
         engine = await self._engines.choose(call.settings, call.child_env.environment)
+        self._check_accepts()
         nodes = await self.pools.start(call, engine, count)
         return [node.held.job_id for node in nodes]
 
@@ -375,11 +383,7 @@ class Containers:
         engine = await self._engines.choose(create_request.settings, environment)
         file = await open_file(create_request.settings.log)
         try:
-            if not self._accepts:
-                raise SupervisorLost(
-                    f"supervisor {os.getpid()} is stopping, and still cleans up its containers; "
-                    "try again when it has ended"
-                )
+            self._check_accepts()
             directory = os.path.join(self._root, check_id(create_request.id))
             record = first_record(create_request, engine.name)
             delete = partial(self.delete, record.id, force=True)

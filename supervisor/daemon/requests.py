@@ -309,7 +309,8 @@ class ClientRequest:
                 pools.stop(name) if what == "stop" else pools.resize(name, nodes_of(parsed))
             )
             return DONE + f"{name}\n".encode() * is_ours
-        raise StateError(f"pool {name} is still being changed; the supervisor goes on with that")
+        then = "the supervisor goes on to stop it" if what == "stop" else "it stays as it was"
+        raise StateError(f"pool {name}: Slurm or a container takes too long; {then}")
 
     async def _borrow(self) -> bytes:
         with self._retirement.cut_off():  # who has the job holds it when we have gone

@@ -1,5 +1,6 @@
 """Pools whose jobs, shims, supervisors and callers fail (`scrun pool`)."""
 
+import os
 import random
 import signal
 import subprocess
@@ -156,6 +157,18 @@ def test_who_starts_one_is_interrupted(site: Site) -> None:
         assert process.returncode == 130
         wait_until("the end of the pool", lambda: not nodes(site), 60)
     wait_while("jobs", lambda: cluster.jobs(site.user, site.base.name), 60)
+
+
+def test_a_supervisor_that_is_stopping_begins_none(site: Site) -> None:
+    life = site.shell("echo up; sleep 600").created().start().says("up")
+    [supervisor] = site.supervisors()
+    with cluster.without():  # so that it cannot give the job back
+        os.kill(supervisor, signal.SIGINT)
+        assert life.wait(30) == 125
+        assert f"supervisor {supervisor} is stopping" in site.fails("pool", "start", "mine")
+    wait_while("the supervisor", lambda: supervisor in site.supervisors(), 60)
+    assert nodes(site) == []
+    life.run("delete", "--force", life.id)
 
 
 def test_two_that_stop_it(site: Site) -> None:
