@@ -580,10 +580,9 @@ class Engine(ABC):
     def pool_node(
         self, request: JobRequest, left: Inheritance | None = None
     ) -> AbstractAsyncContextManager[PoolAllocation]:
-        """Hold a job of one node for the containers of a pool, if the engine `shares_jobs`.
+        """Hold a job of one node for a pool, if the engine `shares_jobs`; raises as `allocate`.
 
-        Raises, beside what `plan` raises, AllocationRefused; EngineError, if the node cannot make
-        containers. `left` is what another supervisor has left for the job; owned from now on.
+        `left` is what another supervisor has left for the job; owned from now on.
         """
         raise NotImplementedError
 
