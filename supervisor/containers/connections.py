@@ -17,6 +17,7 @@ _MOST = 256
 """ClientConnections at a time to those sockets; others wait in the kernel's queue."""
 
 _PAUSE = 1.0
+_IDLE = 60
 _NOT_LISTENING = (errno.EINVAL, errno.EOPNOTSUPP)
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _RESET = struct.pack("ii", 1, 0)
@@ -51,6 +52,9 @@ class ClientConnections:
             OSError: It does not listen.
         """
         while True:
+            await trio.lowlevel.wait_readable(listener)  # else each listener has a place for ever
+            if not self._room.value:
+                await self._say(0, f"{_MOST} are open, and others wait until one ends")
             await self._room.acquire()
             while (client := await self._accepted(listener)) is None:
                 pass
@@ -76,6 +80,9 @@ class ClientConnections:
                     port = port_of(client)
                     if client.family != socket.AF_UNIX:
                         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                        # else one whose machine went away has a place for ever
+                        client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE)
                     await self._reach(client, port)
                     self._said.pop(port, None)
                 except BaseException as error:

@@ -4,7 +4,7 @@ import os
 import socket
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -73,6 +73,7 @@ class Answering:
     def __init__(self, path: str, journal: Journal, *, beside_us: bool = False) -> None:
         self.path, self.journal = path, journal
         self.begun = trio.Event()
+        self.keeps_alive = 0
         words = SimpleNamespace(
             reaching=self.reaching, is_beside_us=beside_us, reach_out=self.reach_out
         )
@@ -87,6 +88,7 @@ class Answering:
         async def reach(client: trio.socket.SocketType, port: int) -> None:
             if port != PORT:
                 raise EngineError("Connection refused")
+            self.keeps_alive = client.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
             await client.send(b"%d\n" % port)
             while data := await client.recv(100):
                 await client.send(data)
@@ -165,6 +167,29 @@ async def test_a_successor_finds_no_sockets_without_rules(network: str, journal:
         await trio.to_thread.run_sync(wait_until, "they are kept", lambda: deposit.seen)
         nursery.cancel_scope.cancel()
     assert deposit.seen == [True]
+
+
+async def test_more_clients_than_room(network: str, journal: Journal) -> None:
+    """They wait, the log says so, and the kernel finds out about those that have gone."""
+    container = Answering(network, journal)
+    container.begun.set()
+    async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
+        nursery.start_soon(container.run)
+        await rules_are_there(network)
+        clients = [
+            await stack.enter_async_context(await connect(network, "127.0.0.1", PORT))
+            for _ in range(257)
+        ]
+        for client in clients[:-1]:
+            assert await client.receive_some() == b"5432\n"
+        assert container.keeps_alive
+        with trio.move_on_after(0.2) as patience:
+            await clients[-1].receive_some()
+        assert patience.cancelled_caught
+        await clients[0].aclose()
+        assert await clients[-1].receive_some() == b"5432\n"
+        nursery.cancel_scope.cancel()
+    assert "256 are open, and others wait until one ends" in log_of(journal)
 
 
 async def test_clients_wait_until_it_runs(network: str, journal: Journal) -> None:
