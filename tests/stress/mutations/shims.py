@@ -221,7 +221,7 @@ def _networks() -> Iterator[Mutation]:
         "an-exec-has-the-node-s-network",
         "None if container is None else container.network",
         "None",
-        engines + "test_a_published_port",
+        _PARTS + "shim/test_networks.py::test_an_exec_has_its_network",
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.component.supervisor.shim.conftest import MakeShim
+from tests.component.supervisor.shim.conftest import MakeShim, without_crun
 from tests.component.supervisor.shim.test_beginning import resume
 from tests.component.supervisor.shim.test_containers import of_a_pod
 from tests.harness import users
@@ -195,3 +195,19 @@ def processor_time(shim: Shim) -> float:
     """Seconds that a shim has used."""
     *_, user, system = Path(f"/proc/{shim.process.pid}/stat").read_text().split()[:15]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.parametrize("runtime", ["crun", "runc"])
+@pytest.mark.parametrize("who", ["root", "user"])
+def test_an_exec_has_its_network(
+    who: str, runtime: str, make_shim: MakeShim, rootfs: Path
+) -> None:
+    """runc looks up in config.json what an exec enters, where it is not."""
+    env = {"PATH": without_crun(rootfs)} if runtime == "runc" else {}
+    user = users.root() if who == "root" else users.ordinary()
+    shim = make_shim(env, user, place=PURE_V2)
+    begin(shim, "sleep 1000")
+    streams = shim.streams("stdout")
+    assert "pid" in shim.exec("b", "a", "cat", "/proc/net/dev", streams=streams)
+    assert shim.ended("b") == 0
+    assert b"tap0" in shim.finish(streams["stdout"])
