@@ -14,7 +14,7 @@ from scrun.supervisor.contracts.networks import Reach
 from scrun.supervisor.core.nurseries import bulkhead
 
 _MOST = 256
-"""ClientConnections at a time to those sockets; others wait in the kernel's queue."""
+"""Connections at a time to those sockets; others wait in the kernel's queue."""
 
 _PAUSE = 1.0
 _IDLE = 60

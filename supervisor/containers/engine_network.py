@@ -29,7 +29,7 @@ from scrun.supervisor.containers.connections import ClientConnections
 from scrun.supervisor.contracts.engine import Job
 from scrun.supervisor.core.deposits import OWN, Deposit
 from scrun.supervisor.core.inheritance import Inheritance
-from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.core.nurseries import bulkhead, unwrapped
 from scrun.supervisor.core.threads import in_last_thread, in_thread
 from scrun.supervisor.log.journal import Journal
 
@@ -112,7 +112,8 @@ class EngineNetwork:
                 yield
                 return
             async with unwrapped() as nursery:
-                nursery.start_soon(self._answer, listeners, job, begun, is_new)
+                answering = partial(self._answer, listeners, job, begun, is_new)
+                nursery.start_soon(bulkhead, f"container {self._container}: network", answering)
                 yield
                 nursery.cancel_scope.cancel()
 
