@@ -295,6 +295,7 @@ async def answer_of(
     argv: Sequence[str],
     child_env: ChildEnv,
     *descriptors: int,
+    stdin: int = subprocess.DEVNULL,
     stderr: int = subprocess.STDOUT,
 ) -> tuple[int, str]:
     """Run a command; return its status, as `Child.wait`, and its output, up to 1 MiB.
@@ -306,7 +307,11 @@ async def answer_of(
     async with trio.lowlevel.FdStream(readable) as stream:
         try:
             async with child(
-                argv, child_env, stdout=writable, stderr=stderr, pass_fds=descriptors
+                *(argv, child_env),
+                stdin=stdin,
+                stdout=writable,
+                stderr=stderr,
+                pass_fds=descriptors,
             ) as running:
                 os.close(writable)
                 writable = -1

@@ -13,6 +13,7 @@ import fcntl
 import os
 import socket
 import struct
+import sys
 from array import array
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
@@ -52,6 +53,8 @@ _RESOLVER, _DOMAIN = "/etc/resolv.conf", 53
 _GET_DRIVER, _ASK_DRIVER = 3, 0x8946  # ETHTOOL_GDRVINFO, SIOCETHTOOL: linux/ethtool.h
 _DRIVER = struct.Struct("=I32s160x")  # struct ethtool_drvinfo
 _TO_A_BRIDGE = b"veth"
+_OF_DOCKER = "127.0.0.11"  # dockerd's name server in each network
+_OF_DOCKER_IN_PROC = f"{int.from_bytes(socket.inet_aton(_OF_DOCKER), sys.byteorder):08X}:"
 _CHILD_ENV = ChildEnv({"PATH": SYSTEM_PATH, "XTABLES_LOCKFILE": os.devnull})
 
 _NFT = """\
@@ -101,6 +104,8 @@ class EngineNetwork:
                 self._namespace = await in_thread(opened, self._path)
                 stack.callback(os.close, self._namespace)
                 self.networks = await self._within(bridges)
+                if self.networks and _OF_DOCKER in await in_thread(self._name_servers):
+                    self.networks += (f"{_OF_DOCKER}/32",)
                 listeners = _left(found)
                 is_new = not listeners
                 if is_new:
@@ -201,14 +206,24 @@ class EngineNetwork:
             OSError: The container's resolv.conf cannot be read.
             EngineError: It names none.
         """
-        for mount in self._config.mounts:
-            if mount.destination == _RESOLVER:
-                with open(mount.source) as file:
-                    lines = [line.split() for line in file.read(_LONGEST).splitlines()]
-                for words in lines:
-                    if words[:1] == ["nameserver"] and self._is_at(words[-1]):
-                        return words[-1]
+        for address in self._name_servers():
+            if self._is_at(address):
+                return address
         raise EngineError("its resolv.conf names no server of its engine's networks")
+
+    def _name_servers(self) -> list[str]:
+        """Return those in its resolv.conf. Blocks.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        sources = [one.source for one in self._config.mounts if one.destination == _RESOLVER]
+        found = []
+        for source in sources:
+            with open(source) as file:
+                lines = [line.split() for line in file.read(_LONGEST).splitlines()]
+            found += [words[1] for words in lines if len(words) > 1 and words[0] == "nameserver"]
+        return found
 
     def _is_at(self, address: str) -> bool:
         try:
@@ -307,7 +322,11 @@ def somebody_listens() -> bool:
         try:
             with open(f"/proc/thread-self/net/{name}") as lines:
                 next(lines)
-                if any(line.split()[3] == _LISTENS for line in lines):
+                words = [line.split() for line in lines]
+                if any(
+                    line[3] == _LISTENS and not line[1].startswith(_OF_DOCKER_IN_PROC)
+                    for line in words
+                ):
                     return True
         except FileNotFoundError:  # no IPv6
             continue

@@ -78,7 +78,10 @@ STREAMS = (_INPUT, _OUTPUT, _ERROR)
 CAPTURED = "captured."
 """How the names of the descriptors kept for captured output begin."""
 
-_UNMADE = (OF, "pod", "phase", "program", "terminal", "captured")
+ENGINE_NETWORK = "engine_network"
+"""The fact that names the network that docker has made for it."""
+
+_UNMADE = (OF, "pod", "phase", "program", "terminal", "captured", ENGINE_NETWORK)
 
 
 def forget_making(found: Inheritance) -> None:

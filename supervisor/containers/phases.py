@@ -7,7 +7,7 @@ reason; the levels clean up in order. The first reason counts.
 import os
 import signal
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import trio
@@ -36,7 +36,7 @@ from scrun.model.states import (
 )
 from scrun.model.usage import STARTED, USAGE, Usage
 from scrun.model.waiting import Waiting, suspended_line
-from scrun.oci.config import Bundle, Config
+from scrun.oci.config import Bundle
 from scrun.oci.lookup import Found, Unknown
 from scrun.oci.signals import signal_name, stop_signal
 from scrun.protocol.anchor import LOST
@@ -46,6 +46,7 @@ from scrun.supervisor.containers.anchors import Anchor
 from scrun.supervisor.containers.audit import Trail
 from scrun.supervisor.containers.caller import Caller
 from scrun.supervisor.containers.capture import CapturedOutput, Followed
+from scrun.supervisor.containers.container_network import ContainerNetwork
 from scrun.supervisor.containers.keeping import CAPTURED, Keeping
 from scrun.supervisor.containers.ledger import Ledger, now
 from scrun.supervisor.containers.live_session import Execs
@@ -167,6 +168,7 @@ class Phases:
         self._first_process: FirstProcess | None = None
         self._running: RunningContainer | None = None
         self._bundle: Bundle | None = None
+        self._network = ContainerNetwork(create_request, self._journal, self._deposit)
         self._named: Mapping[str, str] = {}
         self._program: Found | Unknown = Unknown("")
 
@@ -341,13 +343,8 @@ class Phases:
             reusable=self._has_ended_by_itself,
             deposit=self._deposit,
             task=create_request.task,
-            network=self._network(config),
+            network=self._network.on_node,
         )
-
-    def _network(self, config: Config) -> Literal["", "own", "node"]:
-        if not config.engine_network:
-            return ""
-        return "own" if self._create_request.settings.slurm.network == "auto" else "node"
 
     async def notice(self) -> None:
         """Wait until the end of its process is recorded: the engine may know of it already."""

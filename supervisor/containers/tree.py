@@ -245,6 +245,11 @@ class ContainerTree(Phases):
             stager=stage.name,
             audit=self._ledger.record.audit if self.takeover else settings.log.audit or "",
         )
+        if engine.name != "local":
+            if config.hooks.prestart:
+                await self.anchor_known.wait()
+            left = None if self.takeover is None else self.takeover.found
+            await self._network.find(bundle, self.pid, left)
         request = self._request(bundle)
         if self.takeover is None:
             await self.trail.created(request, bundle, settings)
@@ -320,7 +325,7 @@ class ContainerTree(Phases):
             left = None if self.takeover is None else self.takeover.found
             async with (
                 stager.staged(job, variables) as staged,
-                self._networked(bundle, job, left) as networks,
+                self._network.answered(bundle, job, self.runs, left) as networks,
             ):
                 self._running = RunningContainer(job, bundle, staged, self._journal)
                 self._ledger.staged(staged)
@@ -410,24 +415,6 @@ class ContainerTree(Phases):
                 self._ending = self._ending or ending
                 await self._report_end()
         return ending
-
-    @asynccontextmanager
-    async def _networked(
-        self, bundle: Bundle, job: Job, found: Inheritance | None = None
-    ) -> AsyncIterator[tuple[str, ...]]:
-        """Answer connections in the network that its engine has made here, if it has one.
-
-        Yields the engine's networks that it is to reach.
-        """
-        path = bundle.config.engine_network
-        if not path or self._engine.name == "local":
-            yield ()
-            return
-        from scrun.supervisor.containers.engine_network import EngineNetwork  # few have one
-
-        of_engine = EngineNetwork(path, self.id, bundle.config, self._journal, self._deposit)
-        async with of_engine.answered(job, self.runs, found):
-            yield of_engine.networks
 
     async def _leave_template(self, staged: Staged) -> None:
         """Leave what others like it can be made from, if that is possible."""
@@ -537,6 +524,8 @@ class ContainerTree(Phases):
     async def _run_on_in_job(self, takeover: "Takeover") -> None:
         found, config = takeover.found, takeover.bundle.config
         self._take_captured_over(found)
+        if self._engine.name != "local":
+            await self._network.find(takeover.bundle, self.pid, found)
         # its caller knows of the job: only who releases it is noted
         request = msgspec.structs.replace(
             self._request(takeover.bundle), on_job_id=self._ledger.job_is_known
@@ -563,7 +552,8 @@ class ContainerTree(Phases):
     async def _go_on(self, takeover: "Takeover", job: Job, staged: Staged) -> None:
         found = takeover.found
         takeover.begin_programs(self.programs, self._journal, job)
-        async with job.resumed() as process, self._networked(takeover.bundle, job, found):
+        network = self._network.answered(takeover.bundle, job, self.runs, found)
+        async with job.resumed() as process, network:
             self._running = RunningContainer(job, takeover.bundle, staged, self._journal)
             self._first_process = process
             if not takeover.has_anchor:

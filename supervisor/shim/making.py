@@ -11,6 +11,7 @@ from .processes import bind, bind_exec
 from .runtime import (
     CallRefused,
     has_raced,
+    is_isolated,
     is_plain,
     merged,
     needs,
@@ -87,6 +88,9 @@ class Making:
             joins.pop("user", None)  # all is done there
         if target.space is not None:
             target.space.fit(config)
+        target.is_isolated = is_isolated(config)
+        if target.network is not None and target.is_isolated:
+            _name_network(config, target.network.space.hand_over_network())
         try:
             if target.network is not None or target.why is not None:
                 self._fit_resolver(config, target, call.get("networks", ()))
@@ -392,7 +396,8 @@ class Making:
         elif target.why is not None:
             from .network import host
 
-            more["why"], more["host"] = target.why, host()
+            more["why"] = target.why
+            more["host"] = "" if target.is_isolated else host()
         reply({"pid": pid, **more})
         target.stdio.begin()
         if target.doomed:
@@ -432,6 +437,12 @@ def _namespaces_of(container: NodeProcess) -> "dict[str, int]":
     """Return the namespaces of a container that only its user enters, as `joins` of `_delay`."""
     by_runtime = container.site is None and container.pid
     return {"user": container.pid} if by_runtime else {}
+
+
+def _name_network(config: "dict[str, Any]", path: str) -> None:
+    for namespace in config["linux"]["namespaces"]:
+        if namespace["type"] == "network":
+            namespace["path"] = path
 
 
 def _ignore(_: object) -> None:

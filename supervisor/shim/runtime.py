@@ -242,6 +242,12 @@ def is_plain(config: "Mapping[str, Any]") -> bool:
     return not (hooks.get("poststart") or hooks.get("poststop") or linux.get("intelRdt"))
 
 
+def is_isolated(config: "Mapping[str, Any]") -> bool:
+    """Return whether the runtime makes a network namespace for a container, with nothing in it."""
+    namespaces = (config.get("linux") or {}).get("namespaces") or []
+    return any(one["type"] == "network" and not one.get("path") for one in namespaces)
+
+
 def log_of(place: str) -> str:
     """Return the file of the runtime's log."""
     return os.path.join(place, "log")

@@ -71,6 +71,7 @@ class Space:
         self.said, there = os.pipe()
         wait, self._go_on = os.pipe()
         self._fds: list[int] = []
+        self._enters: list[int] | None = None
         self.mounts = -1
         try:
             self._pid = os.fork()
@@ -100,6 +101,14 @@ class Space:
     def users(self) -> int:
         """Return a descriptor of its user namespace, if that has several users; or -1."""
         return os.dup(self._fds[0]) if self._has_users else -1
+
+    def hand_over_network(self) -> str:
+        """Return a path of its network namespace, which programs do not enter from now on.
+
+        A runtime sets sysctls of a network only where config.json names it. Only root may open it.
+        """
+        self._enters = self._fds[:-1]
+        return f"/proc/{os.getpid()}/fd/{self._fds[-1]}"
 
     def network(self) -> "list[int]":
         """Return descriptors of its network namespace, and of its user namespace if it has one."""
@@ -132,7 +141,7 @@ class Space:
 
     def enter(self) -> None:
         """Be in it; for a child before it becomes a program."""
-        for fd in self._fds:
+        for fd in self._fds if self._enters is None else self._enters:
             enter(fd)
 
     def enter_to_mount(self) -> None:

@@ -37,6 +37,7 @@ class NodeProcess:
             those of its container.
         lost: Whether these went away.
         network: What connects its own network; None if it has the node's, or no connection.
+        is_isolated: Whether the runtime was to make its network namespace, with nothing in it.
         why: Why it has the node's network, "" if that is to be; None if nobody wants to know.
         signals: What Slurm sent it and its program has not got.
         began: When its program began.
@@ -73,6 +74,7 @@ class NodeProcess:
         self.images: Mounted | None = None if container is None else container.images
         self.lost = False
         self.why: str | None = None
+        self.is_isolated = False
         self.network: UserNetwork | None = None if container is None else container.network
         self.signals: list[int] = []
         self.began = self.start_called = self.told_to_end = 0.0

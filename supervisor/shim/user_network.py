@@ -8,7 +8,7 @@ import os
 
 from .loop import READ
 from .processes import kill_quietly
-from .runtime import found, last_line
+from .runtime import found, is_isolated, last_line
 from .space import Space
 
 TYPE_CHECKING = False
@@ -45,6 +45,8 @@ def way(call: "Mapping[str, Any]") -> "tuple[str, str]":
     """
     if "site" in call:
         return "", "the site's oci.conf makes it"
+    if os.geteuid() and is_isolated(call.get("config") or {}):
+        return "", "only root's runtime enters one that it has not made"
     maps = call["maps"] if "maps" in call else maps_of(call["config"])
     root = os.geteuid() == 0
     if bool(maps) == root or (maps and not _has_root(maps)):

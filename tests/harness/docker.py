@@ -7,7 +7,8 @@ from tests.harness.image import image_archive
 from tests.harness.site import with_controllers
 from tests.harness.users import PATH
 
-NO_NETWORK = ("--iptables=false", "--ip6tables=false", "--ip-forward=false", "--bridge=none")
+_NO_RULES = ("--iptables=false", "--ip6tables=false", "--ip-forward=false")
+NO_NETWORK = (*_NO_RULES, "--bridge=none")
 
 
 class Docker(Daemon):
@@ -20,7 +21,9 @@ class Docker(Daemon):
         *,
         hidden: bool = False,
         engine: str = "slurm",
+        bridge: str = "",
     ) -> None:
+        """`bridge`: the name of a bridge of its own for its networks; "": it has none."""
         super().__init__(create_timeout, engine)
         execution = self.base / "e"
         self.records = execution / "runtime-runc" / "moby"
@@ -43,7 +46,8 @@ class Docker(Daemon):
             f"--host={host}",
         ]
         argv += [f"--data-root={self.base}/d", f"--exec-root={execution}"]
-        argv += [f"--pidfile={self.base}/docker.pid", f"--storage-driver={storage}", *NO_NETWORK]
+        argv += [f"--pidfile={self.base}/docker.pid", f"--storage-driver={storage}"]
+        argv += [*_NO_RULES, f"--bridge={bridge}"] if bridge else NO_NETWORK
         argv += ["--default-ulimit=nofile=1024:1024", "--shutdown-timeout=5"]
         try:
             self.start(argv, lambda: self.run("version").returncode == 0)

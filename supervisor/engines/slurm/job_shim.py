@@ -56,7 +56,8 @@ class ContainerOnNode:
     def has_network(self) -> None:
         """Note that it has got a network namespace of its own."""
         namespaces = self.config["linux"].setdefault("namespaces", [])
-        namespaces.append({"type": "network"})
+        if not any(one["type"] == "network" for one in namespaces):
+            namespaces.append({"type": "network"})
 
     def for_neighbours(self) -> dict[str, Any]:
         """Return what its neighbours have to know, for JSON."""

@@ -1,0 +1,82 @@
+"""docker's networks, and the ports that it publishes, where the container is a job."""
+
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.harness import cluster
+from tests.harness.adoption import kill_all_supervisors
+from tests.harness.docker import Docker
+from tests.harness.wait import wait_until
+from tests.integration.engines.test_networks import GROUP, HTTPD, answers, free_port
+from tests.integration.engines.test_networks import tun as tun
+
+pytestmark = pytest.mark.covers("promise networks")
+
+BRIDGE, ADDRESS = "scrun-test0", "10.211.7.1/24"
+
+
+@pytest.fixture(scope="module")
+def _docker() -> Iterator[Docker]:
+    subprocess.run(["ip", "link", "add", BRIDGE, "type", "bridge"], check=True)
+    try:
+        subprocess.run(["ip", "addr", "add", ADDRESS, "dev", BRIDGE], check=True)
+        with cluster.without_oci_conf(), Docker(bridge=BRIDGE) as docker:
+            yield docker
+    finally:
+        subprocess.run(["ip", "link", "del", BRIDGE], check=True)
+
+
+@pytest.fixture
+def docker(_docker: Docker) -> Iterator[Docker]:
+    yield _docker
+    _docker.clear()
+
+
+def interfaces(docker: Docker, container: str) -> list[str]:
+    said = docker.must("exec", container, "cat", "/proc/net/dev")
+    return [line.partition(":")[0].strip() for line in said.splitlines() if ":" in line]
+
+
+def makes_networks_late(docker: Docker) -> bool:
+    """Whether dockerd makes a network after `create`, without a hook, as from 28 on."""
+    version = docker.must("version", "--format", "{{.Server.Version}}")
+    return int(version.partition(".")[0]) >= 28
+
+
+def test_a_published_port(docker: Docker) -> None:
+    port = free_port()
+    container = docker.must("run", "--detach", "-p", f"{port}:80", *HTTPD).strip()
+    if makes_networks_late(docker):
+        assert interfaces(docker, container) == ["lo"]
+    else:
+        answers(port)
+        assert interfaces(docker, container) == ["lo", "tap0"]
+        kill_all_supervisors(docker.site)
+        answers(port)
+        assert interfaces(docker, container) == ["lo", "tap0"]
+    docker.remove(container)
+
+
+def test_containers_of_a_network_find_one_another(docker: Docker) -> None:
+    docker.must("network", "create", "net")
+    docker.must("run", "--detach", "--network", "net", "--name", "db", *HTTPD)
+    docker.must("run", "--detach", "--network", "net", "--name", "web", "busybox", "sleep", "1000")
+
+    def fetched() -> str:
+        said = docker.must("exec", "web", "nslookup", "db")
+        *_, address = [one.split()[1] for one in said.splitlines() if one.startswith("Address:")]
+        ask = f"printf 'GET /group HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {address} 80 | tail -n 1"
+        return docker.run("exec", "web", "sh", "-c", ask).stdout
+
+    if not makes_networks_late(docker):
+        wait_until("an answer", lambda: fetched() == GROUP.decode())
+    docker.remove("web", "db")
+    docker.must("network", "rm", "net")
+
+
+def test_no_network_stays_none(docker: Docker) -> None:
+    container = docker.must("run", "--detach", "--network", "none", *HTTPD).strip()
+    assert interfaces(docker, container) == ["lo"]
+    docker.remove(container)
