@@ -223,6 +223,38 @@ def _networks() -> Iterator[Mutation]:
         "None",
         _PARTS + "shim/test_networks.py::test_an_exec_has_its_network",
     )
+    on_nodes = _PARTS + "shim/test_networks.py::"
+    outbound = Faults(_SHIM + "outbound.py")
+    yield outbound(
+        "what-a-dead-supervisor-has-accepted-waits-for-ever",
+        "self._arrived = deque(what for _, what in self._clients.values())",
+        "pass",
+        on_nodes + "test_another_supervisor_gets_connections",
+    )
+    yield outbound(
+        "a-shim-without-descriptors-turns-round-and-round",
+        "if error.errno in _NO_ROOM:",
+        "if False:",
+        on_nodes + "test_more_connections_than_room",
+    )
+    yield Faults(_SHIM + "connections.py")(
+        "servers-take-everybody-for-their-own-loopback",
+        "if outside and network is not None:",
+        "if False:",
+        on_nodes + "test_clients_from_outside",
+    )
+    yield Faults(_SHIM + "user_network.py")(
+        "a-network-is-dead-without-its-program",
+        "if self._is_wanted and self._tell is None:",
+        "if False:",
+        on_nodes + "test_what_connects_it_is_killed",
+    )
+    yield Faults("supervisor/containers/connections.py")(
+        "each-listener-has-a-place-for-ever",
+        "await trio.lowlevel.wait_readable(listener)",
+        "pass",
+        answering + "test_more_clients_than_room",
+    )
 
 
 def _connection() -> Iterator[Mutation]:
