@@ -204,6 +204,16 @@ def _networks() -> Iterator[Mutation]:
         "pass",
         answering + "test_clients_wait_until_it_runs",
     )
+    docker = Faults(
+        "supervisor/containers/docker_network.py", _PARTS + "containers/test_docker_network.py"
+    )
+    yield docker(
+        "a-container-without-a-network-gets-one",
+        "return any(name != _LOOPBACK for name in names)",
+        "return True",
+    )
+    yield docker("every-hook-is-called", "if hook.args[:1] == [_HOOK]", "if hook.args")
+    yield docker("a-hook-may-fail", "if status:", "if False:")
     engines = "tests/integration/engines/test_networks.py::"
     yield Faults("supervisor/engines/slurm/shim_job.py")(
         "members-have-another-network-than-their-pod",
