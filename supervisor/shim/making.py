@@ -119,12 +119,13 @@ class Making:
     def _fit_resolver(
         self, config: "dict[str, Any]", target: NodeProcess, networks: "Sequence[str]"
     ) -> None:
-        from .user_network import RESOLVER, without_servers
+        from .user_network import PASTA_RESOLVER, RESOLVER, without_servers
 
-        gone: list[str] = [f"{RESOLVER}/32"] if target.network is None else []
+        server = RESOLVER if target.network is not None else ""
+        gone = [f"{name}/32" for name in (PASTA_RESOLVER, RESOLVER) if name != server]
         if target.network is None or target.network.outbound is None:
             gone += networks
-        without_servers(config, target.place, gone)
+        without_servers(config, target.place, gone, server)
 
     def _connects(self, call: "dict[str, Any]", reply: "Reply") -> bool:
         """Connect a container's own network first, if it is to have one; tell whether it does."""

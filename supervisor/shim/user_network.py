@@ -31,6 +31,9 @@ _RESOLV_CONF = "/etc/resolv.conf"
 RESOLVER = "10.0.2.3"
 """slirp4netns's name server, which podman writes into resolv.conf."""
 
+PASTA_RESOLVER = "169.254.1.1"
+"""pasta's, by newer versions of podman; it is not there, whatever connects the network."""
+
 _PATIENCE, _PAUSE = 10.0, 1.0  # seconds
 _WORDS = 4096
 _LARGEST = 1 << 16
@@ -69,7 +72,9 @@ def _has_root(maps: "Maps") -> bool:
     return all(any(line["containerID"] == 0 for line in lines) for lines in maps.values())
 
 
-def without_servers(config: "dict[str, Any]", place: str, networks: "Sequence[str]") -> None:
+def without_servers(
+    config: "dict[str, Any]", place: str, networks: "Sequence[str]", server: str = ""
+) -> None:
     """Give a container a resolv.conf without name servers that it cannot reach.
 
     Each question would first wait some seconds for those.
@@ -78,6 +83,7 @@ def without_servers(config: "dict[str, Any]", place: str, networks: "Sequence[st
         config: Its config.json, which is changed if it has such servers.
         place: A directory of its own, for the file.
         networks: Where they are, as `10.89.0.0/24`.
+        server: What it has if it had no others; "": those of the node.
     """
     for mount in config.get("mounts") or []:
         if mount.get("destination") != _RESOLV_CONF or not networks:
@@ -88,7 +94,8 @@ def without_servers(config: "dict[str, Any]", place: str, networks: "Sequence[st
             if len(kept) == len(lines):
                 continue
             if not any(line.split()[:1] == ["nameserver"] for line in kept):
-                kept += [line for line in _lines_of(_RESOLV_CONF) if line not in kept]
+                instead = [f"nameserver {server}"] if server else _lines_of(_RESOLV_CONF)
+                kept += [line for line in instead if line not in kept]
         except (KeyError, OSError, UnicodeDecodeError):  # the runtime says it, if it matters
             continue
         mount["source"] = os.path.join(place, "resolv.conf")

@@ -16,6 +16,7 @@ from tests.component.supervisor.shim.conftest import MakeShim, without_crun
 from tests.component.supervisor.shim.test_beginning import resume
 from tests.component.supervisor.shim.test_containers import of_a_pod
 from tests.harness import users
+from tests.harness.bundle import make_config, map_user
 from tests.harness.shim import PURE_V2, Shim
 from tests.harness.wait import wait_until, wait_while
 
@@ -89,6 +90,25 @@ def test_it_is_connected(shim: Shim) -> None:
     assert programs
     assert shim.call("delete", id="a") == {}
     wait_while("what connected it", lambda: programs & connectors(shim))
+
+
+@pytest.mark.parametrize("others", ["", "nameserver 192.0.2.53\n"])
+def test_the_name_server_of_pasta_on_the_submit_host(
+    others: str, shim: Shim, rootfs: Path
+) -> None:
+    """It is nowhere else: each question would wait for it first."""
+    file = Path(rootfs.parent, "resolv.conf")
+    file.write_text(f"search example.org\nnameserver 169.254.1.1\n{others}")
+    there = {"destination": "/etc/resolv.conf", "source": str(file), "type": "bind"}
+    mounts = [*make_config(())["mounts"], {**there, "options": ["bind"]}]
+    config: dict[str, Any] = {"mounts": mounts}
+    if shim.user.uid:
+        map_user({"linux": {"namespaces": []}, **config}, shim.user)
+    streams = shim.streams("stdout")
+    (rootfs / "etc" / "resolv.conf").touch()
+    begin(shim, "cat /etc/resolv.conf", streams=streams, mounts=config["mounts"])
+    said = shim.finish(streams["stdout"]).decode()
+    assert said == f"search example.org\n{others or 'nameserver 10.0.2.3'}".rstrip() + "\n"
 
 
 def test_clients_from_outside(shim: Shim) -> None:
