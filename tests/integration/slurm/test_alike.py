@@ -143,7 +143,8 @@ def test_what_the_runtime_gets_is_the_same(site: Site) -> None:
             assert state["id"] == record.name
             assert state["staged"] == str(record / "bundle")
             assert state["annotations"].pop("org.scrun.job_id") == state["job_id"]
-            state["annotations"].pop("org.scrun.task")
+            for name in ("task", "started"):
+                state["annotations"].pop(f"org.scrun.{name}", "")
             for name in varying:
                 del state[name]
         assert states[0] == states[1] == states[2]
