@@ -188,6 +188,11 @@ class Config(_Part, frozen=True):
         path = next(paths, "")
         return "" if path.startswith("/proc/") else path
 
+    @property
+    def has_new_network(self) -> bool:
+        """Whether the runtime is to make it a network namespace."""
+        return any(one.type == "network" and not one.path for one in self.linux.namespaces)
+
 
 class Bundle(msgspec.Struct, frozen=True):
     """A bundle that has passed all checks.

@@ -1,27 +1,42 @@
-"""The network of one container, where its engine has made one on this machine."""
+"""The network of one container, where its engine makes one on this machine."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Literal
 
 import trio
 
-from scrun.oci.config import Bundle
+from scrun.oci.config import Bundle, Config
+from scrun.supervisor.containers import conmon
 from scrun.supervisor.containers.keeping import ENGINE_NETWORK
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.engine import Job
 from scrun.supervisor.core.deposits import Deposit
 from scrun.supervisor.core.inheritance import Inheritance
+from scrun.supervisor.core.nurseries import bulkhead, unwrapped
+from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.journal import Journal
+
+_OF_DOCKER = "/moby/"  # the namespace of containerd's in which dockerd has its containers
 
 
 class ContainerNetwork:
-    """Its network; nothing, for most containers."""
+    """Its network; nothing, for most containers.
+
+    It is a network namespace that config.json names, or the anchor's: docker puts its interfaces
+    there, up to 27 by a hook, before the container is created. From 28 on it does so between
+    `create` and `start`, as podman does where the container has users of its own.
+    """
 
     def __init__(self, create_request: CreateRequest, journal: Journal, deposit: Deposit) -> None:
         self._create_request = create_request
         self._journal, self._deposit = journal, deposit
         self._path = ""
+        self._comes_late = False
+        self._has_come = trio.Event()
+        self._is_open = trio.Event()
+        self._networks: tuple[str, ...] = ()
 
     async def find(self, bundle: Bundle, anchor: int, found: Inheritance | None) -> None:
         """Learn where it is, or let docker make it now.
@@ -33,26 +48,51 @@ class ContainerNetwork:
         Raises:
             EngineError: It could not be made.
         """
-        self._path = bundle.config.engine_network
-        if not bundle.config.hooks.prestart:
+        config = bundle.config
+        self._path = config.engine_network
+        if self._path or not config.has_new_network:
             return
         from scrun.supervisor.containers.docker_network import hook_of, made_network
 
-        if (hook := hook_of(bundle)) is None:
-            return
+        hook = hook_of(bundle)
         if found is not None:
             self._path = found.facts.get(ENGINE_NETWORK, "")
-            return
-        container, child_env = self._create_request.id, self._create_request.child_env
-        self._path = await made_network(container, bundle, hook, anchor, child_env)
-        self._deposit.note(**{ENGINE_NETWORK: self._path})
+        elif hook is not None:
+            container, child_env = self._create_request.id, self._create_request.child_env
+            self._is_at(await made_network(container, bundle, hook, anchor, child_env))
+        self._comes_late = hook is None and not self._path and self._may_come(config)
+
+    def _may_come(self, config: Config) -> bool:
+        """Tell whether its engine may put interfaces into the anchor's network before `start`."""
+        by_docker = _OF_DOCKER in self._create_request.bundle
+        by_podman = conmon.calls(self._create_request.child_env.environment)
+        return by_docker or (by_podman and bool(config.linux.uid_mappings))
+
+    def _is_at(self, path: str) -> None:
+        self._path = path
+        self._deposit.note(**{ENGINE_NETWORK: path})
 
     @property
-    def on_node(self) -> Literal["", "own", "node"]:
+    def on_node(self) -> Literal["", "own", "late", "node"]:
         """What the container gets instead on its node; see `JobRequest.network`."""
-        if not self._path:
-            return ""
-        return "own" if self._create_request.settings.slurm.network == "auto" else "node"
+        is_on = self._create_request.settings.slurm.network == "auto"
+        if self._comes_late:
+            return "late" if is_on else ""
+        return ("own" if is_on else "node") if self._path else ""
+
+    async def connect(self, job: Job, anchor: int) -> None:
+        """Connect the container, which is about to start, if its network has come meanwhile."""
+        if self.on_node != "late":
+            return
+        from scrun.supervisor.containers.docker_network import has_interface
+
+        if not await in_thread(has_interface, anchor):
+            return
+        self._comes_late = False
+        self._is_at(f"/proc/{anchor}/ns/net")
+        self._has_come.set()
+        await self._is_open.wait()
+        await job.connect_network(self._networks)
 
     @asynccontextmanager
     async def answered(
@@ -67,12 +107,37 @@ class ContainerNetwork:
         Yields:
             The engine's networks that the container is to reach.
         """
-        if not self._path:
-            yield ()
+        if self.on_node in ("", "late"):
+            if not self._comes_late:
+                yield ()
+                return
+            async with unwrapped() as nursery:
+                answering = partial(self._answer_late, bundle, job, begun)
+                what = f"container {self._create_request.id}: network"
+                nursery.start_soon(bulkhead, what, answering)
+                yield ()
+                nursery.cancel_scope.cancel()
             return
+        async with self._opened(bundle, job, begun, found):
+            yield self._networks
+
+    async def _answer_late(self, bundle: Bundle, job: Job, begun: trio.Event) -> None:
+        await self._has_come.wait()
+        try:
+            async with self._opened(bundle, job, begun, None):
+                self._is_open.set()
+                await trio.sleep_forever()
+        finally:
+            self._is_open.set()
+
+    @asynccontextmanager
+    async def _opened(
+        self, bundle: Bundle, job: Job, begun: trio.Event, found: Inheritance | None
+    ) -> AsyncIterator[None]:
         from scrun.supervisor.containers.engine_network import EngineNetwork  # few have one
 
         container = self._create_request.id
         network = EngineNetwork(self._path, container, bundle.config, self._journal, self._deposit)
         async with network.answered(job, begun, found):
-            yield network.networks
+            self._networks = network.networks
+            yield

@@ -62,11 +62,15 @@ async def made_network(
     if status:
         why = (said.strip().splitlines() or [f"status {status}"])[-1]
         raise EngineError(f"docker's network: {_HOOK}: {why}")
-    return f"/proc/{anchor}/ns/net" if await in_thread(_has_interface, anchor) else ""
+    return f"/proc/{anchor}/ns/net" if await in_thread(has_interface, anchor) else ""
 
 
-def _has_interface(process: int) -> bool:
-    """Tell whether a process' network has anything but a loopback (proc(5))."""
+def has_interface(process: int) -> bool:
+    """Tell whether a process' network has anything but a loopback (proc(5)). Blocks.
+
+    Raises:
+        OSError: It has gone.
+    """
     with open(f"/proc/{process}/net/dev") as lines:
         names = [line.partition(":")[0].strip() for line in lines if ":" in line]
     return any(name != _LOOPBACK for name in names)

@@ -456,7 +456,9 @@ class ContainerTree(Phases):
 
     async def _begin(self, process: FirstProcess) -> None:
         self.become(Phase.STARTING)  # else `start` came while its job was pending
+        assert self._job is not None
         try:
+            await self._network.connect(self._job, self.pid)
             await process.start()
         except EngineError as error:
             self._not_started = error

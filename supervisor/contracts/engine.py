@@ -61,7 +61,7 @@ class JobRequest(msgspec.Struct, frozen=True):
         task: The task of Slurm's that it belongs to, `JOB.STEP.TASK`; or "".
         job_name: What its job is called, unless its requests say that.
         about: Words for the job's comment, after the engine's own; each with a leading blank.
-        network: For one that an engine made here: "own", a new one; "node", the node's; else "".
+        network: Instead of an engine's here: "own", "node" (its node's), "late" (see Job), or "".
     """
 
     container: str
@@ -87,7 +87,7 @@ class JobRequest(msgspec.Struct, frozen=True):
     task: str = ""
     job_name: str = "scrun"
     about: str = ""
-    network: Literal["", "own", "node"] = ""
+    network: Literal["", "own", "late", "node"] = ""
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -126,12 +126,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Files(NamedTuple):
-    """Files of a container that are copied.
-
-    Attributes:
-        direction: "out" or "into".
-        path: Where they are or go to, in the container.
-    """
+    """Files that are copied "out" of a container or "into" it, and their path in there."""
 
     direction: str
     path: str
@@ -337,6 +332,10 @@ class Job(ABC):
             EngineError: Its network cannot be entered.
         """
         return None
+
+    async def connect_network(self, networks: Sequence[str]) -> None:
+        """Connect the network of a created container that came late; raises EngineError."""
+        return
 
     async def reach_out(self, engine: EngineSide) -> None:
         """Serve what the running container connects to in an engine's networks, for ever."""

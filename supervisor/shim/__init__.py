@@ -84,13 +84,15 @@ twice.
              of these, without a path; variables: what its programs get instead of the step's
              variables of the same names; filter: the seccomp filter for its rules, as an earlier
              reply had it, or "" to be told; site: see below; network: "own" if it is to have a
-             network of its own, "node" if it is to have the node's; networks: of the engine's,
-             which it is to reach by `accept`
+             network of its own, "late" if `network` may connect that later, "node" if it is to
+             have the node's; networks: of the engine's, which it is to reach by `accept`
              {"pid": …}, with "filter" in base64 if that is to be told, "" where that is
              impossible; with "network", the program that connects its own, and "why" it does not
              reach `networks`; or with "host", what the node's network is called
              (`network.host`), and "why" it has that; error: the runtime's words, with "log": its
              log as JSON lines
+    network  id, of a container that is not started; networks: as for `create`
+             {"network": …, "why": …}, as for `create`; error
     start    id
              {}; error and log
     handles  id; number

@@ -120,6 +120,10 @@ class NodeContainers:
     def create(self, call: "dict[str, Any]", reply: "Reply") -> None:
         self._making.create(call, reply)
 
+    def connect_network(self, call: "dict[str, Any]", reply: "Reply") -> None:
+        """Connect the network of a container, which came late."""
+        self._making.connect_network(call, reply)
+
     def exec(self, call: "dict[str, Any]", reply: "Reply") -> None:
         """Let the runtime run one more program in a container."""
         self._making.exec(call, reply)

@@ -329,6 +329,8 @@ class ShimProcess:
             elif verb == "disconnect":
                 self._connections_here().disconnect(call["stream"])
                 reply({})
+            elif verb == "network":
+                self._ready().connect_network(call, reply)
             elif verb in ("accept", "attach", "refuse", "answer"):
                 self._outbound(verb, call, reply)
             elif verb in _OF_CONTAINERS:

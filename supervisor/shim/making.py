@@ -90,7 +90,10 @@ class Making:
             target.space.fit(config)
         target.is_isolated = is_isolated(config)
         if target.network is not None and target.is_isolated:
-            _name_network(config, target.network.space.hand_over_network())
+            if os.geteuid():
+                _without_network(config)  # the runtime is in the one that it is to have
+            else:
+                _name_network(config, target.network.space.hand_over_network())
         try:
             if target.network is not None or target.why is not None:
                 self._fit_resolver(config, target, call.get("networks", ()))
@@ -116,6 +119,22 @@ class Making:
             self._unmake(target)
             raise
 
+    def connect_network(self, call: "dict[str, Any]", reply: "Reply") -> None:
+        """Connect the network of a container that was created with a late one."""
+        target = self._containers.get(call["id"])
+        network = target.network
+        if network is None:
+            reply({"why": target.why or "its users cannot have one"})
+            return
+
+        def done(why: str) -> None:
+            if why:
+                reply({"error": why})
+            else:
+                reply({"network": network.name, "why": network.lacks})
+
+        network.connect(call["networks"], done)
+
     def _fit_resolver(
         self, config: "dict[str, Any]", target: NodeProcess, networks: "Sequence[str]"
     ) -> None:
@@ -132,7 +151,7 @@ class Making:
         wanted = call.pop("network", "")
         if wanted:
             call["why"] = ""
-        if wanted != "own" or call.get("joins"):
+        if wanted not in ("own", "late") or call.get("joins"):
             return False
         from .user_network import UserNetwork, maps_of, way
 
@@ -159,7 +178,7 @@ class Making:
 
         self._networks[name] = UserNetwork(
             *(self._loop, self._children, program, self._directory, space),
-            *(call.get("networks", ()), done),
+            *(call.get("networks", ()), done, wanted == "late"),
         )
         return True
 
@@ -438,6 +457,13 @@ def _namespaces_of(container: NodeProcess) -> "dict[str, int]":
     """Return the namespaces of a container that only its user enters, as `joins` of `_delay`."""
     by_runtime = container.site is None and container.pid
     return {"user": container.pid} if by_runtime else {}
+
+
+def _without_network(config: "dict[str, Any]") -> None:
+    linux = config["linux"]
+    linux["namespaces"] = [one for one in linux["namespaces"] if one["type"] != "network"]
+    sysctls = linux.get("sysctl") or {}  # which a runtime sets only in a network that it makes
+    linux["sysctl"] = {name: sysctls[name] for name in sysctls if not name.startswith("net.")}
 
 
 def _name_network(config: "dict[str, Any]", path: str) -> None:

@@ -8,6 +8,7 @@ other user namespace below it could have them, for newuidmap(1) has no rights th
 
 import _signal as signal  # without enum, which takes some ms
 import os
+import struct
 
 from .libc import (
     AMBIENT,
@@ -38,6 +39,8 @@ _WORDS = 4096
 _DONE = b"."
 _END = b"\0"
 _RAISE, _SYS_ADMIN = 2, 21  # capabilities(7)
+_SET_FLAGS, _IS_UP = 0x8914, 1  # SIOCSIFFLAGS, IFF_UP
+_FLAGS = struct.Struct("=16sh22x")  # struct ifreq
 
 
 class Space:
@@ -223,6 +226,8 @@ def _be_apart(
             enter(users, NEW_USERS)
         new = NEW_USERS if uid and users < 0 else 0
         unshare(NEW_MOUNTS | new | more)
+        if more & NEW_NETWORK:
+            _raise_loopback()
         if uid:
             prctl(DUMPABLE, 1)  # else our own files below /proc are root's
         if mapping is not None:
@@ -240,6 +245,16 @@ def _be_apart(
         os.write(there, f"a namespace for its files: {error}\n".encode(errors="replace"))
     finally:
         os._exit(0)
+
+
+def _raise_loopback() -> None:
+    """Have a loopback in a new network (netdevice(7)): runtimes raise that of their own only."""
+    import _socket
+    import fcntl
+
+    sock = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
+    fcntl.ioctl(sock.fileno(), _SET_FLAGS, _FLAGS.pack(b"lo", _IS_UP))
+    sock.close()
 
 
 def _mount_overlay(wait: int, there: int) -> None:

@@ -8,7 +8,7 @@ import os
 
 from .loop import READ
 from .processes import kill_quietly
-from .runtime import found, is_isolated, last_line
+from .runtime import found, last_line
 from .space import Space
 
 TYPE_CHECKING = False
@@ -48,8 +48,6 @@ def way(call: "Mapping[str, Any]") -> "tuple[str, str]":
     """
     if "site" in call:
         return "", "the site's oci.conf makes it"
-    if os.geteuid() and is_isolated(call.get("config") or {}):
-        return "", "only root's runtime enters one that it has not made"
     maps = call["maps"] if "maps" in call else maps_of(call["config"])
     root = os.geteuid() == 0
     if bool(maps) == root or (maps and not _has_root(maps)):
@@ -145,8 +143,9 @@ class UserNetwork:
         space: "Space | Maps | None",
         networks: "Sequence[str]",
         done: "Callable[[str], None]",
+        late: bool = False,
     ) -> None:
-        """Begin to connect it.
+        """Begin to connect it; or, if that is `late`, only make it, until `connect`.
 
         Args:
             place: The shim's own directory.
@@ -167,21 +166,34 @@ class UserNetwork:
         self._pid = 0
         self._is_wanted = True
         self._networks = networks
+        self._is_late = late
         self.outbound: Outbound | None = None
         self.lacks = ""
         self.space = space if isinstance(space, Space) else Space(space, network=True)
         self._late = loop.after(_PATIENCE, lambda: self._done(f"not after {_PATIENCE:g} s"))
         if self._is_own:
             loop.watch(self.space.said, READ, self._is_there)
+        elif late:
+            loop.cancel(self._late)
+            self._late = loop.after(0, lambda: self._done(""))
         else:
             self._connect()
+
+    def connect(self, networks: "Sequence[str]", done: "Callable[[str], None]") -> None:
+        """Connect it now; see `__init__`."""
+        self._is_late, self._networks, self._tell = False, networks, done
+        self._late = self._loop.after(_PATIENCE, lambda: self._done(f"not after {_PATIENCE:g} s"))
+        self._connect()
 
     def _is_there(self, _events: int) -> None:
         self._loop.forget(self.space.said)
         try:
             self.space.take()
             self.space.dismiss()
-            self._connect()
+            if self._is_late:
+                self._done("")
+            else:
+                self._connect()
         except (OSError, ValueError) as error:
             self._done(str(error))
 

@@ -221,6 +221,7 @@ class Shim:
         images: str = "",
         name: str = "",
         networks: Sequence[str] | None = None,
+        network: str = "own",
         **changes: Any,
     ) -> dict[str, Any]:
         """Create a container that runs a command; return the reply.
@@ -232,7 +233,8 @@ class Shim:
             joins: Whose namespaces it enters.
             images: What was mounted for it.
             name: Its name, for the runtime.
-            networks: Those of its engine, if it is to have a network of its own.
+            networks: Those of its engine, if it is to have the network that the next one says.
+            network: As of the call.
             changes: Members of config.json.
         """
         terminal = "terminal" in (streams or {})
@@ -240,7 +242,7 @@ class Shim:
         if self.user.uid:
             map_user(config, self.user)
         config = {**config, **changes}
-        more = {} if networks is None else {"network": "own", "networks": networks}
+        more = {} if networks is None else {"network": network, "networks": networks}
         return self.call(
             "create", id=target, name=name or f"name-{target}", config=config,
             streams=streams or {}, joins=joins or {}, images=images, **more,

@@ -247,7 +247,7 @@ class ShimJob(SlurmJob):
                 self.shim_step.doubt_runtime()
                 raise NotMade(f"{self._which(task)}{words_of(error)}", shown=False) from None
             self._images.go_with(rank)
-            if more:
+            if more and network != "late":
                 self._has_network(task, reply)
 
         await for_all(self._tasks, create, cancels=True)
@@ -467,6 +467,14 @@ class ShimJob(SlurmJob):
 
         yield reach
 
+    async def connect_network(self, networks: Sequence[str]) -> None:
+        task = self._tasks[0]
+        try:
+            reply = await task.rank.shim.call("network", id=task.id, networks=networks)
+        except ShimError as error:
+            raise EngineError(f"its network: {words_of(error)}") from None
+        self._has_network(task, reply)
+
     async def reach_out(self, engine: EngineSide) -> None:
         from scrun.supervisor.nodes.outbound import serve
 
@@ -527,7 +535,7 @@ class ShimJob(SlurmJob):
         if mounting.beside:
             beside = await self.shims.neighbours.entered(self._request.joins, mounting.beside)
             mounting = msgspec.structs.replace(mounting, beside=beside)
-        mounting = msgspec.structs.replace(mounting, network=self._network == "own")
+        mounting = msgspec.structs.replace(mounting, network=self._network in ("own", "late"))
         return await self._images.mount(mounting)
 
     async def send(

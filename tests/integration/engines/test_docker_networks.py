@@ -1,4 +1,7 @@
-"""docker's networks, and the ports that it publishes, where the container is a job."""
+"""docker's networks, and the ports that it publishes, where the container is a job.
+
+Up to 27 dockerd has a hook for that, later ones make a network between `create` and `start`.
+"""
 
 import subprocess
 from collections.abc import Iterator
@@ -39,23 +42,14 @@ def interfaces(docker: Docker, container: str) -> list[str]:
     return [line.partition(":")[0].strip() for line in said.splitlines() if ":" in line]
 
 
-def makes_networks_late(docker: Docker) -> bool:
-    """Whether dockerd makes a network after `create`, without a hook, as from 28 on."""
-    version = docker.must("version", "--format", "{{.Server.Version}}")
-    return int(version.partition(".")[0]) >= 28
-
-
 def test_a_published_port(docker: Docker) -> None:
     port = free_port()
     container = docker.must("run", "--detach", "-p", f"{port}:80", *HTTPD).strip()
-    if makes_networks_late(docker):
-        assert interfaces(docker, container) == ["lo"]
-    else:
-        answers(port)
-        assert interfaces(docker, container) == ["lo", "tap0"]
-        kill_all_supervisors(docker.site)
-        answers(port)
-        assert interfaces(docker, container) == ["lo", "tap0"]
+    answers(port)
+    assert interfaces(docker, container) == ["lo", "tap0"]
+    kill_all_supervisors(docker.site)
+    answers(port)
+    assert interfaces(docker, container) == ["lo", "tap0"]
     docker.remove(container)
 
 
@@ -70,8 +64,7 @@ def test_containers_of_a_network_find_one_another(docker: Docker) -> None:
         ask = f"printf 'GET /group HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {address} 80 | tail -n 1"
         return docker.run("exec", "web", "sh", "-c", ask).stdout
 
-    if not makes_networks_late(docker):
-        wait_until("an answer", lambda: fetched() == GROUP.decode())
+    wait_until("an answer", lambda: fetched() == GROUP.decode())
     docker.remove("web", "db")
     docker.must("network", "rm", "net")
 

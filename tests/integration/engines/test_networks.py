@@ -215,3 +215,15 @@ def test_containers_of_a_network_find_one_another(podman: Podman) -> None:
     wait_until("an answer", lambda: fetched(podman, "web", address) == GROUP.decode())
     podman.must("rm", "--force", "--time", "0", "web", "db", "stranger")
     podman.must("network", "rm", "net", "other")
+
+
+def test_users_of_its_own(podman: Podman) -> None:
+    """Podman makes such a container's network between its creation and its start."""
+    port = free_port()
+    users_of = ("--userns", "keep-id") if podman.site.user.uid else ()
+    listens = ("busybox", "httpd", "-f", "-p", "8080", "-h", "/etc")
+    container = run(podman, *users_of, "-p", f"{port}:8080", *listens)
+    wait_until("an answer", lambda: GROUP in get(port))  # podman has added the user
+    kill_all_supervisors(podman.site)
+    wait_until("an answer", lambda: GROUP in get(port))
+    podman.must("rm", "--force", "--time", "0", container)

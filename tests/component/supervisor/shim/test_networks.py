@@ -6,7 +6,7 @@ import signal
 import socket
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -231,3 +231,35 @@ def test_an_exec_has_its_network(
     assert "pid" in shim.exec("b", "a", "cat", "/proc/net/dev", streams=streams)
     assert shim.ended("b") == 0
     assert b"tap0" in shim.finish(streams["stdout"])
+
+
+def create_late(shim: Shim, look: Sequence[str], streams: Mapping[str, int]) -> dict[str, Any]:
+    linux = of_a_pod(shim, "pid", "ipc", "uts", "network")
+    return shim.create(
+        "a", *look, network="late", networks=[], linux=linux, hostname="", streams=streams
+    )
+
+
+def test_a_network_that_comes_late(shim: Shim) -> None:
+    """The container is made in it, and has a loopback; it is connected before its start."""
+    streams = shim.streams("stdout")
+    look = ("cat", "/proc/net/dev")
+    made = create_late(shim, look, streams)
+    assert "pid" in made, made
+    reply = shim.call("network", id="a", networks=[])
+    assert (reply["network"], reply["why"]) == (shim.env["program"], "")
+    assert shim.call("start", id="a") == {}
+    assert shim.ended("a") == 0
+    assert b"tap0" in shim.finish(streams["stdout"])
+
+
+def test_a_network_that_never_comes(shim: Shim) -> None:
+    streams = shim.streams("stdout")
+    look = ("sh", "-c", "ip addr show lo; cat /proc/net/dev")
+    create_late(shim, look, streams)
+    assert shim.call("start", id="a") == {}
+    assert shim.ended("a") == 0
+    said = shim.finish(streams["stdout"])
+    assert b"inet 127.0.0.1/8" in said
+    assert b"tap0" not in said
+    assert not connectors(shim)
