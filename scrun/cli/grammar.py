@@ -251,6 +251,18 @@ COMMANDS: dict[str, Command] = {
             ("time", "t", "TIME", USED, ONCE, "Start: the time limit of its jobs"),
         ),
     ),
+    "map": (
+        "Run a container for each line of a file, some at once",
+        ("<file>",),
+        (
+            ("image", "", "IMAGE", USED, ONCE, "The image of lines that are only arguments"),
+            ("jobs", "j", "N", USED, ONCE, "At once (default: a processor of the pool each)"),
+            ("output", "o", "DIR", USED, ONCE, "Their output (default: map-NAME.out)"),
+            ("pool", "", "NAME", USED, ONCE, "Run them in this pool of yours"),
+            ("resume", "", None, USED, ONCE, "Go on: leave out what has ended with 0"),
+            ("retry", "", "N", USED, ONCE, "Run what fails N times more (default: 0)"),
+        ),
+    ),
     "supervisor": (
         "List the supervisors, stop them, or have successors take over",
         ("<list|stop|restart>", "[supervisor]..."),

@@ -85,6 +85,18 @@ def parse(argv: list[str]) -> Parsed:
     return parsed
 
 
+def as_words(options: tuple[Option, ...] | list[Option], parsed: Parsed) -> list[str]:
+    """Return options that were given as words of a command line."""
+    found = []
+    for name, *_ in options:
+        value = parsed.options.get(name)
+        if isinstance(value, str):
+            found.append(f"--{name}={value}")
+        elif value is not None:
+            found += [f"--{name}"] * (value if isinstance(value, int) else 1)
+    return found
+
+
 def _read(argv: list[str], parsed: Parsed) -> None:
     operands = _scan(argv, None, parsed)
     if parsed.command:

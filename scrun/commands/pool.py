@@ -64,7 +64,7 @@ def _start(parsed: Parsed, name: str) -> int:
         raise StateError(
             "pool start: this is a step of a job, in which containers run anyway: call it outside"
         )
-    if any(row["pool"] == name for row in _rows(root)):
+    if any(row["pool"] == name for row in nodes_of_pools(root)):
         raise StateError(f"pool {name} exists already: stop it first, or resize it")
     for option, variable in _VARIABLES.items():
         value = parsed.options.get(option)
@@ -100,7 +100,9 @@ def _change(parsed: Parsed, name: str) -> int:
 
 
 def _list(parsed: Parsed, names: list[str]) -> int:
-    found = [row for row in _rows(record_root(parsed)) if not names or row["pool"] in names]
+    found = [
+        row for row in nodes_of_pools(record_root(parsed)) if not names or row["pool"] in names
+    ]
     if names and not found:
         raise StateError(f"there is no pool {names[0]}: see 'scrun pool list'")
     text = listed(
@@ -111,7 +113,7 @@ def _list(parsed: Parsed, names: list[str]) -> int:
     return 0
 
 
-def _rows(root: str) -> list[_Row]:
+def nodes_of_pools(root: str) -> list[_Row]:
     """Return the nodes of all pools. An older supervisor does not know the request."""
     found: list[_Row] = []
     for status, answer in ask_all(root, [b"pools"]):

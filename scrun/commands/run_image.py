@@ -13,8 +13,8 @@ import json
 import os
 from collections.abc import Callable
 
-from scrun.cli.grammar import COMMANDS, GLOBAL, Option
-from scrun.cli.parse import Parsed, parse, record_root
+from scrun.cli.grammar import COMMANDS, GLOBAL
+from scrun.cli.parse import Parsed, as_words, parse, record_root
 from scrun.client.images import open_store
 from scrun.commands.run import delete_other
 from scrun.commands.run import run as run_bundle
@@ -188,19 +188,7 @@ def _run(
     config["annotations"] = {**config.get("annotations", {}), **told}
     fd = os.memfd_create("config")
     os.write(fd, json.dumps(config).encode(errors="surrogateescape"))
-    words = [*_words(GLOBAL, parsed), "run"]
-    words += _words([each for each in COMMANDS["run"][2] if each[0] in _PASSED_ON], parsed)
+    words = [*as_words(GLOBAL, parsed), "run"]
+    words += as_words([each for each in COMMANDS["run"][2] if each[0] in _PASSED_ON], parsed)
     words += ["--bundle", entry.directory, "--config", f"/proc/{os.getpid()}/fd/{fd}", container]
     return run_bundle(parse(words), created)
-
-
-def _words(options: tuple[Option, ...] | list[Option], parsed: Parsed) -> list[str]:
-    """Return options as words of a command line."""
-    found = []
-    for name, *_ in options:
-        value = parsed.options.get(name)
-        if isinstance(value, str):
-            found.append(f"--{name}={value}")
-        elif value is not None:
-            found += [f"--{name}"] * (value if isinstance(value, int) else 1)
-    return found

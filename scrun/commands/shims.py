@@ -14,7 +14,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from scrun.cli.parse import Parsed, parse
+from scrun.cli.grammar import GLOBAL
+from scrun.cli.parse import Parsed, as_words, parse
 from scrun.core.errors import SettingsError, UsageError
 from scrun.core.output import say
 from scrun.core.paths import SHIMS, replaceable
@@ -219,9 +220,7 @@ def _write(parsed: Parsed) -> str:
 
 def _scrun(parsed: Parsed) -> list[str]:
     """Return the words that call scrun with the same global options."""
-    own = os.path.abspath(sys.argv[0])
-    given = [f"--{name}={value}" for name, value in parsed.options.items() if name != "help"]
-    return [own, *given]
+    return [os.path.abspath(sys.argv[0]), *as_words(GLOBAL, parsed)]
 
 
 def _real(tool: str) -> str:

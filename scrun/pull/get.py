@@ -98,17 +98,18 @@ class Bar:
     def got(self, count: int) -> None:
         self._began = 0.5
         if self._size:
-            self._say(0.5 * min(1.0, count / self._size), f"{count >> 20} MiB are here")
+            self.say(0.5 * min(1.0, count / self._size), f"{count >> 20} MiB are here")
         else:
-            self._say(0.0, f"{count >> 20} MiB are here")
+            self.say(0.0, f"{count >> 20} MiB are here")
 
     def unpacked(self, count: int, total: int) -> None:
         """Show how many bytes of layers are unpacked."""
         share = count / total if total else 1.0
         text = f"{count >> 20} of {total >> 20} MiB are unpacked"
-        self._say(self._began + (1 - self._began) * min(1.0, share), text)
+        self.say(self._began + (1 - self._began) * min(1.0, share), text)
 
-    def _say(self, share: float, text: str) -> None:
+    def say(self, share: float, text: str) -> None:
+        """Show a share of the whole, unless the last one was shown just now."""
         now = time.monotonic()
         if now - self._shown < _BAR_INTERVAL and share < 1:
             return

@@ -157,6 +157,7 @@ PAGES: Mapping[str, tuple[int, Callable[[Reader], None], str]] = {
     "engines.md": (4, engines, ""),
     "files.md": (1, files, 'launch = "shim"\n'),
     "images.md": (6, images, ""),
+    "map.md": (1, nothing, 'launch = "shim"\n'),
     "mpi.md": (2, mpi, 'launch = "shim"\n'),
     "oci-conf.md": (0, oci_conf, ""),
     "plugins.md": (1, plugins, ""),
