@@ -18,12 +18,14 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
 import trio
 
 from scrun.cli.syslog import DEV_LOG, packets
 from scrun.core.errors import ScrunError, SettingsError
 from scrun.core.paths import real_id
 from scrun.model.record import Record
+from scrun.model.usage import read_usage
 from scrun.oci.config import Bundle
 from scrun.settings.file.load import Settings
 from scrun.settings.slurm.request_sources import gather
@@ -148,6 +150,7 @@ def _fields(record: Record, event: str, **more: object) -> dict[str, Any]:
         "name": names.container,
         "image": names.image,
         "digest": names.digest,
+        "pod": names.pod,
         "engine": record.engine,
         "job": record.job_id,
         "nodes": record.annotations.get(NODES, ""),
@@ -162,6 +165,7 @@ def _fields_of_end(record: Record) -> dict[str, Any]:
         "end",
         status=int(status) if status.isascii() and status.isdigit() else None,
         reason=record.annotations.get("org.scrun.reason", ""),
+        usage=msgspec.to_builtins(read_usage(record.annotations)),
     )
 
 

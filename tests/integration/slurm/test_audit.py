@@ -64,6 +64,7 @@ def test_a_life(site: Site, audit: Audit) -> None:
     assert where[0].isdecimal()
     assert where[1].startswith("node")
     assert (end["status"], end["reason"]) == (3, "exited")
+    assert end["usage"]["wall"] > 0
 
 
 def test_one_end_whoever_writes_it(site: Site, audit: Audit) -> None:

@@ -305,6 +305,7 @@ def _audit() -> Iterator[Mutation]:
     unit = _UNIT + "supervisor/containers/test_audit.py"
     audit = Faults("supervisor/containers/audit.py", unit)
     yield audit("an-end-is-written-again", '_has(known, record, "end")', "False")
+    yield audit("the-audit-says-of-no-pod", '"pod": names.pod', '"pod": ""')
     yield audit("a-line-twice", "if os.write(fd, line) <", "if os.write(fd, 2 * line) <")
     yield audit(
         "a-link-is-followed-by-the-audit", "O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW", "O_APPEND"

@@ -21,7 +21,10 @@ pytestmark = pytest.mark.covers("promise an audit of each container")
 def books(tmp_path: Path) -> Iterator[Books]:
     directory = tmp_path / "box"
     directory.mkdir()
-    annotations = {"org.scrun.reason": "exited", "org.scrun.exit_status": "3"}
+    annotations = {
+        "org.scrun.reason": "exited", "org.scrun.exit_status": "3",
+        "org.scrun.usage": '{"user":1.5,"memory":7}', "org.scrun.pod_name": "web",
+    }  # fmt: skip
     record = Record(
         "box", pid=7, created="then", annotations=annotations, audit=f"{tmp_path}/audit"
     )
@@ -43,10 +46,17 @@ async def test_they_are_written_in_their_order(books: Books, tmp_path: Path) -> 
     assert lines(tmp_path / "audit") == [("start", "box"), ("exec", "box"), ("end", "box")]
     told = json.loads((tmp_path / "audit").read_text().splitlines()[-1])
     assert (told["status"], told["reason"], told["uid"]) == (3, "exited", os.getuid())
+    assert (told["usage"], told["pod"]) == ({"user": 1.5, "memory": 7}, "web")
     assert books.on_disk.audit == ""
     await trail.ended()
     assert not trail.add("start")
     assert len(lines(tmp_path / "audit")) == 3
+
+
+async def test_what_nobody_knows_it_has_used(books: Books, tmp_path: Path) -> None:
+    del books.ledger.record.annotations["org.scrun.usage"]
+    await Trail(books.ledger, pytest.fail, required=False).ended()
+    assert json.loads((tmp_path / "audit").read_text())["usage"] is None
 
 
 async def test_nothing_is_written_where_nobody_wants_it(books: Books, tmp_path: Path) -> None:
