@@ -28,6 +28,12 @@ def columns(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return text
 
 
+def fitted(table: str, width: int) -> str:
+    """Cut the lines of a table for a terminal."""
+    cut = (line if len(line) <= width else line[: width - 1] + "…" for line in table.splitlines())
+    return "".join(f"{line}\n" for line in cut)
+
+
 def listed(
     parsed: Parsed,
     items: Iterable[Item],

@@ -297,6 +297,16 @@ COMMANDS: dict[str, Command] = {
             ("watch", "w", None, USED, ONCE, "Go on until they have ended"),
         ),
     ),
+    "report": (
+        "Print what containers used of what they had, and their waiting",
+        (),
+        (
+            ("audit", "", "FILE", USED, ONCE, "Also those in this file of the site's audit"),
+            ("by", "", "container|image|pod|day", USED, ONCE, "Add up (default: container)"),
+            ("format", "f", "table|json", USED, ONCE, "How to print it (default: table)"),
+            ("since", "", "TIME", USED, ONCE, "Only those created since a time, or since 24h ago"),
+        ),
+    ),
     "metrics": (
         "Print or serve metrics for Prometheus: containers, waiting, starts",
         (),

@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 
-from scrun.cli.columns import columns, listed
+from scrun.cli.columns import columns, fitted, listed
 from scrun.cli.parse import Parsed, record_root
 from scrun.client.find import containers
 from scrun.client.reach import tidy_up
@@ -229,11 +229,13 @@ def narrow(found: list[Row], width: int) -> str:
     for row in found:
         cells = _cells(row)
         identity, status, job, nodes, created, info = (cells[index] for index in indexes)
-        identity = identity[:12] if _LONG_ID.fullmatch(identity) else identity
-        lines.append((identity, status, job, nodes, _moment(created), info))
-    text = columns(_NARROW, lines)
-    cut = (line if len(line) <= width else line[: width - 1] + "…" for line in text.splitlines())
-    return "".join(f"{line}\n" for line in cut)
+        lines.append((shortened(identity), status, job, nodes, _moment(created), info))
+    return fitted(columns(_NARROW, lines), width)
+
+
+def shortened(identity: str) -> str:
+    """Return an id as engines show it."""
+    return identity[:12] if _LONG_ID.fullmatch(identity) else identity
 
 
 def _cells(row: Row) -> tuple[str, ...]:

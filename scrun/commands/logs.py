@@ -105,16 +105,16 @@ def _range(parsed: Parsed, files: list[int], times: list[tuple[int, int]]) -> tu
     """
     begin, size = 0, sum(os.fstat(file).st_size for file in files)
     end = size
-    if (since := _moment(parsed, "since")) is not None:
+    if (since := time_option(parsed, "since")) is not None:
         begin = _since(times, since, size)
-    if (until := _moment(parsed, "until")) is not None:
+    if (until := time_option(parsed, "until")) is not None:
         end = max(_since(times, until + 1, size), begin)
     if (lines := _lines(parsed.text("tail"))) is not None:
         begin = max(begin, _last(files, lines, end))
     return begin, end
 
 
-def _moment(parsed: Parsed, option: str) -> int | None:
+def time_option(parsed: Parsed, option: str) -> int | None:
     """Return the second that an option names.
 
     Raises:

@@ -31,6 +31,9 @@ _DAMAGED = (errno.EINVAL, errno.EFBIG, errno.ELOOP)
 ENDING_SINCE = "org.scrun.ending_since"
 """The annotation that says when a container began to end."""
 
+CONTAINER_NAME, POD_NAME = "org.scrun.name", "org.scrun.pod_name"
+"""The annotations that say how people call it, and its pod."""
+
 IMAGE_NAME, IMAGE_DIGEST = "org.scrun.image.name", "org.scrun.image.digest"
 """The annotations that name its image, and the digest of the image's manifest."""
 

@@ -81,7 +81,7 @@ class ContainerNetwork:
         return ("own" if is_on else "node") if self._path else ""
 
     async def connect(self, job: Job, anchor: int) -> None:
-        """Connect the container, which is about to start, if its network has come meanwhile."""
+        """Connect the container, which is about to start, if its network is there now."""
         if self.on_node != "late":
             return
         from scrun.supervisor.containers.docker_network import has_interface

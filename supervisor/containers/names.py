@@ -15,14 +15,14 @@ import msgspec
 
 from scrun.core.paths import read_regular
 from scrun.core.pods import ANNOTATIONS as OF_PODS
-from scrun.model.record import IMAGE_DIGEST, IMAGE_NAME, Record
+from scrun.model.record import CONTAINER_NAME, IMAGE_DIGEST, IMAGE_NAME, POD_NAME, Record
 from scrun.oci.config import Bundle
 from scrun.supervisor.containers import conmon
 from scrun.supervisor.contracts.create_request import CreateRequest
 
 UNNAMED = "scrun"
 
-_NAME, _IMAGE, _DIGEST, _POD = "org.scrun.name", IMAGE_NAME, IMAGE_DIGEST, "org.scrun.pod_name"
+_NAME, _IMAGE, _DIGEST, _POD = CONTAINER_NAME, IMAGE_NAME, IMAGE_DIGEST, POD_NAME
 _TOLD = {
     _NAME: (
         _NAME, "io.kubernetes.container.name", "io.kubernetes.cri.container-name",
