@@ -145,7 +145,7 @@ def of_audit(path: str | None, notes: list[str]) -> dict[tuple[str, str], Accoun
                     usage=usage,
                 )  # fmt: skip
     if damaged:
-        notes.append(f"{path}: {damaged} lines are no lines of an audit")
+        notes.append(f"{path}: {damaged} lines are not those of an audit")
     return found
 
 

@@ -160,7 +160,7 @@ def test_the_audit_has_those_without_a_record(root: Root, tmp_path: Path) -> Non
     assert (gone["waited_seconds"], gone["elapsed_seconds"], gone["exit_status"]) == (2, 6, 1)
     assert (gone["image"], gone["cpu_percent"]) == ("busybox", 33.3)
     assert (odd["container"], odd["status"]) == ("odd", "unknown")
-    assert found["notes"] == [f"{audit}: 4 lines are no lines of an audit"]
+    assert found["notes"] == [f"{audit}: 4 lines are not those of an audit"]
     assert "4 lines" in call(root, "--audit", str(audit))
 
 
