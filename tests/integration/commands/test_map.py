@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from tests.conftest import MakeSite
+from tests.harness.program import run_program
 from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while
 
@@ -90,3 +91,20 @@ def test_in_a_pool(make_site: MakeSite) -> None:
     assert table(done) == [["0", "12", "1-12"]]
     assert {output(site, f"{number:03}.out") for number in range(1, 13)} == {f"{job}\n"}
     site.must("pool", "stop", "mine")
+
+
+def test_in_a_job(make_site: MakeSite) -> None:
+    """It uses that job, as `run` does, also if a pool is named."""
+    site = make_site("slurm-user", settings="idle_timeout = 2\n")
+    file = write(site, *["sh -c 'echo $SLURM_JOB_ID; cat'"] * 6, "sh -c 'exit 3'")
+    srun = ["srun", "--quiet", f"--job-name={site.base.name}", "-N1", "-n1", "-O"]
+    words = ["map", "--image", f"{site.rootfs}/", "--jobs", "3", "--pool", "mine", file]
+    done = run_program(
+        [*site.user.prefix, *srun, *site.command, *words],
+        env=site.environment, cwd=site.base, timeout=120,
+    )  # fmt: skip
+    assert table(done.stdout) == [["0", "6", "1-6"], ["3", "1", "7"]], done
+    assert done.returncode == 1
+    [job] = {output(site, f"{number:03}.out") for number in range(1, 7)}
+    assert job.strip().isdecimal()
+    wait_while("containers", lambda: site.must("list", "--quiet"), 30)

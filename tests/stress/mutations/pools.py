@@ -12,6 +12,7 @@ _SLURM = "tests/integration/slurm/test_pool.py::"
 def faults() -> Iterator[Mutation]:
     yield from _queue()
     yield from _nodes()
+    yield from _map()
     room = Faults(
         "supervisor/engines/slurm/room.py", "tests/unit/supervisor/engines/slurm/test_room.py"
     )
@@ -76,4 +77,34 @@ def _nodes() -> Iterator[Mutation]:
         "a-lost-node-stays",
         "        self.ended = ending.text\n        self.retire()",
         "        self.ended = ending.text",
+    )
+
+
+def _map() -> Iterator[Mutation]:
+    mapped = Faults("scrun/commands/map.py", "tests/component/scrun/commands/test_map.py")
+    yield mapped(
+        "what-has-failed-does-not-run-again",
+        'for each in same if ended[each][0] == "0"}',
+        "for each in same}",
+    )
+    yield mapped(
+        "a-line-that-has-changed-is-done", " and digest(tasks[each]) == ended[each][1]}", "}"
+    )
+    yield mapped(
+        "two-maps-use-a-directory", "fcntl.flock(noted, fcntl.LOCK_EX | fcntl.LOCK_NB)", "pass"
+    )
+    yield mapped(
+        "an-ignored-signal-ends-a-map", " if signal.getsignal(each) != signal.SIG_IGN}", "}"
+    )
+    yield mapped("an-interrupted-map-goes-on", "< at_once and not self._ends:", "< at_once:")
+    yield mapped("one-more-try", "tries[number] <= retries", "tries[number] <= retries + 1")
+    yield mapped("what-a-map-runs-outlives-it", '"--pdeathsig", "TERM"', '"--pdeathsig", "clear"')
+    yield mapped(
+        "a-full-disk-ends-a-map-at-once",
+        "        except OSError as error:\n            if not",
+        "        except KeyError as error:\n            if not",
+    )
+    yield mapped("files-of-others-are-overwritten", "os.listdir(directory) and", "False and")
+    yield Faults("scrun/cli/lines.py", "tests/unit/scrun/cli/test_lines.py")(
+        "a-line-may-be-detached", ' or found.count("detach")', ""
     )

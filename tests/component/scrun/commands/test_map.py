@@ -70,7 +70,7 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-_SLEEPS = "echo $$; exec sleep 1000"
+_SLEEPS = "echo $$; exec sleep 30"
 
 
 def test_all_is_well(place: Place) -> None:
