@@ -42,7 +42,7 @@ _NOTED = "statuses"
 _NOT_ENDED = 256  # no exit status
 _MOST, _MOST_UNASKED = 10000, 128
 _MOST_RETRIES = 100
-_BETWEEN_LINES, _BETWEEN_LOOKS = 10.0, 0.2
+_BETWEEN_LINES, _BETWEEN_LOOKS = 30.0, 0.2
 """Seconds between two messages, and between two states of the live line."""
 _A_DAY = 86400.0
 
@@ -156,7 +156,7 @@ class _Map:
         self._statuses: dict[int, int] = {}
         self._failed = self._stopped_by = 0
         self._failure: OSError | None = None
-        self._progress = _Progress(file)
+        self._progress = Progress(file)
 
     def run(self, tasks: Tasks, done: set[int], at_once: int, retries: int) -> int:
         """Run the lines that are not done; return the exit status.
@@ -258,7 +258,7 @@ class _Map:
             raise OSError(error.errno, error.strerror, path) from None
 
 
-class _Progress:
+class Progress:
     """Shows how far it is: a bar at a terminal, else a line now and then."""
 
     def __init__(self, file: str) -> None:
