@@ -256,7 +256,7 @@ COMMANDS: dict[str, Command] = {
         ("<file>",),
         (
             ("image", "", "IMAGE", USED, ONCE, "The image of lines that are only arguments"),
-            ("jobs", "j", "N", USED, ONCE, "At once (default: a processor of the pool each)"),
+            ("jobs", "j", "N", USED, ONCE, "How many at once (default: one per processor)"),
             ("output", "o", "DIR", USED, ONCE, "Their output (default: map-NAME.out)"),
             ("pool", "", "NAME", USED, ONCE, "Run them in this pool of yours"),
             ("resume", "", None, USED, ONCE, "Go on: leave out what has ended with 0"),

@@ -12,6 +12,7 @@ from typing import Any
 from scrun.cli.grammar import is_image
 from scrun.cli.parse import parse
 from scrun.core.errors import UsageError
+from scrun.core.paths import LIMIT
 
 _REQUESTS = {
     "cpus": "cpus-per-task", "gpus": "gpus", "mem": "mem", "nodes": "nodes", "ntasks": "ntasks",
@@ -39,11 +40,13 @@ def read_tasks(file: str, image: str | None) -> Tasks:
         OSError: The file cannot be read.
     """
     with open(0 if file == "-" else file, "rb", closefd=file != "-") as source:
-        lines = source.read().split(b"\n")
+        content = source.read(LIMIT + 1)
+    if len(content) > LIMIT:
+        raise UsageError(f"{file}: has more than {LIMIT >> 20} MiB: divide it")
     if image is not None and not is_image("run", image):
         raise UsageError("map: --image: " + _NO_IMAGE.format(image))
     tasks = {}
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(content.split(b"\n"), 1):
         text = os.fsdecode(line).strip()
         try:
             words = _of_object(text, image) if text[:1] == "{" else _of_words(text, image)

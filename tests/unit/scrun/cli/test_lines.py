@@ -79,3 +79,14 @@ def test_no_image(tmp_path: Path) -> None:
         UsageError, match=r"--image: box does not name an image: write docker://box"
     ):
         read(tmp_path, "", "box")
+
+
+def test_too_much() -> None:
+    with pytest.raises(UsageError, match="/dev/zero: has more than 16 MiB: divide it"):
+        read_tasks("/dev/zero", None)
+
+
+def test_a_message_is_short(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as raised:
+        read(tmp_path, json.dumps({"x" * 100000: 1}))
+    assert len(str(raised.value)) <= 2000
