@@ -303,7 +303,7 @@ COMMANDS: dict[str, Command] = {
         (
             ("audit", "", "FILE", USED, ONCE, "Also those in this file of the site's audit"),
             ("by", "", "container|image|pod|day", USED, ONCE, "Add up (default: container)"),
-            ("format", "f", "table|json", USED, ONCE, "How to print it (default: table)"),
+            ("format", "f", "table|json|html", USED, ONCE, "How to print it (default: table)"),
             ("since", "", "TIME", USED, ONCE, "Only those created since a time, or since 24h ago"),
         ),
     ),

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 
 from scrun.client.reach import explain_unserved, wait_for_successor
-from scrun.model.record import read_record
+from scrun.model.record import exit_status, read_record
 from scrun.protocol import wire
 from scrun.protocol.attach import DATA, POSITION, take_frames
 
@@ -130,8 +130,7 @@ class Watch:
             return None
         if "org.scrun.reason" not in annotations:
             raise unserved
-        status = annotations.get("org.scrun.exit_status", "")
-        return int(status) if status.isdigit() else None
+        return exit_status(annotations)
 
 
 def open_both(name: str, directory: int | None = None) -> list[int]:

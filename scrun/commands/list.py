@@ -14,7 +14,6 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from datetime import datetime
 
 from scrun.cli.columns import columns, fitted, listed
 from scrun.cli.parse import Parsed, record_root
@@ -25,7 +24,7 @@ from scrun.core.errors import StateError
 from scrun.core.output import say
 from scrun.core.paths import looked
 from scrun.core.text import escaped
-from scrun.core.times import clock
+from scrun.core.times import clock, of_stamp
 from scrun.core.users import user_name
 from scrun.model.adoption import is_held, living_record
 from scrun.model.identity import is_dead
@@ -277,7 +276,5 @@ def information(status: str, annotations: Mapping[str, str]) -> str:
 
 def _moment(stamp: str) -> str:
     """Format a time in RFC 3339 form as local time, with the date if it is not today."""
-    try:
-        return clock(datetime.fromisoformat(stamp).timestamp())
-    except (ValueError, OverflowError, OSError):
-        return stamp  # better than nothing
+    moment = of_stamp(stamp)
+    return stamp if moment is None else clock(moment)

@@ -15,7 +15,6 @@ import stat
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
 from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -25,6 +24,7 @@ from scrun.client.find import containers
 from scrun.commands.list import rows
 from scrun.core.errors import StateError, UsageError
 from scrun.core.output import say, write
+from scrun.core.times import of_stamp
 from scrun.model.usage import STARTED
 from scrun.model.waiting import PENDING
 
@@ -95,10 +95,11 @@ def families(found: Iterable[Mapping[str, Any]], now: float) -> "Iterator[Metric
             reason = _word(annotations.get("org.scrun.reason", ""))
         elif PENDING in annotations:
             reason = _word(annotations[PENDING])
-            waits[reason] = max(waits.get(reason, 0), now - _seconds(row["created"], now))
+            waits[reason] = max(waits.get(reason, 0), now - (of_stamp(row["created"]) or now))
         states[status, reason, _word(annotations.get("org.scrun.engine", ""))] += 1
         if STARTED in annotations:
-            took = _seconds(annotations[STARTED], now) - _seconds(row["created"], now)
+            started, created = of_stamp(annotations[STARTED]), of_stamp(row["created"])
+            took = (started or now) - (created or now)
             latencies.append(max(0.0, took))
     labels = ("state", "reason", "engine")
     gauge = GaugeMetricFamily(
@@ -126,13 +127,6 @@ def families(found: Iterable[Mapping[str, Any]], now: float) -> "Iterator[Metric
 def _word(text: str) -> str:
     """Return a reason; what an image may have made up is not one of its own."""
     return text if not text or _REASON.fullmatch(text) else "other"
-
-
-def _seconds(stamp: str, otherwise: float) -> float:
-    try:
-        return datetime.fromisoformat(stamp).timestamp()
-    except (ValueError, OverflowError, OSError):
-        return otherwise
 
 
 # The server

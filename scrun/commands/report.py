@@ -8,10 +8,11 @@ cannot be read.
 """
 
 import json
+import math
 import os
 import time
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
 
 import msgspec
 
@@ -20,13 +21,14 @@ from scrun.cli.parse import Parsed, record_root
 from scrun.client.find import containers
 from scrun.commands.list import rows, shortened
 from scrun.commands.logs import time_option
+from scrun.commands.report_page import page
 from scrun.commands.stats import clock
 from scrun.core.output import say
 from scrun.core.text import printable
-from scrun.core.times import moment
+from scrun.core.times import of_stamp
 from scrun.core.typed import convert
-from scrun.model.efficiency import Account, total
-from scrun.model.record import CONTAINER_NAME, IMAGE_NAME, POD_NAME
+from scrun.model.efficiency import Row, figures, is_least, total
+from scrun.model.record import CONTAINER_NAME, IMAGE_NAME, POD_NAME, exit_status
 from scrun.model.usage import STARTED, Usage, read_usage
 from scrun.model.waiting import PENDING
 
@@ -41,76 +43,77 @@ CONTAINER = "container"
 _LONGEST_LINE = 1 << 20  # of the audit's
 
 
+Word = Annotated[str, msgspec.Meta(max_length=1024)]  # of users who write to the same file
+
+
 class _Line(msgspec.Struct, frozen=True):
     """A line of the audit (scrun.toml(5))."""
 
-    event: str
-    container: str
-    created: str
-    time: str = ""
-    name: str = ""
-    image: str = ""
-    pod: str = ""
-    job: str = ""
+    event: Word
+    container: Word
+    created: Word
+    time: Word = ""
+    name: Word = ""
+    image: Word = ""
+    pod: Word = ""
+    job: Word = ""
     status: int | None = None
-    reason: str = ""
+    reason: Word = ""
     usage: Usage | None = None
 
 
 def run(parsed: Parsed) -> int:
     """Print it on standard output."""
-    by = parsed.text("by") or CONTAINER
-    since, now, root = time_option(parsed, "since"), time.time(), record_root(parsed)
+    by, form = parsed.text("by") or CONTAINER, parsed.text("format")
+    now, root = time.time(), record_root(parsed)
+    since = time_option(parsed, "since") or -math.inf
     notes: list[str] = []
     found = of_audit(parsed.text("audit"), notes)
-    for row in rows(root, containers(root)):
-        account = of_record(row, now)
-        found[account.container, account.created] = account
-    accounts = [
-        one for one in found.values()
-        if since is None or (moment(one.created, now) or 0) >= since
-    ]  # fmt: skip
-    accounts.sort(key=lambda one: (one.created, one.container))
-    sums, listed = total(accounts), lines(accounts, by)
-    if parsed.text("format") == "json":
-        text = json.dumps({"by": by, "rows": listed, "total": sums, "notes": notes}, indent=2)
-        say(f"{text}\n".encode())
+    for listed in rows(root, containers(root)):
+        row = of_record(listed, now)
+        found[row["container"], row["created"]] = row
+    each = [row for row in found.values() if (of_stamp(row["created"]) or 0) >= since]
+    shown, sums = grouped(each, by), total(each)
+    if form == "json":
+        told = {"by": by, "rows": shown, "total": sums, "notes": notes}
+        say(f"{json.dumps(told, indent=2)}\n".encode())
         return 0
     notes.append(summary(sums))
     head = HEAD if by == CONTAINER else (by.upper(), *HEAD_OF_SUMS)
-    cells = [cells_of(row) if by == CONTAINER else cells_of_sum(row, by) for row in listed]
-    text = columns(head, cells)
-    if os.isatty(1):
-        text = fitted(text, os.get_terminal_size(1).columns or 80)
-    # a name need not be UTF-8
-    say((text + "".join(f"{printable(note)}\n" for note in notes)).encode("utf-8", "replace"))
+    lines = [cells_of(row) if by == CONTAINER else cells_of_sum(row, by) for row in shown]
+    if form == "html":
+        text = page(head, lines, shown, notes)
+    else:
+        text = columns(head, lines)
+        if os.isatty(1):
+            text = fitted(text, os.get_terminal_size(1).columns or 80)
+        text += "".join(f"{printable(note)}\n" for note in notes)
+    say(text.encode("utf-8", "replace"))  # a path need not be UTF-8
     return 0
 
 
 # Where it is from
 
 
-def of_record(row: Mapping[str, Any], now: float) -> Account:
+def of_record(listed: Mapping[str, Any], now: float) -> Row:
     """Return what a row of `list` says."""
-    told, status = row["annotations"], row["status"]
-    created, started = moment(row["created"], now), moment(told.get(STARTED, ""), now)
+    told, status = listed["annotations"], listed["status"]
+    created, started = of_stamp(listed["created"]), of_stamp(told.get(STARTED, ""))
     is_over = status not in ("creating", "created", "running", "paused")
-    usage = read_usage(told) or Usage()
-    since_start = None if is_over or started is None else _passed(started, now)
     waits = PENDING in told and not is_over
-    exit_status = told.get("org.scrun.exit_status", "")
-    return Account(
-        container=row["id"], name=told.get(CONTAINER_NAME, ""), image=told.get(IMAGE_NAME, ""),
-        pod=told.get(POD_NAME, ""), day=_day(created), job=told.get("org.scrun.job_id", ""),
-        status=status, reason=told.get(PENDING if waits else "org.scrun.reason", ""),
-        exit_status=int(exit_status) if exit_status.isascii() and exit_status.isdigit() else None,
-        created=row["created"],
-        waited=_passed(created, now if started is None and waits else started),
-        elapsed=usage.wall if is_over else since_start, usage=usage,
+    usage = read_usage(told) or Usage()
+    line = _Line(
+        "", listed["id"], listed["created"], name=told.get(CONTAINER_NAME, ""),
+        image=told.get(IMAGE_NAME, ""), pod=told.get(POD_NAME, ""),
+        job=told.get("org.scrun.job_id", ""), usage=usage, status=exit_status(told),
+        reason=told.get(PENDING if waits else "org.scrun.reason", ""),
     )  # fmt: skip
+    begin = now if started is None and waits else started
+    elapsed = usage.wall if is_over else _passed(started, now)
+    return _row(line, status, _passed(created, begin), elapsed)
 
 
-def of_audit(path: str | None, notes: list[str]) -> dict[tuple[str, str], Account]:
+def of_audit(path: str | None, notes: list[str]) -> dict[tuple[str, str], Row]:
     """Return what an audit says of containers, by id and time of creation.
 
     Args:
@@ -119,106 +122,94 @@ def of_audit(path: str | None, notes: list[str]) -> dict[tuple[str, str], Accoun
     Raises:
         OSError: The file cannot be read.
     """
-    found: dict[tuple[str, str], Account] = {}
+    found: dict[tuple[str, str], Row] = {}
     starts: dict[tuple[str, str], float | None] = {}
     damaged = 0
-    if path is None:
-        return found
-    with open(path, "rb") as file:
+    with open(os.devnull if path is None else path, "rb") as file:
         while text := file.readline(_LONGEST_LINE):
             try:
                 line = convert(json.loads(text), _Line)
             except (ValueError, RecursionError, UnicodeError):
                 damaged += 1
                 continue
-            key, at, created = (line.container, line.created), *map(_at, (line.time, line.created))
+            key, at = (line.container, line.created), of_stamp(line.time)
+            start = starts.get(key)
             if line.event == "start":
                 starts[key] = at
-            elif line.event in ("create", "end"):
-                is_end, usage = line.event == "end", line.usage or Usage()
-                found[key] = Account(
-                    container=line.container, name=line.name, image=line.image, pod=line.pod,
-                    day=_day(created), job=line.job, status="stopped" if is_end else "unknown",
-                    reason=line.reason, exit_status=line.status, created=line.created,
-                    waited=_passed(created, starts.get(key)),
-                    elapsed=usage.wall or (_passed(starts.get(key), at) if is_end else None),
-                    usage=usage,
-                )  # fmt: skip
+            elif line.event == "create":
+                found[key] = _row(line, "unknown", None, None)
+            elif line.event == "end":
+                wall = line.usage.wall if line.usage else _passed(start, at)
+                found[key] = _row(line, "stopped", _passed(of_stamp(line.created), start), wall)
     if damaged:
         notes.append(f"{path}: {damaged} lines are not those of an audit")
     return found
 
 
-def _at(stamp: str) -> float | None:
-    return moment(stamp, 0)
+def _row(line: _Line, status: str, waited: float | None, elapsed: float | None) -> Row:
+    created = of_stamp(line.created)
+    return {
+        "container": line.container, "name": line.name, "image": line.image, "pod": line.pod,
+        "day": "" if created is None else time.strftime("%Y-%m-%d", time.localtime(created)),
+        "job": line.job, "status": status, "reason": line.reason, "exit_status": line.status,
+        "created": line.created, "waited_seconds": waited, "elapsed_seconds": elapsed,
+        **figures(line.usage or Usage(), line.reason),
+    }  # fmt: skip
 
 
 def _passed(begin: float | None, end: float | None) -> float | None:
     """Return seconds; None also if the clocks of two machines must have differed."""
-    return None if begin is None or end is None or end < begin else end - begin
-
-
-def _day(created: float | None) -> str:
-    return "" if created is None else time.strftime("%Y-%m-%d", time.localtime(created))
+    return None if begin is None or end is None or end < begin else round(end - begin, 3)
 
 
 # How it is shown
 
 
-def lines(accounts: Iterable[Account], by: str) -> list[dict[str, Any]]:
+def grouped(each: list[Row], by: str) -> list[Row]:
     """Return a row for each container, or for each group; those that had most come first."""
     if by == CONTAINER:
-        return [one.row() for one in accounts]
-    groups: dict[str, list[Account]] = {}
-    for one in accounts:
-        groups.setdefault(getattr(one, by), []).append(one)
+        return sorted(each, key=lambda row: (row["created"], row["container"]))
+    groups: dict[str, list[Row]] = {}
+    for row in each:
+        groups.setdefault(row[by], []).append(row)
     found = [{by: name, **total(group)} for name, group in groups.items()]
-    if by == "day":
-        return sorted(found, key=lambda row: str(row[by]))
-    return sorted(found, key=lambda row: (-(row["cpu_seconds_had"] or 0), row[by]))
+    return sorted(found, key=lambda row: (by != "day" and -(row["cpu_seconds_had"] or 0), row[by]))
 
 
-def summary(sums: Mapping[str, Any]) -> str:
+def summary(sums: Row) -> str:
     """Say what the percentages of all containers are, and of how many."""
     parts = [
-        f"{name} {_number(sums[f'{key}_percent'], '%')} ({sums[f'{key}_percent_of']} known)"
+        f"{name} {_shown(sums[f'{key}_percent'], '{}%'.format) or '-'} "
+        f"({sums[f'{key}_percent_of']} known)"
         for name, key in (("CPU", "cpu"), ("memory", "memory"))
     ]
     return f"{sums['containers']} containers: {', '.join(parts)}; what is not known is left out"
 
 
-def cells_of(row: Mapping[str, Any]) -> tuple[str, ...]:
+def cells_of(row: Row) -> tuple[str, ...]:
     """Return the cells of `HEAD` for a container."""
-    is_least = row["memory"] is not None and row["memory_of"] not in ("cgroup", "step")
-    status = row["exit_status"]
+    memory = _shown(row["memory"], size)
+    if memory and is_least(row["memory_of"]):
+        memory = f">={memory}"
     return (
-        row["name"] or shortened(row["container"]), row["status"],
-        _number(row["cpu_percent"]), _number(row["memory_percent"]),
-        "" if row["cpus"] is None else f"{row['cpus']:g}", _number(row["enough_cpus"]),
-        ">=" * is_least + _size(row["memory"]), _size(row["memory_limit"]),
-        _size(row["enough_memory"]), _clock(row["waited_seconds"]),
-        _clock(row["elapsed_seconds"]), _clock(row["cpu_seconds"]),
-        f"{row['reason']} {'' if status is None else status}".strip(),
+        row["name"] or shortened(row["container"]), row["status"], _shown(row["cpu_percent"]),
+        _shown(row["memory_percent"]), _shown(row["cpus"], "{:g}".format),
+        _shown(row["enough_cpus"]), memory, _shown(row["memory_limit"], size),
+        _shown(row["enough_memory"], size),
+        *(_shown(row[f"{key}_seconds"], clock) for key in ("waited", "elapsed", "cpu")),
+        f"{row['reason']} {_shown(row['exit_status'])}".strip(),
     )  # fmt: skip
 
 
-def cells_of_sum(row: Mapping[str, Any], by: str) -> tuple[str, ...]:
+def cells_of_sum(row: Row, by: str) -> tuple[str, ...]:
     """Return the cells of `HEAD_OF_SUMS` for a group."""
+    percents = ("cpu_percent", "cpu_percent_of", "memory_percent", "memory_percent_of")
+    times = ("waited_seconds", "elapsed_seconds", "cpu_seconds", "cpu_seconds_had")
     return (
-        row[by], str(row["containers"]), _number(row["cpu_percent"]), str(row["cpu_percent_of"]),
-        _number(row["memory_percent"]), str(row["memory_percent_of"]), _size(row["memory"]),
-        *(_clock(row[key]) for key in
-          ("waited_seconds", "elapsed_seconds", "cpu_seconds", "cpu_seconds_had")),
+        row[by], *(_shown(row[key]) for key in ("containers", *percents)),
+        _shown(row["memory"], size), *(_shown(row[key], clock) for key in times),
     )  # fmt: skip
 
 
-def _number(figure: float | None, unit: str = "") -> str:
-    return "-" if figure is None else f"{figure}{unit}"
-
-
-def _size(figure: int | None) -> str:
-    return "" if figure is None else size(figure)
-
-
-def _clock(figure: float | None) -> str:
-    return "" if figure is None else clock(figure)
+def _shown(figure: Any, form: Callable[[Any], str] = str) -> str:  # noqa: ANN401 - a number
+    return "" if figure is None else form(figure)

@@ -32,10 +32,15 @@ def moment(text: str, now: float) -> "float | None":
         return float(text)
     if (ago := seconds_of(text)) is not None:
         return now - ago
+    return of_stamp(text) if "-" in text else None
+
+
+def of_stamp(text: str) -> "float | None":
+    """Parse a time in RFC 3339 form; None for any other text."""
     from datetime import datetime
 
     try:
-        return datetime.fromisoformat(text).timestamp() if "-" in text else None
+        return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):
         return None
 

@@ -5,125 +5,88 @@ of how many they are.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import msgspec
-
 from scrun.model.usage import Usage
+
+Row = dict[str, Any]
+"""A container, or several of them: names, and figures in seconds and bytes."""
 
 _SPARE = 1.25
 _GIB = 1 << 30
 _SMALL = 64 << 20
+_LEAST = 0.001
 _NOISE = 1.05  # clocks, and the shim's beginning
 
 
-class Account(msgspec.Struct, frozen=True):
-    """What is known of a container; names are "" if they are not.
-
-    Attributes:
-        day: The local date on which it was created.
-        created: When that was, in RFC 3339 form.
-        reason: Why it waits, or has ended.
-        waited: Seconds from `create` to the start of its program, or until now.
-        elapsed: Seconds since then, until its end or now.
-    """
-
-    container: str
-    name: str = ""
-    image: str = ""
-    pod: str = ""
-    day: str = ""
-    job: str = ""
-    status: str = "unknown"
-    reason: str = ""
-    exit_status: int | None = None
-    created: str = ""
-    waited: float | None = None
-    elapsed: float | None = None
-    usage: Usage = Usage()
-
-    @property
-    def had(self) -> float | None:
-        """Seconds of processor time that it could have used."""
-        usage = self.usage
-        return usage.cpus * usage.wall if usage.cpus and usage.wall else None
-
-    @property
-    def has_cpu(self) -> bool:
-        """Whether its share of processor time is known."""
-        return self.had is not None and self.usage.cpu is not None
-
-    @property
-    def has_memory(self) -> bool:
-        """Whether its share of memory is known, and not only that of its largest process."""
-        usage = self.usage
-        return bool(usage.limit) and usage.memory is not None and not self.is_least
-
-    @property
-    def is_least(self) -> bool:
-        """Whether its memory is that of its largest process only."""
-        return self.usage.memory_of not in ("cgroup", "step")
-
-    def row(self) -> dict[str, Any]:
-        """Return all of it, for programs."""
-        usage = self.usage
-        return {
-            "container": self.container, "name": self.name, "image": self.image, "pod": self.pod,
-            "job": self.job, "status": self.status, "reason": self.reason,
-            "exit_status": self.exit_status, "created": self.created,
-            "waited_seconds": _short(self.waited), "elapsed_seconds": _short(self.elapsed),
-            "cpus": usage.cpus, "cpu_seconds": _short(usage.cpu),
-            "cpu_percent": _percent(usage.cpu, self.had), "enough_cpus": self._enough_cpus(),
-            "memory": usage.memory, "memory_of": usage.memory_of, "memory_limit": usage.limit,
-            "memory_percent": _percent(usage.memory, usage.limit) if self.has_memory else None,
-            "enough_memory": self._enough_memory(),
-        }  # fmt: skip
-
-    def _enough_cpus(self) -> int | None:
-        usage = self.usage
-        if usage.cpu is None or not usage.wall:
-            return None
-        return max(1, math.ceil(usage.cpu / usage.wall / _NOISE))
-
-    def _enough_memory(self) -> int | None:
-        memory, limit = self.usage.memory, self.usage.limit
-        if memory is None or self.is_least or self.reason == "out-of-memory":
-            return None
-        wanted = max(1, math.ceil(memory * _SPARE))
-        unit = _SMALL if wanted < _GIB else _GIB
-        return min(-(-wanted // unit) * unit, limit or math.inf)  # type: ignore[return-value]
+def is_least(memory_of: str | None) -> bool:
+    """Tell whether memory is that of a container's largest process only."""
+    return memory_of not in ("cgroup", "step")
 
 
-def total(accounts: Iterable[Account]) -> dict[str, Any]:
-    """Return what several containers have used together, for programs."""
-    found = [*accounts]
-    cpu = [one for one in found if one.has_cpu]
-    memory = [one for one in found if one.has_memory]
-    waits = [one.waited for one in found if one.waited is not None]
+def figures(usage: Usage, reason: str) -> Row:
+    """Return what a container has used of what it had; `reason` says why it has ended."""
+    cpu, wall, memory, limit = usage.cpu, usage.wall, usage.memory, usage.limit
+    had = usage.cpus * wall if usage.cpus and wall else None
+    least = is_least(usage.memory_of)
+    is_enough = not least and reason != "out-of-memory"
+    busy = None if cpu is None or not wall or wall < _LEAST else cpu / wall / _NOISE
+    return {
+        "cpus": usage.cpus,
+        "cpu_seconds": _short(cpu),
+        "cpu_seconds_had": _short(had),
+        "cpu_percent": _percent(cpu, had),
+        "enough_cpus": None if busy is None else max(1, math.ceil(busy)),
+        "memory": memory,
+        "memory_of": usage.memory_of,
+        "memory_limit": limit,
+        "memory_percent": None if least else _percent(memory, limit),
+        "enough_memory": _enough(memory, limit) if is_enough else None,
+    }
+
+
+def _enough(memory: int | None, limit: int | None) -> int | None:
+    if memory is None:
+        return None
+    wanted = max(1, math.ceil(memory * _SPARE))
+    unit = _SMALL if wanted < _GIB else _GIB
+    rounded = -(-wanted // unit) * unit
+    return min(rounded, limit or rounded)
+
+
+def total(rows: Iterable[Row]) -> Row:
+    """Return what several containers have used together."""
+    found = [*rows]
+    cpu = [row for row in found if row["cpu_percent"] is not None]
+    memory = [row for row in found if row["memory_percent"] is not None]
+    waits = _known(found, "waited_seconds")
+    spent, had = _sum(cpu, "cpu_seconds"), _sum(cpu, "cpu_seconds_had")
     return {
         "containers": len(found),
         "waited_seconds": _short(sum(waits) / len(waits)) if waits else None,
-        "elapsed_seconds": _sum(one.elapsed for one in found),
-        "cpu_seconds": _sum(one.usage.cpu for one in cpu),
-        "cpu_seconds_had": _sum(one.had for one in cpu),
-        "cpu_percent": _percent(_sum(one.usage.cpu for one in cpu), _sum(one.had for one in cpu)),
+        "elapsed_seconds": _sum(found, "elapsed_seconds"),
+        "cpu_seconds": spent,
+        "cpu_seconds_had": had,
+        "cpu_percent": _percent(spent, had),
         "cpu_percent_of": len(cpu),
-        "memory": max((one.usage.memory or 0 for one in memory), default=None),
-        "memory_percent": _percent(
-            _sum(one.usage.memory for one in memory), _sum(one.usage.limit for one in memory)
-        ),
+        "memory": max(_known(memory, "memory"), default=None),
+        "memory_percent": _percent(_sum(memory, "memory"), _sum(memory, "memory_limit")),
         "memory_percent_of": len(memory),
     }
 
 
-def _sum(figures: Iterable[float | None]) -> float | None:
-    known = [figure for figure in figures if figure is not None]
+def _known(rows: Sequence[Row], key: str) -> list[float]:
+    return [row[key] for row in rows if row[key] is not None]
+
+
+def _sum(rows: Sequence[Row], key: str) -> float | None:
+    known = _known(rows, key)
     return _short(sum(known)) if known else None
 
 
 def _percent(part: float | None, whole: float | None) -> float | None:
-    return None if part is None or not whole else round(100 * part / whole, 1)
+    return None if part is None or not whole or whole < _LEAST else round(100 * part / whole, 1)
 
 
 def _short(figure: float | None) -> float | None:

@@ -192,6 +192,12 @@ def read_record(directory: str) -> Record:
         raise StateError(f"{path}: {error}; delete the container") from error
 
 
+def exit_status(annotations: Mapping[str, str]) -> int | None:
+    """Return a container's exit status; None if nobody knows it."""
+    text = annotations.get("org.scrun.exit_status", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 4 else None
+
+
 FORMAT = 2
 """The format of the records that this scrun writes."""
 

@@ -24,7 +24,7 @@ import trio
 from scrun.cli.syslog import DEV_LOG, packets
 from scrun.core.errors import ScrunError, SettingsError
 from scrun.core.paths import real_id
-from scrun.model.record import Record
+from scrun.model.record import Record, exit_status
 from scrun.model.usage import read_usage
 from scrun.oci.config import Bundle
 from scrun.settings.file.load import Settings
@@ -159,11 +159,10 @@ def _fields(record: Record, event: str, **more: object) -> dict[str, Any]:
 
 
 def _fields_of_end(record: Record) -> dict[str, Any]:
-    status = record.annotations.get("org.scrun.exit_status", "")
     return _fields(
         record,
         "end",
-        status=int(status) if status.isascii() and status.isdigit() else None,
+        status=exit_status(record.annotations),
         reason=record.annotations.get("org.scrun.reason", ""),
         usage=msgspec.to_builtins(read_usage(record.annotations)),
     )

@@ -23,6 +23,11 @@ def faults() -> Iterator[Mutation]:
 
 
 def _metrics() -> Iterator[Mutation]:
+    page = Faults("scrun/commands/report_page.py", "tests/unit/scrun/commands/test_report.py")
+    yield page("a-name-is-markup", "html.escape(printable(text))", "printable(text)")
+    yield page("a-page-has-control-characters", "(printable(text))", "(text)")
+    yield page("what-nobody-knows-has-a-bar", "if percent is not None:", "if True:")
+    yield page("a-bar-leaves-its-frame", "min(percent or 0, 100)", "(percent or 0)")
     metrics = Faults("scrun/commands/metrics.py", "tests/unit/scrun/commands/test_metrics.py")
     yield metrics("metrics-are-for-the-whole-net", ".is_loopback and", ".packed and")
     yield metrics("everybody-may-read-the-socket-of-metrics", "os.umask(0o177)", "os.umask(0)")

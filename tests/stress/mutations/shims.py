@@ -46,14 +46,19 @@ def _usage() -> Iterator[Mutation]:
     )
     yield stats("a-node-that-has-booted-has-a-rate", "if passed > 0", "if passed")
     efficiency = Faults("scrun/model/efficiency.py", "tests/unit/scrun/model/test_efficiency.py")
-    yield efficiency("who-has-no-usage-has-used-nothing", " if one.has_cpu]", "]")
-    yield efficiency("the-largest-process-is-all", "or self.is_least or", "or")
+    yield efficiency(
+        "who-has-no-usage-has-used-nothing",
+        'for row in found if row["cpu_percent"] is not None]',
+        "for row in found]",
+    )
+    yield efficiency("the-largest-process-is-all", "not least and ", "")
     yield efficiency("a-clock-asks-for-a-processor", "/ _NOISE", "/ 1")
     report = Faults("scrun/commands/report.py", "tests/unit/scrun/commands/test_report.py")
     yield report("a-wait-before-it-began", "or end < begin", "")
     yield report("an-odd-line-ends-the-report", "RecursionError, UnicodeError", "UnicodeError")
-    yield report("the-audit-counts-more", "found[account.container, account.created] =",
-                 "found[account.container, ''] =")  # fmt: skip
+    yield report(
+        "the-audit-counts-more", 'row["container"], row["created"]] =', 'row["container"], ""] ='
+    )
     yield Faults("supervisor/sessions/inspection.py", "tests/unit/supervisor/sessions")(
         "the-last-node-s-clock-counts", "uptimes[0]", "uptimes[-1]"
     )

@@ -3,12 +3,15 @@
 import json
 import os
 import pty
+import re
 import struct
 import subprocess
 import termios
 import time
+from collections import Counter
 from collections.abc import Iterator
 from fcntl import ioctl
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +106,7 @@ def test_no_usage_is_a_dash(root: Root) -> None:
 
 
 def test_those_that_wait_and_run(root: Root) -> None:
-    annotations = {"org.scrun.pending": "Resources"}
+    annotations = {"org.scrun.pending": "Resources", "org.scrun.exit_status": "9" * 5000}
     root.add(Record("waits", status="running", created=CREATED, annotations=annotations))
     annotations = {"org.scrun.started": "2026-11-21T13:00:09.000000Z"}
     root.add(Record("runs", status="running", created=CREATED, annotations=annotations))
@@ -151,17 +154,25 @@ def test_the_audit_has_those_without_a_record(root: Root, tmp_path: Path) -> Non
          "usage": {**USED, "wall": 6.0}, **gone},
         {"event": "create", "time": "2026-11-21T15:00:00Z", "nodes": "\udcff", **odd},
     ]  # fmt: skip
+    bad = ({"usage": {"user": -1}}, {"usage": {"wall": 1e13}}, {"usage": 1}, {"name": "x" * 2000})
+    lines += [{"event": "end", **gone, **one} for one in bad]
+    lines.append({"event": "create", "created": "0001-01-01T00:00:00+23:00", "container": "a"})
+    tiny = {"user": 1e12, "system": 1e12, "wall": 1e-320, "cpus": 1e-320, "memory": 0, "limit": 0}
+    lines.append({"event": "end", "created": "999999999h", "container": "b", "usage": tiny})
     audit = tmp_path / "audit"
     text = "".join(f"{json.dumps(line)}\n" for line in lines)
     audit.write_text(f"{text}{{}}\nnonsense\n[[[\n{'[' * 100_000}\n")
     found = told(root, "--audit", str(audit))
-    train, gone, odd = found["rows"]
+    rows = {row["container"]: row for row in found["rows"]}
+    train, gone, odd = (rows[name] for name in ("train", "gone", "odd"))
+    assert (rows["a"]["status"], rows["b"]["day"]) == ("unknown", "")
+    assert rows["b"]["cpu_percent"] is None
     assert train["cpu_percent"] == 50
     assert (gone["waited_seconds"], gone["elapsed_seconds"], gone["exit_status"]) == (2, 6, 1)
     assert (gone["image"], gone["cpu_percent"]) == ("busybox", 33.3)
     assert (odd["container"], odd["status"]) == ("odd", "unknown")
-    assert found["notes"] == [f"{audit}: 4 lines are not those of an audit"]
-    assert "4 lines" in call(root, "--audit", str(audit))
+    assert found["notes"] == [f"{audit}: 8 lines are not those of an audit"]
+    assert "8 lines" in call(root, "--audit", str(audit))
 
 
 def test_names_move_no_cursor(root: Root) -> None:
@@ -214,3 +225,84 @@ def test_many_are_quick(root: Root) -> None:
     after = os.times()
     spent = sum(after[2:4]) - sum(before[2:4])  # others may use the processors meanwhile
     assert spent < 2
+
+
+class Elements(HTMLParser):
+    """What a page consists of; raises ValueError where elements do not fit."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.names: Counter[str] = Counter()
+        self.texts: list[str] = []
+        self.attributes: set[str] = set()
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names[tag] += 1
+        self.attributes |= {name for name, _ in attrs}
+        if tag != "meta":
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self._open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        if self._open.pop() != tag:
+            raise ValueError(f"{tag} is not open")
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+HOSTILE = (
+    "</title></svg><script>alert(1)</script>", "\"'><img src=x onerror=alert(1)>", "&lt;b&gt;&#0;",
+    "<!--", "]]><style>*{}", "a\x1b]0;x\x07\u202eb", "\udcff",
+)  # fmt: skip
+
+
+@pytest.mark.covers("security names that are markup")
+@pytest.mark.parametrize("by", ["image", "pod", "container"])
+def test_a_name_does_not_get_out_of_its_place(root: Root, by: str) -> None:
+    root.add(ENDED)
+    plain = Elements(call(root, "--by", by, "--format", "html"))
+    for number, name in enumerate(HOSTILE):
+        names = dict.fromkeys(("name", "image.name", "pod_name", "reason", "pending"), name)
+        told = ENDED.annotations | {f"org.scrun.{key}": text for key, text in names.items()}
+        root.add(msgspec.structs.replace(ENDED, id=f"h{number}", annotations=told))
+    text = call(root, "--by", by, "--format", "html")
+    page = Elements(text)
+    assert text.replace("\n", "").isprintable()
+    assert (page.names.keys(), page.attributes) == (plain.names.keys(), plain.attributes)
+    assert not page.names.keys() & {"script", "img", "link", "iframe", "a"}
+    assert page.names["tr"] == page.names["svg"] + len(HOSTILE)
+    assert {*HOSTILE[:5], r"a\x1b]0;x\x07\u202eb", "?"} <= {*page.texts}
+    assert "default-src 'none'" in text
+
+
+def test_bars(root: Root) -> None:
+    root.add(ENDED)
+    root.add(Record("lost", status="stopped", created=CREATED))
+    double = json.dumps({**USED, "user": 15.0})
+    told = {"org.scrun.usage": double}
+    root.add(msgspec.structs.replace(ENDED, id="twice", annotations=told))
+    text = call(root, "--format", "html")
+    widths = re.findall(r'<rect x="260" y="\d+" width="([0-9.]+)"', text)
+    assert widths == ["200.0", "400.0", "200.0", "200.0"]
+    assert Elements(text).texts.count("not known") == 2
+    assert "200.0 %" in text
+    for number in range(50):
+        root.add(Record(f"n{number}", status="stopped", created=CREATED))
+    text = call(root, "--format", "html")
+    assert "The bars are of the 40 " in text
+    assert re.findall(r'<rect x="260" y="\d+" width="([0-9.]+)"', text) == widths
+    assert Elements(text).names["tr"] == 54
+
+
+def test_an_empty_page(root: Root) -> None:
+    page = Elements(call(root, "--format", "html", "--by", "day"))
+    assert (page.names["svg"], page.names["tr"]) == (0, 1)
+    assert any("0 containers" in text for text in page.texts)

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from scrun.model.efficiency import Account, total
+from scrun.model.efficiency import figures, total
 from scrun.model.usage import Usage
 
 pytestmark = pytest.mark.covers("scrun report")
@@ -18,7 +18,11 @@ USED = Usage(
 
 
 def row(**changed: Any) -> dict[str, Any]:
-    return Account("one", usage=msgspec.structs.replace(USED, **changed)).row()
+    return figures(msgspec.structs.replace(USED, **changed), "exited")
+
+
+def timed(waited: float | None, usage: Usage) -> dict[str, Any]:
+    return {"waited_seconds": waited, "elapsed_seconds": usage.wall, **figures(usage, "")}
 
 
 def test_all_is_known() -> None:
@@ -36,6 +40,7 @@ def test_all_is_known() -> None:
         ({"user": None}, None),
         ({"wall": None}, None),
         ({"wall": 0.0}, None),
+        ({"wall": 1e-320}, None),
     ],
 )
 def test_processors_that_are_enough(changed: dict[str, Any], enough: int | None) -> None:
@@ -62,22 +67,20 @@ def test_memory_that_is_enough(
 
 
 def test_what_ran_out_of_memory_had_not_enough() -> None:
-    account = Account("one", reason="out-of-memory", usage=USED)
-    assert account.row()["enough_memory"] is None
+    assert figures(USED, "out-of-memory")["enough_memory"] is None
 
 
 def test_what_is_not_known_is_not_zero() -> None:
     """The one that nobody knows lowers no average."""
     whole = msgspec.structs.replace(USED, user=744.0, system=0.0, memory=64 * GIB)
-    waits = [Account("a", waited=2.0, usage=whole), Account("b", waited=4.0), Account("c")]
-    sums = total(waits)
+    sums = total([timed(2.0, whole), timed(4.0, Usage()), timed(None, Usage())])
     assert (sums["cpu_percent"], sums["memory_percent"], sums["waited_seconds"]) == (100, 100, 3)
     assert (sums["containers"], sums["cpu_percent_of"], sums["memory_percent_of"]) == (3, 1, 1)
     assert sums["cpu_seconds_had"] == 744
-    assert {total([])[key] for key in ("cpu_percent", "memory", "waited_seconds")} == {None}
+    assert {*total([]).values()} == {0, None}
 
 
 def test_long_ones_count_more() -> None:
     idle = msgspec.structs.replace(USED, user=0.0, system=0.0, wall=279.0)
     busy = msgspec.structs.replace(USED, user=744.0, system=0.0)
-    assert total([Account("a", usage=idle), Account("b", usage=busy)])["cpu_percent"] == 25
+    assert total([timed(0.0, idle), timed(0.0, busy)])["cpu_percent"] == 25
