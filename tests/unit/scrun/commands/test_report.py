@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import struct
 import subprocess
 import termios
@@ -18,8 +19,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from scrun.commands.report import HEAD, HEAD_OF_SUMS
-from scrun.model.record import Record
+from scrun.cli.parse import parse
+from scrun.commands import list as listing
+from scrun.commands.report import HEAD, HEAD_OF_SUMS, run
+from scrun.model.record import Record, read_record
 from tests.harness.pages import HOWTO, blocks
 from tests.harness.site import scrun_binary
 from tests.unit.scrun.commands.test_listing import Root
@@ -183,6 +186,22 @@ def test_names_move_no_cursor(root: Root) -> None:
             text = call(root, "--by", by, "--format", kind)
             assert text.replace("\n", "").isprintable()
     assert len(call(root).splitlines()) == 3
+
+
+def test_one_vanishes_while_it_is_read(
+    root: Root, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("goes", "stays"):
+        root.add(msgspec.structs.replace(ENDED, id=name))
+
+    def read(directory: str) -> Record:
+        if os.path.basename(directory) == "goes":
+            shutil.rmtree(directory)
+        return read_record(directory)
+
+    monkeypatch.setattr(listing, "read_record", read)
+    assert run(parse(["--root", str(root.path), "report", "--format", "json"])) == 0
+    assert [row["container"] for row in json.loads(capfd.readouterr().out)["rows"]] == ["stays"]
 
 
 def test_a_narrow_terminal(root: Root) -> None:
