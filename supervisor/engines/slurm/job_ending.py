@@ -214,7 +214,7 @@ async def jobs_of_a_killed_salloc(
     """
     if tools.squeue is None:
         return []
-    environment = {**child_env.environment, "SLURM_TIME_SESSIONS": "%s"}
+    environment = {**child_env.environment, "SLURM_TIME_FORMAT": "%s"}
     asking = msgspec.structs.replace(child_env, environment=environment)
     command = [tools.squeue, *_MINE, "--Format", _SESSIONS]
     found: set[str] = set()
