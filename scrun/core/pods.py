@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+BY_HAND = "org.scrun.pod"
 ANNOTATIONS = (
-    "org.scrun.pod",  # by hand
+    BY_HAND,
     "io.kubernetes.cri-o.SandboxID",  # podman, CRI-O
     "io.kubernetes.cri.sandbox-id",  # containerd
 )

@@ -19,6 +19,7 @@ import msgspec
 
 from scrun.core.errors import StateError
 from scrun.core.paths import read_regular
+from scrun.core.pods import BY_HAND
 from scrun.core.text import escaped
 from scrun.core.typed import convert
 from scrun.model.lost import LOST
@@ -28,6 +29,7 @@ from scrun.oci.document import VALUES
 
 _DAMAGED = (errno.EINVAL, errno.EFBIG, errno.ELOOP)
 
+_OURS = "org.scrun."
 ENDING_SINCE = "org.scrun.ending_since"
 """The annotation that says when a container began to end."""
 
@@ -190,6 +192,19 @@ def read_record(directory: str) -> Record:
         raise StateError(f"{path}: {explain(error, document)}; delete the container") from error
     except UnicodeEncodeError as error:  # such bytes in the name of a member
         raise StateError(f"{path}: {error}; delete the container") from error
+
+
+def of_config(annotations: Mapping[str, str]) -> dict[str, str]:
+    """Return those annotations of config.json that count.
+
+    An image may have written them, so it cannot say what only scrun knows, such as how the
+    container ended; but which pod it is in, its user says there.
+    """
+    return {
+        name: text
+        for name, text in annotations.items()
+        if name == BY_HAND or not name.startswith(_OURS)
+    }
 
 
 def exit_status(annotations: Mapping[str, str]) -> int | None:

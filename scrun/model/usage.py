@@ -17,9 +17,6 @@ USAGE = "org.scrun.usage"
 STARTED = "org.scrun.started"
 """The annotation that says when a container's program began."""
 
-NOT_OF_CONFIG = (USAGE, STARTED)
-"""Those of config.json do not count."""
-
 Figure = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
 MemoryOf = Literal["cgroup", "step", "process"]

@@ -29,8 +29,8 @@ import trio
 
 from scrun.core.errors import EngineError, ScrunError, StagingError, StateError
 from scrun.core.typed import convert
+from scrun.model.record import of_config
 from scrun.model.states import Ending, Phase, taken
-from scrun.model.usage import NOT_OF_CONFIG
 from scrun.model.waiting import waiting_of
 from scrun.oci.config import Bundle
 from scrun.oci.lookup import Found
@@ -233,10 +233,9 @@ class ContainerTree(Phases):
             settings, create_request.child_env.environment, engine.name
         )
         config = bundle.config
-        said = config.annotations
         self._ledger.note(  # all at once: each call writes to disk
             annotations={
-                **{name: text for name, text in said.items() if name not in NOT_OF_CONFIG},
+                **of_config(config.annotations),
                 **self._named,
                 **self._ledger.record.annotations,
             },

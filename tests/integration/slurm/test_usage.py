@@ -82,13 +82,20 @@ def test_an_image_does_not_say_it(make_site: MakeSite) -> None:
     """Nobody asks for a line, and one that has never run has used nothing that is known."""
     site = make_site("local-user")
     config = site.config("true")
-    said = {"org.scrun.usage": '{"user":1,"system":1}', "org.scrun.started": "yesterday"}
+    said = {
+        "org.scrun.usage": '{"user":1,"system":1}',
+        "org.scrun.started": "yesterday",
+        "org.scrun.exit_status": "0",
+        "org.scrun.reason": "exited",
+    }
     config["annotations"] = said
     life = site.life(config=config, container="one").created()
     assert not said.keys() & annotations(site, "one").keys()
     site.must("kill", "one", "KILL")
     wait_until("it is known", lambda: life.status == "stopped")
-    assert not said.keys() & annotations(site, "one").keys()
+    found = annotations(site, "one")
+    assert found.keys() & said.keys() == {"org.scrun.reason", "org.scrun.exit_status"}
+    assert found["org.scrun.reason"] == "killed"
     life.delete()
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scrun.core.errors import StateError
 from scrun.core.paths import LIMIT
-from scrun.model.record import ProcessIdentity, Record, read_record, write_record
+from scrun.model.record import ProcessIdentity, Record, of_config, read_record, write_record
 
 FULL = Record(
     id="c1",
@@ -190,3 +190,11 @@ def test_a_record_of_the_first_version(tmp_path: Path) -> None:
     assert (record.id, record.status, record.job_id, record.format) == ("c1", "running", "12", 2)
     assert record.supervisor == ProcessIdentity(99, 5, 4026531836, "b", "h")
     assert record.is_unfinished
+
+
+def test_annotations_of_config_json() -> None:
+    """An image cannot say how its container ended; its user says which pod it is in."""
+    counts = {"org.scrun.pod": "p", "com.example": "x", "run.oci.handler": "y"}
+    names = ("reason", "exit_status", "message", "usage", "pending", "job_id", "name", "pod_name")
+    made_up = {f"org.scrun.{name}": "0" for name in names}
+    assert of_config({**made_up, **counts}) == counts
