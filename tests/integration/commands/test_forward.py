@@ -170,7 +170,7 @@ def test_a_port_that_nobody_listens_on(make_site: MakeSite, place: str) -> None:
         second = forward.process.stdout.readline().decode()
         assert second.endswith(f" -> {closed}\n")
         for _ in range(3):
-            with _connected(_port(second)) as client, pytest.raises(ConnectionResetError):
+            with pytest.raises(ConnectionResetError), _connected(_port(second)) as client:
                 client.recv(1)
         assert forward.asks(GET).endswith(GROUP)
         forward.process.send_signal(signal.SIGTERM)
