@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from scrun.core.errors import SettingsError
-from scrun.settings.slurm.requests import TABLE, JobVariable, salloc_arguments, srun_arguments
+from scrun.settings.slurm.requests import TABLE as ALL
+from scrun.settings.slurm.requests import JobVariable, salloc_arguments, srun_arguments
 from scrun.settings.slurm.versions import parse_version
 from tests.conftest import MakeSite
 from tests.harness import cluster
@@ -68,6 +69,8 @@ REFUSED: dict[str, str] = {
 }
 VALUES = {name: value for value, names in SENSIBLE.items() for name in names.split()}
 REFUSALS = {name: said for said, names in REFUSED.items() for name in names.split()}
+# Slurm's tools have no option for a pool: tests/integration/slurm/test_pool.py
+TABLE = {variable: request for variable, request in ALL.items() if variable != "SCRUN_POOL"}
 UNKNOWN = ("unrecognized option", "unknown option", "invalid option", "Usage:")
 
 
@@ -312,7 +315,7 @@ def test_config_json_asks_for_two_nodes(site: Site, how: str) -> None:
 @on_slurm
 def test_an_image_cannot_ask_for_it(site: Site, how: str) -> None:
     """Nothing of it reaches Slurm, and whoever typed it is told."""
-    unsafe = [variable for variable, request in TABLE.items() if not request.safe]
+    unsafe = [variable for variable, request in ALL.items() if not request.safe]
     for variable in unsafe:
         config = asking(site, how, {variable: "/no/such/thing"}, "env")
         said = site.life(config=config).refused()
