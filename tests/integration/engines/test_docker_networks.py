@@ -11,9 +11,10 @@ import pytest
 from tests.harness import cluster
 from tests.harness.adoption import kill_all_supervisors
 from tests.harness.docker import Docker
+from tests.harness.networks import address_of, fetched
+from tests.harness.networks import tun as tun
 from tests.harness.wait import wait_until
 from tests.integration.engines.test_networks import GROUP, HTTPD, answers, free_port
-from tests.integration.engines.test_networks import tun as tun
 
 pytestmark = pytest.mark.covers("promise networks")
 
@@ -57,14 +58,8 @@ def test_containers_of_a_network_find_one_another(docker: Docker) -> None:
     docker.must("network", "create", "net")
     docker.must("run", "--detach", "--network", "net", "--name", "db", *HTTPD)
     docker.must("run", "--detach", "--network", "net", "--name", "web", "busybox", "sleep", "1000")
-
-    def fetched() -> str:
-        said = docker.must("exec", "web", "nslookup", "db")
-        *_, address = [one.split()[1] for one in said.splitlines() if one.startswith("Address:")]
-        ask = f"printf 'GET /group HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {address} 80 | tail -n 1"
-        return docker.run("exec", "web", "sh", "-c", ask).stdout
-
-    wait_until("an answer", lambda: fetched() == GROUP.decode())
+    address = address_of(docker, "web", "db")
+    wait_until("an answer", lambda: fetched(docker, "web", address) == GROUP.decode())
     docker.remove("web", "db")
     docker.must("network", "rm", "net")
 

@@ -1,8 +1,6 @@
 """Networks of podman's, and the ports that it publishes, where the container is a job."""
 
-import os
 import socket
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +8,8 @@ import pytest
 
 from tests.harness import cluster, users
 from tests.harness.adoption import kill_all_supervisors
+from tests.harness.networks import address_of, fetched
+from tests.harness.networks import tun as tun
 from tests.harness.podman import Podman, compose, given, podman_of
 from tests.harness.processes import shims_of
 from tests.harness.wait import wait_until, wait_while
@@ -19,19 +19,6 @@ pytestmark = pytest.mark.covers("promise networks")
 LIMITS = ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096")
 HTTPD = ("busybox", "httpd", "-f", "-p", "80", "-h", "/etc")
 GROUP = b"root:x:0:\n"
-_TUN = Path("/dev/net/tun")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def tun() -> Iterator[None]:
-    """Every user may open /dev/net/tun, as with udev's rules."""
-    if not _TUN.exists():
-        _TUN.parent.mkdir(exist_ok=True)
-        os.mknod(_TUN, 0o600 | stat.S_IFCHR, os.makedev(10, 200))
-    before = stat.S_IMODE(_TUN.stat().st_mode)
-    _TUN.chmod(0o666)
-    yield
-    _TUN.chmod(before)
 
 
 @pytest.fixture(scope="module", params=["user-vfs", "user-overlay", "root-overlay"])
@@ -140,19 +127,6 @@ def test_a_pod_has_one_network(podman: Podman) -> None:
     ask = ("busybox", "wget", "-q", "-O", "-", "http://127.0.0.1/group")
     assert podman.must("run", "--rm", "--pod", "pod", *LIMITS, *ask).encode() == GROUP
     podman.must("pod", "rm", "--force", "--time", "0", "pod")
-
-
-def address_of(podman: Podman, who: str, name: str) -> str:
-    """The address of a container's that another one in its network is told."""
-    said = podman.must("exec", who, "nslookup", name)
-    *_, address = [line.split()[1] for line in said.splitlines() if line.startswith("Address:")]
-    return address
-
-
-def fetched(podman: Podman, who: str, address: str) -> str:
-    """What a container gets from a server."""
-    ask = f"printf 'GET /group HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {address} 80 | tail -n 1"
-    return podman.run("exec", who, "sh", "-c", ask).stdout
 
 
 _COMPOSE = """\

@@ -4,9 +4,8 @@ import os
 import resource
 import signal
 import socket
-import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +16,12 @@ from tests.component.supervisor.shim.test_beginning import resume
 from tests.component.supervisor.shim.test_containers import of_a_pod
 from tests.harness import users
 from tests.harness.bundle import make_config, map_user
+from tests.harness.networks import tun as tun
 from tests.harness.shim import PURE_V2, Shim
 from tests.harness.wait import wait_until, wait_while
 
-_TUN = Path("/dev/net/tun")
 NETWORK, ADDRESS = "10.89.7.0/24", "10.89.7.9"
 CONNECT = f"nc {ADDRESS} 80 < /dev/null"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def tun() -> Iterator[None]:
-    """Every user may open /dev/net/tun, as with udev's rules."""
-    if not _TUN.exists():
-        _TUN.parent.mkdir(exist_ok=True)
-        os.mknod(_TUN, 0o600 | stat.S_IFCHR, os.makedev(10, 200))
-    before = stat.S_IMODE(_TUN.stat().st_mode)
-    _TUN.chmod(0o666)
-    yield
-    _TUN.chmod(before)
 
 
 def begin(shim: Shim, script: str, **options: Any) -> dict[str, Any]:
