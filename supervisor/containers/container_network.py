@@ -1,6 +1,6 @@
 """The network of one container, where its engine makes one on this machine."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Literal
@@ -14,7 +14,7 @@ from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.engine import Job
 from scrun.supervisor.core.deposits import Deposit
 from scrun.supervisor.core.inheritance import Inheritance
-from scrun.supervisor.core.nurseries import bulkhead, unwrapped
+from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.journal import Journal
 
@@ -34,8 +34,7 @@ class ContainerNetwork:
         self._journal, self._deposit = journal, deposit
         self._path = ""
         self._comes_late = False
-        self._has_come = trio.Event()
-        self._is_open = trio.Event()
+        self._open_late: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint
         self._networks: tuple[str, ...] = ()
 
     async def find(self, bundle: Bundle, anchor: int, found: Inheritance | None) -> None:
@@ -52,9 +51,11 @@ class ContainerNetwork:
         self._path = config.engine_network
         if self._path or not config.has_new_network:
             return
-        from scrun.supervisor.containers.docker_network import hook_of, made_network
+        hook = None
+        if config.hooks.prestart:
+            from scrun.supervisor.containers.docker_network import hook_of, made_network
 
-        hook = hook_of(bundle)
+            hook = hook_of(bundle)
         if found is not None:
             self._path = found.facts.get(ENGINE_NETWORK, "")
         elif hook is not None:
@@ -66,7 +67,12 @@ class ContainerNetwork:
         """Tell whether its engine may put interfaces into the anchor's network before `start`."""
         by_docker = _OF_DOCKER in self._create_request.bundle
         by_podman = conmon.calls(self._create_request.child_env.environment)
-        return by_docker or (by_podman and bool(config.linux.uid_mappings))
+        is_made = by_docker or (by_podman and bool(config.linux.uid_mappings))
+        return is_made and self._has_own
+
+    @property
+    def _has_own(self) -> bool:
+        return self._create_request.settings.slurm.network == "auto"
 
     def _is_at(self, path: str) -> None:
         self._path = path
@@ -75,14 +81,13 @@ class ContainerNetwork:
     @property
     def on_node(self) -> Literal["", "own", "late", "node"]:
         """What the container gets instead on its node; see `JobRequest.network`."""
-        is_on = self._create_request.settings.slurm.network == "auto"
         if self._comes_late:
-            return "late" if is_on else ""
-        return ("own" if is_on else "node") if self._path else ""
+            return "late"
+        return ("own" if self._has_own else "node") if self._path else ""
 
     async def connect(self, job: Job, anchor: int) -> None:
         """Connect the container, which is about to start, if its network is there now."""
-        if self.on_node != "late":
+        if not self._comes_late:
             return
         from scrun.supervisor.containers.docker_network import has_interface
 
@@ -90,8 +95,7 @@ class ContainerNetwork:
             return
         self._comes_late = False
         self._is_at(f"/proc/{anchor}/ns/net")
-        self._has_come.set()
-        await self._is_open.wait()
+        await self._open_late()
         await job.connect_network(self._networks)
 
     @asynccontextmanager
@@ -107,28 +111,28 @@ class ContainerNetwork:
         Yields:
             The engine's networks that the container is to reach.
         """
-        if self.on_node in ("", "late"):
-            if not self._comes_late:
-                yield ()
-                return
+        if self._comes_late:
             async with unwrapped() as nursery:
                 answering = partial(self._answer_late, bundle, job, begun)
-                what = f"container {self._create_request.id}: network"
-                nursery.start_soon(bulkhead, what, answering)
+                self._open_late = partial(nursery.start, answering)
                 yield ()
                 nursery.cancel_scope.cancel()
-            return
-        async with self._opened(bundle, job, begun, found):
-            yield self._networks
+        elif self._path:
+            async with self._opened(bundle, job, begun, found):
+                yield self._networks
+        else:
+            yield ()
 
-    async def _answer_late(self, bundle: Bundle, job: Job, begun: trio.Event) -> None:
-        await self._has_come.wait()
-        try:
-            async with self._opened(bundle, job, begun, None):
-                self._is_open.set()
-                await trio.sleep_forever()
-        finally:
-            self._is_open.set()
+    async def _answer_late(
+        self,
+        bundle: Bundle,
+        job: Job,
+        begun: trio.Event,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        async with self._opened(bundle, job, begun, None):
+            task_status.started()
+            await trio.sleep_forever()
 
     @asynccontextmanager
     async def _opened(

@@ -117,6 +117,11 @@ class ContainerTree(Phases):
         else:
             self._go_on_from(takeover)
 
+    @property
+    def _left(self) -> Inheritance | None:
+        """What another supervisor has left of it."""
+        return None if self.takeover is None else self.takeover.found
+
     def _go_on_from(self, takeover: "Takeover") -> None:
         """Be where the other supervisor was."""
         found, record = takeover.found, self._ledger.record
@@ -247,8 +252,7 @@ class ContainerTree(Phases):
         if engine.name != "local":
             if config.hooks.prestart:
                 await self.anchor_known.wait()
-            left = None if self.takeover is None else self.takeover.found
-            await self._network.find(bundle, self.pid, left)
+            await self._network.find(bundle, self.pid, self._left)
         request = self._request(bundle)
         if self.takeover is None:
             await self.trail.created(request, bundle, settings)
@@ -280,9 +284,8 @@ class ContainerTree(Phases):
         self._ledger.note(pid=self.pid)  # callers of `state` may want to signal it
         if stack.has_scripts:
             self._deposit.give_up("what its scripts of plugstack.conf know would be lost")
-        found = None if self.takeover is None else self.takeover.found
         async with self._pods.job(
-            self._engine, stack.request, bundle.config, self.pid, found
+            self._engine, stack.request, bundle.config, self.pid, self._left
         ) as job:
             if self._notices.pending:  # it has got its job while nobody looked
                 self._job_waits(None)
@@ -321,10 +324,9 @@ class ContainerTree(Phases):
                 self._create_request, self.pid, bundle, self._directory, job.environment
             )
             self._journal.live(f"job {job.id}: staging the bundle")
-            left = None if self.takeover is None else self.takeover.found
             async with (
                 stager.staged(job, variables) as staged,
-                self._network.answered(bundle, job, self.runs, left) as networks,
+                self._network.answered(bundle, job, self.runs, self._left) as networks,
             ):
                 self._running = RunningContainer(job, bundle, staged, self._journal)
                 self._ledger.staged(staged)

@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from scrun.cli.columns import size
+from scrun.core.times import of_stamp
 from scrun.model.record import Record
 from scrun.model.usage import STARTED, Usage, given
 from scrun.supervisor.contracts.engine import Job
@@ -24,8 +24,8 @@ def used(job: Job | None, record: Record, resources: Mapping[str, Any]) -> Usage
         return None
     cpus, limit = given(job.environment, resources if record.engine == "local" else {})
     wall = usage.wall
-    if wall is None and (started := record.annotations.get(STARTED)):
-        wall = max(0.0, time.time() - datetime.fromisoformat(started).timestamp())
+    if wall is None and (started := of_stamp(record.annotations.get(STARTED, ""))) is not None:
+        wall = max(0.0, time.time() - started)
     return msgspec.structs.replace(
         usage, user=_short(usage.user), system=_short(usage.system), wall=_short(wall),
         cpus=cpus, limit=limit,
