@@ -1,8 +1,9 @@
 """What a container, its image and its pod are called, so that its job tells people.
 
 conmon is told the name that the user gave (`-n`), and podman's storage (containers/storage) has
-the image of each container. Annotations tell the rest. All of it may come from an image, and goes
-into command lines and into what Slurm prints: only the plainest characters are kept.
+the image of each container; dockerd has a file with both. Annotations tell the rest. All of it may
+come from an image, and goes into command lines and into what Slurm prints: only the plainest
+characters are kept.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ import msgspec
 
 from scrun.core.paths import read_regular
 from scrun.core.pods import ANNOTATIONS as OF_PODS
+from scrun.core.typed import decode_as
 from scrun.model.record import CONTAINER_NAME, IMAGE_DIGEST, IMAGE_NAME, POD_NAME, Record
 from scrun.oci.config import Bundle
 from scrun.supervisor.containers import conmon
@@ -52,7 +54,8 @@ class Names(msgspec.Struct, frozen=True):
     """Names, each "" if unknown: of the characters `A-Z a-z 0-9 _ . -`, of an image `: / @ +` too.
 
     Attributes:
-        digest: That of the image's manifest, `sha256:…`.
+        digest: That of the image's manifest, `sha256:…`; for docker the image's id, if it was
+            never in a registry.
     """
 
     container: str = ""
@@ -75,6 +78,27 @@ class Names(msgspec.Struct, frozen=True):
         return _plain(_NAME, text) or UNNAMED
 
 
+class _DockerConfig(msgspec.Struct, rename="pascal"):
+    """What a user has asked docker for."""
+
+    image: str = ""
+
+
+class _Docker(msgspec.Struct, rename="pascal"):
+    """What dockerd has written of a container; `image` is its id, `config.image` its name."""
+
+    config: _DockerConfig
+    name: str = ""
+    image: str = ""
+    driver: str = ""
+
+
+class _Repositories(msgspec.Struct, rename="pascal"):
+    """The ids of docker's images, by repositories and names in them."""
+
+    repositories: dict[str, dict[str, str]]
+
+
 def recorded(record: Record) -> Names:
     """Return the names that a record has; its id counts, unless an engine has made that."""
     told = Names(*(_plain(key, record.annotations.get(key, "")) for key in _TOLD))
@@ -95,12 +119,12 @@ def find_names(create_request: CreateRequest, bundle: Bundle, caller: int) -> di
         key: next((text for name in names if (text := bundle.config.annotations.get(name))), "")
         for key, names in _TOLD.items()
     }
-    stored = _stored(bundle.path, create_request.id)
+    stored = _stored(bundle.path, create_request.id) or _of_docker(bundle, create_request.id)
     name = ""
     if conmon.calls(create_request.child_env.environment):
         name = conmon.name_of_container(caller)
-    told[_NAME] = name or stored.container or told[_NAME]
-    if stored.image:
+    told[_NAME] = name or (stored and stored.container) or told[_NAME]
+    if stored and stored.image:
         told[_IMAGE], told[_DIGEST] = stored.image, stored.digest
     if _INFRA.fullmatch(told[_NAME]) and bundle.config.hostname:
         told[_NAME] = told[_POD] = bundle.config.hostname
@@ -113,11 +137,11 @@ def find_names(create_request: CreateRequest, bundle: Bundle, caller: int) -> di
     return {key: text for key, text in plain.items() if text or key in bundle.config.annotations}
 
 
-def _stored(bundle: str, container: str) -> Names:
-    """Return what podman's storage says of a container; nothing if it is not podman's."""
+def _stored(bundle: str, container: str) -> Names | None:
+    """Return what podman's storage says of a container; None if it is not podman's."""
     found = _STORED.fullmatch(bundle)
     if not found or found[2] != container:
-        return Names()
+        return None
     store = found[1]
     for name in _FILES:
         known = _entry(f"{store}-containers/{name}", container)
@@ -130,6 +154,35 @@ def _stored(bundle: str, container: str) -> Names:
                 digest = _entry(f"{store}-images/images.json", str(known.get("image")))
                 return Names(str(names[0]), str(image), str(digest.get("digest", "")))
     return Names()
+
+
+def _of_docker(bundle: Bundle, container: str) -> Names | None:
+    """Return what dockerd has written down of a container; None if it is not docker's.
+
+    Its bundle does not say where, but mounts a file from there.
+    """
+    end = f"/containers/{container}/hostname"
+    mounts = (mount.source for mount in bundle.config.mounts if mount.source.endswith(end))
+    place = next((source.removesuffix(end) for source in mounts), None)
+    if place is None:
+        return None
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        content = read_regular(f"{place}/containers/{container}/config.v2.json", _LARGEST)
+        known = decode_as(content, _Docker)
+        digest = _registered(place, known.driver, known.image) or known.image
+        return Names(known.name.removeprefix("/"), known.config.image, digest)
+    return None
+
+
+def _registered(place: str, driver: str, image: str) -> str:
+    """Return the digest by which a registry knows an image of docker's; "" if none does."""
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        path = f"{place}/image/{os.path.basename(driver)}/repositories.json"
+        for names in decode_as(read_regular(path, _LARGEST), _Repositories).repositories.values():
+            for name, of_image in names.items():
+                if of_image == image and "@" in name:
+                    return name.partition("@")[2]
+    return ""
 
 
 def _entry(path: str, key: str) -> dict[str, Any]:

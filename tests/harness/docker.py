@@ -22,9 +22,21 @@ class Docker(Daemon):
         hidden: bool = False,
         engine: str = "slurm",
         bridge: str = "",
+        named: bool = True,
     ) -> None:
-        """`bridge`: the name of a bridge of its own for its networks; "": it has none."""
+        """Start it.
+
+        Args:
+            create_timeout: As for `Daemon`.
+            storage: Its storage driver.
+            hidden: Whether nodes do not see its directory.
+            engine: As for `Daemon`.
+            bridge: The name of a bridge of its own for its networks; "": it has none.
+            named: Whether its jobs have a name by which what is left is found.
+        """
         super().__init__(create_timeout, engine)
+        if not named:
+            del self.site.environment["SCRUN_JOB_NAME"]
         execution = self.base / "e"
         self.records = execution / "runtime-runc" / "moby"
         host = f"unix://{self.base}/docker.sock"

@@ -293,6 +293,9 @@ def _files_of_images() -> Iterator[Mutation]:
     )
     names = Faults("supervisor/containers/names.py", _UNIT + "supervisor/containers/test_names.py")
     yield names("an-image-writes-what-squeue-prints", '"_", text[: 2 * longest])', '"\\n", text)')
+    yield names("docker-knows-every-image-by-one-digest", "of_image == image and ", "")
+    yield names("dockers-local-images-have-no-id", "known.image) or known.image", "known.image)")
+    yield names("another-container-of-dockers", "/containers/{container}/hostname", "/hostname")
     yield names("an-image-gives-salloc-an-option", 'plain.lstrip("-_.")', "plain")
     yield Faults("scrun/model/identity.py", _UNIT + "scrun/model/test_mark.py")(
         "a-job-with-a-name-is-nobodys",

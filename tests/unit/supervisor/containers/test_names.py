@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,11 +22,16 @@ DIGEST = "sha256:" + "a" * 64
 
 
 def found(
-    annotations: dict[str, str], identity: str = ID, path: str = "/b", hostname: str = ""
+    annotations: dict[str, str],
+    identity: str = ID,
+    path: str = "/b",
+    hostname: str = "",
+    mounts: Sequence[str] = (),
 ) -> Names:
     config = {
         "ociVersion": "1.0.2", "root": {"path": "r"}, "process": {"args": ["x"], "cwd": "/"},
         "annotations": annotations, "hostname": hostname,
+        "mounts": [{"destination": "/etc/x", "source": source} for source in mounts],
     }  # fmt: skip
     raw, typed = parse(json.dumps(config).encode())
     request = CreateRequest(
@@ -90,6 +96,39 @@ def test_podmans_storage(stored: Path) -> None:
 def test_a_storage_that_is_none(stored: Path, content: str) -> None:
     (stored.parents[1] / "containers.json").write_text(content.replace("%s", ID))
     assert found({"org.opencontainers.image.ref.name": "i"}, path=str(stored)).image == "i"
+
+
+@pytest.fixture
+def of_docker(tmp_path: Path) -> Path:
+    """What dockerd 20.10 and 28 write of a container; its directory."""
+    place = tmp_path / "containers" / ID
+    place.mkdir(parents=True)
+    image = "sha256:" + "c" * 64
+    config = {"Image": "busybox:1", "Env": ["PASSWORD=hunter2"], "Labels": None}
+    known = {"Name": "/web", "Image": image, "Driver": "overlay2", "Config": config, "ID": ID}
+    (place / "config.v2.json").write_text(json.dumps(known))
+    names = {"busybox@sha256:" + "b" * 64: "other", "busybox:1": image, "busybox@" + DIGEST: image}
+    (tmp_path / "image" / "overlay2").mkdir(parents=True)
+    (tmp_path / "image" / "overlay2" / "repositories.json").write_text(
+        json.dumps({"Repositories": {"other": {}, "busybox": names}})
+    )
+    return place
+
+
+def test_docker(of_docker: Path, tmp_path: Path) -> None:
+    mounts = ["tmpfs", str(of_docker / "hostname")]
+    assert found({}, mounts=mounts) == Names("web", "busybox:1", DIGEST)
+    assert found({}, "6" * 64, mounts=mounts) == Names()
+    (tmp_path / "image" / "overlay2" / "repositories.json").unlink()
+    told = {"org.opencontainers.image.ref.name": "other"}
+    assert found(told, mounts=mounts) == Names("web", "busybox:1", "sha256:" + "c" * 64)
+
+
+@pytest.mark.parametrize("content", ["", "[", "{}", '{"Config":[]}', '{"Config":{"Image":7}}'])
+def test_docker_says_nothing(of_docker: Path, content: str) -> None:
+    (of_docker / "config.v2.json").write_text(content)
+    told = {"org.opencontainers.image.ref.name": "i"}
+    assert found(told, mounts=[str(of_docker / "hostname")]) == Names(image="i")
 
 
 def test_an_infra_container_is_called_as_its_pod() -> None:
