@@ -118,6 +118,19 @@ def test_a_file_that_cannot_be_written(site: Site, audit: Audit) -> None:
     shutil.rmtree(audit.path)
 
 
+def test_a_pool(audit: Audit, make_site: MakeSite) -> None:
+    """Slurm knows the pool only; the lines say which containers its job had."""
+    site = make_site("slurm-user", settings='idle_timeout = 3\n[slurm]\nlaunch = "shim"\n')
+    job = site.must("pool", "start", "mine").split()[-1]
+    for name in ("one", "two"):
+        bundle = str(site.bundle(site.config("true")))
+        done = site.run("run", "--bundle", bundle, name, environment={"SCRUN_POOL": "mine"})
+        assert done.returncode == 0, done.stderr
+    site.must("pool", "stop", "mine")
+    ends = [line for line in audit.lines() if line["event"] == "end"]
+    assert [(line["container"], line["job"]) for line in ends] == [("one", job), ("two", job)]
+
+
 def test_podman(audit: Audit) -> None:
     with podman_of(ordinary()) as podman:
         words = ("--env", f"PASSWORD={SECRET}", "--name", "web", "busybox")
