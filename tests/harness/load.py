@@ -18,6 +18,11 @@ def fill(mib: int) -> str:
     return f"dd if=/dev/zero of=/dev/null bs={mib}M count=1 2>/dev/null"
 
 
+def hold(mib: int, seconds: float) -> str:
+    """Return a shell's command that uses so much memory for so long: whoever looks sees it."""
+    return f"dd if=/dev/zero bs={mib}M count=1 2>/dev/null | sleep {seconds}"
+
+
 TELL = (
     f"read -r {' '.join(['_'] * 13)} user system its_user its_system _ </proc/$$/stat; "
     "echo $((user + system + its_user + its_system))"
