@@ -7,6 +7,7 @@ reason; the levels clean up in order. The first reason counts.
 import os
 import signal
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -246,6 +247,13 @@ class Phases:
         self._ledger.note(status=self.status, pid=self.pid, annotations=annotations)
         self._journal.write("verbose", f"it is {phase.name.lower()}")
         return True
+
+    def _carry_sockets(self, job: Job, staged: Staged) -> None:
+        """Carry what the container will connect to at its engine's sockets, if it mounts any."""
+        if staged.sockets:
+            from scrun.supervisor.containers.engine_sockets import carry
+
+            self._beside.begin(partial(carry, staged.sockets, job, self.runs))
 
     def _captured_output(self) -> CapturedOutput:
         return CapturedOutput(

@@ -332,7 +332,7 @@ class ContainerTree(Phases):
                 self._ledger.staged(staged)
                 for note in staged.notes:
                     self._journal.write("info", note)
-                await self._tell_missed(job, staged)
+                self._carry_sockets(job, staged)
                 step = Step(
                     bundle=staged.bundle,
                     arguments=staged.arguments,
@@ -345,6 +345,7 @@ class ContainerTree(Phases):
                     tasks=staged.tasks,
                     preserved=self._stdio.preserved,
                     networks=networks,
+                    sockets=tuple(staged.sockets),
                 )
                 if self._can_create_first(job, stack):
                     ending = await self._create_and_run(job, step, staged)
@@ -355,7 +356,10 @@ class ContainerTree(Phases):
         except StagingError as error:
             self._has_lost_changes(error)
 
-    async def _tell_missed(self, job: Job, staged: Staged) -> None:
+    async def _tell_missed(self) -> None:
+        """Say what has no effect; at its start, as engines attach their user's terminal before."""
+        assert self._running is not None
+        job, staged = self._running.job, self._running.staged
         for name, meant in self._create_request.misspelled:
             self._stdio.say(f"{name} has no effect: is it {meant}?")
             await self._stdio.said()
@@ -457,6 +461,7 @@ class ContainerTree(Phases):
 
     async def _begin(self, process: FirstProcess) -> None:
         self.become(Phase.STARTING)  # else `start` came while its job was pending
+        await self._tell_missed()
         assert self._job is not None
         try:
             await self._network.connect(self._job, self.pid)
@@ -482,6 +487,7 @@ class ContainerTree(Phases):
             await self._creation.be_created()
         await self._may_run.wait()
         self.become(Phase.STARTING)
+        await self._tell_missed()
         ending = await stack.run(job, step)
         self._deposit.note(ending=msgspec.to_builtins(ending))
         return ending
@@ -559,6 +565,7 @@ class ContainerTree(Phases):
         async with job.resumed() as process, network:
             self._running = RunningContainer(job, takeover.bundle, staged, self._journal)
             self._first_process = process
+            self._carry_sockets(job, staged)
             if not takeover.has_anchor:
                 self._process = process
             self.there.set()

@@ -19,7 +19,7 @@ from scrun.settings.slurm.request_sources import NO_FLAGS, Flags
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.deleter import Deleter
 from scrun.supervisor.contracts.first_process import Call, FirstProcess
-from scrun.supervisor.contracts.networks import EngineSide, Reach
+from scrun.supervisor.contracts.networks import OfNetworks
 from scrun.supervisor.contracts.reuse import HeldAllocation, PoolAllocation, Seat
 from scrun.supervisor.contracts.staged import OfTask
 from scrun.supervisor.contracts.target import ImageFile, Mounting, Target
@@ -109,6 +109,7 @@ class Step(msgspec.Struct, frozen=True):
         preserved: More descriptors for it, from 3 on, if its job `hands_on` any. A runtime
             that `create` calls has its own.
         networks: Those of its engine's that it is to reach, as `10.89.0.0/24`; see `reach_out`.
+        sockets: Where it mounts sockets of its engine's; see `reach_sockets`.
     """
 
     bundle: str
@@ -123,6 +124,7 @@ class Step(msgspec.Struct, frozen=True):
     tasks: Sequence[OfTask] = ()
     preserved: tuple[int, ...] = ()
     networks: tuple[str, ...] = ()
+    sockets: tuple[str, ...] = ()
 
 
 class Files(NamedTuple):
@@ -186,7 +188,7 @@ class Session(ABC):
         return False
 
 
-class Job(ABC):
+class Job(OfNetworks, ABC):
     """An allocation.
 
     Attributes:
@@ -319,26 +321,6 @@ class Job(ABC):
         Raises:
             EngineError: It is not known.
         """
-        return
-
-    def reaching(self, *, outside: bool = False) -> AbstractAsyncContextManager[Reach] | None:
-        """Reach the container's network while the block runs; None: this job does not.
-
-        Args:
-            outside: Whether for clients that are not to be taken for some on its loopback.
-
-        Raises:
-            StateError: The container does not run.
-            EngineError: Its network cannot be entered.
-        """
-        return None
-
-    async def connect_network(self, networks: Sequence[str]) -> None:
-        """Connect the network of a created container that came late; raises EngineError."""
-        return
-
-    async def reach_out(self, engine: EngineSide) -> None:
-        """Serve what the running container connects to in an engine's networks, for ever."""
         return
 
     # The container and its program, one after the other: if it `creates_first`

@@ -1,6 +1,7 @@
 """How a container in a job and this machine reach each other."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 import trio
@@ -11,7 +12,7 @@ ended; raises ScrunError or OSError where the client is to see a reset."""
 
 
 class EngineSide(Protocol):
-    """The networks of an engine, on this machine, which a container in a job is to reach."""
+    """The networks of an engine, or its sockets, which a container in a job is to reach here."""
 
     async def connect(self, address: str, port: int) -> trio.socket.SocketType:
         """Connect to an address; the socket is the caller's.
@@ -30,3 +31,43 @@ class EngineSide(Protocol):
             EngineError: There is none.
         """
         ...
+
+
+class OfNetworks:
+    """What a `Job` does about networks, if it can."""
+
+    def reaching(self, *, outside: bool = False) -> AbstractAsyncContextManager[Reach] | None:
+        """Reach the container's network while the block runs; None: this job does not.
+
+        Args:
+            outside: Whether for clients that are not to be taken for some on its loopback.
+
+        Raises:
+            StateError: The container does not run.
+            EngineError: Its network cannot be entered.
+        """
+        return None
+
+    async def connect_network(self, networks: Sequence[str]) -> None:
+        """Connect the network of a created container that came late; raises EngineError."""
+        return
+
+    async def reach_out(self, engine: EngineSide) -> None:
+        """Serve what the running container connects to in an engine's networks, for ever."""
+        return
+
+    async def carries_sockets(self) -> bool:
+        """Tell whether a container can reach sockets of an engine's here (`reach_sockets`).
+
+        Raises:
+            EngineError: Its nodes do not answer.
+        """
+        return False
+
+    async def reach_sockets(self, engine: EngineSide) -> None:
+        """Serve what the running container connects to at `Step.sockets`, until it has ended.
+
+        Args:
+            engine: The address that it is asked for is where the container mounts the socket.
+        """
+        return

@@ -119,6 +119,7 @@ class Staged(msgspec.Struct, frozen=True):
             where they are.
         missed: The engine's options that have no effect, for its user.
         final: Whether nothing comes back, so that the container's end need not wait for that.
+        sockets: The engine's sockets here that it mounts, by where it does.
     """
 
     bundle: str
@@ -133,6 +134,7 @@ class Staged(msgspec.Struct, frozen=True):
     view: View | None = None
     missed: tuple[str, ...] = ()
     final: bool = False
+    sockets: dict[str, str] = {}
 
     @property
     def on_nodes(self) -> bool:

@@ -56,6 +56,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         slurm: The version of Slurm that runs there, or that the local engine imitates.
         neighbours: The config.json of containers there whose namespaces can be entered, by the
             directory that the submitted config.json names these by: /proc/PID/ns.
+        sockets: Whether a container there reaches sockets of its engine's here.
     """
 
     elsewhere: bool
@@ -72,6 +73,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: frozenset[str] | None = None
     slurm: str = SLURM
     neighbours: Mapping[str, Mapping[str, Any]] = {}
+    sockets: bool = False
 
 
 class NotThere(EngineError):

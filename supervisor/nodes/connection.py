@@ -308,10 +308,14 @@ class Shim:
         await self._carry("connect", client, child_env, **where)
 
     async def attach(
-        self, container: str, number: int, server: trio.socket.SocketType, child_env: ChildEnv
+        self, server: trio.socket.SocketType, child_env: ChildEnv, **which: object
     ) -> None:
-        """Carry bytes of a connection that a container has made, as `connect` does."""
-        await self._carry("attach", server, child_env, container=container, number=number)
+        """Carry bytes of a connection that a container has made, as `connect` does.
+
+        Args:
+            which: Which one, as fields of the call.
+        """
+        await self._carry("attach", server, child_env, **which)
 
     async def _carry(
         self, verb: str, sock: trio.socket.SocketType, child_env: ChildEnv, **fields: object

@@ -1,7 +1,6 @@
-"""What containers of a shim connect to in networks of their engine's."""
+"""What containers of a shim connect to in networks of their engine's, and at its sockets."""
 
 import base64
-from functools import partial
 from typing import Any
 
 import trio
@@ -17,44 +16,44 @@ _MOST = 256
 """Connections and questions of one container at a time; others wait in the shim."""
 
 
-async def serve(shim: Shim, container: str, engine: EngineSide, child_env: ChildEnv) -> None:
+async def serve(shim: Shim, engine: EngineSide, child_env: ChildEnv, **which: object) -> None:
     """Serve them until this is cancelled, or the shim has gone.
 
     Args:
-        container: The shim's id of it.
-        engine: The engine's networks.
+        engine: The engine's networks, or sockets.
+        which: The container, and which of these, as fields of the calls.
     """
     room = trio.Semaphore(_MOST)
     async with unwrapped() as nursery:
         while True:
             await room.acquire()
             try:
-                arrived = await shim.call("accept", container=container)
+                arrived = await shim.call("accept", **which)
             except (ShimError, ShimLost):  # the container has ended; or it cannot do that
                 return
-            nursery.start_soon(_serve, shim, container, arrived, engine, child_env, room)
+            nursery.start_soon(_serve, shim, which, arrived, engine, child_env, room)
 
 
 async def _serve(
     shim: Shim,
-    container: str,
+    which: dict[str, object],
     arrived: dict[str, Any],
     engine: EngineSide,
     child_env: ChildEnv,
     room: trio.Semaphore,
 ) -> None:
-    number = arrived["number"]
-    refuse = partial(shim.tell, "refuse", container=container, number=number)
+    which = {**which, "number": arrived["number"]}
     try:
-        if not arrived["addresses"]:
+        path, addresses = arrived["path"], arrived["addresses"]
+        if not (path or addresses):
             answer = await engine.ask(base64.b64decode(arrived["text"]))
             text = base64.b64encode(answer).decode()
-            shim.tell("answer", container=container, number=number, text=text)
+            shim.tell("answer", **which, text=text)
             return
-        [address] = arrived["addresses"]
+        [address] = addresses or [(path, 0)]
         with await engine.connect(*address) as server:
-            await shim.attach(container, number, server, child_env)
+            await shim.attach(server, child_env, **which)
     except (ScrunError, OSError, ValueError):
-        refuse()
+        shim.tell("refuse", **which)
     finally:
         room.release()

@@ -85,7 +85,9 @@ twice.
              variables of the same names; filter: the seccomp filter for its rules, as an earlier
              reply had it, or "" to be told; site: see below; network: "own" if it is to have a
              network of its own, "late" if `network` may connect that later, "node" if it is to
-             have the node's; networks: of the engine's, which it is to reach by `accept`
+             have the node's; networks: of the engine's, which it is to reach by `accept`;
+             sockets: where it mounts sockets of the engine's, which it is to reach likewise: it
+             gets one of the shim's instead of each
              {"pid": …}, with "filter" in base64 if that is to be told, "" where that is
              impossible; with "network", the program that connects its own, and "why" it does not
              reach `networks`; or with "host", what the node's network is called
@@ -113,13 +115,16 @@ twice.
              network is tried, 127.0.0.1 and then ::1. END of one direction shuts that down, as
              the server's end does; CLOSED before END says that the server has reset the connection
              {}; error: why not, in the kernel's words
-    accept   container, with a network of its own: waits until it connects to one of `networks`
-             {"number": …, "addresses": [[address, port]]}; or, as it has sent a question to a
-             name server there, {"number": …, "text": its bytes in base64}. Only the last of these
-             calls is answered
-    attach   container; number, of a connection; stream, which carries its bytes as for `connect`
+    accept   container, with a network of its own: waits until it connects to one of `networks`;
+             sockets: true, if it is about one of `sockets` instead
+             {"number": …, "addresses": [[address, port]]}, or "path": one of `sockets`; or, as it
+             has sent a question to a name server there, {"number": …, "text": its bytes in
+             base64}. Only the last of these calls is answered
+    attach   container; number, of a connection; sockets, as for `accept`; stream, which carries
+             its bytes as for `connect`
              {}; error: it has gone
-    refuse   container; number: that connection is reset, that question has no answer
+    refuse   container; number; sockets, as for `accept`: that connection is reset, that question
+             has no answer
              {}
     answer   container; number, of a question; text: the answer in base64
              {}

@@ -198,7 +198,8 @@ class _Connection:
 
     def _carry(self, sock: "socket.socket") -> None:
         try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if sock.family != socket.AF_UNIX:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._source = self._streams.source(self._number, os.dup(sock.fileno()), sends=True)
             self._sink = self._streams.sink(self._number, os.dup(sock.fileno()), self._end)
         except (OSError, ValueError) as error:  # no descriptor is left

@@ -89,8 +89,8 @@ class NodeContainers:
     def offer_again(self) -> None:
         """Offer a supervisor's successor what containers have connected to, see `Outbound`."""
         for target in self.targets.values():
-            if target.network is not None and target.network.outbound is not None:
-                target.network.outbound.offer_again()
+            for arrivals in target.arrivals():
+                arrivals.offer_again()
 
     def state(self) -> "dict[str, dict[str, Any]]":
         """Return what became of the containers and execs, by their ids."""
@@ -382,6 +382,8 @@ class NodeContainers:
                 one.site.remove()
             if one.network is not None and one.container is None:
                 one.network.let_go()
+            if one.sockets is not None:
+                one.sockets.close()
             if one.images is not None and one.container is None:
                 self.images.let_go(one.images)
             remove_tree(one.place)

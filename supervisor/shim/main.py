@@ -376,17 +376,19 @@ class ShimProcess:
         """Do something about what a container has connected to."""
         target = self._ready().get(call["container"])
         outbound = None if target.network is None else target.network.outbound
-        if outbound is None:
-            raise ValueError(f"{target.id} has no network of an engine's")
+        arrivals = target.sockets if call.get("sockets") else outbound
+        if arrivals is None:
+            what = "sockets" if call.get("sockets") else "network"
+            raise ValueError(f"{target.id} has no {what} of an engine's")
         if verb == "accept":
-            outbound.take(reply)
+            arrivals.take(reply)
         elif verb == "attach":
-            client = outbound.client(call["number"])
+            client = arrivals.client(call["number"])
             self._connections_here().attach(call["stream"], client, reply)
         else:
-            if verb == "answer":
+            if verb == "answer" and outbound is not None:
                 outbound.answer(call["number"], call["text"])
-            outbound.refuse(call["number"])
+            arrivals.refuse(call["number"])
             reply({})
 
     def _tell_strangers(self, who: str) -> None:

@@ -97,6 +97,10 @@ class Making:
         try:
             if target.network is not None or target.why is not None:
                 self._fit_resolver(config, target, call.get("networks", ()))
+            if call.get("sockets"):
+                from .engine_sockets import EngineSockets
+
+                target.sockets = EngineSockets(self._loop, target.place, config, call["sockets"])
             if target.site is not None:
                 self._create_by_site(target, target.site, config, reply)
                 return
@@ -345,6 +349,8 @@ class Making:
             target.images.user = None
         if target.network is not None and target.container is None:
             target.network.let_go()
+        if target.sockets is not None:
+            target.sockets.close()
         target.stdio.abandon()
         remove_tree(target.place)
         del self._containers.targets[target.id]

@@ -9,29 +9,24 @@ import binascii
 import errno
 import os
 import struct
-from _collections import deque  # collections itself takes longer
 
+from .arrivals import MOST, Arrivals
 from .libc import enter
 from .loop import READ
-from .runtime import CallRefused, found, last_line
+from .runtime import found, last_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from .children import Children
-    from .containers import Reply
     from .loop import Loop
 
 _ORIGINAL_DESTINATION = 80  # SO_ORIGINAL_DST: linux/netfilter_ipv4.h
 _ADDRESS = struct.Struct("!2xH4s8x")  # struct sockaddr_in
 _QUEUE = 1024
-_MOST = 256  # connections and questions that are not carried or answered yet
-_PAUSE = 1.0  # seconds
-_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _LONGEST = 4096  # bytes of a question, or of a refusal
 _DOMAIN = 53
-_RESET = struct.pack("ii", 1, 0)
 _DONE = b"\0"
 
 _NFT = """\
@@ -46,7 +41,7 @@ _IPTABLES = (
 )
 
 
-class Outbound:
+class Outbound(Arrivals):
     """The sockets in one network namespace, and what has arrived at them."""
 
     def __init__(
@@ -68,14 +63,10 @@ class Outbound:
         Raises:
             OSError: No process or descriptor is left.
         """
-        self._loop, self._tell = loop, done
+        super().__init__(loop)
+        self._tell = done
         self._line, theirs = socket.socketpair()
-        self._tcp: socket.socket | None = None
         self._udp: socket.socket | None = None
-        self._arrived: deque[dict[str, object]] = deque()
-        self._reply: Reply | None = None
-        self._number = 0
-        self._clients: dict[int, tuple[socket.socket, dict[str, object]]] = {}
         self._askers: dict[int, tuple[str, int]] = {}
 
         def work() -> int:
@@ -99,43 +90,11 @@ class Outbound:
             self._tell(last_line(said) or "it was killed")
             return
         tcp, udp = struct.unpack("ii", ancillary[0][2][:8])
-        self._tcp, self._udp = socket.socket(fileno=tcp), socket.socket(fileno=udp)
-        for sock in (self._tcp, self._udp):
-            sock.setblocking(False)
+        self._udp = socket.socket(fileno=udp)
+        self._udp.setblocking(False)
         self._loop.watch(udp, READ, self._receive)
-        self._listen()
+        self.listen(socket.socket(fileno=tcp), _asked)
         self._tell("")
-
-    def _listen(self) -> None:
-        """Accept connections, while there is room; others wait in the kernel's queue."""
-        if self._tcp is not None and self._tcp.fileno() >= 0 and len(self._clients) < _MOST:
-            self._loop.watch(self._tcp.fileno(), READ, self._accept)
-
-    def _accept(self, _events: int) -> None:
-        assert self._tcp is not None
-        try:
-            fd, _ = self._tcp._accept()  # type: ignore[attr-defined]
-        except OSError as error:
-            if error.errno in _NO_ROOM:  # no event tells when there is
-                self._loop.forget(self._tcp.fileno())
-                self._loop.after(_PAUSE, self._listen)
-            return
-        client = socket.socket(fileno=fd)
-        try:
-            asked = client.getsockopt(socket.IPPROTO_IP, _ORIGINAL_DESTINATION, _ADDRESS.size)
-            port, address = _ADDRESS.unpack(asked)
-        except OSError:
-            port = 0
-        if not port:
-            _reset(client)
-            return
-        client.setblocking(False)
-        self._number += 1
-        what = {"number": self._number, "addresses": [[socket.inet_ntoa(address), port]]}
-        self._clients[self._number] = client, what
-        if len(self._clients) >= _MOST:
-            self._loop.forget(self._tcp.fileno())
-        self._put(what)
 
     def _receive(self, _events: int) -> None:
         assert self._udp is not None
@@ -143,53 +102,21 @@ class Outbound:
             question, asker = self._udp.recvfrom(_LONGEST)
         except OSError:
             return
-        if len(self._askers) < _MOST:  # who asks asks again
-            self._number += 1
-            self._askers[self._number] = asker
+        if len(self._askers) < MOST:  # who asks asks again
+            number = self.number()
+            self._askers[number] = asker
             text = binascii.b2a_base64(question, newline=False).decode()
-            self._put({"number": self._number, "text": text})
-
-    def _put(self, what: "dict[str, object]") -> None:
-        self._arrived.append(what)
-        self._give()
-
-    def _give(self) -> None:
-        if self._arrived and self._reply is not None:
-            reply, self._reply = self._reply, None
-            reply(self._arrived.popleft())
-
-    def take(self, reply: "Reply") -> None:
-        """Reply with the next that arrives; whoever waited before has gone."""
-        self._reply = reply
-        self._give()
+            self.put({"number": number, "text": text})
 
     def offer_again(self) -> None:
-        """Go on for another supervisor: connections that the last one has not carried are new.
-
-        A program that has asked a question asks again.
-        """
-        self._reply = None
+        """See `Arrivals.offer_again`; a program that has asked a question asks again."""
         self._askers.clear()
-        self._arrived = deque(what for _, what in self._clients.values())
-
-    def client(self, number: int) -> "socket.socket":
-        """Return a connection that has arrived; it is the caller's from now on.
-
-        Raises:
-            CallRefused: There is none of this number.
-        """
-        try:
-            client, _ = self._clients.pop(number)
-        except KeyError:
-            raise CallRefused(f"connection {number} is not there") from None
-        self._listen()
-        return client
+        super().offer_again()
 
     def refuse(self, number: int) -> None:
         """Reset a connection, or leave a question without an answer."""
         self._askers.pop(number, None)
-        if number in self._clients:
-            _reset(self.client(number))
+        super().refuse(number)
 
     def answer(self, number: int, text: str) -> None:
         """Answer a question, in base64."""
@@ -201,20 +128,24 @@ class Outbound:
                 pass
 
     def close(self) -> None:
-        """Reset all that nobody has taken."""
-        for sock in (self._line, self._tcp, self._udp):
+        for sock in (self._line, self._udp):
             if sock is not None and sock.fileno() >= 0:
                 self._loop.forget(sock.fileno())
                 sock.close()
-        for client, _ in self._clients.values():
-            _reset(client)
-        self._clients.clear()
-        self._reply = None
+        super().close()
 
 
-def _reset(client: "socket.socket") -> None:
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-    client.close()
+def _asked(client: "socket.socket") -> "dict[str, object]":
+    """Return the address that a client has asked for, before rules sent it to our socket.
+
+    Raises:
+        OSError: Nobody knows.
+    """
+    asked = client.getsockopt(socket.IPPROTO_IP, _ORIGINAL_DESTINATION, _ADDRESS.size)
+    port, address = _ADDRESS.unpack(asked)
+    if not port:
+        raise OSError(errno.EADDRNOTAVAIL, "no port")
+    return {"addresses": [[socket.inet_ntoa(address), port]]}
 
 
 def _prepare(

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
+    from .arrivals import Arrivals
     from .console import ProgramStdio
     from .images import Mounted
     from .site import Site
@@ -37,6 +38,7 @@ class NodeProcess:
             those of its container.
         lost: Whether these went away.
         network: What connects its own network; None if it has the node's, or no connection.
+        sockets: What it connects to at the engine's sockets that it mounts; None without such.
         is_isolated: Whether the runtime was to make its network namespace, with nothing in it.
         why: Why it has the node's network, "" if that is to be; None if nobody wants to know.
         signals: What Slurm sent it and its program has not got.
@@ -76,6 +78,7 @@ class NodeProcess:
         self.why: str | None = None
         self.is_isolated = False
         self.network: UserNetwork | None = None if container is None else container.network
+        self.sockets: Arrivals | None = None
         self.signals: list[int] = []
         self.began = self.start_called = self.told_to_end = 0.0
         self.cgroups: dict[str, str] = {}
@@ -93,6 +96,11 @@ class NodeProcess:
         if self.images is not None:
             return self.images.space
         return None if self.network is None else self.network.space
+
+    def arrivals(self) -> "list[Arrivals]":
+        """Return what has arrived from it for the submit host."""
+        outbound = None if self.network is None else self.network.outbound
+        return [one for one in (outbound, self.sockets) if one is not None]
 
     @property
     def is_busy(self) -> bool:

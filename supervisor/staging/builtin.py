@@ -29,6 +29,7 @@ from scrun.supervisor.staging.id_maps import cache_of, remove_whoever_owns_it, w
 from scrun.supervisor.staging.image_store import images_for
 from scrun.supervisor.staging.layers import Unusable
 from scrun.supervisor.staging.layout import UPPER
+from scrun.supervisor.staging.mounts import binds, is_engine_socket
 from scrun.supervisor.staging.on_node import SENT, archive_of, removing, sending, unpacking
 from scrun.supervisor.staging.overlaid import Overlays
 from scrun.supervisor.staging.owner import beside, directory_for, owner_of
@@ -114,6 +115,9 @@ class BuiltIn:
         target = await self._engine.target(request.child_env)
         target, why_one_user = await with_ids(target, job, settings.id_map, request)
         target = msgspec.structs.replace(target, neighbours=await job.neighbours())
+        sources = binds(bundle.raw.get("mounts") or [], bundle.path)
+        if settings.sockets == "own" and any(map(is_engine_socket, sources)):
+            target = msgspec.structs.replace(target, sockets=await job.carries_sockets())
         owner = owner_of(request.record, bundle.rootfs) if settings.scratch else None
 
         def execute(command: Sequence[str]) -> None:

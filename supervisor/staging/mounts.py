@@ -42,6 +42,7 @@ class MountSource(msgspec.Struct, frozen=True, kw_only=True):
             measured only if it may be copied, and only slightly beyond the limit.
         capacity: The size in bytes of the tmpfs that is mounted there, else 0.
         own: Whether the container's engine made it for this container alone.
+        mine: Whether a socket belongs to this user.
     """
 
     kind: Literal["file", "directory", "fifo", "socket", "device", "missing", "unreadable"]
@@ -51,6 +52,7 @@ class MountSource(msgspec.Struct, frozen=True, kw_only=True):
     size: int = 0
     capacity: int = 0
     own: bool = False
+    mine: bool = False
 
 
 DATA = "data"
@@ -95,12 +97,14 @@ class Plan(msgspec.Struct, frozen=True):
     Attributes:
         notes: A line for the log about each loss.
         missed: Options of the container engine that have no effect.
+        sockets: Sockets of the engine's that are reached from there, by where they are mounted.
     """
 
     config: dict[str, Any]
     volumes: tuple[Volume, ...]
     notes: tuple[str, ...]
     missed: tuple[str, ...] = ()
+    sockets: dict[str, str] = {}
 
 
 class Notes:
@@ -136,6 +140,7 @@ class Notes:
 FILES = "files"
 _LARGEST_INIT = 4 << 20
 
+_ENGINE_SOCKETS = frozenset(("docker.sock", "podman.sock"))
 _BIND = frozenset(("bind", "rbind"))
 # where container engines mount an init program, which the nodes may lack
 _INITS = frozenset(("/dev/init", "/run/podman-init", "/sbin/docker-init"))
@@ -166,8 +171,10 @@ def fit_mounts(
     one_user: bool,
     sources: Mapping[str, MountSource],
     notes: Notes,
-) -> tuple[list[dict[str, Any]], list[Volume]]:
+) -> tuple[list[dict[str, Any]], list[Volume], dict[str, str]]:
     """Return the mounts that work at the target, changed where needed, and what to copy.
+
+    The third is the engine's sockets that are reached from there, as `Plan` has them.
 
     Args:
         mounts: The mounts of config.json; they are changed in place.
@@ -179,6 +186,7 @@ def fit_mounts(
     """
     kept = []
     volumes: list[Volume] = []
+    sockets: dict[str, str] = {}
     for index, mount in enumerate(mounts):
         if target.rootless:
             _without_maps(mount, notes)
@@ -197,6 +205,9 @@ def fit_mounts(
             if "nofail" not in options(mount):
                 raise StagingError(f"mounts[{index}].source: {path} does not exist")
             notes.add(f"mount {mount['destination']} dropped: {path} does not exist")
+        elif target.sockets and source.mine and is_engine_socket(path):
+            sockets[mount["destination"]] = source.real
+            kept.append(mount)
         elif not (only_here(path, source, target, staged) or _is_init(mount, source, target)):
             kept.append(mount)
         elif source.capacity and mount["destination"].rstrip("/") == "/dev/shm":
@@ -217,7 +228,12 @@ def fit_mounts(
                     f"mount {mount['destination']}: {path} is only on this machine, so the "
                     f"container has a copy{back}"
                 )
-    return kept, _merged(volumes, kept, nested=target.rootless)
+    return kept, _merged(volumes, kept, nested=target.rootless), sockets
+
+
+def is_engine_socket(path: str) -> bool:
+    """Tell whether a path is called as the socket at which an engine's API is served."""
+    return os.path.basename(path) in _ENGINE_SOCKETS
 
 
 def _merged(volumes: list[Volume], mounts: list[dict[str, Any]], *, nested: bool) -> list[Volume]:
@@ -315,6 +331,8 @@ def only_here(path: str, source: MountSource, target: Target, staged: str) -> bo
     """Return whether another machine would not find this at the same path."""
     if not target.elsewhere or below(path, staged) or of_every_machine(path):
         return False
+    if source.kind == "socket" and is_engine_socket(path):  # whatever the file system
+        return True
     return source.private or any(
         below(candidate, prefix)
         for candidate in (path, source.real)

@@ -131,7 +131,7 @@ def fit(
     if target.elsewhere:
         notes.drop(fitted, "", "hooks", _OTHER_MACHINE)
         fit_annotations(fitted, notes)
-    mounts, volumes = fit_mounts(
+    mounts, volumes, sockets = fit_mounts(
         fitted.get("mounts") or [],
         bundle=bundle,
         staged=staged,
@@ -144,7 +144,7 @@ def fit(
     )
     if "mounts" in fitted:
         fitted["mounts"] = mounts
-    return Plan(fitted, tuple(volumes), tuple(notes.lines), tuple(notes.missed))
+    return Plan(fitted, tuple(volumes), tuple(notes.lines), tuple(notes.missed), sockets)
 
 
 def _fit_process(process: dict[str, Any], target: Target, maps: Maps | None, notes: Notes) -> None:

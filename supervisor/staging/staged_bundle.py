@@ -181,6 +181,7 @@ def _fill(
         notes=(*filter(None, [why_one_user]), *plan.notes, *given.notes),
         view=None if given.overlaid else view,
         missed=(*plan.missed, *missed),
+        sockets=plan.sockets,
         final=not given.copied_from and not any(one.comes_back for one in plan.volumes),
     )
 

@@ -200,4 +200,5 @@ def look(path: str, mounts: list[MountPoint]) -> MountSource:
         private=mount.private,
         size=status.st_size if kind == "file" else 0,
         capacity=capacity,
+        mine=kind == "socket" and status.st_uid == os.geteuid(),
     )

@@ -222,6 +222,7 @@ class Shim:
         name: str = "",
         networks: Sequence[str] | None = None,
         network: str = "own",
+        sockets: Sequence[str] = (),
         **changes: Any,
     ) -> dict[str, Any]:
         """Create a container that runs a command; return the reply.
@@ -235,6 +236,7 @@ class Shim:
             name: Its name, for the runtime.
             networks: Those of its engine, if it is to have the network that the next one says.
             network: As of the call.
+            sockets: Where it mounts sockets of its engine's.
             changes: Members of config.json.
         """
         terminal = "terminal" in (streams or {})
@@ -242,7 +244,9 @@ class Shim:
         if self.user.uid:
             map_user(config, self.user)
         config = {**config, **changes}
-        more = {} if networks is None else {"network": network, "networks": networks}
+        more: dict[str, object] = {"sockets": sockets} if sockets else {}
+        if networks is not None:
+            more |= {"network": network, "networks": networks}
         return self.call(
             "create", id=target, name=name or f"name-{target}", config=config,
             streams=streams or {}, joins=joins or {}, images=images, **more,

@@ -212,6 +212,8 @@ class Staging(msgspec.Struct, frozen=True):
         overlay: Where the nodes do not see a root file system because it is an overlay of the
             engine's: `mount`: they mount its layers, or copies of those that they do not see, kept
             in the store of images (`[images]`); `copy`: each container gets a copy of its own.
+        sockets: The API's socket of podman or docker, where a container in a job mounts it: `own`:
+            it leads there, if it is the user's own; `none`: it is not mounted.
     """
 
     scratch: Path | None = None
@@ -220,6 +222,7 @@ class Staging(msgspec.Struct, frozen=True):
     timeout: Seconds = 3600
     id_map: Literal["auto", "single", "full"] = "auto"
     overlay: Literal["mount", "copy"] = "mount"
+    sockets: Literal["own", "none"] = "own"
 
 
 class ImageSettings(msgspec.Struct, frozen=True):

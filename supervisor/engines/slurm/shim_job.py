@@ -238,7 +238,10 @@ class ShimJob(SlurmJob):
                 directory = self._request.directory
                 task.site = site.container(self.id, directory, step, config, number)
             network = self._network
-            more = {"network": network, "networks": step.networks} if network else {}
+            more: dict[str, Any] = {"network": network, "networks": step.networks}
+            more = more if network else {}
+            if step.sockets:
+                more["sockets"] = list(step.sockets)
             try:
                 reply = await task.create(
                     config, joins=place.joins, images=images, variables=variables, **more
@@ -247,7 +250,7 @@ class ShimJob(SlurmJob):
                 self.shim_step.doubt_runtime()
                 raise NotMade(f"{self._which(task)}{words_of(error)}", shown=False) from None
             self._images.go_with(rank)
-            if more and network != "late":
+            if network not in ("", "late"):
                 self._has_network(task, reply)
 
         await for_all(self._tasks, create, cancels=True)
@@ -479,7 +482,19 @@ class ShimJob(SlurmJob):
         from scrun.supervisor.nodes.outbound import serve
 
         task = (await self._alive())[0]
-        await serve(task.rank.shim, task.id, engine, self._child_env)
+        await serve(task.rank.shim, engine, self._child_env, container=task.id)
+
+    async def carries_sockets(self) -> bool:
+        ranks = await self.shim_step.ranks()
+        return all(self.shim_step.sites[rank.number] is None for rank in ranks)
+
+    async def reach_sockets(self, engine: EngineSide) -> None:
+        from scrun.supervisor.nodes.outbound import serve
+
+        async def of(task: ShimTask) -> None:
+            await serve(task.rank.shim, engine, self._child_env, container=task.id, sockets=True)
+
+        await for_all(await self._alive(), of)
 
     async def pause(self, *, resume: bool) -> None:
         """Pause or resume all processes of the container by signals.

@@ -19,6 +19,7 @@ def faults() -> Iterator[Mutation]:
     yield from _tasks()
     yield from _forwarding()
     yield from _networks()
+    yield from _sockets()
     yield from _copying()
     yield from _races()
     yield from _usage()
@@ -197,6 +198,48 @@ def _forwarding() -> Iterator[Mutation]:
     )
 
 
+def _sockets() -> Iterator[Mutation]:
+    parts = _PARTS + "containers/test_engine_sockets.py::"
+    sockets = Faults("supervisor/containers/engine_sockets.py")
+    yield sockets(
+        "a-node-names-the-socket",
+        "if address not in self._sockets:",
+        "if False:",
+        parts + "test_a_node_asks_for_another_one",
+    )
+    yield sockets(
+        "another-user-s-socket-leads-back",
+        "or status.st_uid != user",
+        "or False",
+        parts + "test_it_is_another_user_s",
+    )
+    yield sockets(
+        "whoever-listens-is-the-engine",
+        "if _PEER.unpack(peer)[1] != user:",
+        "if False:",
+        parts + "test_another_user_listens",
+    )
+    policy = "tests/unit/supervisor/staging/test_staging_policy.py::"
+    yield Faults("supervisor/staging/mounts.py")(
+        "every-socket-is-an-engine-s",
+        "return os.path.basename(path) in _ENGINE_SOCKETS",
+        "return True",
+        policy + "test_another_socket_of_the_user_s_is_dropped",
+    )
+    yield Faults(_SHIM + "containers.py")(
+        "sockets-outlive-their-container",
+        "if one.sockets is not None:",
+        "if False:",
+        _PARTS + "shim/test_engine_sockets.py::test_they_go_with_it",
+    )
+    yield Faults("supervisor/containers/tree.py")(
+        "a-successor-leaves-the-sockets-alone",
+        "            self._carry_sockets(job, staged)\n            if not",
+        "            if not",
+        "tests/clients/test_engine_socket.py::test_its_supervisor_dies",
+    )
+
+
 def _networks() -> Iterator[Mutation]:
     answering = _PARTS + "containers/test_engine_network.py::"
     network = Faults("supervisor/containers/engine_network.py")
@@ -248,14 +291,14 @@ def _networks() -> Iterator[Mutation]:
         _PARTS + "shim/test_networks.py::test_an_exec_has_its_network",
     )
     on_nodes = _PARTS + "shim/test_networks.py::"
-    outbound = Faults(_SHIM + "outbound.py")
-    yield outbound(
+    arrivals = Faults(_SHIM + "arrivals.py")
+    yield arrivals(
         "what-a-dead-supervisor-has-accepted-waits-for-ever",
         "self._arrived = deque(what for _, what in self._clients.values())",
         "pass",
         on_nodes + "test_another_supervisor_gets_connections",
     )
-    yield outbound(
+    yield arrivals(
         "a-shim-without-descriptors-turns-round-and-round",
         "if error.errno in _NO_ROOM:",
         "if False:",

@@ -28,7 +28,7 @@ def test_the_tests_have_the_folders_of_the_product(kind: str) -> None:
 def test_every_folder_of_the_integration_tests_is_a_part_of_the_lanes() -> None:
     text = (CHECKOUT / "tools" / "test").read_text()
     [parts] = re.findall(r"^parts=\((.*)\)$", text, re.MULTILINE)
-    others = ("pure", "shim", "container", "slurm_too")
+    others = ("pure", "shim", "container", "slurm_too", "clients")
     named = [Path(part) for part in parts.split() if part not in others]
     assert sorted(named) == sorted(folders(TESTS / "integration"))
 

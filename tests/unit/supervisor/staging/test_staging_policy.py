@@ -523,6 +523,30 @@ def test_what_cannot_be_copied_is_dropped_and_said(kind: Any) -> None:
     assert plan.missed == (f"the mount /x ({path} is a {kind} here)",)
 
 
+@pytest.mark.parametrize("name", ["podman.sock", "docker.sock"])
+@pytest.mark.parametrize(
+    ("carries", "mine", "private"),
+    [(True, True, True), (True, True, False), (False, True, False), (True, False, False)],
+)
+def test_the_socket_of_an_engine(name: str, *, carries: bool, mine: bool, private: bool) -> None:
+    """It leads back if it is the user's own, on any file system; no other machine has it."""
+    path = f"/srv/{name}"
+    source = MountSource(kind="socket", real=path, private=private, mine=mine)
+    target = msgspec.structs.replace(SLURM_USER, sockets=carries)
+    plan = fitted({"mounts": [bind(path)]}, target, {path: source})
+    leads_back = carries and mine
+    assert plan.sockets == ({"/x": path} if leads_back else {})
+    assert plan.missed == (() if leads_back else (f"the mount /x ({path} is a socket here)",))
+
+
+def test_another_socket_of_the_user_s_is_dropped() -> None:
+    path = "/run/user/1000/bus"
+    source = MountSource(kind="socket", real=path, private=True, mine=True)
+    target = msgspec.structs.replace(SLURM_USER, sockets=True)
+    plan = fitted({"mounts": [bind(path)]}, target, {path: source})
+    assert (plan.config["mounts"], plan.sockets) == ([], {})
+
+
 def test_what_cannot_be_read_is_refused() -> None:
     with pytest.raises(StagingError, match=r"mounts\[0\].source: /run/user/1/it cannot be read"):
         fitted(
