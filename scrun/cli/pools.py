@@ -3,6 +3,9 @@
 from scrun.cli.parse import Parsed
 from scrun.core.errors import UsageError
 
+AUTO = "auto"
+"""The pool that starts by itself."""
+
 _MOST = 1024
 
 

@@ -26,6 +26,7 @@ from scrun.cli.columns import columns
 from scrun.cli.grammar import GLOBAL
 from scrun.cli.lines import Tasks, digest, read_tasks
 from scrun.cli.parse import Parsed, as_words, record_root
+from scrun.cli.pools import AUTO
 from scrun.client.progress import clear, show
 from scrun.client.supervisor_name import place
 from scrun.commands.pool import nodes_of_pools
@@ -84,7 +85,7 @@ def _processors_of(pool: str, root: str) -> int:
     if place().name:
         return 0  # containers use this job
     nodes = [node for node in nodes_of_pools(root) if node["pool"] == pool]
-    if not nodes:
+    if not nodes and pool != AUTO:
         raise StateError(f"there is no pool {pool}: start it by 'scrun pool start {pool}'")
     rooms: list[Any] = [node["room"] for node in nodes]
     return sum(int(room["processors"] or 0) for room in rooms if room)

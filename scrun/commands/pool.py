@@ -22,7 +22,7 @@ from scrun.core.errors import StateError, UsageError
 from scrun.core.output import say
 from scrun.protocol import wire
 
-_HEAD = ("POOL", "JOB", "NODE", "CONTAINERS", "CPUS", "MEMORY", "WAITING", "STATE")
+_HEAD = ("POOL", "JOB", "NODE", "CONTAINERS", "CPUS", "MEMORY", "GPUS", "WAITING", "STATE")
 _NAME = re.compile("[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _VARIABLES = {
     "account": "SCRUN_ACCOUNT", "constraint": "SCRUN_CONSTRAINT",
@@ -126,6 +126,7 @@ def _cells(row: _Row) -> tuple[str, ...]:
         *(str(row[key]) for key in ("pool", "job_id", "node", "containers")),
         _free(row, "processors", ""),
         _free(row, "memory", "M"),
+        _free(row, "gpus", ""),
         str(row["waiting"]),
         str(row["state"]),
     )
@@ -134,6 +135,6 @@ def _cells(row: _Row) -> tuple[str, ...]:
 def _free(row: _Row, what: str, unit: str) -> str:
     """Return what is free of something, and how much there is; "" if nobody counts it."""
     free, room = row["free"], row["room"]
-    if not isinstance(free, dict) or not isinstance(room, dict) or room[what] is None:
-        return ""
+    if not isinstance(free, dict) or not isinstance(room, dict) or room.get(what) is None:
+        return ""  # or an older supervisor knows nothing of it
     return f"{free[what]:.0f}/{room[what]:.0f}{unit}"

@@ -34,6 +34,7 @@ from scrun.core.place import job_of
 from scrun.core.pods import named_pod
 from scrun.model.states import Ending
 from scrun.oci.config import Config
+from scrun.settings.file.load import Settings
 from scrun.settings.slurm.request_sources import Flags
 from scrun.settings.slurm.requests import TABLE, from_environment
 from scrun.supervisor.containers.held_job import HeldJob
@@ -53,7 +54,7 @@ class Pods:
     """The jobs of a supervisor's containers.
 
     Attributes:
-        lingers: Whether jobs may wait for later containers.
+        lingers: Whether jobs may wait for later containers, and the pool `auto` for them.
         pools: Those in which containers may have a seat.
     """
 
@@ -102,7 +103,8 @@ class Pods:
         request: JobRequest,
         config: Config,
         anchor: int,
-        found: Inheritance | None = None,
+        found: Inheritance | None,
+        settings: Settings,
     ) -> AsyncIterator[Job]:
         """Provide the job of a container's pod; the last member to leave lets it go.
 
@@ -142,7 +144,7 @@ class Pods:
                     elif left is not None and not left.facts.get(SEAT):
                         held = self._again(engine, plan, request, left)
                     elif plan is not None:
-                        held = await self._held_by(engine, plan, request)
+                        held = await self._held_by(engine, plan, request, settings)
                     assert held is not None
                     for name in (own, pod):
                         self._jobs.setdefault((engine, name), held)
@@ -251,12 +253,14 @@ class Pods:
             if not lock.locked():
                 self._choosing.pop(key, None)
 
-    async def _held_by(self, engine: Engine, plan: JobPlan, request: JobRequest) -> HeldJob:
+    async def _held_by(
+        self, engine: Engine, plan: JobPlan, request: JobRequest, settings: Settings
+    ) -> HeldJob:
         """Return a job that waits, or one that is begun."""
         if (wish := plan.seat) is not None:
             # what has waited in a pool has one already
             deposit = request.deposit.job or self._deposits.new_of_job(request.container)
-            seated = partial(self._seated, plan, wish)
+            seated = partial(self._seated, plan, wish, engine, settings)
             return self._begin(HeldJob(engine, request, seated, deposit))
         linger = plan.linger if self.lingers and plan.needs else 0
 
@@ -282,10 +286,16 @@ class Pods:
 
     @asynccontextmanager
     async def _seated(
-        self, plan: JobPlan, wish: Seat, first: JobRequest
+        self,
+        plan: JobPlan,
+        wish: Seat,
+        engine: Engine,
+        settings: Settings,
+        first: JobRequest,
     ) -> AsyncIterator[HeldAllocation]:
         """Hold a seat in a pool, or a job where a default names a pool that cannot be used."""
-        async with self.pools.seat(wish, first) as seat:
+        own = settings if self.lingers else None
+        async with self.pools.seat(wish, first, engine, own) as seat:
             if seat is not None:
                 yield seat
                 return

@@ -1,6 +1,6 @@
 """One node of a pool: a held job, and what its containers take of it."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -10,9 +10,12 @@ from scrun.model.waiting import Waiting
 from scrun.supervisor.containers.claims import Claim
 from scrun.supervisor.containers.held_job import HeldJob
 from scrun.supervisor.contracts.engine import Engine, JobRequest
-from scrun.supervisor.contracts.reuse import HeldAllocation, PoolAllocation, Room
+from scrun.supervisor.contracts.reuse import HeldAllocation, PoolAllocation, Room, Taken
 from scrun.supervisor.core.deposits import Deposit
 from scrun.supervisor.core.inheritance import Inheritance
+
+GPUS = "gpus"
+"""The fact that says which GPUs a container has."""
 
 
 class PoolNode:
@@ -66,7 +69,7 @@ class PoolNode:
         self._allocation: PoolAllocation | None = None
         self._all: Room | None = None
         self._used = Room(0)
-        self._seats: dict[str, tuple[JobRequest, Room]] = {}
+        self._seats: dict[str, tuple[JobRequest, Taken]] = {}
 
     @asynccontextmanager
     async def _hold(self, first: JobRequest) -> AsyncIterator[HeldAllocation]:
@@ -75,7 +78,7 @@ class PoolNode:
                 self._allocation = allocation
                 self._all = allocation.room
                 self._changed(self)
-                yield allocation.seat()
+                yield allocation.seat(Taken("", Room(0)))
         finally:
             if self._left is not None:
                 self._left.close()
@@ -128,27 +131,40 @@ class PoolNode:
     def _lasts(self, seconds: float) -> bool:
         return self._allocation is None or self._allocation.lasts(seconds)
 
-    def take(self, request: JobRequest, room: Room) -> None:
-        """Let a container in."""
+    def take(self, request: JobRequest, room: Room, known: Sequence[str] | None = None) -> None:
+        """Let a container in.
+
+        Args:
+            known: The GPUs that it has already.
+        """
+        gpus = self._free_gpus()[: room.gpus] if known is None else known
+        if room.gpus:
+            request.deposit.note(**{GPUS: gpus})
         seat = msgspec.structs.replace(
             request,
             on_job_id=lambda job_id, _: request.on_job_id(job_id, False),
             ending=lambda: None,  # the job does not end as one of them
         )
-        self._seats[request.container] = (seat, room)
+        self._seats[request.container] = (seat, Taken(request.container, room, tuple(gpus)))
         self._used += room
         self.held.enter(seat)
 
     def leave(self, request: JobRequest) -> None:
         """Note that a container has left."""
-        seat, room = self._seats.pop(request.container)
-        self._used -= room
+        seat, taken = self._seats.pop(request.container)
+        self._used -= taken.room
         self.held.leave(seat)
         self._changed(self)
 
-    def seat(self) -> HeldAllocation:
+    def _free_gpus(self) -> list[str]:
+        used = {gpu for _, taken in self._seats.values() for gpu in taken.gpus}
+        there = () if self._allocation is None else self._allocation.gpus
+        return [gpu for gpu in there if gpu not in used]
+
+    def seat(self, request: JobRequest) -> HeldAllocation:
+        """Return the job as a container has it that is in."""
         assert self._allocation is not None
-        return self._allocation.seat()
+        return self._allocation.seat(self._seats[request.container][1])
 
     def retire(self) -> None:
         """Have no further container."""

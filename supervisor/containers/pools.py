@@ -6,18 +6,22 @@
     ├── node, ...               a held job with a shim; the pool is a tenant of it
     └── queue                   containers for which no node has room
 
+The pool `auto` lasts from the first container that wants it to its last idle node (`automatic`).
+
 A container in a pool has a held job of its own, like any other, whose allocation is a seat on a
 node: so its pod, its ending and its refusal are its own affair, and Slurm hears nothing of it.
 """
 
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 import msgspec
 import trio
 
+from scrun.cli.pools import AUTO
 from scrun.core.errors import (
     AllocationRefused,
     SettingsError,
@@ -27,9 +31,10 @@ from scrun.core.errors import (
 from scrun.core.typed import convert
 from scrun.model.states import Ending, killed
 from scrun.model.waiting import Waiting, waiting_line
-from scrun.settings.file.load import Level, Log
+from scrun.settings.file.load import Level, Log, Settings
+from scrun.supervisor.containers.automatic import Automatic, automatic_call
 from scrun.supervisor.containers.claims import Claim
-from scrun.supervisor.containers.pool_node import PoolNode
+from scrun.supervisor.containers.pool_node import GPUS, PoolNode
 from scrun.supervisor.contracts.engine import Engine, JobRequest
 from scrun.supervisor.contracts.pool_call import (
     PoolCall,
@@ -58,6 +63,7 @@ class _Place:
     def __init__(self, request: JobRequest, room: Room, seconds: float) -> None:
         self.request = request
         self.room, self.seconds = room, seconds
+        self.since = trio.current_time()
         self.node: PoolNode | None = None
         self.settled = trio.Event()
         self.news: Waiting | None = None
@@ -126,6 +132,11 @@ class Pool:
         self._journal = Journal("/dev/null", Log(level="quiet"), "", Shown(stderr="debug5"))
         self._journal.show_to(self._write)
         self._request = call.job_request(root, self._journal)
+        self._automatic: Automatic | None = None
+        self.is_stopped = False
+        if call.name == AUTO:
+            self._automatic = Automatic(self, call.settings, self._cease)
+            nursery.start_soon(bulkhead, "the size of pool auto", self._automatic.keep_time)
 
     def _write(self, level: Level, text: str) -> None:
         if level in ("fatal", "error"):
@@ -170,10 +181,17 @@ class Pool:
             self.nodes.remove(node)
             failure = node.held.failure
             self._why = described(failure) if failure and not node.ended else self._why
-            if not self.nodes:
-                self._journal.close()
-                self._ended(self)
+            if failure and self._automatic is not None:
+                self._automatic.refused()
+            if not self.nodes and not (self._automatic and self._automatic.goes_on()):
+                self._cease()
             self._serve()
+
+    def _cease(self) -> None:
+        if self._automatic is not None:
+            self._automatic.end()
+        self._journal.close()
+        self._ended(self)
 
     def _look_at(self, node: PoolNode) -> None:
         """See what a node's change means for those who wait, and for itself."""
@@ -196,6 +214,11 @@ class Pool:
         """How many nodes it has, or will have, without those that it lets go."""
         return sum(not node.is_retiring for node in self.nodes)
 
+    @property
+    def waits_since(self) -> float:
+        """When the first of those came that wait; `inf` without any."""
+        return self._queue[0].since if self._queue else math.inf
+
     async def known(self, nodes: list[PoolNode]) -> None:
         """Wait until Slurm has accepted jobs, or refused one.
 
@@ -212,7 +235,12 @@ class Pool:
 
     async def end(self, ending: Ending) -> None:
         """Release all nodes; their containers, and those that wait, end so."""
-        self._why = ending.text
+        self._why, self.is_stopped = ending.text, True
+        if self._automatic is not None:
+            self._automatic.end()
+        if not self.nodes:
+            self._cease()
+            self._serve()
         for node in [*self.nodes]:
             node.end_containers(ending)
         while self.nodes:
@@ -238,17 +266,18 @@ class Pool:
             await place.settled.wait()
             place.waits(None)
             if place.node is None:
-                if not self.size:
+                if not self.size and not self._may_grow(place):
                     text = f"no job for container {request.container}: pool {self.call.name}"
                     raise AllocationRefused(f"{text} has ended: {self._why or 'it has no node'}")
                 yield None
                 return
-            yield place.node.seat()
+            yield place.node.seat(request)
         finally:
             if place.node is not None:
                 place.node.leave(request)
             elif place in self._queue:
                 self._queue.remove(place)
+                self._adapt()
 
     @asynccontextmanager
     async def seat_again(
@@ -259,39 +288,50 @@ class Pool:
         Raises:
             AllocationRefused: Its node cannot be held any more.
         """
-        room = request.deposit.facts.get(_ROOM)  # of a pod it is the first one's
-        node.take(request, Room(0) if room is None else convert(room, Room))
+        facts = request.deposit.facts  # of a pod it is the first one's
+        room = Room(0) if _ROOM not in facts else convert(facts[_ROOM], Room)
+        node.take(request, room, convert(facts.get(GPUS, []), list[str]))
         try:
             await node.held.settled.wait()
             if node.held.allocation is None:
                 raise node.held.refusal(request)
-            yield node.seat()
+            yield node.seat(request)
         finally:
             node.leave(request)
 
     def _serve(self) -> None:
         """Give room to those who wait, the first ones first; smaller ones may pass larger ones."""
-        news = _BUSY if any(node.room is not None for node in self.nodes) else _PENDING
+        news = None  # until Slurm has accepted a job: else `create` can still say why not
+        if any(node.held.job_id for node in self.nodes):
+            news = _BUSY if any(node.room is not None for node in self.nodes) else _PENDING
         least = Room(min((place.room.processors for place in self._queue), default=0))
         is_full = not any(node.has_room(least) for node in self.nodes)
         nodes = [(node, node.room is None, node.is_retiring) for node in self.nodes]
         are_as_before, self._known_nodes = nodes == self._known_nodes, nodes
         for place in [*self._queue]:
-            if is_full and are_as_before and place.news is news:
+            if nodes and is_full and are_as_before and place.news is news:
                 continue  # of 10,000 nobody else is looked at
             wish = (place.room, place.seconds)
             fitting = [] if is_full else [one for one in self.nodes if one.has_room(*wish)]
             if fitting:
-                place.node = min(fitting, key=lambda one: (one.free.processors, one.containers))
+                place.node = min(fitting, key=_by_free)
                 place.node.take(place.request, place.room)
                 is_full = not any(node.has_room(least) for node in self.nodes)
-            elif any(node.could_have(*wish) for node in self.nodes):
+            elif self._may_grow(place) or any(node.could_have(*wish) for node in self.nodes):
                 place.waits(news)
                 continue
             self._queue.remove(place)
             place.settled.set()
+        self._adapt()
         self._changed.set()
         self._changed = trio.Event()
+
+    def _may_grow(self, place: _Place) -> bool:
+        return self._automatic is not None and self._automatic.may_have(place.room)
+
+    def _adapt(self) -> None:
+        if self._automatic is not None:
+            self._automatic.adapt()
 
     def rows(self) -> list[PoolRow]:
         """Return what `pool list` shows."""
@@ -308,6 +348,11 @@ class Pool:
             )
             for node in self.nodes
         ]
+
+
+def _by_free(node: PoolNode) -> tuple[int, int, int]:
+    """Sort nodes: the fuller ones first, so that large containers find room elsewhere."""
+    return node.free.gpus, node.free.processors, node.containers
 
 
 class Pools:
@@ -335,6 +380,8 @@ class Pools:
             ScrunError: It cannot be started; nothing is left of it.
             OSError: Likewise.
         """
+        if call.name == AUTO:
+            raise StateError("pool auto starts by itself, when a container wants it")
         if call.name in self._pools:
             raise StateError(f"pool {call.name} exists already: stop it first, or resize it")
         pool = self._new(call, engine)
@@ -452,28 +499,46 @@ class Pools:
         return [row for pool in self._pools.values() for row in pool.rows()]
 
     @asynccontextmanager
-    async def seat(self, wish: Seat, request: JobRequest) -> AsyncIterator[HeldAllocation | None]:
+    async def seat(
+        self, wish: Seat, request: JobRequest, engine: Engine, settings: Settings | None
+    ) -> AsyncIterator[HeldAllocation | None]:
         """Provide a container's seat in a pool while the block runs; None: it has none there.
+
+        Args:
+            engine, settings: The container's, for the pool `auto`; None: that does not start here.
 
         Raises:
             AllocationRefused: It asks for the pool, and cannot have that; or that ended.
         """
-        why_not = wish.why_not
-        if (pool := self._pools.get(wish.pool)) is None:
+        pool, why_not = self._pools.get(wish.pool), wish.why_not
+        if pool is None and wish.pool == AUTO:
+            if settings is None:
+                why_not = 'its supervisor is for this pod alone: set group = "user" in scrun.toml'
+            elif wish.room is not None:
+                call = automatic_call(settings, request.child_env)
+                pool = self._new(call, engine)
+        elif pool is None:
             why_not = (
                 "there is none of that name here: start it with `scrun pool start`, for rootless "
                 "podman with `podman unshare scrun pool start`"
             )
-        elif wish.room is not None:
-            async with pool.seat(request, wish.room, wish.seconds) as seat:
+        if pool is not None and wish.room is not None:
+            async with AsyncExitStack() as stack:
+                seated = pool.seat(request, wish.room, wish.seconds)
+                try:
+                    seat = await stack.enter_async_context(seated)
+                    why_not = f"none of its nodes has {wish.room}"
+                    why_not += ", and as much time left as it asks for" if wish.seconds else ""
+                except AllocationRefused as error:
+                    if wish.is_asked or pool.call.name != AUTO or pool.is_stopped:
+                        raise
+                    seat, why_not = None, described(error)
                 if seat is not None:
+                    if wish.room.memory:
+                        text = f"nothing holds it to {wish.room.memory:g} MiB of memory in a pool"
+                        request.journal.write("verbose", text)
                     yield seat
                     return
-            room = wish.room
-            why_not = f"none of its nodes has {room.processors} processors" + (
-                f" and {room.memory:g} MiB of memory" if room.memory else ""
-            )
-            why_not += ", and as much time left as it asks for" if wish.seconds else ""
         if wish.is_asked:
             raise AllocationRefused(
                 f"no job for container {request.container} in pool {wish.pool}: {why_not}"

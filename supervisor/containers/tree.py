@@ -285,8 +285,9 @@ class ContainerTree(Phases):
         if stack.has_scripts:
             self._deposit.give_up("what its scripts of plugstack.conf know would be lost")
         async with self._pods.job(
-            self._engine, stack.request, bundle.config, self.pid, self._left
-        ) as job:
+            self._engine, stack.request, bundle.config, self.pid, self._left,
+            self._create_request.settings,
+        ) as job:  # fmt: skip
             if self._notices.pending:  # it has got its job while nobody looked
                 self._job_waits(None)
             yield job
@@ -532,6 +533,7 @@ class ContainerTree(Phases):
 
     async def _run_on_in_job(self, takeover: "Takeover") -> None:
         found, config = takeover.found, takeover.bundle.config
+        settings = self._create_request.settings
         self._take_captured_over(found)
         if self._engine.name != "local":
             await self._network.find(takeover.bundle, self.pid, found)
@@ -542,7 +544,7 @@ class ContainerTree(Phases):
         staged = convert(found.facts["staged"], Staged)
         async with (
             self._beside.open(),
-            self._pods.job(self._engine, request, config, self.pid, found) as job,
+            self._pods.job(self._engine, request, config, self.pid, found, settings) as job,
         ):
             self._job = job
             try:

@@ -64,20 +64,50 @@ class Room(msgspec.Struct, frozen=True):
     Attributes:
         processors: Their number.
         memory: In MiB; `inf` if nobody counts it.
+        gpus: Their number.
     """
 
     processors: int
     memory: float = 0
+    gpus: int = 0
+
+    def __str__(self) -> str:
+        parts = [f"{self.processors} processors"]
+        parts += [f"{self.memory:g} MiB of memory"] if self.memory else []
+        parts += [f"{self.gpus} GPUs"] if self.gpus else []
+        return " and ".join(parts)
 
     def __add__(self, other: "Room") -> "Room":
-        return Room(self.processors + other.processors, self.memory + other.memory)
+        return Room(
+            self.processors + other.processors, self.memory + other.memory, self.gpus + other.gpus
+        )
 
     def __sub__(self, other: "Room") -> "Room":
-        return Room(self.processors - other.processors, self.memory - other.memory)
+        return Room(
+            self.processors - other.processors, self.memory - other.memory, self.gpus - other.gpus
+        )
 
     def fits(self, node: "Room") -> bool:
         """Tell whether a node has as much."""
-        return self.processors <= node.processors and self.memory <= node.memory
+        return (
+            self.processors <= node.processors
+            and self.memory <= node.memory
+            and self.gpus <= node.gpus
+        )
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """What a container has taken of a node, which the others of its pod share.
+
+    Attributes:
+        container: The one that has taken it.
+        room: How much.
+        gpus: Which GPUs, as Slurm's variables name them on the node.
+    """
+
+    container: str
+    room: Room
+    gpus: tuple[str, ...] = ()
 
 
 class Seat(msgspec.Struct, frozen=True):
@@ -199,6 +229,11 @@ class PoolAllocation(Protocol):
         ...
 
     @property
+    def gpus(self) -> Sequence[str]:
+        """Its GPUs, as Slurm's variables name them there."""
+        ...
+
+    @property
     def is_open(self) -> bool:
         """Whether a container may come now: the job is there, and not suspended."""
         ...
@@ -207,6 +242,6 @@ class PoolAllocation(Protocol):
         """Tell whether the job's time limit leaves so much time from now on."""
         ...
 
-    def seat(self) -> HeldAllocation:
+    def seat(self, taken: Taken) -> HeldAllocation:
         """Return it as one container has it, beside the others."""
         ...

@@ -7,7 +7,7 @@ import time
 from .children import exit_status
 from .files import remove_file, remove_tree
 from .making import Making
-from .processes import kill_quietly
+from .processes import bind, kill_quietly
 from .runtime import CallRefused, last_line, read_log
 from .site_containers import SiteContainers
 from .slurm_signals import SlurmSignals, is_busy
@@ -164,9 +164,15 @@ class NodeContainers:
         place, env = (own, None) if site is None else (site.directory, site.env)
         enter = None if target.space is None else target.space.enter
         program = self._runtime.sealed() if command[0] == self._runtime.path else -1
-        pid = self._children.spawn(
-            command, done, stdio, place, env, passed, enter=enter, program=program
-        )
+        bound = (target.container or target).processors
+        ours = os.sched_getaffinity(0) if bound else bound
+        bind(0, bound)  # for runtimes that pass on theirs
+        try:
+            pid = self._children.spawn(
+                command, done, stdio, place, env, passed, enter=enter, program=program
+            )
+        finally:
+            bind(0, ours)
         target.running.add(pid)
         return pid
 

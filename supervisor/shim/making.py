@@ -81,6 +81,7 @@ class Making:
             return
         target = self._make(call, call["name"], None)
         target.variables = variables
+        self._choose_processors(target, call.get("processors"))
         target.network = self._networks.pop(target.id, None)
         target.why = call.get("why")
         if call.get("images"):
@@ -122,6 +123,19 @@ class Making:
         except BaseException:
             self._unmake(target)
             raise
+
+    def _choose_processors(self, target: NodeProcess, asked: "dict[str, Any] | None") -> None:
+        """Choose those that no other container has, if Slurm has bound us to those of the job."""
+        ours = os.sched_getaffinity(0)
+        if asked is None or asked["of"] != len(ours):
+            return
+        targets = self._containers.targets.values()
+        others = [one for one in targets if one.processors and not one.ended]
+        target.shares = asked["as"]
+        same = [one.processors for one in others if one.shares == target.shares]
+        free = sorted(ours.difference(*(one.processors for one in others)))
+        if same or len(free) >= asked["number"]:
+            target.processors = same[0] if same else frozenset(free[: asked["number"]])
 
     def connect_network(self, call: "dict[str, Any]", reply: "Reply") -> None:
         """Connect the network of a container that was created with a late one."""
@@ -214,7 +228,7 @@ class Making:
                 return
             process = call["process"]
             self._adapt(process, call["streams"], container.variables)
-            bind_exec(process, os.sched_getaffinity(0))
+            bind_exec(process, container.processors or os.sched_getaffinity(0))
             write_private(process_of(target.place), dumps(process))
             command = self._runtime.exec(target.place, target.name, target.stdio.terminal)
             self._begin(target, command, reply)
@@ -414,7 +428,7 @@ class Making:
     def _is_there(self, target: NodeProcess, pid: int, reply: "Reply") -> None:
         target.begin(pid)
         if target.container is None:
-            bind(pid, os.sched_getaffinity(0))
+            bind(pid, target.processors or os.sched_getaffinity(0))
             target.cgroups = own_cgroups(pid)
         more = {"filter": self._runtime.filter_of(target.name)} if target.tells_filter else {}
         if target.network is not None:

@@ -88,7 +88,7 @@ def kill_quietly(pid: int, number: int) -> None:
 
 
 def bind(pid: int, processors: "Collection[int]") -> None:
-    """Bind a process, whose program has not started yet, to its creator's processors.
+    """Bind a process, whose program has not started yet, to its creator's processors, or some.
 
     As with a program of srun's: crun from 1.25 on, and runc from 1.2.7 and 1.3.1 on, give it all
     processors of its control group, whatever they may use themselves. What Slurm or a launcher of

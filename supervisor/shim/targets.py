@@ -27,6 +27,8 @@ class NodeProcess:
         name: The runtime's name of the container.
         container: The container that an exec is in; None for a container.
         variables: Those that it has from its own request, not from the step's.
+        processors: Those to which it is bound; none: all of ours.
+        shares: The name under which it has them.
         needs: The paths that a container needs here which the runtime makes, if we see them.
         is_plain: Whether its start and end change nothing but what the runtime knows of it.
         tells_filter: Whether the supervisor wants to know its seccomp filter.
@@ -64,6 +66,8 @@ class NodeProcess:
         self.id, self.place, self.name = id, place, name
         self.container, self.stdio = container, stdio
         self.variables: Mapping[str, str] = {}
+        self.processors: frozenset[int] = frozenset()
+        self.shares = ""
         self.needs: list[str] = []
         self.is_plain = False
         self.tells_filter = False

@@ -129,7 +129,11 @@ class Slurm(msgspec.Struct, frozen=True):
         linger: Seconds that a job waits for the next container that requests the same, once its
             own has ended. 0: it is released at once.
         pool: The pool in which containers run that name none, if it is there and can take them;
-            else they have jobs of their own.
+            else they have jobs of their own. `auto` is one that starts by itself.
+        pool_max: The most nodes of the pool `auto`.
+        pool_idle: Seconds after which it lets a node go that no container needs.
+        pool_node: `[slurm.pool_node]`: requests for each of its nodes, by the names of
+            `[slurm.defaults]`, which count less.
         seal_streams: Whether containers' input and output are authenticated on their way between
             the submit host and a shim, as all else there always is.
         network: "auto": a container for which an engine has made a network gets one of its own on
@@ -153,6 +157,9 @@ class Slurm(msgspec.Struct, frozen=True):
     launch: Literal["auto", "container", "shim"] = "auto"
     linger: Seconds = 0
     pool: Annotated[str, msgspec.Meta(pattern=POOL_NAME)] | None = None
+    pool_max: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 4
+    pool_idle: Seconds = 60
+    pool_node: dict[str, str] = {}
     seal_streams: bool = True
     network: Literal["auto", "node"] = "auto"
     engine_flags: bool = True
@@ -401,8 +408,9 @@ def parse(content: bytes, name: str) -> dict[str, object]:
     for key, complaint in _impossible(table, ""):
         raise SettingsError(f"{name}: {key}: {complaint}")
     slurm = table.get("slurm")
-    if isinstance(slurm, dict) and isinstance(slurm.get("defaults"), dict):
-        slurm["defaults"] = _defaults(slurm["defaults"], name)
+    for key in ("defaults", "pool_node"):
+        if isinstance(slurm, dict) and isinstance(slurm.get(key), dict):
+            slurm[key] = _defaults(slurm[key], name, key)
     if isinstance(slurm, dict) and isinstance(slurm.get("allow"), list):
         slurm["allow"] = _allowed(slurm["allow"], name)
     return table
@@ -544,19 +552,17 @@ def _allowed(names: list[object], name: str) -> list[object]:
     return [f"SCRUN_{key.upper()}" if isinstance(key, str) else key for key in names]
 
 
-def _defaults(table: Mapping[str, object], name: str) -> dict[str, object]:
-    """Convert the keys of `[slurm.defaults]` to names of variables, and the values to text."""
+def _defaults(table: Mapping[str, object], name: str, of: str) -> dict[str, object]:
+    """Convert the keys of a table of requests to names of variables, and the values to text."""
     result: dict[str, object] = {}
     for key, value in table.items():
         if key not in requests.KEYS:
-            raise SettingsError(
-                f"{name}: slurm.defaults.{key}: unknown key{hint(key, requests.KEYS)}"
-            )
+            raise SettingsError(f"{name}: slurm.{of}.{key}: unknown key{hint(key, requests.KEYS)}")
         if isinstance(value, bool):
             value = "yes" if value else "no"
         elif isinstance(value, int):
             value = str(value)
         elif not isinstance(value, str):
-            raise SettingsError(f"{name}: slurm.defaults.{key}: expected string, int or boolean")
+            raise SettingsError(f"{name}: slurm.{of}.{key}: expected string, int or boolean")
         result["SCRUN_" + key.upper()] = value
     return result

@@ -47,6 +47,7 @@ from scrun.supervisor.engines.slurm.grammar import is_chatter
 from scrun.supervisor.engines.slurm.job_ending import jobs_of_a_killed_salloc, query_ending
 from scrun.supervisor.engines.slurm.job_state import JobState
 from scrun.supervisor.engines.slurm.pending import Queue
+from scrun.supervisor.engines.slurm.room import PartOfNode
 from scrun.supervisor.engines.slurm.signals import cancel_job
 from scrun.supervisor.engines.slurm.tools import Tools, lean, of_a_container
 from scrun.supervisor.log.journal import Journal
@@ -79,6 +80,7 @@ class Allocation(msgspec.Struct, frozen=True):
         state: What salloc has reported; None for a job that scrun did not allocate.
         fds, facts: What another supervisor needs to hold it, too; the descriptors stay salloc's.
         slowed: Takes whether slurmctld slows down a tool that works for it.
+        part: What a container of a pool has of it; None: all.
     """
 
     job_id: str
@@ -87,6 +89,7 @@ class Allocation(msgspec.Struct, frozen=True):
     fds: Mapping[str, int] = {}
     facts: Mapping[str, Any] = {}
     slowed: Callable[[bool], None] = lambda _: None
+    part: PartOfNode | None = None
 
 
 def with_own(held: Allocation, request: JobRequest) -> Allocation:

@@ -10,10 +10,12 @@ from contextlib import (
     suppress,
 )
 from functools import partial
+from types import MappingProxyType
 
 import msgspec
 import trio
 
+from scrun.cli.pools import AUTO
 from scrun.core.errors import EngineUnavailable, ScrunError, SettingsError, shortened
 from scrun.core.paths import real_id
 from scrun.core.place import job_of, job_variables
@@ -69,7 +71,13 @@ from scrun.supervisor.engines.slurm.layout import (
     nodes_of_salloc,
 )
 from scrun.supervisor.engines.slurm.pending import Queue
-from scrun.supervisor.engines.slurm.room import POOL, room_of
+from scrun.supervisor.engines.slurm.room import (
+    GPUS_SCRIPT,
+    POOL,
+    gpus_of_node,
+    room_of,
+    why_no_node,
+)
 from scrun.supervisor.engines.slurm.shim_job import ShimJob
 from scrun.supervisor.engines.slurm.shim_site import SiteConfs
 from scrun.supervisor.engines.slurm.signals import cancel_job
@@ -100,6 +108,7 @@ class SlurmEngine(Engine):
         runtime: RuntimeSettings,
         launch: Launch = "container",
         linger: float = 0,
+        pool_node: Mapping[str, str] = MappingProxyType({}),
         seal_streams: bool = True,
         restore_timeout: float = ALONE,
         root: str = "",
@@ -117,6 +126,7 @@ class SlurmEngine(Engine):
             runtime: Commands of the nodes' runtime that oci.conf has no key for.
             launch: What makes containers on the nodes (`[slurm] launch`).
             linger: Seconds that a job waits for its next container (`[slurm] linger`).
+            pool_node: Requests for each node of the pool `auto`, by SCRUN_* variable.
             seal_streams: Whether the bytes of streams are sealed (`[slurm] seal_streams`).
             restore_timeout: Seconds that a shim waits for a successor of ours.
             root: The root directory, where supervisors share what squeue says.
@@ -145,6 +155,7 @@ class SlurmEngine(Engine):
         self._commands = NodeCommands(node_runtime(conf, runtime))
         self._queue = Queue(tools, give_up, root)
         self._linger = linger
+        self._pool_node = {**defaults, **pool_node}
         self._version: SlurmVersion | None = None
         self._asking = trio.Lock()
         self._unanswered = -math.inf  # when salloc was last asked in vain
@@ -255,11 +266,16 @@ class SlurmEngine(Engine):
             return None
         own = {**request.config_requests, **request.child_env.environment}
         # defaults are for the pool's jobs, too: none of these would have as much left
-        seconds = seconds_of_limit(own.get("SCRUN_TIMELIMIT", ""))
+        seconds = seconds_of_limit(own.get("SCRUN_TIMELIMIT", "")) or 0
+        room, why_not = None, ""
         try:
-            return Seat(pool, POOL in own, room_of(wanted), seconds=seconds or 0)
+            room = room_of(wanted)
+            if pool == AUTO:
+                limit = seconds_of_limit(self._pool_node.get("SCRUN_TIMELIMIT", ""))
+                why_not = why_no_node(room, seconds, limit, self._pool_node)
         except SettingsError as error:
-            return Seat(pool, POOL in own, None, str(error))
+            why_not = str(error)
+        return Seat(pool, POOL in own, None if why_not else room, why_not, seconds)
 
     @asynccontextmanager
     async def pool_node(
@@ -276,16 +292,17 @@ class SlurmEngine(Engine):
         async with hold as held:
             assert isinstance(held, SlurmAllocation)
             if held.shim.current is None:
-                await self._begin_for_pool(request, held)
+                held.gpus = await self._begin_for_pool(request, held)
                 await held.ask_for_end(self._tools, request)
-                request.job_deposit.note(ends=held.ends)
+                request.job_deposit.note(ends=held.ends, gpus=held.gpus)
             elif left is not None:
                 held.ends = left.facts.get("ends") or math.inf  # which JSON does not have
+                held.gpus = convert(left.facts.get("gpus", []), list[str])
             held.shim.is_pooled = True
             yield held
 
-    async def _begin_for_pool(self, request: JobRequest, held: SlurmAllocation) -> None:
-        """Start a shim with all that the job has on its node.
+    async def _begin_for_pool(self, request: JobRequest, held: SlurmAllocation) -> list[str]:
+        """Start a shim with all that the job has on its node; return the GPUs there.
 
         Raises:
             EngineError: The node cannot have one.
@@ -298,8 +315,10 @@ class SlurmEngine(Engine):
         shim = JobShim(parts, self._direct, {}, self._confs)
         held.shim.begin(shim)
         step = shim.step()
-        await step.ranks()
+        [rank] = await step.ranks()
         request.job_deposit.note(hello=msgspec.to_builtins(step.hello))
+        reply = await rank.shim.call("script", script=GPUS_SCRIPT)
+        return gpus_of_node(str(reply["text"]))
 
     @asynccontextmanager
     async def _hold(

@@ -22,7 +22,7 @@ from scrun.core.errors import EngineError
 from scrun.core.typed import decode_as
 from scrun.supervisor.children.processes import output_of
 from scrun.supervisor.contracts.engine import JobRequest
-from scrun.supervisor.contracts.reuse import LOAN, Lender, Loan, Room, WaitingJob
+from scrun.supervisor.contracts.reuse import LOAN, Lender, Loan, Room, Taken, WaitingJob
 from scrun.supervisor.core.deposits import JOB, Deposit
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.mounts import OURS
@@ -30,7 +30,7 @@ from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.engines.slurm.allocation import Allocation, with_own
 from scrun.supervisor.engines.slurm.job_shim import JobShim
 from scrun.supervisor.engines.slurm.job_state import JobState
-from scrun.supervisor.engines.slurm.room import room_of_node
+from scrun.supervisor.engines.slurm.room import PartOfNode, room_of_node
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.log.journal import Journal
 
@@ -187,6 +187,7 @@ class SlurmAllocation:
         shim: Its shim.
         sound: Whether its containers have left nothing behind in it.
         ends: When it ends, in seconds since the epoch, as far as a pool has asked.
+        gpus: Its GPUs, as far as a pool has asked.
     """
 
     def __init__(
@@ -200,6 +201,7 @@ class SlurmAllocation:
         self._limit: float | None = None
         self._limit_asked = trio.Event()
         self.ends = math.inf
+        self.gpus: Sequence[str] = ()
         self._since = _now() - _LATE
 
     @property
@@ -244,14 +246,16 @@ class SlurmAllocation:
 
     @property
     def room(self) -> Room:
-        return room_of_node(self.environment)
+        return room_of_node(self.environment, len(self.gpus))
 
     def lasts(self, seconds: float) -> bool:
         return not seconds or time.time() + seconds <= self.ends
 
-    def seat(self) -> "SlurmAllocation":
+    def seat(self, taken: Taken) -> "SlurmAllocation":
         """See `supervisor.contracts.reuse.PoolAllocation`."""
-        return SlurmAllocation(self.allocation, self.shim)
+        part = PartOfNode(taken, self.room.processors, bool(self.gpus))
+        allocation = msgspec.structs.replace(self.allocation, part=part)
+        return SlurmAllocation(allocation, self.shim)
 
     def for_tenant(self, request: JobRequest) -> Allocation:
         """Give it to the container that it is sized for from now on."""

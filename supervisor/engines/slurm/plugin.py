@@ -33,6 +33,7 @@ class SlurmConfiguration(msgspec.Struct, frozen=True):
     runtime: RuntimeSettings
     launch: Launch = "container"
     linger: float = 0
+    pool_node: tuple[tuple[str, str], ...] = ()
     seal_streams: bool = True
     restore_timeout: float = ALONE
     oci_conf: tuple[int, int, int] | None = None
@@ -59,6 +60,7 @@ def configure(settings: Settings, environment: Mapping[str, str]) -> SlurmConfig
         runtime=settings.runtime,
         launch=settings.slurm.launch,
         linger=settings.slurm.linger,
+        pool_node=tuple(sorted(settings.slurm.pool_node.items())),
         seal_streams=settings.slurm.seal_streams,
         restore_timeout=settings.restore_timeout,
         oci_conf=version_of(beside(conf)),
@@ -81,6 +83,7 @@ def engine(root: str, configuration: SlurmConfiguration) -> SlurmEngine:
         runtime=configuration.runtime,
         launch=configuration.launch,
         linger=configuration.linger,
+        pool_node=dict(configuration.pool_node),
         seal_streams=configuration.seal_streams,
         restore_timeout=configuration.restore_timeout,
         root=root,

@@ -226,6 +226,10 @@ class ShimJob(SlurmJob):
         place.config = await container_config(self._tasks[0].rank, step)
         await self.shims.neighbours.joined(place, self._request.joins)
         variables = {**of_a_container(self.environment), **self.named(step)}
+        part, processors = self._held.part, {}
+        if part is not None:
+            place.config, processors = part.fit(place.config), part.processors
+            variables.update(part.variables)
 
         async def create(task: ShimTask) -> None:
             config, rank, images = place.config, task.rank, self._images.of(task.rank)
@@ -244,8 +248,9 @@ class ShimJob(SlurmJob):
                 more["sockets"] = list(step.sockets)
             try:
                 reply = await task.create(
-                    config, joins=place.joins, images=images, variables=variables, **more
-                )
+                    config, joins=place.joins, images=images, variables=variables,
+                    **processors, **more,
+                )  # fmt: skip
             except ShimError as error:
                 self.shim_step.doubt_runtime()
                 raise NotMade(f"{self._which(task)}{words_of(error)}", shown=False) from None

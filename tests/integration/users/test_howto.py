@@ -257,6 +257,7 @@ USED = (
 )
 NEVER = "job 44 can never start: PartitionNodeLimit (the partition does not"
 OTHERS: Mapping[tuple[str, str], Callable[[Reader, str], None]] = {
+    ("pools.md", "[slurm]"): toml,
     ("engines.md", f"scrun: {PENDING}"): in_a_full_cluster,
     ("requests.md", PENDING): in_a_full_cluster,
     ("requests.md", USED): used,

@@ -13,6 +13,7 @@ def faults() -> Iterator[Mutation]:
     yield from _queue()
     yield from _nodes()
     yield from _map()
+    yield from _automatic()
     room = Faults(
         "supervisor/engines/slurm/room.py", "tests/unit/supervisor/engines/slurm/test_room.py"
     )
@@ -21,8 +22,25 @@ def faults() -> Iterator[Mutation]:
         "_PER_CPU, wanted) * processors",
         "_PER_CPU, wanted)",
     )
-    yield room("gpus-fit-into-a-pool", "*sorted(KINDS[GPUS]), ", "")
-    yield room("a-node-without-memory-has-no-room", "memory or math.inf", "memory")
+    yield room("a-type-of-gpu-is-not-looked-at", "_GRES.fullmatch(text)", "_GRES.match(text)")
+    yield room("callers-gpus-are-a-node-s", "if len(names) == count and", "if")
+    yield room("who-has-no-gpu-sees-all", ' or "-1")', ")")
+    yield room("an-image-sees-all-gpus", 'f"{_NVIDIA}={own}" if', "item if")
+    yield room("any-time-limit-will-do", " or seconds > limit * _MOST_OF_IT", "")
+    bound = "tests/integration/slurm/test_pool_bound.py::"
+    yield Faults("supervisor/shim/making.py", bound + "test_each_has_processors_of_its_own")(
+        "containers-of-a-pool-share-processors",
+        "ours.difference(*(one.processors for one in others))",
+        "ours",
+    )
+    yield Faults(_CONTAINERS + "pools.py", bound + "test_a_successor_knows_whose_gpus_they_are")(
+        "a-successor-forgets-gpus", "convert(facts.get(GPUS, []), list[str])", "[]"
+    )
+    yield room(
+        "a-node-without-memory-has-no-room",
+        "(processors, memory or math.inf",
+        "(processors, memory",
+    )
     claims = Faults(_CONTAINERS + "claims.py", _TESTS + "test_claims.py")
     yield claims("a-dead-claim-counts", "if is_its and is_locked(path):", "if is_its:")
     yield claims("a-claim-is-not-locked", "fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)", "pass")
@@ -58,10 +76,31 @@ def _queue() -> Iterator[Mutation]:
     )
 
 
+def _automatic() -> Iterator[Mutation]:
+    auto = Faults(_CONTAINERS + "automatic.py", _TESTS + "test_pool_auto.py")
+    yield auto("it-grows-at-once", "pool.waits_since + _PATIENCE if staying else now", "now")
+    yield auto("more-nodes-than-it-may", "pool.size < self._most and", "True and")
+    yield auto(
+        "many-jobs-are-pending",
+        " and all(node.room is not None for node in staying)",
+        "",
+    )
+    yield auto("nodes-stay", "min(due, *self._ends(), math.inf)", "due")
+    yield auto("slurm-is-asked-again-at-once", "max(first, self._not_before)", "first")
+    yield auto("requests-of-the-first-are-the-pool-s", " if name not in TABLE}", "}")
+    pools = Faults(_CONTAINERS + "pools.py", _TESTS + "test_pool_auto.py")
+    yield pools("who-waits-is-lost-with-a-node", "self._automatic.goes_on()", "False")
+    yield pools(
+        "who-was-stopped-gets-a-job",
+        "wish.is_asked or pool.call.name != AUTO or pool.is_stopped",
+        "wish.is_asked or pool.call.name != AUTO",
+    )
+
+
 def _nodes() -> Iterator[Mutation]:
     node = Faults(_CONTAINERS + "pool_node.py", _TESTS + "test_pools.py")
     yield node("any-time-is-enough", "self._allocation.lasts(seconds)", "True")
-    yield node("room-does-not-come-back", "self._used -= room", "pass")
+    yield node("room-does-not-come-back", "self._used -= taken.room", "pass")
     yield node(
         "a-record-owns-a-pool-s-job",
         "request.on_job_id(job_id, False)",

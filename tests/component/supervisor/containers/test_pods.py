@@ -16,7 +16,7 @@ from scrun.core.pods import pod_of
 from scrun.model.states import Ending, exited, taken
 from scrun.model.waiting import Waiting
 from scrun.oci.config import Config, Linux, Namespace, Process, Root
-from scrun.settings.file.load import Log
+from scrun.settings.file.load import Log, Settings
 from scrun.settings.slurm.request_sources import Flags, gather
 from scrun.settings.slurm.requests import salloc_arguments, srun_arguments
 from scrun.supervisor.children.processes import ChildEnv
@@ -195,7 +195,7 @@ class Member:
         try:
             with self.scope:
                 async with crowd.pods.job(
-                    engine, self.request, self._config, self.anchor, self._found
+                    engine, self.request, self._config, self.anchor, self._found, Settings()
                 ) as self.job:
                     self.settled.set()
                     await trio.sleep_forever()

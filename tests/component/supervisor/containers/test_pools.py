@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import trio
@@ -11,12 +11,12 @@ import trio.testing
 
 from scrun.core.errors import AllocationRefused, EngineError, StateError
 from scrun.model.states import Ending, taken
-from scrun.settings.file.load import Log, Settings
+from scrun.settings.file.load import Log, Settings, Slurm
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.containers.pools import Pools
 from scrun.supervisor.contracts.engine import Engine, JobRequest
 from scrun.supervisor.contracts.pool_call import PoolCall
-from scrun.supervisor.contracts.reuse import HeldAllocation, PoolAllocation, Room, Seat
+from scrun.supervisor.contracts.reuse import HeldAllocation, PoolAllocation, Room, Seat, Taken
 from scrun.supervisor.core.deposits import Deposits
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.log.journal import Journal
@@ -35,11 +35,14 @@ class Node:
         self.environment = {"SLURM_JOB_ID": job_id}
         self.is_open = True
         self.left = 60.0
+        self.gpus = [str(index) for index in range(room.gpus)]
+        self.taken: list[Taken] = []
 
     def lasts(self, seconds: float) -> bool:
         return seconds <= self.left
 
-    def seat(self) -> HeldAllocation:
+    def seat(self, taken: Taken) -> HeldAllocation:
+        self.taken.append(taken)
         return cast(HeldAllocation, self)
 
 
@@ -77,7 +80,9 @@ class Cluster:
 class Container:
     """One that wants a seat, has it, and leaves when it is told to."""
 
-    def __init__(self, pools: Pools, directory: Path, name: str, seat: Seat) -> None:
+    def __init__(
+        self, pools: Pools, directory: Path, name: str, seat: Seat, *by: Engine | Settings | None
+    ) -> None:
         self.waits: list[str | None] = []
         self.job_ids: list[tuple[str, bool]] = []
         self.job = ""
@@ -86,6 +91,7 @@ class Container:
         self.over = trio.Event()
         self.left = trio.Event()
         self._pools, self._seat = pools, seat
+        self._by: Any = by or (None, Settings())
         log = directory / name
         self.request = JobRequest(
             container=name,
@@ -105,7 +111,7 @@ class Container:
 
     async def live(self) -> None:
         try:
-            async with self._pools.seat(self._seat, self.request) as seat:
+            async with self._pools.seat(self._seat, self.request, *self._by) as seat:
                 self.job = "own" if seat is None else seat.job_id
                 await self.over.wait()
         except AllocationRefused as error:
@@ -120,6 +126,7 @@ class Place:
         self.cluster = Cluster()
         self.ended = 0
         self.pools = Pools(str(directory), nursery, Deposits(), self._changed)
+        self.settings: Settings | None = Settings(slurm=Slurm(pool_max=2, pool_idle=30))
         self._nursery, self._directory = nursery, directory
 
     def _changed(self) -> None:
@@ -143,7 +150,7 @@ class Place:
         seconds: float = 0,
     ) -> Container:
         seat = Seat(pool, is_asked, room, "" if room else "it wants too much", seconds)
-        container = Container(self.pools, self._directory, name, seat)
+        container = Container(self.pools, self._directory, name, seat, self.engine, self.settings)
         self._nursery.start_soon(container.live)
         await trio.testing.wait_all_tasks_blocked()
         return container

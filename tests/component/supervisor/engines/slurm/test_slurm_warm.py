@@ -15,7 +15,7 @@ import trio.testing
 from scrun.core.errors import AllocationRefused, EngineError
 from scrun.model.states import Ending, exited, taken
 from scrun.oci.config import Config, Process, Root
-from scrun.settings.file.load import Log
+from scrun.settings.file.load import Log, Settings
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.containers.pools import Pools
@@ -181,7 +181,8 @@ class Container:
         try:
             with self.scope:
                 async with self._cluster.jobs.job(
-                    cast(Engine, self._cluster), self.request, CONFIG, self._cluster.count
+                    *(cast(Engine, self._cluster), self.request, CONFIG, self._cluster.count),
+                    *(None, Settings()),
                 ) as job:
                     self.held = cast(Allocation, job)
                     self.there.set()
