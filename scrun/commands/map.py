@@ -172,13 +172,16 @@ class _Map:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)
         try:
             while True:
-                while waiting and len(self._running) < at_once and not self._ends:
+                more = waiting and len(self._running) < at_once and not self._ends
+                if more:
                     number = waiting.popleft()
                     self._try(self._begin, number, tasks[number])
-                if not self._running:
+                elif not self._running:
                     break
                 state = (len(self._statuses), self._failed, len(self._running))
-                for number, status in self._wait(self._progress.show(len(tasks), *state)):
+                seconds = self._progress.show(len(tasks), *state)
+                # many take long to begin, and a signal does not wait for that
+                for number, status in self._wait(0 if more else seconds):
                     tries[number] += 1
                     if status and tries[number] <= retries and not self._ends:
                         waiting.append(number)

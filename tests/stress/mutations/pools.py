@@ -135,7 +135,11 @@ def _map() -> Iterator[Mutation]:
     yield mapped(
         "an-ignored-signal-ends-a-map", " if signal.getsignal(each) != signal.SIG_IGN}", "}"
     )
-    yield mapped("an-interrupted-map-goes-on", "< at_once and not self._ends:", "< at_once:")
+    yield mapped("an-interrupted-map-goes-on", "< at_once and not self._ends", "< at_once")
+    yield mapped(
+        "a-map-hears-nothing-while-it-begins", "in self._wait(0 if more else seconds)",
+        "in ([] if more else self._wait(seconds))",
+    )  # fmt: skip
     yield mapped("one-more-try", "tries[number] <= retries", "tries[number] <= retries + 1")
     yield mapped("what-a-map-runs-outlives-it", '"--pdeathsig", "TERM"', '"--pdeathsig", "clear"')
     yield mapped(

@@ -154,6 +154,13 @@ def test_interrupted(place: Place, number: int) -> None:
     assert place.running() == []
 
 
+def test_interrupted_while_it_begins(place: Place) -> None:
+    place.write("kill -INT $PPID", *["true"] * 999)
+    done = place.run("--jobs", "1000")
+    assert (done.returncode, done.stderr.count("no more lines are begun")) == (130, 1)
+    assert len([*place.base.glob("map-work.out/*.out")]) < 900
+
+
 def test_interrupted_again(place: Place) -> None:
     place.write("trap 'trap - TERM; echo once' TERM; echo $$; while :; do sleep 0.1; done")
     with place.popen() as process:
