@@ -395,6 +395,11 @@ COMMANDS: dict[str, Command] = {
             ("undo", "", None, USED, ONCE, "Undo it"),
         ),
     ),
+    "outside": (
+        "Run rootless docker's daemon so that its containers can be jobs",
+        ("<command>", "[argument...]"),
+        (),
+    ),
     "doctor": (
         "Check whether containers can run here, and say what to do",
         (),

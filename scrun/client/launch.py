@@ -9,7 +9,7 @@ from scrun.cli.parse import Parsed, record_root, setting
 from scrun.client.supervisor_name import place, supervisor_name
 from scrun.core.errors import ScrunError, SettingsError, SupervisorLost
 from scrun.core.own_directory import own_directory
-from scrun.core.paths import BUILDAH, packages, python
+from scrun.core.paths import BUILDAH, ENGINES_NETWORK, OUTSIDE, packages, python
 from scrun.core.whole_files import own_file
 from scrun.protocol import wire
 
@@ -189,40 +189,83 @@ def _start(root: str, name: str, lock: int, settings_file: str, *, lingers: bool
     while this one is about to take the name.
     """
     readable, writable = os.pipe()
-    package = packages()
-    # the file, and not `-m scrun.supervisor` or the directory: those take runpy, 3 ms
-    program = package + "/scrun/supervisor/__main__.py"
-    argv = [*python(), program, "--root", root, "--name", name, "--ready", "3", "--lock", "4"]
-    if not lingers:
-        argv += ["--idle-timeout", "0"]
-    null = os.open("/dev/null", os.O_RDWR)
-    actions = [(os.POSIX_SPAWN_DUP2, null, fd) for fd in (0, 1, 2)]
-    handed = [out_of_the_way(fd) for fd in (writable, lock)]
-    actions += [(os.POSIX_SPAWN_DUP2, fd, 3 + index) for index, fd in enumerate(handed)]
-    pid = os.posix_spawn(
-        argv[0],
-        argv,
-        _environment(settings_file),
-        file_actions=actions,
-        setsid=True,
-        setsigmask=(),
-        setsigdef=_SIGNALS,
-    )
-    for fd in (null, writable, *handed):
-        os.close(fd)
+    environment = _environment(settings_file)
+    fds = [writable, lock]
+    if os.environ.get(OUTSIDE):
+        from scrun.client.outside import Asked
+
+        started: Asked | Spawned = Asked(root, name, fds, environment, lingers=lingers)
+    else:
+        started = Spawned(root, name, fds, environment, lingers=lingers)
+    os.close(writable)
     try:
         with open(readable, "rb") as pipe:
             answer = pipe.read().decode(errors="replace").strip()
     except SupervisorLost:
-        os.kill(pid, _signal.SIGKILL)  # a child, so the pid is valid until waitpid
+        started.kill()
         raise
     finally:
-        os.waitpid(pid, 0)  # it has daemonized itself by then
+        started.close()
     if answer != "ready":
         _remove(f"{root}/{name}", f"{root}/{name}.lock")  # a running one does so when it exits
         if not answer:
             raise _Killed("the supervisor does not start: it ended without giving a reason")
         raise SupervisorLost(f"the supervisor does not start: {answer}")
+
+
+class Spawned:
+    """A supervisor that is starting, a child of ours.
+
+    Attributes:
+        pid: Its process, which ends as soon as it has daemonized itself.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        name: str,
+        fds: "list[int]",
+        environment: "dict[str, str]",
+        *,
+        lingers: bool,
+    ) -> None:
+        """Start it.
+
+        Args:
+            root: The root directory.
+            name: The supervisor's.
+            fds: The end of a pipe for what it says, and the lock of its name.
+            environment: Its variables.
+            lingers: See `launch`.
+        """
+        # the file, and not `-m scrun.supervisor` or the directory: those take runpy, 3 ms
+        program = packages() + "/scrun/supervisor/__main__.py"
+        argv = [*python(), program, "--root", root, "--name", name, "--ready", "3", "--lock", "4"]
+        if not lingers:
+            argv += ["--idle-timeout", "0"]
+        null = os.open("/dev/null", os.O_RDWR)
+        actions = [(os.POSIX_SPAWN_DUP2, null, fd) for fd in (0, 1, 2)]
+        handed = [out_of_the_way(fd) for fd in fds]
+        actions += [(os.POSIX_SPAWN_DUP2, fd, 3 + index) for index, fd in enumerate(handed)]
+        self.pid = os.posix_spawn(
+            argv[0],
+            argv,
+            environment,
+            file_actions=actions,
+            setsid=True,
+            setsigmask=(),
+            setsigdef=_SIGNALS,
+        )
+        for fd in (null, *handed):
+            os.close(fd)
+
+    def kill(self) -> None:
+        """End it, unless it has daemonized itself."""
+        os.kill(self.pid, _signal.SIGKILL)  # a child, so the pid is valid until waitpid
+
+    def close(self) -> None:
+        """Wait until it has daemonized itself, or has ended."""
+        os.waitpid(self.pid, 0)
 
 
 def _environment(settings_file: str) -> dict[str, str]:
@@ -234,7 +277,7 @@ def _environment(settings_file: str) -> dict[str, str]:
     # SLURM_CONF: to release the jobs of dead supervisors
     kept = (
         *("XDG_RUNTIME_DIR", "_CONTAINERS_ROOTLESS_UID", "SCRUN_CONFIG", "SLURM_CONF", "TMPDIR"),
-        "SCRUN_WATCHDOG",
+        *("SCRUN_WATCHDOG", ENGINES_NETWORK),
     )
     environment = {key: os.environ[key] for key in kept if key in os.environ}
     if settings_file:

@@ -5,7 +5,7 @@ it is that of the user, for root and with `--system` the machine's:
 
 * podman: a file of its own, `containers.conf.d/scrun.conf`;
 * docker: `runtimes.scrun` in `daemon.json`; the file as it was is kept beside it, as
-  `daemon.json.bak`;
+  `daemon.json.bak`; and for a user with a unit of rootless docker a drop-in of that;
 * `scrun.toml`, if the slurm.conf in use is only named by SLURM_CONF or `-f`, which engines do not
   pass on: the key `conf` between two marks.
 
@@ -47,6 +47,8 @@ class InstallTarget:
         self.docker = f"{home_config}/docker" if home_config else _DOCKER
         self.podman = podman.drop_in(podman.directory(home_config))
         self.daemon = f"{self.docker}/daemon.json"
+        self.unit = f"{home_config}/systemd/user/docker.service" if home_config else ""
+        self.drop_in = f"{self.unit}.d/scrun.conf"
         if home_config is None:
             self.settings = sources.SYSTEM_FILE
         else:
@@ -180,7 +182,18 @@ def _install(engine: str, site: InstallTarget, *, default: bool) -> list[Change]
             "rename or remove it"
         )
     after = docker.add(before, program, site.daemon, default=default)
-    return [Change(site.daemon, before, after, keeps=there is None)]
+    return [Change(site.daemon, before, after, keeps=there is None), *_outside(site, program)]
+
+
+def _outside(site: InstallTarget, program: str) -> list[Change]:
+    """Have rootless docker's unit leave a process outside of its network."""
+    unit = files.read(site.unit) if site.unit else None
+    if unit is None or (after := docker.drop_in(unit, program)) is None:
+        return []
+    before = files.read(site.drop_in)
+    if before is not None and not docker.is_drop_in(before):
+        raise SettingsError(f"{site.drop_in}: was not written by scrun; move or rename it")
+    return [Change(site.drop_in, before, after)]
 
 
 def _install_podman(site: InstallTarget, program: str, *, default: bool) -> Change:
@@ -212,6 +225,9 @@ def _undo(engine: str, site: InstallTarget) -> list[Change]:
         changes.append(Change(site.daemon, before, after))
         if backup is not None and after == backup:
             changes.append(Change(site.daemon + files.BACKUP, backup, None))
+        started = files.read(site.drop_in) if site.unit else None
+        if started is not None and docker.is_drop_in(started):
+            changes.append(Change(site.drop_in, started, None))
     other = ENGINES[1 - ENGINES.index(engine)]
     text = files.read(site.settings)
     if text is not None and not site.has(other):  # which may need it still
@@ -267,6 +283,10 @@ def _outcome(
     user = "" if site.home_config is None else "--user "
     # measured with 20.10: a reload of dockerd adds new runtimes, and removes none
     reload, restart = (f"systemctl {user}{word} docker" for word in ("reload", "restart"))
+    if site.drop_in in changed:
+        reload = restart = f"systemctl --user daemon-reload, {restart}"
+    elif site.unit and not os.path.exists(site.unit):
+        reload = "scrun outside dockerd-rootless.sh"
     if undo and not changed:
         return f"{engine} does not know scrun: nothing to undo"
     if undo:

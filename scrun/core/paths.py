@@ -30,6 +30,12 @@ BUILDS = "@build-"
 BUILDAH = b"buildah-"
 """Begins the name of the process in which buildah calls the runtime."""
 
+OUTSIDE = "SCRUN_OUTSIDE"
+"""The variable with the socket of `scrun outside`, below an engine with a network of its own."""
+
+ENGINES_NETWORK = "SCRUN_ENGINES_NETWORK"
+"""The variable of a supervisor that `scrun outside` has started, with that network's inode."""
+
 SHIMS = "/scrun/shims/pyxis"
 """Ends the directory of `scrun shims pyxis`, whose srun calls scrun: scrun must not call it."""
 

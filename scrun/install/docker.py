@@ -1,7 +1,8 @@
-"""Register scrun as a runtime in Docker's daemon.json. Pure.
+"""Register scrun as a runtime in Docker's daemon.json, and in rootless docker's unit. Pure.
 
 dockerd(8), "Daemon configuration file": `runtimes` is an object of objects, `path` is the program,
-and `default-runtime` names one of them. dockerd reads both again at SIGHUP.
+and `default-runtime` names one of them. dockerd reads both again at SIGHUP. The unit is what
+dockerd-rootless-setuptool.sh writes; systemd.service(5): an empty `ExecStart=` clears the list.
 """
 
 import json
@@ -10,6 +11,8 @@ import re
 from scrun.core.errors import SettingsError
 
 NAME = "scrun"
+_MARK = "# Made by `scrun install docker`, which also removes it.\n"
+_EXEC_START = re.compile(r"^[ \t]*ExecStart[ \t]*=[ \t]*(\S.*)$", re.MULTILINE)
 _INDENT = re.compile(r"^([ \t]+)\"", re.MULTILINE)
 
 
@@ -69,6 +72,28 @@ def entry(text: str, path: str) -> str | None:
     there = runtimes[NAME]
     program = there.get("path") if isinstance(there, dict) else None
     return program if isinstance(program, str) and len(there) == 1 else ""
+
+
+def drop_in(unit: str, program: str) -> str | None:
+    """Return what has a unit of rootless docker start it by `scrun outside`.
+
+    Args:
+        unit: The text of the unit.
+        program: The path of scrun, absolute.
+
+    Returns:
+        The drop-in's text; None if the unit starts nothing.
+    """
+    found = _EXEC_START.findall(unit)
+    if not found:
+        return None
+    quoted = re.sub(r'(["\\])', r"\\\1", program).replace("%", "%%")
+    return f'{_MARK}[Service]\nExecStart=\nExecStart="{quoted}" outside {found[-1]}\n'
+
+
+def is_drop_in(text: str) -> bool:
+    """Tell whether scrun has made a drop-in."""
+    return text.startswith(_MARK)
 
 
 def _read(text: str, path: str) -> dict[str, object]:

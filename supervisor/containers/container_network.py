@@ -48,7 +48,11 @@ class ContainerNetwork:
             EngineError: It could not be made.
         """
         config = bundle.config
-        self._path = config.engine_network
+        if path := config.engine_network:
+            from scrun.supervisor.containers.engine_network import is_of_this_machine
+
+            # docker's host network has a path as well
+            self._path = "" if await in_thread(is_of_this_machine, path) else path
         if self._path or not config.has_new_network:
             return
         hook = None

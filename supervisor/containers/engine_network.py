@@ -24,6 +24,7 @@ from typing import TypeVar
 import trio
 
 from scrun.core.errors import EngineError, ScrunError, described
+from scrun.core.paths import ENGINES_NETWORK
 from scrun.oci.config import Config
 from scrun.supervisor.children.processes import SYSTEM_PATH, ChildEnv, answer_of, own_program
 from scrun.supervisor.containers.connections import ClientConnections
@@ -268,6 +269,27 @@ def _left(found: Inheritance | None) -> dict[str, socket.socket]:
     return {name: socket.socket(fileno=found.take(NETWORK + name)) for name in there}
 
 
+def is_of_this_machine(path: str) -> bool:
+    """Tell whether a network namespace is that of this machine, or of our engine. Blocks."""
+    try:
+        found = os.stat(path)
+    except OSError:  # it is said when the network is opened
+        return False
+    return _is_own(found)
+
+
+def _is_own(namespace: os.stat_result) -> bool:
+    if str(namespace.st_ino) == os.environ.get(ENGINES_NETWORK):
+        return True
+    for process in ("self", "1"):
+        try:
+            if os.path.samestat(os.stat(f"/proc/{process}/ns/net"), namespace):
+                return True
+        except OSError:  # an ordinary user cannot enter what process 1 has
+            continue
+    return False
+
+
 def opened(path: str) -> int:
     """Open a namespace.
 
@@ -276,14 +298,9 @@ def opened(path: str) -> int:
         EngineError: It is this machine's.
     """
     namespace = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    for process in ("self", "1"):
-        try:
-            ours = os.stat(f"/proc/{process}/ns/net")
-        except OSError:  # an ordinary user cannot enter what process 1 has
-            continue
-        if os.path.samestat(ours, os.fstat(namespace)):
-            os.close(namespace)
-            raise EngineError("it is this machine's own network")
+    if _is_own(os.fstat(namespace)):
+        os.close(namespace)
+        raise EngineError("it is this machine's own network")
     return namespace
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from scrun.cli.parse import Parsed, parse, typed_settings
 from scrun.core.errors import UsageError, closest
+from scrun.core.paths import ENGINES_NETWORK, OUTSIDE
 from scrun.core.place import place_of
 from scrun.core.templates import VARIABLE
 from scrun.settings.file.load import LEVELS, OF_SETTINGS, Log, Settings, load, merge
@@ -280,7 +281,7 @@ def _shown(parsed: Parsed, environment: Mapping[str, str], log: Log) -> Shown:
 
 
 _OURS = "SCRUN_"
-_OTHERS = frozenset(("SCRUN_CONFIG", "SCRUN_WATCHDOG"))
+_OTHERS = frozenset(("SCRUN_CONFIG", "SCRUN_WATCHDOG", OUTSIDE, ENGINES_NETWORK))
 _FAMILIES = ("SCRUN_OPTION_", "SCRUN_ANNOTATION_")
 
 

@@ -87,7 +87,7 @@ twice.
              network of its own, "late" if `network` may connect that later, "node" if it is to
              have the node's; networks: of the engine's, which it is to reach by `accept`;
              sockets: where it mounts sockets of the engine's, which it is to reach likewise: it
-             gets one of the shim's instead of each
+             gets one of the shim's instead of each;
              processors: {"number": how many of ours it has alone, "of": how many we have, else it
              is not bound, "as": a name; those with the same one have the same}
              {"pid": …}, with "filter" in base64 if that is to be told, "" where that is

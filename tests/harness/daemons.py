@@ -39,7 +39,7 @@ _OF_THIS_MACHINE = "WARNING: IPv4 forwarding is disabled. Networking will not wo
 
 
 class Daemon(Client):
-    """A root's engine, on Slurm or on this machine; everything of it lies in the site's directory.
+    """An engine, on Slurm or on this machine; everything of it lies in the site's directory.
 
     Its runtime inherits the daemon's environment, so that is where scrun's settings are.
 
@@ -47,8 +47,10 @@ class Daemon(Client):
         records: The root directory that it gives the runtime.
     """
 
-    def __init__(self, create_timeout: float = 60, engine: str = "slurm") -> None:
-        self.site = Site(engine, users.root(), create_timeout=create_timeout)
+    def __init__(
+        self, create_timeout: float = 60, engine: str = "slurm", user: users.User | None = None
+    ) -> None:
+        self.site = Site(engine, user or users.root(), create_timeout=create_timeout)
         self.base = self.site.base
         self.records = self.base / "records"
         self._daemon: subprocess.Popen[bytes] | None = None

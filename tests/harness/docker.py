@@ -1,7 +1,8 @@
-"""dockerd with scrun as its runtime, as root."""
+"""dockerd with scrun as its runtime, of root and rootless."""
 
 import json
 
+from tests.harness import users
 from tests.harness.daemons import Daemon, only_here, program
 from tests.harness.image import image_archive
 from tests.harness.site import with_controllers
@@ -9,6 +10,9 @@ from tests.harness.users import PATH
 
 _NO_RULES = ("--iptables=false", "--ip6tables=false", "--ip-forward=false")
 NO_NETWORK = (*_NO_RULES, "--bridge=none")
+
+
+ROOTLESS = "/usr/share/docker.io/contrib/dockerd-rootless.sh"
 
 
 class Docker(Daemon):
@@ -23,18 +27,22 @@ class Docker(Daemon):
         engine: str = "slurm",
         bridge: str = "",
         named: bool = True,
+        rootless: bool = False,
     ) -> None:
         """Start it.
 
         Args:
-            create_timeout: As for `Daemon`.
+            create_timeout: See `Site`.
             storage: Its storage driver.
-            hidden: Whether nodes do not see its directory.
-            engine: As for `Daemon`.
+            hidden: Whether nodes do not see its storage.
+            engine: Where its containers run.
             bridge: The name of a bridge of its own for its networks; "": it has none.
+            rootless: Whether it is an ordinary user's, whose networks are in rootlesskit's.
             named: Whether its jobs have a name by which what is left is found.
         """
-        super().__init__(create_timeout, engine)
+        user = users.ordinary() if rootless else users.root()
+        super().__init__(create_timeout, engine, user)
+        self.prefix = user.prefix
         if not named:
             del self.site.environment["SCRUN_JOB_NAME"]
         execution = self.base / "e"
@@ -50,17 +58,19 @@ class Docker(Daemon):
         settings = self.base / "daemon.json"
         runtimes = {"scrun": {"path": self.site.command[0]}}
         settings.write_text(json.dumps({"runtimes": runtimes, "default-runtime": "scrun"}))
-        argv = [
-            *(only_here(self.base / "d") if hidden else ()),
-            *with_controllers("cpu"),  # or it does not pass limits on
-            program("dockerd"),
-            f"--config-file={settings}",
-            f"--host={host}",
-        ]
-        argv += [f"--data-root={self.base}/d", f"--exec-root={execution}"]
-        argv += [f"--pidfile={self.base}/docker.pid", f"--storage-driver={storage}"]
-        argv += [*_NO_RULES, f"--bridge={bridge}"] if bridge else NO_NETWORK
-        argv += ["--default-ulimit=nofile=1024:1024", "--shutdown-timeout=5"]
+        options = [f"--config-file={settings}", f"--host={host}"]
+        options += [f"--data-root={self.base}/d", f"--exec-root={execution}"]
+        options += [f"--pidfile={self.base}/docker.pid", f"--storage-driver={storage}"]
+        options += ["--default-ulimit=nofile=1024:1024", "--shutdown-timeout=5"]
+        argv = [*only_here(self.base / "d")] if hidden else []
+        if rootless:
+            kit = f"--state-dir={self.base}/k"
+            self.site.environment["DOCKERD_ROOTLESS_ROOTLESSKIT_FLAGS"] = kit
+            argv += [*user.prefix, self.site.command[0], "outside", ROOTLESS, *options]
+        else:
+            # with controllers, or it does not pass limits on
+            argv += [*with_controllers("cpu"), program("dockerd"), *options]
+            argv += [*_NO_RULES, f"--bridge={bridge}"] if bridge else NO_NETWORK
         try:
             self.start(argv, lambda: self.run("version").returncode == 0)
             self.must("load", "--input", str(image_archive(self.site)))

@@ -49,7 +49,7 @@ from scrun.supervisor.engines.slurm.job_state import JobState
 from scrun.supervisor.engines.slurm.pending import Queue
 from scrun.supervisor.engines.slurm.room import PartOfNode
 from scrun.supervisor.engines.slurm.signals import cancel_job
-from scrun.supervisor.engines.slurm.tools import Tools, lean, of_a_container
+from scrun.supervisor.engines.slurm.tools import Tools, lean, of_a_container, remedy
 from scrun.supervisor.log.journal import Journal
 
 _LAST_WORDS = 0.1
@@ -380,6 +380,7 @@ class SallocConversation:
     async def refusal(self, because: str) -> AllocationRefused:
         """Return why there is no job, in Slurm's words."""
         reason, kind = await self._reason(because)
+        reason += remedy(reason, self._child_env.environment)
         return AllocationRefused(f"no job for container {self._request.container}: {reason}", kind)
 
     async def _reason(self, because: str) -> tuple[str, str]:

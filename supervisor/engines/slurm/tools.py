@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from scrun.core.errors import EngineUnavailable, SettingsError
-from scrun.core.paths import SHIMS, real_id
+from scrun.core.paths import OUTSIDE, SHIMS, real_id
 from scrun.settings.oci_conf.parse import OciConf
 from scrun.supervisor.children.processes import SYSTEM_PATH, ChildEnv, own_program
 
@@ -190,6 +190,22 @@ def _find(name: str, path: str) -> str | None:
                 _found.clear()
             _found[name, path] = known
     return known
+
+
+def remedy(reason: str, environment: Mapping[str, str]) -> str:
+    """Return what helps where slurmctld is not reached, as the end of a line; or "". Pure.
+
+    Args:
+        reason: Slurm's words.
+        environment: Of the call.
+    """
+    if (
+        "contact" in reason
+        and "ROOTLESSKIT_STATE_DIR" in environment
+        and OUTSIDE not in environment
+    ):
+        return "; rootlesskit has a network of its own: start docker by `scrun outside`"
+    return ""
 
 
 def real_user_prefix() -> Sequence[str]:

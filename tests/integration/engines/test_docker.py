@@ -13,6 +13,7 @@ import pytest
 
 from tests.harness import cluster
 from tests.harness.docker import Docker
+from tests.harness.networks import tun as tun
 from tests.harness.nightly import often
 from tests.harness.terminal import Terminal, open_terminal
 from tests.harness.wait import wait_until
@@ -24,9 +25,9 @@ SHARED = ("--network", "none", "--env", "COLOUR=blue")
 STATUS = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}}"
 
 
-@pytest.fixture(scope="module")
-def _docker() -> Iterator[Docker]:
-    with Docker() as docker:
+@pytest.fixture(scope="module", params=["root", "rootless"])
+def _docker(request: pytest.FixtureRequest) -> Iterator[Docker]:
+    with Docker(rootless=request.param == "rootless") as docker:
         yield docker
 
 
@@ -209,6 +210,7 @@ def test_volumes_and_a_read_only_root(docker: Docker) -> None:
     place = docker.base / "volume"
     place.mkdir()
     (place / "in").write_text("from here\n")
+    docker.site.user.give(place)
     script = "cat /v/in; echo from there > /v/out; echo x > /t/x && ! echo x 2>/dev/null > /x"
     options = ("--volume", f"{place}:/v", "--tmpfs", "/t", "--read-only", "--user", "0:0")
     assert docker.must("run", "--rm", *options, "busybox", "sh", "-c", script) == "from here\n"
@@ -219,6 +221,7 @@ def test_volumes_and_a_read_only_root(docker: Docker) -> None:
 def test_pause_and_unpause(docker: Docker) -> None:
     place = docker.base / "pulse"
     place.mkdir()
+    docker.site.user.give(place)
     script = "echo up; while :; do echo x >> /v/pulse; sleep 0.01; done"
     container = start(docker, script, "--volume", f"{place}:/v")
     docker.must("pause", container)

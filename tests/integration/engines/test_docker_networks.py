@@ -3,8 +3,10 @@
 Up to 27 dockerd has a hook for that, later ones make a network between `create` and `start`.
 """
 
+import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -21,15 +23,26 @@ pytestmark = pytest.mark.covers("promise networks")
 BRIDGE, ADDRESS = "scrun-test0", "10.211.7.1/24"
 
 
-@pytest.fixture(scope="module")
-def _docker() -> Iterator[Docker]:
+@contextmanager
+def docker_of(kind: str) -> Iterator[Docker]:
+    """A dockerd with networks: rootless its own, in rootlesskit's network; as root of a bridge."""
+    if kind == "rootless":
+        with Docker(rootless=True) as docker:
+            yield docker
+        return
     subprocess.run(["ip", "link", "add", BRIDGE, "type", "bridge"], check=True)
     try:
         subprocess.run(["ip", "addr", "add", ADDRESS, "dev", BRIDGE], check=True)
-        with cluster.without_oci_conf(), Docker(bridge=BRIDGE) as docker:
+        with Docker(bridge=BRIDGE) as docker:
             yield docker
     finally:
         subprocess.run(["ip", "link", "del", BRIDGE], check=True)
+
+
+@pytest.fixture(scope="module", params=["root", "rootless"])
+def _docker(request: pytest.FixtureRequest) -> Iterator[Docker]:
+    with cluster.without_oci_conf(), docker_of(request.param) as docker:
+        yield docker
 
 
 @pytest.fixture
@@ -68,3 +81,15 @@ def test_no_network_stays_none(docker: Docker) -> None:
     container = docker.must("run", "--detach", "--network", "none", *HTTPD).strip()
     assert interfaces(docker, container) == ["lo"]
     docker.remove(container)
+
+
+def test_the_network_of_the_host_is_the_nodes(docker: Docker) -> None:
+    """It has a path in config.json, of the network that dockerd is in; rules there break ports."""
+    sleep = ("busybox", "sleep", "1000")
+    container = docker.must("run", "--detach", "--network", "host", *sleep).strip()
+    test_a_published_port(docker)
+    again = docker.must("run", "--detach", "--network", "host", *sleep).strip()
+    for one in (container, again):
+        assert sorted(interfaces(docker, one)) == sorted(os.listdir("/sys/class/net"))
+    test_a_published_port(docker)
+    docker.remove(container, again)

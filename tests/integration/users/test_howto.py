@@ -48,6 +48,8 @@ LEFT_OUT = {
     "# ctr image pull registry.site/alpine:latest": "from the net",
     f"$ scrun run -N 1 -c 8 --mem 16G --gpus 1 -t 60 {TRAIN}": "the cluster has no GPU",
     "$ xdg-open $(scrun forward --print-url --detach notebook 0:8888)": "there is no desktop",
+    "$ systemctl --user daemon-reload && systemctl --user restart docker": "there is no systemd",
+    "$ scrun outside dockerd-rootless.sh": "tests/integration/engines/test_docker.py does it",
     "$ ssh -L 8888:127.0.0.1:8888 login scrun forward notebook 8888": "there is no login node",
     "scrun install podman|docker [--default] [--system] [--dry-run] [--undo]": "a synopsis",
 }  # fmt: skip

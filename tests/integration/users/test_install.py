@@ -101,13 +101,30 @@ def test_storage_that_is_copied(home: Home) -> None:
 
 @pytest.mark.covers("scrun install")
 @user
+def test_the_unit_of_rootless_docker(home: Home) -> None:
+    """It starts docker by `scrun outside`, until that is undone."""
+    unit = home.config / "systemd" / "user" / "docker.service"
+    home.write(unit, "[Service]\nExecStart=/usr/bin/dockerd-rootless.sh\n")
+    before = snapshot(home.path)
+    assert "systemctl --user daemon-reload, systemctl --user restart" in home.must("docker")
+    [drop_in] = unit.with_name("docker.service.d").iterdir()
+    assert f'ExecStart="{scrun_binary()}" outside /usr/bin/' in drop_in.read_text()
+    assert "already" in home.must("docker")
+    assert "systemctl --user daemon-reload" in home.must("docker", "--undo")
+    assert [*snapshot(home.path)] == [*before]
+    home.write(drop_in, "[Service]\n")
+    assert "was not written by scrun" in home.fails("docker")
+
+
+@pytest.mark.covers("scrun install")
+@user
 def test_docker_and_back(home: Home) -> None:
     home.write(home.daemon, DAEMON)
     home.daemon.chmod(0o600)
     elsewhere = home.path / "dotfiles"
     home.daemon.rename(elsewhere)
     home.daemon.symlink_to(elsewhere)
-    assert "systemctl --user reload docker" in home.must("docker")
+    assert "next: scrun outside dockerd-rootless.sh, then:" in home.must("docker")
     written = elsewhere.read_text()
     assert [*json.loads(written)] == [*json.loads(DAEMON), "runtimes"]
     assert '\n\t"debug": true,\n' in written

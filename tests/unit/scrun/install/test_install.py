@@ -402,3 +402,30 @@ def test_a_storage_conf_that_is_no_toml(tmp_path: Path) -> None:
     path.write_text("driver: vfs\n")
     with pytest.raises(SettingsError, match=r"storage\.conf"):
         podman.storage({}, str(tmp_path), "/home/a")
+
+
+UNIT = """\
+[Unit]
+Description=Docker Application Container Engine (Rootless)
+
+[Service]
+Environment=PATH=/usr/bin:/sbin:/usr/sbin:/home/one/bin
+ExecStart=/usr/share/docker.io/contrib/dockerd-rootless.sh --storage-driver vfs
+ExecReload=/bin/kill -s HUP $MAINPID
+Type=notify
+"""
+
+
+def test_the_unit_of_rootless_docker() -> None:
+    """systemd.service(5): a quoted path may have blanks; `%` begins a specifier."""
+    made = docker.drop_in(UNIT, "/opt/100% of it/scrun")
+    assert made is not None
+    assert docker.is_drop_in(made)
+    assert made.splitlines()[1:] == [
+        "[Service]",
+        "ExecStart=",
+        'ExecStart="/opt/100%% of it/scrun" outside '
+        "/usr/share/docker.io/contrib/dockerd-rootless.sh --storage-driver vfs",
+    ]
+    assert docker.drop_in("[Unit]\n", PROGRAM) is None
+    assert not docker.is_drop_in(UNIT)

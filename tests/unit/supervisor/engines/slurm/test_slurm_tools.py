@@ -2,8 +2,9 @@
 
 import pytest
 
+from scrun.core.paths import OUTSIDE
 from scrun.supervisor.children.processes import SYSTEM_PATH, ChildEnv
-from scrun.supervisor.engines.slurm.tools import Tools
+from scrun.supervisor.engines.slurm.tools import Tools, remedy
 
 TOOLS = Tools("/bin/salloc", ("/bin/srun",), "/bin/scancel", None, ())
 
@@ -38,3 +39,14 @@ def test_what_they_need() -> None:
         "SLURM_DEBUG_FLAGS": "Steps",
     }
     assert (found.umask, found.prefix) == (0o077, ("unshare",))
+
+
+LOST = "Unable to contact slurm controller (connect failure)"
+KIT = {"ROOTLESSKIT_STATE_DIR": "/run/user/1000/dockerd-rootless"}
+
+
+def test_only_rootlesskit_hides_it() -> None:
+    assert "`scrun outside`" in remedy(LOST, KIT)
+    assert remedy("Requested node configuration is not available", KIT) == ""
+    assert remedy(LOST, {}) == ""
+    assert remedy(LOST, {**KIT, OUTSIDE: "/run/user/1000/scrun-outside-1"}) == ""

@@ -1,0 +1,108 @@
+"""scrun outside: supervisors of an engine that has a network of its own stay in this machine's."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.harness import users
+from tests.harness.site import Site
+from tests.harness.wait import wait_until, wait_while
+
+pytestmark = pytest.mark.covers("scrun outside")
+
+APART = ("unshare", "--user", "--map-root-user", "--mount", "--net")
+"""What rootlesskit does."""
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    site = Site("local", users.ordinary())
+    site.environment["XDG_RUNTIME_DIR"] = str(site.base / "b")
+    try:
+        yield site
+    finally:
+        site.close()
+
+
+_ASK = """
+import socket, sys
+line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+line.connect(sys.argv[1])
+try:
+    line.send(b"not a request")
+    print(line.recv(1) or "nothing")
+except ConnectionError:
+    print("nothing")
+"""
+
+
+@contextmanager
+def engine_of(site: Site, *argv: str) -> Iterator["subprocess.Popen[bytes]"]:
+    with site.popen("outside", *argv) as engine:
+        try:
+            yield engine
+        finally:
+            engine.kill()
+
+
+def sockets(site: Site) -> list[Path]:
+    return [*(site.base / "b").glob("scrun-outside-*")]
+
+
+def namespace(pid: int | str, kind: str) -> str:
+    return os.readlink(f"/proc/{pid}/ns/{kind}")
+
+
+def test_its_supervisor_has_this_machines_network(site: Site) -> None:
+    """Apart from that it is where the engine is; and what stays outside ends with the engine."""
+    config = site.config("echo", "ran")  # without a terminal, whose group is not mapped
+    config["mounts"] = [mount for mount in config["mounts"] if mount["type"] != "devpts"]
+    run = [*site.command, "run", "--bundle", str(site.bundle(config)), "one"]
+    script = '"$@" && exec sleep 1000'
+    with engine_of(site, *APART, "sh", "-c", script, "sh", *run) as engine:
+        assert engine.stdout is not None
+        assert engine.stdout.readline() == b"ran\n"
+        [supervisor] = site.supervisors()
+        assert namespace(supervisor, "net") == namespace("self", "net")
+        for kind in ("user", "mnt"):
+            assert namespace(supervisor, kind) == namespace(engine.pid, kind)
+        assert len(sockets(site)) == 1
+    wait_while("its socket", lambda: sockets(site))
+    wait_while("what listened", lambda: [one for one in site.processes() if "outside" in one.argv])
+
+
+def test_where_nobody_is_outside(site: Site) -> None:
+    site.environment["SCRUN_OUTSIDE"] = str(site.base / "b" / "nobody")
+    said = site.fails("run", "--bundle", site.bundle_of("true"), "one")
+    assert (
+        "b/nobody: No such file or directory; start the engine again, by `scrun outside`" in said
+    )
+
+
+def test_no_such_program(site: Site) -> None:
+    assert "no-such-program: there is no such program" in site.fails("outside", "no-such-program")
+    assert sockets(site) == []
+
+
+def test_others_may_not_write_beside_the_socket(site: Site) -> None:
+    (site.base / "b").chmod(0o777)
+    assert "others may write there" in site.fails("outside", "true")
+
+
+@pytest.mark.covers("security start a supervisor by scrun outside")
+def test_somebody_else(site: Site) -> None:
+    """Not even where the socket's mode would let them."""
+    with engine_of(site, "sleep", "1000") as engine:
+        [path] = wait_until("its socket", lambda: sockets(site))
+        assert path.stat().st_mode & 0o777 == 0o600
+        path.chmod(0o666)
+        for user in (users.other(), site.user):
+            command = [*user.prefix, "/usr/bin/python3", "-I", "-c", _ASK, str(path)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+            assert done.stdout == "nothing\n", done.stderr
+        assert engine.poll() is None
+        assert site.supervisors() == []
