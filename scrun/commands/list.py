@@ -23,12 +23,19 @@ from scrun.client.supervisors import ask_all
 from scrun.core.errors import StateError
 from scrun.core.output import say
 from scrun.core.paths import looked
-from scrun.core.text import escaped
+from scrun.core.text import escaped, is_unicode
 from scrun.core.times import clock, of_stamp
 from scrun.core.users import user_name
 from scrun.model.adoption import is_held, living_record
 from scrun.model.identity import is_dead
-from scrun.model.record import Record, read_record, render_state, stopped_state
+from scrun.model.record import (
+    ProcessIdentity,
+    Record,
+    of_the_lost,
+    read_record,
+    render_state,
+    state_members,
+)
 from scrun.model.waiting import ESTIMATED_START, PENDING
 from scrun.protocol import wire
 
@@ -65,41 +72,92 @@ def run(parsed: Parsed) -> int:
     return 0
 
 
-def rows(root: str, ids: list[str], lost: list[str] | None = None) -> list[Row]:
+def rows(
+    root: str,
+    ids: list[str],
+    lost: list[str] | None = None,
+    known: dict[str, tuple[object, Record]] | None = None,
+) -> list[Row]:
     """Return a row for each container, except those that are deleted meanwhile.
 
     `lost` is a list to which containers are added that a dead supervisor has left unfinished.
+    `known` are the records of the last call, for who calls again: those that have not changed are
+    not read.
     """
-    served: dict[str, bool] = {}
-    lost = [] if lost is None else lost
-    found = (_row(os.path.join(root, container), served, lost) for container in ids)
-    return [row for row in found if row is not None]
+    known = {} if known is None else known
+    look = _Look([] if lost is None else lost, known)
+    directories = [os.path.join(root, container) for container in ids]
+    for gone in {*known}.difference(directories):
+        known.pop(gone, None)
+    return [row for row in map(look.row, directories) if row is not None]
 
 
-def _row(directory: str, served: dict[str, bool], lost: list[str]) -> Row | None:
-    """Return the row for a record; None when it is gone."""
-    try:
-        owner = user_name(os.stat(directory).st_uid, "#{}")  # as runc has it
-        record = read_record(directory)
-        state = _state(record)
-        if record.is_unfinished and _is_lost(directory, record, served):
-            # it may just have ended, and its supervisor after it
-            record = read_record(directory)
-            state = _state(record, lost=record.status != "stopped")
-            lost.append(record.id)
-    except (OSError, StateError) as error:
-        if not os.path.isdir(directory):
-            return None
-        state = {
-            "ociVersion": "",
-            "id": os.path.basename(directory),
-            "pid": 0,
-            "status": "unknown",
-            "bundle": "",
-            "annotations": {"org.scrun.message": str(error)},
-        }
-        return _complete(state, "", "", _owner_or_nobody(directory))
-    return _complete(state, record.rootfs, record.created, owner)
+class _Look:
+    """One look at records, most of which have an owner, a supervisor and its process in common."""
+
+    def __init__(self, lost: list[str], known: dict[str, tuple[object, Record]]) -> None:
+        self._lost, self._known = lost, known
+        self._served: dict[str, bool] = {}
+        self._dead: dict[ProcessIdentity, bool] = {}
+        self._owners: dict[int, str] = {}
+
+    def row(self, directory: str) -> Row | None:
+        """Return the row for a record; None when it is gone."""
+        try:
+            owner = self._owner(os.stat(directory).st_uid)
+            record = self._read(directory)
+            state = _state(record)
+            if record.is_unfinished and self._is_lost(directory, record):
+                # it may just have ended, and its supervisor after it
+                record = read_record(directory)
+                state = _state(record, lost=record.status != "stopped")
+                self._lost.append(record.id)
+        except (OSError, StateError) as error:
+            if not os.path.isdir(directory):
+                return None
+            state = {
+                "ociVersion": "",
+                "id": os.path.basename(directory),
+                "pid": 0,
+                "status": "unknown",
+                "bundle": "",
+                "annotations": {"org.scrun.message": str(error)},
+            }
+            return _complete(state, "", "", _owner_or_nobody(directory))
+        return _complete(state, record.rootfs, record.created, owner)
+
+    def _owner(self, uid: int) -> str:
+        if uid not in self._owners:
+            self._owners[uid] = user_name(uid, "#{}")  # as runc has it
+        return self._owners[uid]
+
+    def _read(self, directory: str) -> Record:
+        """Read a record, unless it is known: each change makes another file of it."""
+        try:
+            file = os.stat(os.path.join(directory, "state.json"), follow_symlinks=False)
+        except OSError:
+            return read_record(directory)  # says what is wrong
+        version = (file.st_ino, file.st_mtime_ns, file.st_size)
+        found = self._known.get(directory)
+        if found is None or found[0] != version:
+            found = self._known[directory] = (version, read_record(directory))
+        return found[1]
+
+    def _is_lost(self, directory: str, record: Record) -> bool:
+        """Tell whether its supervisor died, and nothing is left that could be adopted."""
+        if _is_served(directory, self._served):
+            # a successor that listens already comes to those that nobody holds one by one
+            return self._has_died(record.supervisor) and not is_held(directory)
+        if living_record(directory) is not None:
+            return False
+        return not _is_served(directory, {})  # adopted, or ended, a moment ago
+
+    def _has_died(self, supervisor: ProcessIdentity | None) -> bool:
+        if supervisor is None:
+            return False
+        if supervisor not in self._dead:
+            self._dead[supervisor] = is_dead(supervisor)
+        return self._dead[supervisor]
 
 
 def _complete(state: Mapping[str, object], rootfs: str, created: str, owner: str) -> Row:
@@ -122,31 +180,14 @@ def _state(record: Record, *, lost: bool = False) -> Mapping[str, object]:
 
     `lost` says whether its supervisor died before the container had ended.
     """
-    if lost:
-        text = stopped_state(record)
-    else:
-        text = render_state(
-            record.oci_version,
-            record.id,
-            record.status,
-            record.pid,
-            record.bundle,
-            record.annotations,
-        )
-    state: dict[str, object] = json.loads(text)
+    annotations = of_the_lost(record) if lost else record.annotations
+    status = "stopped" if lost else record.status
+    said = (record.oci_version, record.id, status, record.pid, record.bundle, annotations)
+    texts = (record.oci_version, record.id, record.bundle, *annotations, *annotations.values())
+    if is_unicode("".join(texts)):
+        return state_members(*said)
+    state: dict[str, object] = json.loads(render_state(*said))
     return state
-
-
-def _is_lost(directory: str, record: Record, served: dict[str, bool]) -> bool:
-    """Tell whether a container's supervisor died, and nothing is left that could be adopted."""
-    if _is_served(directory, served):
-        # a successor that listens already comes to those that nobody holds one by one
-        return (
-            record.supervisor is not None and is_dead(record.supervisor) and not is_held(directory)
-        )
-    if living_record(directory) is not None:
-        return False
-    return not _is_served(directory, {})  # adopted, or ended, a moment ago
 
 
 def _is_served(directory: str, known: dict[str, bool]) -> bool:

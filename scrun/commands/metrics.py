@@ -25,6 +25,7 @@ from scrun.commands.list import rows
 from scrun.core.errors import StateError, UsageError
 from scrun.core.output import say, write
 from scrun.core.times import of_stamp
+from scrun.model.record import Record
 from scrun.model.usage import STARTED
 from scrun.model.waiting import PENDING
 
@@ -71,9 +72,11 @@ def run(parsed: Parsed) -> int:
 def _register(registry: "CollectorRegistry", root: str) -> None:
     from prometheus_client.registry import Collector
 
+    known: dict[str, tuple[object, Record]] = {}
+
     class Containers(Collector):
         def collect(self) -> "Iterator[Metric]":
-            return families(rows(root, containers(root)), time.time())
+            return families(rows(root, containers(root), known=known), time.time())
 
         def describe(self) -> "Iterable[Metric]":  # else it collects, to know their names
             return ()

@@ -13,6 +13,7 @@ have defaults.
 import errno
 import json
 import os
+import re
 from collections.abc import Mapping
 
 import msgspec
@@ -28,6 +29,7 @@ from scrun.oci.config import explain
 from scrun.oci.document import VALUES
 
 _DAMAGED = (errno.EINVAL, errno.EFBIG, errno.ELOOP)
+_MAY_BE_HALF = re.compile(rb"\\u[dD]|[^\x01-\x7f]")
 
 _OURS = "org.scrun."
 ENDING_SINCE = "org.scrun.ending_since"
@@ -176,8 +178,9 @@ def read_record(directory: str) -> Record:
         if content.count(b",") > VALUES:
             raise ValueError(f"has more than {VALUES} values")
         document = json.loads(content)
-        # scrun never writes half a character; a path may contain any bytes
-        os.fsencode(json.dumps(document, ensure_ascii=False))
+        if _MAY_BE_HALF.search(content):
+            # scrun never writes half a character; a path may contain any bytes
+            os.fsencode(json.dumps(document, ensure_ascii=False))
     except FileNotFoundError:
         raise StateError(f"container {container}: its record is incomplete; delete it") from None
     except OSError as error:
@@ -277,13 +280,28 @@ def render_state(
     bundle: str,
     annotations: Mapping[str, str],
 ) -> bytes:
-    """Render the state of a container as JSON.
+    """Render the state of a container as JSON; the arguments are those of `state_members`."""
+    state = state_members(oci_version, id, status, pid, bundle, annotations)
+    # a path need not be UTF-8, but the JSON must be
+    text = json.dumps(state, indent=2, ensure_ascii=False)
+    return escaped(text.encode("utf-8", "replace").decode()).encode() + b"\n"
+
+
+def state_members(
+    oci_version: str,
+    id: str,  # noqa: A002 (the spec's name)
+    status: str,
+    pid: int,
+    bundle: str,
+    annotations: Mapping[str, str],
+) -> dict[str, object]:
+    """Return the members of a container's state.
 
     `status`: `creating`, `created`, `running` or `stopped`. `pid` is the anchor's pid; a stopped
     container has 0, because another process may have its number by now. `annotations` are those of
     config.json, and `org.scrun.*`.
     """
-    state = {
+    return {
         "ociVersion": oci_version,
         "id": id,
         "status": status,
@@ -291,6 +309,3 @@ def render_state(
         "bundle": bundle,
         "annotations": dict(annotations),
     }
-    # a path need not be UTF-8, but the JSON must be
-    text = json.dumps(state, indent=2, ensure_ascii=False)
-    return escaped(text.encode("utf-8", "replace").decode()).encode() + b"\n"

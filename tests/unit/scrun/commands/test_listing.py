@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import pwd
+import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from scrun.client.find import containers
 from scrun.commands import list as listing
 from scrun.core.paths import LOOKED
 from scrun.model.identity import myself
-from scrun.model.record import Record, write_record
+from scrun.model.record import Record, read_record, write_record
 from tests.harness.program import output_of, run_program
 from tests.harness.site import scrun_binary
 from tests.harness.users import ordinary
@@ -314,6 +315,33 @@ def test_a_start_today_is_told_without_the_day(monkeypatch: pytest.MonkeyPatch) 
     now = datetime.now().astimezone().replace(hour=14, minute=5)
     told = {"org.scrun.pending": "Priority", "org.scrun.estimated_start": now.isoformat()}
     assert listing.information("creating", told) == "pending: Priority, starts about 14:05"
+
+
+def test_only_what_has_changed_is_read_again(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def counted(directory: str) -> Record:
+        read.append(os.path.basename(directory))
+        return read_record(directory)
+
+    monkeypatch.setattr(listing, "read_record", counted)
+    for name in ("changes", "goes", "stays"):
+        root.add(Record(id=name, status="created", pid=1))
+    known: dict[str, tuple[object, Record]] = {}
+
+    def statuses() -> dict[object, object]:
+        found = listing.rows(str(root.path), containers(str(root.path)), known=known)
+        return {row["id"]: row["status"] for row in found}
+
+    assert set(statuses().values()) == {"created"}
+    assert sorted(read) == ["changes", "goes", "stays"]
+    read.clear()
+    changed = Record(id="changes", status="running", pid=1)  # as long as before
+    write_record(str(root.path / "changes"), changed)
+    shutil.rmtree(root.path / "goes")
+    assert statuses() == {"changes": "running", "stays": "created"}
+    assert read == ["changes"]
+    assert len(known) == 2
 
 
 def test_one_connection_for_all_of_a_supervisor(root: Root) -> None:
