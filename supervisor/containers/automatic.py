@@ -60,11 +60,6 @@ class Automatic:
         like = next((node.room for node in self._pool.nodes if node.room), self._like)
         return not self._is_over and (like is None or room.fits(like))
 
-    def goes_on(self) -> bool:
-        """Tell whether it lives without nodes: for those who wait, unless Slurm refuses."""
-        refused = self._not_before > trio.current_time()
-        return not (self._is_over or refused) and self._pool.waits_since < math.inf
-
     def refused(self) -> None:
         """Note that a job could not be had."""
         self._not_before = trio.current_time() + _AGAIN

@@ -183,7 +183,7 @@ class Pool:
             self._why = described(failure) if failure and not node.ended else self._why
             if failure and self._automatic is not None:
                 self._automatic.refused()
-            if not self.nodes and not (self._automatic and self._automatic.goes_on()):
+            if not self.nodes:  # a lost one is replaced before, if somebody waits
                 self._cease()
             self._serve()
 

@@ -15,6 +15,7 @@ from tests.harness.life import Life
 from tests.harness.podman import rootless_podman
 from tests.harness.site import Site
 from tests.harness.wait import wait_until
+from tests.integration.slurm.test_pool import in_pool, started
 
 pytestmark = pytest.mark.covers("promise jobs that are taken away")
 
@@ -153,6 +154,21 @@ def test_preempted(site: Site) -> None:
             assert life.wait() == 121
             told(life, "preempted", "another job preempted it")
         assert saves.output().split() == ["up", "saving", "saved"]
+
+
+def test_preempted_in_a_pool(make_site: MakeSite) -> None:
+    """Each of its containers is told, and those that wait for it."""
+    site = make_site("slurm-user", settings='[slurm]\nlaunch = "shim"\n')
+    started(site, "--cpus-per-task", "2")
+    lives = [in_pool(site, "echo up; sleep 600").created().start().says("up") for _ in range(2)]
+    waits = in_pool(site, "true").created().start()
+    with urgent(site):
+        for life in lives:
+            assert life.wait(60) == 121
+            told(life, "preempted", "another job preempted it")
+        assert waits.wait(30) == 125
+        assert "pool mine has ended: " in waits.errors()
+        assert "preempted" in waits.errors()
 
 
 @pytest.mark.covers("scrun exit statuses: out of memory, preempted, cancelled and by whom")

@@ -78,6 +78,33 @@ def test_a_node_that_goes_down(site: Site) -> None:
     stopped(site)
 
 
+def test_a_node_that_drains(site: Site) -> None:
+    """Its job is there already: what runs goes on, and others still come."""
+    [job] = started(site)
+    life = running(site, "echo up; cat")
+    node = cluster.node_of(job)
+    change = f"NodeName={node}"
+    with cluster.changed(change, "State=DRAIN", "Reason=test", back="State=RESUME"):
+        waits = in_pool(site, "echo in; cat").created().start()
+        ends(life)
+        waits.says("in", 20)
+        ends(waits)
+        stopped(site)
+
+
+def test_a_pool_of_another_supervisor(make_site: MakeSite) -> None:
+    """It serves its own containers; all can see, change and stop it."""
+    settings = 'group = "container"\n[slurm]\nlaunch = "shim"\n'
+    other = make_site("slurm-user", settings=settings)
+    other.must("pool", "start", "mine")
+    refused = in_pool(other).refused()
+    assert "pool mine: there is none of that name here" in refused
+    assert "pool mine exists already" in other.fails("pool", "start", "mine")
+    assert len(nodes(other)) == 1
+    other.must("pool", "stop", "mine")
+    gone(other)
+
+
 def test_a_shim_that_is_killed(site: Site) -> None:
     """Its containers end, and the next one has another shim."""
     [job] = started(site, "--cpus-per-task", "2")

@@ -9,6 +9,7 @@ from pathlib import Path
 import trio
 
 from tests import CHECKOUT
+from tests.harness.processes import shims_of, signal_quietly
 from tests.stress.chaos.testbed import Testbed
 
 _TOOL = str(CHECKOUT / "tools" / "slurm-cluster")
@@ -123,6 +124,21 @@ def _supervisors(number: signal.Signals) -> Action:
 
 
 @asynccontextmanager
+async def _pool_kill(testbed: Testbed) -> AsyncIterator[None]:
+    await testbed.children.run(["scancel", "--name", testbed.pool], testbed.slurm_environment)
+    yield
+
+
+@asynccontextmanager
+async def _pool_shims_kill(testbed: Testbed) -> AsyncIterator[None]:
+    words = ["squeue", "-h", "--name", testbed.pool, "-o", "%i"]
+    jobs = (await testbed.children.run(words, testbed.slurm_environment)).out.split()
+    for pid in [pid for job in jobs for pid in shims_of(job)]:
+        signal_quietly(pid, signal.SIGKILL)
+    yield
+
+
+@asynccontextmanager
 async def _names_hang(testbed: Testbed) -> AsyncIterator[None]:
     """Be the name service cache, which the C library asks first, and answer nobody (nscd(8))."""
     _CACHE.parent.mkdir(exist_ok=True)
@@ -154,6 +170,17 @@ _ACTIONS: dict[str, Action] = {
     "munged-stop": _stopped(_MUNGE),
     "node-down": _both(
         _slurm("scontrol", "update", "NodeName=node2", "State=DOWN", "Reason=chaos"),
+        undo=(_usable,),
+    ),
+    "pool-kill": _pool_kill,
+    "pool-shims-kill": _pool_shims_kill,
+    "node-kill": _both(
+        _control("fail", "node2"),
+        _slurm("scontrol", "update", "NodeName=node2", "State=DOWN", "Reason=chaos"),
+        undo=(_control("heal", "node2"), _usable),
+    ),
+    "node-drain": _both(
+        _slurm("scontrol", "update", "NodeName=node2", "State=DRAIN", "Reason=chaos"),
         undo=(_usable,),
     ),
     "names-hang": _names_hang,

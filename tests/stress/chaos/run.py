@@ -50,6 +50,7 @@ class Order:
     pods: int = 0
     inside: Sequence[str] = ()
     forwards: bool = False
+    pool: bool = False
 
 
 @dataclass
@@ -92,8 +93,9 @@ class Run:
         order = self.order
         for engine in order.engines:
             self.testbeds[engine] = Testbed(
-                engine, order.user, self.children, order.linger, in_memory=not order.inside
-            )
+                engine, order.user, self.children, order.linger,
+                in_memory=not order.inside, in_pool=order.pool,
+            )  # fmt: skip
             if engine == "slurm":
                 await self.testbeds[engine].make_gate()
         if order.inside:

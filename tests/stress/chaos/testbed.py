@@ -22,6 +22,7 @@ from tests.stress.chaos.forwards import server, share_network
 from tests.stress.chaos.images import STORE, HiddenImage
 from tests.stress.chaos.plan import Plan
 from tests.stress.chaos.points import installation
+from tests.stress.chaos.pools import SETTINGS
 
 TAG = "CHAOS_CONTAINER"
 MARK = "chaos_command"
@@ -80,15 +81,18 @@ class Testbed:
         linger: float = 0,
         *,
         in_memory: bool = False,
+        in_pool: bool = False,
     ) -> None:
         """Make the place.
 
         Args:
+            in_pool: Whether containers run in the pool `auto`, if they can.
             in_memory: Whether the root directory is in memory, as the default one, if the nodes
                 need not see it.
         """
         self.hit_pods: set[int | None] = set()
         self._linger = linger if engine == "slurm" else 0.0
+        self._in_pool = in_pool
         self.site = Site(engine, user, 'idle_timeout = 3\n[log]\nlevel = "debug"\n')
         self.engine = engine
         self._in_memory = ExitStack()
@@ -156,6 +160,11 @@ class Testbed:
         alike = self._linger and not plan.waits and not plan.fault.own
         return f"{self.site.base.name}.any." if alike else self.tag(plan)
 
+    @property
+    def pool(self) -> str:
+        """The name of the pool's jobs."""
+        return f"{self.site.base.name}.pool."
+
     def settings(self, plan: Plan) -> str:
         """Return the settings' file for a container."""
         own, script, waits = plan.fault.own, plan.kind == "script", plan.waits
@@ -172,6 +181,7 @@ class Testbed:
             if self.engine == "slurm":
                 text += f'[slurm]\nlaunch = "{self.launch}"\n'
                 text += f"linger = {kept}\n" if kept else ""
+                text += SETTINGS.format(name=self.pool) if self._in_pool else ""
             text += '[log]\nlevel = "debug"\n'
             named = str(self.site.base / "chaos.lua") if script else "none"
             text += f'[lua]\nscript = "{named}"\n'

@@ -86,10 +86,9 @@ def _automatic() -> Iterator[Mutation]:
         "",
     )
     yield auto("nodes-stay", "min(due, *self._ends(), math.inf)", "due")
-    yield auto("slurm-is-asked-again-at-once", "max(first, self._not_before)", "first")
+    yield auto("slurm-is-asked-again-soon", "_AGAIN = 60.0", "_AGAIN = 6.0")
     yield auto("requests-of-the-first-are-the-pool-s", " if name not in TABLE}", "}")
     pools = Faults(_CONTAINERS + "pools.py", _TESTS + "test_pool_auto.py")
-    yield pools("who-waits-is-lost-with-a-node", "self._automatic.goes_on()", "False")
     yield pools(
         "who-was-stopped-gets-a-job",
         "wish.is_asked or pool.call.name != AUTO or pool.is_stopped",

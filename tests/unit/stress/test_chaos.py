@@ -33,6 +33,7 @@ from tests.stress.chaos.plan import (
     in_pods,
     with_linger,
 )
+from tests.stress.chaos.pools import POOLED, in_pool
 from tests.stress.chaos.seen import Answer, Kind, Seen, judge
 from tests.stress.chaos.table import FAULTS, find
 
@@ -143,6 +144,15 @@ def test_what_has_passed_on_its_job_is_not_hit_by_it() -> None:
     assert with_linger(find("salloc", DELETING)) == []
     assert with_linger(find("shim", ENDING)) == []
     assert with_linger(find("client")) == find("client")
+
+
+def test_in_a_pool_what_hits_a_job_is_an_outage() -> None:
+    faults = in_pool(find("all", launches=("shim",), more=POOLED))
+    assert {*POOLED} <= {*faults}
+    targets = {fault.target for fault in faults if not fault.outage}
+    assert {"supervisor", "anchor", "client"} <= targets
+    assert not {"job", "salloc", "shim", "srun", "stream", "image"} & targets
+    assert not {fault.name for fault in POOLED} & {fault.name for fault in find("all")}
 
 
 def test_in_a_job_nobody_allocates_another_one() -> None:
