@@ -55,8 +55,7 @@ from scrun.supervisor.log.journal import Journal
 _LAST_WORDS = 0.1
 _MOST_SAID, _LONGEST_SAID = 20, 1000
 _CANCELLER_LINE = f"{JOB}canceller"
-_FIRST_WORDS = 5.0
-LAST_BREATH = 3.0
+_FIRST_WORDS, LAST_BREATH = 5.0, 3.0
 _PID = 32
 _NOT_KNOWN = 1  # the job's exit status when the container's is unknown
 _FIRST_PAUSE, _LAST_PAUSE = 1.0, 60.0
