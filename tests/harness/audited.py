@@ -1,12 +1,13 @@
 """A site that wants an audit, for one process and its children."""
 
 import ctypes
+import fcntl
 import json
 import os
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,10 @@ class Audit:
         self.path.chmod(0o666)
         self.wanted()
 
-    def wanted(self, more: str = "") -> None:
-        """Write the site's settings."""
-        Path(_PLACE, "scrun.toml").write_text(f'[log]\naudit = "{self.path}"\n{more}')
+    def wanted(self, more: str = "", target: str = "") -> None:
+        """Write the site's settings; `target` is what gets the lines, if it is not our file."""
+        text = f'[log]\naudit = "{target or self.path}"\n{more}'
+        Path(_PLACE, "scrun.toml").write_text(text)
 
     def lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.path.read_text().splitlines()]
@@ -41,18 +43,41 @@ class Audit:
 
 
 @contextmanager
-def audited() -> Iterator[Audit]:
-    """Be on such a machine while the block runs; only for root, and not in another thread."""
-    is_new = not os.path.isdir(_PLACE)
-    os.makedirs(_PLACE, exist_ok=True)
-    with open("/proc/self/ns/mnt") as before:
-        assert apart.new_namespace("/etc")
+def audited(*covered: str) -> Iterator[Audit]:
+    """Be on such a machine while the block runs; only for root, and not in another thread.
+
+    Mounts at `covered` are nobody else's.
+    """
+    with _place(), open("/proc/self/ns/mnt") as before:
+        assert apart.new_namespace("/etc", *covered)
         try:
             subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", _PLACE], check=True)
             yield Audit()
         finally:
             subprocess.run(["umount", "--lazy", _PLACE], check=True)
-            if is_new:
-                os.rmdir(_PLACE)
             # refused once there are threads; all is as before there, too
             ctypes.CDLL(None).setns(before.fileno(), 0)
+
+
+@contextmanager
+def _place() -> Iterator[None]:
+    """Have the directory; who makes it or not, the last run that uses it removes it.
+
+    Not before: the kernel takes away what other namespaces have mounted on it.
+    """
+    etc = os.stat("/etc")
+    with open(f"/run/lock/scrun-audited-{etc.st_dev}-{etc.st_ino}", "a+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        if not os.path.isdir(_PLACE):
+            lock.write("new")
+            lock.flush()
+            os.makedirs(_PLACE, exist_ok=True)
+        try:
+            yield
+        finally:
+            with suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock.seek(0)
+                if lock.read():
+                    os.rmdir(_PLACE)
+                    lock.truncate(0)

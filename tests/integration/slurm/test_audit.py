@@ -3,13 +3,17 @@
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
+from tests import CHECKOUT
 from tests.conftest import MakeSite
 from tests.harness.audited import Audit, audited
+from tests.harness.log_daemons import DAEMONS, PLACES
 from tests.harness.podman import RUN, podman_of
 from tests.harness.processes import signal_quietly
 from tests.harness.site import Site
@@ -129,6 +133,62 @@ def test_a_pool(audit: Audit, make_site: MakeSite) -> None:
     site.must("pool", "stop", "mine")
     ends = [line for line in audit.lines() if line["event"] == "end"]
     assert [(line["container"], line["job"]) for line in ends] == [("one", job), ("two", job)]
+
+
+@pytest.mark.parametrize("target", ["syslog", "journald"])
+def test_a_daemon(make_site: MakeSite, target: str) -> None:
+    """rsyslogd and journald get each line once, and whole; no value of a variable is in one."""
+    with audited(*PLACES) as audit, DAEMONS[target]() as daemon:
+        audit.wanted(target=target)
+        site = make_site("slurm-user", settings="idle_timeout = 3\n")
+        config = site.config("sh", "-c", f"# {SECRET}\nread x; exit 3")
+        config["process"]["env"] += [f"PASSWORD={SECRET}"]
+        mounts = [f"/mnt/{number}-{'x' * 100}" for number in range(40)]
+        for place in mounts:
+            (site.rootfs / place[1:]).mkdir(parents=True)
+            bind = {"destination": place, "source": str(site.base), "options": ["bind"]}
+            config["mounts"].append(bind)
+        life = site.life(config=config, container="one", stdin="pipe").created().start()
+        wait_until("it runs", lambda: len(daemon.lines()) == 2)
+        site.must("exec", "one", "sh", "-c", f": {SECRET}")
+        os.write(life.stdin, b"\n")
+        life.ends(3)
+        wait_until("its end", lambda: len(daemon.lines()) == 4)
+        lines = daemon.lines()
+        assert [line["event"] for line in lines] == ["create", "start", "exec", "end"]
+        assert {(line["container"], line["uid"]) for line in lines} == {("one", site.user.uid)}
+        assert lines[0]["mounts"] == [str(site.base)] * len(mounts)
+        assert lines[-1]["status"] == 3
+        assert SECRET not in daemon.text()
+        daemon.end()
+        bundle = site.bundle_of("true")
+        done = site.run("run", "--bundle", bundle, "two")
+        [said] = done.stderr.splitlines()
+        assert done.returncode == 0
+        assert said.startswith(f"scrun: log.audit: {target}: ")
+        audit.wanted("audit_required = true\n", target)
+        assert f"log.audit: {target}: " in site.fails("run", "--bundle", bundle, "three")
+
+
+_KEEPS = (
+    "from tests.harness.audited import audited\nwith audited() as audit:\n"
+    "    print(flush=True)\n    input()\n    print(audit.lines())"
+)
+
+
+def test_two_runs_of_these_tests() -> None:
+    """The first one that ends leaves the other one its file."""
+    pipe, before = subprocess.PIPE, os.path.exists("/etc/scrun")
+    command = [sys.executable, "-c", _KEEPS]
+    runs = [
+        subprocess.Popen(command, cwd=CHECKOUT, stdin=pipe, stdout=pipe, text=True)
+        for _ in range(2)
+    ]
+    for run in runs:
+        assert run.stdout
+        assert run.stdout.readline() == "\n"
+    assert [run.communicate("\n", timeout=20)[0] for run in runs] == ["[]\n"] * 2
+    assert os.path.exists("/etc/scrun") == before
 
 
 def test_podman(audit: Audit) -> None:

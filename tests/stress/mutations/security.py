@@ -324,6 +324,9 @@ def _audit() -> Iterator[Mutation]:
         "        await _write_end(directory)\n        await undo",
         "        await undo",
     )
+    yield Faults("supervisor/containers/audit.py", real + "::test_a_daemon")(
+        "nobody-finds-the-audit-in-the-journal", "={_IDENTIFIER}\\n", "=scrun\\n"
+    )
     yield Faults(
         "scrun/settings/file/load.py", _UNIT + "scrun/settings/file/test_settings_sources.py"
     )("a-file-of-ones-own-leaves-out-the-audit", 'if kind == "named":  #', "if False:  #")
