@@ -163,10 +163,13 @@ def munge_socket(info: str) -> str:
     return _MUNGE
 
 
+_WITHOUT_MUNGE = warn("not asked: munge does not work", "correct that first")
+
+
 async def _controller(call: DoctorCall, report: Reporter) -> None:
     install = "install Slurm's client commands (apt install slurm-client)"
     if (await ask_munge(call)).status == "fail":  # Slurm's commands try for half a minute then
-        report("slurmctld", warn("not asked: munge does not work", "correct that first"))
+        report("slurmctld", _WITHOUT_MUNGE)
         return
     finding = await ping(call)
     report("slurmctld", finding or warn("scontrol is not installed to ask it", install))
@@ -200,6 +203,33 @@ async def _limits_rate(call: DoctorCall) -> bool:
         conf = await in_thread(read_slurm_conf, call.conf, abandon=True) if call.conf else {}
         return "rl_enable" in conf.get("slurmctldparameters", "").lower()
     return False
+
+
+async def _accounting(call: DoctorCall) -> Finding:
+    """Ask slurmdbd, if the site has it."""
+    conf: dict[str, str] = {}
+    if call.conf is not None:
+        with contextlib.suppress(SettingsError):  # the check of slurm.conf reports this
+            conf = await in_thread(read_slurm_conf, call.conf, abandon=True)
+    if not conf.get("accountingstoragetype", "").endswith("/slurmdbd"):
+        return ok("none that is known here, so nobody tells who has cancelled a job")
+    if (sacct := call.slurm_tool("sacct")) is None:
+        text = "sacct is not installed, so nobody tells who has cancelled a job"
+        return warn(text, "install Slurm's client commands (apt install slurm-client)")
+    if (await ask_munge(call)).status == "fail":
+        return _WITHOUT_MUNGE
+    done = await run_tool([sacct, "-n", "-X", "-S", "now", "-o", "JobID"], call.slurm_setting)
+    return judge_accounting(done.status, done.said[-1], conf.get("accountingstoreflags", ""))
+
+
+def judge_accounting(status: int, said: str, flags: str) -> Finding:
+    """Judge the answer of sacct, and AccountingStoreFlags of slurm.conf."""
+    if status:
+        remedy = "start slurmdbd, or make its host and port reachable (AccountingStorageHost)"
+        return warn(f"{said}; until then nobody tells who has cancelled a job", remedy)
+    if "job_comment" in flags.lower().split(","):
+        return ok("slurmdbd answers; sacct has the names and images of containers")
+    return ok("slurmdbd answers; sacct has no images: AccountingStoreFlags lacks job_comment")
 
 
 async def _oci_conf(call: DoctorCall) -> Finding:
@@ -252,6 +282,7 @@ CHECKS = (
     Check(("slurm.conf",), one(_slurm_conf), spared=without_slurm, remedy=_OTHER_CONF),
     Check(("munge",), one(ask_munge), spared=without_slurm),
     Check(("slurmctld", "nodes"), _controller, spared=without_slurm),
+    Check(("accounting",), one(_accounting), spared=without_slurm),
     Check(("oci.conf",), one(_oci_conf), spared=without_slurm, remedy=_OCI_CONF),
     Check(("scrun.lua",), one(_script), deadline=30, remedy=_LUA),
 )

@@ -2,9 +2,12 @@
 
 import json
 import math
+import os
 import re
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -12,11 +15,13 @@ import pytest
 from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.accounting import accounted, accounting, all_accounted
+from tests.harness.daemons import program
 from tests.harness.docker import Docker
 from tests.harness.load import MIB, TELL, hold, spin
 from tests.harness.podman import RUN, compose, given, rootless_podman
 from tests.harness.program import output_of
 from tests.harness.registry import Registry, box, run
+from tests.harness.site import Site
 from tests.harness.users import PATH
 
 pytestmark = [
@@ -132,6 +137,54 @@ def test_what_accounting_has_counted(make_site: MakeSite, load: str) -> None:
     of_reportseff = float(other["CPUEff"]) / 100 * had
     assert of_reportseff == pytest.approx(int(of_sacct), abs=0.002 * had)
     assert row["cpu_percent"] == pytest.approx(50 * of_proc / state["wall"], rel=0.05)
+
+
+@pytest.fixture
+def without_sacct(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A directory with Slurm's commands, of which sacct is not installed."""
+    place = tmp_path_factory.mktemp("bin")
+    os.chmod(place, 0o755)
+    for path in place.parents[:2]:
+        path.chmod(0o755)
+    for name in ("salloc", "srun", "squeue", "scancel", "scontrol", "sinfo"):
+        (place / name).symlink_to(program(name))
+    return str(place)
+
+
+@pytest.mark.covers("scrun exit statuses: out of memory, preempted, cancelled and by whom")
+@pytest.mark.parametrize("has", ["accounting", "no slurmdbd", "no sacct"])
+def test_who_has_cancelled_it(make_site: MakeSite, has: str, without_sacct: str) -> None:
+    """Only accounting knows; nothing waits for it, and `state` and `report` need none."""
+    more = f"[slurm]\nbin = '{without_sacct}'\n" if has == "no sacct" else ""
+    site = make_site("slurm-user", settings=f"idle_timeout = 20\n{more}")
+    life = site.shell("echo up; sleep 600").created().start().says("up")
+    job = life.job_id
+    with cluster.without("accounting") if has == "no slurmdbd" else nullcontext():
+        began = time.monotonic()
+        cluster.slurm("scancel", job)
+        assert life.wait(20) == 122
+        assert time.monotonic() - began < 10
+        [said] = [line for line in life.errors().splitlines() if "*** STEP" not in line]
+        by = " by root" if has == "accounting" else ""
+        assert said.endswith(f"job {job} was cancelled{by}")
+        assert life.state()["annotations"]["org.scrun.reason"] == "cancelled"
+        [found] = [line for line in _doctor(site) if line["name"] == "accounting"]
+        assert (found["status"], has) in (("ok", "accounting"), ("warn", has))
+        says = {
+            "accounting": "names and images",
+            "no slurmdbd": "error: ",
+            "no sacct": "installed",
+        }
+        assert says[has] in found["finding"]
+        [row] = json.loads(site.must("report", "--format", "json"))["rows"]
+        assert (row["job"], row["reason"], row["exit_status"]) == (job, "cancelled", 122)
+        life.delete()
+
+
+def _doctor(site: Site) -> list[dict[str, str]]:
+    found = json.loads(site.run("doctor", "--format", "json", "--no-job").stdout)
+    assert isinstance(found, list)
+    return found
 
 
 def _seconds(text: str) -> float:

@@ -236,6 +236,21 @@ def test_nodes(lines: list[str], status: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("status", "said", "flags", "judged", "text"),
+    [
+        (0, "exit status 0", "job_script,Job_Comment", "ok", "names and images"),
+        (0, "exit status 0", "", "ok", "lacks job_comment"),
+        (0, "exit status 0", "no_job_comment", "ok", "lacks job_comment"),
+        (1, "sacct: error: Connection refused", "job_comment", "warn", "Connection refused"),
+    ],
+)
+def test_accounting(status: int, said: str, flags: str, judged: str, text: str) -> None:
+    finding = cluster.judge_accounting(status, said, flags)
+    assert finding.status == judged
+    assert text in finding.text
+
+
+@pytest.mark.parametrize(
     ("pattern", "program"),
     [
         ("exec crun --root=/x run %b", "crun"),
