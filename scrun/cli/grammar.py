@@ -386,8 +386,8 @@ COMMANDS: dict[str, Command] = {
         ),
     ),
     "install": (
-        "Make podman or docker use scrun",
-        ("<podman|docker>",),
+        "Make podman or docker use scrun, or serve Docker's API by podman",
+        ("<podman|docker|docker-api>",),
         (
             ("default", "", None, USED, ONCE, "Make scrun the engine's default runtime"),
             ("dry-run", "n", None, USED, ONCE, "Only show what would be written"),

@@ -1,9 +1,12 @@
 """scrun install: register scrun as a runtime of podman or docker, or undo that.
 
+With `docker-api` podman serves Docker's API, by its unit or as a process of its own.
+
 Wire: nothing; the engines' own configuration is edited, and only what is needed of it. For a user
 it is that of the user, for root and with `--system` the machine's:
 
-* podman: a file of its own, `containers.conf.d/scrun.conf`;
+* podman: a file of its own, `containers.conf.d/scrun.conf`; for docker-api `scrun-api.conf`, by
+  which scrun is the default runtime, as a request of Docker's API cannot name one to podman;
 * docker: `runtimes.scrun` in `daemon.json`; the file as it was is kept beside it, as
   `daemon.json.bak`; and for a user with a unit of rootless docker a drop-in of that;
 * `scrun.toml`, if the slurm.conf in use is only named by SLURM_CONF or `-f`, which engines do not
@@ -25,13 +28,15 @@ from scrun.core.errors import SettingsError, UsageError
 from scrun.core.output import write
 from scrun.core.paths import packages
 from scrun.core.text import printable
-from scrun.install import docker, files, launcher, needs, podman, settings
+from scrun.install import docker, files, launcher, needs, podman, service, settings
 from scrun.install.files import Change
 from scrun.oci.lookup import DEFAULT_PATH
 from scrun.settings.file import load, sources
 from scrun.settings.slurm_conf import PLACES, find_slurm_conf
 
 ENGINES = ("podman", "docker")
+API = "docker-api"
+_ALL = (*ENGINES, API)
 _DOCKER = "/etc/docker"
 
 
@@ -46,6 +51,7 @@ class InstallTarget:
         self.home_config = home_config
         self.docker = f"{home_config}/docker" if home_config else _DOCKER
         self.podman = podman.drop_in(podman.directory(home_config))
+        self.api = podman.drop_in(podman.directory(home_config), API)
         self.daemon = f"{self.docker}/daemon.json"
         self.unit = f"{home_config}/systemd/user/docker.service" if home_config else ""
         self.drop_in = f"{self.unit}.d/scrun.conf"
@@ -58,17 +64,22 @@ class InstallTarget:
     def base(self, path: str) -> str:
         """Return the lowest directory above a file that is never removed with it."""
         if self.home_config is None:
-            return os.path.dirname(os.path.dirname(path)) if path == self.podman else path
+            ours = path in (self.podman, self.api)
+            return os.path.dirname(os.path.dirname(path)) if ours else path
         return (
             self.home_config
             if path != self.settings
             else os.path.dirname(os.path.dirname(self.settings))
         )
 
+    def drop_in(self, engine: str) -> str:
+        """Return the file for podman."""
+        return self.api if engine == API else self.podman
+
     def has(self, engine: str) -> bool:
         """Tell whether an engine's configuration names this scrun."""
-        if engine == "podman":
-            return podman.is_ours(files.read(self.podman) or "")
+        if engine != "docker":
+            return podman.is_ours(files.read(self.drop_in(engine)) or "")
         text = files.read(self.daemon)
         return text is not None and launcher.is_ours(docker.entry(text, self.daemon) or "")
 
@@ -76,12 +87,14 @@ class InstallTarget:
 def run(parsed: Parsed) -> int:
     """Change the configuration files, or show the changes."""
     engine = parsed.operands[0]
-    if engine not in ENGINES:
-        raise UsageError(f"unknown engine {engine!r}: use podman or docker")
+    if engine not in _ALL:
+        raise UsageError(f"unknown engine {engine!r}: use podman, docker or docker-api")
     if parsed.options.get("system") and os.geteuid() != 0:
         raise UsageError("install --system: only root may; leave it out to install for yourself")
     site = InstallTarget(None if os.geteuid() == 0 else home_config(os.environ))
-    undo, default = bool(parsed.options.get("undo")), bool(parsed.options.get("default"))
+    undo = bool(parsed.options.get("undo"))
+    default = bool(parsed.options.get("default")) or engine == API
+    path = service.socket_path(os.environ, os.geteuid()) if engine == API else ""
     changes = _undo(engine, site) if undo else _install(engine, site, default=default)
     notes: list[str] = []
     if not undo:
@@ -96,6 +109,8 @@ def run(parsed: Parsed) -> int:
             files.apply(change, site.base(change.path))
     changed = [change.path for change in changes if change.before != change.after]
     if not parsed.options.get("dry-run"):
+        if path:
+            _serve(path, undo=undo, changed=bool(changed))
         _say(_outcome(engine, site, changed, undo=undo, default=default))
     elif not changed:
         _say("nothing would be written")
@@ -105,7 +120,7 @@ def run(parsed: Parsed) -> int:
 
 def _storage(engine: str, site: InstallTarget) -> list[str]:
     """Return a note if podman's storage driver makes its containers slow on a cluster."""
-    if engine != "podman":
+    if engine == "docker":
         return []
     driver = podman.storage(os.environ, site.home_config, home(os.environ)).driver
     if driver in podman.WITHOUT_COPIES:
@@ -125,7 +140,7 @@ def _missing(engine: str, parsed: Parsed) -> list[str]:
         chosen = "slurm" if known and (found.slurm.bin or _which("salloc")) else "local"
     uid = os.geteuid()
     lacking = needs.missing(
-        [engine],
+        ["podman" if engine == API else engine],
         _which,
         here=chosen == "local" and found.local.oci_conf is None,
         slurm=chosen == "slurm" and not found.slurm.bin,
@@ -172,8 +187,8 @@ def _install(engine: str, site: InstallTarget, *, default: bool) -> list[Change]
     program = launcher.find(sys.argv[0], os.environ.get("PATH"))
     if site.home_config is None:
         launcher.check_for_all(program, os.path.join(packages(), "scrun", "__init__.py"))
-    if engine == "podman":
-        return [_install_podman(site, program, default=default)]
+    if engine != "docker":
+        return [_install_podman(engine, site, program, default=default)]
     before = files.read(site.daemon)
     there = docker.entry(before, site.daemon) if before is not None else None
     if there is not None and there != program and not launcher.is_ours(there):
@@ -196,27 +211,47 @@ def _outside(site: InstallTarget, program: str) -> list[Change]:
     return [Change(site.drop_in, before, after)]
 
 
-def _install_podman(site: InstallTarget, program: str, *, default: bool) -> Change:
-    before = files.read(site.podman)
+def _serve(path: str, *, undo: bool, changed: bool) -> None:
+    """Begin or end to serve the API at a socket; one that has begun reads no settings again.
+
+    Raises:
+        SettingsError: That is not possible.
+    """
+    uid = os.geteuid()
+    if service.has_manager(os.environ, uid):
+        service.by_unit("disable" if undo else "enable", uid)
+        return
+    if undo or changed:
+        service.stop(path)
+    if not undo and service.answers(path):
+        if (program := _which("podman")) is None:
+            raise SettingsError("podman: is not installed; install it, and call this once more")
+        service.start(program, path)
+
+
+def _install_podman(engine: str, site: InstallTarget, program: str, *, default: bool) -> Change:
+    own = site.drop_in(engine)
+    before = files.read(own)
     if before is not None and not podman.is_ours(before):
-        raise SettingsError(f"{site.podman}: was not written by scrun; move or rename it")
-    others = [path for path in podman.files({}, site.home_config) if path != site.podman]
-    engine = podman.merged(others)
-    for named in podman.programs(engine):
+        raise SettingsError(f"{own}: was not written by scrun; move or rename it")
+    ours = (site.podman, site.api)
+    others = [path for path in podman.files({}, site.home_config) if path not in ours]
+    merged = podman.merged(others)
+    for named in podman.programs(merged):
         if named != program and os.path.lexists(named) and not launcher.is_ours(named):
             raise SettingsError(
-                f"{engine['scrun named by']}: names another program scrun, {named}; rename or "
+                f"{merged['scrun named by']}: names another program scrun, {named}; rename or "
                 "remove that"
             )
-    return Change(site.podman, before, podman.text(program, default=default))
+    return Change(own, before, podman.text(program, default=default, name=engine))
 
 
 def _undo(engine: str, site: InstallTarget) -> list[Change]:
     changes = []
-    if engine == "podman":
-        before = files.read(site.podman)
+    if engine != "docker":
+        before = files.read(site.drop_in(engine))
         if before is not None and podman.is_ours(before):
-            changes.append(Change(site.podman, before, None))
+            changes.append(Change(site.drop_in(engine), before, None))
     elif site.has("docker"):
         before = files.read(site.daemon)
         assert before is not None
@@ -228,9 +263,9 @@ def _undo(engine: str, site: InstallTarget) -> list[Change]:
         started = files.read(site.drop_in) if site.unit else None
         if started is not None and docker.is_drop_in(started):
             changes.append(Change(site.drop_in, started, None))
-    other = ENGINES[1 - ENGINES.index(engine)]
     text = files.read(site.settings)
-    if text is not None and not site.has(other):  # which may need it still
+    others = (other for other in _ALL if other != engine)
+    if text is not None and not any(map(site.has, others)):  # which may need it still
         changes.append(Change(site.settings, text, settings.remove(text)))
     return changes
 
@@ -280,6 +315,8 @@ def _outcome(
     engine: str, site: InstallTarget, changed: list[str], *, undo: bool, default: bool
 ) -> str:
     done = ", ".join(changed)
+    if engine == API:
+        return _outcome_of_api(done, undo=undo)
     user = "" if site.home_config is None else "--user "
     # measured with 20.10: a reload of dockerd adds new runtimes, and removes none
     reload, restart = (f"systemctl {user}{word} docker" for word in ("reload", "restart"))
@@ -301,6 +338,14 @@ def _outcome(
     if engine == "docker" and site.daemon in changed:
         return f"docker will know scrun (changed: {done}); next: {reload}, then: {try_it}"
     return f"{engine} knows scrun (changed: {done}); try: {try_it}"
+
+
+def _outcome_of_api(done: str, *, undo: bool) -> str:
+    changed = f" (changed: {done})" if done else ""
+    if undo:
+        return f"podman no longer serves Docker's API{changed}"
+    there = service.url(service.socket_path(os.environ, os.geteuid()))
+    return f"podman serves Docker's API by scrun{changed}; next: export DOCKER_HOST={there}"
 
 
 def _shown(change: Change) -> list[str]:

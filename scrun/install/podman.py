@@ -18,7 +18,8 @@ import msgspec
 from scrun.core.errors import SettingsError
 
 NAME = "scrun"
-MARK = "# Written by `scrun install podman`; `scrun install podman --undo` removes it.\n"
+_FILES = {"podman": "scrun.conf", "docker-api": "scrun-api.conf"}
+_WRITTEN = "# Written by `scrun install"
 _SYSTEM = "/etc/containers"
 _VENDOR = "/usr/share/containers"
 _DRIVER, _GRAPHROOT = "overlay", "/var/lib/containers/storage"  # podman's own choice
@@ -31,9 +32,9 @@ STORAGE = (
 """The effect of other drivers, and the remedy."""
 
 
-def drop_in(directory: str) -> str:
-    """Return the file that scrun adds below a directory such as /etc/containers."""
-    return f"{directory}/containers.conf.d/scrun.conf"
+def drop_in(directory: str, name: str = "podman") -> str:
+    """Return the file that `scrun install NAME` adds below a directory such as /etc/containers."""
+    return f"{directory}/containers.conf.d/{_FILES[name]}"
 
 
 def directory(home_config: str | None) -> str:
@@ -44,18 +45,19 @@ def directory(home_config: str | None) -> str:
     return _SYSTEM if home_config is None else f"{home_config}/containers"
 
 
-def text(program: str, *, default: bool = False) -> str:
-    """Return the text of the file that scrun adds."""
+def text(program: str, *, default: bool = False, name: str = "podman") -> str:
+    """Return the text of the file that `scrun install NAME` adds."""
+    mark = f"{_WRITTEN} {name}`; `scrun install {name} --undo` removes it.\n"
     engine = f'[engine]\nruntime = "{NAME}"\n\n' if default else ""
     # JSON's strings are valid in TOML; `launcher.find` refuses control characters
     return (
-        f"{MARK}{engine}[engine.runtimes]\n{NAME} = [{json.dumps(program, ensure_ascii=False)}]\n"
+        f"{mark}{engine}[engine.runtimes]\n{NAME} = [{json.dumps(program, ensure_ascii=False)}]\n"
     )
 
 
 def is_ours(content: str) -> bool:
     """Tell whether scrun has written the file."""
-    return content.startswith(MARK)
+    return content.startswith(_WRITTEN)
 
 
 class Storage(msgspec.Struct, frozen=True):

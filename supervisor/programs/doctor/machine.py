@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import trio
 
 from scrun.client.reach import tidy_up
-from scrun.commands.install import ENGINES, InstallTarget, home, home_config
+from scrun.commands.install import API, ENGINES, InstallTarget, home, home_config
 from scrun.core.errors import ScrunError, SettingsError
 from scrun.core.own_directory import own_directory
 from scrun.core.paths import of_path, replaceable
@@ -350,7 +350,7 @@ def _own(call: DoctorCall) -> str | None:
     return None if os.geteuid() == 0 else home_config(call.environment)
 
 
-def _targets(call: DoctorCall) -> list[InstallTarget]:
+def targets(call: DoctorCall) -> list[InstallTarget]:
     """Return the user's own files, and the machine's."""
     return [InstallTarget(place) for place in dict.fromkeys((_own(call), None))]
 
@@ -380,7 +380,7 @@ def _podman(call: DoctorCall) -> Finding:
 
 def _docker(call: DoctorCall) -> Finding:
     """Check the user's own file, for rootless docker, and the machine's."""
-    paths = [target.daemon for target in _targets(call)]
+    paths = [target.daemon for target in targets(call)]
     for path in paths:
         text = files.read(path)
         program = docker.entry(text, path) if text is not None else None
@@ -393,13 +393,14 @@ def _docker(call: DoctorCall) -> Finding:
 def _packages(call: DoctorCall) -> Finding:
     """Check for the programs that containers need, and those of engines that are to know scrun."""
     engines: list[str] = []
-    for name in ENGINES:
+    for name in (*ENGINES, API):
         with contextlib.suppress(SettingsError):  # the engine's own check says so
-            engines += [name] * any(target.has(name) for target in _targets(call))
+            engine = "podman" if name == API else name
+            engines += [engine] * any(target.has(name) for target in targets(call))
     here = not call.by_slurm and call.settings.local.oci_conf is None
     root = os.geteuid() == 0
     lacking = needs.missing(
-        engines,
+        dict.fromkeys(engines),
         call.which,
         here=here and (call.engine is None or call.engine.name == "local"),
         slurm=call.by_slurm and not call.settings.slurm.bin,

@@ -10,7 +10,14 @@ from scrun.cli.parse import Parsed
 from scrun.core.errors import ScrunError, described
 from scrun.core.output import write
 from scrun.supervisor.plugins.registry import plugins
-from scrun.supervisor.programs.doctor import capacity, cluster, containers, job_trial, machine
+from scrun.supervisor.programs.doctor import (
+    capacity,
+    cluster,
+    containers,
+    engine_api,
+    job_trial,
+    machine,
+)
 from scrun.supervisor.programs.doctor.call import Check, DoctorCall, examine
 from scrun.supervisor.programs.doctor.findings import (
     Finding,
@@ -62,9 +69,9 @@ async def _check(call: DoctorCall) -> int:
 def _trials(call: DoctorCall) -> tuple[Check, ...]:
     """Return the checks that run a container or a job."""
     if not call.by_slurm:
-        return (containers.BY_HAND, *containers.CHECKS)
+        return (containers.BY_HAND, *containers.CHECKS, *engine_api.CHECKS)
     no_job = call.parsed.options.get("no-job")
-    return (containers.BY_HAND, *(() if no_job else job_trial.CHECKS))
+    return (containers.BY_HAND, *(() if no_job else job_trial.CHECKS), *engine_api.CHECKS)
 
 
 async def _examine(check: Check, call: DoctorCall, report: Report) -> None:

@@ -51,7 +51,8 @@ LEFT_OUT = {
     "$ systemctl --user daemon-reload && systemctl --user restart docker": "there is no systemd",
     "$ scrun outside dockerd-rootless.sh": "tests/integration/engines/test_docker.py does it",
     "$ ssh -L 8888:127.0.0.1:8888 login scrun forward notebook 8888": "there is no login node",
-    "scrun install podman|docker [--default] [--system] [--dry-run] [--undo]": "a synopsis",
+    "scrun install podman|docker|docker-api [--default] [--system] [--dry-run] [--undo]":
+        "a synopsis",
 }  # fmt: skip
 """Commands, and other blocks by their first lines, that are not run, and why."""
 
