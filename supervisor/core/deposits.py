@@ -65,6 +65,7 @@ class _Outbox:
         self._changed = changed
         self._waiting: deque[tuple[bytes, list[int]]] = deque()
         self._waits = trio.Event()
+        self._awaits_room = trio.Lock()  # one task at a time may wait for a descriptor
 
     @property
     def is_empty(self) -> bool:
@@ -152,8 +153,10 @@ class _Outbox:
 
     async def room(self) -> None:
         """Wait until the keeper has taken most of what it was sent."""
-        with suppress(trio.ClosedResourceError):
-            await trio.lowlevel.wait_writable(self.line.sock)
+        async with self._awaits_room:
+            if not self.lost.is_set():
+                with suppress(trio.ClosedResourceError):
+                    await trio.lowlevel.wait_writable(self.line.sock)
 
     def dismiss(self, patience: float) -> None:
         """End the keeper without a successor; see `Deposits.dismiss`."""

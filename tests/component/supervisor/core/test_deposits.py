@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from scrun.core.errors import StateError
 from scrun.core.rights import receive_fds
@@ -418,6 +419,34 @@ async def test_a_slow_keeper_stops_nobody_else(
         assert sum(count for _, count in received) == 1
         assert b'"last":true' in received[-1][0]
         assert at_end(readable)
+        deposits.disconnect()
+
+
+async def test_several_wait_for_room(nursery: trio.Nursery) -> None:
+    """While what waits is delivered, containers are adopted: 1,000 were lost by that."""
+    deposits = Deposits()
+    deposit = deposits.new("c1")
+    deposit.begin()
+    with socketpair() as (ours, theirs), KeeperLine([ours.fileno()]) as line, trio.fail_after(5):
+        await deposits.connect(line, nothing)
+        nursery.start_soon(deposits.deliver)
+        fill(deposits, deposit)
+        await trio.testing.wait_all_tasks_blocked()
+        theirs.setblocking(False)
+
+        async def read() -> None:
+            while True:
+                await trio.lowlevel.wait_readable(theirs)
+                theirs.recv(LONGEST)
+
+        async with trio.open_nursery() as reading:
+            async with trio.open_nursery() as waiting:
+                for _ in range(2):
+                    waiting.start_soon(deposits.room)
+                await trio.testing.wait_all_tasks_blocked()
+                reading.start_soon(read)
+            await deposits.be_safe()
+            reading.cancel_scope.cancel()
         deposits.disconnect()
 
 
