@@ -29,14 +29,16 @@ def site() -> Iterator[Site]:
 
 
 _ASK = """
-import socket, sys
+import os, socket, sys
 line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 line.connect(sys.argv[1])
+said, theirs = os.pipe()
 try:
-    line.send(b"not a request")
-    print(line.recv(1) or "nothing")
+    socket.send_fds(line, [b"\\0".join((b"0", b"root", b"@name", b""))], [theirs] * 5)
 except ConnectionError:
-    print("nothing")
+    pass
+os.close(theirs)
+print(os.read(said, 4096).decode() or "nothing")
 """
 
 
@@ -100,9 +102,12 @@ def test_somebody_else(site: Site) -> None:
         [path] = wait_until("its socket", lambda: sockets(site))
         assert path.stat().st_mode & 0o777 == 0o600
         path.chmod(0o666)
+        said = {}
         for user in (users.other(), site.user):
             command = [*user.prefix, "/usr/bin/python3", "-I", "-c", _ASK, str(path)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=20)
-            assert done.stdout == "nothing\n", done.stderr
+            said[user.name] = done.stdout
+        assert said[users.other().name] == "nothing\n"
+        assert said[site.user.name].startswith("this is scrun 0, and the engine runs by ")
         assert engine.poll() is None
         assert site.supervisors() == []

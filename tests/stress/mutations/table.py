@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tests.stress.mutations import client, pools, security, shims
+from tests.stress.mutations import client, networks, pools, security, shims
 from tests.stress.mutations.mutation import Faults, Mutation
 
 _SLURM = "supervisor/engines/slurm/"
@@ -19,6 +19,7 @@ def _all() -> Iterator[Mutation]:
     yield from _anchors()
     yield from _life()
     yield from shims.faults()
+    yield from networks.faults()
     yield from security.faults()
     yield from pools.faults()
     yield from client.CLIENT
