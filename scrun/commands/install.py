@@ -54,7 +54,7 @@ class InstallTarget:
         self.api = podman.drop_in(podman.directory(home_config), API)
         self.daemon = f"{self.docker}/daemon.json"
         self.unit = f"{home_config}/systemd/user/docker.service" if home_config else ""
-        self.drop_in = f"{self.unit}.d/scrun.conf"
+        self.unit_drop_in = f"{self.unit}.d/scrun.conf"
         if home_config is None:
             self.settings = sources.SYSTEM_FILE
         else:
@@ -205,10 +205,10 @@ def _outside(site: InstallTarget, program: str) -> list[Change]:
     unit = files.read(site.unit) if site.unit else None
     if unit is None or (after := docker.drop_in(unit, program)) is None:
         return []
-    before = files.read(site.drop_in)
+    before = files.read(site.unit_drop_in)
     if before is not None and not docker.is_drop_in(before):
-        raise SettingsError(f"{site.drop_in}: was not written by scrun; move or rename it")
-    return [Change(site.drop_in, before, after)]
+        raise SettingsError(f"{site.unit_drop_in}: was not written by scrun; move or rename it")
+    return [Change(site.unit_drop_in, before, after)]
 
 
 def _serve(path: str, *, undo: bool, changed: bool) -> None:
@@ -260,9 +260,9 @@ def _undo(engine: str, site: InstallTarget) -> list[Change]:
         changes.append(Change(site.daemon, before, after))
         if backup is not None and after == backup:
             changes.append(Change(site.daemon + files.BACKUP, backup, None))
-        started = files.read(site.drop_in) if site.unit else None
+        started = files.read(site.unit_drop_in) if site.unit else None
         if started is not None and docker.is_drop_in(started):
-            changes.append(Change(site.drop_in, started, None))
+            changes.append(Change(site.unit_drop_in, started, None))
     text = files.read(site.settings)
     others = (other for other in _ALL if other != engine)
     if text is not None and not any(map(site.has, others)):  # which may need it still
@@ -320,7 +320,7 @@ def _outcome(
     user = "" if site.home_config is None else "--user "
     # measured with 20.10: a reload of dockerd adds new runtimes, and removes none
     reload, restart = (f"systemctl {user}{word} docker" for word in ("reload", "restart"))
-    if site.drop_in in changed:
+    if site.unit_drop_in in changed:
         reload = restart = f"systemctl --user daemon-reload, {restart}"
     elif site.unit and not os.path.exists(site.unit):
         reload = "scrun outside dockerd-rootless.sh"

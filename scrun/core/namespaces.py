@@ -25,6 +25,8 @@ _AT_HERE = -100
 _EMPTY_PATH = 0x1000
 # the same numbers on every architecture; glibc wraps the first two only since 2.36
 _OPEN_TREE, _MOVE_MOUNT, _OPENAT2 = 428, 429, 437
+_FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
+_FLAG, _STRING, _CREATE = 0, 1, 6
 _NO_MAGIC_LINKS, _IN_ROOT = 0x02, 0x10
 _CLONE, _AND_BELOW, _CLOSE_ON_EXEC = 1, 0x8000, posix.O_CLOEXEC
 _MOVE_FROM_DESCRIPTOR = 4
@@ -153,6 +155,39 @@ def attach_tree(tree: int, target: str) -> None:
     move_mount = _system_call(_Int, _Text, _Int, _Text, _Int)
     arguments = (tree, b"", _AT_HERE, _encoded(target), _MOVE_FROM_DESCRIPTOR)
     _checked(move_mount(_MOVE_MOUNT, *arguments), "move_mount")
+
+
+def new_mount(kind: str, flags: int, **options: "str | None") -> int:
+    """Return a new mount that is attached nowhere (fsopen(2), fsmount(2)).
+
+    Args:
+        flags: `NO_SUID` and the like.
+        options: Those of the file system; None for one without a value.
+
+    Raises:
+        OSError: It is not permitted, or the kernel is older than 5.2.
+    """
+    fsopen = _system_call(_Text, _Int)
+    fsconfig = _system_call(_Int, _Int, _Text, _Text, _Int)
+    fsmount = _system_call(_Int, _Int, _Int)
+    context = _checked(fsopen(_FSOPEN, _encoded(kind), 1), "fsopen")
+    try:
+        for name, value in options.items():
+            what, text = (_FLAG, None) if value is None else (_STRING, _encoded(value))
+            _checked(fsconfig(_FSCONFIG, context, what, _encoded(name), text, 0), name)
+        _checked(fsconfig(_FSCONFIG, context, _CREATE, None, None, 0), f"mount {kind}")
+        return _checked(fsmount(_FSMOUNT, context, 1, flags), "fsmount")
+    finally:
+        posix.close(context)
+
+
+def detach(target: str) -> None:
+    """Detach the topmost mount at a path, at once for all who look (umount2(2)).
+
+    Raises:
+        OSError: There is none, or it is not permitted.
+    """
+    _checked(_umount2(_encoded(target), _DETACH), f"umount {target}")
 
 
 def open_within(root: int, path: str, flags: int) -> int:

@@ -18,8 +18,11 @@ from functools import partial
 
 import trio
 
+from scrun.supervisor.containers import conmon
+from scrun.supervisor.contracts.create_request import CreateRequest
+from scrun.supervisor.contracts.engine import Job
 from scrun.supervisor.contracts.staged import View
-from scrun.supervisor.core.nurseries import Tasks
+from scrun.supervisor.core.nurseries import Tasks, unwrapped
 from scrun.supervisor.core.threads import in_last_thread, in_thread
 from scrun.supervisor.log.journal import Journal
 
@@ -35,27 +38,45 @@ class ShownFiles:
         shown: Set when engines can see them, or never will.
     """
 
-    def __init__(self, beside: Tasks, journal: Journal, alive: Callable[[], bool]) -> None:
+    def __init__(
+        self, beside: Tasks, journal: Journal, request: CreateRequest, alive: Callable[[], bool]
+    ) -> None:
         """`alive`: tells whether its anchor lives, so that the pid is still its own."""
+        of_podman = conmon.calls(request.child_env.environment)  # which enters its namespaces
+        self._is_served = of_podman and request.settings.staging.live_files == "auto"
         self.shown = trio.Event()
         self.shown.set()
         self._beside = beside
         self._journal = journal
         self._alive = alive
 
-    def begin_to_show(self, anchor: int, view: View | None) -> None:
+    def begin_to_show(self, anchor: int, view: View | None, job: Job) -> None:
         """Show them to engines; else the anchor's root stays empty, and the log says why.
 
         No engine enters the namespaces of an anchor that has a user namespace of its own or shares
         ours: the container's user has no right to.
+
+        Args:
+            job: Serves them to podman as the container has them, if that is possible.
         """
         self.shown = trio.Event()
-        if not self._beside.begin(partial(self._show, anchor, view, self.shown)):
+        if not self._beside.begin(partial(self._show, anchor, view, job, self.shown)):
             self.shown.set()
 
-    async def _show(self, anchor: int, view: View | None, shown: trio.Event) -> None:
-        why = _why_not(anchor, view)
+    def serve_again(self, anchor: int, job: Job) -> None:
+        """Go on to serve them after a supervisor that has died, if that has."""
+        if self._is_served and job.serves_files and _why_not(anchor) is None:
+            self._beside.begin(partial(self._serve, anchor, job, trio.Event()))
+
+    async def _show(self, anchor: int, view: View | None, job: Job, shown: trio.Event) -> None:
+        why, lacks = _why_not(anchor), ""
         try:
+            if why is None and self._is_served and job.serves_files:
+                lacks = await self._serve(anchor, job, shown)
+                if not lacks:
+                    return
+            if why is None:
+                why = _why_not_here(view)
             if why is None and view is not None:
                 with trio.move_on_after(_PATIENCE) as patience:
                     why = await in_thread(show, anchor, view, self._alive, abandon=True)
@@ -65,10 +86,46 @@ class ShownFiles:
             shown.set()
         if why:
             text = f"commands like `podman cp` do not see the container's files: {why}"
+            if lacks:
+                text += f", and {lacks}; `scrun cp` does"
             self._journal.write("info", text)
 
+    async def _serve(self, anchor: int, job: Job, shown: trio.Event) -> str:
+        """Serve them as a file system until the container's end; return why that is impossible."""
+        from scrun.supervisor.containers import live_files  # few supervisors need it
 
-def _why_not(anchor: int, view: View | None) -> str | None:
+        try:
+            files = live_files.LiveFiles(job, self._journal)
+        except OSError as error:
+            return f"{live_files.DEVICE}: {error.strerror}"
+        why = ""
+
+        async def attach() -> None:
+            nonlocal why
+            with trio.move_on_after(_PATIENCE) as patience:
+                call = partial(live_files.attach, files.tree, anchor, self._alive)
+                try:
+                    await in_thread(call, abandon=True)
+                except OSError as error:
+                    why = f"FUSE: {error.filename or 'mount'}: {error.strerror}"
+            if patience.cancelled_caught:
+                why = f"a mount by FUSE took longer than {_PATIENCE:g} s"
+            if why:
+                nursery.cancel_scope.cancel()
+            else:
+                files.is_attached()
+                shown.set()
+
+        try:
+            async with unwrapped() as nursery:
+                nursery.start_soon(attach)
+                await files.serve()
+        finally:
+            files.close()
+        return why
+
+
+def _why_not(anchor: int) -> str | None:
     """Return why nothing can be shown; None if it can, "" if that needs no message."""
     try:
         mine, theirs = (
@@ -82,8 +139,11 @@ def _why_not(anchor: int, view: View | None) -> str | None:
             "user namespaces are not permitted here, so its anchor is in the namespaces of this "
             "host"
         )
-    if mine[0] != theirs[0]:
-        return ""
+    return "" if mine[0] != theirs[0] else None
+
+
+def _why_not_here(view: View | None) -> str | None:
+    """Return why this machine cannot show files; None if it can."""
     if view is None:
         return "this host does not know where its root file system is"
     if view.rootfs == "/":

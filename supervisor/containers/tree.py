@@ -109,7 +109,9 @@ class ContainerTree(Phases):
             text = f"container {create_request.id} cannot be started: it was ended"
             self._not_started = StateError(text)
         self._signal_scope = trio.CancelScope()
-        self.files = ShownFiles(self._beside, self._journal, lambda: self._anchor.alive)
+        self.files = ShownFiles(
+            self._beside, self._journal, create_request, lambda: self._anchor.alive
+        )
         self._removing = trio.Lock()
         self._removed = False
         if takeover is None:
@@ -408,7 +410,7 @@ class ContainerTree(Phases):
         engines = self._engine_creates(job, staged)
         call, console = self._caller.call, self._create_request.console
         if not engines:  # `start` waits for it: so beside what the runtime takes
-            self.files.begin_to_show(self.pid, staged.view)
+            self.files.begin_to_show(self.pid, staged.view, job)
         async with job.created(step, call, console) if engines else job.created(step) as process:
             self._first_process = process
             if engines:
@@ -480,7 +482,7 @@ class ContainerTree(Phases):
             self.end(ending)
 
     async def _run_with_anchor(self, job: Job, stack: Stack, step: Step, staged: Staged) -> Ending:
-        self.files.begin_to_show(self.pid, staged.view)
+        self.files.begin_to_show(self.pid, staged.view, job)
         if stack.has_scripts or not job.keep(step):
             self._deposit.give_up("it is created only when it runs")
         await self._keep(staged)
@@ -565,6 +567,7 @@ class ContainerTree(Phases):
         takeover.begin_programs(self.programs, self._journal, job)
         network = self._network.answered(takeover.bundle, job, self.runs, found)
         async with job.resumed() as process, network:
+            self.files.serve_again(self.pid, job)
             self._running = RunningContainer(job, takeover.bundle, staged, self._journal)
             self._first_process = process
             self._carry_sockets(job, staged)

@@ -7,7 +7,7 @@ Levels are context managers: leaving one undoes it, in order, with a deadline.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext, suppress
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import msgspec
 
@@ -20,6 +20,8 @@ from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.deleter import Deleter
 from scrun.supervisor.contracts.first_process import Call, FirstProcess
 from scrun.supervisor.contracts.networks import OfNetworks
+from scrun.supervisor.contracts.program import Files as Files
+from scrun.supervisor.contracts.program import Program as Program
 from scrun.supervisor.contracts.reuse import HeldAllocation, PoolAllocation, Seat
 from scrun.supervisor.contracts.staged import OfTask
 from scrun.supervisor.contracts.target import ImageFile, Mounting, Target
@@ -127,39 +129,6 @@ class Step(msgspec.Struct, frozen=True):
     sockets: tuple[str, ...] = ()
 
 
-class Files(NamedTuple):
-    """Files that are copied "out" of a container or "into" it, and their path in there."""
-
-    direction: str
-    path: str
-
-
-class Program(msgspec.Struct, frozen=True):
-    """One more program for a running container.
-
-    Attributes:
-        process: The program, as `process` of config.json.
-        stdio: Descriptors for standard input, output and error; all the same for a terminal.
-        terminal: Whether those are a terminal.
-        program_is_known: Whether it was found in the bundle (see `Step`).
-        running: Called when the engine knows that it runs.
-        deposit: Keeps what it needs to outlive us.
-        preserved: More descriptors for it (see `Step`).
-        files: If its job `copies_files`: it is not `process`, but packs these to an archive on its
-            standard output, or unpacks one on its standard input there. It ends with 0; with 1
-            when it has said why not; or with 3 when the other side of the archive has failed.
-    """
-
-    process: Mapping[str, Any]
-    stdio: tuple[int, int, int]
-    terminal: bool
-    program_is_known: bool
-    running: Callable[[], None]
-    deposit: Deposit = msgspec.field(default_factory=no_deposit)
-    preserved: tuple[int, ...] = ()
-    files: Files | None = None
-
-
 class Session(ABC):
     """One more program in a running container."""
 
@@ -196,6 +165,7 @@ class Job(OfNetworks, ABC):
         is_beside_us: Whether its running container has the very network that this process has.
         hands_on: Whether it hands on what is in `preserved`.
         copies_files: Whether it copies files of its container (see `Program`).
+        serves_files: Whether `Program.files` may be `SERVED`.
         lets_end: Whether its programs are told to end before they are killed.
         creates_first: Whether it can create a container without starting its program.
         below_engine: Whether an engine's monitor can then be the parent of its first process.
@@ -206,6 +176,7 @@ class Job(OfNetworks, ABC):
     is_beside_us: bool = False
     hands_on: bool = False
     copies_files: bool = False
+    serves_files: bool = False
     lets_end: bool = False
     creates_first: bool = False
     below_engine: bool = False

@@ -154,7 +154,7 @@ class Shim:
             ShimLost: The shim has gone.
         """
         target = str(fields.get("id"))
-        begins = verb in ("create", "exec", "copy")
+        begins = verb in ("create", "exec", "copy", "files")
         number, waiting = self._send(verb, fields)
         if begins:
             self._targets[target] = Awaited()

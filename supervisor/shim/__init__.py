@@ -111,6 +111,9 @@ twice.
     copy     id; container; files: ["out" or "into", a path there]; streams: it packs the path to
              its standard output, or unpacks its standard input there, and ends as `copying` says
              {"pid": …}; error
+    files    id; container; streams: it answers requests of a file system on its standard input
+             (`live_files`) on its standard output, until that ends
+             {"pid": …}; error
     connect  container, by its id; port; stream, which carries the bytes in both directions: those
              to the server from the reply on; outside: whether the container, if it has a network
              of its own, sees a client that is not on its loopback. Else the loopback of its

@@ -131,6 +131,9 @@ class NodeContainers:
     def copy(self, call: "dict[str, Any]", reply: "Reply") -> None:
         self._making.copy(call, reply)
 
+    def files(self, call: "dict[str, Any]", reply: "Reply") -> None:
+        self._making.files(call, reply)
+
     def get(self, target: str) -> "NodeProcess":
         """Return a container or an exec.
 

@@ -47,7 +47,17 @@ _AFTER_HELLO = tuple(
     for name in ("streams", "targets", "making", "console", "site", "containers")
 )
 _TEXTS = ("id", "name", "container", "images", "beside", "script")  # of calls
-_OF_CONTAINERS = ("create", "start", "signal", "handles", "exec", "copy", "resize", "delete")
+_OF_CONTAINERS = (
+    "create",
+    "start",
+    "signal",
+    "handles",
+    "exec",
+    "copy",
+    "files",
+    "resize",
+    "delete",
+)
 _HIGH = 10
 _TRYING = 5.0
 _KILLING = 2.0

@@ -237,27 +237,51 @@ class Making:
             raise
 
     def copy(self, call: "dict[str, Any]", reply: "Reply") -> None:
-        """Pack or unpack files of a container, in a process of our own that enters it."""
+        """Pack or unpack files of a container."""
+
+        def work(first: int) -> int:
+            from .copying import copy
+
+            direction, path = call["files"]
+            return copy(first, direction, path)
+
+        self._enter(call, reply, work, self.copy)
+
+    def files(self, call: "dict[str, Any]", reply: "Reply") -> None:
+        """Answer a file system of a container's files."""
+
+        def work(first: int) -> int:
+            from .live_files import serve
+
+            return serve(first)
+
+        self._enter(call, reply, work, self.files)
+
+    def _enter(
+        self,
+        call: "dict[str, Any]",
+        reply: "Reply",
+        work: "Callable[[int], int]",
+        again: "Callable[[dict[str, Any], Reply], None]",
+    ) -> None:
+        """Do something in a process of our own that enters a container."""
         container = self._container_of(call)
         if not container.pid:
             raise CallRefused(f"{container.id} has ended")
-        if self._delay(call, reply, _namespaces_of(container), self.copy):
+        if self._delay(call, reply, _namespaces_of(container), again):
             return
-        direction, path = call["files"]
         first = container.pid
         target = self._make(call, container.name, container)
         try:
             stdio = {number: fd for number, fd in enumerate(target.stdio.child) if fd is not None}
 
-            def work() -> int:
+            def begin() -> int:
                 for number, fd in stdio.items():
                     os.dup2(fd, number)
-                from .copying import copy
-
-                return copy(first, direction, path)
+                return work(first)
 
             ended = lambda status: self._containers.ended(target, status)  # noqa: E731
-            pid = self._children.fork(work, ended, [*stdio.values()])
+            pid = self._children.fork(begin, ended, [*stdio.values()])
         except BaseException:
             self._unmake(target)
             raise

@@ -56,6 +56,7 @@ class ShimJob(SlurmJob):
 
     launch = "shim"
     copies_files = True
+    serves_files = True
     creates_first = True
     mounts_images = True
 

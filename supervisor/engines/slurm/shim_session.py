@@ -9,7 +9,8 @@ import trio
 
 from scrun.model.states import Ending, exited, killed
 from scrun.supervisor.children.processes import ChildEnv
-from scrun.supervisor.contracts.engine import Program, Session
+from scrun.supervisor.contracts.engine import Session
+from scrun.supervisor.contracts.program import SERVED, Program
 from scrun.supervisor.core.deposits import Deposit
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.engines.failures import NotMade, not_started, read_log
@@ -115,9 +116,11 @@ def begun(
         EngineError: The site has no command for it.
         BundleError: The program's description is too long.
     """
-    verb = "exec" if program.files is None else "copy"
-    if program.files is not None:
-        what: dict[str, object] = {"files": program.files}
+    verb = "exec"
+    if program.files == SERVED:
+        verb, what = "files", dict[str, object]()
+    elif program.files is not None:
+        verb, what = "copy", {"files": program.files}
     elif site is not None:
         what = site.exec(program.process)
     else:
@@ -126,7 +129,7 @@ def begun(
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[ContainerStreams]:
-        ends = RestartableStreams(program.stdio, child_env, program.deposit)
+        ends = program.ends or RestartableStreams(program.stdio, child_env, program.deposit)
         async with shim.streams(program.stdio, program.terminal, child_env, ends=ends) as streams:
             streams.hold()  # what was seen of it is never lost: a successor has to know it before
             try:

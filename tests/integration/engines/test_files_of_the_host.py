@@ -1,4 +1,8 @@
-"""What engines do with the pid of a running container never reaches this machine's own files."""
+"""What engines do with the pid of a running container never reaches this machine's own files.
+
+Here without FUSE: so what they see are this machine's directories, where the nodes see them too.
+`test_live_files` has the same with it.
+"""
 
 import hashlib
 import os
@@ -22,12 +26,14 @@ MARKER = Path("/tmp") / NAME
 IN_ETC = Path("/etc") / NAME  # a faulty scrun writes here: no file that the host needs
 OF_THE_HOST = (MARKER, IN_ETC, Path("/etc/hostname"), Path("/etc/hosts"))
 NEW = Path(f"/{NAME}")
+WITHOUT_FUSE = '[staging]\nlive_files = "off"\n'
 LIMITS = RUN[3:]
 
 
 @pytest.fixture(scope="module", params=["root", "user"])
 def engine(request: pytest.FixtureRequest) -> Iterator[Podman]:
-    with podman_of(users.root() if request.param == "root" else users.ordinary()) as podman:
+    user = users.root() if request.param == "root" else users.ordinary()
+    with podman_of(user, settings=WITHOUT_FUSE) as podman:
         yield podman
 
 
@@ -220,7 +226,7 @@ def test_members_of_a_pod(engine: Podman) -> None:
 @pytest.mark.covers("podman cp, mount, unmount")
 def test_cp_reaches_the_copy_of_a_root_file_system() -> None:
     """It has been asked for on overlay, and what changes in it is brought back."""
-    settings = '[staging]\noverlay = "copy"\n'
+    settings = f'{WITHOUT_FUSE}overlay = "copy"\n'
     script = f"echo made >/made; {STAYS}"
     with (
         rootless_podman(storage="overlay", settings=settings) as podman,

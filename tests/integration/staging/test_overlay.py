@@ -28,6 +28,7 @@ from tests.harness.overlays import (
     way,
 )
 from tests.harness.podman import RUN, Podman, given, podman_of
+from tests.harness.squashfs import fuse_for_all
 from tests.harness.users import root
 from tests.harness.wait import wait_until
 
@@ -61,18 +62,30 @@ def test_a_program_that_the_container_has_made(mounted: Podman) -> None:
 
 
 @pytest.mark.covers("podman cp, mount, unmount")
-def test_cp_of_a_running_container_is_refused(mounted: Podman) -> None:
-    """The files are on the node only; before the start and after the end they are here."""
-    container = mounted.must("create", *RUN[1:], "busybox", "sh", "-c", STAYS).strip()
-    path = given(mounted, "file", "given\n")
-    mounted.must("cp", str(path), f"{container}:/etc/before")
-    mounted.must("start", container)
-    wait_until("it is up", lambda: mounted.must("logs", container).startswith("up\n"))
-    assert mounted.must("exec", container, "cat", "/etc/before") == "given\n"
-    assert mounted.run("cp", f"{container}:/etc/passwd", "-").returncode
-    assert mounted.run("cp", str(path), f"{container}:/etc/during").returncode
-    mounted.must("stop", "--time", "5", container)
-    assert mounted.must("cp", f"{container}:/etc/before", "-")
+@pytest.mark.parametrize("setting", ["auto", "off"])
+def test_cp_before_the_start_meanwhile_and_afterwards(setting: str) -> None:
+    """Meanwhile the files are on the node only."""
+    fuse_for_all()
+    with shared_store(f'[staging]\nlive_files = "{setting}"\n') as podman:
+        container = podman.must("create", *RUN[1:], "busybox", "sh", "-c", STAYS).strip()
+        path = given(podman, "file", "given\n")
+        podman.must("cp", str(path), f"{container}:/etc/before")
+        podman.must("start", container)
+        wait_until("it is up", lambda: podman.must("logs", container).startswith("up\n"))
+        assert podman.must("exec", container, "cat", "/etc/before") == "given\n"
+        out = podman.run("cp", f"{container}:/etc/passwd", "-")
+        into = podman.run("cp", str(path), f"{container}:/etc/during")
+        if setting == "auto":
+            assert out.returncode == into.returncode == 0, (out, into)
+            assert podman.must("exec", container, "cat", "/etc/during") == "given\n"
+        else:
+            assert out.returncode
+            assert into.returncode
+        podman.must("stop", "--time", "5", container)
+        assert podman.must("cp", f"{container}:/etc/before", "-")
+        assert (podman.run("cp", f"{container}:/etc/during", "-").returncode == 0) is (
+            setting == "auto"
+        )
 
 
 def of_others(podman: Podman) -> None:

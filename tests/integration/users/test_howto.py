@@ -28,6 +28,7 @@ from tests.harness.installation import Installation
 from tests.harness.pages import HOWTO, blocks
 from tests.harness.reader import Reader, reading, shows
 from tests.harness.session import Step, steps_of
+from tests.harness.squashfs import fuse_for_all
 from tests.harness.wait import wait_until
 
 ELSEWHERE = {
@@ -122,6 +123,7 @@ def pods(reader: Reader) -> None:
 
 
 def files(reader: Reader) -> None:
+    fuse_for_all()
     reader.bundle("train", "sleep", "1000")
 
 
@@ -160,7 +162,7 @@ PAGES: Mapping[str, tuple[int, Callable[[Reader], None], str]] = {
     "bundles.md": (2, nothing, ""),
     "doctor.md": (1, nothing, ""),
     "engines.md": (4, engines, ""),
-    "files.md": (1, files, 'launch = "shim"\n'),
+    "files.md": (2, files, 'launch = "shim"\n'),
     "images.md": (6, images, ""),
     "map.md": (1, nothing, 'launch = "shim"\n'),
     "mpi.md": (2, mpi, 'launch = "shim"\n'),

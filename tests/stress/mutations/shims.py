@@ -18,6 +18,7 @@ def faults() -> Iterator[Mutation]:
     yield from _files()
     yield from _tasks()
     yield from _copying()
+    yield from _live_files()
     yield from _races()
     yield from _usage()
 
@@ -112,10 +113,42 @@ def _copying() -> Iterator[Mutation]:
     )
     yield Faults("supervisor/nodes/connection.py")(
         "an-archive-into-a-container-never-comes",
-        'begins = verb in ("create", "exec", "copy")',
-        'begins = verb in ("create", "exec")',
+        'begins = verb in ("create", "exec", "copy", "files")',
+        'begins = verb in ("create", "exec", "files")',
         tests + "test_a_tree",
     )
+
+
+def _live_files() -> Iterator[Mutation]:
+    tests = _PARTS + "shim/test_live_files.py"
+    served = Faults(_SHIM + "live_files.py", tests)
+    yield served(
+        "a-link-is-followed-to-another-directory",
+        "_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW",
+        "_FOLDER = os.O_PATH | os.O_DIRECTORY",
+    )
+    yield served("a-fifo-is-read", "if not stat.S_ISREG(os.fstat(fd).st_mode):", "if False:")
+    yield served(
+        "a-name-may-be-a-path", 'if name in (b"", b".", b"..") or b"/" in name:', "if False:"
+    )
+    yield served("a-name-is-for-ever-one-file", "file.seen != seen and number != PROC", "False")
+    yield served("numbers-of-a-dead-program-count", 'os.urandom(4), "little")', 'b"", "little")')
+    yield served("forgotten-files-are-kept", "            del self._files[number]\n", "")
+    relay = Faults(
+        "supervisor/containers/live_files.py",
+        "tests/component/supervisor/containers/test_live_files.py",
+    )
+    yield relay(
+        "who-asks-a-stopped-shim-waits",
+        "                self._fail_all()\n                self._tell()",
+        "                self._tell()",
+    )
+    yield relay(
+        "an-answer-to-nothing-counts",
+        "if (request := self._waiting.pop(unique, None)) is not None:",
+        "if (request := self._waiting.pop(unique, _Waiting(0, 0.0))) is not None:",
+    )
+    yield relay("no-program-ends", "_IDLE if idle else", "float('inf') if idle else")
 
 
 def _races() -> Iterator[Mutation]:
