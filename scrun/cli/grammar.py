@@ -297,6 +297,17 @@ COMMANDS: dict[str, Command] = {
             ("watch", "w", None, USED, ONCE, "Go on until they have ended"),
         ),
     ),
+    "top": (
+        "Show live what containers, pods and pools use and wait for",
+        (),
+        (
+            ("filter", "", "TEXT", USED, ONCE, "Only containers with this in a name or column"),
+            ("format", "f", "table|json", USED, ONCE, "Print once, as a table or as JSON"),
+            ("interval", "", "TIME", USED, ONCE, "Between two looks (default: 2s, once: 1s)"),
+            ("once", "", None, USED, ONCE, "Print a table instead of a screen"),
+            ("sort", "", "cpu|memory|name|age|status", USED, ONCE, "Sort by (default: cpu)"),
+        ),
+    ),
     "report": (
         "Print what containers used of what they had, and their waiting",
         (),

@@ -16,17 +16,16 @@ import errno
 import fcntl
 import os
 import signal
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from scrun.cli.columns import columns
-from scrun.cli.grammar import GLOBAL
 from scrun.cli.lines import Tasks, digest, read_tasks
-from scrun.cli.parse import Parsed, as_words, record_root
+from scrun.cli.parse import Parsed, record_root
 from scrun.cli.pools import AUTO
+from scrun.client.itself import words_of
 from scrun.client.progress import clear, show
 from scrun.client.supervisor_name import place
 from scrun.commands.pool import nodes_of_pools
@@ -62,7 +61,7 @@ def run(parsed: Parsed) -> int:
     done, changed = read_noted(noted, tasks)
     if changed:
         _tell(f"{file} has changed: {changed} lines that have run are others now, or gone")
-    words = [os.path.abspath(sys.argv[0]), *as_words(GLOBAL, parsed), "run"]
+    words = [*words_of(parsed), "run"]
     words[:0] = [find("setpriv"), "--pdeathsig", "TERM", "--"]
     return _Map(file, directory, noted, words, pool).run(tasks, done, at_once, retries)
 

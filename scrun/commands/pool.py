@@ -22,7 +22,7 @@ from scrun.core.errors import StateError, UsageError
 from scrun.core.output import say
 from scrun.protocol import wire
 
-_HEAD = ("POOL", "JOB", "NODE", "CONTAINERS", "CPUS", "MEMORY", "GPUS", "WAITING", "STATE")
+HEAD = ("POOL", "JOB", "NODE", "CONTAINERS", "CPUS", "MEMORY", "GPUS", "WAITING", "STATE")
 _NAME = re.compile("[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _VARIABLES = {
     "account": "SCRUN_ACCOUNT", "constraint": "SCRUN_CONSTRAINT",
@@ -106,8 +106,8 @@ def _list(parsed: Parsed, names: list[str]) -> int:
     if names and not found:
         raise StateError(f"there is no pool {names[0]}: see 'scrun pool list'")
     text = listed(
-        parsed, found, name=lambda row: str(row["job_id"]), row=lambda row: row, head=_HEAD,
-        cells=_cells,
+        parsed, found, name=lambda row: str(row["job_id"]), row=lambda row: row, head=HEAD,
+        cells=cells_of,
     )  # fmt: skip
     say(text.encode("utf-8", "replace"))
     return 0
@@ -121,7 +121,8 @@ def nodes_of_pools(root: str) -> list[_Row]:
     return found
 
 
-def _cells(row: _Row) -> tuple[str, ...]:
+def cells_of(row: _Row) -> tuple[str, ...]:
+    """Return what a table says of a node; its names are those of `HEAD`."""
     return (
         *(str(row[key]) for key in ("pool", "job_id", "node", "containers")),
         _free(row, "processors", ""),

@@ -14,8 +14,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from scrun.cli.grammar import GLOBAL
-from scrun.cli.parse import Parsed, as_words, parse
+from scrun.cli.parse import Parsed, parse
+from scrun.client.itself import words_of
 from scrun.core.errors import SettingsError, UsageError
 from scrun.core.output import say
 from scrun.core.paths import SHIMS, replaceable
@@ -181,7 +181,7 @@ def run(parsed: Parsed) -> int:
         return 0
     tool, *words = arguments
     if tool == _SCRIPT_OF_A_JOB:
-        line = [*_scrun(parsed), *_line(understand(words, os.environ), parsed)]
+        line = [*words_of(parsed), *_line(understand(words, os.environ), parsed)]
         os.execv(line[0], line)
     if tool not in _TOOLS:
         raise UsageError(f"unknown program {tool!r}: use {' or '.join(_TOOLS)}")
@@ -205,7 +205,7 @@ def _write(parsed: Parsed) -> str:
     if reason := replaceable(directory):
         raise SettingsError(f"{reason}; set XDG_CACHE_HOME to a directory of your own")
     os.makedirs(directory, mode=0o700, exist_ok=True)
-    content = (_SCRIPT % shlex.join(_scrun(parsed))).encode()
+    content = (_SCRIPT % shlex.join(words_of(parsed))).encode()
     for tool in _TOOLS:
         path = os.path.join(directory, tool)
         try:
@@ -216,11 +216,6 @@ def _write(parsed: Parsed) -> str:
             pass
         write_whole(path, content, 0o755)
     return directory
-
-
-def _scrun(parsed: Parsed) -> list[str]:
-    """Return the words that call scrun with the same global options."""
-    return [os.path.abspath(sys.argv[0]), *as_words(GLOBAL, parsed)]
 
 
 def _real(tool: str) -> str:
@@ -271,7 +266,7 @@ def _srun(call: Call, words: list[str], parsed: Parsed) -> int:
     files = _redirected(call, runs=line[0] == "run")
     if here().task and "engine" not in parsed.options:
         line = ["--engine", "slurm", *line]  # srun makes a step there, too
-    line = [*_scrun(parsed), *line]
+    line = [*words_of(parsed), *line]
     if files.any_late:
         return _run_here(line, files)
     os.execv(line[0], line)
@@ -307,7 +302,7 @@ def _in_a_job(
         job.append(f"--job-name={os.path.basename(call.command[0])}")  # as srun does
     rest = [word for word in call.others if word not in of_job]
     within = [part for word in (*call.given, *rest) for part in word.words]
-    again = [*_scrun(parsed), "shims", "pyxis", "srun", *within, "--", *call.command]
+    again = [*words_of(parsed), "shims", "pyxis", "srun", *within, "--", *call.command]
     path = _real("salloc")
     os.execv(path, [path, "--quiet", *job, "--", *again])
 
@@ -415,9 +410,9 @@ def _batch(call: Call, words: list[str], parsed: Parsed) -> int:
     name, *arguments = call.command
     if call.container.get("container-name"):  # what has that name counts when the job begins
         given = [f"--{key}={value}" if value else f"--{key}" for key, value in container.items()]
-        run_words = [*_scrun(parsed), "shims", "pyxis", _SCRIPT_OF_A_JOB, *given, "--"]
+        run_words = [*words_of(parsed), "shims", "pyxis", _SCRIPT_OF_A_JOB, *given, "--"]
     else:
-        run_words = [*_scrun(parsed), "run", *options, image]
+        run_words = [*words_of(parsed), "run", *options, image]
     content = batch_script(script, name, run_words, arguments)
     others = [part for word in call.others for part in word.words]
     if not any(word.name == "job-name" for word in [*call.others, *within]):

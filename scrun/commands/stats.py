@@ -26,7 +26,7 @@ from scrun.core.output import say, write
 from scrun.model.record import read_record
 
 _PAUSE = 1.0
-_AT_ONCE = 16
+AT_ONCE = 16
 _CLEAR = b"\x1b[H\x1b[J"
 
 HEAD = ("ID", "CPU%", "TIME", "MEMORY", "LIMIT", "MEMORY%", "THREADS")
@@ -54,17 +54,17 @@ def run(parsed: Parsed) -> int:
     """Print one list, or with `--watch` one after the other while any of them runs."""
     pause = seconds(parsed.text("interval"), _PAUSE)
     root, named = record_root(parsed), _named(parsed)
-    before, failures = _asked(root, named)
+    before, failures = asked(root, named)
     status = max((explain(error, parsed) for error in failures), default=0) if named else 0
     if not parsed.count("watch"):
         if before:
             time.sleep(pause)
         if before or not named:
-            _show(parsed, before, _asked(root, [*before])[0] if before else {})
+            _show(parsed, before, asked(root, [*before])[0] if before else {})
         return status
     while before or not named:
         time.sleep(pause)
-        now, _ = _asked(root, named)
+        now, _ = asked(root, named)
         _show(parsed, before, now)
         before = now
     return status
@@ -78,17 +78,17 @@ def _named(parsed: Parsed) -> list[str]:
     return found
 
 
-def _asked(root: str, named: list[str]) -> tuple[dict[str, Sample], list[Exception]]:
+def asked(root: str, named: list[str]) -> tuple[dict[str, Sample], list[Exception]]:
     """Ask all containers that are named, or run; return those that answer, and why others do not.
 
     A container may end meanwhile.
     """
     found: dict[str, Sample] = {}
     failures: list[Exception] = []
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
         names = dict.fromkeys(named or _running(root))
-        asked = {name: pool.submit(_sample, root, name) for name in names}
-        for name, answer in asked.items():
+        answers = {name: pool.submit(sample, root, name) for name in names}
+        for name, answer in answers.items():
             try:
                 found[name] = answer.result()
             except (ScrunError, OSError) as error:
@@ -108,7 +108,7 @@ def _running(root: str) -> list[str]:
     return found
 
 
-def _sample(root: str, container: str) -> Sample:
+def sample(root: str, container: str) -> Sample:
     """Ask a container.
 
     Raises:

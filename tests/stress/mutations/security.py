@@ -20,6 +20,36 @@ def faults() -> Iterator[Mutation]:
     yield from _store()
     yield from _others_here()
     yield from _metrics()
+    yield from _top()
+
+
+def _top() -> Iterator[Mutation]:
+    tests = "tests/unit/scrun/commands/test_top.py::test_"
+    screen = Faults("scrun/commands/top_screen.py", tests + "hostile_names")
+    yield screen(
+        "top-shows-control-characters", "return tuple(map(printable, cells))", "return cells"
+    )
+    kill = tests + "kill_asks_first"
+    yield screen("the-question-of-top-has-markup", "(text, markup=False)", "(text)", kill)
+    yield screen("top-kills-another-one", "if record.created != line.stamp:", "if False:", kill)
+    yield screen(
+        *("the-cursor-of-top-stays-behind", "if name in names else self._at", "if False else 0"),
+        tests + "the_screen",
+    )
+    asks = tests + "only_those_that_are_seen_are_asked"
+    yield screen(
+        "top-asks-what-nobody-sees", 'if self._away or self._kind == "pools":', "if False:", asks
+    )
+    yield screen("top-asks-all", "others=is_sorted", "others=True", asks)
+    yield Faults("scrun/commands/top.py", tests + "one_that_does_not_answer_keeps_nobody_waiting")(
+        "top-asks-again-before-it-is-answered", "if name not in self._waits:", "if True:"
+    )
+    yield Faults("scrun/commands/top_rows.py", tests + "what_has_ended_uses_nothing")(
+        "what-has-ended-uses-memory", "NOTHING if is_over else", "NOTHING if False else"
+    )
+    yield Faults("scrun/commands/list.py", "tests/unit/scrun/commands/test_listing.py")(
+        "a-record-that-has-changed-is-not-read", " or found[0] != version", ""
+    )
 
 
 def _metrics() -> Iterator[Mutation]:
