@@ -104,12 +104,13 @@ class Pods:
         config: Config,
         anchor: int,
         found: Inheritance | None,
-        settings: Settings,
+        settings: Settings | None = None,
     ) -> AsyncIterator[Job]:
         """Provide the job of a container's pod; the last member to leave lets it go.
 
         Args:
             found: What another supervisor has left for the container; its job may be pending.
+            settings: The container's; None: it has its job.
 
         Raises:
             AllocationRefused: With the engine's reason.
@@ -254,7 +255,7 @@ class Pods:
                 self._choosing.pop(key, None)
 
     async def _held_by(
-        self, engine: Engine, plan: JobPlan, request: JobRequest, settings: Settings
+        self, engine: Engine, plan: JobPlan, request: JobRequest, settings: Settings | None
     ) -> HeldJob:
         """Return a job that waits, or one that is begun."""
         if (wish := plan.seat) is not None:
@@ -290,7 +291,7 @@ class Pods:
         plan: JobPlan,
         wish: Seat,
         engine: Engine,
-        settings: Settings,
+        settings: Settings | None,
         first: JobRequest,
     ) -> AsyncIterator[HeldAllocation]:
         """Hold a seat in a pool, or a job where a default names a pool that cannot be used."""

@@ -102,12 +102,10 @@ class ContainerTree(Phases):
         self._skip_stage_out = trio.Event()
         self._may_run = trio.Event()
         self._begun = trio.Event()
-        # a `run` in the foreground gets the ending instead
-        self._not_started: ScrunError | None = None
         self._is_foreground = create_request.in_foreground
-        if not self._is_foreground:
-            text = f"container {create_request.id} cannot be started: it was ended"
-            self._not_started = StateError(text)
+        text = f"container {create_request.id} cannot be started: it was ended"
+        # a `run` in the foreground gets the ending instead
+        self._not_started: ScrunError | None = None if self._is_foreground else StateError(text)
         self._signal_scope = trio.CancelScope()
         self.files = ShownFiles(
             self._beside, self._journal, create_request, lambda: self._anchor.alive
@@ -535,7 +533,6 @@ class ContainerTree(Phases):
 
     async def _run_on_in_job(self, takeover: "Takeover") -> None:
         found, config = takeover.found, takeover.bundle.config
-        settings = self._create_request.settings
         self._take_captured_over(found)
         if self._engine.name != "local":
             await self._network.find(takeover.bundle, self.pid, found)
@@ -546,7 +543,7 @@ class ContainerTree(Phases):
         staged = convert(found.facts["staged"], Staged)
         async with (
             self._beside.open(),
-            self._pods.job(self._engine, request, config, self.pid, found, settings) as job,
+            self._pods.job(self._engine, request, config, self.pid, found) as job,
         ):
             self._job = job
             try:
