@@ -86,7 +86,7 @@ KINDS = {
         "POD", "CPU%", "MEMORY", "RUNNING", "CONTAINERS", "WAITS", "NODES", "JOB",
     )),
     "pools": Kind(pool.HEAD, frozenset(("CONTAINERS", "CPUS", "MEMORY", "GPUS", "WAITING")), (
-        "POOL", "NODE", "CONTAINERS", "STATE", "CPUS", "MEMORY", "WAITING", "JOB",
+        "POOL", "NODE", "CONTAINERS", "STATE", "CPUS", "MEMORY", "GPUS", "WAITING", "JOB",
     )),
 }  # fmt: skip
 _INFO = 12
