@@ -116,13 +116,12 @@ class Replayed:
         self.is_ours = True
         self.task = place.name
         self._name = f"@task-{posix.getpid()}"
-        self._made = ""
-        self._lease = ""
+        self._made = self._lease = ""
         self._listener = _socket.socket(_socket.AF_UNIX)
         self._woken, self._wakes = posix.pipe()
         self._signals: list[int] = []
         self._first = self._killed_by = 0  # signals that end programs
-        self._ends_at = self._told_at = 0.0
+        self._ends_at = self._told_at = self._began = 0.0
 
     # Its beginning
 
@@ -309,6 +308,7 @@ class Replayed:
             return False
         try:
             posix.unlink(fifo)
+            self._began = time.monotonic()
             posix.write(fd, b"\0")
         finally:
             posix.close(fd)
@@ -367,7 +367,7 @@ class Replayed:
             if not ready and rest is not None:
                 self._kill()
             if self.pidfd in ready:
-                status = posix.waitstatus_to_exitcode(posix.waitpid(self.pid, 0)[1])
+                status = self._reaped()
                 self._end_keepalive()
                 if self._killed_by:
                     return 128 + self._killed_by
@@ -389,6 +389,13 @@ class Replayed:
                 if status_after := self._hand_over(give_over, asking):
                     return status_after[0]
                 caller.close()
+
+    def _reaped(self) -> int:
+        if self.content["tells_usage"]:
+            from scrun.client.tell_usage import reap
+
+            return reap(self.pid, self._began)
+        return posix.waitstatus_to_exitcode(posix.waitpid(self.pid, 0)[1])
 
     def _pass_on(self, number: int) -> None:
         """Pass a signal on; a second one that ends programs kills what does not handle it."""

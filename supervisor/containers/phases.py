@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 import trio
 
+from scrun.cli.usage_line import usage_line
 from scrun.core.errors import (
     AllocationRefused,
     EngineError,
@@ -54,7 +55,7 @@ from scrun.supervisor.containers.live_session import Execs
 from scrun.supervisor.containers.names import recorded
 from scrun.supervisor.containers.notices import Notices
 from scrun.supervisor.containers.stdio import Stdio
-from scrun.supervisor.containers.usage import usage_line, used
+from scrun.supervisor.containers.usage import used
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.deleter import Deleter
 from scrun.supervisor.contracts.engine import Job, JobRequest, handles

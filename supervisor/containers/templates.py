@@ -22,6 +22,7 @@ from scrun.core.templates import FOLDER, signature
 from scrun.core.whole_files import write_whole
 from scrun.model.identity import myself
 from scrun.model.record import Record
+from scrun.model.usage import STARTED
 from scrun.oci.config import Bundle
 from scrun.settings.file.sources import SYSTEM_FILE
 from scrun.supervisor.containers.keeping import known_of
@@ -81,6 +82,7 @@ def leave(
         "marks": marks,
         "crun": [runtime.path, *runtime.arguments],
         "bundle": bundle.path,
+        "tells_usage": create_request.settings.log.usage,
         "leases": leases if os.path.isdir(leases) else "",
         "used": _used(bundle.path) if os.path.isdir(leases) else "",
         "taker": _taker(record.id, root),
@@ -234,6 +236,7 @@ def _state(record: Record, marks: dict[str, Any]) -> bytes:
         "org.scrun.task": marks["task"],
         "org.scrun.job_id": marks["job"],
         "org.scrun.nodes": marks["node"],
+        STARTED: marks["created"],  # milliseconds later
     }
     settings = {
         **record.engine_settings, "called_in": marks["called_in"], "restarts": marks["restarts"],

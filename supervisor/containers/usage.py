@@ -1,4 +1,4 @@
-"""What a container has used, for its record and for who has called `run`."""
+"""What a container has used, for its record."""
 
 import time
 from collections.abc import Mapping
@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 
-from scrun.cli.columns import size
 from scrun.core.times import of_stamp
 from scrun.model.record import Record
 from scrun.model.usage import STARTED, Usage, given
@@ -34,19 +33,3 @@ def used(job: Job | None, record: Record, resources: Mapping[str, Any]) -> Usage
 
 def _short(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 3)
-
-
-def usage_line(usage: Usage) -> str:
-    """Return what a container has used of what it could have, in one line."""
-    parts = [] if usage.wall is None else [f"{usage.wall:.1f} s"]
-    if usage.cpu is not None:
-        text = f"{usage.cpu:.1f} s of processor time"
-        if usage.wall and usage.cpus:
-            text += f" ({usage.cpu / usage.wall:.1f} of {usage.cpus:g} processors)"
-        parts.append(text)
-    if usage.memory is not None:
-        text = f"{size(usage.memory)} of memory"
-        if usage.limit:
-            text += f" (of {size(usage.limit)})"
-        parts.append(text)
-    return f"used: {', '.join(parts)}"

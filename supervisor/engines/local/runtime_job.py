@@ -117,7 +117,7 @@ class ForeignChild:
 
 
 class ToldChild(ForeignChild):
-    """A child of the `scrun run` that has made it, which writes its exit status to a pipe."""
+    """A child of the `scrun run` that has made it, which writes to a pipe what a reaper tells."""
 
     def __init__(self, pid: int, pidfd: int, told: int) -> None:
         """Know where its status will be.
@@ -133,8 +133,9 @@ class ToldChild(ForeignChild):
         async with self._lock:
             if self.ending is None:
                 await trio.lowlevel.wait_readable(self._told)
-                if line := os.read(self._told, _LINE).strip():
-                    self.ending = exited(int(line))
+                if told := os.read(self._told, _LINE).split():
+                    self.ending = exited(int(told[0]))
+                    self.used = _used(*told[1:])
                 else:
                     self.kill()
                     text = "the container was ended: its `scrun run` was killed"
@@ -390,7 +391,7 @@ class RuntimeProcess:
 
 
 def _used(*figures: bytes) -> dict[str, Any]:
-    """Return what a reaper tells; an older version's does not."""
+    """Return what its parent tells; a reaper of an older version does not."""
     if not figures:
         return {}
     user, system, kib = figures

@@ -5,6 +5,7 @@ The others are in test_place.py: that they have what programs of srun have there
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import MakeSite
+from tests.harness.load import fill, spin
 from tests.harness.processes import signal_quietly
 from tests.harness.program import run_program
 from tests.harness.site import Site
@@ -173,6 +175,39 @@ def test_operations(site: Site) -> None:
         assert process.wait(60) == 7
         assert said(site, "0") == ["up", "USR1", "TERM"]
     assert not records(site)
+
+
+@pytest.mark.parametrize("handed_over", [False, True])
+def test_what_each_has_used(make_site: MakeSite, handed_over: bool) -> None:
+    """The first one's supervisor says it, the others themselves, or a supervisor that has one."""
+    site = make_site("slurm-user", settings="idle_timeout = 2\n[log]\nusage = true\n")
+    out = site.base / "b" / "out"
+    out.mkdir()
+    site.user.give(out)
+    wait = "while [ -e /out/go ]; do sleep 0.1; done"
+    script = f"{spin(1)}; {fill(100)}; echo >>/out/up; {wait}"
+    lines = run(site, "sh", "-c", script).stderr.splitlines()
+    (out / "go").touch()
+    argv = words(site, "sh", "-c", script, tasks=2)
+    with subprocess.Popen(
+        argv, env=site.environment, cwd=site.base, stderr=subprocess.PIPE, text=True
+    ) as process:
+        wait_until("both are up", lambda: (out / "up").read_bytes() == b"\n" * 3, 60)
+        assert [is_alone(record) for record in records(site)] == [True] * 2
+        for record in records(site) if handed_over else ():
+            site.must("exec", record.name, "true")
+            assert not is_alone(record)
+        (out / "go").unlink()
+        lines += process.communicate(timeout=60)[1].splitlines()
+        assert process.returncode == 0
+    assert len(lines) == 3
+    for line in lines:
+        figures = (
+            r"scrun: used: ([0-9.]+) s, 1\.[01] s of processor .*, 10[0-5]\.[0-9]MiB of memory"
+        )
+        told = re.match(figures, line)
+        assert told, lines
+        assert 1 <= float(told[1]) < 30
 
 
 @pytest.mark.parametrize("asked", [("kill", "KILL"), ("delete", "--force")])

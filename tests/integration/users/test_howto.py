@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
+from scrun.cli.usage_line import usage_line
 from scrun.commands.stats import HEAD
 from scrun.model.usage import Usage
-from scrun.supervisor.containers.usage import usage_line
 from tests import CHECKOUT
 from tests.harness import cluster, users
 from tests.harness.bundle import write_bundle

@@ -2,8 +2,8 @@
 
 import pytest
 
+from scrun.cli.usage_line import usage_line
 from scrun.model.usage import Usage
-from scrun.supervisor.containers.usage import usage_line
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,24 @@
+"""Says what a container has used whose parent this process is (`[log] usage`)."""
+
+import os
+import time
+
+from scrun.cli.usage_line import usage_line
+from scrun.model.usage import Usage, given
+
+
+def reap(pid: int, began: float) -> int:
+    """Wait for a container's first process, say it, and return its exit code, as waitpid(2) tells.
+
+    Args:
+        pid: The process, which has ended.
+        began: When it began, on the monotonic clock.
+    """
+    _, status, used = os.wait4(pid, 0)
+    cpus, limit = given(os.environ, {})
+    usage = Usage(
+        user=used.ru_utime, system=used.ru_stime, memory=used.ru_maxrss << 10,
+        memory_of="process", wall=time.monotonic() - began, cpus=cpus, limit=limit,
+    )  # fmt: skip
+    os.write(2, f"scrun: {usage_line(usage)}\n".encode())
+    return os.waitstatus_to_exitcode(status)
