@@ -2,11 +2,14 @@
 
 import json
 import os
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import MakeSite
+from tests.harness import cluster
 from tests.harness.audited import audited
 from tests.harness.load import MIB, TELL, fill, spin
 from tests.harness.site import Site
@@ -45,6 +48,36 @@ def test_a_known_load(make_site: MakeSite, place: str) -> None:
     assert site.must("report").splitlines()[1].split()[:2] == ["one", "stopped"]
     site.must("delete", "one")
     assert reported(site) == []
+
+
+_PROLOG = """\
+#!/bin/sh
+echo "export LD_PRELOAD=$(ls /usr/lib/*/faketime/libfaketime.so.1)"
+echo 'export FAKETIME=-1d'
+echo 'export FAKETIME_DONT_FAKE_MONOTONIC=1'
+"""
+
+
+@pytest.mark.by_root
+def test_nodes_whose_clock_is_wrong(make_site: MakeSite) -> None:
+    """What a container has waited, and how long it has run, no node's clock says."""
+    site = make_site("slurm-user")
+    prolog = Path(cluster.slurm_conf()).with_name("prolog")
+    prolog.write_text(_PROLOG)
+    prolog.chmod(0o755)
+    with cluster.reconfigured(lambda text: f"{text}TaskProlog={prolog}\n"):
+        life = site.shell(f"{spin(1)}; cat", stdin="pipe", container="one").created().start()
+        shims = [process for process in site.processes() if "FAKETIME=-1d" in process.environment]
+        assert shims
+        life.close_stdin()
+        assert life.wait() == 0
+        [row] = reported(site)
+        assert row["cpu_seconds"] == pytest.approx(1, rel=0.1)
+        assert 1 <= row["elapsed_seconds"] < 30
+        assert 0 <= row["waited_seconds"] < 30
+        [today] = {found["day"] for found in reported(site)}
+        assert today == time.strftime("%Y-%m-%d")
+        life.delete()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs an /etc of its own")
