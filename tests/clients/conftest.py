@@ -9,7 +9,10 @@ from tests.harness.networks import tun as tun
 from tests.harness.wait import wait_while
 
 
-@pytest.fixture(scope="module", params=PLACES)
+@pytest.fixture(
+    scope="module",
+    params=[PLACES[0], *(pytest.param(place, marks=pytest.mark.nightly) for place in PLACES[1:])],
+)
 def _api(request: pytest.FixtureRequest) -> Iterator[Api]:
     with api_at(request.param) as api:
         yield api

@@ -15,7 +15,8 @@ from tests.harness.docker import Docker
 from tests.harness.podman import Podman, podman_of
 from tests.harness.wait import wait_until
 
-PLACES = ("podman-slurm", "podman-local", "docker-slurm")
+PLACES = ("podman-slurm", "podman-local", "podman-crun", "docker-slurm")
+"""Those of crun have no scrun, to see what a client can do there without it."""
 
 
 class Api:
@@ -95,5 +96,8 @@ def api_at(place: str, settings: str = "") -> Iterator[Api]:
             docker = stack.enter_context(Docker(engine=engine, bridge=""))
             yield Api(place, docker, docker.base / "docker.sock")
             return
-        podman = stack.enter_context(podman_of(users.ordinary(), engine, settings=settings))
+        site = "slurm" if engine == "slurm" else "local"
+        podman = stack.enter_context(podman_of(users.ordinary(), site, settings=settings))
+        if engine == "crun":
+            podman.command[podman.command.index("--runtime") + 1] = engine
         yield Api(place, podman, stack.enter_context(served(podman)))
