@@ -17,7 +17,7 @@ from scrun.supervisor.contracts.reuse import Room
 from scrun.supervisor.log.supervisor_log import fault
 
 _PATIENCE = 3.0
-_AGAIN = 60.0
+AGAIN = 60.0
 """Seconds until Slurm is asked again that has refused a job."""
 
 
@@ -62,7 +62,7 @@ class Automatic:
 
     def refused(self) -> None:
         """Note that a job could not be had."""
-        self._not_before = trio.current_time() + _AGAIN
+        self._not_before = trio.current_time() + AGAIN
 
     def end(self) -> None:
         """Ask for nothing more."""

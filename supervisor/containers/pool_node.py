@@ -12,7 +12,8 @@ from scrun.supervisor.containers.held_job import HeldJob
 from scrun.supervisor.contracts.engine import Engine, JobRequest
 from scrun.supervisor.contracts.reuse import HeldAllocation, PoolAllocation, Room, Taken
 from scrun.supervisor.core.deposits import Deposit
-from scrun.supervisor.core.inheritance import Inheritance
+from scrun.supervisor.core.inheritance import AdoptionGroup, Inheritance
+from scrun.supervisor.core.nurseries import unwrapped
 
 GPUS = "gpus"
 """The fact that says which GPUs a container has."""
@@ -69,19 +70,32 @@ class PoolNode:
         self._allocation: PoolAllocation | None = None
         self._all: Room | None = None
         self._used = Room(0)
+        self._has_all = left is None
         self._seats: dict[str, tuple[JobRequest, Taken]] = {}
 
     @asynccontextmanager
     async def _hold(self, first: JobRequest) -> AsyncIterator[HeldAllocation]:
         try:
-            async with self._engine.pool_node(first, self._left) as allocation:
+            async with (
+                self._engine.pool_node(first, self._left) as allocation,
+                unwrapped() as nursery,
+            ):
                 self._allocation = allocation
                 self._all = allocation.room
+                if self._left is not None:
+                    nursery.start_soon(self._wait_for, self._left.together)
                 self._changed(self)
                 yield allocation.seat(Taken("", Room(0)))
+                nursery.cancel_scope.cancel()
         finally:
             if self._left is not None:
                 self._left.close()
+
+    async def _wait_for(self, together: AdoptionGroup) -> None:
+        """Let nobody in before those who have been there: what they have is not free."""
+        await together.complete.wait()
+        self._has_all = True
+        self._changed(self)
 
     @property
     def state(self) -> str:
@@ -121,7 +135,7 @@ class PoolNode:
         """Tell whether a container may come now, which wants so much time."""
         allocation = self._allocation
         usable = allocation is not None and allocation.is_open and not self.is_retiring
-        return usable and room.fits(self.free) and self._lasts(seconds)
+        return usable and self._has_all and room.fits(self.free) and self._lasts(seconds)
 
     def could_have(self, room: Room, seconds: float) -> bool:
         """Tell whether a container may come some day."""

@@ -32,7 +32,7 @@ from scrun.core.typed import convert
 from scrun.model.states import Ending, killed
 from scrun.model.waiting import Waiting, waiting_line
 from scrun.settings.file.load import Level, Log, Settings
-from scrun.supervisor.containers.automatic import Automatic, automatic_call
+from scrun.supervisor.containers.automatic import AGAIN, Automatic, automatic_call
 from scrun.supervisor.containers.claims import Claim
 from scrun.supervisor.containers.pool_node import GPUS, PoolNode
 from scrun.supervisor.contracts.engine import Engine, JobRequest
@@ -134,6 +134,7 @@ class Pool:
         self._request = call.job_request(root, self._journal)
         self._automatic: Automatic | None = None
         self.is_stopped = False
+        self.refused = ""
         if call.name == AUTO:
             self._automatic = Automatic(self, call.settings, self._cease)
             nursery.start_soon(bulkhead, "the size of pool auto", self._automatic.keep_time)
@@ -184,6 +185,7 @@ class Pool:
             if failure and self._automatic is not None:
                 self._automatic.refused()
             if not self.nodes:  # a lost one is replaced before, if somebody waits
+                self.refused = self._why if failure else ""
                 self._cease()
             self._serve()
 
@@ -367,6 +369,7 @@ class Pools:
         self._deposits = deposits
         self._changed = changed
         self._pools: dict[str, Pool] = {}
+        self._no_auto, self._why_no_auto = -math.inf, ""  # until when
 
     @property
     def any(self) -> bool:
@@ -405,6 +408,8 @@ class Pools:
     def _forget(self, pool: Pool) -> None:
         if self._pools.get(pool.call.name) is pool:
             del self._pools[pool.call.name]
+        if pool.call.name == AUTO and pool.refused:
+            self._no_auto, self._why_no_auto = trio.current_time() + AGAIN, pool.refused
         self._changed()
 
     def adopt(self, left: Inheritance, engine: Engine, call: PoolCall) -> None:
@@ -513,7 +518,9 @@ class Pools:
         pool, why_not = self._pools.get(wish.pool), wish.why_not
         if pool is None and wish.pool == AUTO:
             if settings is None:
-                why_not = 'its supervisor is for this pod alone: set group = "user" in scrun.toml'
+                why_not = "its supervisor is for this pod alone"
+            elif not wish.is_asked and trio.current_time() < self._no_auto:
+                why_not = why_not or self._why_no_auto
             elif wish.room is not None:
                 call = automatic_call(settings, request.child_env)
                 pool = self._new(call, engine)
@@ -536,7 +543,7 @@ class Pools:
                 if seat is not None:
                     if wish.room.memory:
                         text = f"nothing holds it to {wish.room.memory:g} MiB of memory in a pool"
-                        request.journal.write("verbose", text)
+                        request.journal.write("info", text)
                     yield seat
                     return
         if wish.is_asked:

@@ -241,13 +241,17 @@ def test_it_outlives_its_supervisor(site: Site) -> None:
     jobs = started(site, "--nodes", "2")
     lives = [in_pool(site, UNTIL_TOLD).created().start().says("up") for _ in range(2)]
     waits = in_pool(site, "echo in; cat").created().start()
-    for _ in range(2):
+    for times in (1, 2):
         kill_supervisor(site)
         assert [life.status for life in lives] == ["running"] * 2
-        adopted(lives[0])
+        adopted(*lives, waits, times=times)
         wait_until("its nodes", lambda: len(nodes(site)) == 2)
         assert sorted(node["job_id"] for node in nodes(site)) == sorted(jobs)
-    site.must("exec", lives[0].id, "true")
+        site.must("exec", lives[0].id, "true")
+        # what those have that were there is not free
+        wait_until("both", lambda: [node["containers"] for node in nodes(site)] == [1, 1])
+        assert [node["free"]["processors"] for node in nodes(site)] == [0, 0]
+        assert waits.state()["annotations"][PENDING] == "PoolResources"
     told(lives[0])
     waits.says("in", 30)
     ends(waits)

@@ -3,6 +3,8 @@
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.sdiag import requests
@@ -34,6 +36,7 @@ def seconds(site: Site, name: str) -> float:
     return min(found)
 
 
+@pytest.mark.timeout(600)
 def test_a_hundred_take_no_longer_under_a_limit(make_site: MakeSite) -> None:
     site = make_site("slurm-user", settings='[slurm]\nlaunch = "shim"\n')
     free = seconds(site, "free")

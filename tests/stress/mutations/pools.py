@@ -86,7 +86,7 @@ def _automatic() -> Iterator[Mutation]:
         "",
     )
     yield auto("nodes-stay", "min(due, *self._ends(), math.inf)", "due")
-    yield auto("slurm-is-asked-again-soon", "_AGAIN = 60.0", "_AGAIN = 6.0")
+    yield auto("slurm-is-asked-again-soon", "AGAIN = 60.0", "AGAIN = 6.0")
     yield auto("requests-of-the-first-are-the-pool-s", " if name not in TABLE}", "}")
     pools = Faults(_CONTAINERS + "pools.py", _TESTS + "test_pool_auto.py")
     yield pools(
@@ -109,6 +109,9 @@ def _nodes() -> Iterator[Mutation]:
         "one-that-retires-takes-more",
         "allocation.is_open and not self.is_retiring",
         "allocation.is_open",
+    )
+    yield Faults(_CONTAINERS + "pool_node.py", _SLURM + "test_it_outlives_its_supervisor")(
+        "others-come-before-those-who-were-there", "usable and self._has_all and", "usable and"
     )
     yield node("a-claim-stays", "            self._claim.end()", "            pass")
     yield node(

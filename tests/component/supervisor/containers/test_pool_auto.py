@@ -106,6 +106,15 @@ async def test_slurm_refuses_it(
     else:
         assert one.job == "own"
         assert "it has a job of its own, not pool auto: " in one.log.read_text()
+    place.cluster.refuses = None
+    await trio.sleep(50)
+    soon = await comes(place, "soon", is_asked=is_asked)
+    assert soon.job == ("1" if is_asked else "own")
+    if not is_asked:
+        assert "not pool auto: no such partition" in soon.log.read_text()
+        await trio.sleep(20)
+        assert (await comes(place, "later", is_asked=False)).job == "1"
+    await place.pools.stop_all()
 
 
 async def test_slurm_refuses_one_more(
