@@ -34,6 +34,7 @@ from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.nurseries import bulkhead, unwrapped
 from scrun.supervisor.core.threads import in_last_thread, in_thread
 from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.wire.filters import DOMAIN, ORIGINAL_DESTINATION, PROGRAMS
 
 NETWORK = f"{OWN}network."
 """Begins the names by which the listening sockets are kept; the families follow."""
@@ -41,16 +42,16 @@ NETWORK = f"{OWN}network."
 T = TypeVar("T")
 
 _FAMILIES = {"ip": socket.AF_INET, "ip6": socket.AF_INET6}
+_UDP = "udp"
 _ANY = {"ip": "0.0.0.0", "ip6": "::"}
 _LEVEL = {socket.AF_INET: socket.IPPROTO_IP, socket.AF_INET6: socket.IPPROTO_IPV6}
-_ORIGINAL_DESTINATION = 80  # SO_ORIGINAL_DST, IP6T_SO_ORIGINAL_DST: linux/netfilter_ipv4.h
 _ADDRESS = struct.Struct("!2xH24x")  # of struct sockaddr_in6, and of the shorter sockaddr_in
 _QUEUE = 4096
 _LISTENS = "0A"
 _PATIENCE = 10.0
 _ASKING = 5.0
 _LONGEST = 1 << 16
-_RESOLVER, _DOMAIN = "/etc/resolv.conf", 53
+_RESOLVER = "/etc/resolv.conf"
 _GET_DRIVER, _ASK_DRIVER = 3, 0x8946  # ETHTOOL_GDRVINFO, SIOCETHTOOL: linux/ethtool.h
 _DRIVER = struct.Struct("=I32s160x")  # struct ethtool_drvinfo
 _TO_A_BRIDGE = b"veth"
@@ -65,12 +66,18 @@ add chain {family} scrun inside {{ type nat hook output priority -100; }}
 add rule {family} scrun outside fib daddr type local meta l4proto tcp redirect to :{port}
 add rule {family} scrun inside fib daddr type local meta l4proto tcp redirect to :{port}
 """
-_RULE = "-w -t nat -I {} -p tcp -m addrtype --dst-type LOCAL -j REDIRECT --to-ports {{port}}"
+_TO_UDP = "fib daddr type local ip daddr != 127.0.0.11 meta l4proto udp redirect to :{port}"
+_NFT_UDP = "".join(f"add rule ip scrun {chain} {_TO_UDP}\n" for chain in ("outside", "inside"))
+_RULE = "-w -t nat -I {} -p {} -m addrtype --dst-type LOCAL -j REDIRECT --to-ports {{port}}"
+_CHAINS = ("PREROUTING", "OUTPUT")
 _CALLS = {
     "nft": [[_NFT]],
-    "iptables": [_RULE.format(chain).split() for chain in ("PREROUTING", "OUTPUT")],
+    "iptables": [_RULE.format(chain, "tcp").split() for chain in _CHAINS],
 }
-_WAYS = ("nft", "iptables")
+_CALLS_UDP = {
+    "nft": [[_NFT_UDP]],
+    "iptables": [_RULE.format(chain, "udp ! -d 127.0.0.11").split() for chain in _CHAINS],
+}
 
 
 class EngineNetwork:
@@ -139,6 +146,8 @@ class EngineNetwork:
                 raise EngineError("its container is in this machine's network: use its own ports")
             async with reaching as reach, unwrapped() as nursery:
                 connections = ClientConnections(self._container, nursery, reach, self._say)
+                if udp := listeners.pop(_UDP, None):
+                    nursery.start_soon(self._refuse_datagrams, udp)
                 for listener in listeners.values():
                     accepting = trio.socket.from_stdlib_socket(listener)
                     nursery.start_soon(connections.accept, accepting, original_port)
@@ -158,7 +167,7 @@ class EngineNetwork:
         self._journal.write("info", line)
 
     async def _send_all_to(self, listeners: dict[str, socket.socket]) -> None:
-        """Send all TCP of each family to its socket.
+        """Send all TCP of each family to its socket, and UDP, which is not carried.
 
         Raises:
             EngineError: It cannot be done.
@@ -170,8 +179,19 @@ class EngineNetwork:
                     await redirect(self._namespace, "ip6", six.getsockname()[1])
                 except EngineError:  # its packet filter knows IPv4 only
                     listeners.pop("ip6").close()
+            try:
+                await redirect(self._namespace, "ip", listeners[_UDP].getsockname()[1], udp=True)
+            except EngineError:  # then the kernel refuses it, and nobody is told
+                listeners.pop(_UDP).close()
         if patience.cancelled_caught:
             raise EngineError(f"its rules took longer than {_PATIENCE:g} s")
+
+    async def _refuse_datagrams(self, udp: socket.socket) -> None:
+        """Say once that UDP is not carried; the kernel refuses it then (ICMP)."""
+        with udp:
+            await trio.lowlevel.wait_readable(udp)
+            self._deposit.drop(NETWORK + _UDP)
+        await self._say(f"container {self._container}: UDP does not reach its ports, TCP does")
 
     async def _within(self, call: Callable[[], T]) -> T:
         """Call a function in the namespace.
@@ -194,7 +214,7 @@ class EngineNetwork:
         """See `EngineSide.ask`."""
         resolver = await in_thread(self._resolver)
         sock = await self._within(partial(socket.socket, socket.AF_INET, socket.SOCK_DGRAM))
-        with await _connected(sock, resolver, _DOMAIN) as asking:
+        with await _connected(sock, resolver, DOMAIN) as asking:
             await asking.send(question)
             with trio.move_on_after(_ASKING):
                 return await asking.recv(_LONGEST)
@@ -254,7 +274,7 @@ def original_port(client: trio.socket.SocketType) -> int:
         EngineError: It is our socket's own.
     """
     family = client.family
-    asked = client.getsockopt(_LEVEL[family], _ORIGINAL_DESTINATION, _ADDRESS.size)
+    asked = client.getsockopt(_LEVEL[family], ORIGINAL_DESTINATION, _ADDRESS.size)
     (port,) = _ADDRESS.unpack(asked.ljust(_ADDRESS.size, b"\0"))
     if port == client.getsockname()[1]:
         raise EngineError("nothing listens there")
@@ -265,7 +285,7 @@ def _left(found: Inheritance | None) -> dict[str, socket.socket]:
     """Take the sockets that another supervisor has left."""
     if found is None:
         return {}
-    there = [name for name in _FAMILIES if NETWORK + name in found.fds]
+    there = [name for name in (*_FAMILIES, _UDP) if NETWORK + name in found.fds]
     return {name: socket.socket(fileno=found.take(NETWORK + name)) for name in there}
 
 
@@ -330,6 +350,9 @@ def _listening() -> dict[str, socket.socket]:
             continue
         listener.setblocking(False)
         listeners[name] = listener
+    listeners[_UDP] = udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    udp.bind((_ANY["ip"], 0))
+    udp.setblocking(False)
     return listeners
 
 
@@ -382,8 +405,15 @@ def _driver_of(interface: str) -> bytes:
     return bytes(_DRIVER.unpack(asked)[1].rstrip(b"\0"))
 
 
-async def redirect(namespace: int, family: str, port: int, ways: Sequence[str] = _WAYS) -> None:
-    """Send all TCP of a family to a port of ours, by nft(8) or iptables(8).
+async def redirect(
+    namespace: int,
+    family: str,
+    port: int,
+    ways: Sequence[str] = PROGRAMS,
+    *,
+    udp: bool = False,
+) -> None:
+    """Send all TCP of a family, or all UDP, to a port of ours, by nft(8) or iptables(8).
 
     Raises:
         EngineError: It cannot be done.
@@ -393,7 +423,7 @@ async def redirect(namespace: int, family: str, port: int, ways: Sequence[str] =
         program = own_program(name.replace("ip", family))
         if not os.path.isabs(program):
             continue
-        for call in _CALLS[name]:
+        for call in (_CALLS_UDP if udp else _CALLS)[name]:
             words = [word.format(family=family, port=port) for word in call]
             words = [own_program("nsenter"), f"--net=/proc/self/fd/{namespace}", program, *words]
             status, said = await answer_of(words, _CHILD_ENV, namespace)

@@ -103,6 +103,7 @@ class _Network:
         finally:
             theirs.close()
         self._entered = False
+        self._outside: Sequence[tuple[int, str]] = ()
 
     def _over(self, _status: int) -> None:
         """Note that it has ended, or was killed."""
@@ -121,6 +122,8 @@ class _Network:
 
     def outside(self) -> "Sequence[tuple[int, str]]":
         """Return the address at which others reach it, if something connects it."""
+        if self._outside:  # another socket would take as long as the connection's own
+            return self._outside
         asking = self.socket(socket.AF_INET)
         try:
             asked = _ADDRESS.pack(INTERFACE.encode(), b"")
@@ -129,7 +132,8 @@ class _Network:
             return ()
         finally:
             asking.close()
-        return ((socket.AF_INET, socket.inet_ntoa(_ADDRESS.unpack(answer)[1])),)
+        self._outside = ((socket.AF_INET, socket.inet_ntoa(_ADDRESS.unpack(answer)[1])),)
+        return self._outside
 
 
 class _Connection:

@@ -10,6 +10,8 @@ import errno
 import os
 import struct
 
+from scrun.supervisor.wire.filters import DOMAIN, ORIGINAL_DESTINATION, PROGRAMS
+
 from .arrivals import MOST, Arrivals
 from .libc import enter
 from .loop import READ
@@ -22,11 +24,9 @@ if TYPE_CHECKING:
     from .children import Children
     from .loop import Loop
 
-_ORIGINAL_DESTINATION = 80  # SO_ORIGINAL_DST: linux/netfilter_ipv4.h
 _ADDRESS = struct.Struct("!2xH4s8x")  # struct sockaddr_in
 _QUEUE = 1024
 _LONGEST = 4096  # bytes of a question, or of a refusal
-_DOMAIN = 53
 _DONE = b"\0"
 
 _NFT = """\
@@ -141,7 +141,7 @@ def _asked(client: "socket.socket") -> "dict[str, object]":
     Raises:
         OSError: Nobody knows.
     """
-    asked = client.getsockopt(socket.IPPROTO_IP, _ORIGINAL_DESTINATION, _ADDRESS.size)
+    asked = client.getsockopt(socket.IPPROTO_IP, ORIGINAL_DESTINATION, _ADDRESS.size)
     port, address = _ADDRESS.unpack(asked)
     if not port:
         raise OSError(errno.EADDRNOTAVAIL, "no port")
@@ -163,7 +163,7 @@ def _prepare(
             made.append(sock)
         made[0].listen(_QUEUE)
         tcp, udp = (sock.getsockname()[1] for sock in made)
-        why = _filter({"networks": ",".join(networks), "tcp": tcp, "udp": udp, "domain": _DOMAIN})
+        why = _filter({"networks": ",".join(networks), "tcp": tcp, "udp": udp, "domain": DOMAIN})
         if why:
             line.sendall(why.encode(errors="replace"))
             return
@@ -180,7 +180,7 @@ def _filter(words: "dict[str, object]") -> str:
     why = "the node has neither nft nor iptables"
     calls = {"nft": [[_NFT.format(**words)]]}
     calls["iptables"] = [rule.format(**words).split() for rule in _IPTABLES]
-    for name in calls:
+    for name in PROGRAMS:
         program = found(name)
         env = dict(os.environ, XTABLES_LOCKFILE=os.devnull)
         for call in calls[name] if program else ():

@@ -5,6 +5,7 @@ import json
 from tests.harness import users
 from tests.harness.daemons import Daemon, only_here, program
 from tests.harness.image import image_archive
+from tests.harness.program import run_program
 from tests.harness.site import with_controllers
 from tests.harness.users import PATH
 
@@ -77,6 +78,14 @@ class Docker(Daemon):
         except BaseException:
             self.close()
             raise
+
+    def compose(self, *arguments: str) -> str:
+        """Call docker compose, of whatever version; return what it printed."""
+        command = [*self.prefix, program("docker-compose"), *arguments]
+        environment = {**self.environment, "HOME": str(self.base)}
+        done = run_program(command, env=environment, cwd=self.base, timeout=120)
+        assert done.returncode == 0, f"{arguments}: {done.stderr}"
+        return done.stdout
 
     def containers(self) -> list[str]:
         return self.must("ps", "--all", "--quiet").split()

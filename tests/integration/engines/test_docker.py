@@ -70,8 +70,14 @@ def test_no_option_is_needed(docker: Docker) -> None:
 @pytest.mark.covers("limitation --network none is needed at every call")
 @pytest.mark.covers("limitation no custom networks: all containers work in the host's network")
 def test_host_network(docker: Docker) -> None:
-    names = docker.must("run", "--rm", "--network", "host", "busybox", "ls", "/sys/class/net")
-    assert sorted(names.split()) == sorted(os.listdir("/sys/class/net"))
+    container = docker.must("run", "--detach", "--network", "host", "busybox", "sleep", "1000")
+    names = ("exec", container.strip(), "ls", "/sys/class/net")
+
+    def are_those_of_the_node() -> bool:  # interfaces of other tests come and go
+        return sorted(docker.must(*names).split()) == sorted(os.listdir("/sys/class/net"))
+
+    wait_until("the node's interfaces", are_those_of_the_node)
+    docker.must("rm", "--force", container.strip())
 
 
 @pytest.mark.covers("docker run")
@@ -374,8 +380,10 @@ def test_top(running: tuple[Docker, str]) -> None:
 def test_update_is_refused(running: tuple[Docker, str]) -> None:
     docker, container = running
     done = docker.run("update", "--cpu-shares", "512", container)
-    assert done.returncode == 1
-    assert "Slurm can only lower the time limit of the running job" in done.stderr
+    if done.returncode == 0:  # a rootless one without cgroups does not ask, since 28
+        assert "Shares discarded" in done.stdout
+    else:
+        assert "Slurm can only lower the time limit of the running job" in done.stderr
     assert docker.must("inspect", "--format", "{{.State.Status}}", container) == "running\n"
 
 

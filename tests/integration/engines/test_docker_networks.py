@@ -4,9 +4,11 @@ Up to 27 dockerd has a hook for that, later ones make a network between `create`
 """
 
 import os
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
@@ -16,7 +18,7 @@ from tests.harness.docker import Docker
 from tests.harness.networks import address_of, fetched
 from tests.harness.networks import tun as tun
 from tests.harness.wait import wait_until
-from tests.integration.engines.test_networks import GROUP, HTTPD, answers, free_port
+from tests.integration.engines.test_networks import COMPOSE, GROUP, HTTPD, answers, free_port
 
 pytestmark = pytest.mark.covers("promise networks")
 
@@ -77,6 +79,43 @@ def test_containers_of_a_network_find_one_another(docker: Docker) -> None:
     docker.must("network", "rm", "net")
 
 
+def test_services_of_a_compose_file(docker: Docker) -> None:
+    """Each finds the others by name, on two nodes, and one is published."""
+    port = free_port()
+    path = docker.base / "compose.yaml"
+    elsewhere = "    environment: {SCRUN_JOB_NODELIST: node2}\n"  # of the last service
+    path.write_text(COMPOSE.format(image="busybox", port=port) + elsewhere)
+    compose = ("--file", str(path), "--project-name", "proj")
+    services = ("web", "api", "db")
+    docker.compose(*compose, "up", "--detach")
+    answers(port)
+    ids = {one: docker.compose(*compose, "ps", "--quiet", one).strip() for one in services}
+    name = ("sh", "-c", "echo $SLURMD_NODENAME")
+    nodes = {docker.must("exec", ids[one], *name) for one in services}
+    assert nodes == {"node1\n", "node2\n"}
+    for one in services:
+        for other in services:
+            if other != one:
+                address = address_of(docker, ids[one], other)
+                assert fetched(docker, ids[one], address) == GROUP.decode()
+    docker.compose(*compose, "down", "--timeout", "1")
+    assert "proj" not in docker.must("network", "ls")
+
+
+def test_datagrams_are_refused(docker: Docker) -> None:
+    port = free_port()
+    sleep = ("busybox", "sleep", "1000")
+    container = docker.must("run", "--detach", "-p", f"{port}:81/udp", *sleep).strip()
+
+    def asked() -> bool:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+            client.sendto(b"?", ("127.0.0.1", port))
+        return "UDP does not reach its ports" in (docker.records / container / "log").read_text()
+
+    wait_until("a line", asked)
+    docker.remove(container)
+
+
 def test_no_network_stays_none(docker: Docker) -> None:
     container = docker.must("run", "--detach", "--network", "none", *HTTPD).strip()
     assert interfaces(docker, container) == ["lo"]
@@ -89,7 +128,11 @@ def test_the_network_of_the_host_is_the_nodes(docker: Docker) -> None:
     container = docker.must("run", "--detach", "--network", "host", *sleep).strip()
     test_a_published_port(docker)
     again = docker.must("run", "--detach", "--network", "host", *sleep).strip()
-    for one in (container, again):
-        assert sorted(interfaces(docker, one)) == sorted(os.listdir("/sys/class/net"))
+
+    def are_those_of_the_node(one: str) -> bool:
+        return sorted(interfaces(docker, one)) == sorted(os.listdir("/sys/class/net"))
+
+    for one in (container, again):  # interfaces of other tests come and go
+        wait_until("the node's interfaces", partial(are_those_of_the_node, one))
     test_a_published_port(docker)
     docker.remove(container, again)

@@ -109,6 +109,24 @@ def test_a_port_that_nobody_listens_on(podman: Podman) -> None:
     podman.must("rm", "--force", "--time", "0", container)
 
 
+def test_what_is_not_carried_is_said(podman: Podman) -> None:
+    """UDP is refused, and the log says so; an option without effect is told at once."""
+    port = free_port()
+    sysctl = ("--sysctl", "net.core.somaxconn=9")
+    ports = ("-p", f"{port}:81/udp")
+    container = run(podman, *ports, *sysctl, "busybox", "sleep", "1000")
+    told = "scrun: no effect in a job: --sysctl net.core.somaxconn\n"
+    wait_until("a line", lambda: told in podman.run("logs", container).stderr)
+
+    def asked() -> bool:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+            client.sendto(b"?", ("127.0.0.1", port))
+        return "UDP does not reach its ports, TCP does" in log_of(podman, container)
+
+    wait_until("a line", asked)
+    podman.must("rm", "--force", "--time", "0", container)
+
+
 def test_the_supervisor_is_killed(podman: Podman) -> None:
     port = free_port()
     container = run(podman, "-p", f"{port}:80", *HTTPD)
@@ -129,10 +147,10 @@ def test_a_pod_has_one_network(podman: Podman) -> None:
     podman.must("pod", "rm", "--force", "--time", "0", "pod")
 
 
-_COMPOSE = """\
+COMPOSE = """\
 services:
   db: &server
-    image: localhost/busybox
+    image: {image}
     command: ["httpd", "-f", "-p", "80", "-h", "/etc"]
   api:
     <<: *server
@@ -147,7 +165,7 @@ services:
 def test_services_of_a_compose_file(podman: Podman) -> None:
     """Each finds the others by name, and one is published."""
     port = free_port()
-    given(podman, "compose.yaml", _COMPOSE.format(port=port))
+    given(podman, "compose.yaml", COMPOSE.format(image="localhost/busybox", port=port))
     compose(podman, "up", "--detach")
     answers(port)
     services = ("web", "api", "db")

@@ -79,6 +79,12 @@ def _networks() -> Iterator[Mutation]:
         answering + "test_a_network_with_other_servers",
     )
     yield network(
+        "datagrams-vanish",
+        "await trio.lowlevel.wait_readable(udp)",
+        "await trio.sleep_forever()",
+        "tests/integration/engines/test_networks.py::test_what_is_not_carried_is_said",
+    )
+    yield network(
         "a-port-of-this-machine-s-leads-to-itself",
         "if job.is_beside_us:",
         "if False:",
