@@ -295,8 +295,10 @@ class Pods:
         first: JobRequest,
     ) -> AsyncIterator[HeldAllocation]:
         """Hold a seat in a pool, or a job where a default names a pool that cannot be used."""
-        own: Settings | None = settings
-        if not self.lingers:  # we end with this pod, so the pool does, too, if there is to be one
+        own = settings
+        if (
+            settings is not None and not self.lingers
+        ):  # we end with this pod, so the pool does, too, if there is to be one
             slurm = msgspec.structs.replace(settings.slurm, pool_idle=0)
             own = msgspec.structs.replace(settings, slurm=slurm) if wish.is_asked else None
         async with self.pools.seat(wish, first, engine, own) as seat:
