@@ -64,6 +64,14 @@ def _metrics() -> Iterator[Mutation]:
     yield metrics("one-who-says-nothing-holds-up-a-scrape", "(ThreadingMixIn, ", "(")
     yield metrics("what-waits-has-made-up-its-reason", 'else "other"', "else text")
     yield metrics(
+        *(
+            "the-dashboard-knows-another-name",
+            '"scrun_start_latency", "From',
+            '"scrun_latency", "From',
+        ),
+        "tests/component/scrun/commands/test_prometheus.py::test_its_metrics_are_ours",
+    )
+    yield metrics(
         "a-server-that-runs-loses-its-socket", "except ConnectionRefusedError:", "finally:"
     )
 
