@@ -6,8 +6,8 @@ first request, and ends when nobody has asked for a while: so an idle container 
 descriptor and a task more, and no process.
 
 An engine that waits holds locks. So if nothing is answered for some seconds, and the shim does
-not answer either, what waits gets EIO, and so does what comes, until there is an answer again.
-What was passed on may still be carried out then, as with a soft mount of NFS.
+not answer either, what waits gets EIO, and so does every new request, until there is an answer
+again. What was passed on may still be carried out then, as with a soft mount of NFS.
 
 The node is not trusted: an answer counts only for a request that waits, and the kernel checks what
 it says. The mount has no devices, and no program there gets its owner's rights.
@@ -359,7 +359,7 @@ class LiveFiles(Unbuffered):
         """Take answers, or parts of them.
 
         Raises:
-            Gone: That is no answer.
+            Gone: That is not an answer.
         """
         self._heard = trio.current_time()
         self._is_stalled = False

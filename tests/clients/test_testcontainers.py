@@ -19,7 +19,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def client(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own container that cleans up is an image from the net; and this is no container."""
+    """Its own container that cleans up is an image from the net; and this is not a container."""
     monkeypatch.setenv("DOCKER_HOST", api.url)
     monkeypatch.setattr(testcontainers_config, "ryuk_disabled", True)
     mode = ConnectionMode.docker_host
