@@ -17,7 +17,7 @@ from tests.harness.processes import run
 from tests.harness.program import output_of
 from tests.harness.wait import wait_until
 
-PLACES = ("/dev", "/run/systemd")
+PLACES = ("/dev", "/run")
 
 _RSYSLOG = """\
 global(workDirectory="{base}")
@@ -83,7 +83,6 @@ def rsyslogd() -> Iterator[LogDaemon]:
 @contextmanager
 def journald() -> Iterator[LogDaemon]:
     """Have one with its own /run/systemd; what it has, journalctl reads."""
-    os.makedirs("/run/log", exist_ok=True)
     with _mounted("/run/systemd"), _mounted("/run/log"):
         os.mkdir("/run/log/journal")
         read = ["journalctl", "--quiet", "--directory", "/run/log/journal", "--output", "json"]
@@ -106,6 +105,7 @@ DAEMONS = {"syslog": rsyslogd, "journald": journald}
 @contextmanager
 def _mounted(place: str) -> Iterator[None]:
     """Have a file system in memory there."""
+    os.makedirs(place, exist_ok=True)
     run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", place)
     try:
         yield
@@ -117,7 +117,6 @@ def _mounted(place: str) -> Iterator[None]:
 def _own_dev(base: str) -> Iterator[None]:
     """Have a /dev in which others see no socket."""
     new = Path(base, "dev")
-    new.mkdir()
     with _mounted(str(new)):
         entries = [*os.scandir("/dev")]
         folders = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
