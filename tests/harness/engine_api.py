@@ -97,7 +97,10 @@ def api_at(place: str, settings: str = "") -> Iterator[Api]:
             yield Api(place, docker, docker.base / "docker.sock")
             return
         site = "slurm" if engine == "slurm" else "local"
-        podman = stack.enter_context(podman_of(users.ordinary(), site, settings=settings))
+        pure = engine == "crun"  # which refuses cgroups of both versions at a time
+        podman = stack.enter_context(
+            podman_of(users.ordinary(), site, settings=settings, cgroup2=pure)
+        )
         if engine == "crun":
             podman.command[podman.command.index("--runtime") + 1] = engine
         yield Api(place, podman, stack.enter_context(served(podman)))

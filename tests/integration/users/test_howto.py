@@ -36,6 +36,7 @@ ELSEWHERE = {
     "notebook.md": "it needs a browser: tests/integration/users/test_notebook_page.py",
     "metrics.md": "its command goes on: tests/unit/scrun/commands/test_metrics.py",
     "top.md": "it is a screen: tests/integration/commands/test_top.py",
+    "clients.md": "its user needs a podman of his own: tests/clients",
     "report.md": "its containers have run before: tests/unit/scrun/commands/test_report.py",
     "networks.md": "its image has a web server: tests/integration/engines/test_networks.py",
     "install.md": "it makes environments from PyPI: tests/integration/users/test_wheel.py",
