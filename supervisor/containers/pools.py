@@ -13,7 +13,7 @@ node: so its pod, its ending and its refusal are its own affair, and Slurm hears
 """
 
 import math
-from collections import deque
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -125,7 +125,7 @@ class Pool:
         self._deposits = deposits
         self._nursery = nursery
         self._ended = ended
-        self._queue: deque[_Place] = deque()
+        self._queue: OrderedDict[_Place, None] = OrderedDict()
         self._why = ""
         self._known_nodes: list[tuple[PoolNode, bool, bool]] = []
         self._changed = trio.Event()
@@ -219,7 +219,7 @@ class Pool:
     @property
     def waits_since(self) -> float:
         """When the first of those came that wait; `inf` without any."""
-        return self._queue[0].since if self._queue else math.inf
+        return next(iter(self._queue)).since if self._queue else math.inf
 
     async def known(self, nodes: list[PoolNode]) -> None:
         """Wait until Slurm has accepted jobs, or refused one.
@@ -262,9 +262,9 @@ class Pool:
         request.job_deposit.note(**{SEAT: self.call.name})
         request.deposit.note(**{_ROOM: msgspec.to_builtins(room)})
         place = _Place(request, room, seconds)
-        self._queue.append(place)
+        self._queue[place] = None
         try:
-            self._serve()
+            self._serve(place)
             await place.settled.wait()
             place.waits(None)
             if place.node is None:
@@ -278,7 +278,7 @@ class Pool:
             if place.node is not None:
                 place.node.leave(request)
             elif place in self._queue:
-                self._queue.remove(place)
+                del self._queue[place]
                 self._adapt()
 
     @asynccontextmanager
@@ -301,17 +301,24 @@ class Pool:
         finally:
             node.leave(request)
 
-    def _serve(self) -> None:
-        """Give room to those who wait, the first ones first; smaller ones may pass larger ones."""
+    def _serve(self, new: _Place | None = None) -> None:
+        """Give room to those who wait, the first ones first; smaller ones may pass larger ones.
+
+        Args:
+            new: Who has just come: for the others nothing has changed.
+        """
         news = None  # until Slurm has accepted a job: else `create` can still say why not
         if any(node.held.job_id for node in self.nodes):
             news = _BUSY if any(node.room is not None for node in self.nodes) else _PENDING
-        least = Room(min((place.room.processors for place in self._queue), default=0))
+        places = [*self._queue] if new is None else [new]
+        least = Room(min((place.room.processors for place in places), default=0))
         is_full = not any(node.has_room(least) for node in self.nodes)
         nodes = [(node, node.room is None, node.is_retiring) for node in self.nodes]
-        are_as_before, self._known_nodes = nodes == self._known_nodes, nodes
-        for place in [*self._queue]:
-            if nodes and is_full and are_as_before and place.news is news:
+        are_as_before = new is None and bool(nodes) and nodes == self._known_nodes
+        if new is None:
+            self._known_nodes = nodes
+        for place in places:
+            if is_full and are_as_before and place.news is news:
                 continue  # of 10,000 nobody else is looked at
             wish = (place.room, place.seconds)
             fitting = [] if is_full else [one for one in self.nodes if one.has_room(*wish)]
@@ -322,7 +329,7 @@ class Pool:
             elif self._may_grow(place) or any(node.could_have(*wish) for node in self.nodes):
                 place.waits(news)
                 continue
-            self._queue.remove(place)
+            del self._queue[place]
             place.settled.set()
         self._adapt()
         self._changed.set()

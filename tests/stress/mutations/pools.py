@@ -61,14 +61,17 @@ def _queue() -> Iterator[Mutation]:
         "                place.waits(news)\n                continue",
         "                place.waits(news)\n                break",
     )
+    yield pools(
+        "all-are-looked-at-for-each-that-comes", "if new is None else [new]", "if True else [new]"
+    )
     yield pools("the-emptier-node-is-taken", "min(fitting, key", "max(fitting, key")
     yield pools(
         "who-waits-is-not-told", "            self.request.on_waiting(news)", "            pass"
     )
     yield pools(
         "one-that-has-gone-keeps-its-place",
-        "            elif place in self._queue:\n                self._queue.remove(place)",
-        "",
+        "                del self._queue[place]\n                self._adapt()",
+        "                self._adapt()",
     )
     yield pools("a-wish-is-an-order", "        if wish.is_asked:", "        if True:")
     yield pools(

@@ -483,6 +483,7 @@ def test_a_program_of_srun_ends_with_the_supervisor() -> None:
         (Answer(0, "1\n2\n", "scrun: lost\n"), [Kind.STATUS]),
         (Answer(0, "1\n"), [Kind.LINES]),
         (Answer(0, "1\n2\n2\n"), [Kind.LINES]),
+        (Answer(0, "scrun: pending: PoolResources\n1\n2\n"), []),
     ],
 )
 def test_who_watches_sees_all_once(answer: Answer, problems: list[Kind]) -> None:

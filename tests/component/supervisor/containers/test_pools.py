@@ -13,6 +13,7 @@ from scrun.core.errors import AllocationRefused, EngineError, StateError
 from scrun.model.states import Ending, taken
 from scrun.settings.file.load import Log, Settings, Slurm
 from scrun.supervisor.children.processes import ChildEnv
+from scrun.supervisor.containers.pool_node import PoolNode
 from scrun.supervisor.containers.pools import Pools
 from scrun.supervisor.contracts.engine import Engine, JobRequest
 from scrun.supervisor.contracts.pool_call import PoolCall
@@ -370,6 +371,26 @@ async def test_many_that_wait(place: Place) -> None:
         order += there
         await goes(there[0])
     assert len(order) == 301
+    await place.pools.stop_all()
+
+
+async def test_who_comes_costs_those_that_wait_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """10,000 that came at once took half a minute of the event loop."""
+    await place.start()
+    await place.comes("first", Room(2))
+    looked: list[Room] = []
+    could_have = PoolNode.could_have
+
+    def look(node: PoolNode, room: Room, seconds: float) -> bool:
+        looked.append(room)
+        return could_have(node, room, seconds)
+
+    monkeypatch.setattr(PoolNode, "could_have", look)
+    for number in range(20):
+        await place.comes(f"n{number}", Room(2))
+    assert len(looked) == 20
     await place.pools.stop_all()
 
 
