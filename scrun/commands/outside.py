@@ -45,6 +45,8 @@ def run(parsed: Parsed) -> int:
         listener.close()
         os.close(pidfd)
         os.environ[OUTSIDE] = path
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
+            signal.signal(number, signal.SIG_DFL)
         os.execv(program, [program, *parsed.operands[1:]])
     try:
         _stand_by(listener, pidfd)

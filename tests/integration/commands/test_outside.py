@@ -85,6 +85,13 @@ def test_where_nobody_is_outside(site: Site) -> None:
     )
 
 
+def test_the_command_is_as_without_it(site: Site) -> None:
+    said = site.must("outside", "grep", "SigIgn", "/proc/self/status")
+    assert said == "SigIgn:\t0000000000000000\n"
+    assert site.run("outside", "sh", "-c", "exit 7").returncode == 7
+    wait_while("its socket", lambda: sockets(site))
+
+
 def test_no_such_program(site: Site) -> None:
     assert "no-such-program: there is no such program" in site.fails("outside", "no-such-program")
     assert sockets(site) == []
