@@ -82,8 +82,9 @@ def _slurm(*words: str) -> Step:
 
 async def _usable(testbed: Testbed) -> None:
     """Have all nodes usable again."""
-    resume = ("scontrol", "update", "NodeName=node2", "State=RESUME")
-    await testbed.children.run(resume, testbed.slurm_environment)
+    for node in ("node1", "node2"):
+        resume = ("scontrol", "update", f"NodeName={node}", "State=RESUME")
+        await testbed.children.run(resume, testbed.slurm_environment)
     for _ in range(100):
         done = await testbed.children.run(
             ["sinfo", "-h", "-N", "-o", "%t"], testbed.slurm_environment
@@ -175,12 +176,12 @@ _ACTIONS: dict[str, Action] = {
     "pool-kill": _pool_kill,
     "pool-shims-kill": _pool_shims_kill,
     "node-kill": _both(
-        _control("fail", "node2"),
-        _slurm("scontrol", "update", "NodeName=node2", "State=DOWN", "Reason=chaos"),
-        undo=(_control("heal", "node2"), _usable),
+        _control("fail", "node1"),  # where Slurm packs the pool's jobs
+        _slurm("scontrol", "update", "NodeName=node1", "State=DOWN", "Reason=chaos"),
+        undo=(_control("heal", "node1"), _usable),
     ),
     "node-drain": _both(
-        _slurm("scontrol", "update", "NodeName=node2", "State=DRAIN", "Reason=chaos"),
+        _slurm("scontrol", "update", "NodeName=node1", "State=DRAIN", "Reason=chaos"),
         undo=(_usable,),
     ),
     "names-hang": _names_hang,
