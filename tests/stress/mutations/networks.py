@@ -236,7 +236,20 @@ def _sockets() -> Iterator[Mutation]:
         "if False:",
         _PARTS + "shim/test_engine_sockets.py::test_they_go_with_it",
     )
-    yield Faults("supervisor/containers/tree.py")(
+    yield Faults("scrun/install/service.py")(
+        "undo-ends-whatever-podman-runs",
+        "and tuple(words[1:3]) == _SERVES",
+        "",
+        "tests/unit/scrun/install/test_service.py::test_which_process_is_ended",
+    )
+    tree = Faults("supervisor/containers/tree.py")
+    yield tree(
+        "what-has-no-effect-is-not-said",
+        "        await self._tell_missed()\n        assert self._job is not None",
+        "        assert self._job is not None",
+        "tests/clients/test_engine_socket.py::test_it_is_not_mounted",
+    )
+    yield tree(
         "a-successor-leaves-the-sockets-alone",
         "            self._carry_sockets(job, staged)\n            if not",
         "            if not",
