@@ -8,6 +8,7 @@ from scrun.cli.parse import Parsed
 from scrun.client.progress import clear, show
 from scrun.core.errors import SettingsError
 from scrun.core.paths import python_code
+from scrun.core.progress import Rarely, with_bar
 from scrun.core.trees import remove_whoever_owns_it
 from scrun.images.store import Store, path_for
 from scrun.protocol.wire import LIVE
@@ -29,12 +30,13 @@ def open_store(parsed: Parsed) -> Request:
     settings = load(os.environ, parsed.text("config-file"))
     store = Store(path_for(settings, os.environ), discard)
     store.tidy()
-    wanted = settings.images
+    wanted, shown = settings.images, os.isatty(2)
     return Request(
-        *(store, wanted.fresh, _show, os.isatty(2), _warn, wanted.also, wanted.size << 20),
+        store, wanted.fresh, _show if shown else Rarely(_warn), shown, _warn, wanted.also,
+        limit=wanted.size << 20,
         mounts=_mounts(settings),
         unpacked=wanted.unpacked_size << 20,
-    )
+    )  # fmt: skip
 
 
 def _mounts(settings: Settings) -> bool:
@@ -63,9 +65,9 @@ def _has_script(settings: Settings) -> bool:
         return True
 
 
-def _show(text: str) -> None:
+def _show(text: str, share: float | None = None) -> None:
     if text:
-        show(LIVE + text.encode(), Parsed())
+        show(LIVE + with_bar(text, share).encode(errors="backslashreplace"), Parsed())
     else:
         clear()
 

@@ -31,6 +31,7 @@ from scrun.client.supervisor_name import place
 from scrun.commands.pool import nodes_of_pools
 from scrun.core.errors import StateError, UsageError, described
 from scrun.core.output import say
+from scrun.core.progress import with_bar
 from scrun.core.text import printable
 from scrun.protocol.wire import LIVE, TO_STDERR
 from scrun.pull.get import Bar
@@ -286,8 +287,8 @@ class Progress:
         return _A_DAY
 
 
-def _show_live(text: str) -> None:
-    show(LIVE + text.encode(errors="backslashreplace"), Parsed())
+def _show_live(text: str, share: float | None = None) -> None:
+    show(LIVE + with_bar(text, share).encode(errors="backslashreplace"), Parsed())
 
 
 def _tell(text: str) -> None:

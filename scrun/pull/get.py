@@ -14,6 +14,7 @@ from collections.abc import Callable
 import msgspec
 
 from scrun.core.errors import ImageError, ScrunError
+from scrun.core.progress import Say
 from scrun.images.leases import Lease, Lock
 from scrun.images.squashfs import identity, key_of
 from scrun.images.store import (
@@ -44,10 +45,6 @@ _LISTS = (
 _LAYOUT, _TAG = "layout", "image"
 _TRIES = 5
 _BAR_INTERVAL = 0.1
-_BAR_WIDTH = 20
-
-Say = Callable[[str], None]
-"""Shows what is going on, in place of what it has shown before."""
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -56,7 +53,7 @@ class Request(msgspec.Struct, frozen=True):
     Attributes:
         store: Where it belongs.
         fresh: Seconds for which a tag is not looked up again.
-        say: Shows what is going on.
+        say: Shows what is going on, in place of what it has shown before.
         shown: Whether what is shown is seen.
         warn: Prints a line that stays.
         also: Further stores, which are only read.
@@ -69,7 +66,7 @@ class Request(msgspec.Struct, frozen=True):
     fresh: float
     say: Say
     shown: bool
-    warn: Say
+    warn: Callable[[str], None]
     also: tuple[str, ...] = ()
     limit: int = 0
     mounts: bool = False
@@ -85,7 +82,7 @@ class Bar:
     def __init__(
         self,
         name: str,
-        show: Callable[[str], None],
+        show: Say,
         tell: Callable[[str], None] = lambda text: None,
         size: int = 0,
     ) -> None:
@@ -114,10 +111,8 @@ class Bar:
         if now - self._shown < _BAR_INTERVAL and share < 1:
             return
         self._shown = now
-        full = int(share * _BAR_WIDTH)
-        bar = "#" * full + "." * (_BAR_WIDTH - full)
         self._tell(text)
-        self._show(f"{share * 100:3.0f}% [{bar}] {self._name}: {text}")
+        self._show(f"{self._name}: {text}", share)
 
 
 def get(reference: Reference, request: Request, lease: "Lease | None" = None) -> Entry:
@@ -251,8 +246,10 @@ class _Squashfs:
                 defaults = look_into_squashfs(file, rootfs)
                 os.symlink(os.path.realpath(file), os.path.join(directory, LINK))
                 return Facts(self._reference.text, defaults=defaults)
-        lock.say("it is being unpacked")
-        defaults = unpack_squashfs(file, rootfs, self._request.unpacked)
+        size, bar = os.stat(file).st_size, Bar(file, self._request.say, lock.say)
+        defaults = unpack_squashfs(
+            file, rootfs, self._request.unpacked, lambda count: bar.unpacked(count, size)
+        )
         return Facts(self._reference.text, defaults=defaults)
 
 
@@ -296,7 +293,7 @@ class _Skopeo:
         run(
             *("skopeo", "copy", "--quiet", reference.source(of_registry), f"oci:{folder}:{_TAG}"),
             what=f"{reference.text}: skopeo cannot get it",
-            progress=lambda: bar.got(self._come_so_far(folder)),
+            progress=lambda _: bar.got(self._come_so_far(folder)),
         )
         image = find_image(f"{folder}:{_TAG}")
         facts = _Layout(reference, image, self._digest, self._request, bar)(directory, lock)

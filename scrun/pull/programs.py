@@ -31,6 +31,7 @@ PATIENCE = 600.0
 _INTERVAL = 0.5
 _LOOKS = 10  # at a program, within `PATIENCE`
 _MOST = 65536
+_READ = re.compile(rb"^rchar: ([0-9]+)$", re.MULTILINE)
 _WRITTEN = re.compile(rb"^wchar: ([0-9]+)$", re.MULTILINE)
 _MESSAGE = re.compile(r'msg="((?:[^"\\]|\\.)*)"')
 
@@ -54,14 +55,14 @@ def run(
     what: str,
     directory: str = "/",
     fine: Sequence[int] = (0,),
-    progress: Callable[[], None] | None = None,
+    progress: Callable[[int], None] | None = None,
     most: int = 0,
 ) -> bytes:
     """Run a program to its end; it ends if this function is left.
 
     `what` says for the error what it does: "docker://busybox: cannot be copied". `fine` are
-    statuses of success. `progress` is called now and then. `most` is the most bytes that it may
-    write, a bit later; 0: any number.
+    statuses of success. `progress` is called now and then, with the bytes that it has read. `most`
+    is the most bytes that it may write, a bit later; 0: any number.
 
     Returns:
         Its standard output.
@@ -124,7 +125,10 @@ def _ending_with_us(name: str, arguments: Sequence[str]) -> list[str]:
 
 
 def _wait(
-    process: "subprocess.Popen[bytes]", progress: Callable[[], None] | None, what: str, most: int
+    process: "subprocess.Popen[bytes]",
+    progress: Callable[[int], None] | None,
+    what: str,
+    most: int,
 ) -> int:
     interval = PATIENCE / _LOOKS if progress is None and not most else _INTERVAL
     seen, since = _moved(process.pid), time.monotonic()
@@ -132,10 +136,11 @@ def _wait(
         try:
             return process.wait(interval)
         except subprocess.TimeoutExpired:
-            if progress is not None:
-                progress()
+            pass
         moved = _moved(process.pid)
-        if most and moved is not None and _written(moved) > most:
+        if progress is not None:
+            progress(_count(_READ, moved))
+        if most and _count(_WRITTEN, moved) > most:
             raise ImageError(f"{what}: it unpacks to more than {most >> 20} MiB: {REMEDY}")
         if moved is None or moved != seen:
             seen, since = moved, time.monotonic()
@@ -153,9 +158,9 @@ def _moved(pid: int) -> bytes | None:
         return None
 
 
-def _written(moved: bytes) -> int:
-    """Return how many bytes a process has written, by proc(5)."""
-    found = _WRITTEN.search(moved)
+def _count(what: re.Pattern[bytes], moved: bytes | None) -> int:
+    """Return how many bytes a process has read or written, by proc(5); 0 if it is not known."""
+    found = what.search(moved or b"")
     return int(found[1]) if found else 0
 
 

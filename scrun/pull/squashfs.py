@@ -8,6 +8,7 @@ import os
 import shlex
 import struct
 import tempfile
+from collections.abc import Callable
 
 from scrun.core.errors import ImageError
 from scrun.core.inside import read_inside
@@ -32,10 +33,13 @@ _MAGIC = b"hsqs"
 _RC, _ENVIRONMENT = "rc", "environment"
 
 
-def unpack_squashfs(file: str, rootfs: str, most: int) -> Defaults:
+def unpack_squashfs(
+    file: str, rootfs: str, most: int, progress: Callable[[int], None] | None = None
+) -> Defaults:
     """Unpack a file, and return how its program is started.
 
     `most` is the most bytes that it may unpack to; 0: any number. Holes of files do not count.
+    `progress` is called now and then, with how many bytes of it were read.
 
     Raises:
         ImageError: It cannot be unpacked, or has more than it may.
@@ -43,7 +47,7 @@ def unpack_squashfs(file: str, rootfs: str, most: int) -> Defaults:
     count = _count_in(file)
     if count > ENTRIES:
         raise ImageError(f"{file}: has {count} files, at most {ENTRIES} are possible")
-    _unsquashfs(unpacking(file, rootfs), file, most)
+    _unsquashfs(unpacking(file, rootfs), file, most, progress)
     return _defaults_in(rootfs)
 
 
@@ -76,9 +80,15 @@ def _count_in(file: str) -> int:
     return int(count) if magic == _MAGIC else 0
 
 
-def _unsquashfs(command: "tuple[str, ...]", file: str, most: int = 0) -> None:
+def _unsquashfs(
+    command: "tuple[str, ...]",
+    file: str,
+    most: int = 0,
+    progress: Callable[[int], None] | None = None,
+) -> None:
     fine = FINE_FOR_USERS if os.geteuid() else (0,)
-    run(*command, what=f"{file}: unsquashfs cannot unpack it", fine=fine, most=most)
+    what = f"{file}: unsquashfs cannot unpack it"
+    run(*command, what=what, fine=fine, most=most, progress=progress)
 
 
 def _defaults_in(rootfs: str) -> Defaults:

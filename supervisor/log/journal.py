@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from scrun.cli.failure import log_lines
+from scrun.core.progress import Rarely, Say, with_bar
 from scrun.settings.file.load import LEVELS, Level, Log
 from scrun.supervisor.log.files import LimitedFile, LogFile
 
@@ -106,6 +107,16 @@ class Journal:
         """Show in one line what `run` waits for; "" for nothing."""
         if self._live is not None:
             self._live(text)
+
+    def progress(self) -> Say:
+        """Return what says how far something is: to `run` at once, else in a line now and then."""
+        rarely = Rarely(lambda text: self.write("info", text))
+
+        def say(text: str, share: float | None = None, /) -> None:
+            self.live(with_bar(text, share))
+            rarely(text)
+
+        return say
 
     def show_to(self, caller: Put | None) -> None:
         """Send messages to `create` from now on; None: no longer.

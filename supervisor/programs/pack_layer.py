@@ -94,6 +94,8 @@ def pack(argv: Sequence[str]) -> int:
 def unpack(argv: Sequence[str]) -> int:
     """Unpack a squashfs file; return 0, or print why not and return 1, or 3 without room.
 
+    It prints the bytes of the file that were read so far, a number in each line.
+
     `argv` is FILE DIRECTORY, where the directory is missing or empty. Needs unsquashfs(1); see
     `scrun.images.squashfs`.
     """
@@ -102,15 +104,22 @@ def unpack(argv: Sequence[str]) -> int:
     if shutil.which(command[0]) is None:
         sys.stderr.write(f"cannot be unpacked: {command[0]} is not installed here\n")
         return 1
-    done = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        preexec_fn=end_with_parent,
-        check=False,
-    )
-    said = done.stderr.decode(errors="replace")
+    with tempfile.TemporaryFile() as errors:
+        done = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            preexec_fn=end_with_parent,
+        )
+        while True:
+            try:
+                done.wait(_PERIOD)
+                break
+            except subprocess.TimeoutExpired:
+                _print_count(_bytes_read(done.pid))
+        errors.seek(0)
+        said = errors.read().decode(errors="replace")
     if any(word in said for word in _FULL):  # which unsquashfs may not count as a failure
         sys.stderr.write(f"cannot be unpacked: {file}: no room\n")
         return NO_ROOM
@@ -312,6 +321,15 @@ class _Archive:
         if now >= self._next:
             self._next = now + _PERIOD
             _print_count(self._bytes)
+
+
+def _bytes_read(pid: int) -> int:
+    """Return how many bytes a child has read, by proc(5); 0 if that is not known."""
+    try:
+        with open(f"/proc/{pid}/io", "rb") as file:
+            return int(file.readline().split()[1])
+    except OSError:
+        return 0
 
 
 def _print_count(count: int) -> None:

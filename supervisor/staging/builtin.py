@@ -26,7 +26,7 @@ from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.staging.commands import carry_out
 from scrun.supervisor.staging.id_maps import cache_of, remove_whoever_owns_it, with_ids
-from scrun.supervisor.staging.image_store import images_for
+from scrun.supervisor.staging.image_store import images_for, told_from_thread
 from scrun.supervisor.staging.layers import Unusable
 from scrun.supervisor.staging.layout import UPPER
 from scrun.supervisor.staging.mounts import binds, is_engine_socket
@@ -143,7 +143,9 @@ class BuiltIn:
 
         limit = settings.copy_size << 20
         lease = lease_of(os.path.dirname(request.record), request.container)
-        transfer = Transfer(lease, limit, self._tell, trio.from_thread.check_cancelled)
+        transfer = Transfer(
+            lease, limit, told_from_thread(self._request.journal), trio.from_thread.check_cancelled
+        )
         with trio.move_on_after(settings.timeout) as patience:
             # the thread always ends, and leaves nothing behind if it fails
             done = await in_thread(
@@ -177,17 +179,14 @@ class BuiltIn:
                 if await _remove(directory, request, abandon=True):
                     self._removed()
 
-    def _tell(self, text: str) -> None:
-        trio.from_thread.run_sync(self._request.journal.live, text)
-
     def _mounter(self, job: Job) -> Mounter:
-        shown = ""
+        shown, tell = "", self._request.journal.progress()
 
         def say(count: int, total: int) -> None:
             nonlocal shown
             if (text := progress(count, total)) != shown:
                 shown = text
-                self._request.journal.live(f"image: {text} sent to the node")
+                tell(f"image: {text} sent to the node", count / total if total else None)
 
         async def mount(mounting: Mounting) -> str:
             try:
@@ -296,9 +295,7 @@ class _Changes:
             if time.monotonic() > deadline:
                 raise StagingError("it took longer than the setting [staging] timeout")
 
-        def tell(text: str) -> None:
-            trio.from_thread.run_sync(self._request.journal.live, text)
-
+        tell = told_from_thread(self._request.journal)
         await in_thread(bring_back, self._done.bundle, Transfer(tell=tell, wait=wait))
 
     async def _kept(self, error: StagingError) -> StagingError:

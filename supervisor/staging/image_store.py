@@ -13,6 +13,7 @@ import trio
 
 from scrun.core.errors import ImageError, SettingsError
 from scrun.core.paths import python_code
+from scrun.core.progress import Say
 from scrun.core.trees import remove_tree
 from scrun.images.leases import lease_of
 from scrun.images.store import Store, path_for, shrink
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from scrun.images.leases import Lease
     from scrun.images.store import Entry, Fill
+    from scrun.supervisor.log.journal import Journal
 
 GIB = 1 << 30
 
@@ -53,7 +55,7 @@ class Copier(msgspec.Struct, frozen=True):
     """
 
     run: Callable[[str, Sequence[str], Callable[[int], None]], None]
-    say: Callable[[str], None]
+    say: Say
     wait: Callable[[], None]
 
 
@@ -148,10 +150,7 @@ def images_for(settings: Settings, request: JobRequest) -> ContainerImages | Non
     def run(name: str, words: Sequence[str], tell: Callable[[int], None]) -> None:
         trio.from_thread.run(_copy, name, words, tell)
 
-    def say(text: str) -> None:
-        trio.from_thread.run_sync(request.journal.live, text)
-
-    copier = Copier(run, say, trio.from_thread.check_cancelled)
+    copier = Copier(run, told_from_thread(request.journal), trio.from_thread.check_cancelled)
     lease, wanted = lease_of(root, container), settings.images
     return ContainerImages(
         path,
@@ -161,6 +160,16 @@ def images_for(settings: Settings, request: JobRequest) -> ContainerImages | Non
         wanted.also,
         remove_whoever_owns_it,
     )
+
+
+def told_from_thread(journal: Journal) -> Say:
+    """Return what says in a thread how far something is."""
+    progress = journal.progress()
+
+    def say(text: str, share: float | None = None, /) -> None:
+        trio.from_thread.run_sync(progress, text, share)
+
+    return say
 
 
 def copying(name: str) -> list[str]:

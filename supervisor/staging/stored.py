@@ -315,12 +315,14 @@ class _Progress:
 
     def at(self, count: int) -> str:
         """Show that so many bytes of a layer are copied; return what others may show."""
-        text = progress(self._before + count, self._total)
-        self.show(text)
+        done = self._before + count
+        text = progress(done, self._total)
+        self.show(text, done / self._total if self._total else None)
         return text
 
-    def show(self, text: str) -> None:
-        self._copier.say(f"image: {text}" if text else "image: somebody else is copying it")
+    def show(self, text: str, share: float | None = None) -> None:
+        said = f"image: {text}" if text else "image: somebody else is copying it"
+        self._copier.say(said, share)
 
 
 def _id_maps() -> list[str]:
@@ -383,11 +385,19 @@ class OwnFile(Copies):
             return
         self.packing.why_not = why
 
+        size = os.stat(self._file).st_size
+
         def fill(directory: str, lock: Lock) -> Facts:
             self._images.copier.say("image: it is being unpacked")
             lock.say("it is being unpacked")
             words = (self._file, os.path.join(directory, ROOTFS))
-            self._images.copier.run(UNPACK, words, lambda count: None)
+
+            def tell(count: int) -> None:
+                text = f"{progress(min(count, size), size)} are unpacked"
+                self._images.copier.say(f"image: {text}", count / size)
+                lock.say(text)
+
+            self._images.copier.run(UNPACK, words, tell)
             return Facts(source=f"{self._file}, unpacked")
 
         def waiting(said: str) -> None:
@@ -395,7 +405,7 @@ class OwnFile(Copies):
             self.wait()
 
         key = key_of(self._file, unpacked=True)
-        entry = self._images.have(key, fill, waiting, os.stat(self._file).st_size)
+        entry = self._images.have(key, fill, waiting, size)
         self._check()
         self.there[_FILE], self.are_images = entry.rootfs, False
         shrink(self._images.store, self._images.limit)

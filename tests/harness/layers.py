@@ -190,7 +190,7 @@ class Image:
 
         images = None
         if self.with_store:
-            copier = Copier(self._copy, self.said.append, self.wait)
+            copier = Copier(self._copy, lambda text, _=None: self.said.append(text), self.wait)
             lease = lease_of(str(self._base), self.container)
             images = ContainerImages(str(self.images), lease, copier, self.limit, self.also)
         overlays = Overlays(

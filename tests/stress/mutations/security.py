@@ -47,6 +47,9 @@ def _top() -> Iterator[Mutation]:
     yield Faults("scrun/commands/top_rows.py", tests + "what_has_ended_uses_nothing")(
         "what-has-ended-uses-memory", "NOTHING if is_over else", "NOTHING if False else"
     )
+    far = Faults("scrun/core/progress.py", "tests/unit/scrun/core/test_progress.py")
+    yield far("progress-never-waits", "and self._clock() >= self._next", "and self._next")
+    yield far("a-bar-leaves-its-brackets", "max(0.0, min(share, 1.0))", "share")
     yield Faults("scrun/commands/list.py", "tests/unit/scrun/commands/test_listing.py")(
         "a-record-that-has-changed-is-not-read", " or found[0] != version", ""
     )
@@ -309,7 +312,7 @@ def _files_of_images() -> Iterator[Mutation]:
     )
     yield programs(
         "unsquashfs-writes-any-number-of-bytes",
-        "if most and moved is not None and _written(moved) > most:",
+        "if most and _count(_WRITTEN, moved) > most:",
         "if False:",
         _PARTS + "scrun/pull/test_squashfs.py",
     )

@@ -16,8 +16,8 @@ RAW = b'{"schemaVersion": 2}'
 
 
 def request(base: Path, unpacked: int = 0) -> Request:
-    def say(text: str) -> None:
-        del text
+    def say(text: str, share: float | None = None) -> None:
+        del text, share
 
     store = Store(str(base / "store"))
     return Request(store, fresh=0, say=say, shown=False, warn=say, unpacked=unpacked)

@@ -49,10 +49,12 @@ def image_of(base: Path, *entries: tuple[str, bytes, str], layers: int = 1) -> s
 
 
 def unpacked(base: Path, image: str) -> "Path | None":
-    said: list[str] = []
+    def say(text: str, share: float | None = None) -> None:
+        del text, share
+
     store = Store(str(base / "store"))
     try:
-        entry = get(parse(image), Request(store, 0, said.append, shown=False, warn=said.append))
+        entry = get(parse(image), Request(store, 0, say, shown=False, warn=say))
     except ScrunError:
         assert os.listdir(base / "store" / "tmp") == []
         assert store.entries() == []

@@ -41,7 +41,10 @@ def test_what_unpacks_to_too_much(
         unpack_squashfs(str(file), str(tmp_path / "rootfs"), 8 << 20)
     written = (tmp_path / "rootfs" / "much").stat().st_blocks * 512
     assert written < MUCH
-    unpack_squashfs(str(file), str(tmp_path / "whole"), 2 * MUCH)
+    read: list[int] = []
+    unpack_squashfs(str(file), str(tmp_path / "whole"), 2 * MUCH, read.append)
+    assert 0 < read[-1] < 4 * file.stat().st_size + (1 << 20)  # and the libraries
+    assert read == sorted(read)
     assert (tmp_path / "whole" / "much").stat().st_size == MUCH
     unpack_squashfs(str(file), str(tmp_path / "again"), 0)
 

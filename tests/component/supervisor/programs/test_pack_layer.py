@@ -1,12 +1,16 @@
 """Layers as squashfs images: how long it takes to make one."""
 
 import io
+import random
 import shutil
 import subprocess
 import tarfile
 from pathlib import Path
 
-from scrun.supervisor.programs.pack_layer import _options, pack
+import pytest
+
+from scrun.supervisor.programs import pack_layer
+from scrun.supervisor.programs.pack_layer import _options, pack, unpack
 
 
 def test_many_files_of_the_same_size(tmp_path: Path) -> None:
@@ -34,3 +38,21 @@ def test_the_top_directory(tmp_path: Path) -> None:
         ["unsquashfs", "-lln", image], check=True, capture_output=True, text=True
     ).stdout
     assert listed.splitlines()[-1].split()[0] == "drwx--x--x"
+
+
+def test_how_far_unpacking_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pack_layer, "_PERIOD", 0.005)
+    (layer := tmp_path / "layer").mkdir()
+    (layer / "much").write_bytes(random.Random(1).randbytes(64 << 20))
+    image = tmp_path / "layer.sqfs"
+    subprocess.run(["mksquashfs", layer, image, "-quiet", "-no-progress"], check=True)
+    capfd.readouterr()
+    assert unpack([str(image), str(tmp_path / "unpacked")]) == 0
+    counts = [*map(int, capfd.readouterr().out.split())]
+    assert len(counts) > 3
+    assert counts == sorted(counts)
+    assert image.stat().st_size / 4 < counts[-1] < image.stat().st_size + (4 << 20)  # libraries
+    assert unpack([str(tmp_path / "none"), str(tmp_path / "no")]) == 1
+    assert capfd.readouterr().err.startswith("cannot be unpacked: ")

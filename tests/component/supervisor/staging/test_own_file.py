@@ -60,7 +60,7 @@ class File:
     def get(self) -> Entry:
         """Get it into the store."""
         store = Store(str(self.base / "images"))
-        request = Request(store, 0, lambda _: None, False, lambda _: None, mounts=True)
+        request = Request(store, 0, lambda *_: None, False, lambda _: None, mounts=True)
         return get(parse(str(self.path)), request)
 
     def _mount(self, mounting: Mounting) -> str:
@@ -86,7 +86,7 @@ class File:
     def stage(self, entry: Entry, **more: object) -> Staged:
         images = None
         if self.with_store:
-            copier = Copier(self._copy, lambda _: None, lambda: None)
+            copier = Copier(self._copy, lambda *_: None, lambda: None)
             images = ContainerImages(
                 str(self.base / "images"), lease_of(str(self.base), "c"), copier
             )

@@ -3,6 +3,7 @@
 import json
 import re
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -160,3 +161,22 @@ def test_syslog_gets_its_level(tmp_path: Path) -> None:
     ends = [line.partition(": ")[2] for line in got]
     assert ends == [f"container c1: one of {level}" for level in ("fatal", "error", "info")]
     assert lines(tmp_path / "log") == []
+
+
+def test_progress_has_a_line_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    journal = Journal(str(tmp_path / "log"), Log(), "c1")
+    seen: list[str] = []
+    say = journal.progress()
+    say("before anybody looks")
+    journal.show_live(seen.append)
+    for second in range(25):
+        now = 100.0 + second
+        say(f"image: {second} of 24 MiB", second / 24)
+    journal.close()
+    assert len(seen) == 25
+    assert seen[12] == " 50% [##########..........] image: 12 of 24 MiB"
+    assert lines(tmp_path / "log") == [
+        f'level=info msg="image: {second} of 24 MiB"' for second in (10, 20)
+    ]
