@@ -12,6 +12,8 @@ from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.nodes.ends import Sink, sink, source
 from scrun.supervisor.nodes.streams import Incoming, Outgoing, StreamTable
 
+_PATIENCE = 2.5
+
 
 class _ToServer(Outgoing):
     """What the client sends.
@@ -34,6 +36,7 @@ async def carry(
     table: StreamTable,
     lost: trio.Event,
     connect: Callable[[int], Awaitable[object]],
+    answers: Callable[[], Awaitable[object]],
     client: trio.socket.SocketType,
     child_env: ChildEnv,
 ) -> None:
@@ -42,10 +45,11 @@ async def carry(
     Args:
         lost: Set when the shim has gone.
         connect: Lets the shim connect, for the stream of this number.
+        answers: Returns as soon as the shim has answered anything: a server may be slow.
 
     Raises:
-        EngineError: The server has reset the connection, or the shim has gone; what `connect`
-            raises.
+        EngineError: The server has reset the connection, the shim has gone, or does not answer;
+            what `connect` raises.
     """
     number = table.number()
     incoming = Incoming(table.link, number, "stdout", lambda _: None)
@@ -63,10 +67,27 @@ async def carry(
     try:
         async with unwrapped() as nursery:
             nursery.start_soon(incoming.pump, to_client())
+            watch = trio.CancelScope()
+            nursery.start_soon(_watch, watch, answers)
             await connect(number)
+            watch.cancel()
             outgoing.begun.set()
             nursery.start_soon(outgoing.pump, source(client.fileno(), child_env))
         if outgoing.is_reset or lost.is_set():
             raise EngineError("the connection was reset")
     finally:
         table.forget(number)
+
+
+async def _watch(scope: trio.CancelScope, answers: Callable[[], Awaitable[object]]) -> None:
+    """End a client's waiting for a node that is cut off: the network tells that much later.
+
+    Raises:
+        EngineError: It is.
+    """
+    with scope:
+        await trio.sleep(_PATIENCE)
+        with trio.move_on_after(_PATIENCE):
+            await answers()
+            return
+        raise EngineError(f"its node has not answered for {2 * _PATIENCE:g} s")

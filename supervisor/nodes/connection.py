@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
+from signal import SIGTERM
 from typing import Any, TypeVar
 
 import msgspec
@@ -329,8 +330,12 @@ class Shim:
             number = stream
             await self.call(verb, stream=stream, **fields)
 
+        async def answers() -> None:
+            with suppress(ShimError):
+                await self.call("handles", id=fields["container"], number=SIGTERM)
+
         try:
-            await carry(self._table, self.lost, begin, sock, child_env)
+            await carry(self._table, self.lost, begin, answers, sock, child_env)
         finally:
             self.tell("disconnect", stream=number)
 

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from scrun.protocol import wire
 from tests.conftest import MakeSite
 from tests.harness.adoption import kill_supervisor
 from tests.harness.life import Life
+from tests.harness.processes import shims_of
 from tests.harness.program import run_program
 from tests.harness.site import Site
 from tests.harness.users import other
@@ -176,6 +178,30 @@ def test_a_port_that_nobody_listens_on(make_site: MakeSite, place: str) -> None:
         forward.process.send_signal(signal.SIGTERM)
         said = forward.process.communicate(timeout=20)[1].decode()
         assert said == f"scrun: container {life.id}: port {closed}: Connection refused\n"
+    told_to_end(life)
+
+
+def test_a_node_that_is_cut_off(make_site: MakeSite) -> None:
+    """A reset within some seconds, and no other harm: when it is there again, so is the server."""
+    site = make_site("slurm-user", settings=SHIM)
+    life, port = serving(site, _HTTP)
+    with forwarded(site, life, f"0:{port}") as forward:
+        assert forward.asks(GET).endswith(GROUP)
+        stopped = shims_of(life.job_id)
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            with pytest.raises(ConnectionResetError), forward.connect() as client:
+                client.recv(1)
+            assert 4 < time.monotonic() - began < 8
+        finally:
+            for pid in stopped:
+                os.kill(pid, signal.SIGCONT)
+        assert forward.asks(GET).endswith(GROUP)
+        forward.process.send_signal(signal.SIGTERM)
+        said = forward.process.communicate(timeout=20)[1].decode()
+        assert said.endswith(f"port {port}: its node has not answered for 5 s\n")
     told_to_end(life)
 
 

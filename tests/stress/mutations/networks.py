@@ -42,6 +42,12 @@ def _forwarding() -> Iterator[Mutation]:
         "if False:",
         tests + "test_a_page",
     )
+    yield Faults("supervisor/nodes/connected.py")(
+        "clients-wait-for-a-node-that-is-cut-off",
+        "nursery.start_soon(_watch, watch, answers)",
+        "pass",
+        tests + "test_a_node_that_is_cut_off",
+    )
     yield Faults("supervisor/engines/local/job.py")(
         "what-a-slow-client-does-not-take-is-lost",
         "await stream.send_all(rest)",
