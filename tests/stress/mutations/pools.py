@@ -113,7 +113,7 @@ def _nodes() -> Iterator[Mutation]:
         "allocation.is_open and not self.is_retiring",
         "allocation.is_open",
     )
-    yield Faults(_CONTAINERS + "pool_node.py", _SLURM + "test_it_outlives_its_supervisor")(
+    yield node(
         "others-come-before-those-who-were-there", "usable and self._has_all and", "usable and"
     )
     yield node("a-claim-stays", "            self._claim.end()", "            pass")

@@ -13,6 +13,7 @@ from scrun.core.errors import AllocationRefused, EngineError, StateError
 from scrun.model.states import Ending, taken
 from scrun.settings.file.load import Log, Settings, Slurm
 from scrun.supervisor.children.processes import ChildEnv
+from scrun.supervisor.containers.claims import Claim
 from scrun.supervisor.containers.pool_node import PoolNode
 from scrun.supervisor.containers.pools import Pools
 from scrun.supervisor.contracts.engine import Engine, JobRequest
@@ -391,6 +392,23 @@ async def test_who_comes_costs_those_that_wait_nothing(
     for number in range(20):
         await place.comes(f"n{number}", Room(2))
     assert len(looked) == 20
+    await place.pools.stop_all()
+
+
+async def test_who_has_been_there_comes_first(place: Place, tmp_path: Path) -> None:
+    """A successor does not know what is free until all of them are back."""
+    claim = Claim(str(tmp_path))
+    left = Inheritance(
+        "pool-p/1", {"pool": "p", "pool.claim": claim.name}, {"pool.claim": claim.fd}
+    )
+    left.together.awaits("c1")
+    place.pools.adopt(left, place.engine, CALL)
+    await trio.testing.wait_all_tasks_blocked()
+    new = await place.comes("new")
+    assert (new.job, new.waits) == ("", ["PoolResources"])
+    left.together.without("c1")
+    await trio.testing.wait_all_tasks_blocked()
+    assert new.job == "1"
     await place.pools.stop_all()
 
 
