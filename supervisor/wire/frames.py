@@ -7,10 +7,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-PROTOCOL = 2
+PROTOCOL = 3
 
 SEALED = 2
 """The first protocol whose direct connection has sealed frames (`seals`)."""
+
+SOCKETS = 3
+"""The first one with `sockets` in the call `create`: an older shim would leave them out."""
 
 FROM_SRUN = ("SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST")
 """The step's variables that say where srun is; slurmstepd connects there."""

@@ -40,6 +40,7 @@ from scrun.supervisor.nodes.messages import ShimError, ShimLost
 from scrun.supervisor.nodes.restartable_streams import NO_STDIO, RestartableStreams
 from scrun.supervisor.nodes.streams import Ends
 from scrun.supervisor.shim.network import host
+from scrun.supervisor.wire.frames import SOCKETS
 
 if TYPE_CHECKING:
     from scrun.supervisor.nodes.shared import SharedStreams
@@ -492,7 +493,8 @@ class ShimJob(SlurmJob):
 
     async def carries_sockets(self) -> bool:
         ranks = await self.shim_step.ranks()
-        return all(self.shim_step.sites[rank.number] is None for rank in ranks)
+        by_shims = all(self.shim_step.sites[rank.number] is None for rank in ranks)
+        return by_shims and all(rank.hello.protocol >= SOCKETS for rank in ranks)
 
     async def reach_sockets(self, engine: EngineSide) -> None:
         from scrun.supervisor.nodes.outbound import serve
