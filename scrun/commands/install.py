@@ -110,7 +110,12 @@ def run(parsed: Parsed) -> int:
     changed = [change.path for change in changes if change.before != change.after]
     if not parsed.options.get("dry-run"):
         if path:
-            _serve(path, undo=undo, changed=bool(changed))
+            try:
+                _serve(path, undo=undo, changed=bool(changed))
+            except (SettingsError, OSError):
+                for change in () if undo else changes:
+                    files.apply(change.undone, site.base(change.path))
+                raise
         _say(_outcome(engine, site, changed, undo=undo, default=default))
     elif not changed:
         _say("nothing would be written")

@@ -26,6 +26,11 @@ class Change(msgspec.Struct, frozen=True):
     after: str | None
     keeps: bool = False
 
+    @property
+    def undone(self) -> "Change":
+        """What leads back to the text before."""
+        return Change(self.path, self.after, self.before)
+
 
 def read(path: str) -> str | None:
     """Read a file; None if it does not exist.

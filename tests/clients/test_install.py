@@ -107,6 +107,9 @@ def test_what_is_wrong(account: Account) -> None:
     assert (status, said.count("\n")) == (1, 1)
     assert said.startswith("scrun: XDG_RUNTIME_DIR: not set")
     assert sorted(account.config.rglob("*")) == before
+    status, said = account.scrun("install", "docker-api", XDG_RUNTIME_DIR="/proc")
+    assert (status, said.count("\n")) == (1, 1), said  # no socket can be there
+    assert sorted(account.config.rglob("*")) == before
     account.scrun("install", "docker-api")
     [service] = account.services()
     os.kill(service, signal.SIGTERM)
