@@ -391,7 +391,7 @@ class Replayed:
                 caller.close()
 
     def _reaped(self) -> int:
-        if self.content["tells_usage"]:
+        if self.content.get("tells_usage"):
             from scrun.client.tell_usage import reap
 
             return reap(self.pid, self._began)

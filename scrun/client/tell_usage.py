@@ -1,7 +1,9 @@
 """Says what a container has used whose parent this process is (`[log] usage`)."""
 
 import os
+import select
 import time
+from contextlib import suppress
 
 from scrun.cli.usage_line import usage_line
 from scrun.model.usage import Usage, given
@@ -20,5 +22,9 @@ def reap(pid: int, began: float) -> int:
         user=used.ru_utime, system=used.ru_stime, memory=used.ru_maxrss << 10,
         memory_of="process", wall=time.monotonic() - began, cpus=cpus, limit=limit,
     )  # fmt: skip
-    os.write(2, f"scrun: {usage_line(usage)}\n".encode())
+    with suppress(OSError):  # nobody reads: the status matters more
+        poller = select.poll()
+        poller.register(2, select.POLLOUT)
+        if poller.poll(0):
+            os.write(2, f"scrun: {usage_line(usage)}\n".encode())
     return os.waitstatus_to_exitcode(status)

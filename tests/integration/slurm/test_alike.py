@@ -186,7 +186,9 @@ def test_what_each_has_used(make_site: MakeSite, handed_over: bool) -> None:
     site.user.give(out)
     wait = "while [ -e /out/go ]; do sleep 0.1; done"
     script = f"{spin(1)}; {fill(100)}; echo >>/out/up; {wait}"
-    lines = run(site, "sh", "-c", script).stderr.splitlines()
+    first = run(site, "sh", "-c", script)
+    assert first.returncode == 0, first.stderr
+    lines = first.stderr.splitlines()
     (out / "go").touch()
     argv = words(site, "sh", "-c", script, tasks=2)
     with subprocess.Popen(
@@ -208,6 +210,20 @@ def test_what_each_has_used(make_site: MakeSite, handed_over: bool) -> None:
         told = re.match(figures, line)
         assert told, lines
         assert 1 <= float(told[1]) < 30
+
+
+def test_nobody_reads_what_each_has_used(make_site: MakeSite) -> None:
+    """The status is there all the same."""
+    site = make_site("slurm-user", settings="idle_timeout = 2\n[log]\nusage = true\n")
+    (site.base / "b" / "out").mkdir()
+    argv = words(site, "sh", "-c", "exit $((SLURM_PROCID + 3))", tasks=2)
+    at = argv.index(site.command[0])
+    closed = [*argv[:at], "sh", "-c", 'exec "$@" 2>/dev/full', "sh", *argv[at:]]
+    for _ in range(2):  # by a supervisor, then from the template
+        done = run_program(closed, env=site.environment, cwd=site.base, timeout=120)
+        assert done.returncode == 4
+        assert "used" not in done.stderr
+    assert not records(site)
 
 
 @pytest.mark.parametrize("asked", [("kill", "KILL"), ("delete", "--force")])

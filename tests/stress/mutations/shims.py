@@ -61,13 +61,6 @@ def _usage() -> Iterator[Mutation]:
     yield Faults("supervisor/sessions/inspection.py", "tests/unit/supervisor/sessions")(
         "the-last-node-s-clock-counts", "uptimes[0]", "uptimes[-1]"
     )
-    alike = "tests/integration/slurm/test_alike.py::test_what_each_has_used"
-    yield Faults("supervisor/containers/templates.py", alike)(
-        "tasks-that-are-alike-have-used-nothing", "create_request.settings.log.usage", "False"
-    )
-    yield Faults("supervisor/engines/local/runtime_job.py", alike)(
-        "who-is-handed-over-has-used-nothing", "self.used = _used(*told[1:])", "pass"
-    )
     yield Faults("scrun/model/usage.py", "tests/unit/scrun/model/test_usage.py")(
         "what-is-not-known-of-a-task-is-zero", "or len(known) < len(found)", ""
     )
