@@ -15,6 +15,7 @@ NEW_MOUNTS, NEW_USERS, NEW_NETWORK = 0x20000, 0x10000000, 0x40000000
 BELOW, SLAVE = 0x4000, 0x80000
 DUMPABLE, SUBREAPER, NO_NEW_RIGHTS, AMBIENT = 4, 36, 38, 47
 _DROP = 24
+_KEEP_SIZE = 1
 
 _LIBC = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
 _VERSION_3 = 0x20080522  # capget(2)
@@ -26,6 +27,10 @@ class _Int(_ctypes._SimpleCData):  # type: ignore[type-arg]
 
 class _Word(_ctypes._SimpleCData):  # type: ignore[type-arg]
     _type_ = "L"
+
+
+class _Long(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "l"
 
 
 class _Text(_ctypes._SimpleCData):  # type: ignore[type-arg]
@@ -115,6 +120,15 @@ def mount(
     """
     types = (_Text, _Text, _Text, _Word, _Text)
     _call("mount", types, source, target, kind, flags, options)
+
+
+def reserve(fd: int, offset: int, length: int) -> None:
+    """Reserve room on the disk for a part of a file, whose length stays (fallocate(2)).
+
+    Raises:
+        OSError: There is none, or the file system cannot do that.
+    """
+    _call("fallocate", (_Int, _Int, _Long, _Long), fd, _KEEP_SIZE, offset, length)
 
 
 def make_inheritable(capability: int) -> None:

@@ -21,10 +21,12 @@ from scrun.supervisor.wire.fuse import (
     BATCH_FORGET,
     CREATE,
     ENTRY,
+    FALLOCATE,
     FORGET,
     FSYNC,
     GETATTR,
     IN,
+    KEEP_SIZE,
     LARGEST,
     LINK,
     LONGEST,
@@ -36,6 +38,7 @@ from scrun.supervisor.wire.fuse import (
     OPENDIR,
     OUT,
     PROC,
+    RANGE,
     READ,
     READDIR,
     READDIRPLUS,
@@ -45,6 +48,7 @@ from scrun.supervisor.wire.fuse import (
     RENAME,
     RENAME2,
     RMDIR,
+    ROOM,
     ROOT,
     SETATTR,
     STATFS,
@@ -54,7 +58,19 @@ from scrun.supervisor.wire.fuse import (
     WRITE,
 )
 
+from .asked_files import (
+    NONBLOCKING,
+    attributes,
+    change_mode,
+    component,
+    name_of,
+    names_of,
+    open_file,
+    padded,
+    write_all,
+)
 from .copying import CUT_OFF, SAID, Refused, enter_files
+from .libc import reserve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,7 +78,6 @@ if TYPE_CHECKING:
 
 _OPEN_OUT = struct.Struct("=QII")
 _SETATTR = struct.Struct("=IIQQQQQQIIIIIIII")
-_READ = struct.Struct("=QQIIQII")
 _STATFS = struct.Struct("=QQQQQIIII24x")
 _DIRENT = struct.Struct("=QQII")
 _FORGOTTEN = struct.Struct("=QQ")
@@ -76,9 +91,7 @@ _MODE, _UID, _GID, _SIZE, _ATIME, _MTIME, _FH, _ATIME_NOW, _MTIME_NOW = (
 # nanoseconds for which the kernel does not ask again: within one copy, not from one to the next
 _VALID = 20_000_000
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_FOLDERS, _DEEP = 128, 16  # open at a time, and of one path
-_APART, _LONG = 0x9E3779B97F4A7C15, (1 << 64) - 1
 _NANO = 10**9
 _LISTED = ENTRY.size + ATTR.size + _DIRENT.size
 _NOT_MADE = (stat.S_IFCHR, stat.S_IFBLK)
@@ -121,10 +134,11 @@ class _File:
 class _Handle:
     """An open file; of a directory, the entries that are left to list."""
 
-    __slots__ = ("entries", "fd")
+    __slots__ = ("entries", "fd", "has_room")
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
+        self.has_room = False
         self.entries: list[bytes] = []
 
 
@@ -156,6 +170,7 @@ class LiveFiles:
             STATFS: self._statfs,
             RELEASE: self._release,
             FSYNC: self._fsync,
+            FALLOCATE: self._fallocate,
             OPENDIR: self._opendir,
             READDIR: self._readdir,
             RELEASEDIR: self._release,
@@ -186,7 +201,7 @@ class LiveFiles:
                     if len(kept) - at < length:
                         break
                     with view[at : at + length] as request:
-                        _write_all(sink, self.answer(request))
+                        write_all(sink, self.answer(request))
                     at += length
             del kept[:at]
 
@@ -312,12 +327,12 @@ class LiveFiles:
     # files
 
     def _lookup(self, number: int, body: memoryview) -> bytes:
-        return self._entry(number, _name(body))
+        return self._entry(number, name_of(body))
 
     def _entry(self, folder: int, name: bytes) -> bytes:
         status = os.lstat(name, dir_fd=self._folder(folder))
         number = self._known(folder, name, status)
-        return ENTRY.pack(number, 0, 0, 0, _VALID, _VALID) + _attr(status)
+        return ENTRY.pack(number, 0, 0, 0, _VALID, _VALID) + attributes(status)
 
     def _getattr(self, number: int, body: memoryview) -> bytes:
         flags, _, handle = struct.unpack_from("=IIQ", body)
@@ -325,7 +340,7 @@ class LiveFiles:
         return self._attr_out(number, os.fstat(fd) if fd >= 0 else self._status(number))
 
     def _attr_out(self, number: int, status: os.stat_result) -> bytes:
-        return ATTR_OUT.pack(0, _VALID, 0) + _attr(status)
+        return ATTR_OUT.pack(0, _VALID, 0) + attributes(status)
 
     def _setattr(self, number: int, body: memoryview) -> bytes:
         (valid, _, handle, size, _, *times) = _SETATTR.unpack_from(body)
@@ -338,13 +353,13 @@ class LiveFiles:
                 name, owner, gid if valid & _GID else -1, dir_fd=folder, follow_symlinks=False
             )
         if valid & _MODE:
-            _chmod(folder, name, stat.S_IMODE(mode), status)
+            change_mode(folder, name, stat.S_IMODE(mode), status)
         if valid & _SIZE:
             open_one = self._handles.get(handle) if valid & _FH else None
             if open_one is not None:
                 os.ftruncate(open_one.fd, size)
             else:
-                fd = _opened(name, os.O_WRONLY, folder)
+                fd = open_file(name, os.O_WRONLY, folder)
                 try:
                     os.ftruncate(fd, size)
                 finally:
@@ -375,7 +390,7 @@ class LiveFiles:
         return os.readlink(name, dir_fd=folder)
 
     def _symlink(self, number: int, body: memoryview) -> bytes:
-        name, target = _names(body)
+        name, target = names_of(body)
         os.symlink(target, name, dir_fd=self._folder(number))
         return self._entry(number, name)
 
@@ -383,22 +398,22 @@ class LiveFiles:
         mode, _, umask, _ = _FOUR.unpack_from(body)
         if stat.S_IFMT(mode) in _NOT_MADE:
             raise OSError(errno.EPERM, "")
-        name = _name(body[_FOUR.size :])
+        name = name_of(body[_FOUR.size :])
         os.mknod(name, mode & ~umask, dir_fd=self._folder(number))
         return self._entry(number, name)
 
     def _mkdir(self, number: int, body: memoryview) -> bytes:
         mode, umask = _TWO.unpack_from(body)
-        name = _name(body[_TWO.size :])
+        name = name_of(body[_TWO.size :])
         os.mkdir(name, mode & ~umask, dir_fd=self._folder(number))
         return self._entry(number, name)
 
     def _unlink(self, number: int, body: memoryview) -> bytes:
-        os.unlink(_name(body), dir_fd=self._folder(number))
+        os.unlink(name_of(body), dir_fd=self._folder(number))
         return b""
 
     def _rmdir(self, number: int, body: memoryview) -> bytes:
-        os.rmdir(_name(body), dir_fd=self._folder(number))
+        os.rmdir(name_of(body), dir_fd=self._folder(number))
         return b""
 
     def _rename(self, number: int, body: memoryview) -> bytes:
@@ -412,7 +427,8 @@ class LiveFiles:
         return self._rename_to(number, to, body[_NEWDIR.size :])
 
     def _rename_to(self, number: int, to: int, names: memoryview) -> bytes:
-        name, new = _names(names)
+        name, new = names_of(names)
+        component(new)
         os.rename(name, new, src_dir_fd=self._folder(number), dst_dir_fd=self._folder(to))
         self._moved(number, name, to, new)
         return b""
@@ -420,7 +436,7 @@ class LiveFiles:
     def _link(self, number: int, body: memoryview) -> bytes:
         (old,) = _NUMBER.unpack_from(body)
         folder, name = self._at(old)
-        new = _name(body[_NUMBER.size :])
+        new = name_of(body[_NUMBER.size :])
         os.link(
             name, new, src_dir_fd=folder, dst_dir_fd=self._folder(number), follow_symlinks=False
         )
@@ -429,7 +445,7 @@ class LiveFiles:
     def _open(self, number: int, body: memoryview) -> bytes:
         flags, _ = _TWO.unpack_from(body)
         folder, name = self._at(number)
-        return self._opened(_Handle(_opened(name, flags & os.O_ACCMODE, folder)))
+        return self._opened(_Handle(open_file(name, flags & os.O_ACCMODE, folder)))
 
     def _opened(self, handle: _Handle) -> bytes:
         self._last_handle += 1
@@ -438,9 +454,9 @@ class LiveFiles:
 
     def _create(self, number: int, body: memoryview) -> bytes:
         flags, mode, umask, _ = _FOUR.unpack_from(body)
-        name = _name(body[_FOUR.size :])
+        name = name_of(body[_FOUR.size :])
         wanted = flags & os.O_ACCMODE | os.O_CREAT | flags & os.O_EXCL
-        fd = _opened(name, wanted, self._folder(number), mode & ~umask & 0o7777)
+        fd = open_file(name, wanted, self._folder(number), mode & ~umask & 0o7777)
         return self._entry(number, name) + self._opened(_Handle(fd))
 
     def _handle(self, number: int) -> _Handle:
@@ -450,17 +466,17 @@ class LiveFiles:
             raise OSError(errno.EBADF, "") from None
 
     def _read(self, _: int, body: memoryview) -> bytes:
-        handle, offset, size, *_more = _READ.unpack_from(body)
+        handle, offset, size, *_more = RANGE.unpack_from(body)
         return os.pread(self._handle(handle).fd, min(size, LARGEST), offset)
 
     def _write(self, _: int, body: memoryview) -> bytes:
-        handle, offset, size, *_more = _READ.unpack_from(body)
-        with body[_READ.size : _READ.size + size] as data:
+        handle, offset, size, *_more = RANGE.unpack_from(body)
+        with body[RANGE.size : RANGE.size + size] as data:
             return _TWO.pack(os.pwrite(self._handle(handle).fd, data, offset), 0)
 
     def _statfs(self, number: int, _: memoryview) -> bytes:
         folder, name = self._at(number)
-        fd = folder if number == ROOT else os.open(name, os.O_PATH | _FILE, dir_fd=folder)
+        fd = folder if number == ROOT else os.open(name, os.O_PATH | NONBLOCKING, dir_fd=folder)
         try:
             found = os.fstatvfs(fd)
         finally:
@@ -474,7 +490,21 @@ class LiveFiles:
     def _release(self, _: int, body: memoryview) -> bytes:
         handle = self._handles.pop(_NUMBER.unpack_from(body)[0], None)
         if handle is not None:
-            os.close(handle.fd)
+            try:
+                if handle.has_room:  # what is not needed is given back
+                    os.ftruncate(handle.fd, os.fstat(handle.fd).st_size)
+            finally:
+                os.close(handle.fd)
+        return b""
+
+    def _fallocate(self, _: int, body: memoryview) -> bytes:
+        """Reserve room on the disk for what will be written."""
+        which, offset, length, mode, _unused = ROOM.unpack_from(body)
+        if mode != KEEP_SIZE:
+            raise OSError(errno.EOPNOTSUPP, "")
+        handle = self._handle(which)
+        reserve(handle.fd, offset, length)
+        handle.has_room = True
         return b""
 
     def _fsync(self, _: int, body: memoryview) -> bytes:
@@ -503,14 +533,14 @@ class LiveFiles:
 
     def _list(self, number: int, body: memoryview, *, with_entries: bool) -> bytes:
         """Return entries from an offset on: the names that were there when it was 0, and are."""
-        which, offset, size, *_more = _READ.unpack_from(body)
+        which, offset, size, *_more = RANGE.unpack_from(body)
         handle = self._handle(which)
         if not offset:
             handle.entries = [os.fsencode(name) for name in os.listdir(handle.fd)]
         found = bytearray()
         for at in range(offset, len(handle.entries)):
             name = handle.entries[at]
-            if len(found) + _padded(_LISTED + len(name)) > size:
+            if len(found) + padded(_LISTED + len(name)) > size:
                 break
             try:
                 status = os.lstat(name, dir_fd=handle.fd)
@@ -518,81 +548,8 @@ class LiveFiles:
                 continue
             if with_entries:
                 one = self._known(number, name, status)
-                found += ENTRY.pack(one, 0, 0, 0, _VALID, _VALID) + _attr(status)
+                found += ENTRY.pack(one, 0, 0, 0, _VALID, _VALID) + attributes(status)
             kind = stat.S_IFMT(status.st_mode) >> 12
             found += _DIRENT.pack(status.st_ino, at + 1, len(name), kind) + name
             found += bytes(-len(name) % 8)
         return bytes(found)
-
-
-def _padded(length: int) -> int:
-    return length + -length % 8
-
-
-def _name(body: memoryview) -> bytes:
-    return _one(bytes(body).split(b"\0")[0])
-
-
-def _names(body: memoryview) -> "tuple[bytes, bytes]":
-    name, other, *_ = bytes(body).split(b"\0")
-    return _one(name), other
-
-
-def _one(name: bytes) -> bytes:
-    """Return a name in a directory.
-
-    Raises:
-        OSError: It is something else.
-    """
-    if name in (b"", b".", b"..") or b"/" in name:
-        raise OSError(errno.EINVAL, "")
-    return name
-
-
-def _opened(name: bytes, flags: int, folder: int, mode: int = 0) -> int:
-    """Open a regular file.
-
-    Raises:
-        OSError: It cannot be opened, or has become something else.
-    """
-    fd = os.open(name, flags | _FILE, mode, dir_fd=folder)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise OSError(errno.ESTALE, "")
-    return fd
-
-
-def _chmod(folder: int, name: bytes, mode: int, status: os.stat_result) -> None:
-    """Change the permissions of a file that is opened for that, so that no link is followed.
-
-    Raises:
-        OSError: It is a link, a device or a socket, or they cannot be changed.
-    """
-    kinds = (stat.S_IFREG, stat.S_IFDIR, stat.S_IFIFO)
-    if stat.S_IFMT(status.st_mode) not in kinds:
-        raise OSError(errno.EOPNOTSUPP, "")
-    fd = os.open(name, os.O_RDONLY | _FILE, dir_fd=folder)
-    try:
-        os.fchmod(fd, mode)
-    finally:
-        os.close(fd)
-
-
-def _attr(status: os.stat_result) -> bytes:
-    """Return a `struct fuse_attr`. There is one device number for all: so others go by inode."""
-    times = [
-        divmod(ns, _NANO) for ns in (status.st_atime_ns, status.st_mtime_ns, status.st_ctime_ns)
-    ]
-    return ATTR.pack(
-        (status.st_ino ^ status.st_dev * _APART) & _LONG, status.st_size, status.st_blocks,
-        *(seconds & _LONG for seconds, _ in times), *(rest for _, rest in times),
-        status.st_mode, status.st_nlink, status.st_uid, status.st_gid,
-        status.st_rdev & 0xFFFFFFFF, status.st_blksize, 0,
-    )  # fmt: skip
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    with memoryview(data) as rest:
-        at = 0
-        while at < len(rest):
-            at += os.write(fd, rest[at:])

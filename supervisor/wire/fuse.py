@@ -21,14 +21,23 @@ IN = struct.Struct("=IIQQIIII")
 OUT = struct.Struct("=IiQ")
 """What an answer begins with: its length, 0 or a negative error, the number of the request."""
 
+RANGE = struct.Struct("=QQIIQII")
+"""A part of an open file, in READ and WRITE: that's number, an offset and a length first."""
+
+ROOM = struct.Struct("=QQQII")
+"""FALLOCATE: an open file, an offset, a length, and `KEEP_SIZE`."""
+
+KEEP_SIZE = 1
+
 ATTR = struct.Struct("=QQQQQQIIIIIIIIII")
 ENTRY = struct.Struct("=QQQQII")
 ATTR_OUT = struct.Struct("=QII")
 
 (LOOKUP, FORGET, GETATTR, SETATTR, READLINK, SYMLINK) = range(1, 7)
 (MKNOD, MKDIR, UNLINK, RMDIR, RENAME, LINK, OPEN, READ, WRITE, STATFS, RELEASE) = range(8, 19)
-FSYNC, INIT, OPENDIR, READDIR, RELEASEDIR, CREATE = 20, 26, 27, 28, 29, 35
-INTERRUPT, DESTROY, BATCH_FORGET, READDIRPLUS, RENAME2, LSEEK = 36, 38, 42, 44, 45, 46
+FSYNC, FLUSH, INIT, OPENDIR, READDIR, RELEASEDIR, CREATE = 20, 25, 26, 27, 28, 29, 35
+INTERRUPT, DESTROY = 36, 38
+(BATCH_FORGET, FALLOCATE, READDIRPLUS, RENAME2, LSEEK) = range(42, 47)
 
 UNANSWERED = (FORGET, INTERRUPT, DESTROY, BATCH_FORGET)
 OPENING, CLOSING = (OPEN, OPENDIR, CREATE), (RELEASE, RELEASEDIR)

@@ -191,7 +191,7 @@ def test_a_shim_that_is_stopped(podman: Podman) -> None:
         shim = min(shims_of(job_of(podman, container)))  # the others are its children
         os.kill(shim, signal.SIGSTOP)
         try:
-            for most in (8.0, 4.0):  # what comes later need not wait at all
+            for most in (8.0, 4.0):  # later ones need not wait at all
                 begun_at = time.monotonic()
                 done = podman.run("cp", f"{container}:/etc/group", "-")
                 assert done.returncode == 125

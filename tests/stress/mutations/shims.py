@@ -127,26 +127,21 @@ def _live_files() -> Iterator[Mutation]:
         "_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW",
         "_FOLDER = os.O_PATH | os.O_DIRECTORY",
     )
-    yield served("a-fifo-is-read", "if not stat.S_ISREG(os.fstat(fd).st_mode):", "if False:")
-    yield served(
+    asked = Faults(_SHIM + "asked_files.py", tests)
+    yield asked("a-fifo-is-read", "if not stat.S_ISREG(os.fstat(fd).st_mode):", "if False:")
+    yield asked(
         "a-name-may-be-a-path", 'if name in (b"", b".", b"..") or b"/" in name:', "if False:"
     )
     yield served("a-name-is-for-ever-one-file", "file.seen != seen and number != PROC", "False")
     yield served("numbers-of-a-dead-program-count", 'os.urandom(4), "little")', 'b"", "little")')
+    with_kernel = _PARTS + "containers/test_live_files.py"
+    yield served("room-is-kept", "if handle.has_room:", "if False:", with_kernel)
     yield served("forgotten-files-are-kept", "            del self._files[number]\n", "")
-    relay = Faults(
-        "supervisor/containers/live_files.py",
-        "tests/component/supervisor/containers/test_live_files.py",
-    )
+    relay = Faults("supervisor/containers/live_files.py", with_kernel)
     yield relay(
         "who-asks-a-stopped-shim-waits",
         "                self._fail_all()\n                self._tell()",
         "                self._tell()",
-    )
-    yield relay(
-        "an-answer-to-nothing-counts",
-        "if (request := self._waiting.pop(unique, None)) is not None:",
-        "if (request := self._waiting.pop(unique, _Waiting(0, 0.0))) is not None:",
     )
     yield relay("no-program-ends", "_IDLE if idle else", "float('inf') if idle else")
 

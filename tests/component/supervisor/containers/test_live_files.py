@@ -1,12 +1,14 @@
-"""A file system over an anchor's root; a program in the place of a shim's answers."""
+"""A file system over an anchor's root; a program instead of a shim answers."""
 
 import errno
 import os
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +26,8 @@ from scrun.supervisor.nodes.ends import Gone
 from scrun.supervisor.wire.fuse import OUT
 from tests import CHECKOUT
 from tests.component.supervisor.containers.test_view import anchor as anchor
+from tests.harness.processes import descriptors
+from tests.harness.wait import wait_until
 
 T = TypeVar("T")
 SERVES = """
@@ -31,6 +35,27 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from scrun.supervisor.shim.live_files import LiveFiles
 LiveFiles(sys.argv[2]).answer_all(0, 1)
+"""
+
+
+WRITES = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from scrun.core import namespaces as ns
+ns.enter(os.open(f"/proc/{sys.argv[2]}/ns/mnt", os.O_RDONLY), ns.NEW_MOUNT)
+fd = os.open("/etc/big", os.O_WRONLY | os.O_CREAT)
+for _ in range(200):
+    os.write(fd, bytes(1 << 15))
+print("written", flush=True)
+sys.stdin.readline()
+os.write(fd, bytes(1 << 15))
+print("one", flush=True)
+sys.stdin.readline()
+try:
+    for _ in range(200):
+        os.write(fd, bytes(1 << 15))
+except OSError as error:
+    print(error.errno, flush=True)
 """
 
 
@@ -201,7 +226,7 @@ async def test_a_program_ends_when_nobody_asks_and_the_next_one_goes_on(
 
 
 async def test_who_does_not_answer(anchor: int, root: Path) -> None:
-    """What waits fails within five seconds, what comes at once, until it goes on."""
+    """What waits fails within five seconds, new requests at once, until it goes on."""
     job = Job(root)
     async with served(anchor, job):
         assert await see(anchor, Path("/etc/file").read_text) == "the container's\n"
@@ -283,6 +308,96 @@ async def test_what_is_no_answer(anchor: int, root: Path, forged: bytes) -> None
             await see(anchor, Path("/etc/file").read_text)
 
 
+def write(path: str, pieces: int, piece: int = 1 << 15) -> None:
+    """Write as podman does."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT)
+    try:
+        for number in range(pieces):
+            os.write(fd, b"%07d\n" % number * (piece // 8))
+    finally:
+        os.close(fd)
+
+
+async def test_a_large_file_is_written_ahead_into_room_that_is_reserved(
+    anchor: int, root: Path
+) -> None:
+    job = Job(root)
+    async with served(anchor, job):
+        await see(anchor, lambda: write("/etc/big", 1500))
+        found = (root / "etc" / "big").read_bytes()
+        assert len(found) == 1500 << 15
+        assert found[-8:] == b"0001499\n"
+        most = len(found) + (1 << 20)
+
+        def is_back() -> bool:
+            return os.stat(root / "etc" / "big").st_blocks * 512 < most
+
+        back = partial(wait_until, "what was too much", is_back, 10)
+        await trio.to_thread.run_sync(back)  # the kernel tells of the end after close(2)
+
+
+@pytest.mark.parametrize("size", ["8m", "40m"])
+async def test_a_full_disk_is_told_by_write(anchor: int, root: Path, size: str) -> None:
+    """Not by close(2): podman does not look at that."""
+    (root / "small").mkdir()
+    options = f"size={size}"
+    ns.mount("none", str(root / "small"), "tmpfs", 0, options)
+    try:
+        async with served(anchor, Job(root)):
+            with pytest.raises(OSError, match="No space left"):
+                await see(anchor, lambda: write_only("/small/big", 1500))
+            assert 7 << 20 < (root / "small" / "big").stat().st_size <= int(size[:-1]) << 20
+    finally:
+        ns.detach(str(root / "small"))
+
+
+def write_only(path: str, pieces: int) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT)
+    failed = None
+    for _ in range(pieces):
+        try:
+            os.write(fd, bytes(1 << 15))
+        except OSError as error:
+            failed = error
+            break
+    try:
+        os.close(fd)
+    except OSError as error:
+        raise AssertionError("only at the end") from error
+    if failed:
+        raise failed
+
+
+async def test_what_nobody_waits_for_fails_later(anchor: int, root: Path) -> None:
+    """The program is killed while pieces are on their way: the next one tells.
+
+    The writer is another process: a child of ours would wait for us when it closes the file.
+    """
+    job = Job(root)
+    async with served(anchor, job):
+        words = [sys.executable, "-I", "-S", "-c", WRITES, str(CHECKOUT), str(anchor)]
+        writer = await trio.lowlevel.open_process(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        try:
+            assert writer.stdin
+            assert writer.stdout
+            assert await writer.stdout.receive_some() == b"written\n"
+            assert job.process
+            job.process.send_signal(19)
+            await writer.stdin.send_all(b"one\n")
+            with trio.fail_after(1):
+                assert await writer.stdout.receive_some() == b"one\n"  # there is room
+            job.process.kill()
+            await trio.sleep(0.5)
+            await writer.stdin.send_all(b"more\n")
+            with trio.fail_after(10):
+                assert await writer.stdout.receive_some() in (b"%d\n" % errno.EIO, b"9\n")
+        finally:
+            writer.kill()
+            await writer.wait()
+
+
 async def test_a_successor_mounts_another_one(anchor: int, root: Path) -> None:
     job = Job(root)
     for _ in range(3):
@@ -299,13 +414,5 @@ def test_where_there_is_no_device(monkeypatch: pytest.MonkeyPatch, root: Path) -
 
 @pytest.fixture(autouse=True)
 def _nothing_stays_open() -> Iterator[None]:
-    def opened() -> list[str]:
-        names = os.listdir("/proc/self/fd")
-        return sorted(
-            os.readlink(f"/proc/self/fd/{name}")
-            for name in names
-            if os.path.lexists(f"/proc/self/fd/{name}")
-        )
-
     yield
-    assert "/dev/fuse" not in opened()
+    assert "/dev/fuse" not in descriptors().values()

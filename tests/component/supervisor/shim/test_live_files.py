@@ -4,6 +4,7 @@ import errno
 import os
 import stat
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -74,8 +75,10 @@ class Asking:
 
 
 @pytest.fixture
-def asking(tmp_path: Path) -> Asking:
-    return Asking(tmp_path)
+def asking(tmp_path: Path) -> Iterator[Asking]:
+    asking = Asking(tmp_path)
+    yield asking
+    asking.files.close_all()
 
 
 def test_a_file_is_read_and_written(asking: Asking, tmp_path: Path) -> None:
@@ -93,7 +96,7 @@ def test_a_file_is_read_and_written(asking: Asking, tmp_path: Path) -> None:
 
 
 def test_links_are_not_followed(asking: Asking, tmp_path: Path) -> None:
-    """The kernel that asks resolves them; one that has come meanwhile is an error."""
+    """The kernel that asks resolves them; a new one is an error."""
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "f").write_text("own")
     (tmp_path / "other").mkdir()
