@@ -2,8 +2,7 @@
 # pyte keeps what a terminal shows, for tests and for recordings. A full-screen program (vim, less, htop, a TUI) runs in
 # it and ends: it changes to the other screen (smcup of terminfo's xterm and screen) and back (rmcup).
 #
-# One would guess: after its end the shell's lines are there again, as in any terminal for 30 years; or, as in TERM=linux,
-# which has no other screen, the program does not try.
+# One would guess: after its end the shell's lines are there again, as in any terminal that has these sequences.
 # What happens: pyte has one screen, and ignores both sequences without a word. The program's last picture stays, and
 # the shell's lines are lost.
 # Seen with pyte 0.8.2 and the terminfo of xterm-256color in Debian 12.

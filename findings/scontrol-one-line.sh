@@ -15,6 +15,7 @@ sbatch -Q --hold --comment=$'first\nJobState=DONE' --wrap true
 scontrol --oneliner show job 1 >seen
 expect "lines" 2 "$(sed '/^$/d' seen | wc -l)"
 expect "states" "JobState=PENDING JobState=DONE" "$(grep -o 'JobState=[A-Z]*' seen | xargs)"
+expect "lines of squeue -o %k" 2 "$(squeue -h -o %k | wc -l)"
 scontrol update nodename=node state=drain reason=$'first\nState=UP'
 expect "states of the node" "State=IDLE+DRAIN State=UP" \
 	"$(scontrol --oneliner show node node | grep -oE '\bState=[A-Z+]*' | xargs)"

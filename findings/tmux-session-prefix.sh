@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A job has a tmux or screen session with its number, job12, and a script ends that of job 1: `tmux kill-session -t job1`,
-# `screen -S job1 -X quit`. Job 1 has none any more.
+# A job has a tmux or screen session with its number, job12, and a script ends that of job 1, which has none any more:
+# `tmux kill-session -t job1`, `screen -S job1 -X quit`.
 #
 # One would guess: there is no session "job1": an error, and nothing ends. Names are names.
 # What happens: both take the beginning of a name if just one session begins so. has-session and kill-session end with

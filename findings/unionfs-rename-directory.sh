@@ -3,8 +3,8 @@
 # kernel use. In it a file of the lower branch has been deleted.
 #
 # One would guess: the directory has its new name, and the file is still deleted, as with overlayfs and fuse-overlayfs.
-# What happens: the file is back. unionfs-fuse copies the directory up as the lower branch has it. What notes the deleted
-# file (.unionfs-fuse/NAME_HIDDEN~, which anyone sees in the root) has the directory's old name.
+# What happens: the file is back. unionfs-fuse copies the directory up as the lower branch has it. What notes the
+# deleted file (.unionfs-fuse/NAME_HIDDEN~, which anyone sees in the root) has the directory's old name.
 # Seen with unionfs-fuse 1.0 of Debian 12. Needs root.
 #
 #   rm dir/secret, mv dir new: new has: kept secret
