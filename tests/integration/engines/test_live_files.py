@@ -100,7 +100,8 @@ def test_a_tree_with_owners_links_and_odd_names(anywhere: Podman) -> None:
         (there / "again").unlink()  # podman cannot rename a directory with two names of one file
         anywhere.must("cp", str(there), f"{container}:/copy")
         found = anywhere.must("exec", container, "sh", "-c", "cd /copy; ls -A; cat sub/x; id -u")
-        assert found.split() == ["a?b", "fifo", "link", "old", "sub", "x", "0"]
+        found = found.replace("?", "\n")  # as some versions of busybox show it
+        assert found.split() == ["a", "b", "fifo", "link", "old", "sub", "x", "0"]
         owner = anywhere.must("exec", container, "stat", "-c", "%u", "/copy/sub/x").strip()
         assert owner == "0"
 
