@@ -56,7 +56,7 @@ class PoolNode:
             on_suspended=lambda _: changed(self),
             ending=lambda: exited(0),
         )
-        self._claim = claim
+        self.claim = claim
         self._engine = engine
         self._left = left
         self.held = HeldJob(engine, request, self._hold, deposit)
@@ -196,10 +196,10 @@ class PoolNode:
         try:
             await self.held.run(lambda: None)
         finally:
-            self._claim.end()
+            self.claim.end()
 
     def _known(self, job_id: str, _: bool) -> None:
-        self._claim.note(job_id)
+        self.claim.note(job_id)
         self._changed(self)
 
     def _lost(self, ending: Ending) -> None:

@@ -15,7 +15,7 @@ node: so its pod, its ending and its refusal are its own affair, and Slurm hears
 import math
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 
 import msgspec
@@ -33,7 +33,7 @@ from scrun.model.states import Ending, killed
 from scrun.model.waiting import Waiting, waiting_line
 from scrun.settings.file.load import Level, Log, Settings
 from scrun.supervisor.containers.automatic import AGAIN, Automatic, automatic_call
-from scrun.supervisor.containers.claims import Claim
+from scrun.supervisor.containers.claims import Claim, is_on_its_way
 from scrun.supervisor.containers.pool_node import GPUS, PoolNode
 from scrun.supervisor.contracts.engine import Engine, JobRequest
 from scrun.supervisor.contracts.pool_call import (
@@ -54,6 +54,7 @@ SEAT = "seat"
 _CALL, _CLAIM = "pool.call", "pool.claim"
 _ROOM = "room"
 _SIGTERM = 15
+_ARRIVING, _PAUSE = 20.0, 0.05
 _BUSY, _PENDING = Waiting("PoolResources"), Waiting("PoolPending")
 
 
@@ -151,7 +152,7 @@ class Pool:
         for _ in range(count):
             deposit = self._deposits.new_of_job(self._request.container)
             with pool_call_in_memory(self.call) as memory:
-                claim = Claim(self._root)
+                claim = Claim(self._root, self.call.name)
                 facts = {POOL: self.call.name, _CLAIM: claim.name}
                 deposit.hold({_CALL: memory, _CLAIM: claim.fd}, **facts)
                 deposit.begin()
@@ -166,7 +167,7 @@ class Pool:
         """
         deposit = self._deposits.again(left)
         deposit.begin()
-        claim = Claim(self._root, left.facts[_CLAIM], left.take(_CLAIM))
+        claim = Claim(self._root, self.call.name, left.facts[_CLAIM], left.take(_CLAIM))
         self._begin(deposit, claim, left)
 
     def _begin(self, deposit: Deposit, claim: Claim, left: Inheritance | None = None) -> PoolNode:
@@ -506,6 +507,17 @@ class Pools:
             for name in self._pools:
                 nursery.start_soon(self.stop, name)
 
+    async def _arrive(self, name: str) -> None:
+        """Wait for a pool that is about to be adopted; return at once for any other."""
+        with trio.move_on_after(_ARRIVING), suppress(OSError):
+            while is_on_its_way(self._root, name, self._claims()):
+                if name in self._pools:
+                    return
+                await trio.sleep(_PAUSE)
+
+    def _claims(self) -> set[str]:
+        return {node.claim.name for pool in self._pools.values() for node in pool.nodes}
+
     def rows(self) -> list[PoolRow]:
         """Return what `pool list` shows."""
         return [row for pool in self._pools.values() for row in pool.rows()]
@@ -522,6 +534,8 @@ class Pools:
         Raises:
             AllocationRefused: It asks for the pool, and cannot have that; or that ended.
         """
+        if wish.pool not in self._pools:
+            await self._arrive(wish.pool)
         pool, why_not = self._pools.get(wish.pool), wish.why_not
         if pool is None and wish.pool == AUTO:
             if settings is None:

@@ -43,6 +43,11 @@ def faults() -> Iterator[Mutation]:
     )
     claims = Faults(_CONTAINERS + "claims.py", _TESTS + "test_claims.py")
     yield claims("a-dead-claim-counts", "if is_its and is_locked(path):", "if is_its:")
+    yield claims(
+        "a-dead-supervisor-s-claim-is-on-its-way",
+        "if is_dead(owner) and is_locked(os.path.join(root, name)):",
+        "if is_dead(owner):",
+    )
     yield claims("a-claim-is-not-locked", "fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)", "pass")
     yield Faults(_CONTAINERS + "successor.py", _SLURM + "test_it_outlives_its_supervisor")(
         "a-successor-cancels-a-pool", " or is_claimed(root, job_id)", ""
@@ -56,6 +61,12 @@ def faults() -> Iterator[Mutation]:
 
 def _queue() -> Iterator[Mutation]:
     pools = Faults(_CONTAINERS + "pools.py", _TESTS + "test_pools.py")
+    yield pools(
+        "a-successor-has-no-pool-yet",
+        "            await self._arrive(wish.pool)",
+        "            pass",
+        _TESTS + "test_pools.py::test_a_container_arrives_before_its_pool",
+    )
     yield pools(
         "nobody-passes",
         "                place.waits(news)\n                continue",

@@ -22,6 +22,7 @@ from scrun.supervisor.contracts.reuse import HeldAllocation, PoolAllocation, Roo
 from scrun.supervisor.core.deposits import Deposits
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.log.journal import Journal
+from tests.harness.claims import claim_of_the_dead
 
 CALL = PoolCall("p", ChildEnv({"PATH": "/bin"}), "/", Settings())
 
@@ -397,7 +398,7 @@ async def test_who_comes_costs_those_that_wait_nothing(
 
 async def test_who_has_been_there_comes_first(place: Place, tmp_path: Path) -> None:
     """A successor does not know what is free until all of them are back."""
-    claim = Claim(str(tmp_path))
+    claim = Claim(str(tmp_path), "fast")
     left = Inheritance(
         "pool-p/1", {"pool": "p", "pool.claim": claim.name}, {"pool.claim": claim.fd}
     )
@@ -409,6 +410,19 @@ async def test_who_has_been_there_comes_first(place: Place, tmp_path: Path) -> N
     left.together.without("c1")
     await trio.testing.wait_all_tasks_blocked()
     assert new.job == "1"
+    await place.pools.stop_all()
+
+
+async def test_a_container_arrives_before_its_pool(place: Place, tmp_path: Path) -> None:
+    """A successor is asked for it before it has adopted that."""
+    name, kept = claim_of_the_dead(tmp_path, "p")
+    early = await place.comes("early")
+    assert (early.job, early.failure) == ("", None)
+    left = Inheritance("pool-p/1", {"pool": "p", "pool.claim": name}, {"pool.claim": kept})
+    left.together.is_whole()
+    place.pools.adopt(left, place.engine, CALL)
+    await trio.sleep(0.2)
+    assert early.job == "1"
     await place.pools.stop_all()
 
 
