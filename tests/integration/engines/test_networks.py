@@ -1,6 +1,7 @@
 """Networks of podman's, and the ports that it publishes, where the container is a job."""
 
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -124,6 +125,9 @@ def test_what_is_not_carried_is_said(podman: Podman) -> None:
         return "UDP does not reach its ports, TCP does" in log_of(podman, container)
 
     wait_until("a line", asked)
+    began = time.monotonic()
+    by_ipv6 = podman.run("exec", container, "busybox", "nc", "-w", "60", "2001:db8::1", "80")
+    assert (by_ipv6.returncode, time.monotonic() - began < 30) == (1, True)
     podman.must("rm", "--force", "--time", "0", container)
 
 
