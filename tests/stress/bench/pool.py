@@ -1,5 +1,6 @@
 """Containers in a pool: how many a second, beside other ways, and what many idle ones weigh."""
 
+import json
 import os
 import re
 import shutil
@@ -9,7 +10,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
+from tests.harness.processes import shims_of
+from tests.harness.wait import wait_until
 from tests.stress.bench.figures import Goal, table
 from tests.stress.bench.own import Own
 from tests.stress.bench.stand import Made, Stand
@@ -80,7 +84,8 @@ class Pool:
         scrun = self._stand.site.command
         options = ("--nodes", str(nodes), "--cpus-per-task", str(cpus))
         self._stand.take("", *scrun, "pool", "start", "bench", *options)
-        self._stand.create(self._true).remove()
+        wait_until("its nodes", lambda: {node["state"] for node in self._nodes()} == {"idle"})
+        self._life()
         try:
             yield
         finally:
@@ -141,6 +146,18 @@ class Pool:
         assert found, "HyperQueue has not said how long it took"
         return LIVES / float(found[1])
 
+    def _nodes(self) -> list[dict[str, Any]]:
+        stand = self._stand
+        read, write = os.pipe()
+        listed = stand.popen(
+            [*stand.site.command, "pool", "list", "--format", "json"], stdout=write
+        )
+        os.close(write)
+        with open(read) as answer:
+            nodes: list[dict[str, Any]] = json.load(answer)
+        stand.succeeds(listed)
+        return nodes
+
     def _requests(self) -> int:
         """How often the stand's user has asked slurmctld (sdiag(1))."""
         said = subprocess.run(["sdiag"], capture_output=True, text=True, check=True).stdout
@@ -176,7 +193,9 @@ class Pool:
         supervisor = [one.pid for one in known if one.is_supervisor]
         keepers = [one.pid for one in known if one.is_keeper]
         weights = weigh({"anchor": anchors, "supervisor": supervisor, "keeper": keepers})
-        shims = [one.pid for one in known if one.has_shim and "python" in one.argv[0]]
+        jobs = [node["job_id"] for node in self._nodes()]
+        # the first one of a job, whose children the others are; only root sees its environment
+        shims = [min(found) for found in map(shims_of, map(str, jobs)) if found]
         return {
             "containers": len(made),
             "list": statistics.median(lists),
