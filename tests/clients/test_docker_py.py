@@ -390,6 +390,7 @@ def test_top(run: Any) -> None:
     assert run("sleep", "1000").top()["Processes"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("_api", ["docker-slurm"], indirect=True)
 def test_a_health_check(run: Any) -> None:
     """podman runs it by timers of systemd's."""

@@ -25,7 +25,9 @@ SHARED = ("--network", "none", "--env", "COLOUR=blue")
 STATUS = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}}"
 
 
-@pytest.fixture(scope="module", params=["root", "rootless"])
+@pytest.fixture(
+    scope="module", params=["root", pytest.param("rootless", marks=pytest.mark.nightly)]
+)
 def _docker(request: pytest.FixtureRequest) -> Iterator[Docker]:
     with Docker(rootless=request.param == "rootless") as docker:
         yield docker

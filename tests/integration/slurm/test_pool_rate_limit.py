@@ -36,6 +36,7 @@ def seconds(site: Site, name: str) -> float:
     return min(found)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_a_hundred_take_no_longer_under_a_limit(make_site: MakeSite) -> None:
     site = make_site("slurm-user", settings='[slurm]\nlaunch = "shim"\n')
