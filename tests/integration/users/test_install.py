@@ -167,7 +167,7 @@ def test_what_is_not_touched(home: Home) -> None:
     assert f"{other}: names another program scrun, /usr/bin/true" in home.fails("podman")
     home.write(other, "[engine")
     assert "not TOML" in home.fails("podman")
-    assert "use podman or docker" in home.fails("runc")
+    assert "use podman, docker or docker-api" in home.fails("runc")
     assert "only root may" in home.fails("podman", "--system")
 
 
