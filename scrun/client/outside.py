@@ -54,6 +54,11 @@ class Asked:
             wire.check_peer(self._line)
             request = b"\0".join([wire.encoded(field) for field in fields])
             send_fds(self._line, request, [*fds, *entered])
+        except (BrokenPipeError, ConnectionResetError) as error:
+            self._line.close()
+            raise SettingsError(
+                f"{OUTSIDE}={path}: hangs up, as it can start no process; see `ulimit -u`"
+            ) from error
         except OSError as error:
             self._line.close()
             raise SettingsError(

@@ -29,6 +29,7 @@ from scrun.protocol import wire
 _KINDS = {"user": ns.NEW_USER, "mnt": ns.NEW_MOUNT, "pid": ns.NEW_PID}
 _LONGEST = 1 << 18
 _FDS = 2 + len(NAMESPACES)
+_LONGEST_PATH = 107  # unix(7)
 _PATIENCE = 10
 _QUEUE = 128
 
@@ -47,7 +48,10 @@ def run(parsed: Parsed) -> int:
         os.environ[OUTSIDE] = path
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
             signal.signal(number, signal.SIG_DFL)
-        os.execv(program, [program, *parsed.operands[1:]])
+        try:
+            os.execv(program, [program, *parsed.operands[1:]])
+        except OSError as error:
+            raise UsageError(f"{program}: {error.strerror}") from error
     try:
         _stand_by(listener, pidfd)
     finally:
@@ -62,6 +66,16 @@ def _place() -> str:
         SettingsError: There is none.
     """
     directory = os.environ.get("XDG_RUNTIME_DIR", "")
+    if not directory.startswith("/"):  # the daemon has another working directory
+        raise SettingsError(
+            f"XDG_RUNTIME_DIR={directory}: not a path from /; set it to your directory in /run"
+        )
+    path = f"{directory}/scrun-outside-{os.getpid()}"
+    if len(os.fsencode(path)) > _LONGEST_PATH:
+        raise SettingsError(
+            f"XDG_RUNTIME_DIR={directory}: too long for the path of a socket; set it to your "
+            "directory in /run"
+        )
     try:
         found = os.stat(directory)
     except OSError as error:
@@ -70,7 +84,7 @@ def _place() -> str:
         ) from error
     if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise SettingsError(f"XDG_RUNTIME_DIR={directory}: others may write there")
-    return f"{directory}/scrun-outside-{os.getpid()}"
+    return path
 
 
 def _listening(path: str) -> socket.socket:
@@ -111,7 +125,11 @@ def _stand_by(listener: socket.socket, pidfd: int) -> None:
         except OSError:  # it has gone, or there is no descriptor for it
             continue
         with line:
-            if not os.fork():
+            try:
+                child = os.fork()
+            except OSError:  # too many processes for now: who asks sees the line's end
+                continue
+            if not child:
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 _serve(line)
 

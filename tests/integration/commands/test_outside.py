@@ -97,6 +97,43 @@ def test_no_such_program(site: Site) -> None:
     assert sockets(site) == []
 
 
+def test_a_program_that_cannot_run(site: Site) -> None:
+    program = site.base / "b" / "engine"
+    program.write_text("no program\n")
+    program.chmod(0o755)
+    assert f"{program}: Exec format error" in site.fails("outside", str(program))
+    wait_while("its socket", lambda: sockets(site))
+
+
+@pytest.mark.parametrize(
+    ("directory", "why"),
+    [
+        ("", "not a path from /"), ("b", "not a path from /"),
+        (f"/run/{'x' * 90}", "too long for the path of a socket"),
+    ],
+)  # fmt: skip
+def test_a_runtime_directory_without_a_place_for_a_socket(
+    site: Site, directory: str, why: str
+) -> None:
+    """A relative one would be another directory for the engine, which has another cwd."""
+    site.environment["XDG_RUNTIME_DIR"] = directory
+    assert f"XDG_RUNTIME_DIR={directory}: {why}" in site.fails("outside", "true")
+
+
+def test_it_outlives_a_lack_of_processes(site: Site) -> None:
+    with engine_of(site, "sleep", "1000") as engine:
+        [path] = wait_until("its socket", lambda: sockets(site))
+        [child] = [one.pid for one in site.processes() if "outside" in one.argv]
+        limit = [*site.user.prefix, "prlimit", "--pid", str(child)]
+        subprocess.run([*limit, "--nproc=0:"], check=True)
+        ask = [*site.user.prefix, "/usr/bin/python3", "-I", "-c", _ASK, str(path)]
+        for said in ("nothing\n", "this is scrun 0"):
+            done = subprocess.run(ask, capture_output=True, text=True, timeout=20)
+            assert done.stdout.startswith(said), done
+            subprocess.run([*limit, "--nproc=10000:"], check=True)
+        assert engine.poll() is None
+
+
 def test_others_may_not_write_beside_the_socket(site: Site) -> None:
     (site.base / "b").chmod(0o777)
     assert "others may write there" in site.fails("outside", "true")
