@@ -102,18 +102,21 @@ def run(parsed: Parsed) -> int:
         changes += conf_change
         notes += _storage(engine, site)
         notes += _missing(engine, parsed)
+    serves = bool(path) and (not undo or site.has(API))  # else somebody else began to
     if parsed.options.get("dry-run"):
         _say(*(line for change in changes for line in _shown(change)))
     else:
+        if serves and undo:  # first: what fails can be tried again
+            _serve(path, undo=True, changed=True)
         for change in changes:
             files.apply(change, site.base(change.path))
     changed = [change.path for change in changes if change.before != change.after]
     if not parsed.options.get("dry-run"):
-        if path:
+        if serves and not undo:
             try:
-                _serve(path, undo=undo, changed=bool(changed))
+                _serve(path, undo=False, changed=bool(changed))
             except (SettingsError, OSError):
-                for change in () if undo else changes:
+                for change in changes:
                     files.apply(change.undone, site.base(change.path))
                 raise
         _say(_outcome(engine, site, changed, undo=undo, default=default))
@@ -320,7 +323,7 @@ def _outcome(
     engine: str, site: InstallTarget, changed: list[str], *, undo: bool, default: bool
 ) -> str:
     done = ", ".join(changed)
-    if engine == API:
+    if engine == API and (changed or not undo):
         return _outcome_of_api(done, undo=undo)
     user = "" if site.home_config is None else "--user "
     # measured with 20.10: a reload of dockerd adds new runtimes, and removes none

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from tests.harness.podman import Podman, rootless_podman
 from tests.harness.processes import processes
 from tests.harness.program import run_program
 from tests.harness.users import User
-from tests.harness.wait import wait_while
+from tests.harness.wait import wait_until, wait_while
 
 pytestmark = pytest.mark.covers("scrun install", "promise clients")
 
@@ -98,6 +99,24 @@ def test_there_and_back(account: Account) -> None:
     assert (status, said.count("\n")) == (0, 1), said
     assert not account.services()
     assert sorted(account.config.rglob("*")) == before
+
+
+def test_a_service_of_the_users_own_is_left_alone(account: Account) -> None:
+    """There is nothing to undo, and who serves does so for somebody else."""
+    account.socket.parent.mkdir()
+    account.user.give(account.socket.parent)
+    command = ["podman", "system", "service", "--time=0", f"unix://{account.socket}"]
+    environment = {**account.user.environment, **account.environment}
+    with subprocess.Popen([*account.user.prefix, *command], env=environment, cwd="/") as service:
+        try:
+            wait_until("the service", lambda: answers(account.socket))
+            status, said = account.scrun("install", "docker-api", "--undo")
+            assert (status, said) == (0, "docker-api does not know scrun: nothing to undo\n")
+            assert answers(account.socket)
+        finally:
+            for pid in account.services():
+                os.kill(pid, signal.SIGTERM)
+            service.wait(20)
 
 
 def test_what_is_wrong(account: Account) -> None:
