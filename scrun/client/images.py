@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from scrun.cli.parse import Parsed
-from scrun.client.progress import clear, show
+from scrun.client.progress import clear, is_live, show
 from scrun.core.errors import SettingsError
 from scrun.core.paths import python_code
 from scrun.core.progress import Rarely, with_bar
@@ -30,7 +30,7 @@ def open_store(parsed: Parsed) -> Request:
     settings = load(os.environ, parsed.text("config-file"))
     store = Store(path_for(settings, os.environ), discard)
     store.tidy()
-    wanted, shown = settings.images, os.isatty(2)
+    wanted, shown = settings.images, is_live()
     return Request(
         store, wanted.fresh, _show if shown else Rarely(_warn), shown, _warn, wanted.also,
         limit=wanted.size << 20,

@@ -5,6 +5,7 @@ import select
 
 from scrun.cli.failure import append
 from scrun.cli.parse import Parsed
+from scrun.core.text import printable
 from scrun.protocol.wire import LIVE, TO_STDERR
 
 _ROOM = 4096  # PIPE_BUF: a pipe that poll(2) finds writable takes as much without blocking
@@ -13,11 +14,16 @@ _ROOM = 4096  # PIPE_BUF: a pipe that poll(2) finds writable takes as much witho
 _live = False
 
 
+def is_live() -> bool:
+    """Tell whether standard error is a terminal whose last line can be cleared."""
+    return os.isatty(2) and os.environ.get("TERM") != "dumb"
+
+
 def show(message: bytes, parsed: Parsed) -> None:
     """Show one message, without its NUL; errors are ignored."""
     global _live
     if message[:1] == LIVE:
-        if not os.isatty(2):
+        if not is_live():
             return
         clear()
         _live = bool(message[1:])
@@ -45,8 +51,26 @@ def _fitting(line: bytes) -> bytes:
         width = os.get_terminal_size(2).columns or 80
     except OSError:
         width = 80
-    text = line.decode(errors="replace")
-    return (text if len(text) < width else text[: max(width - 2, 0)] + "…").encode()
+    text = printable(line.decode(errors="replace"))
+    return (text if _cells(text) < width else _begin(text, width - 2) + "…").encode()
+
+
+def _begin(text: str, width: int) -> str:
+    left = width
+    for number, character in enumerate(text):
+        left -= _cells(character)
+        if left < 0:
+            return text[:number]
+    return text
+
+
+def _cells(text: str) -> int:
+    """Return how wide it is at most: Chinese, Japanese and Korean take two columns each."""
+    if text.isascii():
+        return len(text)
+    import unicodedata  # 2 ms
+
+    return sum(2 if unicodedata.east_asian_width(one) in "WF" else 1 for one in text)
 
 
 def write_if_possible(fd: int, line: bytes) -> None:

@@ -193,25 +193,27 @@ def _read_reply(
     """
     data = b""
     shown = reason_shown = False
-    while part := sock.recv(65536):
-        data += part
-        while data[:1] >= REASON_SHOWN and b"\0" in data:
-            if data[:1] == REASON_SHOWN:
-                reason_shown, data = True, data[2:]
-                continue
-            if data[:1] == CALL:
-                ended, data = _call(sock, data, lock)
-                reason_shown = ended > 0
-                continue
-            from scrun.client.progress import show
+    try:
+        while part := sock.recv(65536):
+            data += part
+            while data[:1] >= REASON_SHOWN and b"\0" in data:
+                if data[:1] == REASON_SHOWN:
+                    reason_shown, data = True, data[2:]
+                    continue
+                if data[:1] == CALL:
+                    ended, data = _call(sock, data, lock)
+                    reason_shown = ended > 0
+                    continue
+                from scrun.client.progress import show
 
-            message, _, data = data.partition(b"\0")
-            show(message, parsed)
-            shown = True
-    if shown:
-        from scrun.client.progress import clear
+                message, _, data = data.partition(b"\0")
+                show(message, parsed)
+                shown = True
+    finally:  # at an interrupt, too
+        if shown:
+            from scrun.client.progress import clear
 
-        clear()
+            clear()
     if not data or data[:1] >= REASON_SHOWN:
         raise ConnectionResetError("the supervisor closed the connection")
     return data[0], data[1:], reason_shown

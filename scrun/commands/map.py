@@ -26,7 +26,7 @@ from scrun.cli.lines import Tasks, digest, read_tasks
 from scrun.cli.parse import Parsed, record_root
 from scrun.cli.pools import AUTO
 from scrun.client.itself import words_of
-from scrun.client.progress import clear, show
+from scrun.client.progress import clear, is_live, show
 from scrun.client.supervisor_name import place
 from scrun.commands.pool import nodes_of_pools
 from scrun.core.errors import StateError, UsageError, described
@@ -267,7 +267,7 @@ class Progress:
 
     def __init__(self, file: str) -> None:
         self._name = printable(file)
-        self._bar = Bar(self._name, _show_live) if os.isatty(2) else None
+        self._bar = Bar(self._name, _show_live) if is_live() else None
         self._between = _BETWEEN_LOOKS if self._bar else _BETWEEN_LINES
         self._next = time.monotonic() + (0 if self._bar else _BETWEEN_LINES)
         self._shown = ""

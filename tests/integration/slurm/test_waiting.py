@@ -268,6 +268,18 @@ def test_run_at_a_terminal_shows_the_live_line(site: Site) -> None:
     screen.close()
 
 
+def test_an_interrupt_clears_the_live_line(site: Site) -> None:
+    screen, slave = open_terminal()
+    with cluster.full(site.user):
+        process = popen(site, "run", "-b", site.bundle_of("echo", "now"), "one", stdio=slave)
+        screen.read_until("pending: Resources")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 128 + signal.SIGINT
+    os.close(slave)
+    assert screen.read_all().endswith("\r\x1b[K")
+    screen.close()
+
+
 def test_run_detached_returns_while_its_job_waits(site: Site) -> None:
     with cluster.full(site.user):
         bundle = site.bundle_of("sh", "-c", "echo ran; exit 7")
