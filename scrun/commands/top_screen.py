@@ -299,7 +299,7 @@ class Top(App[int]):
     """
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q", "leave", "Quit"), Binding("tab", "next_kind", "Pods, pools", priority=True),
+        Binding("q", "leave", "Quit"), Binding("tab", "next_kind", "Pods/pools", priority=True),
         Binding("s", "next_sort", "Sort"), Binding("r", "backwards", "Reverse"),
         Binding("slash", "filter", "Filter"), Binding("l", "logs", "Logs"),
         Binding("m", "messages", "Messages"), Binding("e", "shell", "Shell"),
@@ -506,8 +506,10 @@ class Top(App[int]):
     def _kill(self, line: Line, name: str) -> None:
         """Send a signal, and say what has become of that; it may take its time."""
         try:
-            record = read_record(os.path.join(self._look.root, line.id))
-            if record.created != line.stamp:
+            directory = os.path.join(self._look.root, line.id)
+            if not os.path.lexists(directory):
+                text = f"{line.name}: is gone: nothing was sent"
+            elif read_record(directory).created != line.stamp:
                 text = f"{line.name}: is another container by now: nothing was sent"
             else:
                 done = subprocess.run(

@@ -31,7 +31,10 @@ def _top() -> Iterator[Mutation]:
     )
     kill = tests + "kill_asks_first"
     yield screen("the-question-of-top-has-markup", "(text, markup=False)", "(text)", kill)
-    yield screen("top-kills-another-one", "if record.created != line.stamp:", "if False:", kill)
+    yield screen(
+        *("top-kills-another-one", "elif read_record(directory).created != line.stamp:"),
+        *("elif False:", kill),
+    )
     yield screen(
         *("the-cursor-of-top-stays-behind", "if name in names else self._at", "if False else 0"),
         tests + "the_screen",

@@ -322,6 +322,13 @@ def test_the_screen(root: Answering) -> None:
     in_loop(app_of(root), scenario)
 
 
+def test_all_keys_have_room_in_80_columns(root: Answering) -> None:
+    async def scenario(app: Top, pilot: Pilot[int]) -> None:
+        await until(pilot, lambda: "Kill" in shown(app)[-1])
+
+    in_loop(app_of(root), scenario, (80, 24))
+
+
 def test_a_screen_of_20_columns(root: Answering) -> None:
     for record in RECORDS:
         root.add(record)
@@ -456,6 +463,10 @@ def test_kill_asks_first(root: Answering, tmp_path: Path) -> None:
         root.add(msgspec.structs.replace(named("c1"), created="2026-11-22T00:00:00Z"))
         await pilot.press("t")
         await until(pilot, lambda: "another container by now" in shown(app)[-2])
+        await pilot.press("k")
+        shutil.rmtree(root.path / "c1")
+        await pilot.press("t")
+        await until(pilot, lambda: ": is gone: nothing was sent" in shown(app)[-2])
         assert called.read_text() == "kill c1 KILL\n"
 
     in_loop(app_of(root, words=str(script)), scenario)
