@@ -25,7 +25,7 @@ _NOT_SHARED = (
 )  # fmt: skip
 _GPUS = (GPUS, f"{GPUS}_PER_NODE", f"{GPUS}_PER_TASK")
 _GRES = re.compile("gpu(?::([0-9]{1,4}))?", re.ASCII)
-_GPU = re.compile("[A-Za-z0-9_.:-]{1,64}", re.ASCII)
+_GPU = re.compile("0|[1-9][0-9]{0,3}|(?:GPU|MIG)-[A-Za-z0-9_.:-]{1,60}", re.ASCII)
 _VISIBLE = (
     "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK",
 )  # fmt: skip
@@ -108,7 +108,8 @@ def gpus_of_node(said: str) -> list[str]:
     count = int(number) if re.fullmatch("[0-9]{1,4}", number) else 0
     for text in lists:
         names = text.split(",")
-        if len(names) == count and all(_GPU.fullmatch(name) for name in names):
+        are_ours = len({*names}) == len(names) == count
+        if are_ours and all(_GPU.fullmatch(name) for name in names):
             return names
     return [str(index) for index in range(count)]
 

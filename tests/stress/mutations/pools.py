@@ -23,7 +23,7 @@ def faults() -> Iterator[Mutation]:
         "_PER_CPU, wanted)",
     )
     yield room("a-type-of-gpu-is-not-looked-at", "_GRES.fullmatch(text)", "_GRES.match(text)")
-    yield room("callers-gpus-are-a-node-s", "if len(names) == count and", "if")
+    yield room("callers-gpus-are-a-node-s", "len({*names}) == len(names) == count", "True")
     yield room("who-has-no-gpu-sees-all", ' or "-1")', ")")
     yield room("an-image-sees-all-gpus", 'f"{_NVIDIA}={own}" if', "item if")
     yield room("any-time-limit-will-do", " or seconds > limit * _MOST_OF_IT", "")
@@ -127,7 +127,7 @@ def _nodes() -> Iterator[Mutation]:
     yield node(
         "others-come-before-those-who-were-there", "usable and self._has_all and", "usable and"
     )
-    yield node("a-claim-stays", "            self._claim.end()", "            pass")
+    yield node("a-claim-stays", "            self.claim.end()", "            pass")
     yield node(
         "a-lost-node-stays",
         "        self.ended = ending.text\n        self.retire()",

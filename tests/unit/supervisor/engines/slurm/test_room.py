@@ -125,6 +125,10 @@ def test_what_a_pool_does_not_count(variable: str, value: str) -> None:
         ("2|0|\n", ["0", "1"]),  # of another job, or of nobody's
         ("|0,1|\n", []),  # the caller's
         ("2|a b,c|\n", ["0", "1"]),
+        ("1|all|\n", ["0"]),  # to NVIDIA's runtime that is each GPU of the node
+        ("1|-1|\n", ["0"]),  # to CUDA that is none
+        ("2|0,0|\n", ["0", "1"]),  # the second container would have none
+        ("2|0,99999999999999999999|\n", ["0", "1"]),
         ("\n", []),
         ("", []),
         ("x|0|", []),
