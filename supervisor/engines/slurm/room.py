@@ -74,10 +74,12 @@ def why_no_node(room: Room, seconds: float, limit: float | None, node: Mapping[s
         return "its nodes have no time limit that is known to be long enough"
     if node.get("SCRUN_EXCLUSIVE", "").lower() not in _OFF:
         return ""  # all of a node, whatever that is
-    one = dict.fromkeys(_ONE, "1")
-    there = room_of({**node, **one})
-    there = Room(there.processors, there.memory or math.inf, there.gpus)
-    return "" if room.fits(there) else f"its nodes have {room_of({**node, **one})} each"
+    try:
+        asked = room_of({**node, **dict.fromkeys(_ONE, "1")})
+    except SettingsError:  # as for a type of GPU: Slurm knows
+        return ""
+    there = Room(asked.processors, asked.memory or math.inf, asked.gpus)
+    return "" if room.fits(there) else f"its nodes have {asked} each"
 
 
 def _gpus(wanted: Mapping[str, str]) -> int:

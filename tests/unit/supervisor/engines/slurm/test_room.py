@@ -150,6 +150,7 @@ def test_the_gpus_of_a_node(said: str, gpus: list[str]) -> None:
         ),
         (Room(1, 0, 1), 0, None, {}, "its nodes have 1 processors each"),
         (Room(1, 0, 1), 0, None, {"SCRUN_GPUS": "1"}, ""),
+        (Room(1, 0, 1), 0, None, {"SCRUN_GRES": "gpu:a100:2"}, ""),
         (Room(99), 0, None, {"SCRUN_EXCLUSIVE": "yes"}, ""),
         (Room(1), 60, None, {}, "its nodes have no time limit that is known to be long enough"),
         (Room(1), 60, 66, {}, "its nodes have no time limit that is known to be long enough"),
