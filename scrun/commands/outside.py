@@ -5,7 +5,8 @@ there as long as the daemon lives. Whatever supervisor a command below the daemo
 starts in that command's namespaces, except the network (`scrun.client.outside`). Only the user may
 connect, who could start the same by hand.
 
-Errors: UsageError, if there is no such program; SettingsError, if the socket has no place.
+Errors: UsageError, if the program cannot run; SettingsError, if the socket has no place, or no
+child can be started.
 """
 
 import os
@@ -29,7 +30,7 @@ from scrun.protocol import wire
 _KINDS = {"user": ns.NEW_USER, "mnt": ns.NEW_MOUNT, "pid": ns.NEW_PID}
 _LONGEST = 1 << 18
 _FDS = 2 + len(NAMESPACES)
-_LONGEST_PATH = 107  # unix(7)
+_LONGEST_PATH = 107  # bytes; unix(7)
 _PATIENCE = 10
 _QUEUE = 128
 
@@ -42,7 +43,12 @@ def run(parsed: Parsed) -> int:
     path = _place()
     listener = _listening(path)
     pidfd = os.pidfd_open(os.getpid())
-    if os.fork():
+    try:
+        child = os.fork()
+    except OSError as error:
+        os.unlink(path)
+        raise SettingsError(f"outside: {error.strerror}: see `ulimit -u`") from error
+    if child:
         listener.close()
         os.close(pidfd)
         os.environ[OUTSIDE] = path
@@ -130,6 +136,7 @@ def _stand_by(listener: socket.socket, pidfd: int) -> None:
             except OSError:  # too many processes for now: who asks sees the line's end
                 continue
             if not child:
+                listener.close()  # whoever asks when we have been killed must not wait
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 _serve(line)
 

@@ -120,6 +120,14 @@ def test_a_runtime_directory_without_a_place_for_a_socket(
     assert f"XDG_RUNTIME_DIR={directory}: {why}" in site.fails("outside", "true")
 
 
+def test_no_process_can_be_started(site: Site) -> None:
+    command = [*site.user.prefix, "prlimit", "--nproc=0", *site.command, "outside", "true"]
+    done = subprocess.run(command, env=site.environment, capture_output=True, text=True, cwd="/")
+    assert done.returncode == 1
+    assert "scrun: outside: Resource temporarily unavailable: see `ulimit -u`" in done.stderr
+    assert sockets(site) == []
+
+
 def test_it_outlives_a_lack_of_processes(site: Site) -> None:
     with engine_of(site, "sleep", "1000") as engine:
         [path] = wait_until("its socket", lambda: sockets(site))
