@@ -17,6 +17,7 @@ written before all is known to be possible.
 """
 
 import difflib
+import glob
 import os
 import pwd
 import shutil
@@ -211,7 +212,11 @@ def _install(engine: str, site: InstallTarget, *, default: bool) -> list[Change]
 def _outside(site: InstallTarget, program: str) -> list[Change]:
     """Have rootless docker's unit leave a process outside of its network."""
     unit = files.read(site.unit) if site.unit else None
-    if unit is None or (after := docker.drop_in(unit, program)) is None:
+    if unit is None:
+        return []
+    others = sorted(glob.glob(f"{glob.escape(site.unit)}.d/*.conf"))  # as systemd reads them
+    more = [files.read(path) or "" for path in others if path != site.unit_drop_in]
+    if (after := docker.drop_in("\n".join([unit, *more]), program)) is None:
         return []
     before = files.read(site.unit_drop_in)
     if before is not None and not docker.is_drop_in(before):

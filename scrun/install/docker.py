@@ -12,7 +12,10 @@ from scrun.core.errors import SettingsError
 
 NAME = "scrun"
 _MARK = "# Made by `scrun install docker`, which also removes it.\n"
-_EXEC_START = re.compile(r"^[ \t]*ExecStart[ \t]*=[ \t]*(\S.*)$", re.MULTILINE)
+_COMMENT = re.compile(r"^[ \t]*[#;].*\n?", re.MULTILINE)
+_GOES_ON = re.compile(r"\\\r?\n[ \t]*")
+# what a line begins with says how systemd takes its program, and not which it is
+_EXEC_START = re.compile(r"^[ \t]*ExecStart[ \t]*=[ \t]*([-:+!]*)(\S.*)$", re.MULTILINE)
 _INDENT = re.compile(r"^([ \t]+)\"", re.MULTILINE)
 
 
@@ -84,11 +87,12 @@ def drop_in(unit: str, program: str) -> str | None:
     Returns:
         The drop-in's text; None if the unit starts nothing.
     """
-    found = _EXEC_START.findall(unit)
+    found = _EXEC_START.findall(_GOES_ON.sub(" ", _COMMENT.sub("", unit)))
     if not found:
         return None
+    how, command = found[-1]
     quoted = re.sub(r'(["\\])', r"\\\1", program).replace("%", "%%")
-    return f'{_MARK}[Service]\nExecStart=\nExecStart="{quoted}" outside {found[-1]}\n'
+    return f'{_MARK}[Service]\nExecStart=\nExecStart={how}"{quoted}" outside {command}\n'
 
 
 def is_drop_in(text: str) -> bool:

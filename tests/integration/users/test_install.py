@@ -112,6 +112,10 @@ def test_the_unit_of_rootless_docker(home: Home) -> None:
     assert "already" in home.must("docker")
     assert "systemctl --user daemon-reload" in home.must("docker", "--undo")
     assert [*snapshot(home.path)] == [*before]
+    own = "[Service]\nExecStart=\nExecStart=/opt/docker --data-root /x\n"
+    home.write(drop_in.with_name("override.conf"), own)  # of `systemctl edit`
+    home.must("docker")
+    assert 'scrun" outside /opt/docker --data-root /x\n' in drop_in.read_text()
     home.write(drop_in, "[Service]\n")
     assert "was not written by scrun" in home.fails("docker")
 

@@ -429,3 +429,18 @@ def test_the_unit_of_rootless_docker() -> None:
     ]
     assert docker.drop_in("[Unit]\n", PROGRAM) is None
     assert not docker.is_drop_in(UNIT)
+
+
+@pytest.mark.parametrize(
+    ("unit", "line"),
+    [
+        ("ExecStart=/d \\\n# why\n  --data-root /x \\\n\t--debug\nRestart=no\n",
+         f'"{PROGRAM}" outside /d  --data-root /x  --debug'),
+        ("# ExecStart=/no \\\nExecStart = -/d\n", f'-"{PROGRAM}" outside /d'),
+        ("ExecStart=/no\nExecStart=\nExecStart=/d\n", f'"{PROGRAM}" outside /d'),
+    ],
+)  # fmt: skip
+def test_what_a_unit_starts(unit: str, line: str) -> None:
+    made = docker.drop_in(f"[Service]\n{unit}", PROGRAM)
+    assert made is not None
+    assert made.splitlines()[3:] == [f"ExecStart={line}"]
