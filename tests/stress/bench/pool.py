@@ -77,6 +77,7 @@ class Pool:
         self._rates: dict[tuple[str, str], list[float]] = {}
         self._rows: list[dict[str, float]] = []
         self._asked = 0.0
+        self._own_failed = 0
 
     @contextmanager
     def started(self, nodes: int, cpus: int) -> Iterator[None]:
@@ -99,7 +100,7 @@ class Pool:
         self._take_rate(_POOL, self._life)
         self._asked += self._requests() - before
         if self._own:
-            self._take_rate(_OWN, lambda: self._own_life())
+            self._take_rate(_OWN, self._own_life)
         with self._stand.with_oci_conf(), self._stand.job() as job:
             step = ["srun", f"--jobid={job}", "--overlap", "--ntasks=1"]
             step += self._stand.in_container("true")[1:]
@@ -127,7 +128,10 @@ class Pool:
 
     def _own_life(self) -> None:
         assert self._own is not None
-        self._own.life(self._owns)
+        try:
+            self._own.life(self._owns)
+        except SystemExit:  # some of its anchors die when there are several at once
+            self._own_failed += 1
 
     def _with_hyperqueue(self, python: str, job: str) -> float:
         """The rate of its tasks in a step of the job, each of which is a container of crun's."""
@@ -223,6 +227,8 @@ class Pool:
             for way in ways
         ]
         text = table(["`true`, per second", IN_A_ROW, TOGETHER], rates) if rates else ""
+        if self._own:
+            text += f"\n{self._own_failed} of {_OWN} failed.\n"
         head = ["containers", "create ms", "exec ms", "list ms", "PSS KiB each"]
         head += ["descriptors each", "shims' descriptors each", "shims' PSS KiB each", "wake-ups"]
         rows = [
