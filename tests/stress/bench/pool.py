@@ -100,7 +100,8 @@ class Pool:
         self._take_rate(_POOL, self._life)
         self._asked += self._requests() - before
         if self._own:
-            self._take_rate(_OWN, self._own_life)
+            with self._stand.with_oci_conf():  # around all threads: it changes the environment
+                self._take_rate(_OWN, self._own_life)
         with self._stand.with_oci_conf(), self._stand.job() as job:
             step = ["srun", f"--jobid={job}", "--overlap", "--ntasks=1"]
             step += self._stand.in_container("true")[1:]
@@ -130,7 +131,7 @@ class Pool:
         assert self._own is not None
         try:
             self._own.life(self._owns)
-        except SystemExit:  # some of its anchors die when there are several at once
+        except (SystemExit, OSError):  # anchors die when there are several, or leave no pid
             self._own_failed += 1
 
     def _with_hyperqueue(self, python: str, job: str) -> float:
