@@ -242,9 +242,12 @@ class LiveFiles:
         fd = self._folders[number]
         for left in range(len(way) - 1, -1, -1):
             number, name = way[left]
-            before, fd = fd, os.open(name, _FOLDER, dir_fd=fd)
-            if before not in self._folders.values():
-                os.close(before)
+            before = fd
+            try:
+                fd = os.open(name, _FOLDER, dir_fd=before)
+            finally:
+                if before not in self._folders.values():
+                    os.close(before)
             if left < _DEEP:
                 self._folders[number] = fd
         return fd

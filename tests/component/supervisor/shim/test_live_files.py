@@ -248,3 +248,19 @@ def test_what_is_no_request(asking: Asking) -> None:
         asking.ask(999)
     with pytest.raises(OSError, match="Invalid argument"):
         asking.ask(fuse.READ, ROOT, b"short")
+
+
+def test_a_deep_directory_that_is_gone_leaves_nothing_open(tmp_path: Path) -> None:
+    """Whoever removes it is in the container."""
+    asking = Asking(tmp_path)
+    names = [str(number) for number in range(40)]
+    os.makedirs(tmp_path.joinpath(*names))
+    number, _ = asking.look(*names)
+    os.rename(tmp_path.joinpath(*names[:20]), tmp_path / "elsewhere")
+    asking.files.close_all()
+    before = os.listdir("/proc/self/fd")
+    for _ in range(3):
+        with pytest.raises(FileNotFoundError):
+            asking.ask(fuse.LOOKUP, number, b"file\0")
+    asking.files.close_all()
+    assert len(os.listdir("/proc/self/fd")) == len(before)
