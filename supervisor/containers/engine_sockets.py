@@ -48,7 +48,8 @@ def connected(path: str) -> socket.socket:
         OSError: Nobody listens there.
         EngineError: It is another user's, or another user listens there.
     """
-    found = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    # no link was there when the container was made; one could lead to any socket of this user's
+    found = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         status, user = os.fstat(found), os.geteuid()
         if not stat.S_ISSOCK(status.st_mode) or status.st_uid != user:

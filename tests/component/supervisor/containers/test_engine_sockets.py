@@ -61,6 +61,14 @@ def test_it_is_another_user_s(path: Path) -> None:
         connected(str(path))
 
 
+@pytest.mark.covers("security put a socket where an engine's was")
+def test_it_has_become_a_link_to_another_one(path: Path, tmp_path: Path) -> None:
+    link = tmp_path / "docker.sock"
+    link.symlink_to(path)
+    with pytest.raises(EngineError, match="is not a socket of this user's any more"):
+        connected(str(link))
+
+
 @pytest.mark.by_root
 def test_another_user_listens(tmp_path: Path) -> None:
     """At a socket that belongs to this one, as it did when it was bound."""
