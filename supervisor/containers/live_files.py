@@ -9,8 +9,10 @@ An engine that waits holds locks. So if nothing is answered for some seconds, an
 not answer either, all requests fail with EIO until an answer arrives. What was passed on may still
 be carried out then, as with a soft mount of NFS.
 
-The node is not trusted: an answer counts only for a request that waits, and the kernel checks what
-it says. The mount has no devices, and no program there gets its owner's rights.
+The node is not trusted: an answer counts only for a request that waits, the kernel checks what it
+says, and we what the kernel would not answer for. The mount has no devices, and nothing there can
+be executed or loaded. `proc`, where the anchor's own is mounted, is ours: the kernel would undo
+that mount if the node said that it is another file.
 """
 
 import errno
@@ -34,7 +36,10 @@ from scrun.supervisor.wire.fuse import (
     ATTR,
     ATTR_OUT,
     CLOSING,
+    CREATE,
+    DIRENT,
     ENTRY,
+    ENTRY_CODES,
     FALLOCATE,
     FLUSH,
     FSYNC,
@@ -45,10 +50,12 @@ from scrun.supervisor.wire.fuse import (
     LARGEST,
     LONGEST,
     LOOKUP,
+    OPEN_OUT,
     OPENING,
     OUT,
     PROC,
     RANGE,
+    READDIRPLUS,
     ROOM,
     ROOT,
     UNANSWERED,
@@ -74,6 +81,12 @@ _IDLE = 30.0
 _AT_ONCE, _AHEAD = 1 << 20, 1 << 24
 _FILE, _SIZE = Struct("=Q"), Struct("=II")
 _WORDS = 1 << 10
+_ERRORS = 512  # the kernel takes no answer with a greater one
+_ENTRY = ENTRY.size + ATTR.size
+_LISTED = _ENTRY + DIRENT.size
+_LONGEST_NAME = 1 << 10
+_LEAST = dict.fromkeys(ENTRY_CODES, _ENTRY) | dict.fromkeys(OPENING, OPEN_OUT.size)
+_LEAST |= {CREATE: _ENTRY + OPEN_OUT.size, WRITE: _SIZE.size}
 
 
 class _Written:
@@ -176,9 +189,9 @@ class LiveFiles(Unbuffered):
         self.fd = os.open(DEVICE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             self.tree = ns.new_mount(
-                "fuse", ns.NO_SUID | ns.NO_DEVICES, source="scrun", fd=f"{self.fd}",
-                rootmode="40000", user_id=f"{os.getuid()}", group_id=f"{os.getgid()}",
-                allow_other=None, default_permissions=None,
+                "fuse", ns.NO_SUID | ns.NO_DEVICES | ns.NO_PROGRAMS, source="scrun",
+                fd=f"{self.fd}", rootmode="40000", user_id=f"{os.getuid()}",
+                group_id=f"{os.getgid()}", allow_other=None, default_permissions=None,
             )  # fmt: skip
         except OSError:
             os.close(self.fd)
@@ -187,7 +200,7 @@ class LiveFiles(Unbuffered):
         self._requests: deque[memoryview] = deque()
         self._kept = 0  # bytes of them
         self._waiting: dict[int, _Waiting] = {}
-        self._open = 0
+        self._open: set[int] = set()
         self._written: dict[int, _Written] = {}
         self._last_own = 1  # the kernel's numbers are even
         self._answer = bytearray()
@@ -243,7 +256,7 @@ class LiveFiles(Unbuffered):
         _, code, unique, number, *_ = IN.unpack_from(request)
         if code == INIT:
             self._negotiate(unique, request)
-        elif not self._is_attached:
+        elif not self._is_attached or _is_proc(code, number, request):
             self._answer_mount(code, unique, number, request[IN.size :])
         elif code == FLUSH:
             self._flush(unique, _number(request))
@@ -252,7 +265,7 @@ class LiveFiles(Unbuffered):
         else:
             waiting = _Waiting(code, trio.current_time())
             if code in CLOSING:
-                self._open -= 1
+                self._open.discard(_number(request))
                 self._written.pop(_number(request), None)
             elif code == WRITE:
                 waiting = self._write_ahead(unique, request, waiting)
@@ -307,8 +320,11 @@ class LiveFiles(Unbuffered):
 
     def _take_answer(self, request: _Waiting, error: int, answer: memoryview, unique: int) -> None:
         written, length = request.written, request.length
+        if not _is_fit(request.code, error, answer):
+            error, answer = -errno.EIO, memoryview(OUT.pack(OUT.size, -errno.EIO, unique))
         if request.code in OPENING and not error:
-            self._open += 1
+            at = OUT.size + _LEAST[request.code] - OPEN_OUT.size
+            self._open.add(OPEN_OUT.unpack_from(answer, at)[0])
         if request.code == FALLOCATE and written is not None:
             written.has_room = not error and written.has_room
             if written.has_room:
@@ -342,7 +358,7 @@ class LiveFiles(Unbuffered):
         self._reply(unique, body)
 
     def _answer_mount(self, code: int, unique: int, number: int, body: bytes) -> None:
-        """Answer while it is being mounted: there are two directories, and no container yet."""
+        """Answer for `proc`; while it is being mounted, for the root too."""
         if code == GETATTR and number in (ROOT, PROC):
             self._reply(unique, ATTR_OUT.pack(0, 0, 0) + _folder(number))
         elif code == LOOKUP and (number, body) == (ROOT, b"proc\0"):
@@ -358,7 +374,7 @@ class LiveFiles(Unbuffered):
             self._write(OUT.pack(OUT.size, -errno.EIO, unique))
 
     def _write(self, answer: bytes | bytearray | memoryview) -> None:
-        with suppress(OSError):  # who asked has been killed, or it is malformed
+        with suppress(OSError):  # who asked has been killed
             os.write(self.fd, answer)
 
     def _fail_all(self) -> None:
@@ -391,13 +407,14 @@ class LiveFiles(Unbuffered):
             except ScrunError as error:
                 why = described(error)
             self._is_running = self._is_stalled = False
-            self._open = 0
+            self._open.clear()
             self._written.clear()
             if why:
                 text = f"its files cannot be reached for `podman cp` and the like: {why}"
                 self._journal.write("info", text)
                 self._requests.clear()
                 self._kept = 0
+                self._tell()  # who reads more of them
                 self._answer.clear()
                 self._fail_all()
 
@@ -423,12 +440,13 @@ class LiveFiles(Unbuffered):
                 await self._changed.wait()
             since = next(iter(self._waiting.values())).since
             now = trio.current_time()
-            until = max(since, self._heard) + _QUIET
+            # whoever waits cannot be killed; so what is said meanwhile does not count for ever
+            until = min(max(since, self._heard) + _QUIET, since + _LONGEST)
             if now < until:
                 await trio.sleep(until - now)
-            elif now - since <= _LONGEST and await self._shim_answers():
+            elif now - since < _LONGEST and await self._shim_answers():
                 self._heard = trio.current_time()  # so the program is just slow
-            elif self._waiting and self._heard <= now:
+            elif self._waiting and (self._heard <= now or now - since >= _LONGEST):
                 self._is_stalled = True
                 self._fail_all()
                 self._tell()
@@ -521,6 +539,36 @@ def _number(request: bytes) -> int:
     """Return the number of the open file that a request begins with."""
     number: int = _FILE.unpack_from(request, IN.size)[0]
     return number
+
+
+def _is_proc(code: int, number: int, request: bytes) -> bool:
+    """Tell whether a request is for the directory that the anchor's /proc is mounted on."""
+    return number == PROC or ((code, number) == (LOOKUP, ROOT) and request[IN.size :] == b"proc\0")
+
+
+def _is_fit(code: int, error: int, answer: memoryview) -> bool:
+    """Tell whether the kernel will take an answer, and it changes nothing about `proc`."""
+    if error:
+        return -_ERRORS < error < 0 and len(answer) == OUT.size
+    if len(answer) < OUT.size + _LEAST.get(code, 0):
+        return False
+    if code == READDIRPLUS:
+        _leave_out_proc(answer)
+    return code not in ENTRY_CODES or _FILE.unpack_from(answer, OUT.size)[0] != PROC
+
+
+def _leave_out_proc(answer: memoryview) -> None:
+    """Have the kernel ask about `proc`: in a list, its name stays and its number becomes 0."""
+    at = OUT.size
+    while at + _LISTED <= len(answer):
+        _, _, length, _ = DIRENT.unpack_from(answer, at + _ENTRY)
+        end = at + _LISTED + length
+        if not 0 < length <= _LONGEST_NAME:  # the kernel reads no further, too
+            return
+        (number,) = _FILE.unpack_from(answer, at)
+        if number == PROC or bytes(answer[at + _LISTED : end]) == b"proc":
+            _FILE.pack_into(answer, at, 0)
+        at = end + -length % 8
 
 
 def _folder(number: int) -> bytes:

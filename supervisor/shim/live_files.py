@@ -20,6 +20,7 @@ from scrun.supervisor.wire.fuse import (
     ATTR_OUT,
     BATCH_FORGET,
     CREATE,
+    DIRENT,
     ENTRY,
     FALLOCATE,
     FORGET,
@@ -35,6 +36,7 @@ from scrun.supervisor.wire.fuse import (
     MKDIR,
     MKNOD,
     OPEN,
+    OPEN_OUT,
     OPENDIR,
     OUT,
     PROC,
@@ -76,10 +78,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_OPEN_OUT = struct.Struct("=QII")
 _SETATTR = struct.Struct("=IIQQQQQQIIIIIIII")
 _STATFS = struct.Struct("=QQQQQIIII24x")
-_DIRENT = struct.Struct("=QQII")
 _FORGOTTEN = struct.Struct("=QQ")
 _NUMBER, _TWO, _FOUR = struct.Struct("=Q"), struct.Struct("=II"), struct.Struct("=IIII")
 _SEEK = struct.Struct("=QQII")
@@ -93,7 +93,7 @@ _VALID = 20_000_000
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_FOLDERS, _DEEP = 128, 16  # open at a time, and of one path
 _NANO = 10**9
-_LISTED = ENTRY.size + ATTR.size + _DIRENT.size
+_LISTED = ENTRY.size + ATTR.size + DIRENT.size
 _NOT_MADE = (stat.S_IFCHR, stat.S_IFBLK)
 
 
@@ -453,7 +453,7 @@ class LiveFiles:
     def _opened(self, handle: _Handle) -> bytes:
         self._last_handle += 1
         self._handles[self._last_handle] = handle
-        return _OPEN_OUT.pack(self._last_handle, 0, 0)
+        return OPEN_OUT.pack(self._last_handle, 0, 0)
 
     def _create(self, number: int, body: memoryview) -> bytes:
         flags, mode, umask, _ = _FOUR.unpack_from(body)
@@ -553,6 +553,6 @@ class LiveFiles:
                 one = self._known(number, name, status)
                 found += ENTRY.pack(one, 0, 0, 0, _VALID, _VALID) + attributes(status)
             kind = stat.S_IFMT(status.st_mode) >> 12
-            found += _DIRENT.pack(status.st_ino, at + 1, len(name), kind) + name
+            found += DIRENT.pack(status.st_ino, at + 1, len(name), kind) + name
             found += bytes(-len(name) % 8)
         return bytes(found)

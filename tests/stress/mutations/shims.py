@@ -143,6 +143,15 @@ def _live_files() -> Iterator[Mutation]:
         "                self._fail_all()\n                self._tell()",
         "                self._tell()",
     )
+    yield relay("a-node-undoes-a-mount-here", "or _is_proc(code, number, request):", "or False:")
+    yield relay(
+        "a-list-undoes-a-mount-here",
+        "            _FILE.pack_into(answer, at, 0)\n",
+        "            pass\n",
+    )
+    yield relay("an-error-may-be-none", "return -_ERRORS < error < 0 and", "return")
+    yield relay("words-count-for-ever", "+ _QUIET, since + _LONGEST)", "+ _QUIET, float('inf'))")
+    yield relay("files-are-programs", " | ns.NO_PROGRAMS", "")
     yield relay("no-program-ends", "_IDLE if idle else", "float('inf') if idle else")
 
 

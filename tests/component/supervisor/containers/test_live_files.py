@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,7 +34,24 @@ SERVES = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from scrun.supervisor.shim.live_files import LiveFiles
+%s
 LiveFiles(sys.argv[2]).answer_all(0, 1)
+"""
+
+LIES = """
+import struct
+from scrun.supervisor.wire import fuse
+honest, said = LiveFiles.answer, []
+def answer(self, request):
+    true = honest(self, request)
+    _, code, unique, number, *_ = fuse.IN.unpack_from(request)
+    name = bytes(request[fuse.IN.size:])
+    def reply(error, body=b""):
+        return fuse.OUT.pack(fuse.OUT.size + len(body), error, unique) + body
+    body = true[fuse.OUT.size:]
+    lie = %s
+    return lie or true
+LiveFiles.answer = answer
 """
 
 
@@ -59,6 +76,17 @@ except OSError as error:
 """
 
 
+HOLDS = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from scrun.core import namespaces as ns
+ns.enter(os.open(f"/proc/{sys.argv[2]}/ns/mnt", os.O_RDONLY), ns.NEW_MOUNT)
+fd = os.open("/etc/file", os.O_RDONLY)
+print("open", flush=True)
+sys.stdin.readline()
+"""
+
+
 class Journal:
     """What is said."""
 
@@ -76,6 +104,7 @@ class Job:
         begun: How many programs have begun.
         answers: Whether the shim answers.
         forged: Bytes that come before the first answer.
+        lie: An expression of Python: the answer instead of a true one, or None.
     """
 
     def __init__(self, root: Path) -> None:
@@ -83,6 +112,7 @@ class Job:
         self.begun = 0
         self.answers = True
         self.forged = b""
+        self.lie = "None"
         self.failure = ""
         self.process: trio.Process | None = None
 
@@ -110,7 +140,8 @@ class Session:
         mine, its = theirs
         ends = self._program.ends
         assert ends is not None
-        words = [sys.executable, "-I", "-S", "-c", SERVES, str(CHECKOUT), str(self._job.root)]
+        serves = SERVES % (LIES % self._job.lie)
+        words = [sys.executable, "-I", "-S", "-c", serves, str(CHECKOUT), str(self._job.root)]
         process = await trio.lowlevel.open_process(words, stdin=its, stdout=its)
         self._job.process = process
         its.close()
@@ -308,6 +339,133 @@ async def test_what_is_no_answer(anchor: int, root: Path, forged: bytes) -> None
             await see(anchor, Path("/etc/file").read_text)
 
 
+PROC_IS_ANOTHER = (
+    "reply(0, (99).to_bytes(8, 'little') + body[8:]) if name.startswith(b'proc')"
+    " and code == fuse.LOOKUP else None"
+)
+PROC_IS_NOT_THERE = "reply(-2) if name.startswith(b'proc') else None"
+PROC_IS_ANOTHER_IN_A_LIST = (
+    "reply(0, b''.join((99).to_bytes(8, 'little') + body[at + 8:at + 160]"
+    " for at in range(0, len(body) - 159, 160)))"
+    " if code == fuse.READDIRPLUS and number == 1 else None"
+)
+PROC_IS_A_FILE = (
+    "reply(0, (2).to_bytes(8, 'little') + body[8:])"
+    " if code == fuse.LOOKUP and name.startswith(b'file') else None"
+)
+PROC_IS_A_FILE_IN_A_LIST = (
+    "reply(0, (2).to_bytes(8, 'little') + body[8:])"
+    " if code == fuse.READDIRPLUS and number > 2 and body else None"
+)
+
+
+@pytest.mark.covers("security files of a running container that an engine sees")
+@pytest.mark.parametrize(
+    "lie",
+    [
+        PROC_IS_ANOTHER, PROC_IS_NOT_THERE, PROC_IS_ANOTHER_IN_A_LIST, PROC_IS_A_FILE,
+        PROC_IS_A_FILE_IN_A_LIST,
+    ],
+)  # fmt: skip
+async def test_a_node_cannot_undo_the_mount_of_proc(anchor: int, root: Path, lie: str) -> None:
+    """Else a program there would take what the node says of /proc/self for the kernel's word."""
+    job = Job(root)
+    job.lie = lie
+    async with served(anchor, job):
+        calls: tuple[Callable[[], object], ...] = (
+            lambda: os.listdir("/"),
+            lambda: [one.stat() for one in os.scandir("/")],
+            lambda: [one.stat() for one in os.scandir("/etc")],
+            lambda: os.stat("/etc/file"),
+            lambda: os.stat("/proc"),
+            lambda: os.stat("/proc/1"),
+        )
+        for call in calls * 2:
+            await trio.sleep(0.03)  # then the kernel asks again
+            with suppress(OSError):
+                await see(anchor, call)
+            assert mounted(anchor).count(" /proc ") == 2
+        assert await see(anchor, lambda: "1" in os.listdir("/proc"))
+
+
+@pytest.mark.covers("security files of a running container that an engine sees")
+@pytest.mark.parametrize("error", [5, -512, -(2**31), 2**31 - 1])
+async def test_an_error_that_is_none(anchor: int, root: Path, error: int) -> None:
+    """The kernel would refuse the answer, and who waits for it could not even be killed."""
+    job = Job(root)
+    job.lie = f"reply({error}) if name.startswith(b'file') else None"
+    async with served(anchor, job):
+        with pytest.raises(OSError, match="Input/output"), trio.fail_after(10):
+            await see(anchor, Path("/etc/file").read_text)
+
+
+@pytest.mark.covers("security files of a running container that an engine sees")
+@pytest.mark.parametrize("kind", ["WRITE", "OPEN", "CREATE", "FALLOCATE", "LOOKUP", "READDIRPLUS"])
+async def test_answers_that_are_too_short(anchor: int, root: Path, kind: str) -> None:
+    """Whoever asked is told, and the next one is served."""
+    job = Job(root)
+    job.lie = f"said.append(1) or reply(0) if code == fuse.{kind} and len(said) < 300 else None"
+    async with served(anchor, job):
+        with suppress(OSError), trio.fail_after(10):
+            await see(anchor, lambda: write("/etc/big", 100))
+        with suppress(OSError), trio.fail_after(10):
+            await see(anchor, lambda: os.listdir("/etc"))
+        assert job.process
+        job.process.kill()
+        job.lie = "None"
+        await trio.sleep(0.3)
+        with trio.fail_after(10):
+            assert "file" in await see(anchor, lambda: os.listdir("/etc"))
+
+
+@pytest.mark.covers("security files of a running container that an engine sees")
+@pytest.mark.parametrize("kind", ["WRITE", "FALLOCATE"])
+async def test_an_answer_to_what_nobody_waits_for_is_too_short(
+    anchor: int, root: Path, kind: str
+) -> None:
+    job = Job(root)
+    job.lie = (
+        f"said.append(1) or reply(0) if code == fuse.{kind} and len(said) > 60 else said.append(1)"
+    )
+    async with served(anchor, job):
+        with suppress(OSError), trio.fail_after(10):
+            await see(anchor, lambda: write("/etc/big", 300))
+        with trio.fail_after(10):
+            assert "file" in await see(anchor, lambda: os.listdir("/etc"))
+
+
+@pytest.mark.covers("security files of a running container that an engine sees")
+async def test_words_instead_of_answers(
+    anchor: int, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that says something all the time has to answer after a minute, too."""
+    monkeypatch.setattr(live_files, "_LONGEST", 3.0)
+    job = Job(root)
+    job.lie = (
+        "[__import__('time').sleep(0.2) or __import__('os').write(1, fuse.OUT.pack(16, 0, 1))"
+        " for _ in range(50)] and None if name.startswith(b'file') else None"
+    )
+    async with served(anchor, job):
+        begun = time.monotonic()
+        with pytest.raises(OSError, match="Input/output"), trio.fail_after(20):
+            await see(anchor, Path("/etc/file").read_text)
+        assert time.monotonic() - begun < 8
+
+
+@pytest.mark.covers("security files of a running container that an engine sees")
+async def test_nothing_of_it_is_executed(anchor: int, root: Path) -> None:
+    """Nor loaded, as modules of glibc's for names of users would be."""
+    program = root / "etc" / "program"
+    program.write_text("#!/bin/true\n")
+    program.chmod(0o755)
+
+    def execute() -> bool:
+        return os.access("/etc/program", os.X_OK)
+
+    async with served(anchor, Job(root)):
+        assert not await see(anchor, execute)
+
+
 def write(path: str, pieces: int, piece: int = 1 << 15) -> None:
     """Write as podman does."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT)
@@ -396,6 +554,56 @@ async def test_what_nobody_waits_for_fails_later(anchor: int, root: Path) -> Non
         finally:
             writer.kill()
             await writer.wait()
+
+
+async def test_a_program_is_killed_while_much_waits_for_it(anchor: int, root: Path) -> None:
+    """More than is read from the kernel at a time: the next one is asked all the same."""
+    job = Job(root)
+    async with AsyncExitStack() as later, served(anchor, job):
+        words = [sys.executable, "-I", "-S", "-c", WRITES, str(CHECKOUT), str(anchor)]
+        writer = await trio.lowlevel.open_process(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        later.push_async_callback(writer.wait)
+        try:
+            assert writer.stdin
+            assert writer.stdout
+            assert await writer.stdout.receive_some() == b"written\n"
+            assert job.process
+            job.process.send_signal(19)
+            await writer.stdin.send_all(b"one\nmore\n")
+            await trio.sleep(1)
+            job.process.kill()
+            with trio.fail_after(10):
+                assert await see(anchor, Path("/etc/file").read_text) == "the container's\n"
+        finally:
+            writer.kill()
+
+
+async def test_a_file_of_a_killed_program_is_closed(
+    anchor: int, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one ends all the same when nobody asks."""
+    monkeypatch.setattr(live_files, "_IDLE", 0.3)
+    job = Job(root)
+    async with served(anchor, job):
+        words = [sys.executable, "-I", "-S", "-c", HOLDS, str(CHECKOUT), str(anchor)]
+        holder = await trio.lowlevel.open_process(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        try:
+            assert holder.stdin
+            assert holder.stdout
+            assert await holder.stdout.receive_some() == b"open\n"
+            assert job.process
+            job.process.kill()
+            await trio.sleep(0.3)
+            assert await see(anchor, lambda: os.listdir("/etc")) == ["file"]
+            await holder.stdin.send_all(b"close\n")
+        finally:
+            await holder.wait()
+        with trio.fail_after(5):
+            await job.process.wait()
 
 
 async def test_a_successor_mounts_another_one(anchor: int, root: Path) -> None:
