@@ -71,9 +71,8 @@ class Pool:
         self._stand, self._sizes = stand, sizes
         self._own, self._hyperqueue = own, hyperqueue
         self._owns = own.bundle("true") if own else stand.true
-        settings = (
-            stand.site.base / "scrun.toml"
-        )  # the scrun.lua in /etc/slurm is for the other one
+        # a scrun.lua in /etc/slurm is for the other one
+        settings = stand.site.base / "scrun.toml"
         settings.write_text(f'stager = "builtin"\n{settings.read_text()}')
         in_pool = {"annotations": {"slurm.pool": "bench"}}
         self._true = stand.site.bundle({**stand.site.config("true"), **in_pool})
