@@ -1,11 +1,14 @@
 """A real terminal that remembers what is on its screen: tmux(1)."""
 
+import itertools
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.harness.daemons import program
 from tests.harness.wait import wait_until
+
+_NUMBERS = itertools.count()
 
 
 class Tmux:
@@ -28,7 +31,8 @@ class Tmux:
             environment: The command's.
             size: Columns and lines.
         """
-        self._socket = directory / "tmux"
+        # not the one of another server, which may still be ending
+        self._socket = directory / f"tmux{next(_NUMBERS)}"
         self._prefix, self._environment = prefix, dict(environment)
         width, height = map(str, size)
         # a shell stays, so that what is on the screen stays as well
