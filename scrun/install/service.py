@@ -7,16 +7,15 @@ Where there is no manager of units, the service runs until it is ended.
 import http.client
 import os
 import socket
-import struct
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 
 from scrun.core.errors import SettingsError
+from scrun.protocol import wire
 
 UNIT = "podman.socket"
 _SERVES = ("system", "service")
-_PEER = struct.Struct("3i")  # struct ucred
 _STARTS, _ENDS, _AGAIN = 20.0, 10.0, 0.05
 _LONGEST = 1 << 20
 
@@ -165,10 +164,7 @@ def _listener(path: str) -> int:
             sock.connect(path)
         except OSError:
             return 0
-        pid, uid, _ = _PEER.unpack(
-            sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-        )
-    return int(pid) if uid == os.geteuid() else 0
+        return wire.peer_pid(sock) if wire.peer_uid(sock) == os.geteuid() else 0
 
 
 def _serves(pid: int) -> bool:

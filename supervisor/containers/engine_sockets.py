@@ -14,11 +14,11 @@ from contextlib import suppress
 import trio
 
 from scrun.core.errors import EngineError, StateError
+from scrun.protocol.wire import peer_uid
 from scrun.supervisor.contracts.engine import Job
 from scrun.supervisor.core.threads import in_thread
 
 _PATIENCE = struct.pack("ll", 10, 0)  # struct timeval
-_PEER = struct.Struct("3i")  # struct ucred
 
 
 class EngineSockets:
@@ -58,8 +58,7 @@ def connected(path: str) -> socket.socket:
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _PATIENCE)
             sock.connect(f"/proc/self/fd/{found}")  # its own name may be longer than 107 bytes
-            peer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-            if _PEER.unpack(peer)[1] != user:
+            if peer_uid(sock) != user:
                 raise EngineError(f"another user listens at {path}")
             sock.setblocking(False)
         except BaseException:

@@ -231,7 +231,7 @@ def _sockets() -> Iterator[Mutation]:
     )
     yield sockets(
         "whoever-listens-is-the-engine",
-        "if _PEER.unpack(peer)[1] != user:",
+        "if peer_uid(sock) != user:",
         "if False:",
         parts + "test_another_user_listens",
     )
