@@ -5,13 +5,12 @@ import subprocess
 import sys
 
 from scrun.cli.parse import Parsed
-from scrun.client.progress import clear, is_live, show
+from scrun.client.progress import clear, is_live, show_bar
 from scrun.core.errors import SettingsError
 from scrun.core.paths import python_code
-from scrun.core.progress import Rarely, with_bar
+from scrun.core.progress import Rarely
 from scrun.core.trees import remove_whoever_owns_it
 from scrun.images.store import Store, path_for
-from scrun.protocol.wire import LIVE
 from scrun.pull.get import Request
 from scrun.settings.file.load import Settings, load
 from scrun.settings.oci_conf.parse import beside
@@ -32,7 +31,7 @@ def open_store(parsed: Parsed) -> Request:
     store.tidy()
     wanted, shown = settings.images, is_live()
     return Request(
-        store, wanted.fresh, _show if shown else Rarely(_warn), shown, _warn, wanted.also,
+        store, wanted.fresh, show_bar if shown else Rarely(_warn), shown, _warn, wanted.also,
         limit=wanted.size << 20,
         mounts=_mounts(settings),
         unpacked=wanted.unpacked_size << 20,
@@ -63,13 +62,6 @@ def _has_script(settings: Settings) -> bool:
         return find_script(settings, "slurm") is not None
     except SettingsError:  # `create` says what is wrong with it
         return True
-
-
-def _show(text: str, share: float | None = None) -> None:
-    if text:
-        show(LIVE + with_bar(text, share).encode(errors="backslashreplace"), Parsed())
-    else:
-        clear()
 
 
 def _warn(text: str) -> None:

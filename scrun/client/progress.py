@@ -37,6 +37,17 @@ def show(message: bytes, parsed: Parsed) -> None:
         append(log, level, text, parsed.text("log-format") or "text")
 
 
+def show_bar(text: str, share: "float | None" = None) -> None:
+    """Say in the live line how far something is (`scrun.core.progress.Say`); "" clears it."""
+    from scrun.core.progress import with_bar  # `create` has none
+
+    if text:
+        line = with_bar(text, share).encode(errors="backslashreplace")
+        show(LIVE + line, Parsed())
+    else:
+        clear()
+
+
 def clear() -> None:
     """Clear the live line."""
     global _live

@@ -26,14 +26,13 @@ from scrun.cli.lines import Tasks, digest, read_tasks
 from scrun.cli.parse import Parsed, record_root
 from scrun.cli.pools import AUTO
 from scrun.client.itself import words_of
-from scrun.client.progress import clear, is_live, show
+from scrun.client.progress import clear, is_live, show, show_bar
 from scrun.client.supervisor_name import place
 from scrun.commands.pool import nodes_of_pools
 from scrun.core.errors import StateError, UsageError, described
 from scrun.core.output import say
-from scrun.core.progress import with_bar
 from scrun.core.text import printable
-from scrun.protocol.wire import LIVE, TO_STDERR
+from scrun.protocol.wire import TO_STDERR
 from scrun.pull.get import Bar
 from scrun.pull.programs import find
 
@@ -267,7 +266,7 @@ class Progress:
 
     def __init__(self, file: str) -> None:
         self._name = printable(file)
-        self._bar = Bar(self._name, _show_live) if is_live() else None
+        self._bar = Bar(self._name, show_bar) if is_live() else None
         self._between = _BETWEEN_LOOKS if self._bar else _BETWEEN_LINES
         self._next = time.monotonic() + (0 if self._bar else _BETWEEN_LINES)
         self._shown = ""
@@ -285,10 +284,6 @@ class Progress:
         else:
             _tell(f"{self._name}: {text}")
         return _A_DAY
-
-
-def _show_live(text: str, share: float | None = None) -> None:
-    show(LIVE + with_bar(text, share).encode(errors="backslashreplace"), Parsed())
 
 
 def _tell(text: str) -> None:

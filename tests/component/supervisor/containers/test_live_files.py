@@ -526,6 +526,18 @@ def write_only(path: str, pieces: int) -> None:
         raise failed
 
 
+async def talking(
+    script: str, anchor: int
+) -> tuple[trio.Process, trio.abc.SendStream, trio.abc.ReceiveStream]:
+    """Start a process that uses the files as it is told, with its standard input and output."""
+    words = [sys.executable, "-I", "-S", "-c", script, str(CHECKOUT), str(anchor)]
+    pipe = subprocess.PIPE
+    process = await trio.lowlevel.open_process(words, stdin=pipe, stdout=pipe)
+    assert process.stdin
+    assert process.stdout
+    return process, process.stdin, process.stdout
+
+
 async def test_what_nobody_waits_for_fails_later(anchor: int, root: Path) -> None:
     """The program is killed while pieces are on their way: the next one tells.
 
@@ -533,24 +545,19 @@ async def test_what_nobody_waits_for_fails_later(anchor: int, root: Path) -> Non
     """
     job = Job(root)
     async with served(anchor, job):
-        words = [sys.executable, "-I", "-S", "-c", WRITES, str(CHECKOUT), str(anchor)]
-        writer = await trio.lowlevel.open_process(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
+        writer, tells, hears = await talking(WRITES, anchor)
         try:
-            assert writer.stdin
-            assert writer.stdout
-            assert await writer.stdout.receive_some() == b"written\n"
+            assert await hears.receive_some() == b"written\n"
             assert job.process
             job.process.send_signal(19)
-            await writer.stdin.send_all(b"one\n")
+            await tells.send_all(b"one\n")
             with trio.fail_after(1):
-                assert await writer.stdout.receive_some() == b"one\n"  # there is room
+                assert await hears.receive_some() == b"one\n"  # there is room
             job.process.kill()
             await trio.sleep(0.5)
-            await writer.stdin.send_all(b"more\n")
+            await tells.send_all(b"more\n")
             with trio.fail_after(10):
-                assert await writer.stdout.receive_some() in (b"%d\n" % errno.EIO, b"9\n")
+                assert await hears.receive_some() in (b"%d\n" % errno.EIO, b"9\n")
         finally:
             writer.kill()
             await writer.wait()
@@ -560,18 +567,13 @@ async def test_a_program_is_killed_while_much_waits_for_it(anchor: int, root: Pa
     """More than is read from the kernel at a time: the next one is asked all the same."""
     job = Job(root)
     async with AsyncExitStack() as later, served(anchor, job):
-        words = [sys.executable, "-I", "-S", "-c", WRITES, str(CHECKOUT), str(anchor)]
-        writer = await trio.lowlevel.open_process(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
+        writer, tells, hears = await talking(WRITES, anchor)
         later.push_async_callback(writer.wait)
         try:
-            assert writer.stdin
-            assert writer.stdout
-            assert await writer.stdout.receive_some() == b"written\n"
+            assert await hears.receive_some() == b"written\n"
             assert job.process
             job.process.send_signal(19)
-            await writer.stdin.send_all(b"one\nmore\n")
+            await tells.send_all(b"one\nmore\n")
             await trio.sleep(1)
             job.process.kill()
             with trio.fail_after(10):
@@ -587,19 +589,14 @@ async def test_a_file_of_a_killed_program_is_closed(
     monkeypatch.setattr(live_files, "_IDLE", 0.3)
     job = Job(root)
     async with served(anchor, job):
-        words = [sys.executable, "-I", "-S", "-c", HOLDS, str(CHECKOUT), str(anchor)]
-        holder = await trio.lowlevel.open_process(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
+        holder, tells, hears = await talking(HOLDS, anchor)
         try:
-            assert holder.stdin
-            assert holder.stdout
-            assert await holder.stdout.receive_some() == b"open\n"
+            assert await hears.receive_some() == b"open\n"
             assert job.process
             job.process.kill()
             await trio.sleep(0.3)
             assert await see(anchor, lambda: os.listdir("/etc")) == ["file"]
-            await holder.stdin.send_all(b"close\n")
+            await tells.send_all(b"close\n")
         finally:
             await holder.wait()
         with trio.fail_after(5):
