@@ -35,14 +35,16 @@ def ask_supervisor(parsed: Parsed, directory: str, fields: "list[bytes]") -> int
     return 0
 
 
-def fetch_answer(directory: str, fields: "list[bytes]") -> "tuple[int, bytes]":
+def fetch_answer(directory: str, fields: "list[bytes]", patience: int = 0) -> "tuple[int, bytes]":
     """Send a request; return the exit status and the answer.
+
+    `patience` is the seconds that a supervisor has for its answer; 0 waits for ever.
 
     Raises:
         UnknownContainer: There is no such container.
         StateError: Nobody serves it any more.
     """
-    return wire.converse(lambda: connect_served(directory), fields)
+    return wire.converse(lambda: connect_served(directory, patience), fields)
 
 
 def wait_for_successor(directory: str) -> "_socket.socket | None":
@@ -84,7 +86,7 @@ def _patience(directory: str) -> float:
     return _PATIENCE if is_dead(record.supervisor) else _DYING
 
 
-def connect_served(directory: str) -> _socket.socket:
+def connect_served(directory: str, patience: int = 0) -> _socket.socket:
     """Connect to a container's supervisor, or to the one that adopts it.
 
     Raises:
@@ -92,7 +94,7 @@ def connect_served(directory: str) -> _socket.socket:
         OSError: It cannot be reached.
     """
     try:
-        return wire.connect_supervisor(directory, "supervisor")
+        return wire.connect_supervisor(directory, "supervisor", patience)
     except wire.NOBODY:
         sock = wait_for_successor(directory)
         if sock is None:

@@ -16,6 +16,8 @@ from scrun.model.record import read_record
 from scrun.protocol import wire
 
 _PATIENCE = 2
+ANSWERS = 10
+"""The seconds after which what is shown is shown without a supervisor that does not answer."""
 
 
 class Supervisor:
@@ -88,17 +90,20 @@ def chosen(found: Sequence[Supervisor], words: Sequence[str]) -> list[Supervisor
     return result
 
 
-def ask_all(root: str, fields: list[bytes]) -> Iterator[tuple[int, bytes]]:
+def ask_all(root: str, fields: list[bytes], patience: int = 0) -> Iterator[tuple[int, bytes]]:
     """Send a request to each supervisor that may have jobs that wait for their next container.
 
-    A supervisor that does not answer has ended, and its jobs with it.
+    A supervisor that hangs up has ended, and its jobs with it.
+
+    Args:
+        patience: The seconds that each of them has for its answer; 0: any time.
 
     Raises:
         OSError: The root directory cannot be read.
     """
     for name in keepers(root):
         try:
-            sock = wire.connect_supervisor(root, name)
+            sock = wire.connect_supervisor(root, name, patience)
             try:
                 wire.send(sock, fields)
                 yield wire.receive(sock)

@@ -19,7 +19,7 @@ from scrun.cli.columns import columns, fitted, listed
 from scrun.cli.parse import Parsed, record_root
 from scrun.client.find import containers
 from scrun.client.reach import tidy_up
-from scrun.client.supervisors import ask_all
+from scrun.client.supervisors import ANSWERS, ask_all
 from scrun.core.errors import StateError
 from scrun.core.output import say
 from scrun.core.paths import looked
@@ -226,7 +226,7 @@ def jobs(root: str, parsed: Parsed) -> str:
     A supervisor of an older version does not know the request, and keeps no jobs.
     """
     found: list[dict[str, object]] = []
-    for status, answer in ask_all(root, [b"jobs"]):
+    for status, answer in ask_all(root, [b"jobs"], ANSWERS):
         found += [] if status else json.loads(answer)
     return listed(
         parsed,

@@ -17,7 +17,7 @@ from scrun.cli.pools import nodes_of
 from scrun.client.anchored import build_call
 from scrun.client.launch import launch
 from scrun.client.supervisor_name import place, supervisor_name
-from scrun.client.supervisors import ask_all
+from scrun.client.supervisors import ANSWERS, ask_all
 from scrun.core.errors import StateError, UsageError
 from scrun.core.output import say
 from scrun.protocol import wire
@@ -116,7 +116,7 @@ def _list(parsed: Parsed, names: list[str]) -> int:
 def nodes_of_pools(root: str) -> list[_Row]:
     """Return the nodes of all pools. An older supervisor does not know the request."""
     found: list[_Row] = []
-    for status, answer in ask_all(root, [b"pools"]):
+    for status, answer in ask_all(root, [b"pools"], ANSWERS):
         found += [] if status else json.loads(answer)
     return found
 

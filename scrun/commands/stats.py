@@ -20,6 +20,7 @@ from scrun.cli.failure import explain
 from scrun.cli.parse import Parsed, record_root
 from scrun.client.find import containers, resolve
 from scrun.client.reach import fetch_answer
+from scrun.client.supervisors import ANSWERS
 from scrun.commands.events import seconds
 from scrun.core.errors import ScrunError
 from scrun.core.output import say, write
@@ -85,9 +86,21 @@ def asked(root: str, named: list[str]) -> tuple[dict[str, Sample], list[Exceptio
     """
     found: dict[str, Sample] = {}
     failures: list[Exception] = []
+    silent: dict[str, TimeoutError] = {}
+
+    def ask(name: str) -> Sample:
+        supervisor = os.path.realpath(os.path.join(root, name, "supervisor"))
+        if error := silent.get(supervisor):
+            raise error
+        try:
+            return sample(root, name)
+        except TimeoutError as error:  # it may serve hundreds of them
+            silent[supervisor] = error
+            raise
+
     with ThreadPoolExecutor(AT_ONCE) as pool:
         names = dict.fromkeys(named or _running(root))
-        answers = {name: pool.submit(sample, root, name) for name in names}
+        answers = {name: pool.submit(ask, name) for name in names}
         for name, answer in answers.items():
             try:
                 found[name] = answer.result()
@@ -113,10 +126,10 @@ def sample(root: str, container: str) -> Sample:
 
     Raises:
         ScrunError: It does not run, or its nodes cannot be asked.
-        OSError: Its supervisor cannot be reached.
+        OSError: Its supervisor cannot be reached, or does not answer.
     """
     fields = [b"events", os.fsencode(container)]
-    failed, answer = fetch_answer(os.path.join(root, container), fields)
+    failed, answer = fetch_answer(os.path.join(root, container), fields, ANSWERS)
     if failed:
         raise ScrunError(answer.decode(errors="replace"))
     event = json.loads(answer)

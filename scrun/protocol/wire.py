@@ -156,7 +156,8 @@ def connect(directory: str, name: str, patience: int = 0) -> _socket.socket:
 def connect_supervisor(directory: str, name: str, patience: int = 0) -> _socket.socket:
     """Connect to a supervisor of the same user; root may connect to anybody's.
 
-    `patience` is as for `connect`; for another user's supervisor 0 means `PATIENCE`.
+    `patience` is as for `connect`, and for the answer; for another user's supervisor 0 means
+    `PATIENCE`.
 
     Raises:
         OSError: As `connect`; PermissionError if another user serves the socket.
@@ -165,7 +166,7 @@ def connect_supervisor(directory: str, name: str, patience: int = 0) -> _socket.
     sock = connect(directory, name, patience or (PATIENCE if foreign else 0))
     try:
         check_peer(sock)
-        if peer_uid(sock) != posix.geteuid():
+        if patience or peer_uid(sock) != posix.geteuid():
             _wait_at_most(sock, patience or PATIENCE)
     except PermissionError as error:
         sock.close()
