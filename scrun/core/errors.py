@@ -244,10 +244,7 @@ _ALIKE, _BEGINNING = 0.75, 3
 
 
 def closest(word: str, known: "Iterable[str]") -> str:
-    """Return the known word that is most like a misspelled one, or "".
-
-    The first letter is seldom wrong, and a beginning is enough: `cpus` is not a misspelled `gpus`.
-    """
+    """Return the known word that is most like a misspelled one, or "". Both begin the same way."""
     import difflib  # takes half a millisecond, and only errors need it
 
     alike = [one for one in known if one[:1] == word[:1]]
@@ -286,10 +283,8 @@ _REMEDIES = {
 def described(error: BaseException, *, foreign: bool = False) -> str:
     """Describe an error in one line for the user; it may be a group or an OSError.
 
-    Any other error is a fault of scrun itself, and is called an internal error; or one of a
-    plugin, which is named.
-
-    `foreign` says whether it is a plugin's, which the message names already.
+    Any other error is a fault of scrun itself, and is called an internal error; or, if `foreign`,
+    one of a plugin, which the message names already.
     """
     found = list(leaves(error))
     leaf = next((leaf for leaf in found if isinstance(leaf, ScrunError)), found[0])

@@ -21,13 +21,7 @@ DEPTH = 255
 
 
 class PathStep(NamedTuple):
-    """A step of a way.
-
-    Attributes:
-        name: Its name in the directory before it.
-        fd: It is open.
-        layer: For whoever takes the step.
-    """
+    """A step of a way: its name in the directory before it, open; `layer` is the walker's own."""
 
     name: str
     fd: int
@@ -35,15 +29,7 @@ class PathStep(NamedTuple):
 
 
 def open_inside(root: int, path: bytes) -> int:
-    """Open what a path names (O_PATH); links are followed within the root.
-
-    Args:
-        root: The root directory's descriptor.
-        path: The path; where it begins makes no difference.
-
-    Raises:
-        OSError: It does not exist, or the way there is too long.
-    """
+    """Open (O_PATH) what a path names, absolute or not; links are followed within `root`."""
     way = [PathStep("", os.dup(root))]
     try:
         walk(way, os.fsdecode(path), _enter)
@@ -106,11 +92,7 @@ def _error(number: int, path: str) -> OSError:
 
 
 def read_inside(root: int, path: bytes, limit: int = LIMIT) -> bytes:
-    """Read a regular file of bounded size.
-
-    Raises:
-        OSError: It does not exist, is not a regular file, or is larger.
-    """
+    """Read a regular file of bounded size; OSError for a larger one, or anything else."""
     found = open_inside(root, path)
     try:
         file = open_regular(f"/proc/self/fd/{found}")

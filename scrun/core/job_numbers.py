@@ -7,11 +7,7 @@ _FLAGS = posix.O_RDWR | posix.O_CREAT | posix.O_CLOEXEC | posix.O_NOFOLLOW
 
 
 def next_job(root: str) -> str:
-    """Count jobs, across all that make some in a root directory.
-
-    Raises:
-        OSError: The counter cannot be written.
-    """
+    """Count jobs, across all that make some in a root directory."""
     fd = posix.open(f"{root}/@jobs", _FLAGS, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)

@@ -78,29 +78,17 @@ def _encoded(text: str) -> bytes:
 
 
 def unshare(kinds: int) -> None:
-    """Move this thread to new namespaces (unshare(2)).
-
-    Raises:
-        OSError: It is not permitted, or there are too many namespaces.
-    """
+    """Move this thread to new namespaces (unshare(2))."""
     _checked(_unshare(kinds), "unshare")
 
 
 def enter(fd: int, kind: int) -> None:
-    """Join a namespace (setns(2)).
-
-    Raises:
-        OSError: It is not permitted.
-    """
+    """Join a namespace (setns(2))."""
     _checked(_setns(fd, kind), "setns")
 
 
 def map_own_ids(uid: int, gid: int) -> None:
-    """Map, in a new user namespace, one user and one group to themselves.
-
-    Raises:
-        OSError: It is not permitted.
-    """
+    """Map, in a new user namespace, one user and one group to themselves."""
     for name, text in (
         ("setgroups", "deny"),
         ("uid_map", f"{uid} {uid} 1"),
@@ -114,11 +102,7 @@ def map_own_ids(uid: int, gid: int) -> None:
 def mount(
     source: "str | None", target: str, kind: "str | None", flags: int, data: str = ""
 ) -> None:
-    """Mount something, or change a mount (mount(2)).
-
-    Raises:
-        OSError: mount(2) failed.
-    """
+    """Mount something, or change a mount (mount(2))."""
     texts = [None if text is None else _encoded(text) for text in (source, target, kind, data)]
     _checked(_mount(*texts[:3], flags, texts[3]), f"mount {target}")
 
@@ -127,45 +111,29 @@ def become_root() -> None:
     """Make the working directory, a mount, the root of this mount namespace; detach the old root.
 
     Processes whose root or working directory was the old root move too (pivot_root(2)).
-
-    Raises:
-        OSError: pivot_root(2) or umount(2) failed.
     """
     _checked(_pivot_root(b".", b"."), "pivot_root")
     _checked(_umount2(b".", _DETACH), "umount of the old root")
 
 
 def clone_tree(fd: int) -> int:
-    """Copy a mount and those below it, without attaching the copy (open_tree(2)).
-
-    Raises:
-        OSError: It is not permitted, or the kernel is older than 5.2.
-    """
+    """Copy a mount and those below it, without attaching the copy (open_tree(2), Linux 5.2)."""
     open_tree = _system_call(_Int, _Text, _Int)
     flags = _CLONE | _AND_BELOW | _EMPTY_PATH | _CLOSE_ON_EXEC
     return _checked(open_tree(_OPEN_TREE, fd, b"", flags), "open_tree")
 
 
 def attach_tree(tree: int, target: str) -> None:
-    """Attach a copy of `clone_tree`, perhaps in another mount namespace (move_mount(2)).
-
-    Raises:
-        OSError: move_mount(2) failed.
-    """
+    """Attach a copy of `clone_tree`, perhaps in another mount namespace (move_mount(2))."""
     move_mount = _system_call(_Int, _Text, _Int, _Text, _Int)
     arguments = (tree, b"", _AT_HERE, _encoded(target), _MOVE_FROM_DESCRIPTOR)
     _checked(move_mount(_MOVE_MOUNT, *arguments), "move_mount")
 
 
 def new_mount(kind: str, flags: int, **options: "str | None") -> int:
-    """Return a new mount that is attached nowhere (fsopen(2), fsmount(2)).
+    """Return a new mount that is attached nowhere (fsopen(2), fsmount(2), Linux 5.2).
 
-    Args:
-        flags: `NO_SUID` and the like.
-        options: Those of the file system; None for one without a value.
-
-    Raises:
-        OSError: It is not permitted, or the kernel is older than 5.2.
+    `flags` are `NO_SUID` and the like; an option of the file system without a value has None.
     """
     fsopen = _system_call(_Text, _Int)
     fsconfig = _system_call(_Int, _Int, _Text, _Text, _Int)
@@ -182,20 +150,12 @@ def new_mount(kind: str, flags: int, **options: "str | None") -> int:
 
 
 def detach(target: str) -> None:
-    """Detach the topmost mount at a path, at once for all who look (umount2(2)).
-
-    Raises:
-        OSError: There is none, or it is not permitted.
-    """
+    """Detach the topmost mount at a path, at once for all who look (umount2(2))."""
     _checked(_umount2(_encoded(target), _DETACH), f"umount {target}")
 
 
 def open_within(root: int, path: str, flags: int) -> int:
-    """Open a path as if a directory were the root: no link leads outside (openat2(2)).
-
-    Raises:
-        OSError: It does not exist, or the kernel is older than 5.6.
-    """
+    """Open a path as if a directory were the root: no link leads outside (openat2(2))."""
     openat2 = _system_call(_Int, _Text, _Text, _Long)
     words = (flags | posix.O_CLOEXEC, 0, _NO_MAGIC_LINKS | _IN_ROOT)
     how = b"".join(word.to_bytes(8, sys.byteorder) for word in words)

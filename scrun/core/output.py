@@ -11,9 +11,6 @@ def say(text: bytes) -> None:
 
     Ids, paths and annotations are untrusted, and root may get the answer of another user's
     supervisor.
-
-    Raises:
-        OSError: As `write`.
     """
     if posix.isatty(1):
         text = printable_lines(text)
@@ -24,9 +21,6 @@ def write(content: bytes) -> None:
     """Write to standard output; if it is closed or has no reader, ignore that.
 
     Not by `sys.stdout`: without a descriptor it is missing, and nobody flushes it.
-
-    Raises:
-        OSError: It cannot be written for another reason.
     """
     while content:
         try:

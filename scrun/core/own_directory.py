@@ -7,11 +7,7 @@ from scrun.core.paths import replaceable
 
 
 def own_directory(path: str) -> None:
-    """Make the root directory if it is missing; refuse one that others could write to.
-
-    Raises:
-        SettingsError: It cannot be made, or others could write to it.
-    """
+    """Make the root directory if it is missing; refuse one that others could write to."""
     umask = os.umask(0o077)
     os.umask(umask | 0o022)  # for missing directories above it, whatever the caller's umask is
     try:

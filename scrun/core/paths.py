@@ -67,11 +67,7 @@ class Untrusted(PermissionError):
 
 
 def read_regular(path: str, limit: int = LIMIT) -> bytes:
-    """Read a regular file of bounded size; never wait for a FIFO's writer.
-
-    Raises:
-        OSError: It cannot be read, is not a regular file, or is too large; `strerror` says so.
-    """
+    """Read a regular file of bounded size, or raise OSError; never wait for a FIFO's writer."""
     return _read(path, limit)[1]
 
 
@@ -79,9 +75,6 @@ def open_regular(path: "str | bytes") -> int:
     """Open a regular file for reading; nothing else is opened, not even for a moment.
 
     A FIFO would wait for its writer, and a device may do something when it is opened.
-
-    Raises:
-        OSError: It cannot be opened, or is not a regular file; `strerror` says so.
     """
     found = posix.open(path, posix.O_PATH | posix.O_CLOEXEC)
     try:
@@ -112,11 +105,7 @@ def _read(path: str, limit: int) -> tuple[posix.stat_result, bytes]:
 
 
 def has_record(directory: str) -> bool:
-    """Tell whether a container exists: whether ROOT/ID is a directory.
-
-    Raises:
-        OSError: That cannot be determined.
-    """
+    """Tell whether a container exists: whether ROOT/ID is a directory."""
     try:
         return stat.S_ISDIR(posix.lstat(directory).st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -124,11 +113,7 @@ def has_record(directory: str) -> bool:
 
 
 def keepers(root: str) -> list[str]:
-    """Return the sockets of the supervisors that may keep jobs, sorted by name.
-
-    Raises:
-        OSError: The root directory is there, and cannot be read.
-    """
+    """Return the sockets of supervisors that may keep jobs, sorted; none without a directory."""
     try:
         names = [name for name in posix.listdir(root) if name.startswith((COMMON, BUILDS))]
     except FileNotFoundError:
@@ -150,7 +135,6 @@ def read_trusted(path: str, trusted: "Collection[int]" = (), limit: int = LIMIT)
 
     Raises:
         Untrusted: Somebody else could have written it.
-        OSError: It cannot be read; `strerror` says why.
     """
     status, content = _read(path, limit)
     if reason := replaceable(path, trusted):
@@ -272,12 +256,7 @@ def _is_private(path: str, gid: int) -> bool:
 
 
 def outer_id(kind: str, number: int) -> int:
-    """Return a uid or gid as it is outside this user namespace; -1 if it is not mapped.
-
-    Args:
-        kind: "uid" or "gid".
-        number: The id inside.
-    """
+    """Return a uid or gid (`kind`) as it is outside this user namespace; -1 if not mapped."""
     if not (lines := _id_maps.get(kind, "")):
         with open(f"/proc/self/{kind}_map", encoding="ascii") as file:
             lines = _id_maps[kind] = file.read()
@@ -294,10 +273,7 @@ _id_maps: dict[str, str] = {}
 
 
 def real_id(kind: str) -> int:
-    """Return this process's effective uid or gid as it is outside its user namespace.
-
-    `kind`: "uid" or "gid".
-    """
+    """Return this process's effective uid or gid (`kind`), outside its user namespace."""
     own = posix.geteuid() if kind == "uid" else posix.getegid()
     outer = outer_id(kind, own)
     return own if outer < 0 else outer

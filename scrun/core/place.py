@@ -59,10 +59,7 @@ class Place:
 
 
 def here(more: "Mapping[bytes, bytes] | None" = None) -> Place:
-    """Return where this process is.
-
-    `more` has more of its variables.
-    """
+    """Return where this process is; `more` has more of its variables."""
     environment = {}
     for name, value in {**posix.environ, **(more or {})}.items():
         if name.startswith(b"SLURM_"):
@@ -96,12 +93,7 @@ def job_variables(environment: "Mapping[str, str]") -> "dict[str, str]":
 
 
 def place_of(pid: "int | str", environment: "Mapping[str, str]") -> Place:
-    """Return where a process is.
-
-    Args:
-        pid: Its number; `self` for this one.
-        environment: Its variables.
-    """
+    """Return where a process with these variables is; its number may be `self`."""
     step = _step_by_cgroup(pid)
     if step:
         # the first process of a container of ours is in the step, too; that of a machine is not
@@ -115,10 +107,7 @@ def place_of(pid: "int | str", environment: "Mapping[str, str]") -> Place:
 def place(environment: "Mapping[str, str]", step: str, *, contained: bool = False) -> Place:
     """Return where a process is. Pure.
 
-    Args:
-        environment: Its variables.
-        step: The step that the kernel finds it in, or "".
-        contained: Whether it is in a container there.
+    `step` is what the kernel finds it in, or ""; `contained`: it is in a container there.
     """
     job = job_of(environment)
     of_step, _, number = step.partition(".")

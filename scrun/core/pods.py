@@ -33,10 +33,7 @@ def named_pod(annotations: "Mapping[str, object]") -> "str | None":
 
 
 def pod_of(bundle: str, config: "str | None") -> "str | None":
-    """Return the pod that a bundle names, or None.
-
-    None also for a bundle that cannot be read: the supervisor reports what is wrong with it.
-    """
+    """Return the pod that a bundle names; None also if it cannot be read (it fails later)."""
     try:
         return named_pod(_config(bundle, config)["annotations"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):

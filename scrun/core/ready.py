@@ -8,12 +8,9 @@ if TYPE_CHECKING:
 def ready(
     reads: "Iterable[int]", writes: "Iterable[int]" = (), seconds: "float | None" = None
 ) -> "tuple[set[int], set[int]]":
-    """Wait until something can be read or written, or has ended or failed.
+    """Wait until something can be read or written, or has ended or failed; return which.
 
-    `seconds` is how long to wait; None: until then.
-
-    Returns:
-        What can be read, and what can be written; both are empty if the time is over.
+    Both sets are empty after `seconds`; None waits for ever.
     """
     import select
 

@@ -12,11 +12,7 @@ MOST = 250
 
 
 def send_fds(sock: _socket.socket, data: bytes, fds: "list[int]", flags: int = 0) -> int:
-    """Send the beginning of some data, with descriptors; return how many bytes were sent.
-
-    Raises:
-        OSError: They cannot be sent.
-    """
+    """Send the beginning of some data, with descriptors; return how many bytes were sent."""
     rights = b"".join([fd.to_bytes(4, "little") for fd in fds])
     ancillary = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)] if fds else []
     return sock.sendmsg([data], ancillary, flags)
@@ -25,13 +21,9 @@ def send_fds(sock: _socket.socket, data: bytes, fds: "list[int]", flags: int = 0
 def receive_fds(
     sock: _socket.socket, size: int, most: int = MOST
 ) -> "tuple[bytes, list[int], bool]":
-    """Receive data, with the descriptors beside it, close-on-exec.
+    """Receive data, the descriptors beside it (close-on-exec), and whether those are all.
 
-    Returns:
-        The data; the descriptors; and whether those are all: we may be out of descriptors.
-
-    Raises:
-        OSError: The other end has gone.
+    Some are lost where this process is out of descriptors.
     """
     space = _socket.CMSG_LEN(most * 4)  # CMSG_SPACE may have room for one more
     data, ancillary, got, _ = sock.recvmsg(size, space, _socket.MSG_CMSG_CLOEXEC)

@@ -15,7 +15,7 @@ def parts(name: str) -> "tuple[str, str, bool]":
 
     Returns:
         What it has in common with its successors; its version; and whether another one may have
-        its name. Three times nothing for any other name.
+            its name. Three times nothing for any other name.
     """
     found = _NAME.fullmatch(name)
     if found is None:

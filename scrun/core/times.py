@@ -18,15 +18,10 @@ def seconds_of(text: str) -> "float | None":
 
 
 def moment(text: str, now: float) -> "float | None":
-    """Parse a moment in the forms of podman and docker.
+    """Parse a moment, as podman and docker do; return seconds since the epoch, or None.
 
-    Args:
-        text: Seconds since the epoch, a date or time in RFC 3339 form (local without a zone), or
-            a duration before now.
-        now: The current time, in seconds since the epoch.
-
-    Returns:
-        Seconds since the epoch; None for any other text.
+    It is such seconds, a date or time in RFC 3339 form (local without a zone), or a duration
+    before `now`.
     """
     if _SECONDS.fullmatch(text):
         return float(text)

@@ -29,10 +29,7 @@ def everything_below(directory: str) -> Iterator[os.stat_result]:
 def size_of(directory: str, limit: int) -> int:
     """Add up what the files on a directory's file system have, without their holes.
 
-    `limit` is where to stop: the result may be slightly more.
-
-    Returns:
-        The bytes.
+    It stops at `limit`: the result may be slightly more.
     """
     total = 0
     todo = [directory]
@@ -52,12 +49,7 @@ def size_of(directory: str, limit: int) -> int:
 
 
 class _Level(NamedTuple):
-    """A directory on the path to the current one.
-
-    Attributes:
-        above: The identity of its parent.
-        todo: The remaining entries of its parent.
-    """
+    """A directory on the path to the current one, with its parent's identity and other entries."""
 
     name: str
     above: tuple[int, int]
@@ -65,12 +57,7 @@ class _Level(NamedTuple):
 
 
 def remove_tree(path: str) -> None:
-    """Remove a path as `remove` does; its directory must not be a link.
-
-    Raises:
-        StagingError: See `remove`.
-        OSError: Likewise; or its directory does not exist.
-    """
+    """Remove a path as `remove` does; its directory must exist, and not be a link."""
     directory, name = os.path.split(path)
     parent = os.open(directory, OPEN_FOLDER | os.O_CLOEXEC)
     try:
@@ -82,13 +69,8 @@ def remove_tree(path: str) -> None:
 def remove_aside(directory: str, aside: str) -> None:
     """Remove a directory, but rename it first, so that nobody sees half of it.
 
-    Mounts in it are left alone: a script may have mounted an image there.
-
-    `aside` is a path in the same directory, which a supervisor removes if we are killed.
-
-    Raises:
-        StagingError: Something is mounted in it.
-        OSError: It cannot be removed.
+    Mounts in it are left alone: a script may have mounted an image there. A supervisor removes
+    `aside`, in the same directory, if we are killed. Raises StagingError for a mount.
     """
     # only a rename: on a full file system nothing else works before space is freed
     os.rename(directory, aside)
@@ -103,13 +85,7 @@ def remove_aside(directory: str, aside: str) -> None:
 
 
 def remove_whoever_owns_it(path: str, as_their_owner: Callable[[str], None]) -> None:
-    """Remove a tree, some files of which may belong to subordinate ids.
-
-    `as_their_owner` removes what only those ids can.
-
-    Raises:
-        StagingError, OSError: See `remove`.
-    """
+    """Remove a tree; `as_their_owner` removes what only subordinate ids can."""
     try:
         remove_tree(path)
     except PermissionError:
@@ -124,14 +100,10 @@ def remove(parent: int, name: str, device: int) -> None:
     """Remove an entry and all below it, without following links or entering other file systems.
 
     It takes two descriptors and no recursion at any depth: a container can nest ten thousands of
-    directories.
-
-    `parent` is the directory of the entry. `name` is the entry; nothing happens if it does not
-    exist.
+    directories. Nothing happens if the entry does not exist.
 
     Raises:
         StagingError: Something is mounted there, or somebody moves directories meanwhile.
-        OSError: Something cannot be removed.
     """
     here = os.dup(parent)
     way: list[_Level] = []

@@ -16,22 +16,13 @@ _known: set[Any] = set()
 
 
 def convert(value: object, kind: type[T], *, strict: bool = True) -> T:
-    """Return a decoded document as an instance of a type, as `msgspec.convert` does.
-
-    Raises:
-        msgspec.ValidationError: It is not one.
-    """
+    """Return a decoded document as an instance of a type, or raise, as `msgspec.convert` does."""
     _learn(kind)
     return msgspec.convert(value, kind, strict=strict)
 
 
 def decode_as(content: bytes | str | memoryview, kind: type[T]) -> T:
-    """Return the text of a document as an instance of a type, as `msgspec.json.decode` does.
-
-    Raises:
-        msgspec.DecodeError: It is not JSON.
-        msgspec.ValidationError: It is not one.
-    """
+    """Return the text of a document as an instance of a type, as `msgspec.json.decode` does."""
     _learn(kind)
     return msgspec.json.decode(content, type=kind)
 

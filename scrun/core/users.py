@@ -4,10 +4,7 @@ import pwd
 
 
 def user_name(uid: int, otherwise: str = "{}") -> str:
-    """Look up a user's name.
-
-    `otherwise` is the name of a user without an entry; `{}` stands for the number.
-    """
+    """Look up a user's name; without one it is `otherwise`, where `{}` stands for the number."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

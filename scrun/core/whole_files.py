@@ -9,13 +9,7 @@ PART = ".part"
 
 
 def write_whole(path: str, content: bytes, mode: int = 0o600) -> None:
-    """Write a file, or replace it.
-
-    `mode` counts whatever the umask is.
-
-    Raises:
-        OSError: It cannot be written; nothing of it is left.
-    """
+    """Write a file, or replace it, whole or not at all; `mode` counts whatever the umask is."""
     part = path + PART
     file = own_file(part, perhaps=True)  # another process may write it, too
     try:

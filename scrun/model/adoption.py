@@ -39,9 +39,6 @@ def held_record(directory: str) -> Record | None:
     """Return the record of a container that may live; None if it is nobody's, or stopped.
 
     Its lock is held: by its supervisor, or by what that has left when it died.
-
-    Raises:
-        StateError, OSError: The record cannot be read.
     """
     if not is_held(directory):
         return None
@@ -53,9 +50,6 @@ def is_on_its_way(directory: str) -> bool:
     """Tell whether a container will be adopted by a successor of its supervisor.
 
     What the supervisor has left holds the record's lock, and the record names one that is dead.
-
-    Raises:
-        StateError, OSError: The record cannot be read.
     """
     record = held_record(directory)
     return record is not None and record.supervisor is not None and is_dead(record.supervisor)
@@ -65,9 +59,6 @@ def living_record(directory: str) -> Record | None:
     """Return the record of a container that lives and is about to be adopted; else None.
 
     Only the successor knows how one has ended whose process is gone, which its engine knows.
-
-    Raises:
-        StateError, OSError: The record cannot be read.
     """
     record = held_record(directory)
     return None if record is None or _has_gone(record) else record

@@ -86,10 +86,7 @@ def mark(root: str) -> str:
 
 
 def read_mark(text: str, root: str) -> ProcessIdentity | None:
-    """Return the owner of a mark, if it is a supervisor of this machine and root directory.
-
-    `text` may have more words after the mark.
-    """
+    """Return whose mark begins a text, if a supervisor's of this machine and root; else None."""
     name, _, rest = "".join(text.split(maxsplit=1)[:1]).partition(":")
     where, _, rest = rest.partition(":")
     boot_id, *numbers = rest.split(":")

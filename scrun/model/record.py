@@ -55,16 +55,8 @@ count as well.
 class Moved(msgspec.Struct, frozen=True):
     """What a script's stage_out needs to know.
 
-    Attributes:
-        script: The scrun.lua.
-        bundle: The bundle that the step runs.
-        original_bundle: The submitted one.
-        root: Its root file system.
-        original_root: The submitted one's.
-        spool: The script's directory for temporary files.
-        config_file: The submitted config.json.
-        user: The real uid of the job's user.
-        group: That user's gid.
+    `bundle` and `root` are what the step runs; `original_…` and `config_file` what was submitted.
+    `spool` is the script's directory for temporary files; `user` and `group` are real ids.
     """
 
     script: str
@@ -169,7 +161,6 @@ def read_record(directory: str) -> Record:
 
     Raises:
         StateError: It is missing, or damaged; `delete --force` removes the rest then.
-        OSError: It cannot be read.
     """
     path = os.path.join(directory, "state.json")
     container = os.path.basename(directory)
@@ -235,10 +226,7 @@ def undone(record: Record) -> str:
 
 
 def stopped_state(record: Record) -> bytes:
-    """Render the answer to `state` for a container that nobody serves any more.
-
-    Its supervisor's death ended the job and the anchor, so the container is stopped.
-    """
+    """Render the answer to `state` for a container that nobody serves: it is stopped."""
     return render_state(
         record.oci_version, record.id, "stopped", 0, record.bundle, of_the_lost(record)
     )
@@ -259,11 +247,7 @@ def of_the_lost(record: Record) -> dict[str, str]:
 
 
 def write_record(directory: str, record: Record) -> None:
-    """Replace ROOT/ID/state.json.
-
-    Raises:
-        OSError: The file system is full, or the directory is gone.
-    """
+    """Replace ROOT/ID/state.json."""
     temporary = os.path.join(directory, ".state.json")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with open(os.open(temporary, flags, 0o600), "wb") as file:
@@ -295,11 +279,9 @@ def state_members(
     bundle: str,
     annotations: Mapping[str, str],
 ) -> dict[str, object]:
-    """Return the members of a container's state.
+    """Return the members of a container's state, with its anchor's pid.
 
-    `status`: `creating`, `created`, `running` or `stopped`. `pid` is the anchor's pid; a stopped
-    container has 0, because another process may have its number by now. `annotations` are those of
-    config.json, and `org.scrun.*`.
+    A stopped container has 0, because another process may have its number by now.
     """
     return {
         "ociVersion": oci_version,

@@ -80,10 +80,7 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 def as_it_ended(ending: Ending, process: Ending) -> Ending:
-    """Return an ending with the exit status of the container's process.
-
-    `process` tells how its process has ended; a status of -1 is unknown.
-    """
+    """Return an ending with the exit status of the container's process; -1 is unknown."""
     return msgspec.structs.replace(ending, status=process.status)
 
 

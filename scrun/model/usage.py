@@ -90,9 +90,7 @@ def given(
 ) -> tuple[float | None, int | None]:
     """Return the processors and the bytes of memory that a container can use.
 
-    Args:
-        environment: The variables of its job.
-        resources: `linux.resources` of its config.json, where they count.
+    `environment` is its job's; `resources` its config.json's `linux.resources`, where they count.
     """
     found = [*_CPUS.finditer(environment.get("SLURM_JOB_CPUS_PER_NODE", ""))]
     cpus: float | None = sum(int(one[1]) * int(one[2] or 1) for one in found) or None

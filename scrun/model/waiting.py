@@ -91,12 +91,7 @@ _TOO_MUCH = "Partition(Config|NodeLimit)|BadConstraints|(QOS|Assoc).*Per(Job|Nod
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """What a pending job waits for.
-
-    Attributes:
-        reason: Slurm's reason: one word ("Resources"), or several.
-        start: When it may start (seconds since the epoch), or None if unknown.
-    """
+    """What a pending job waits for: Slurm's reason, and when it may start, in seconds or None."""
 
     reason: str
     start: float | None = None
@@ -107,9 +102,8 @@ def waiting_line(
 ) -> str:
     """Describe a pending job in one line: `job 42 pending: Resources, starts about 14:05`.
 
-    A `job_id` of "" stands for a job that slurmctld has not taken yet. `now` is the present
-    moment; a start on another day is shown with its date. `explained` says whether to add an
-    explanation of the reason, with a remedy if there is one.
+    A `job_id` of "" stands for a job that slurmctld has not taken yet. A start on another day than
+    `now` has its date. `explained` adds an explanation and remedy, if there is one.
     """
     words = f"{f'job {job_id} ' if job_id else ''}pending: {waiting.reason}"
     if waiting.start is not None:
@@ -129,10 +123,7 @@ def is_too_much(reason: str) -> bool:
 
 
 def in_vain_line(job_id: str, waiting: Waiting, because: str = "") -> str:
-    """Say that a job can never start: `job 42 can never start: PartitionNodeLimit (…)`.
-
-    `because` has the requests that the caller has made.
-    """
+    """Say that a job can never start, `because` of what the caller has requested."""
     words = f"job {job_id} can never start: {waiting.reason}"
     if explanation := explain(waiting.reason):
         words += f" ({explanation})"
@@ -147,10 +138,7 @@ def suspended_line(job_id: str, suspended: bool) -> str:
 
 
 def is_hopeless(reason: str, give_up: Iterable[str]) -> bool:
-    """Tell whether a job waits for a reason that does not go away.
-
-    `*` in `give_up` stands for anything.
-    """
+    """Tell whether a reason does not go away; `*` in `give_up` stands for anything."""
     patterns = (".*".join(map(re.escape, known.split("*"))) for known in give_up)
     return any(re.fullmatch(pattern, reason, re.DOTALL) for pattern in patterns)
 

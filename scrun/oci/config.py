@@ -180,10 +180,7 @@ class Config(_Part, frozen=True):
 
     @property
     def engine_network(self) -> str:
-        """The network namespace that an engine has made for it; "" without one.
-
-        That of a process is another container's.
-        """
+        """The network namespace that an engine has made for it; "" without one."""
         paths = (one.path or "" for one in self.linux.namespaces if one.type == "network")
         path = next(paths, "")
         return "" if path.startswith("/proc/") else path
@@ -195,15 +192,10 @@ class Config(_Part, frozen=True):
 
 
 class Bundle(msgspec.Struct, frozen=True):
-    """A bundle that has passed all checks.
+    """A bundle that has passed all checks; its paths are absolute.
 
-    Attributes:
-        path: The bundle's directory, absolute.
-        config_file: The file that was read.
-        config: The typed parts.
-        raw: All of config.json without null members, in order, with exact integers. Copy it
-            before changing it.
-        rootfs: The directory with the container's files, absolute.
+    `config` has the typed parts, `raw` all of config.json without null members, in order, with
+    exact integers: copy it before changing it.
     """
 
     path: str
@@ -216,12 +208,7 @@ class Bundle(msgspec.Struct, frozen=True):
 def load_bundle(bundle: str, config_file: str | None = None) -> Bundle:
     """Read and check a bundle. Its file system may hang: call it in a thread.
 
-    Args:
-        bundle: The bundle's directory, absolute.
-        config_file: The file to read instead of its `config.json` (crun's `create --config`).
-
-    Raises:
-        BundleError: It cannot be run; the message names the file, the member and the reason.
+    `config_file` is read instead of its `config.json` (crun's `create --config`).
     """
     if not bundle.startswith("/"):
         raise BundleError(f"bundle: {bundle}: is not an absolute path")
@@ -239,22 +226,15 @@ def load_bundle(bundle: str, config_file: str | None = None) -> Bundle:
 
 
 def read_config(name: str) -> tuple[dict[str, Any], Config]:
-    """Read and check a config.json, as `parse` does.
-
-    Raises:
-        BundleError: It cannot be read, or is invalid.
-    """
+    """Read and check a config.json, as `parse` does."""
     return parse(read_file(name), name)
 
 
 def parse(content: bytes, name: str = "config.json") -> tuple[dict[str, Any], Config]:
-    """Parse and check the text of a config.json; `name` is for the errors.
-
-    Returns:
-        All of it, and the typed parts.
+    """Parse and check the text of a config.json; return all of it, and the typed parts.
 
     Raises:
-        BundleError: It is not JSON, or a member has the wrong type or an invalid value.
+        BundleError: It is not JSON, or has an invalid member; the message begins with `name`.
     """
     raw = decode(content, name)
     try:
@@ -269,7 +249,7 @@ def parse(content: bytes, name: str = "config.json") -> tuple[dict[str, Any], Co
 def explain(error: msgspec.ValidationError, document: object = None) -> str:
     """Reword an error of msgspec: `process.args[0]: expected string, got int`.
 
-    `document` is the document: msgspec does not name keys of tables of strings (`[...]`).
+    msgspec does not name keys of tables of strings (`[...]`): `document` has them.
     """
     reason, _, path = str(error).partition(" - at `$")
     member = path.removesuffix("`").removeprefix(".")

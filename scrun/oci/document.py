@@ -22,11 +22,7 @@ LEVELS = 100
 
 
 def read_file(name: str) -> bytes:
-    """Read a regular file of bounded size; never wait for a FIFO's writer.
-
-    Raises:
-        BundleError: It cannot be read, is not a regular file, or is too large.
-    """
+    """Read a regular file of bounded size; never wait for a FIFO's writer."""
     try:
         return read_regular(name)
     except OSError as error:
@@ -44,9 +40,6 @@ def decode(content: bytes, name: str) -> Any:  # noqa: ANN401
     """Parse JSON, without the members that are null: runc and crun treat those as absent.
 
     Of members with the same name the last counts, as with runc.
-
-    Raises:
-        BundleError: It is not JSON, or exceeds the bounds.
     """
     # each value but the first follows one of these; strings may contain them too
     if sum(map(content.count, (b",", b"[", b"{"))) > VALUES:

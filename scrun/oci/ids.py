@@ -11,13 +11,7 @@ _LONGEST = 255  # NAME_MAX: the id becomes a directory
 
 
 def check_id(text: str) -> str:
-    """Return the id if it is valid, so that nothing else ever becomes part of a path.
-
-    `text` is the operand of the command line.
-
-    Raises:
-        UsageError: The text is not a valid id.
-    """
+    """Return an id if it is valid, so that nothing else ever becomes part of a path."""
     if not text:
         raise _wrong("invalid container id: it is empty")
     if len(text) > _LONGEST:

@@ -16,13 +16,7 @@ _REMEDY = "`skopeo copy SOURCE oci:DIRECTORY:TAG` makes one"
 
 
 class LayoutImage:
-    """One image of a layout.
-
-    Attributes:
-        layout: The layout's directory, absolute.
-        tag: The image's tag; "" if it has none.
-        descriptor: What the layout says of its manifest, or of an index of it.
-    """
+    """One image of a layout; `descriptor` is of its manifest, or of an index of it."""
 
     def __init__(self, layout: str, tag: str, descriptor: dict[str, Any]) -> None:
         self.layout = layout
@@ -37,9 +31,6 @@ def find_image(text: str) -> LayoutImage:
     """Find the image that `DIRECTORY` or `DIRECTORY:TAG` names.
 
     Without a tag it is the only image, or the one with the tag `latest`.
-
-    Raises:
-        BundleError: There is no such directory, it is not a layout, or has no such image.
     """
     directory, tag = _split(text)
     layout = os.path.abspath(directory)

@@ -31,9 +31,7 @@ _MOUNTS = 1000
 class Found(msgspec.Struct, frozen=True):
     """The program is an executable file.
 
-    Attributes:
-        path: Its path in the container, with links resolved.
-        called: Its path from its name and PATH, with links unresolved.
+    In the container, `path` has links resolved; `called`, made from its name and PATH, has not.
     """
 
     path: str
@@ -43,9 +41,8 @@ class Found(msgspec.Struct, frozen=True):
 class NotFound(msgspec.Struct, frozen=True):
     """There is no such program.
 
-    Attributes:
-        message: The reason, in words from which podman and docker derive their exit status.
-        exit_status: That exit status: 127 for a missing file, 126 for one that cannot be run.
+    podman and docker derive their exit status from the words of the message: 127 for a missing
+    file, 126 for one that cannot be run.
     """
 
     message: str
@@ -59,10 +56,7 @@ class Unknown(msgspec.Struct, frozen=True):
 
 
 def find_program(bundle: Bundle) -> Found | NotFound | Unknown:
-    """Look for the file that `process.args[0]` names.
-
-    It accesses file systems that may hang: call it in a thread.
-    """
+    """Look for the file that `process.args[0]` names; it may hang: call it in a thread."""
     name = bundle.config.process.args[0]
     try:
         with _Tree(bundle) as tree:
@@ -129,10 +123,7 @@ class _OpaqueError(_UnclearError):
 
 
 class _Tree:
-    """The container's files: the root file system with the mounts over it.
-
-    A context manager, for the descriptor of the root.
-    """
+    """The container's files: the root file system with the mounts over it; a context manager."""
 
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
@@ -159,12 +150,7 @@ class _Tree:
         os.close(self.root)
 
     def look_up(self, path: str) -> tuple[int, str]:
-        """Find a file by its path in the container: return its mode, and its path without links.
-
-        Raises:
-            _MissingError: It does not exist.
-            _UnclearError: It cannot be examined on this machine.
-        """
+        """Return the mode of a file in the container, and its path without links."""
         way = [PathStep("", self.root)]
         try:
             self._walk(path, way)

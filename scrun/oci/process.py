@@ -45,11 +45,7 @@ class ExecOptions(msgspec.Struct, frozen=True):
 
 
 def process_from_file(content: bytes, name: str) -> tuple[dict[str, Any], Process]:
-    """Parse and check the file of `--process`.
-
-    Raises:
-        BundleError: It is invalid.
-    """
+    """Parse and check the file of `--process`."""
     raw = decode(content, name)
     if not isinstance(raw, dict):
         raise BundleError(f"{name}: is not the description of a process")
@@ -57,13 +53,7 @@ def process_from_file(content: bytes, name: str) -> tuple[dict[str, Any], Proces
 
 
 def process_from_options(options: ExecOptions, first: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the description of a process from a command line.
-
-    `first` is `process` of the container.
-
-    Raises:
-        UsageError: A user, group or variable is invalid.
-    """
+    """Make the description of a process from a command line, and the container's own process."""
     process = copy.deepcopy(dict(first))
     process.pop("consoleSize", None)
     process["args"] = list(options.args)
@@ -91,11 +81,7 @@ def process_from_options(options: ExecOptions, first: Mapping[str, Any]) -> dict
 
 
 def checked(raw: Mapping[str, Any], name: str) -> Process:
-    """Check the description of a process.
-
-    Raises:
-        BundleError: A member is missing or wrong.
-    """
+    """Check the description of a process; BundleError names the member that is wrong."""
     try:
         process = convert(raw, Process)
     except msgspec.ValidationError as error:
@@ -116,16 +102,10 @@ def checked(raw: Mapping[str, Any], name: str) -> Process:
 
 
 def fitting_user(process: dict[str, Any], container: Mapping[str, Any]) -> None:
-    """Check that the program's user exists in the container.
+    """Check that the program's user exists in a container that runs with this config.json.
 
-    There may be only one: an ordinary user can map only the own id (user_namespaces(7)).
-
-    Args:
-        process: The program; groups that cannot be set are removed.
-        container: The config.json that the container runs with.
-
-    Raises:
-        StateError: There is no such user.
+    There may be only one: an ordinary user can map only the own id (user_namespaces(7)). Groups
+    that cannot be set are removed.
     """
     linux = container.get("linux") or {}
     user = process.get("user") or {}

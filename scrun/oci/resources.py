@@ -37,11 +37,7 @@ _LEVELS = 10
 
 
 def read_resources(content: bytes, name: str) -> dict[str, Any]:
-    """Parse the JSON of an engine.
-
-    Raises:
-        UsageError: It is not a JSON object, or is too large.
-    """
+    """Parse the JSON object of an engine."""
     if len(content) > LIMIT:
         raise UsageError(f"{name}: is larger than {LIMIT >> 20} MiB")
     if sum(map(content.count, (b",", b"[", b"{"))) > _VALUES:
@@ -76,11 +72,7 @@ def _number_of(text: str) -> float:
 
 
 def resources_from_options(options: Mapping[str, object]) -> dict[str, Any]:
-    """Make `linux.resources` from the options of `update`.
-
-    Raises:
-        UsageError: A value is not a number, or is too large.
-    """
+    """Make `linux.resources` from the options of `update`."""
     resources: dict[str, Any] = {}
     for name, (part, member) in _OPTIONS.items():
         value = options.get(name)

@@ -17,13 +17,7 @@ _PREFERRED = {"IOT": "ABRT", "CLD": "CHLD", "POLL": "IO"}
 
 
 def parse_signal(text: str) -> int:
-    """Return the number of a signal given by name or number.
-
-    `text`: ``TERM``, ``SIGTERM``, ``sigterm``, ``RTMIN+3``, ``15``.
-
-    Raises:
-        UsageError: There is no such signal.
-    """
+    """Return the number of a signal: ``TERM``, ``SIGTERM``, ``sigterm``, ``RTMIN+3``, ``15``."""
     number = _number(text) if text.isascii() else -1
     if not 0 <= number <= 64:
         raise UsageError(
@@ -33,10 +27,7 @@ def parse_signal(text: str) -> int:
 
 
 def stop_signal(annotations: "Mapping[str, str]") -> int:
-    """Return the signal with which an engine stops a container; 0 without such an annotation.
-
-    podman writes the annotation, from the image or `--stop-signal`.
-    """
+    """Return the signal with which an engine stops a container, from podman's annotation; or 0."""
     try:
         return parse_signal(annotations.get(STOP_SIGNAL, ""))
     except UsageError:

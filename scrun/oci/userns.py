@@ -86,13 +86,7 @@ def read_map(text: str) -> Ranges:
 
 
 def read_subordinate(text: str, names: Sequence[str]) -> list[tuple[int, int]]:
-    """Read what a file of subuid(5) lends to a user.
-
-    `names` are the user's name and uid: a line may have either.
-
-    Returns:
-        The first id and the number of each range.
-    """
+    """Read the ranges (first id, number) that a file of subuid(5) lends to a name or uid."""
     found = []
     for line in text.splitlines():
         name, *numbers = line.strip().split(":")
@@ -106,13 +100,9 @@ def _is_number(text: str) -> bool:
 
 
 def ids_here(own: int, inside: Ranges, subordinate: Sequence[tuple[int, int]]) -> Ids | None:
-    """Return the ids that the user can map.
+    """Return the ids that the user can map; None if the own id is the only one.
 
-    `own` is the user's id, outside all user namespaces. `subordinate` are the ranges that
-    subuid(5) lends.
-
-    Returns:
-        The ids; None if the own id is the only one.
+    `own` is that outside all user namespaces; `subordinate` the ranges that subuid(5) lends.
     """
     if inside and inside != INITIAL:
         lent = sum(each.size for each in inside) > 1 and inside[0].outside == own
@@ -137,10 +127,9 @@ def maps_for(config: Mapping[str, Any], ids: BothIds) -> Maps | None:
 
 
 def _map(wanted: Sequence[Mapping[str, int]], member: int, ids: Ids) -> Ranges | None:
-    """Return the map of one kind.
+    """Return the map of one kind; `wanted` is empty if config.json has none.
 
-    `wanted`: `uidMappings` or `gidMappings`; empty if config.json has none. `member` is the id of
-    the container's process.
+    `member` is the id of the container's process.
     """
     found = composed(wanted, ids.known) if wanted else ids.whole
     if found == (Range(0, ids.own, 1),):  # the map that `runc spec --rootless` writes
@@ -156,10 +145,9 @@ def _map(wanted: Sequence[Mapping[str, int]], member: int, ids: Ids) -> Ranges |
 
 
 def composed(wanted: Sequence[Mapping[str, int]], known: Ranges) -> Ranges | None:
-    """Compose a container's map with that of this process.
+    """Compose a container's map with this process's: from its ids to those on the nodes.
 
-    Returns:
-        The map from the container's ids to those on the nodes; None if it does not cover them all.
+    None if that does not cover them all.
     """
     found: list[Range] = []
     for entry in wanted:

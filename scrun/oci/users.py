@@ -17,14 +17,7 @@ _LAST = (1 << 31) - 1
 
 
 class Account(NamedTuple):
-    """Who runs a program.
-
-    Attributes:
-        uid: Their number.
-        gid: Their group.
-        groups: Further groups.
-        home: Their home directory; "" if nobody says.
-    """
+    """Who runs a program; `home` is "" if nobody says."""
 
     uid: int = 0
     gid: int = 0
@@ -36,9 +29,6 @@ def find_user(root: int, text: str) -> Account:
     """Find who `USER`, `USER:GROUP`, or either as a number is; "" is root.
 
     `root` is the descriptor of a root directory, which may be hostile.
-
-    Raises:
-        ImageError: There is no such user or group.
     """
     name, _, group = text.partition(":")
     group = group.partition(":")[0]

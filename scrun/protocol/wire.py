@@ -116,21 +116,15 @@ def decoded(text: bytes) -> str:
 
 
 def frame(fields: "list[bytes]") -> bytes:
-    """Pack fields into one frame.
-
-    `fields` are the operation's name and its arguments, none of them with a NUL.
-    """
+    """Pack fields into one frame: the operation's name and its arguments, none with a NUL."""
     body = b"\0".join(fields)
     return len(body).to_bytes(4, "big") + body
 
 
 def connect(directory: str, name: str, patience: int = 0) -> _socket.socket:
-    """Connect to the socket DIRECTORY/NAME, whoever serves it.
+    """Connect to the socket DIRECTORY/NAME, whoever serves it, or raise one of `NOBODY`.
 
     `patience` is the seconds to wait for a server whose queue is full; 0 waits for ever.
-
-    Raises:
-        OSError: Nobody listens there (`NOBODY`), or connecting failed in another way.
     """
     sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     path = directory + "/" + name
@@ -157,10 +151,7 @@ def connect_supervisor(directory: str, name: str, patience: int = 0) -> _socket.
     """Connect to a supervisor of the same user; root may connect to anybody's.
 
     `patience` is as for `connect`, and for the answer; for another user's supervisor 0 means
-    `PATIENCE`.
-
-    Raises:
-        OSError: As `connect`; PermissionError if another user serves the socket.
+    `PATIENCE`. Raises PermissionError if another user serves the socket.
     """
     foreign = posix.stat(directory).st_uid != posix.geteuid()
     sock = connect(directory, name, patience or (PATIENCE if foreign else 0))
@@ -191,11 +182,7 @@ def _peer(sock: "Connection") -> bytes:
 
 
 def check_peer(sock: _socket.socket) -> None:
-    """Refuse a peer of another user, unless root asks.
-
-    Raises:
-        PermissionError: The peer is another user.
-    """
+    """Refuse a peer of another user, by PermissionError, unless root asks."""
     owner, user = peer_uid(sock), posix.geteuid()
     # root of a user namespace is not root: users whom it does not map appear as nobody
     is_ours = owner == user or (user == 0 and owner != _NOBODY)
@@ -233,10 +220,7 @@ def confirm(sock: _socket.socket) -> None:
 
 
 def receive(sock: _socket.socket) -> "tuple[int, bytes]":
-    """Read the reply to a request.
-
-    Returns:
-        The exit status and what to print.
+    """Read the reply to a request: the exit status and what to print.
 
     Raises:
         ConnectionError: The supervisor closed the connection without an answer.
@@ -247,12 +231,7 @@ def receive(sock: _socket.socket) -> "tuple[int, bytes]":
 
 
 def read_answer(sock: _socket.socket, reply: bytes) -> bytes:
-    """Read a reply to its end; `reply` is the part that has been read already.
-
-    Raises:
-        ConnectionError: The supervisor closed the connection without an answer.
-        OSError: It takes too long, or its answer is too long.
-    """
+    """Read a reply to its end, after the part that was read already; raises as `receive` does."""
     parts = [reply] if reply else []
     size = len(reply)
     try:
@@ -304,10 +283,7 @@ def ask(
 ) -> "tuple[int, bytes]":
     """Send one request to the supervisor at DIRECTORY/NAME and wait for its answer.
 
-    `meanwhile` is called while the supervisor works.
-
-    Raises:
-        OSError: No supervisor listens there (`NOBODY`), or it does not answer.
+    `meanwhile` is called while it works. Raises one of `NOBODY`; OSError without an answer.
     """
     return converse(lambda: connect_supervisor(directory, name), fields, meanwhile)
 
@@ -317,14 +293,11 @@ def converse(
     fields: "list[bytes]",
     meanwhile: "Callable[[], None] | None" = None,
 ) -> "tuple[int, bytes]":
-    """Send one request, and wait for its answer.
+    """Send one request, and wait for its answer; raises OSError if all hang up.
 
     A supervisor that hangs up without an answer was about to exit, has died, or did not get the
     whole request in time, for example because this process was stopped. The next attempt to
     connect tells which. The next one accepts what the first one has done already.
-
-    Raises:
-        OSError: As `connect`; or the supervisor hangs up each time.
     """
     for _ in range(3):
         sock = connect()
