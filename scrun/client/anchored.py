@@ -16,21 +16,10 @@ _TAKING = 10
 
 
 class Console:
-    """A terminal for the engine (runtime-spec, runc's terminals.md).
-
-    Attributes:
-        stdio: Its slave, as standard input, output and error.
-        path: The slave's path.
-    """
+    """A terminal for the engine (runtime-spec, runc's terminals.md): `stdio` is its slave."""
 
     def __init__(self, socket: str) -> None:
-        """Open a terminal.
-
-        `socket` is the value of `--console-socket`.
-
-        Raises:
-            OSError: That is not a socket, or belongs to another user.
-        """
+        """Open a terminal for a `--console-socket`; refuse what is another user's."""
         self._socket = socket
         try:
             status = posix.stat(socket)
@@ -45,11 +34,7 @@ class Console:
         self.path = posix.ttyname(slave)
 
     def hand_over(self) -> None:
-        """Send the master to the engine, and close it here.
-
-        Raises:
-            OSError: Nobody accepts it, or another user listens there.
-        """
+        """Send the master to the engine, unless another user listens; close it here."""
         directory, slash, name = self._socket.rpartition("/")
         try:
             sock = wire.connect(directory + slash or ".", name, patience=_TAKING)
@@ -86,12 +71,7 @@ class Anchored:
     pid_file: "PidFile | None"
 
     def __init__(self, parsed: Parsed) -> None:
-        """Make the pid file.
-
-        Raises:
-            OSError: It cannot be made.
-            UsageError: A descriptor of `--preserve-fds` is not open.
-        """
+        """Make the pid file."""
         open_closed_descriptors()
         self._container = parsed.id or ""
         self._preserved = preserved(parsed)  # before we open anything
@@ -108,11 +88,7 @@ class Anchored:
             self.pid_file.discard()
 
     def begin(self, carried: "CarriedTerminal | None" = None, *, leave: bool) -> None:
-        """Open the terminal, and start to make the anchor.
-
-        Raises:
-            OSError: The console socket cannot be used.
-        """
+        """Open the terminal, and start to make the anchor."""
         self.console = None
         stdio = [carried.slave] * 3 if carried else [0, 1, 2]
         if self._socket_path:
@@ -127,11 +103,7 @@ class Anchored:
             self.anchor = AnchorProcess(self._container, self.socket.detach(), lock, terminal)
 
     def name(self) -> int:
-        """Return the anchor's pid, and write it to the pid file.
-
-        Raises:
-            OSError: The anchor could not be made, or the pid file's file system is full.
-        """
+        """Return the anchor's pid, and write it to the pid file."""
         if self.pid_file:
             self.pid_file.name_anchor(self.pid, self.anchor)
         return self.pid
@@ -148,8 +120,7 @@ class Anchored:
 def open_closed_descriptors() -> None:
     """Open /dev/null for standard input, output or error if it is closed.
 
-    Else the next file that is opened gets that number, and the container would get one of scrun's
-    sockets as its standard input.
+    Else the container would get the next file that is opened, as that has this number.
     """
     while (fd := posix.open("/dev/null", posix.O_RDWR)) <= 2:
         posix.set_inheritable(fd, True)
@@ -157,12 +128,9 @@ def open_closed_descriptors() -> None:
 
 
 def preserved(parsed: Parsed) -> "list[int]":
-    """Return the descriptors of `--preserve-fds`, which are the caller's own.
+    """Return the descriptors of `--preserve-fds`, the caller's own; UsageError if one is not open.
 
-    A runtime would mistake one that is not open for its own descriptors, of this machine's files.
-
-    Raises:
-        UsageError: It is not a number; one is not open; or they are too many for one message.
+    A runtime would mistake that for its own descriptors, of this machine's files.
     """
     text = parsed.text("preserve-fds")
     if text is None:

@@ -33,7 +33,7 @@ from scrun.protocol.wire import REASON_SHOWN
 def forward(parsed: Parsed, *, again: bool = False) -> int:
     """Forward an operation to the container's supervisor and print the answer.
 
-    `again` says whether a supervisor was asked before, which has died before it answered.
+    `again`: a supervisor was asked before, which has died before it answered.
     """
     container = parsed.id or ""
     directory = record_root(parsed) + "/" + container
@@ -91,11 +91,7 @@ def build_request(parsed: Parsed, container: str) -> "list[bytes]":
 
 
 def go_on(parsed: Parsed) -> int:
-    """Finish a command; return its exit status.
-
-    Raises:
-        ScrunError, OSError: What the client has met.
-    """
+    """Finish a command, or raise what the client has met; return its exit status."""
     told = sys._xoptions
     directory = f"{record_root(parsed)}/{parsed.id}"
     if "answered" in told:

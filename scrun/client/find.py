@@ -10,11 +10,7 @@ from scrun.oci.ids import is_id
 
 
 def containers(root: str) -> list[str]:
-    """Return the ids under a root directory, sorted; none if the directory does not exist.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """Return the ids under a root directory, sorted; none if the directory does not exist."""
     try:
         with os.scandir(root) as entries:
             names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -28,9 +24,6 @@ def resolve(parsed: Parsed) -> tuple[str, str]:
 
     Only for commands that people type: engines know whole ids, and no container should end because
     of an abbreviation.
-
-    Raises:
-        UsageError: Several ids begin with it.
     """
     root, whole = record_root(parsed), parsed.id or ""
     if not os.path.lexists(os.path.join(root, whole)):
@@ -50,11 +43,6 @@ def forward_each(parsed: Parsed) -> int:
 
     For `delete ID ID...`, and --regex of kill and delete, as in crun: an expression has to match
     the whole id. The containers are handled in turn; after a failure the rest still get theirs.
-
-    Raises:
-        UsageError: The regular expression is invalid.
-        UnknownContainer: No container matches.
-        OSError: The root directory cannot be read.
     """
     operands, parsed.operands = parsed.operands, []
     if parsed.command == "kill":
@@ -75,13 +63,7 @@ def forward_each(parsed: Parsed) -> int:
 
 
 def _matching(text: str, parsed: Parsed) -> list[str]:
-    """List the containers whose id matches an expression.
-
-    Raises:
-        UsageError: It is invalid.
-        UnknownContainer: No container matches.
-        OSError: The root directory cannot be read.
-    """
+    """List the containers whose id matches an expression."""
     import re
 
     try:

@@ -34,13 +34,10 @@ _LONGEST = 4096
 def give_over(
     container: Replayed, parsed: Parsed, callers: list[_socket.socket]
 ) -> Callable[[list[int]], int] | None:
-    """Hand a container over to a supervisor.
+    """Hand a container over to a supervisor, with its `callers`, of whom nothing was read.
 
-    `callers` ask for it; none of their requests was read.
-
-    Returns:
-        What makes this process its anchor, with the signals of the meantime, and returns
-        its exit status; None if no supervisor has taken it.
+    Returns what makes this process its anchor, with the signals of the meantime, and returns its
+    exit status; None if no supervisor has taken it.
     """
     anchor, theirs = _socket.socketpair()
     told, tells = os.pipe()

@@ -62,12 +62,7 @@ def _leave_word(root: str, name: str, why: str) -> None:
 
 
 def _note(directory: str, why: str) -> None:
-    """Note it, unless somebody lives who works on the container.
-
-    Raises:
-        ScrunError: There is no such record.
-        OSError: It cannot be written.
-    """
+    """Note it, unless somebody lives who works on the container."""
     import msgspec
 
     from scrun.model.adoption import held_record

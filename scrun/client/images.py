@@ -21,11 +21,7 @@ _REMOVE = "from scrun.supervisor.staging.id_maps import remove_mapped; remove_ma
 
 
 def open_store(parsed: Parsed) -> Request:
-    """Open the caller's store, and remove what killed processes have left there.
-
-    Raises:
-        ScrunError, OSError: It cannot be used.
-    """
+    """Open the caller's store, and remove what killed processes have left there."""
     settings = load(os.environ, parsed.text("config-file"))
     store = Store(path_for(settings, os.environ), discard)
     store.tidy()
@@ -71,11 +67,7 @@ def _warn(text: str) -> None:
 
 
 def discard(path: str) -> None:
-    """Remove a tree of the store, some files of which may belong to subordinate ids.
-
-    Raises:
-        StagingError, OSError: See `scrun.core.trees.remove`.
-    """
+    """Remove a tree of the store, some files of which may belong to subordinate ids."""
     remove_whoever_owns_it(path, _remove_mapped)
 
 

@@ -23,8 +23,7 @@ def launch(
 ) -> _socket.socket:
     """Connect to the supervisor NAME under ROOT; start it unless somebody has meanwhile.
 
-    `settings_file` is the value of `--config-file`, or "": the supervisor's own settings.
-    `lingers` says whether it stays for a while when it has nothing to do.
+    Without a `settings_file` it has its own settings. `lingers`: it stays for a while when idle.
 
     Raises:
         SettingsError: ROOT cannot be made, or is not the caller's own.
@@ -124,8 +123,7 @@ def _close(fd: int) -> None:
 def launch_beside(root: str, name: str, *, to_tidy: bool = False) -> None:
     """Start a supervisor from a process that nobody waits for.
 
-    `to_tidy` says whether it should only clean up after dead supervisors; one that is running does
-    so now.
+    `to_tidy`: it only cleans up after dead supervisors; one that is running does so now.
     """
     if os.fork():  # an interpreter of its own would take as long as all of `start`
         return
@@ -166,12 +164,7 @@ def launch_common(parsed: Parsed) -> None:
 
 
 def have_tidied(root: str, name: str) -> None:
-    """Have a supervisor clean up after dead ones; start it if necessary.
-
-    Raises:
-        SettingsError, SupervisorLost: See `launch`.
-        OSError: It cannot be reached.
-    """
+    """Have a supervisor clean up after dead ones; start it if necessary (see `launch`)."""
     sock = launch(root, name, lingers=False)
     wire.send(sock, [b"tidy"])
     wire.receive(sock)
@@ -214,11 +207,7 @@ def _start(root: str, name: str, lock: int, settings_file: str, *, lingers: bool
 
 
 class Spawned:
-    """A supervisor that is starting, a child of ours.
-
-    Attributes:
-        pid: Its process, which ends as soon as it has daemonized itself.
-    """
+    """A starting supervisor, our child; `pid` ends as soon as it has daemonized itself."""
 
     def __init__(
         self,
@@ -229,15 +218,7 @@ class Spawned:
         *,
         lingers: bool,
     ) -> None:
-        """Start it.
-
-        Args:
-            root: The root directory.
-            name: The supervisor's.
-            fds: The end of a pipe for what it says, and the lock of its name.
-            environment: Its variables.
-            lingers: See `launch`.
-        """
+        """Start it; `fds` are a pipe's end for what it says, and the lock of its name."""
         # the file, and not `-m scrun.supervisor` or the directory: those take runpy, 3 ms
         program = packages() + "/scrun/supervisor/__main__.py"
         argv = [*python(), program, "--root", root, "--name", name, "--ready", "3", "--lock", "4"]
@@ -271,8 +252,8 @@ class Spawned:
 def _environment(settings_file: str) -> dict[str, str]:
     """Return the variables that the supervisor needs from the caller.
 
-    Each container's children get the environment of its own `create`, and its own settings apply
-    to it; the settings of whoever starts the supervisor only say how long that stays.
+    Each container has those of its own `create`, and its own settings; the settings of whoever
+    starts the supervisor only say how long that stays.
     """
     # SLURM_CONF: to release the jobs of dead supervisors
     kept = (

@@ -35,11 +35,7 @@ class Asked:
         *,
         lingers: bool,
     ) -> None:
-        """Ask for it.
-
-        Raises:
-            SettingsError: Nobody is there whom one could ask.
-        """
+        """Ask for it; SettingsError if nobody is there."""
         path = os.environ[OUTSIDE]
         self._line = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         network = os.stat("/proc/self/ns/net").st_ino

@@ -27,12 +27,7 @@ _PATIENCE = 60
 
 
 def parse_again(argv: list[str], error: UsageError) -> Parsed:
-    """Move the options of scripts from a command line to the environment, and parse the rest.
-
-    Raises:
-        UsageError: Another argument is wrong.
-        SpankError: The scripts cannot be run.
-    """
+    """Move the options of scripts from a command line to the environment, and parse the rest."""
     options: list[Option] | None = None
     while True:
         if error.left is None:
@@ -64,12 +59,7 @@ def _without(argv: list[str], index: int, options: list[Option], error: UsageErr
 
 
 def list_options(given: dict[str, object]) -> list[Option]:
-    """List the options that scripts have registered, in the form of the grammar's table.
-
-    Raises:
-        SettingsError: plugstack.conf is invalid.
-        SpankError: The scripts cannot be run.
-    """
+    """List the options that scripts have registered, in the form of the grammar's table."""
     words = [f"--{name}={given[name]}" for name in _GLOBAL if isinstance(given.get(name), str)]
     if not _has_scripts(words):
         return []

@@ -11,12 +11,9 @@ _QUIET = "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); "
 
 
 def program(module: str, argv: list[str], *, undoes_nothing: bool = False) -> list[str]:
-    """Return the command line of a program.
+    """Return the command line of a module of `scrun.supervisor.programs` that has a `run`.
 
-    Args:
-        module: The module of `scrun.supervisor.programs` that has its `run`.
-        argv: The arguments of scrun; the program parses them again, with the same grammar.
-        undoes_nothing: Whether SIGINT may end it at once.
+    It parses `argv`, scrun's arguments, again. `undoes_nothing`: SIGINT may end it at once.
     """
     quiet = _QUIET if undoes_nothing else ""
     return python_code(quiet + _TEXT.format(module), *argv)

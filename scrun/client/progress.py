@@ -85,10 +85,9 @@ def _cells(text: str) -> int:
 
 
 def write_if_possible(fd: int, line: bytes) -> None:
-    """Write a line, unless that would block.
+    """Write a line, unless that would block; the container's log has all lines.
 
-    conmon does not read the container's standard error before `create` has ended, so waiting for
-    room in that pipe could take for ever. The container's log has all lines.
+    conmon does not read the container's standard error before `create` has ended.
     """
     poller = select.poll()
     poller.register(fd, select.POLLOUT)

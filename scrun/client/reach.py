@@ -22,12 +22,7 @@ _TRIES = 5
 
 
 def ask_supervisor(parsed: Parsed, directory: str, fields: "list[bytes]") -> int:
-    """Send a request and print the answer; return the exit status.
-
-    Raises:
-        UnknownContainer: There is no such container.
-        StateError: Nobody serves it any more.
-    """
+    """Send a request and print the answer; return the exit status (see `fetch_answer`)."""
     status, answer = fetch_answer(directory, fields)
     if status:
         return report_failure(answer, status, parsed)
@@ -48,11 +43,7 @@ def fetch_answer(directory: str, fields: "list[bytes]", patience: int = 0) -> "t
 
 
 def wait_for_successor(directory: str) -> "_socket.socket | None":
-    """Connect to the supervisor that adopts a container; None if nobody does.
-
-    Raises:
-        OSError: There may be one, which cannot be reached.
-    """
+    """Connect to the supervisor that adopts a container; None if nobody does, OSError in doubt."""
     begun = time.monotonic()
     may_come = True
     while True:
@@ -91,7 +82,6 @@ def connect_served(directory: str, patience: int = 0) -> _socket.socket:
 
     Raises:
         ScrunError: Nobody serves it.
-        OSError: It cannot be reached.
     """
     try:
         return wire.connect_supervisor(directory, "supervisor", patience)
@@ -103,12 +93,9 @@ def connect_served(directory: str, patience: int = 0) -> _socket.socket:
 
 
 def was_deleted(parsed: Parsed, directory: str, pid: bytes = b"") -> bool:
-    """Delete a container that its own command has created, even if its supervisor has died.
+    """Delete a container that its own command has created; tell whether nothing is left.
 
-    `pid` is the container's, if it is known: another one may have its id by now.
-
-    Returns:
-        Whether nothing is left of it.
+    Its supervisor may have died. Another container may have its id by now, with another `pid`.
     """
     fields = [b"delete", wire.encoded(directory.rpartition("/")[2]), b"1", *[pid] * bool(pid)]
     for number in range(_TRIES):
@@ -129,10 +116,7 @@ def was_deleted(parsed: Parsed, directory: str, pid: bytes = b"") -> bool:
 
 
 def delete_own(parsed: Parsed, directory: str, pid: bytes) -> None:
-    """Delete the container with this pid; after a failure the next `list` shows it.
-
-    `parsed` is the command line of the `run` that has made it.
-    """
+    """Delete what a `run` has made, by its pid; after a failure the next `list` shows it."""
     container = wire.encoded(directory.rpartition("/")[2])
     try:
         wire.ask(directory, "supervisor", [b"delete", container, b"1", pid])
@@ -141,11 +125,7 @@ def delete_own(parsed: Parsed, directory: str, pid: bytes) -> None:
 
 
 def explain_unserved(directory: str) -> "UnknownContainer | StateError":
-    """Return the error that says why no supervisor serves a container.
-
-    Raises:
-        OSError: The root directory cannot be read.
-    """
+    """Return the error that says why no supervisor serves a container."""
     container = directory.rpartition("/")[2]
     if not has_record(directory):
         return UnknownContainer(f"container {container} does not exist")
@@ -233,12 +213,7 @@ def tidy_up(parsed: Parsed, root: str) -> None:
 def delete(parsed: Parsed, directory: str, fields: "list[bytes]") -> "tuple[int, bytes]":
     """Have a supervisor delete a container that nobody serves; start it if necessary.
 
-    Returns:
-        The exit status, and the reason if it is not 0.
-
-    Raises:
-        ScrunError: The supervisor does not start.
-        OSError: It dies each time.
+    Returns the exit status, and the reason if it is not 0.
     """
     from scrun.client.launch import is_waited_for, launch
 
@@ -255,20 +230,12 @@ def delete(parsed: Parsed, directory: str, fields: "list[bytes]") -> "tuple[int,
 
 
 def remove_over(directory: str, socket: str) -> bool:
-    """Remove the record of a container if nothing else is left of it.
+    """Remove the record of a container if nothing else is left of it; tell whether that was so.
 
     Its supervisor has undone all else before it ended. That of a pod, which podman's first
     container has, ends before podman calls `delete`; to start another one takes longer than all of
-    `start`.
-
-    `socket` is the name of the supervisor that removes what we leave should we be killed.
-
-    Returns:
-        Whether it has been removed. If not, a supervisor has to look after it, or say why not.
-
-    Raises:
-        StagingError: Something is mounted in it.
-        OSError: It cannot be removed.
+    `start`. The supervisor at `socket` removes what we leave should we be killed; one has to look
+    after a record that stays, or say why not.
     """
     import fcntl
     import os

@@ -65,10 +65,7 @@ _FOLDER = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_NOFOLLOW | posix.O_CLOEXE
 
 
 def replay(template: Template, place: Place, give_over: "GiveOver") -> "int | None":
-    """Run a container; return its exit status, or None if it has to be made the usual way.
-
-    `give_over` hands it to a supervisor (`scrun.client.give_over`).
-    """
+    """Run a container; return its exit status, or None if it has to be made the usual way."""
     assert template.content is not None
     container = Replayed(template.root, template.content, place)
     try:
@@ -92,15 +89,11 @@ class Replayed:
     """One container.
 
     Attributes:
-        root: The root directory of the records.
-        job: The number of its job.
         task: The task that it belongs to, `JOB.STEP.TASK`.
         pid, pidfd: Its first process.
         is_ours: Whether no supervisor has it.
         lock: Holds the lock of its record.
         line: The keepalive's socket.
-        keepalive: The keepalive's pid.
-        content: The template.
     """
 
     def __init__(self, root: str, content: "dict[str, Any]", place: Place) -> None:
@@ -152,12 +145,7 @@ class Replayed:
         return self.killed_early() is not None or self._have_made()
 
     def _make_record(self) -> int:
-        """Make the record under another name; return the lock that keeps others from removing it.
-
-        Raises:
-            OSError: It cannot be made; or what it depends on has changed.
-            UnicodeError: A variable is not text.
-        """
+        """Make the record under another name; return the lock that keeps it from removal."""
         flags = posix.O_RDWR | posix.O_CREAT | posix.O_CLOEXEC | posix.O_NOFOLLOW
         own_lock = posix.open(f"{self.root}/{self._name}.lock", flags, 0o600)
         fcntl.flock(own_lock, fcntl.LOCK_EX)
@@ -215,11 +203,7 @@ class Replayed:
         return text.replace(self._before.encode(), self.id.encode())
 
     def _variables(self) -> bytes:
-        """Return what Slurm says of this task, as entries of a list in JSON.
-
-        Raises:
-            UnicodeError: A variable is not text.
-        """
+        """Return what Slurm says of this task, as entries of a list in JSON."""
         entries = []
         for name, value in posix.environ.items():
             # PMI's descriptor is with whoever called us; some of these tell of the container
@@ -252,11 +236,7 @@ class Replayed:
         return state
 
     def _take_lease(self) -> None:
-        """Keep the image in its store (`scrun.images.leases`).
-
-        Raises:
-            OSError: It is gone.
-        """
+        """Keep the image in its store (`scrun.images.leases`); OSError if it is gone."""
         folder = self.content["leases"]
         if not folder:
             return
@@ -276,11 +256,7 @@ class Replayed:
             posix.utime(used)
 
     def _have_made(self) -> bool:
-        """Have crun create it, and start it; return whether it runs.
-
-        Raises:
-            OSError: There is no process, or no memory.
-        """
+        """Have crun create it, and start it; return whether it runs."""
         _become_subreaper()
         crun = [*self.content["crun"], "--root", f"{self.record}/runtime"]
         pid_file = f"{self.record}/runtime.pid"
@@ -315,11 +291,7 @@ class Replayed:
         return True
 
     def _call(self, words: "list[str]") -> bytes:
-        """Begin the keepalive; return what it says of crun's end.
-
-        Raises:
-            OSError: There is no process.
-        """
+        """Begin the keepalive; return what it says of crun's end."""
         self.line, theirs = _socket.socketpair()
         said, says = posix.pipe()
         above = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in (theirs.fileno(), says)]
@@ -572,11 +544,7 @@ def _quoted(word: str) -> str:
 
 
 def _remove(folder: int, device: int, depth: int) -> None:
-    """Remove all in a directory, without following links or entering file systems.
-
-    Raises:
-        OSError: Something cannot be removed this way.
-    """
+    """Remove all in a directory, without following links or entering file systems."""
     if posix.fstat(folder).st_dev != device or depth > _DEEPEST:
         raise OSError(18, "is not to be entered")
     with posix.scandir(folder) as found:

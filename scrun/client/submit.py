@@ -18,16 +18,10 @@ _DIGITS = 10  # of the length of a command, with the byte before them
 def submit(parsed: Parsed, anchored: Anchored) -> "tuple[int, bytes, bool]":
     """Create a container; start a supervisor if necessary.
 
-    `anchored` has its descriptors and its anchor. When the container is created, its pid file is
-    published and its terminal handed over.
+    When it is created, its pid file is published and its terminal handed over.
 
     Returns:
         The exit status, the reason if it is not 0, and whether standard error already shows that.
-
-    Raises:
-        ScrunError: The supervisor does not start, or died.
-        OSError: There is no anchor, the pid file cannot be published, or nobody takes the
-            terminal.
     """
     root = record_root(parsed)
     fields = build_call("create", posix.getpid(), parsed.argv)
@@ -159,8 +153,7 @@ def _ask(
 def lost(parsed: Parsed, record: str, *, is_ours: bool) -> Exception:
     """Return the error for a supervisor that died while it created a container.
 
-    `record` is the container's record, which is removed if it is ours. `is_ours` says whether it
-    was not there before.
+    The `record` is removed if it is ours: it was not there before.
     """
     is_gone = not is_ours or was_deleted(parsed, record)
     remedy = "" if is_gone else "delete it and "
@@ -182,14 +175,11 @@ def _read_reply(
 ) -> "tuple[int, bytes, bool]":
     """Read the reply; show the messages before it and run the commands among them.
 
-    `lock` is the descriptor that holds the pid file's lock, for the container's life.
+    `lock` holds the pid file's lock, for the container's life.
 
     Returns:
-        The exit status, the answer, and whether standard error already shows the reason, from
-        the runtime that was called.
-
-    Raises:
-        ConnectionError: The supervisor closed the connection without an answer.
+        The exit status, the answer, and whether standard error already shows the reason, from the
+            runtime that was called.
     """
     data = b""
     shown = reason_shown = False

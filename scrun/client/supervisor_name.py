@@ -64,9 +64,6 @@ def beside(root: str, name: str) -> "list[str]":
     """Return the supervisors that could serve us if they entered our mount namespace.
 
     `name` is that of a common supervisor in our namespaces.
-
-    Raises:
-        OSError: The root directory cannot be read.
     """
     mine = _apart_from_mounts(name)
     # the common ones before those of builds, which end soon
@@ -142,11 +139,7 @@ def _environment(pid: str) -> "dict[bytes, bytes]":
 
 
 def _peer(inode: int) -> int:
-    """Return the other end of a socket of the kernel's.
-
-    Raises:
-        OSError: The kernel does not tell.
-    """
+    """Return the other end of a socket of the kernel's."""
     from struct import pack, unpack_from
 
     wanted = pack("=BBHIII8s", _UNIX, 0, 0, _ALL_STATES, inode, _SHOW_PEER, b"\xff" * 8)

@@ -24,10 +24,9 @@ class Supervisor:
     """One that runs.
 
     Attributes:
-        version: Its version, or "" if it is not in the name.
-        pid: Its pid; 0 if it is in a PID namespace that we do not see.
-        containers: The containers that it serves and that have not stopped.
-        memory: Its own memory in bytes (PSS, else RSS); None if that cannot be read.
+        pid: 0 if it is in a PID namespace that we do not see.
+        containers: Those that it serves and that have not stopped.
+        memory: Its own in bytes (PSS, else RSS); None if that cannot be read.
         since: When it started, in seconds since the epoch; None likewise.
     """
 
@@ -42,11 +41,7 @@ class Supervisor:
         return f"supervisor {self.pid or self.name}"
 
     def pidfd(self) -> int:
-        """Return a descriptor of its process.
-
-        Raises:
-            ProcessLookupError: It has ended.
-        """
+        """Return a descriptor of its process; ProcessLookupError if it has ended."""
         fd = os.pidfd_open(self.pid)
         # the number is still its own, as the socket is
         if (sock := _connected(self.root, self.name)) is None:
@@ -57,11 +52,7 @@ class Supervisor:
 
 
 def supervisors(root: str) -> list[Supervisor]:
-    """Return the supervisors that listen in a root directory, sorted by name.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """Return the supervisors that listen in a root directory, sorted by name."""
     found = []
     served: dict[str, list[str]] | None = None
     for name in sorted(_names(root)):
@@ -74,11 +65,7 @@ def supervisors(root: str) -> list[Supervisor]:
 
 
 def chosen(found: Sequence[Supervisor], words: Sequence[str]) -> list[Supervisor]:
-    """Return those that somebody names: by pid, or by how their name begins.
-
-    Raises:
-        UsageError: A word names none, or several.
-    """
+    """Return those that somebody names: by pid, or by how their name begins."""
     result = []
     for word in words:
         named = [one for one in found if word in (str(one.pid), one.name)]
@@ -93,13 +80,8 @@ def chosen(found: Sequence[Supervisor], words: Sequence[str]) -> list[Supervisor
 def ask_all(root: str, fields: list[bytes], patience: int = 0) -> Iterator[tuple[int, bytes]]:
     """Send a request to each supervisor that may have jobs that wait for their next container.
 
-    A supervisor that hangs up has ended, and its jobs with it.
-
-    Args:
-        patience: The seconds that each of them has for its answer; 0: any time.
-
-    Raises:
-        OSError: The root directory cannot be read.
+    Each has `patience` seconds for its answer, any time if that is 0. One that hangs up has ended,
+    and its jobs with it.
     """
     for name in keepers(root):
         try:

@@ -10,11 +10,9 @@ from scrun.model.usage import Usage, given
 
 
 def reap(pid: int, began: float) -> int:
-    """Wait for a container's first process, say it, and return its exit code, as waitpid(2) tells.
+    """Wait for a container's first process, say what it used, and return its exit code.
 
-    Args:
-        pid: The process, which has ended.
-        began: When it began, on the monotonic clock.
+    The process has ended; it `began` then, on the monotonic clock.
     """
     _, status, used = os.wait4(pid, 0)
     cpus, limit = given(os.environ, {})

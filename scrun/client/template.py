@@ -46,19 +46,10 @@ messages, or a place of its own."""
 
 
 class Template:
-    """What was found for a call; a context manager.
-
-    Attributes:
-        root: The root directory of the records.
-        content: The template; None: there is none.
-    """
+    """What was found for a call; a context manager. `content` is missing without a template."""
 
     def __init__(self, parsed: Parsed) -> None:
-        """Look for it; wait for whoever makes the first container of the kind.
-
-        Raises:
-            SettingsError: There is no root directory.
-        """
+        """Look for it; wait for whoever makes the first container of the kind."""
         self.root = ""
         self.content: dict[str, object] | None = None
         self._path, self._lock = "", -1

@@ -24,9 +24,7 @@ _PAUSE = 0.05
 class Watch:
     """A request for frames; its last field is the position of the next byte of text.
 
-    Attributes:
-        sock: The connection; `first` comes before.
-        position: That of the next byte; None: what comes from now on.
+    Without a `position` it asks for what comes from now on.
     """
 
     sock: _socket.socket
@@ -61,11 +59,7 @@ class Watch:
         return self.begin(sock) or self.again()
 
     def again(self) -> bytes:
-        """Do the same with the successor of a supervisor that has gone.
-
-        Returns:
-            The first byte of the answer; nothing if there is none.
-        """
+        """Do the same with the successor of a supervisor that has gone, if there is one."""
         begun = time.monotonic()
         while time.monotonic() - begun < _PATIENCE:
             self.sock.close()
@@ -120,8 +114,7 @@ class Watch:
     def status(self) -> int | None:
         """Return how the container has ended; None if it was deleted, or has not been told.
 
-        Raises:
-            StateError: Its supervisor was lost, and it with that.
+        Raises StateError if its supervisor was lost, and it with that.
         """
         unserved = explain_unserved(self._directory)
         try:
@@ -134,14 +127,7 @@ class Watch:
 
 
 def open_both(name: str, directory: int | None = None) -> list[int]:
-    """Open a file of limited size, and its older half if there is one (`supervisor.log.files`).
-
-    Returns:
-        Descriptors, the older one first.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """Open a file of limited size, and first its older half, if any (`supervisor.log.files`)."""
     files = [_open(name, directory)]
     try:
         files.insert(0, _open(name + ".1", directory))
@@ -162,11 +148,7 @@ def lost_bytes(name: str, directory: int) -> int:
 
 
 def _open(name: str, directory: int | None = None) -> int:
-    """Open a regular file; follow no link.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """Open a regular file; follow no link."""
     file = os.open(name, _FLAGS, dir_fd=directory)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         raise OSError(errno.EINVAL, "is not a regular file", name)

@@ -72,11 +72,7 @@ class _Relay:
         self._keys = b""
 
     def run(self, *, from_terminal: bool) -> int:
-        """Return the container's exit status, or 0 when detached.
-
-        Raises:
-            OSError: Output cannot be written.
-        """
+        """Return the container's exit status, or 0 when detached."""
         signals = _signals()
         wire.wait_for_ever(self._watch.sock)
         if from_terminal:
@@ -159,12 +155,9 @@ class _Relay:
 
 
 def without_keys(held: bytes, typed: bytes) -> tuple[bytes, bytes, bool]:
-    """Look for the two keys that detach.
+    """Look for the two keys that detach; `held` is the first, if the last input ended so.
 
-    `held` is the first of them, if the last input ended with it; else nothing.
-
-    Returns:
-        What to send, what to hold back, and whether both keys were typed.
+    Returns what to send, what to hold back, and whether both keys were typed.
     """
     text = held + typed
     before, found, _ = text.partition(_DETACH)

@@ -42,14 +42,9 @@ def run(parsed: Parsed) -> int:
 
 
 def make(image: LayoutImage, target: str, limit: int = 0, *, terminal: bool) -> None:
-    """Make a bundle.
+    """Make a bundle, which does not exist yet; after an error nothing is left behind.
 
-    `target` is the bundle's path, which does not exist yet. `limit` is the most bytes that the
-    image may unpack to; 0: any number. `terminal` says whether the container's program gets a
-    terminal.
-
-    Raises:
-        ScrunError: It cannot be made; nothing is left behind.
+    The image may unpack to `limit` bytes; 0: any number.
     """
     parent, name = os.path.split(target)
     made = ""
@@ -78,14 +73,7 @@ _PLAIN = ("architecture", "author", "created", "os", "variant")
 def bundle_config(
     defaults: Defaults, configuration: Configuration, spec: dict[str, Any], *, terminal: bool
 ) -> dict[str, Any]:
-    """Return the config.json.
-
-    `spec` comes from `scrun spec`; it is changed. `terminal` says whether the program has a
-    terminal.
-
-    Raises:
-        ImageError: The image's user is unknown.
-    """
+    """Return the config.json, made of what `scrun spec` prints, which is changed."""
     if defaults.unknown_user:
         raise ImageError(defaults.unknown_user)
     process = spec["process"]

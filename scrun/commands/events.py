@@ -42,11 +42,7 @@ def run(parsed: Parsed) -> int:
 
 
 def seconds(text: str | None, otherwise: float) -> float:
-    """Parse an interval: a number of seconds, or a duration in Go's form, as for runc.
-
-    Raises:
-        UsageError: It is something else.
-    """
+    """Parse an interval: a number of seconds, or a duration in Go's form, as for runc."""
     if text is None:
         return otherwise
     found = seconds_of(text + "s" if _NUMBER.fullmatch(text) else text)

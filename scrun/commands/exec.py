@@ -70,11 +70,7 @@ def ask(
     *,
     detach: bool = False,
 ) -> "tuple[int, bytes]":
-    """Ask for one more program in a container; return the answer when it runs.
-
-    Raises:
-        ScrunError, OSError: Nobody answers.
-    """
+    """Ask for one more program in a container; return the answer when it runs."""
     pid = anchored.name()
     sock = connect_served(directory)
     try:
@@ -104,11 +100,7 @@ def _fault(parsed: Parsed, *, wants_terminal: bool) -> str:
 def _with_whole_id(parsed: Parsed, argv: "list[str]") -> "tuple[str, list[str]]":
     """Complete the beginning of an id, if it was typed at a terminal; engines know whole ids.
 
-    Returns:
-        The id, and the command line with it, which the supervisor parses again.
-
-    Raises:
-        UsageError: Several ids begin with it.
+    Returns the id, and the command line with it, which the supervisor parses again.
     """
     given = parsed.id or ""
     if not (posix.isatty(0) and posix.isatty(1)):
@@ -133,11 +125,7 @@ def _with_term(parsed: Parsed, argv: "list[str]") -> "list[str]":
 def _with_copied_file(argv: "list[str]", path: str) -> "list[str]":
     """Copy a file that only this process can read: a pipe, as in `-p <(…)`, or its stdin.
 
-    Returns:
-        The command line, with a path that the supervisor can read.
-
-    Raises:
-        OSError: It cannot be read.
+    Returns the command line, with a path that the supervisor can read.
     """
     import _stat as stat
 
@@ -164,11 +152,7 @@ def _with_copied_file(argv: "list[str]", path: str) -> "list[str]":
 
 
 def _publish(anchored: Anchored) -> None:
-    """Publish the pid file of a running program; on failure end the program, by its anchor.
-
-    Raises:
-        OSError: It cannot be published.
-    """
+    """Publish the pid file of a running program; on failure end the program, by its anchor."""
     try:
         if anchored.pid_file:
             anchored.pid_file.publish()
@@ -179,11 +163,7 @@ def _publish(anchored: Anchored) -> None:
 
 
 def _answer(sock: _socket.socket, directory: str, pid: int) -> "tuple[int, bytes]":
-    """Wait for the answer; if the supervisor dies, for that of its successor.
-
-    Raises:
-        StateError: There is none.
-    """
+    """Wait for the answer; if the supervisor dies, for that of its successor."""
     try:
         return wire.receive(sock)
     except ConnectionError:

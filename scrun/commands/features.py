@@ -74,12 +74,10 @@ def run(parsed: Parsed) -> int:
 
 
 def features(engine: str, *, privileged: bool) -> dict[str, object]:
-    """Make the features document.
+    """Make the features document for "slurm" or "local".
 
-    Args:
-        engine: "slurm" or "local".
-        privileged: Whether the caller is root: else the container is in a user namespace, without
-            profiles, limits or id-mapped mounts (`supervisor.staging.policy`).
+    Unless the caller is root, the container is in a user namespace, without profiles, limits or
+    id-mapped mounts (`supervisor.staging.policy`).
     """
     local = engine == "local"
     whole = local and privileged

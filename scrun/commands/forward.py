@@ -67,11 +67,7 @@ def run(parsed: Parsed) -> int:
 
 
 def read_forwarded(text: str) -> Forwarded:
-    """Parse PORT, LOCAL:PORT, ADDRESS:PORT or ADDRESS:LOCAL:PORT; an IPv6 address has brackets.
-
-    Raises:
-        UsageError: It is not one of those.
-    """
+    """Parse PORT, LOCAL:PORT, ADDRESS:PORT or ADDRESS:LOCAL:PORT; an IPv6 address has brackets."""
     before, _, last = text.rpartition(":")
     address, found, middle = before.rpartition(":")
     if not found:  # LOCAL, or an address
@@ -95,11 +91,7 @@ def _number(word: str, text: str) -> int:
 
 
 def _listen(one: Forwarded) -> socket.socket:
-    """Listen for connections.
-
-    Raises:
-        OSError: The port is taken, or there is no such address.
-    """
+    """Listen for connections."""
     name = f"{one.address}:{one.local}"
     try:
         [found, *_] = socket.getaddrinfo(one.address, one.local, type=socket.SOCK_STREAM)

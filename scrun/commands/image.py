@@ -130,11 +130,7 @@ def _remove(request: Request, operands: list[str], parsed: Parsed) -> str:
 
 
 def _matching(store: Store, operand: str) -> list[tuple[str, Entry, Store]]:
-    """Find what an operand names: a key, the beginning of one, or where it came from.
-
-    Raises:
-        ImageError: Nothing, or the beginnings of several keys.
-    """
+    """Find what an operand names: a key, the beginning of one, or where it came from."""
     everything = list(_all(store))
     for exact in (
         [each for each in everything if each[0] == operand],

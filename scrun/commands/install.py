@@ -42,11 +42,7 @@ _DOCKER = "/etc/docker"
 
 
 class InstallTarget:
-    """The user, or all users, for whom scrun is installed, and the files to change.
-
-    Attributes:
-        home_config: The user's configuration directory; None for all users.
-    """
+    """For whom scrun is installed, and the files to change; `home_config` None: for all."""
 
     def __init__(self, home_config: str | None) -> None:
         self.home_config = home_config
@@ -225,11 +221,7 @@ def _outside(site: InstallTarget, program: str) -> list[Change]:
 
 
 def _serve(path: str, *, undo: bool, changed: bool) -> None:
-    """Begin or end to serve the API at a socket; one that has begun reads no settings again.
-
-    Raises:
-        SettingsError: That is not possible.
-    """
+    """Begin or end to serve the API at a socket; one that has begun reads no settings again."""
     uid = os.geteuid()
     if service.has_manager(os.environ, uid):
         service.by_unit("disable" if undo else "enable", uid)
@@ -286,8 +278,7 @@ def _undo(engine: str, site: InstallTarget) -> list[Change]:
 def _slurm_conf(parsed: Parsed, site: InstallTarget) -> tuple[list[Change], list[str]]:
     """Put the slurm.conf in use into scrun.toml, if only this call's environment or `-f` names it.
 
-    Returns:
-        The changes, and notes for the user.
+    Returns the changes, and notes for the user.
     """
     conf = parsed.text("slurm-conf") or os.environ.get("SLURM_CONF")
     if not conf:
@@ -310,11 +301,7 @@ def _slurm_conf(parsed: Parsed, site: InstallTarget) -> tuple[list[Change], list
 
 
 def _named(site: InstallTarget, own: str | None) -> str | None:
-    """Return the slurm.conf that the settings files name; `own` is the text of the user's file.
-
-    Raises:
-        SettingsError: One of them is invalid.
-    """
+    """Return the slurm.conf that the settings files name; `own` is the text of the user's file."""
     for path in dict.fromkeys((site.settings, sources.SYSTEM_FILE)):
         text = own if path == site.settings else files.read(path)
         table = load.parse(text.encode(), path) if text is not None else {}

@@ -176,10 +176,7 @@ def _complete(state: Mapping[str, object], rootfs: str, created: str, owner: str
 
 
 def _state(record: Record, *, lost: bool = False) -> Mapping[str, object]:
-    """Return the answer of `state`.
-
-    `lost` says whether its supervisor died before the container had ended.
-    """
+    """Return the answer of `state`; `lost`: its supervisor died before the container had ended."""
     annotations = of_the_lost(record) if lost else record.annotations
     status = "stopped" if lost else record.status
     said = (record.oci_version, record.id, status, record.pid, record.bundle, annotations)

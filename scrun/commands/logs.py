@@ -96,12 +96,7 @@ def _wants_times(parsed: Parsed) -> bool:
 def _range(parsed: Parsed, files: list[int], times: list[tuple[int, int]]) -> tuple[int, int]:
     """Return the bytes from which on, and up to which, the options ask for the files.
 
-    Args:
-        times: Pairs of a second, and the byte from which on the text was written in that second
-            or later.
-
-    Raises:
-        UsageError: An option has an invalid value.
+    `times` are seconds, each with the byte from which on text was written then or later.
     """
     begin, size = 0, sum(os.fstat(file).st_size for file in files)
     end = size
@@ -115,11 +110,7 @@ def _range(parsed: Parsed, files: list[int], times: list[tuple[int, int]]) -> tu
 
 
 def time_option(parsed: Parsed, option: str) -> int | None:
-    """Return the second that an option names.
-
-    Raises:
-        UsageError: It is not a time.
-    """
+    """Return the second that an option names."""
     if (text := parsed.text(option)) is None:
         return None
     seconds = moment(text, time.time())

@@ -76,11 +76,7 @@ def _number(parsed: Parsed, name: str, usual: int, least: int, most: int) -> int
 
 
 def _processors_of(pool: str, root: str) -> int:
-    """Return how many processors a pool has, as far as they are known.
-
-    Raises:
-        StateError: There is no such pool.
-    """
+    """Return how many processors a pool has, as far as they are known."""
     if place().name:
         return 0  # containers use this job
     nodes = [node for node in nodes_of_pools(root) if node["pool"] == pool]
@@ -98,7 +94,6 @@ def _open(directory: str, *, resume: bool) -> int:
 
     Raises:
         StateError: It is in use, has other files, or has output without `resume`.
-        OSError: It cannot be made.
     """
     path = os.path.join(directory, _NOTED)
     os.makedirs(directory, exist_ok=True)
@@ -159,11 +154,7 @@ class _Map:
         self._progress = Progress(file)
 
     def run(self, tasks: Tasks, done: set[int], at_once: int, retries: int) -> int:
-        """Run the lines that are not done; return the exit status.
-
-        Raises:
-            OSError: Some could not be begun, or noted.
-        """
+        """Run the lines that are not done; return the exit status."""
         self._statuses = dict.fromkeys(sorted(done), 0)
         waiting = deque(number for number in tasks if number not in done)
         tries = dict.fromkeys(waiting, 0)

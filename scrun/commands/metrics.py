@@ -138,8 +138,7 @@ def _word(text: str) -> str:
 def address(text: str) -> str | tuple[str, int]:
     """Return where to listen: the path of a socket, or an address and a port.
 
-    Raises:
-        UsageError: It is something else, or could be reached from other machines.
+    Raises UsageError for what could be reached from other machines.
     """
     kind, _, path = text.partition(":")
     if kind == "unix" and path and "\0" not in path:
@@ -162,20 +161,12 @@ class _Handler(WSGIRequestHandler):
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """Answers those who ask, each in a thread.
-
-    Attributes:
-        url: Where it does so.
-    """
+    """Answers those who ask, each in a thread, at a url."""
 
     daemon_threads = True
 
     def __init__(self, place: str | tuple[str, int]) -> None:
-        """Listen.
-
-        Raises:
-            OSError: That is not possible there.
-        """
+        """Listen."""
         self._path = place if isinstance(place, str) else ""
         self.url = f"unix:{self._path}"
         if self._path:

@@ -122,11 +122,7 @@ def _task(conf: OciConf, parsed: Parsed, arguments: list[str]) -> Task:
 
 
 def _number(parsed: Parsed, option: str, otherwise: int) -> int:
-    """Return the numeric value of an option.
-
-    Raises:
-        UsageError: It is not a number.
-    """
+    """Return the numeric value of an option."""
     text = parsed.text(option)
     if text is None:
         return otherwise

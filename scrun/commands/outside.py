@@ -66,11 +66,7 @@ def run(parsed: Parsed) -> int:
 
 
 def _place() -> str:
-    """Return the path for the socket.
-
-    Raises:
-        SettingsError: There is none.
-    """
+    """Return the path for the socket."""
     directory = os.environ.get("XDG_RUNTIME_DIR", "")
     if not directory.startswith("/"):  # the daemon has another working directory
         raise SettingsError(
@@ -94,11 +90,7 @@ def _place() -> str:
 
 
 def _listening(path: str) -> socket.socket:
-    """Listen.
-
-    Raises:
-        SettingsError: That is not possible.
-    """
+    """Listen."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         if os.path.lexists(path):  # of a process with our pid that was killed

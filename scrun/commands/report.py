@@ -116,11 +116,7 @@ def of_record(listed: Mapping[str, Any], now: float) -> Row:
 def of_audit(path: str | None, notes: list[str]) -> dict[tuple[str, str], Row]:
     """Return what an audit says of containers, by id and time of creation.
 
-    Args:
-        notes: Gets what cannot be read.
-
-    Raises:
-        OSError: The file cannot be read.
+    `notes` gets what cannot be read.
     """
     found: dict[tuple[str, str], Row] = {}
     starts: dict[tuple[str, str], float | None] = {}

@@ -30,10 +30,7 @@ from scrun.oci.ids import check_id
 
 
 def run(parsed: Parsed, created: Callable[[str], None] = lambda _: None) -> int:
-    """Run a container.
-
-    `created` is called with its record when it has a job, before its program starts.
-    """
+    """Run a container; `created` gets its record when it has a job, before its program starts."""
     container = check_id(parsed.id or "")
     _refuse_options_of_images(parsed)
     detach = bool(parsed.count("detach"))

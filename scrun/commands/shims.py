@@ -64,26 +64,12 @@ class Redirected:
         return bool(self._late)
 
     def use(self, number: int, name: str) -> None:
-        """Use a file.
-
-        `number`: 0, 1 or 2.
-
-        Raises:
-            OSError: It cannot be opened.
-        """
+        """Use a file as number 0, 1 or 2."""
         fd = os.open(name, self._how if number else os.O_RDONLY | os.O_CLOEXEC, 0o666)
         _put(fd, number)
 
     def use_later(self, number: int, pattern: str) -> None:
-        """Use a file for output that gets its name later.
-
-        Args:
-            number: 1 or 2.
-            pattern: Its name, with parts that are not known yet behind percent signs.
-
-        Raises:
-            OSError: No file can be made in its directory.
-        """
+        """Use a file for output that gets its name later, when its percent signs are known."""
         directory = os.path.dirname(pattern.partition("%")[0])
         name = os.path.join(directory, f".{os.getpid()}.{number}.{os.urandom(4).hex()}")
         try:
@@ -94,13 +80,7 @@ class Redirected:
         self._late.append((name, pattern))
 
     def name(self, name_of: Callable[[str], str]) -> None:
-        """Give the files their names.
-
-        `name_of` returns that of a pattern.
-
-        Raises:
-            OSError: One cannot have it.
-        """
+        """Give the files their names; `name_of` returns that of a pattern."""
         for temporary, pattern in self._late:
             name = name_of(pattern)
             if self._append and os.path.exists(name):
@@ -219,10 +199,7 @@ def _write(parsed: Parsed) -> str:
 
 
 def _real(tool: str) -> str:
-    """Find Slurm's program, which is behind the one that called this.
-
-    That may be in another place than `_directory` says now: HOME is the caller's.
-    """
+    """Find Slurm's program behind the one that called this; HOME may be another than ours."""
     for folder in os.environ.get("PATH", "").split(":"):
         path = os.path.join(folder or ".", tool)
         if os.access(path, os.X_OK) and not _is_ours(path):
@@ -274,11 +251,7 @@ def _srun(call: Call, words: list[str], parsed: Parsed) -> int:
 
 
 def _line(call: Call, parsed: Parsed) -> list[str]:
-    """Return the words for scrun that carry a call out.
-
-    Raises:
-        UsageError: A container has the name that is to be a new one.
-    """
+    """Return the words for scrun that carry a call out."""
     name, how = name_of(call.container)
     runs = bool(name) and _is_running(name, parsed)
     if name and how == "create" and (runs or _is_there(name, parsed)):
@@ -310,11 +283,7 @@ def _in_a_job(
 def _redirected(call: Call, *, runs: bool) -> Redirected:
     """Open the files that replace the standard streams.
 
-    `runs` says whether it makes a container; else its job is not asked for.
-
-    Raises:
-        UsageError: A name depends on something unknown.
-        OSError: One cannot be opened.
+    Unless it makes a container (`runs`), its job is not asked for.
     """
     sizes = [os.environ.get(name) or "1" for name in ("SCRUN_NTASKS", "SCRUN_JOB_NUM_NODES")]
     tasks = max((int(size) for size in sizes if size.isdecimal()), default=1)

@@ -46,10 +46,7 @@ def run(parsed: Parsed) -> int:
 
 
 def spec(ids: tuple[int, int] | None = None) -> dict[str, Any]:
-    """Return the config.json.
-
-    `ids` are the uid and gid to be root in a user namespace; None: no such namespace.
-    """
+    """Return the config.json; `ids` are root in a user namespace; None: no such namespace."""
     linux: dict[str, Any] = {
         "namespaces": [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")],
         "maskedPaths": list(_MASKED),

@@ -34,15 +34,7 @@ HEAD = ("ID", "CPU%", "TIME", "MEMORY", "LIMIT", "MEMORY%", "THREADS")
 
 
 class Sample(NamedTuple):
-    """What a container uses at a moment.
-
-    Attributes:
-        at: The moment, in seconds of a clock of its own.
-        cpu: The seconds of processor time so far.
-        memory: Bytes.
-        limit: The bytes that it can use; None if that is not known.
-        threads: How many there are.
-    """
+    """What a container uses at a moment; times are seconds, of a clock of its own; sizes bytes."""
 
     at: float
     cpu: float
@@ -80,10 +72,7 @@ def _named(parsed: Parsed) -> list[str]:
 
 
 def asked(root: str, named: list[str]) -> tuple[dict[str, Sample], list[Exception]]:
-    """Ask all containers that are named, or run; return those that answer, and why others do not.
-
-    A container may end meanwhile.
-    """
+    """Ask all that are named, or run; return those that answer, and why others do not."""
     found: dict[str, Sample] = {}
     failures: list[Exception] = []
     silent: dict[str, TimeoutError] = {}

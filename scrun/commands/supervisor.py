@@ -113,11 +113,7 @@ def _seconds(text: str) -> float:
 
 
 def _check_seen(ones: Sequence[Supervisor]) -> None:
-    """Refuse those of other PID namespaces.
-
-    Raises:
-        StateError: One is.
-    """
+    """Refuse those of other PID namespaces."""
     for one in ones:
         if not one.pid:
             raise StateError(f"{one} is in another PID namespace: stop it from there")
@@ -158,11 +154,7 @@ def _restart(parsed: Parsed, found: Sequence[Supervisor], named: Sequence[Superv
 
 
 def _check_takes_over(one: Supervisor, here: str) -> None:
-    """Refuse what this scrun cannot succeed, before anything is touched.
-
-    Raises:
-        StateError: It cannot succeed it.
-    """
+    """Refuse what this scrun cannot succeed, before anything is touched."""
     if is_newer(one.version):
         raise StateError(
             f"{one} belongs to scrun {one.version}, and this is {VERSION}: use the newer scrun"
@@ -175,11 +167,7 @@ def _check_takes_over(one: Supervisor, here: str) -> None:
 
 
 def _replace(one: Supervisor, force: bytes) -> None:
-    """Have a successor take over from one, and say what stays.
-
-    Raises:
-        StateError: It cannot be succeeded.
-    """
+    """Have a successor take over from one, and say what stays."""
     pidfd = one.pidfd() if one.pid else -1
     status, answer = converse(
         lambda: wire.connect_supervisor(one.root, one.name), [b"aside", force]

@@ -121,10 +121,6 @@ class Look:
     """Looks at a root directory again and again.
 
     Nobody waits for a node: what a container uses is there as soon as its nodes have answered.
-
-    Attributes:
-        root: The directory.
-        usage: What containers use.
     """
 
     def __init__(self, root: str) -> None:
@@ -133,30 +129,18 @@ class Look:
         self.usage = Usage(root)
 
     def containers(self) -> list[Line]:
-        """Return the containers, as they are now.
-
-        Raises:
-            OSError: The root directory cannot be read.
-        """
+        """Return the containers, as they are now."""
         found = rows(self.root, containers(self.root), known=self._known)
         self.usage.keep({str(row["id"]) for row in found if may_be_asked(row)})
         return [line_of(row, self.usage.known) for row in found]
 
     def pools(self) -> list[tuple[str, ...]]:
-        """Return the nodes of pools; their supervisors are asked.
-
-        Raises:
-            OSError: The root directory cannot be read.
-        """
+        """Return the nodes of pools; their supervisors are asked."""
         return [pool.cells_of(node) for node in pool.nodes_of_pools(self.root)]
 
 
 class Usage:
-    """What containers use, as far as somebody has asked.
-
-    Attributes:
-        known: The last answers, by id.
-    """
+    """What containers use, as far as somebody has asked: `known` has the last answers, by id."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -179,11 +163,9 @@ class Usage:
                 self._asked[new] = 0.0
 
     def ask(self, shown: Iterable[str], *, others: bool) -> None:
-        """Have containers asked, without waiting for the answers.
+        """Have those that are shown and run asked, without waiting for the answers.
 
-        Args:
-            shown: Their ids; those that do not run are left out.
-            others: Whether to ask others, too: those that were asked least recently.
+        With `others`, those that were asked least recently, too.
         """
         with self._lock:
             if self._is_closed:

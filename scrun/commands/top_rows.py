@@ -26,11 +26,8 @@ class Used(NamedTuple):
 
     Attributes:
         cpu: Percent of one processor, since the last look.
-        memory: Bytes.
-        limit: The bytes that it can use.
-        threads: How many there are.
-        cpus: The last values of `cpu`.
-        memories: Those of `memory`.
+        memory: Bytes; likewise the limit.
+        cpus, memories: The last values.
     """
 
     cpu: float | None = None
@@ -197,12 +194,8 @@ def spark(values: Sequence[Figure], full: float = 0) -> str:
 class Pod(NamedTuple):
     """What is said of a pod.
 
-    Attributes:
-        containers: How many it has.
-        running: How many of them run.
-        cpu: The percentages of those that are known, added up.
-        memory: Likewise, in bytes.
-        waits: Slurm's reason, if one of them waits.
+    Percentages and bytes that are known are added up; `waits` is Slurm's reason, if one of its
+    containers waits.
     """
 
     name: str
@@ -276,15 +269,10 @@ def details(line: Line) -> str:
 
 
 def fit(widths: Sequence[int], width: int, order: Sequence[int]) -> list[int]:
-    """Choose the columns for a screen.
+    """Choose the columns for a screen; return their numbers, ascending.
 
-    Args:
-        widths: What each column needs.
-        width: The room for all, with two blanks between any two.
-        order: The columns, by how much they matter; the first one is always shown.
-
-    Returns:
-        Their numbers, ascending.
+    Any two have two blanks between them. The `order` is by how much they matter; the first one is
+    always shown.
     """
     shown = [order[0]]
     left = width - widths[order[0]]

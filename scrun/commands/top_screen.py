@@ -310,14 +310,9 @@ class Top(App[int]):
     def __init__(
         self, look: Look, words: Sequence[str], pause: float, sort: str, wanted: str
     ) -> None:
-        """Make it.
+        """Make it; `words` call scrun for the same root, `pause` is seconds between two looks.
 
-        Args:
-            look: Looks at the containers.
-            words: What calls scrun for the same root directory.
-            pause: Seconds between two looks.
-            sort: What they are sorted by at first.
-            wanted: The text that they have to have at first.
+        It begins sorted by `sort`, with those that have the text `wanted`.
         """
         super().__init__(ansi_color=True)
         self._look, self._words, self._pause = look, words, pause

@@ -67,12 +67,7 @@ def compilers() -> list[str]:
 def build(program: Path, options: Sequence[str] = ("-Os", "-s")) -> str:
     """Build it; statically linked where that works, since it starts in half the time.
 
-    Args:
-        program: Where it goes.
-        options: More options of the compiler.
-
-    Returns:
-        Why that is not possible, or "".
+    Returns why that is not possible, or "".
     """
     reason = "no C compiler was found"
     with tempfile.TemporaryDirectory() as place:
