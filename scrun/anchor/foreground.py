@@ -31,10 +31,7 @@ if TYPE_CHECKING:
 
 
 def pass_signals_on(sock: _socket.socket, carried: "CarriedTerminal | None" = None) -> None:
-    """Forward signals from now on: the program may start before the supervisor has said so.
-
-    `carried` is the program's terminal, if this process relays it.
-    """
+    """Forward signals from now on: the program may start before the supervisor has said so."""
     passing = _Passing(sock.fileno(), carried)
     for number in passing.names:
         _signal.signal(number, passing.forward)
@@ -55,11 +52,7 @@ class _Passing:
         self._first, self._has_reader = 0, True
 
     def forward(self, number: int, frame: "FrameType | None") -> None:
-        """Handle a signal.
-
-        Raises:
-            NotTaken: Nobody takes it.
-        """
+        """Handle a signal."""
         del frame
         now = monotonic()
         if number == _signal.SIGALRM and self._first and now >= self._ends_at:
@@ -91,9 +84,7 @@ class _Passing:
 def stay(sock: _socket.socket, carried: "CarriedTerminal | None" = None) -> int:
     """Forward signals until the supervisor sends the exit status; return that.
 
-    Raises:
-        OSError: Output of the terminal cannot be written.
-        NotTaken: Nobody takes the signals.
+    Raises NotTaken if nobody takes them.
     """
     pass_signals_on(sock, carried)
     fd = sock.fileno()
@@ -169,11 +160,7 @@ class Carried:
                 return
 
     def carry_until(self, fd: int) -> None:
-        """Relay until a descriptor is readable.
-
-        Raises:
-            OSError: Standard output cannot be written.
-        """
+        """Relay until a descriptor is readable."""
         while True:
             pause = self._type_end()
             inputs = [fd, self.master, *([0] if not (self._pause or self._typed) else [])]
@@ -194,11 +181,7 @@ class Carried:
                 return
 
     def carry_the_rest(self) -> None:
-        """Show the rest of the output after the program has ended.
-
-        Raises:
-            OSError: Standard output cannot be written.
-        """
+        """Show the rest of the output after the program has ended."""
         while ready([self.master], seconds=_LAST_OUTPUT)[0] and self._show():
             pass
 

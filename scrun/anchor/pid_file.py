@@ -31,12 +31,7 @@ class PidFile:
     """
 
     def __init__(self, path: str) -> None:
-        """Make the file without a name, so that errors show before a job is requested.
-
-        Raises:
-            OSError: The directory is missing or not writable, or the path exists and is not a
-                file, or is locked.
-        """
+        """Make the file without a name, so that errors show before a job is requested."""
         import fcntl
 
         self._path = path
@@ -106,11 +101,7 @@ class PidFile:
             self._replaced = -1
 
     def write(self, pid: int) -> None:
-        """Write the pid, decimal and without a newline; replace any other.
-
-        Raises:
-            OSError: The file system is full.
-        """
+        """Write the pid, decimal and without a newline; replace any other."""
         try:
             posix.pwrite(self.lock, b"%d" % pid, 0)
             posix.ftruncate(self.lock, len(b"%d" % pid))
@@ -118,22 +109,12 @@ class PidFile:
             raise self._named(error) from None
 
     def name_anchor(self, pid: int, anchor: "AnchorProcess | None" = None) -> None:
-        """Write the pid of an anchor.
-
-        `anchor` is the anchor, if it is left behind: `publish` waits until it is settled.
-
-        Raises:
-            OSError: The file system is full.
-        """
+        """Write the pid of an anchor; `publish` waits until one that is left behind is settled."""
         self._anchor = anchor
         self.write(pid)
 
     def name_process(self, pid: int) -> None:
-        """Write the pid of a process that takes the anchor's place.
-
-        Raises:
-            OSError: The file system is full.
-        """
+        """Write the pid of a process that takes the anchor's place."""
         if self._anchor is not None:
             self._anchor.give_up()
             self._anchor = None
@@ -142,8 +123,7 @@ class PidFile:
     def publish(self) -> None:
         """Give the file its name; from then on an engine may work with the process.
 
-        Raises:
-            OSError: Somebody has taken the name meanwhile, or the anchor has died.
+        Raises OSError if somebody has taken the name meanwhile, or the anchor has died.
         """
         if self._anchor is not None:
             self._anchor.settle()

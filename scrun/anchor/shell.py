@@ -87,12 +87,9 @@ class AnchorProcess:
     ) -> None:
         """Start to make it.
 
-        Args:
-            container: The id of its container, which is in its name.
-            sock: The anchor's end of the socket pair, whose other end goes to the supervisor. It
-                is closed here as soon as the anchor has it.
-            lock: The descriptor of the locked pid file, if there is one.
-            terminal: The path of the container's terminal, if it has one.
+        `sock` is the anchor's end of the socket pair, whose other end goes to the supervisor; it
+        is closed here as soon as the anchor has it. `lock` holds the pid file's lock; `terminal`
+        is the path of the container's.
         """
         self._name = f"scrun-anchor {container}"
         self._sock, self._lock, self._terminal = sock, lock, terminal
@@ -101,11 +98,7 @@ class AnchorProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id.
-
-        Raises:
-            OSError: The anchor could not be made.
-        """
+        """Its process id; OSError if it could not be made."""
         if not self._pid:
             try:
                 try:
@@ -122,11 +115,7 @@ class AnchorProcess:
         return self._pid
 
     def settle(self) -> None:
-        """Wait until the host's root is out of its reach.
-
-        Raises:
-            OSError: The anchor has died.
-        """
+        """Wait until the host's root is out of its reach; OSError if it has died."""
         if self.pid and self._maker:
             try:
                 self._next()
@@ -261,12 +250,8 @@ def _become(
 ) -> None:
     """Become the anchor's program: a shell, or a bare Python.
 
-    Args:
-        name: Its name in lists of processes.
-        fds: The descriptors that it gets, by their numbers there.
-        inherited: Descriptors that this process may have inherited from the caller of `create`.
-        terminal: The path of the container's terminal, if it has one.
-        apart: Whether it is in namespaces of its own.
+    It gets the descriptors `fds`, by their numbers there; this process may have `inherited` others
+    from the caller of `create`. `apart`: it is in namespaces of its own.
     """
     if apart:
         from scrun.core import namespaces as ns

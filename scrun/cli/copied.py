@@ -19,14 +19,7 @@ ARCHIVE = "-"
 
 
 class Copied(NamedTuple):
-    """Files that are copied.
-
-    Attributes:
-        container: The container's id, or its beginning.
-        path: The path there, from its root directory on.
-        local: The path on this machine, or `ARCHIVE`.
-        is_out: Whether they are copied out of the container.
-    """
+    """Files that are copied; `container` may be an id's beginning, `local` may be `ARCHIVE`."""
 
     container: str
     path: str
@@ -46,18 +39,13 @@ class Copied(NamedTuple):
 def copier(direction: str, path: str, pid: int = 0) -> list[str]:
     """Return the command that packs a path to its standard output, or unpacks its standard input.
 
-    Args:
-        pid: The container whose path it is (`supervisor.shim.copying.copy`); 0: this machine's.
+    `pid` is the container's (`supervisor.shim.copying.copy`); 0: the path is this machine's.
     """
     return python_code(_COPIER, str(pid), direction, path)
 
 
 def read_copied(operands: list[str]) -> Copied:
-    """Parse a source and a destination.
-
-    Raises:
-        UsageError: Not exactly one of them is in a container; or one is empty.
-    """
+    """Parse a source and a destination, exactly one of them in a container."""
     source, destination = map(_split, operands)
     if (source[0] is None) is (destination[0] is None):
         which = "neither is" if source[0] is None else "both are"

@@ -40,13 +40,9 @@ def explain(error: Exception, parsed: "Parsed | None") -> int:
 
 
 def explain_end(error: BaseException, parsed: "Parsed | None") -> int:
-    """Report the exception that has ended a program; it may be a group.
+    """Report the exception that has ended a program, maybe a group; return the exit status.
 
-    Returns:
-        The exit status for it; for an interrupt the one of a shell, without a report.
-
-    Raises:
-        BaseException: It is not an error, for example SystemExit.
+    For an interrupt it is the one of a shell, without a report; what is not an error is raised.
     """
     first = next(leaves(error))
     if isinstance(first, KeyboardInterrupt):
@@ -66,9 +62,8 @@ def report_failure(
 ) -> int:
     """Write the reason to standard error, `--log` and SCRUN_LOG_FILE; return the exit status.
 
-    `parsed` is the command line, as far as it is known. `details` is a traceback, for the logs, or
-    without logs for standard error. `reason_shown` says whether standard error already shows the
-    reason.
+    `details` is a traceback, for the logs, or without logs for standard error. `reason_shown`:
+    standard error already shows the reason.
     """
     text = answer.decode(errors="replace")
     log = parsed.text("log") if parsed is not None else None
@@ -142,8 +137,8 @@ def _show(details: str) -> None:
 def log_line(level: str, msg: str, when: float, format: str) -> str:  # noqa: A002 - runc's word
     """Return one line of a log in the form of runc's logrus, without the newline.
 
-    `level`: ``error``, ``warning``, ``info`` or ``debug``. `when` is in seconds since the epoch;
-    written as local time, in RFC 3339 form. `format`: ``json``; anything else is text.
+    `when` is in seconds since the epoch; written as local time, in RFC 3339 form. A `format` other
+    than ``json`` is text.
     """
     import json
 
@@ -157,21 +152,17 @@ def log_line(level: str, msg: str, when: float, format: str) -> str:  # noqa: A0
 def log_lines(level: str, msg: str, when: float, format: str) -> str:  # noqa: A002 - as above
     """Return a message that may have many lines, without the last newline.
 
-    In JSON it is one entry. As text each line is an entry, so that a traceback stays readable
-    and each line of the log has its time and level.
+    In JSON it is one entry; as text each line is one, with a time and level.
     """
     parts = [msg] if format == "json" else msg.splitlines() or [""]
     return "\n".join(log_line(level, part, when, format) for part in parts)
 
 
 def report(error_text: str, *, log: str | None, log_format: str, stderr: int = 2) -> None:
-    """Write the reason of a failure to the log and to stderr.
+    """Write the reason of a failure, joined to one line, to the log and to stderr.
 
-    Errors in here are ignored: the exit status still has to be delivered.
-
-    `error_text` is the message; several lines are joined to one. `log` is the value of ``--log``:
-    a path or, as with crun, ``file:PATH``, ``syslog:NAME`` or ``journald:NAME``. `stderr` is the
-    file descriptor that people and engines read.
+    Errors in here are ignored: the exit status still has to be delivered. `log` is the value of
+    ``--log``: a path or, as with crun, ``file:PATH``, ``syslog:NAME`` or ``journald:NAME``.
     """
     msg = one_line(error_text)
     if log:
@@ -180,10 +171,7 @@ def report(error_text: str, *, log: str | None, log_format: str, stderr: int = 2
 
 
 def append(log: str, level: str, msg: str, log_format: str, mode: int = 0o644) -> None:
-    """Write one message to the target of ``--log``; errors are ignored.
-
-    `mode` are the permissions of a file that is made for it.
-    """
+    """Write one message to the target of ``--log``; errors are ignored."""
     kind, _, rest = log.partition(":")
     if kind in ("syslog", "journald"):  # journald listens where syslog does
         from scrun.cli.syslog import DEV_LOG, Syslog

@@ -469,7 +469,7 @@ IMAGES = "<image> [command...]"
 
 
 def is_image(command: str | None, operand: str) -> bool:
-    """Tell whether an operand of a command is an image: `docker://busybox`, `./dir`, `a.sqsh`.
+    """Tell whether an operand is an image: `docker://busybox`, `./dir`, `a.sqsh`.
 
     No container's id has a colon or a slash.
     """

@@ -10,13 +10,7 @@ _WIDTH, _FURTHER = 80, "\n           "
 
 
 def help_text(topic: str | None = None) -> str:
-    """Return the help for a command, or for all of scrun.
-
-    `topic` is a command in the table; None for the commands and the global options.
-
-    Raises:
-        UsageError: There is no such command.
-    """
+    """Return the help for a command; for None the commands and the global options."""
     if topic is None:
         commands = [_row(f"  {name}", entry[0], _COMMANDS) for name, entry in COMMANDS.items()]
         return _lines(
@@ -51,13 +45,7 @@ def plugins_text(options: "list[Option]") -> str:
 
 
 def usage_text(topic: str | None = None) -> str:
-    """Return the synopsis of a command, or of all commands; each on one line if it fits.
-
-    `topic` is a command in the table; None for all of them.
-
-    Raises:
-        UsageError: There is no such command.
-    """
+    """Return the synopsis of a command, or for None of all; each on one line if it fits."""
     if topic is not None and topic not in COMMANDS:
         raise UsageError(f"unknown command {topic!r}: see 'scrun --help'")
     names = COMMANDS if topic is None else (topic,)

@@ -33,12 +33,7 @@ Tasks = dict[int, list[str]]
 
 
 def read_tasks(file: str, image: str | None) -> Tasks:
-    """Read the lines of a file, `-` for standard input; empty lines and comments are left out.
-
-    Raises:
-        UsageError: A line cannot be run.
-        OSError: The file cannot be read.
-    """
+    """Read the lines of a file (`-`: standard input); empty lines and comments are left out."""
     with open(0 if file == "-" else file, "rb", closefd=file != "-") as source:
         content = source.read(LIMIT + 1)
     if len(content) > LIMIT:

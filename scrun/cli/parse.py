@@ -160,13 +160,10 @@ def _scan(arguments: list[str], command: str | None, parsed: Parsed) -> list[str
 
 
 def resolve(argument: str, options: tuple[Option, ...]) -> list[tuple[Option, str | None]] | None:
-    """Find the options in one argument, with their values.
+    """Find the options in one argument, with their values; None when it cannot be an option.
 
-    A long name may have one dash, as in Go. It takes precedence over a cluster, else
-    runc's ``-bundle DIR`` would be ``-b undle``.
-
-    Returns:
-        The options, or None when the argument cannot be an option.
+    A long name may have one dash, as in Go. It takes precedence over a cluster, else runc's
+    ``-bundle DIR`` would be ``-b undle``.
     """
     double = argument[1] == "-"
     text = argument[2:] if double else argument[1:]
@@ -234,10 +231,7 @@ def _store(
 
 
 def _signal_or_raise(argument: str, command: str | None, operands: list[str], left: int) -> str:
-    """Return the signal of ``kill ID -9`` or ``kill ID -KILL``, as in kill(1); else raise.
-
-    `left` arguments follow.
-    """
+    """Return the signal of ``kill ID -9`` or ``kill ID -KILL``, as in kill(1); else raise."""
     if command == "kill" and len(operands) == 1:
         from scrun.oci.signals import parse_signal
 
@@ -281,10 +275,7 @@ def _see(command: str | None) -> str:
 
 
 def typed_settings(parsed: Parsed, here: str) -> dict[str, str]:
-    """Return what a command line says of the engine, the stager and slurm.conf.
-
-    `here` is the caller's working directory.
-    """
+    """Return what a command line says of the engine, the stager and slurm.conf."""
     typed = {name: parsed.text(name) or "" for name in ("engine", "stager", "slurm-conf")}
     if conf := typed.pop("slurm-conf"):
         typed["slurm.conf"] = conf if conf[0] == "/" else f"{here}/{conf}"
@@ -292,11 +283,7 @@ def typed_settings(parsed: Parsed, here: str) -> dict[str, str]:
 
 
 def record_root(parsed: Parsed) -> str:
-    """Return the root directory of the records, from `--root`, the settings or the default.
-
-    Raises:
-        SettingsError: A settings file is invalid, or there is no directory for the default.
-    """
+    """Return the root directory of the records, from `--root`, the settings or the default."""
     given = parsed.options.get("root")
     if isinstance(given, str):
         if given[:1] == "/" and "//" not in given and "/." not in given and given[-1] != "/":
@@ -310,11 +297,7 @@ def record_root(parsed: Parsed) -> str:
 
 
 def setting(parsed: Parsed, key: str) -> "str | None":
-    """Look up one of the settings that decide where to ask: `root` or `group`.
-
-    Raises:
-        SettingsError: A settings file or a variable is invalid.
-    """
+    """Look up one of the settings that decide where to ask: `root` or `group`."""
     from scrun.settings.file.sources import environment, recall
 
     given = parsed.options.get("config-file")

@@ -59,14 +59,9 @@ def locked(
 ) -> Iterator[Lock]:
     """Hold a lock; blocks while somebody else does.
 
-    Args:
-        path: Its file, which is made, and stays.
-        shared: Whether others may hold it as well, in the same way.
-        waiting: Called now and then while somebody else holds it, with what that one says. It may
-            raise, to wait no longer.
-
-    Raises:
-        OSError: The file cannot be made.
+    Its file is made, and stays. Others may hold a `shared` one as well, in the same way. `waiting`
+    is called now and then while somebody else holds it, with what that one says; it may raise, to
+    wait no longer.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -87,9 +82,6 @@ def locked_if_free(path: str) -> Iterator[bool]:
     """Hold a lock if nobody else does; yields whether it is held.
 
     It is not if its holder has removed its file, and somebody else has made another.
-
-    Raises:
-        OSError: The file cannot be made.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -114,12 +106,7 @@ _LARGEST = 65536
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """Who uses an image.
-
-    Attributes:
-        root: The root directory of its record.
-        taker: The process that took the lease, before there was a record.
-    """
+    """Who uses an image: a record, and the process that took the lease, before there was one."""
 
     id: str
     root: str
@@ -139,11 +126,7 @@ def lease_of(root: str, container: str) -> Lease:
 
 
 def take(folder: str, lease: Lease) -> None:
-    """Write a lease.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Write a lease."""
     os.makedirs(folder, mode=0o700, exist_ok=True)
     write_whole(os.path.join(folder, _name(lease)), msgspec.json.encode(lease))
 

@@ -25,20 +25,13 @@ _LEVEL = "3"  # half of the time of the default for five percent more
 def key_of(path: str, *, unpacked: bool = False) -> str:
     """Return the key of a file: another one when the file changes.
 
-    `unpacked` says whether the store has its files, instead of a link.
-
-    Raises:
-        ImageError: There is no such file.
+    `unpacked`: the store has its files, instead of a link.
     """
     return f"file-{digest_of_words(*identity(path))}" + "-files" * unpacked
 
 
 def identity(path: str) -> tuple[object, ...]:
-    """Return what changes when a file changes.
-
-    Raises:
-        ImageError: There is no such file.
-    """
+    """Return what changes when a file changes."""
     try:
         status = os.stat(path)
     except OSError as error:
@@ -74,10 +67,9 @@ def root_directory(file: str, target: str) -> tuple[str, ...]:
 
 
 def entries(file: str, target: str, depth: int, paths: Sequence[str]) -> tuple[str, ...]:
-    """Return the command that makes some entries, as far as they are there.
+    """Return the command that makes some entries in a directory, as far as they are there.
 
-    `target` is the directory, which may be there. `depth` is how many names the paths have:
-    directories of that depth are empty. `paths` are relative paths, no patterns.
+    The relative `paths`, no patterns, have `depth` names: directories of that depth are empty.
     """
     return (*_extracting(target), "-max-depth", str(depth), "-no-wildcards", file, *paths)
 

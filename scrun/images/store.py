@@ -99,12 +99,7 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """An image of the store.
-
-    Attributes:
-        directory: Its directory, a bundle without config.json.
-        facts: What is known of it.
-    """
+    """An image of the store; its directory is a bundle without config.json."""
 
     key: str
     directory: str
@@ -157,14 +152,9 @@ class Store:
     """A store; see above."""
 
     def __init__(self, path: str, discard: Callable[[str], None] = remove_tree) -> None:
-        """Make the directories that are missing.
+        """Make the directories that are missing, unless others could change them.
 
-        Args:
-            path: Its directory.
-            discard: Removes a tree. Files of an engine's layers may belong to subordinate ids.
-
-        Raises:
-            ImageError: They cannot be made, or others could change them.
+        `discard` removes a tree. Files of an engine's layers may belong to subordinate ids.
         """
         self.path = path
         self._discard = discard
@@ -181,11 +171,7 @@ class Store:
             raise ImageError(f"store of images {path}: {owner}; {_REMEDY}")
 
     def names(self) -> "Store":
-        """Return the store of root file systems with names; they are its keys.
-
-        Raises:
-            ImageError: It cannot be made.
-        """
+        """Return the store of root file systems with names; they are its keys."""
         return Store(os.path.join(self.path, "names"), self._discard)
 
     def find(self, key: str) -> "Entry | None":
@@ -202,9 +188,7 @@ class Store:
     ) -> Entry:
         """Return an image; make it if it is not there. One at a time makes it.
 
-        Raises:
-            ImageError: The store cannot be written.
-            Exception: What `fill` raises. Nothing is left then.
+        What `fill` raises is raised; nothing is left then.
         """
         if entry := self.find(key):
             return entry
@@ -243,9 +227,6 @@ class Store:
         """Keep an image from being removed, for a container; None if it is not there.
 
         It holds until the container's record and this process are gone, or `give_back` is called.
-
-        Raises:
-            OSError: The lease cannot be written.
         """
         with locked(self._lock(key), shared=True):
             if (entry := self.find(key)) is None:
@@ -262,11 +243,7 @@ class Store:
         return leases.those_that_hold(self._leases(key))
 
     def remove(self, key: str) -> list[leases.Lease]:
-        """Remove an image unless it is used; return who uses it.
-
-        Raises:
-            OSError, StagingError: It cannot be removed.
-        """
+        """Remove an image unless it is used; return who uses it."""
         with locked(self._lock(key)):
             if held := self.users(key):
                 return held
@@ -381,13 +358,7 @@ _TAG = re.compile("[0-9a-f]{32}")
 
 
 class _Tag(msgspec.Struct, frozen=True):
-    """What a name meant.
-
-    Attributes:
-        digest: The manifest's digest, or "".
-        key: The key of the image.
-        when: When it was looked up.
-    """
+    """What a name meant when it was looked up: a manifest's digest, or "", and an image's key."""
 
     name: str
     digest: str
@@ -414,11 +385,7 @@ def look_up(store: Store, name: str, age: float) -> "tuple[str, str] | None":
 
 
 def remember(store: Store, name: str, digest: str, key: str) -> None:
-    """Write down what a name means.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Write down what a name means."""
     tag = _Tag(name, digest, key, time.time())
     write_whole(store.tag_file(digest_of_words(name)), msgspec.json.encode(tag))
 
@@ -445,9 +412,6 @@ def path_for(settings: Settings, environment: Mapping[str, str]) -> str:
     """Return the directory of this user's store; asks the name service.
 
     HOME in `environment` counts.
-
-    Raises:
-        SettingsError: The user can have none.
     """
     uid = real_id("uid")
     home = environment.get("HOME")
@@ -461,11 +425,7 @@ def path_for(settings: Settings, environment: Mapping[str, str]) -> str:
 def store_path(settings: Settings, *, uid: int, user: "str | None", home: "str | None") -> str:
     """Return the directory of a user's store. Pure.
 
-    `user` is their name, for `%u`; None: they have none. `home` is their home, for the default;
-    None: they have none.
-
-    Raises:
-        SettingsError: The settings use a name or a home that the user does not have.
+    A user without a name, or home, has None: SettingsError if the settings need it.
     """
     named = settings.images.store
     if named is not None:
@@ -490,10 +450,7 @@ def _fill_in(setting: str, pattern: str, uid: int, user: "str | None") -> str:
 
 
 def image_of(bundle: str, rootfs: str) -> "Facts | None":
-    """Return the image that a bundle's root file system is, or None.
-
-    `rootfs` is `root.path` of its config.json.
-    """
+    """Return the image that `root.path` of a bundle's config.json is, or None."""
     if os.path.normpath(os.path.join(bundle, rootfs)) != os.path.join(bundle, ROOTFS):
         return None
     return read_facts(bundle)

@@ -20,10 +20,7 @@ _INDENT = re.compile(r"^([ \t]+)\"", re.MULTILINE)
 
 
 def add(text: str | None, program: str, path: str, *, default: bool = False) -> str:
-    """Return daemon.json with the runtime in it.
-
-    `text` is the current text; None if there is no such file. `program` is the path of scrun,
-    absolute. `default` says whether scrun becomes docker's default runtime.
+    """Return daemon.json with the runtime in it, which may be its `default` one.
 
     Raises:
         SettingsError: dockerd could not read the text, or it has another default runtime.
@@ -43,11 +40,7 @@ def add(text: str | None, program: str, path: str, *, default: bool = False) -> 
 def remove(text: str, backup: str | None, path: str) -> str | None:
     """Return daemon.json without the runtime; None if there was no file before `add`.
 
-    `backup` is the text before `add`; None if there was no such file. It is returned unchanged if
-    nothing else has changed since.
-
-    Raises:
-        SettingsError: dockerd could not read the text.
+    The text before that, `backup`, is returned unchanged if nothing else has changed since.
     """
     if entry(text, path) is None:
         return text
@@ -64,11 +57,7 @@ def remove(text: str, backup: str | None, path: str) -> str | None:
 
 
 def entry(text: str, path: str) -> str | None:
-    """Return the program of the runtime scrun in daemon.json; "" if it is unclear, or None.
-
-    Raises:
-        SettingsError: dockerd could not read the text.
-    """
+    """Return the program of the runtime scrun in daemon.json; "" if it is unclear, or None."""
     runtimes = _read(text, path).get("runtimes")
     if not isinstance(runtimes, dict) or NAME not in runtimes:
         return None
@@ -78,15 +67,7 @@ def entry(text: str, path: str) -> str | None:
 
 
 def drop_in(unit: str, program: str) -> str | None:
-    """Return what has a unit of rootless docker start it by `scrun outside`.
-
-    Args:
-        unit: The text of the unit.
-        program: The path of scrun, absolute.
-
-    Returns:
-        The drop-in's text; None if the unit starts nothing.
-    """
+    """Return what has a unit of rootless docker start it by `scrun outside`, or None."""
     found = _EXEC_START.findall(_GOES_ON.sub(" ", _COMMENT.sub("", unit)))
     if not found:
         return None

@@ -13,12 +13,9 @@ _LIMIT = 4 * 1024 * 1024
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A change of one file.
+    """A change of one file; None stands for a file that does not exist.
 
-    Attributes:
-        before: Its text before the change; None if it does not exist.
-        after: Its text after the change, likewise.
-        keeps: Whether the text before is saved in `path` + BACKUP.
+    `keeps`: the text before is saved in `path` + BACKUP.
     """
 
     path: str
@@ -33,11 +30,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 def read(path: str) -> str | None:
-    """Read a file; None if it does not exist.
-
-    Raises:
-        SettingsError: It cannot be read, or is not text.
-    """
+    """Read a file; None if it does not exist."""
     try:
         with open(path, encoding="utf-8", newline="") as file:
             text = file.read(_LIMIT + 1)
@@ -55,13 +48,9 @@ def read(path: str) -> str | None:
 
 
 def apply(change: Change, base: str) -> None:
-    """Replace, create or remove a file atomically.
+    """Replace, create or remove a file of the caller's atomically.
 
-    `base`: with the file, empty directories above it are removed, if they are below this one.
-
-    Raises:
-        SettingsError: The file does not belong to the caller.
-        OSError: The file system is full, or forbids it.
+    With a file, empty directories above it are removed, if they are below `base`.
     """
     if change.after == change.before:
         return
@@ -109,11 +98,7 @@ def _make(directory: str) -> None:
 
 
 def _own(path: str) -> str:
-    """Return the file to replace: the target of a symbolic link, if it belongs to the caller.
-
-    Raises:
-        SettingsError: It belongs to somebody else.
-    """
+    """Return the file to replace: the target of a symbolic link, if it belongs to the caller."""
     real = os.path.realpath(path)
     if os.path.lexists(path):
         owner = os.stat(real).st_uid

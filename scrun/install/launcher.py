@@ -15,11 +15,8 @@ _LARGEST = 8 << 20  # of the client in C, with its libraries
 def find(argv0: str, path: str | None) -> str:
     """Return the absolute path of the running scrun.
 
-    Symbolic links are not resolved: a new version may move their targets.
-
-    Raises:
-        SettingsError: It was not called as an installed program, or its name cannot be written
-            into the engines' configuration.
+    Symbolic links are not resolved: a new version may move their targets. A name that cannot be
+    written into the engines' configuration is refused.
     """
     found = argv0 if os.sep in argv0 else shutil.which(argv0 or "scrun", path=path)
     if found is None or not is_ours(found):
@@ -47,13 +44,7 @@ def is_ours(program: str) -> bool:
 
 
 def check_for_all(program: str, package: str) -> None:
-    """Check that all users can run it, and that they cannot change it.
-
-    `package` is a file of the package that it imports.
-
-    Raises:
-        SettingsError: Other users cannot reach one of its parts, or could change it.
-    """
+    """Check that all users can run it, and that they cannot change it or the package."""
     remedy = "install scrun for all users, for example below /opt or /usr/local"
     for path, need in (
         (program, stat.S_IROTH | stat.S_IXOTH),

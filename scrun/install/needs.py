@@ -40,9 +40,7 @@ def missing(
 ) -> list[Need]:
     """Return what is not installed.
 
-    Args:
-        here: Whether containers run on this machine.
-        slurm: Whether Slurm's commands are to be found by `which`.
+    `here`: containers run on this machine; `slurm`: Slurm's commands are to be found by `which`.
     """
     needs = [need for engine in engines for need in _ENGINES[engine]]
     needs += [_RUNTIME] * here + [_SLURM] * slurm + [ID_MAPS] * (rootless and bool(engines))

@@ -38,10 +38,7 @@ def drop_in(directory: str, name: str = "podman") -> str:
 
 
 def directory(home_config: str | None) -> str:
-    """Return the directory of podman's files.
-
-    `home_config` is the user's configuration directory; None for all users.
-    """
+    """Return the directory of podman's files; without `home_config` that for all users."""
     return _SYSTEM if home_config is None else f"{home_config}/containers"
 
 
@@ -61,11 +58,7 @@ def is_ours(content: str) -> bool:
 
 
 class Storage(msgspec.Struct, frozen=True):
-    """podman's storage of images and containers.
-
-    Attributes:
-        graphroot: Its directory; it may not exist.
-    """
+    """podman's storage of images and containers; its directory may not exist."""
 
     driver: str
     graphroot: str
@@ -74,10 +67,7 @@ class Storage(msgspec.Struct, frozen=True):
 def storage(env: Mapping[str, str], home_config: str | None, home: str) -> Storage:
     """Return podman's storage, according to containers-storage.conf(5).
 
-    `home_config` is the user's configuration directory; None for root's podman.
-
-    Raises:
-        SettingsError: The file in use is not TOML.
+    Without `home_config` that of root's podman.
     """
     own = [env.get("CONTAINERS_STORAGE_CONF", "")]
     own += [f"{home_config}/containers/storage.conf"] if home_config else []
@@ -119,10 +109,7 @@ def files(
     vendor: str = _VENDOR,
     system: str = _SYSTEM,
 ) -> list[str]:
-    """List the files that podman reads; later ones take precedence.
-
-    `home_config` is the user's configuration directory; None for root's podman.
-    """
+    """List the files that podman reads; later ones take precedence."""
     if env.get("CONTAINERS_CONF"):
         found = [env["CONTAINERS_CONF"]]
     else:
@@ -138,12 +125,8 @@ def files(
 def merged(paths: Sequence[str]) -> dict[str, object]:
     """Read the section [engine] of these files, merged as by podman.
 
-    Returns:
-        Its keys; `runtimes` is an object of lists, and `runtimes.scrun` is in it with the file
-        that named it under the key `scrun named by`.
-
-    Raises:
-        SettingsError: A file cannot be read, or is not TOML.
+    Its `runtimes` is an object of lists, and `runtimes.scrun` is in it with the file that named it
+    under the key `scrun named by`.
     """
     engine: dict[str, object] = {}
     runtimes: dict[str, object] = {}

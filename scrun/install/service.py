@@ -21,11 +21,7 @@ _LONGEST = 1 << 20
 
 
 def socket_path(env: Mapping[str, str], uid: int) -> str:
-    """Return the path of the socket, as podman and its unit have it.
-
-    Raises:
-        SettingsError: The environment does not say where a user's is.
-    """
+    """Return the path of the socket, as podman and its unit have it."""
     if uid == 0:
         return "/run/podman/podman.sock"
     runtime = env.get("XDG_RUNTIME_DIR", "")
@@ -57,12 +53,7 @@ class Api(http.client.HTTPConnection):
     def ask(
         self, method: str, path: str, body: bytes | None = None, kind: str = "application/json"
     ) -> tuple[int, bytes]:
-        """Send a request; return the status and the body of the answer, or the body's beginning.
-
-        Raises:
-            OSError: Nobody answers.
-            http.client.HTTPException: The answer is not HTTP's.
-        """
+        """Send a request; return the status and the body of the answer, or how that begins."""
         self.request(method, path, body, {"Content-Type": kind} if body else {})
         answer = self.getresponse()
         return answer.status, answer.read(_LONGEST)
@@ -88,11 +79,7 @@ def has_manager(env: Mapping[str, str], uid: int) -> bool:
 
 
 def by_unit(verb: str, uid: int) -> None:
-    """Enable or disable the unit, now and for later.
-
-    Raises:
-        SettingsError: systemd refuses.
-    """
+    """Enable or disable the unit, now and for later."""
     command = ["systemctl", *(["--user"] if uid else []), verb, "--now", UNIT]
     try:
         done = subprocess.run(
@@ -106,11 +93,7 @@ def by_unit(verb: str, uid: int) -> None:
 
 
 def start(podman: str, path: str) -> None:
-    """Start the service, which outlives us.
-
-    Raises:
-        SettingsError: It does not answer.
-    """
+    """Start the service, which outlives us."""
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     null = subprocess.DEVNULL
     command = [podman, *_SERVES, "--time=0", url(path)]
@@ -129,11 +112,7 @@ def start(podman: str, path: str) -> None:
 
 
 def stop(path: str) -> bool:
-    """End the service that listens at a socket, if `start` has started it; return whether it did.
-
-    Raises:
-        SettingsError: It does not end.
-    """
+    """End the service that listens at a socket, if `start` has started it; tell whether it did."""
     pid = _listener(path)
     if not pid or not _serves(pid):
         return False

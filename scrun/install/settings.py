@@ -15,13 +15,7 @@ _TABLE = re.compile(r"^[ \t]*\[[ \t]*slurm[ \t]*\][ \t]*(#.*)?\n", re.MULTILINE)
 
 
 def add(text: str | None, conf: str) -> str | None:
-    """Return scrun.toml with the key `conf` in its section [slurm].
-
-    `text` is the current text, without that key; None if there is no such file.
-
-    Returns:
-        The text, or None if nothing can be added to it safely.
-    """
+    """Return scrun.toml with the key `conf` in [slurm], which lacks it; None if not safely."""
     line = f"conf = {json.dumps(conf, ensure_ascii=False)}\n"
     text = None if text is None else remove(text)
     if text is None:

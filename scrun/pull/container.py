@@ -63,11 +63,7 @@ class Wishes(msgspec.Struct, frozen=True):
 
 
 def words_of(entrypoint: str) -> tuple[str, ...]:
-    """Split the value of `--entrypoint`: JSON, or words as for a shell.
-
-    Raises:
-        UsageError: It is neither.
-    """
+    """Split the value of `--entrypoint`: JSON, or words as for a shell."""
     try:
         if entrypoint.startswith("["):
             return decode_as(entrypoint, tuple[str, ...])
@@ -80,11 +76,7 @@ _KINDS = {"ipc": "ipc", "net": "network", "uts": "uts"}
 
 
 def namespaces(text: str) -> tuple[str, ...]:
-    """Read the value of `--unshare`: kinds of namespaces, as in config.json.
-
-    Raises:
-        UsageError: One is not known.
-    """
+    """Read the value of `--unshare`: kinds of namespaces, as in config.json."""
     given = [kind for kind in text.split(",") if text]
     if wrong := [kind for kind in given if kind not in _KINDS]:
         raise UsageError(
@@ -94,11 +86,7 @@ def namespaces(text: str) -> tuple[str, ...]:
 
 
 def mount_of(text: str) -> dict[str, Any]:
-    """Read the value of `--mount`: `SRC`, `SRC:DST` or `SRC:DST:FLAGS`, joined by `+` or `,`.
-
-    Raises:
-        UsageError: It has another form.
-    """
+    """Read the value of `--mount`: `SRC`, `SRC:DST` or `SRC:DST:FLAGS`, joined by `+` or `,`."""
     source, _, rest = text.partition(":")
     target, _, flags = rest.partition(":")
     given = [flag for flag in flags.replace("+", ",").split(",") if flag]
@@ -117,11 +105,7 @@ def _bind(source: str, target: str, *flags: str) -> dict[str, Any]:
 
 
 def variables(given: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the values of `--env`: of one without a value, that of the caller.
-
-    Raises:
-        UsageError: A name is empty.
-    """
+    """Return the values of `--env`: of one without a value, that of the caller."""
     found = []
     for entry in given:
         name, equals, _ = entry.partition("=")
@@ -146,13 +130,7 @@ def all_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def config_of(defaults: Defaults, wishes: Wishes, spec: dict[str, Any]) -> dict[str, Any]:
-    """Make the config.json.
-
-    `spec` comes from `scrun spec`; it is changed.
-
-    Raises:
-        UsageError: Nobody names a command, or the user is unknown.
-    """
+    """Make the config.json of what `scrun spec` prints, which is changed."""
     process = spec["process"]
     entrypoint = defaults.entrypoint if wishes.entrypoint is None else wishes.entrypoint
     command = wishes.command or (defaults.cmd if wishes.entrypoint in (None, ()) else ())

@@ -20,11 +20,9 @@ def letters(pattern: str) -> frozenset[str]:
 
 
 def file_name(pattern: str, facts: Mapping[str, str]) -> str:
-    """Return the name of a file.
+    """Return the name of a file; `facts` are values by letter, and have those of `letters`.
 
-    Args:
-        pattern: What the user wrote.
-        facts: Values by letter; those of `letters` are there. Numbers may have a width.
+    Numbers may have a width.
     """
     if "\\" in pattern:
         return pattern.replace("\\", "")
@@ -41,10 +39,7 @@ def file_name(pattern: str, facts: Mapping[str, str]) -> str:
 def facts_of(
     environment: Mapping[str, str], job: str, name: str, node: str, user: str
 ) -> dict[str, str]:
-    """Return the values for a container of one task.
-
-    `environment` tells the array that the job is in.
-    """
+    """Return the values for a container of one task; `environment` tells its job's array."""
     array = environment.get("SLURM_ARRAY_JOB_ID")
     index = environment.get("SLURM_ARRAY_TASK_ID") if array else None
     within = {"A": array or job, "a": index or "4294967294"}  # as srun has it outside of an array

@@ -119,10 +119,6 @@ def get(reference: Reference, request: Request, lease: "Lease | None" = None) ->
     """Return an image of the store; get it if it is not there.
 
     `lease` names who uses it, so that nobody removes it.
-
-    Raises:
-        ScrunError: It cannot be got.
-        OSError: The store cannot be written.
     """
     store = request.store.names() if reference.transport == NAMED else request.store
     began = time.time()
@@ -178,11 +174,7 @@ def _key(digest: str, of_many: str = "") -> str:
 
 
 def _resolve(reference: Reference, request: Request) -> tuple[str, str]:
-    """Return the digest of an image's manifest, and its key.
-
-    Raises:
-        ImageError: It cannot be found out.
-    """
+    """Return the digest of an image's manifest, and its key."""
     store, source = request.store, reference.source()
     age = request.fresh
     # platforms are one name, and several images
@@ -301,11 +293,7 @@ class _Skopeo:
         return facts
 
     def _come_so_far(self, folder: str) -> int:
-        """Return how many bytes have arrived.
-
-        Raises:
-            ImageError: They are more than the image may even unpack to.
-        """
+        """Return how many bytes have arrived; refuse more than the image may even unpack to."""
         count, most = _bytes(folder), self._request.unpacked
         if most and count > most:
             raise ImageError(f"{self._reference.text}: has more than {most >> 20} MiB: {REMEDY}")

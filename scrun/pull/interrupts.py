@@ -18,10 +18,7 @@ class Interrupted(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Raise `Interrupted` at a signal, so that what was begun is undone; further ones do nothing.
-
-    After the block signals mean what they meant before.
-    """
+    """Raise `Interrupted` at a signal, so that what was begun is undone; once in the block."""
 
     def end(number: int, frame: FrameType | None) -> None:
         for each in _ENDING:  # nothing may interrupt the cleanup

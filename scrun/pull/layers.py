@@ -31,46 +31,30 @@ _AHEAD = 8  # pieces that wait for their turn
 class Bounds:
     """What an image may still have: it is looked at while the image is unpacked.
 
-    A layer of a megabyte can unpack to a gigabyte of zeros, or to millions of empty files.
+    A layer of a megabyte can unpack to a gigabyte of zeros, or to millions of empty files. What is
+    too much raises ImageError.
     """
 
     def __init__(self, size: int, entries: int = ENTRIES, names: int = _NAMES) -> None:
-        """Begin.
+        """Begin; all layers have `size` bytes (0: any number), holes of files included.
 
-        Args:
-            size: The most bytes of all layers, unpacked, holes of files included; 0: any number.
-            entries: The most entries of all layers.
-            names: The most bytes of their names.
+        `names` are the most bytes of their entries' names.
         """
         self._size, self._entries, self._names = size, entries, names
         self._left, self._entries_left, self._names_left = size, entries, names
 
     def take(self, count: int) -> None:
-        """Count bytes.
-
-        Raises:
-            ImageError: They are too many.
-        """
+        """Count bytes."""
         self._left -= count
         if self._left < 0 and self._size:
             raise ImageError(f"unpacks to more than {self._size >> 20} MiB: {REMEDY}")
 
     def folder(self) -> None:
-        """Count a directory that no entry describes: a name of one byte can make one.
-
-        Raises:
-            ImageError: They are too many.
-        """
+        """Count a directory that no entry describes: a name of one byte can make one."""
         self.entry(b"", 0)
 
     def entry(self, name: bytes, depth: int) -> None:
-        """Count an entry.
-
-        `depth` is the number of directories in it.
-
-        Raises:
-            ImageError: They are too many, or it is too deep.
-        """
+        """Count an entry; `depth` is the number of directories in it."""
         self._entries_left -= 1
         self._names_left -= len(name)
         if self._entries_left < 0:
@@ -88,11 +72,8 @@ def layer(
 ) -> Iterator[Archive]:
     """Read a layer; at the end of the block, all of it is what the image's configuration says.
 
-    Args:
-        blob: An open file, which stays open.
-        diff_id: The digest of the archive.
-        bounds: What the image may still have.
-        progress: Called for each piece, with the bytes of the blob that were read.
+    The open `blob` stays open. `diff_id` is the archive's digest. `progress` is called for each
+    piece, with the bytes of the blob that were read.
 
     Raises:
         ImageError: The layer is damaged, another one, or has more than it may.
@@ -211,11 +192,7 @@ class _Ahead:
             self._waiting.put(error)
 
     def next(self) -> bytes:
-        """Return the next piece; b"" at the end.
-
-        Raises:
-            ImageError: The layer is damaged, or nothing arrived for a long time.
-        """
+        """Return the next piece; b"" at the end."""
         if self._over:
             return b""
         try:

@@ -27,23 +27,14 @@ _CONFIGURATIONS = ("vnd.oci.image.config.v1+json", "vnd.docker.container.image.v
 
 
 class Configuration(NamedTuple):
-    """What an image says of itself (config.md).
-
-    Attributes:
-        whole: All of it.
-        run: How its program is started, `config`.
-    """
+    """What an image says of itself (config.md): the whole, and its `config`, to be run."""
 
     whole: dict[str, Any]
     run: dict[str, Any]
 
 
 def manifest_digest(image: LayoutImage) -> str:
-    """Return the digest of an image's manifest, or of an index of it.
-
-    Raises:
-        ImageError: The layout is damaged.
-    """
+    """Return the digest of an image's manifest, or of an index of it."""
     return _digest(image.descriptor, image)
 
 
@@ -55,14 +46,8 @@ def unpack(
 ) -> Configuration:
     """Unpack an image into an empty directory; return what the image says of itself.
 
-    For an ordinary user all files belong to that user.
-
-    `size` is the most bytes that it may unpack to; 0: any number. `progress` is called now and
-    then, with the bytes of layers that were read, and of all.
-
-    Raises:
-        ImageError: It is damaged, or has more than it may.
-        OSError: The directory cannot be written.
+    For an ordinary user all files belong to that user. It may unpack to `size` bytes; 0: any
+    number. `progress` is called with the bytes of layers that were read, and of all.
     """
     manifest = _manifest(image)
     whole = _blob(image, manifest.get("config"))
@@ -114,10 +99,7 @@ def digest_of_here(index: object) -> str:
 
 
 def defaults_of(image: LayoutImage, configuration: Configuration, rootfs: str) -> Defaults:
-    """Return how an image's program is started.
-
-    `rootfs` is its root file system, for the numbers of the user.
-    """
+    """Return how an image's program is started; `rootfs` has the numbers of its user."""
     config = configuration.run
     user, unknown = Account(), ""
     root = os.open(rootfs, OPEN_FOLDER | os.O_CLOEXEC)
@@ -180,11 +162,7 @@ def _blob(image: LayoutImage, descriptor: object) -> dict[str, Any]:
 
 
 def _open(image: LayoutImage, descriptor: object) -> int:
-    """Open a blob that is what its descriptor says.
-
-    Raises:
-        ImageError: It is missing or another one.
-    """
+    """Open a blob that is what its descriptor says."""
     digest = _digest(descriptor, image)
     path = os.path.join(image.layout, "blobs", "sha256", digest.removeprefix("sha256:"))
     try:

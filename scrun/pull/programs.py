@@ -37,11 +37,7 @@ _MESSAGE = re.compile(r'msg="((?:[^"\\]|\\.)*)"')
 
 
 def find(name: str) -> str:
-    """Return the path of a program.
-
-    Raises:
-        ImageError: It is not installed.
-    """
+    """Return the path of a program."""
     found = shutil.which(name)
     if found is None:
         what, package = PACKAGES[name]
@@ -58,14 +54,11 @@ def run(
     progress: Callable[[int], None] | None = None,
     most: int = 0,
 ) -> bytes:
-    """Run a program to its end; it ends if this function is left.
+    """Run a program to its end, or the end of this function; return its standard output.
 
     `what` says for the error what it does: "docker://busybox: cannot be copied". `fine` are
-    statuses of success. `progress` is called now and then, with the bytes that it has read. `most`
-    is the most bytes that it may write, a bit later; 0: any number.
-
-    Returns:
-        Its standard output.
+    statuses of success. `progress` is called with the bytes that it has read. `most` is the most
+    bytes that it may write, a bit later; 0: any number.
 
     Raises:
         ImageError: It is missing, or fails, with its own reason; or it has written too much.
@@ -97,8 +90,6 @@ def run(
 @contextlib.contextmanager
 def reading(name: str, *arguments: str, stdin: int, what: str) -> Iterator[IO[bytes]]:
     """Read what a program prints; it ends if the block is left.
-
-    `stdin` is its standard input. `what` is as for `run`.
 
     Raises:
         ImageError: It is missing, or fails; that is known at the end of the block.

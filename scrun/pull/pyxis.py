@@ -57,11 +57,7 @@ _LISTED = re.compile(r"^ {2,8}(?:-(\w),? +| {4})--([a-z][a-z0-9-]*)(\[?)(=?)", r
 
 
 def known(help_text: str) -> dict[str, tuple[str, bool]]:
-    """Return the options that a tool's `--help` lists.
-
-    Returns:
-        For each its letter, or "", and whether the next word is its argument.
-    """
+    """Return the options of a tool's `--help`: each letter, or "", and whether it has a value."""
     found: dict[str, tuple[str, bool]] = {}
     for letter, name, bracket, equals in _LISTED.findall(help_text):
         takes = (bool(equals) and not bracket) or name in _WITH_ARGUMENT
@@ -70,13 +66,7 @@ def known(help_text: str) -> dict[str, tuple[str, bool]]:
 
 
 class Word(msgspec.Struct, frozen=True):
-    """An option of a command line.
-
-    Attributes:
-        name: Its long name; of an unknown short one, its letter.
-        value: Its argument; None without one.
-        words: As it was written.
-    """
+    """An option as it was written; an unknown short one has its letter as its name."""
 
     name: str
     value: str | None
@@ -91,11 +81,8 @@ def read(
 ) -> tuple[list[Word], list[str]]:
     """Split a command line into options and the command.
 
-    `batch` says whether it is one of sbatch, where `--wait` has no argument. `listed` are the
-    tool's options, as `known` returns them.
-
-    Raises:
-        UsageError: The last option lacks its argument.
+    With `batch` it is one of sbatch, where `--wait` has no argument. `listed` are the tool's
+    options, as `known` returns them.
     """
     found: list[Word] = []
     position = 0
@@ -233,14 +220,9 @@ def understand(
     batch: bool = False,
     listed: Mapping[str, tuple[str, bool]] | None = None,
 ) -> Call:
-    """Read a command line.
+    """Read a command line; the arguments are as for `read`.
 
-    `environment`: pyxis reads its options from there, too: PYXIS_CONTAINER_IMAGE. `batch` says
-    whether it is one of sbatch. `listed` are the tool's own options, as `known`
-    returns them.
-
-    Raises:
-        UsageError: Options contradict each other, or lack a value.
+    pyxis reads its options from the environment, too: PYXIS_CONTAINER_IMAGE.
     """
     words, command = read(arguments, batch=batch, listed=listed)
     return Call(
@@ -252,11 +234,7 @@ def understand(
 
 
 def container_options(words: Sequence[Word], environment: Mapping[str, str]) -> dict[str, str]:
-    """Return pyxis' options among others, and those of the environment.
-
-    Raises:
-        UsageError: See `understand`.
-    """
+    """Return pyxis' options among others, and those of the environment."""
     found: dict[str, str] = {}
     for word in words:
         if word.name not in _CONTAINER:
@@ -305,11 +283,7 @@ def image_of(text: str) -> str:
 
 
 def name_of(container: Mapping[str, str]) -> tuple[str, str]:
-    """Return the name of `--container-name`, and what may be done with one that is there.
-
-    Raises:
-        UsageError: pyxis does not know that.
-    """
+    """Return the name of `--container-name`, and what may be done with one that is there."""
     name, colon, how = container.get("container-name", "").partition(":")
     if colon and how not in _NAMED:
         raise UsageError(
@@ -323,10 +297,7 @@ def options_of(
 ) -> tuple[list[str], str]:
     """Return the options of `scrun run`, and its image.
 
-    `beside` says whether it uses the files of a container that runs under that name.
-
-    Raises:
-        UsageError: There is neither an image nor a name.
+    `beside`: it uses the files of a container that runs under that name.
     """
     name, _ = name_of(container)
     image = image_of(container["container-image"]) if container.get("container-image") else ""
@@ -364,11 +335,7 @@ def options_of(
 
 
 def _parts(container: Mapping[str, str], option: str) -> list[str]:
-    """Return the parts of a list.
-
-    Raises:
-        UsageError: One is empty.
-    """
+    """Return the parts of a list."""
     if (text := container.get(option)) is None:
         return []
     parts = text.split(",")
@@ -403,12 +370,7 @@ def requests_of(
     """Return the variables that request what options of srun do.
 
     Within a job a step without `-N` and `-n` has as many nodes and tasks as the job, and what only
-    a job can have has no effect, as with srun.
-
-    `salloc` has the options of a job.
-
-    Raises:
-        UsageError: There is no such request.
+    a job can have has no effect, as with srun. `salloc` has the options of a job.
     """
     found: dict[str, str] = {}
     for word in others:
@@ -440,10 +402,7 @@ _STREAMS = {"input": 0, "output": 1, "error": 2}
 def streams_of(others: Sequence[Word], tasks: int = 1) -> dict[int, str]:
     """Return the files for standard input, output and error, as `file_names` has them.
 
-    `tasks` is how many tasks the container has, at least.
-
-    Raises:
-        UsageError: A name is not srun's, or is one for each of several tasks.
+    The container has `tasks` tasks, at least.
     """
     found: dict[int, str] = {}
     for word in others:
@@ -481,11 +440,7 @@ def exported(others: Sequence[Word]) -> "tuple[bool, list[str]]":
 
 
 def batch_options(script: str) -> list[Word]:
-    """Return the options in a batch script: its lines `#SBATCH` before the first command.
-
-    Raises:
-        UsageError: A line cannot be read.
-    """
+    """Return the options in a batch script: its lines `#SBATCH` before the first command."""
     found: list[Word] = []
     for line in script.splitlines()[1:]:
         if line.startswith("#SBATCH"):
@@ -508,10 +463,8 @@ def _in_line(line: str) -> list[Word]:
 def batch_script(script: str, name: str, run: Sequence[str], arguments: Sequence[str]) -> str:
     """Return a script that runs another one in a container.
 
-    `run` are the words of `scrun run` up to the image.
-
-    Raises:
-        UsageError: Its interpreter is another one than a shell or Python.
+    `run` are the words of `scrun run` up to the image. Only a shell or Python can be the
+    interpreter.
     """
     first, _, _ = script.partition("\n")
     if not first.startswith("#!"):

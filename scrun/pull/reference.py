@@ -26,10 +26,8 @@ _LAUNCH = 32  # bytes for a first line, so that the file is a program
 class Reference(msgspec.Struct, frozen=True):
     """The name of an image.
 
-    Attributes:
-        text: As a user wrote it.
-        transport: One of `TRANSPORTS`, or NAMED, DIRECTORY, SQUASHFS.
-        name: What follows the transport; the absolute path of a directory or file.
+    Its transport is one of `TRANSPORTS`, or NAMED, DIRECTORY, SQUASHFS; its name follows that, or
+    is the absolute path of a directory or file.
     """
 
     text: str
@@ -51,10 +49,7 @@ class Reference(msgspec.Struct, frozen=True):
         return allowed.strip("-")[:40] or "image"
 
     def source(self, digest: str = "") -> str:
-        """Return it for skopeo.
-
-        `digest`: for an image of a registry: what its tag names.
-        """
+        """Return it for skopeo; `digest` is what the tag of a registry's image names."""
         if not digest:
             colon = "://" if self.transport == "docker" else ":"
             return f"{self.transport}{colon}{self.name}"
@@ -69,12 +64,7 @@ def repository(name: str) -> str:
 
 
 def parse(text: str) -> Reference:
-    """Read the name of an image.
-
-    Raises:
-        UsageError: It has another form.
-        ImageError: It is a path, and neither a directory nor a file with a squashfs.
-    """
+    """Read the name of an image, or the path of a directory or squashfs file."""
     transport, colon, name = text.partition(":")
     if colon and transport in (*TRANSPORTS, NAMED):
         if transport == "docker":

@@ -38,11 +38,8 @@ def unpack_squashfs(
 ) -> Defaults:
     """Unpack a file, and return how its program is started.
 
-    `most` is the most bytes that it may unpack to; 0: any number. Holes of files do not count.
-    `progress` is called now and then, with how many bytes of it were read.
-
-    Raises:
-        ImageError: It cannot be unpacked, or has more than it may.
+    It may unpack to `most` bytes, without holes of files; 0: any number. `progress` is called with
+    how many bytes of it were read.
     """
     count = _count_in(file)
     if count > ENTRIES:
@@ -54,8 +51,7 @@ def unpack_squashfs(
 def look_into_squashfs(file: str, rootfs: str) -> Defaults:
     """Make what is in the root directory of a file, and return how its program is started.
 
-    Raises:
-        ImageError: unsquashfs cannot do it; before 4.5 it could not.
+    unsquashfs before 4.5 cannot do it.
     """
     _unsquashfs(root_directory(file, rootfs), file)
     with tempfile.TemporaryDirectory(dir=os.path.dirname(rootfs)) as folder:
@@ -116,11 +112,7 @@ def _read_in(rootfs: str, name: str) -> "bytes | None":
 
 
 def save(rootfs: str, defaults: Defaults, file: str) -> None:
-    """Write a root file system into a file, which replaces one that is there.
-
-    Raises:
-        ImageError, OSError: It cannot be written; then a file that was there is as it was.
-    """
+    """Write a root file system into a file, which replaces one that is there, or fails."""
     _write_defaults(rootfs, defaults)
     temporary = f"{file}.{os.getpid()}"
     owners = () if os.geteuid() == 0 else ("-all-root",)
@@ -180,11 +172,7 @@ def copy_of(image: Entry, most: int) -> Fill:
 
 
 def copy_tree(rootfs: str, target: str) -> None:
-    """Copy a root file system.
-
-    Raises:
-        ImageError: It fails.
-    """
+    """Copy a root file system."""
     owners = () if os.geteuid() == 0 else ("--no-preserve=ownership",)
     options = ("-a", *owners, "--reflink=auto", "--one-file-system", "--")
     content = os.path.join(rootfs, ".")

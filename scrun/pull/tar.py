@@ -70,33 +70,20 @@ class Archive:
     """An archive, read from its beginning to its end."""
 
     def __init__(self, read: Callable[[int], bytes], skip: Callable[[int], None]) -> None:
-        """Prepare it.
-
-        Args:
-            read: Returns so many bytes; fewer at the end.
-            skip: Leaves so many out.
-        """
+        """Prepare it; `read` returns so many bytes, fewer at the end; `skip` skips them."""
         self._read, self._skip = read, skip
         self._left = 0  # of the content of the current entry, as it is stored
         self._padding = 0
 
     def __iter__(self) -> Iterator[Member]:
-        """Yield the entries; what was not read of the content of one is skipped.
-
-        Raises:
-            ImageError: It is damaged.
-        """
+        """Yield the entries; what was not read of the content of one is skipped."""
         while (header := self._header()) is not None:
             yield self._entry(header)
             self._skip(self._left + self._padding)
             self._left = self._padding = 0
 
     def content(self, most: int) -> bytes:
-        """Return what follows of the current entry's content, at most so many bytes.
-
-        Raises:
-            ImageError: The archive ends before.
-        """
+        """Return what follows of the current entry's content, at most so many bytes."""
         wanted = min(most, self._left)
         content = self._exactly(wanted) if wanted else b""
         self._left -= wanted

@@ -61,12 +61,7 @@ class Tree:
         os.close(self._root)
 
     def add(self, archive: Archive) -> None:
-        """Write a layer.
-
-        Raises:
-            ImageError: It has an impossible entry, or more than it may.
-            OSError: It cannot be written.
-        """
+        """Write a layer."""
         self._back(0)
         self._last = None
         self._written, self._hidden = set(), set()
@@ -86,11 +81,7 @@ class Tree:
                 raise ImageError(f"{name!r} cannot be made: {error.strerror}") from error
 
     def make(self, path: bytes) -> None:
-        """Make a directory where nothing is; not through links, nor in place of anything.
-
-        Raises:
-            ImageError: The image has more than it may.
-        """
+        """Make a directory where nothing is; not through links, nor in place of anything."""
         self._back(0)
         self._last = None
         try:
@@ -109,11 +100,7 @@ class Tree:
             self._way.append((name, folder))
 
     def finish(self) -> None:
-        """Give the directories their modes and times, those that are below others first.
-
-        Raises:
-            OSError: It fails.
-        """
+        """Give the directories their modes and times, those that are below others first."""
         self._back(0)
         for path in sorted(self._folders, reverse=True):
             mode, time = self._folders[path]
@@ -377,11 +364,7 @@ class Tree:
 
 
 def _parts(name: bytes) -> list[bytes]:
-    """Split a path into names.
-
-    Raises:
-        ImageError: It leads out of the image.
-    """
+    """Split a path into names; refuse one that leads out of the image."""
     parts = [part for part in name.split(b"/") if part and part != b"."]
     if b".." not in parts:
         return parts

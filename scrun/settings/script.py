@@ -61,9 +61,8 @@ def find_script(settings: Settings, engine: str, usual: str = USUAL) -> str | No
 class ScriptSite(NamedTuple):
     """What a script and its worker need to know of the site.
 
-    Attributes:
-        cluster: The cluster's name from the slurm.conf in use, or "".
-        trusted: The uids that may own the script, besides root and the caller.
+    It has the cluster's name from the slurm.conf in use, or "", and the uids that may own the
+    script, besides root and the caller.
     """
 
     cluster: str = ""

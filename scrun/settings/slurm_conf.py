@@ -47,11 +47,7 @@ def find_slurm_conf(settings: Settings, places: tuple[str, ...] = PLACES) -> str
 def read_slurm_conf(path: str) -> dict[str, str]:
     """Read the settings of a slurm.conf, except lists of nodes and the like, with its includes.
 
-    Returns:
-        Values by name in lower case (`clustername`, …); the last of several counts.
-
-    Raises:
-        SettingsError: A file cannot be read, or the files include each other.
+    They are by name in lower case (`clustername`, …); the last of several counts.
     """
     found: dict[str, str] = {}
     _collect(path, os.path.dirname(path), found, _DEPTH, [])
@@ -72,11 +68,7 @@ def slurm_user(conf: str | None) -> tuple[int, ...]:
 
 
 def check_trusted(path: str, trusted: Collection[int]) -> None:
-    """Refuse a script that somebody else could have written; its reader checks it again.
-
-    Raises:
-        SettingsError: Somebody else could have written it.
-    """
+    """Refuse a script that somebody else could have written; its reader checks it again."""
     try:
         reason = replaceable(path, trusted)
     except OSError:
@@ -86,11 +78,7 @@ def check_trusted(path: str, trusted: Collection[int]) -> None:
 
 
 def read_trusted_conf(path: str, trusted: Collection[int]) -> str:
-    """Read a configuration file that decides what runs; `trusted` as in `scrun.core.paths`.
-
-    Raises:
-        SettingsError: It cannot be read, or somebody else could have written it.
-    """
+    """Read a configuration file that decides what runs; `trusted` as in `scrun.core.paths`."""
     try:
         return read_trusted(path, trusted).decode(errors="surrogateescape")
     except OSError as error:
@@ -100,11 +88,7 @@ def read_trusted_conf(path: str, trusted: Collection[int]) -> str:
 
 
 def read_conf(path: str) -> str:
-    """Read a configuration file; bytes that are not UTF-8 are preserved (surrogateescape).
-
-    Raises:
-        SettingsError: It cannot be read, is not a regular file, or is too large.
-    """
+    """Read a configuration file; bytes that are not UTF-8 are preserved (surrogateescape)."""
     try:
         return read_file(path).decode(errors="surrogateescape")
     except BundleError as error:

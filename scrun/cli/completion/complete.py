@@ -31,16 +31,13 @@ _NONE: "Place" = ("none", ())
 
 
 def complete(words: list[str], ids: "Callable[[Parsed], Iterable[str]]") -> tuple[str, list[str]]:
-    """Tell what could stand where the cursor is.
+    """Tell what could stand where the cursor is, at the end of `words`.
 
-    Args:
-        words: The command line after the program, up to the cursor; the last one is to be
-            completed, and may be empty.
-        ids: Lists the containers, for the global options that were given.
+    `ids` lists the containers, for the global options that were given.
 
     Returns:
         `file`, `directory` or `words`; and the words with a tab and a description each, those
-        after `--NAME=` with that in front.
+            after `--NAME=` with that in front.
     """
     *before, current = words
     parsed, position, over = Parsed(), 0, False

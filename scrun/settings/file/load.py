@@ -341,11 +341,7 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 def load(env: Mapping[str, str], config_file: str | None = None) -> Settings:
-    """Read the settings files, and apply the environment.
-
-    Raises:
-        SettingsError: A file cannot be read or trusted, or it or a variable has an invalid value.
-    """
+    """Read the settings files, and apply the environment."""
     return merge(_of_files(env, config_file), env=env)
 
 
@@ -382,11 +378,7 @@ def _read(path: str, kind: str) -> bytes | None:
 def load_and_remember(env: Mapping[str, str], config_file: str | None) -> dict[str, str]:
     """Find `root` and `group`, and leave them for later commands.
 
-    Returns:
-        Those that the files set: SCRUN_ROOT, which overrides `root`, is not among them.
-
-    Raises:
-        SettingsError: As `load`.
+    Returns those that the files set: SCRUN_ROOT, which overrides `root`, is not among them.
     """
     try:
         before = identities(env, config_file)
@@ -401,11 +393,7 @@ def load_and_remember(env: Mapping[str, str], config_file: str | None) -> dict[s
 
 
 def parse(content: bytes, name: str) -> dict[str, object]:
-    """Parse one settings file; `name` is for the errors.
-
-    Raises:
-        SettingsError: It is not TOML, or has an invalid key or value.
-    """
+    """Parse one settings file; `name` is for the errors."""
     table = _toml(content, name)
     _check_keys(table, Settings, name)
     for key, complaint in _impossible(table, ""):
@@ -439,11 +427,7 @@ def merge(
     """Override settings by the environment, and those by the command line.
 
     `options` are values of the command line, by setting: `engine`, `root`, `slurm.conf` (`-f`),
-    `log.level` (`--debug`, `-v`), `log.format`, …. `env` is the caller's environment. Empty
-    variables are ignored.
-
-    Raises:
-        SettingsError: A value is invalid; the message names the variable or setting.
+    `log.level` (`--debug`, `-v`), `log.format`, …. Empty variables are ignored.
     """
     for variable, setting in OF_SETTINGS.items():
         if env.get(variable):
@@ -507,13 +491,7 @@ def _overlay(below: Mapping[str, object], above: Mapping[str, object]) -> dict[s
 def _check_keys(
     table: Mapping[str, object], kind: type[msgspec.Struct], name: str, prefix: str = ""
 ) -> None:
-    """Refuse unknown keys, with a hint at a similar one.
-
-    `prefix` is the prefix of its keys in errors.
-
-    Raises:
-        SettingsError: A key is unknown.
-    """
+    """Refuse unknown keys, with a hint at a similar one; in errors they have a prefix."""
     fields = _fields(kind)
     for key, value in table.items():
         if key not in fields:

@@ -108,9 +108,6 @@ def default_root(env: "Mapping[str, str]", setting: str | None = None) -> str:
     """Choose the directory of the records and sockets, scrun(1) `--root`.
 
     `setting` is the value of the command line, SCRUN_ROOT or a file, if there is one.
-
-    Raises:
-        SettingsError: No directory can be found.
     """
     if setting:
         return setting
@@ -202,11 +199,7 @@ def remember(
 
 
 def identities(env: "Mapping[str, str]", config_file: str | None) -> "list[str]":
-    """Return what each settings file is now: `DEVICE INODE SIZE MTIME CTIME`, times in ns, or `-`.
-
-    Raises:
-        OSError: One cannot be examined.
-    """
+    """Return what each settings file is now: `DEVICE INODE SIZE MTIME CTIME` (ns), or `-`."""
     return [_identity(path) for path, _ in files(env, config_file)]
 
 
@@ -231,11 +224,7 @@ def _place(env: "Mapping[str, str]", config_file: str | None) -> str:
 
 
 def _read_own(path: str) -> bytes:
-    """Read the file, unless somebody else could have written it.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """Read the file, unless somebody else could have written it."""
     if posix.lstat(path).st_uid != posix.geteuid():
         raise PermissionError(1, "belongs to another user", path)
     return read_trusted(path, limit=_LARGEST)

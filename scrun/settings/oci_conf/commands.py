@@ -61,11 +61,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     arguments: tuple[str, ...] | None = None
 
     def step_directory(self, conf: OciConf) -> str:
-        """Return the step's directory, `%m`.
-
-        Raises:
-            SettingsError: ContainerPath has a letter without a value.
-        """
+        """Return the step's directory, `%m`."""
         parent = self.spool
         if conf.container_path is not None:
             parent = substitute(conf.container_path, self._values(), shell=False)
@@ -82,13 +78,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         return substitute(conf.mount_spool_dir, self._all_values(conf), shell=False)
 
     def fill(self, pattern: str, conf: OciConf, **more: str) -> str:
-        """Fill in a command.
-
-        `more` are values for additional letters.
-
-        Raises:
-            SettingsError: A value is missing, or cannot be quoted safely.
-        """
+        """Fill in a command; `more` are values for additional letters."""
         values = {**self._all_values(conf), **more}
         arguments = ["/bin/false"] if self.arguments is None else self.arguments
         return substitute(pattern, {**values, "@": arguments})
@@ -133,11 +123,7 @@ class NodeRuntime(msgspec.Struct, frozen=True):
 
 
 def node_runtime(conf: OciConf | None, own: RuntimeSettings) -> NodeRuntime:
-    """Merge the commands of oci.conf and scrun.toml.
-
-    Raises:
-        SettingsError: Only one of pause and resume is set.
-    """
+    """Merge the commands of oci.conf and scrun.toml, which has pause and resume, or neither."""
     if (own.pause is None) is not (own.resume is None):
         raise SettingsError("runtime.pause and runtime.resume: one without the other: set both")
     conf = conf or OciConf()
@@ -251,13 +237,9 @@ def program_of(pattern: str) -> str | None:
 
 
 class TaskCommands(msgspec.Struct, frozen=True):
-    """The commands for a task, as text for `sh -c`.
+    """The commands for a task, as text for `sh -c`; `exec` runs what is at the path `file`.
 
     Each raises SettingsError if a pattern needs a value that there is not.
-
-    Attributes:
-        patterns: The commands for running containers, from oci.conf and scrun.toml.
-        file: The path of what `exec` runs, `%f`.
     """
 
     conf: OciConf
@@ -301,11 +283,7 @@ class TaskCommands(msgspec.Struct, frozen=True):
         return self._filled(self.patterns.state)
 
     def exec(self) -> str:
-        """Return the command that runs one more program.
-
-        Raises:
-            EngineError: The site has none.
-        """
+        """Return the command that runs one more program; EngineError if the site has none."""
         if not self.patterns.exec:
             raise EngineError(
                 "exec: the site's oci.conf has no command for it: set `exec` in the section "

@@ -130,11 +130,7 @@ def parse_oci_conf(text: str, name: str = "oci.conf") -> OciConf:
 
 
 def _field(key: str, where: str) -> str:
-    """Return the field of a key.
-
-    Raises:
-        SettingsError: Slurm has no such key; slurmd does not start with it either.
-    """
+    """Return the field of a key; slurmd does not start with an unknown one either."""
     field = _FIELDS.get(key.lower())
     if field is None:
         # Slurm's documentation of 21.08 names some OCIRunTime…, which no version reads
@@ -145,11 +141,7 @@ def _field(key: str, where: str) -> str:
 
 
 def _value(field: str, value: str, where: str) -> object:
-    """Parse a value.
-
-    Raises:
-        SettingsError: It is invalid.
-    """
+    """Parse a value."""
     word = value.lower()
     if field in ("disable_cleanup", "ignore_file_config_json"):
         if word not in _BOOLEANS:
@@ -210,11 +202,7 @@ def version_of(path: str) -> tuple[int, int, int] | None:
 
 
 def site_conf(path: str, slurm_conf: str | None) -> OciConf | None:
-    """Read and parse an oci.conf; see `site_content`.
-
-    Raises:
-        SettingsError: It is invalid, or somebody else could have written it.
-    """
+    """Read and parse an oci.conf; see `site_content`."""
     content = site_content(path, slurm_conf)
     return None if content is None else parse_site(content, path)
 
@@ -222,10 +210,7 @@ def site_conf(path: str, slurm_conf: str | None) -> OciConf | None:
 def site_content(path: str, slurm_conf: str | None) -> bytes | None:
     """Read an oci.conf; None if it cannot be read, which is usual on submit hosts.
 
-    `slurm_conf` is the slurm.conf in use: files of its SlurmUser are trusted as root's are.
-
-    Raises:
-        SettingsError: Somebody else could have written it.
+    Files of the SlurmUser of the slurm.conf in use are trusted as root's are, and no others.
     """
     try:
         try:
@@ -239,11 +224,7 @@ def site_content(path: str, slurm_conf: str | None) -> bytes | None:
 
 
 def parse_site(content: bytes, path: str) -> OciConf:
-    """Parse what `site_content` has read.
-
-    Raises:
-        SettingsError: It is invalid.
-    """
+    """Parse what `site_content` has read."""
     return parse_oci_conf(content.decode(errors="surrogateescape"), path)
 
 

@@ -52,11 +52,7 @@ _PLAIN = frozenset(
 
 
 def check_letters(pattern: str) -> None:
-    """Check that a pattern has only letters of `LETTERS`.
-
-    Raises:
-        SettingsError: It has another letter.
-    """
+    """Check that a pattern has only letters of `LETTERS`."""
     for found in re.finditer(r"%(.?)", pattern, re.DOTALL):
         if found[1] not in LETTERS:
             raise SettingsError(f"{found[0]} has no meaning: {pattern}")
@@ -247,11 +243,7 @@ _CLASSES = {
 
 
 def extended(expression: str) -> re.Pattern[str]:
-    """Compile an extended regular expression of POSIX; only its classes differ from Python's.
-
-    Raises:
-        SettingsError: It is invalid.
-    """
+    """Compile an extended regular expression of POSIX; only its classes differ from Python's."""
     known = "|".join(_CLASSES)
     text = re.sub(rf"\[:({known}):\]", lambda found: _CLASSES[found[1]], expression)
     try:

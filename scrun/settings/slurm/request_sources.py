@@ -92,7 +92,7 @@ NO_FLAGS = Flags()
 def read_flags(config: Config, *, resources: bool) -> Flags:
     """Read the flags from a config.json.
 
-    `resources` says whether limits and devices count (`[slurm] engine_flags`).
+    `resources`: limits and devices count (`[slurm] engine_flags`).
     """
     notes: list[str] = []
     requests: dict[str, str] = {}

@@ -164,22 +164,14 @@ def from_environment(env: Mapping[str, str]) -> dict[str, str]:
 def salloc_arguments(requests: Mapping[str, str], version: Release) -> list[str]:
     """Make the options of salloc that ask for the job, in the order of the table.
 
-    Args:
-        requests: Values by variable. An empty value of an option that needs one is ignored.
-        version: Slurm's version: (22, 5).
-
-    Raises:
-        SettingsError: A variable is unknown, or unknown to this version, or has an invalid value.
+    An empty value of an option that needs one is ignored. SettingsError for a variable that is
+    unknown, perhaps to this version, or has an invalid value.
     """
     return list(_arguments(requests, version, ("job", "both")))
 
 
 def srun_arguments(requests: Mapping[str, str], version: Release) -> list[str]:
-    """Make the options of srun that describe the step within the job; see `salloc_arguments`.
-
-    Raises:
-        SettingsError: As `salloc_arguments`.
-    """
+    """Make the options of srun that describe the step within the job; see `salloc_arguments`."""
     return list(_arguments(requests, version, ("step", "both")))
 
 

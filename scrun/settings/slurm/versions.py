@@ -31,11 +31,7 @@ class SlurmVersion(msgspec.Struct, frozen=True, order=True):
 
 
 def parse_version(text: str) -> SlurmVersion:
-    """Read the output of `salloc --version`: `slurm-wlm 22.05.8`, `slurm 24.11.5`.
-
-    Raises:
-        SettingsError: It contains no version.
-    """
+    """Read the output of `salloc --version`: `slurm-wlm 22.05.8`, `slurm 24.11.5`."""
     found = re.search(r"(?am)^slurm\S*\s+(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?", text)
     if not found and not text.strip():
         raise SettingsError(
@@ -85,11 +81,7 @@ class Features(msgspec.Struct, frozen=True):
 
 
 def features(version: SlurmVersion) -> Features:
-    """Return the features of a version.
-
-    Raises:
-        SettingsError: It is older than `OLDEST`.
-    """
+    """Return the features of a version, from `OLDEST` on."""
     if version.release < OLDEST:
         raise SettingsError(f"Slurm {version} is too old: 22.05 or newer is needed")
     # Containers were reworked in 23.02. Differences measured between 22.05.8, 24.11.5 and 26.05.5

@@ -69,12 +69,7 @@ class PlugstackLine(msgspec.Struct, frozen=True):
 
 
 class StackScript(msgspec.Struct, frozen=True):
-    """One script of a line.
-
-    Attributes:
-        line: The line that names it.
-        trusted: Users who may have written it, besides root and the caller.
-    """
+    """One script of a line; `trusted` may have written it, besides root and the caller."""
 
     path: str
     line: PlugstackLine
@@ -84,15 +79,8 @@ class StackScript(msgspec.Struct, frozen=True):
 def find_plugstack(settings: Settings, places: tuple[str, ...] | None = None) -> str | None:
     """Find the plugstack.conf. Its file system may hang: call this in a thread.
 
-    Args:
-        settings: `plugstack` of `[spank]` comes first; `none` means no file.
-        places: Where to look for slurm.conf if nothing names one; None: in the usual places.
-
-    Returns:
-        Its path, or None.
-
-    Raises:
-        SettingsError: The slurm.conf cannot be read.
+    `plugstack` of `[spank]` comes first; `none` means no file. Without `places`, slurm.conf is
+    looked for in the usual ones.
     """
     named = settings.spank.plugstack
     if named is not None:
@@ -120,9 +108,6 @@ def read_plugstack(path: str, trusted: tuple[int, ...] = ()) -> list[PlugstackLi
     """Read a plugstack.conf and the files that it includes.
 
     `trusted` are users who may have written the files, besides root and the caller.
-
-    Raises:
-        SettingsError: A file cannot be read or trusted, or a line is invalid (with its number).
     """
     found: list[PlugstackLine] = []
     _read(path, found, _DEPTH, [], trusted)
@@ -132,10 +117,7 @@ def read_plugstack(path: str, trusted: tuple[int, ...] = ()) -> list[PlugstackLi
 def find_scripts(lines: list[PlugstackLine], trusted: tuple[int, ...] = ()) -> list[StackScript]:
     """Find the scripts of all lines, in order; those of a pattern are sorted by name.
 
-    `trusted` are users who may have written the scripts, besides root and the caller.
-
-    Raises:
-        SettingsError: Somebody else could have written one of them, or there are too many.
+    `trusted` are users who may have written them; there is a limit to how many there are.
     """
     found = []
     for line in lines:
@@ -238,12 +220,7 @@ class Option(msgspec.Struct, frozen=True):
 
 
 class Given(msgspec.Struct, frozen=True):
-    """The options that were given.
-
-    Attributes:
-        values: Values by name; None for an option without a value.
-        notes: A line for the log about each option that is ignored.
-    """
+    """The options that were given, None without a value; and a note about each ignored one."""
 
     values: dict[str, str | None]
     notes: tuple[str, ...] = ()
@@ -268,11 +245,8 @@ def read_given(
 ) -> Given:
     """Find out which of the registered options were given.
 
-    `must_be_known` says whether to refuse annotations for other options.
-
-    Raises:
-        SpankError: A value is missing, invalid or not allowed from an image; or there is no such
-            option.
+    `must_be_known`: annotations for other options are refused. SpankError also if a value is
+    missing, invalid or not allowed from an image.
     """
     values: dict[str, str | None] = {}
     asked = {
