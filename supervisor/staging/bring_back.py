@@ -82,10 +82,9 @@ class _Work(msgspec.Struct, frozen=True):
 class Merged(NamedTuple):
     """The result of a merge, by relative paths in ASCII.
 
-    Attributes:
-        conflicts: Both have changed it, and not to the same.
-        left_out: A socket, a device, or something that is mounted there.
-        folders: The inodes of the directories, in the copy and in the original.
+    What both have changed, and not to the same, conflicts. A socket, a device, or something that
+    is mounted there is left out. `folders` are the inodes of directories, in the copy and in the
+    original.
     """
 
     conflicts: list[str]
@@ -99,7 +98,6 @@ def bring_back(
     """Make a directory equal to its changed copy.
 
     Args:
-        copied: The copy, changed by a container.
         since: The time of the last change (`st_ctime_ns`) that the copying itself made.
         owners: Whether the copy's owners are valid; if not, new files belong to the user of this
             process, and existing files keep their owners.
@@ -208,9 +206,6 @@ def bring_difference_back(
         rootfs: The container's root directory; it has all that is not in `uppers`.
         since: See `bring_back`; for what is in `rootfs`.
         whole: Whether the root directory itself was an overlay.
-
-    Raises:
-        StagingError: Changes are missing in the original.
     """
     try:
         check_room(uppers, original, marks)

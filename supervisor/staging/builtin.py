@@ -76,9 +76,7 @@ async def undo(left: Leftover) -> None:
 async def _remove(directory: str, request: JobRequest, *, abandon: bool) -> bool:
     """Remove a staged bundle, in a `finally`; return whether nothing of it is left.
 
-    Raises:
-        StagingError: It cannot be removed; only in the log if changes were not brought back:
-            where these are is more to know.
+    A failure is only in the log if changes were not brought back: where these are is more to know.
     """
     lost = isinstance(sys.exception(), StagingError)
     try:
@@ -213,11 +211,7 @@ class BuiltIn:
 
 
 async def _ask(job: Job, script: str) -> list[str]:
-    """Run a script on a container's nodes.
-
-    Raises:
-        Unusable: There is no answer.
-    """
+    """Run a script on a container's nodes; Unusable without an answer."""
     try:
         with trio.fail_after(_ANSWER):
             return await job.ask(lambda _: script)
@@ -227,11 +221,7 @@ async def _ask(job: Job, script: str) -> list[str]:
 
 
 def _ask_here(script: str) -> list[str]:
-    """Run a script on this machine.
-
-    Raises:
-        Unusable: There is no answer.
-    """
+    """Run a script on this machine; Unusable without an answer."""
     command = ("/bin/sh", "-c", script)
     try:
         done = subprocess.run(
@@ -266,11 +256,7 @@ class _Changes:
     async def bring_back(self, job: Job, *, privileged: bool) -> None:
         """Bring them back, if they are wanted and not there already; keep what cannot be.
 
-        Args:
-            job: The container's job, in which nothing of it runs any more.
-
-        Raises:
-            StagingError: They were not brought back; it says where they are.
+        Nothing of the container runs in its job any more. StagingError says where they are.
         """
         failures = []
         try:
@@ -321,11 +307,7 @@ class _Changes:
             await self._return(privileged=privileged)
 
     async def _from_node(self, job: Job, *, privileged: bool) -> None:
-        """Bring back all changes from the node, or none, and remove them there.
-
-        Raises:
-            StagingError: It is still there; or see `return_changes`.
-        """
+        """Bring back all changes from the node, or none, and remove them there."""
         done = self._done
         if not done.copied_from:
             with contextlib.suppress(EngineError), trio.move_on_after(_ANSWER):
@@ -343,11 +325,7 @@ class _Changes:
         await self._apply([archive], privileged=privileged)
 
     async def _from_nodes(self, job: Job, *, privileged: bool) -> None:
-        """Bring back what the tasks have sent at their ends; of each all, or nothing.
-
-        Raises:
-            StagingError: Some is missing; or see `return_changes`.
-        """
+        """Bring back what the tasks have sent at their ends; of each all, or nothing."""
         done = self._done
         # of tasks that were never made; the others' shims have gone
         with contextlib.suppress(EngineError), trio.move_on_after(_ANSWER):

@@ -11,11 +11,7 @@ from scrun.supervisor.contracts.engine import JobRequest
 
 
 async def carry_out(command: Sequence[str], request: JobRequest, what: str) -> None:
-    """Run a command for a bundle.
-
-    Raises:
-        StagingError: The command failed; with its last line of standard error.
-    """
+    """Run a command for a bundle; StagingError has its last line of standard error."""
     last_lines: deque[str] = deque(
         maxlen=1
     )  # a rootless copy prints a line for each unreadable file
@@ -30,11 +26,7 @@ async def carry_out(command: Sequence[str], request: JobRequest, what: str) -> N
 
 
 def run(command: Sequence[str], what: str = "copying the root file system") -> None:
-    """Run a command to its end, in a worker thread, for nobody's bundle in particular.
-
-    Raises:
-        StagingError: The command failed; with its last line of standard error.
-    """
+    """Run a command to its end, in a worker thread, for nobody's bundle in particular."""
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )

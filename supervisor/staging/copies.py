@@ -50,11 +50,7 @@ class Vanished(OSError):
 
 @contextlib.contextmanager
 def from_the_living(name: str | bytes) -> Iterator[None]:
-    """Read something that others may remove or replace at any moment.
-
-    Raises:
-        Vanished: They have.
-    """
+    """Read what others may remove or replace at any moment: Vanished if they have."""
     try:
         yield
     except OSError as error:
@@ -64,12 +60,7 @@ def from_the_living(name: str | bytes) -> Iterator[None]:
 
 
 def open_regular(name: str | bytes, folder: int, flags: int = os.O_RDONLY) -> int:
-    """Open a regular file, and nothing that a container has put in its place: to open acts.
-
-    Raises:
-        Vanished: It is something else by now.
-        OSError: It cannot be opened.
-    """
+    """Open a regular file; Vanished if a container has put another in its place: to open acts."""
     with from_the_living(name):
         found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:
@@ -86,11 +77,7 @@ def is_foreign(status: os.stat_result) -> bool:
 
 
 class CopyRoom:
-    """How much more may be copied.
-
-    Attributes:
-        left: The bytes.
-    """
+    """How many more bytes may be copied."""
 
     def __init__(
         self, size: int = _BYTES, entries: int = MOST, wait: Callable[[], None] = lambda: None
@@ -101,11 +88,7 @@ class CopyRoom:
         self._wait = wait
 
     def take(self, size: int) -> None:
-        """Count one more.
-
-        Raises:
-            Unusable: They are too many.
-        """
+        """Count one more; Unusable if they are too many."""
         self._wait()
         self.left -= size
         self._entries -= 1
@@ -135,7 +118,6 @@ class TreeCopy:
 
         Args:
             top: The directory that everything is copied to, or below; the caller closes it.
-            owners: Whether owners are kept.
             opaque: For a layer: the extended attribute of a copy's directories that hide what is
                 below. Devices, FIFOs and sockets are copied, too.
             by_fuse: Whether the layer may have the marks of fuse-overlayfs.
@@ -147,14 +129,10 @@ class TreeCopy:
         self._linked: dict[tuple[int, int], _Linked] = {}
 
     def all(self, source: int, target: int, path: bytes = b"") -> None:
-        """Copy everything in a directory, whoever it belongs to.
+        """Copy everything in a directory to an empty one, whoever it belongs to.
 
-        Args:
-            target: An empty directory.
-            path: Where that is: b"" or a path from the top one, with a slash at its end.
-
-        Raises:
-            Unusable: It is more, or not only files, directories and links.
+        `path` is where the target is: b"" or a path from the top one, with a slash at its end.
+        Unusable if it is more, or not only files, directories and links.
         """
         self.check_depth(path)
         for name in map(os.fsencode, os.listdir(source)):
@@ -190,14 +168,7 @@ class TreeCopy:
             raise Unusable(f"have more than {self._deepest} directories within each other")
 
     def entry(self, source: int, target: int, name: bytes, path: bytes = b"") -> None:
-        """Copy a file or a link from one directory to another.
-
-        Args:
-            path: See `all`.
-
-        Raises:
-            Unusable: It is larger, or something else.
-        """
+        """Copy a file or a link from one directory to another, as `all` does."""
         status = os.stat(name, dir_fd=source, follow_symlinks=False)
         if stat.S_ISREG(status.st_mode):
             self._file(source, target, name, path + name)
@@ -268,12 +239,7 @@ class TreeCopy:
 
 
 class _Linked(msgspec.Struct):
-    """A file with several names.
-
-    Attributes:
-        path: Where its copy is, below the top directory.
-        left: How many names were not seen.
-    """
+    """A file with several names, `left` of which were not seen; its path is that of the copy."""
 
     path: bytes
     left: int
@@ -388,14 +354,7 @@ class Foreign(msgspec.Struct, frozen=True):
 
 
 def foreign_in(layers: Sequence[str], cache: str, *, changes: bool) -> Foreign:
-    """Return what belongs to others in any layer.
-
-    Args:
-        changes: Whether the first one is a container's own, which may change.
-
-    Raises:
-        Unusable: They are too many.
-    """
+    """Return what belongs to others in any layer; `changes`: the first is a container's own."""
     known = _read(cache)
     found = [_look_through(layer) for layer in layers[:changes]]
     new = False
@@ -456,21 +415,11 @@ def _write(cache: str, known: dict[str, _LayerOwners]) -> None:
 
 
 def copy_foreign(foreign: Foreign, rootfs: str, into: str, *, whole: bool) -> frozenset[str]:
-    """Copy what belongs to others, with the directories above it.
+    """Copy what belongs to others in some layer, with the directories above it.
 
-    Args:
-        foreign: Where such things are in some layer; in the root file system there may be
-            something else.
-        rootfs: The root file system, as it is mounted here.
-        into: An empty directory.
-        whole: Whether the root directory itself is mounted; if not, what is in it has the user as
-            its owner anyway.
-
-    Returns:
-        The names of the root directory's directories that were copied with all their content.
-
-    Raises:
-        Unusable: It is too large, or neither a file nor a directory nor a link.
+    In `rootfs`, as it is mounted here, there may be something else. If the root directory itself
+    is not mounted (`whole`), what is in it has the user as its owner anyway. Returns the names of
+    its directories that were copied with all their content. Unusable as for `TreeCopy.all`.
     """
     room = CopyRoom()
     folders: dict[bytes, os.stat_result] = {}
@@ -529,12 +478,7 @@ class _Two:
         os.close(self.target)
 
     def descend(self, path: bytes, made: dict[bytes, os.stat_result], before: bytes = b"") -> None:
-        """Enter a directory, and make the target's where it is missing.
-
-        Args:
-            path: The directory, relative.
-            made: Receives the path and the status of each new one.
-        """
+        """Enter a directory; make the target's where it is missing, and note it in `made`."""
         here = before
         for name in path.split(b"/"):
             source = os.open(name, OPEN, dir_fd=self.source)

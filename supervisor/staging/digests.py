@@ -40,7 +40,8 @@ class LayerContent(msgspec.Struct, frozen=True):
 
     Attributes:
         digest: That of its archive, without compression, and anything else that decides on its
-        files. size: About how many bytes its files have; 0: unknown.
+            files.
+        size: About how many bytes its files have; 0: unknown.
     """
 
     digest: str
@@ -271,9 +272,6 @@ class Bolt:
 
     containerd may write it at the same time, so a caller reads the file until it stays the same:
     what is on disk is complete at each moment.
-
-    Attributes:
-        top: The bucket with all others.
     """
 
     def __init__(self, content: bytes) -> None:

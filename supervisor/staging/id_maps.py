@@ -59,12 +59,7 @@ echo "$SLURMD_NODENAME: $output" | head -n 1
 
 
 class _NodeIds(msgspec.Struct, frozen=True):
-    """The answer of a job's nodes.
-
-    Attributes:
-        can: Whether all nodes can map them.
-        when: The time of the answer, in seconds of the epoch.
-    """
+    """Whether all nodes of a job can map them; asked `when`, in seconds of the epoch."""
 
     ids: BothIds
     can: bool
@@ -84,11 +79,8 @@ async def with_ids(
 ) -> tuple[Target, str]:
     """Add to a target the user and group ids that a container may have there.
 
-    Returns:
-        The target; and a message why there is only one user, or "".
-
-    Raises:
-        StagingError: `id_map` is "full", and there is only one user.
+    Returns it, and a message why there is only one user, or "". With "full" that is a
+    StagingError.
     """
     if not target.rootless or setting == "single":
         return target, ""

@@ -92,11 +92,7 @@ class ContainerImages(msgspec.Struct, frozen=True, dict=True):
             raise Unusable(f"cannot be copied: {error}") from error
 
     def keep(self, key: str) -> Entry | None:
-        """Keep an image from being removed; None if it is not there.
-
-        Raises:
-            Unusable: The store cannot be written.
-        """
+        """Keep an image from being removed; None if it is not there."""
         store = self.store
         if store.find(key) is None:  # whoever makes it has the lock
             return None
@@ -108,12 +104,8 @@ class ContainerImages(msgspec.Struct, frozen=True, dict=True):
     def have(self, key: str, fill: Fill, waiting: Callable[[str], None], size: int) -> Entry:
         """Return an image, which is kept from now on; make it if it is not there.
 
-        Args:
-            fill: Makes it; again if there was no room, and others could be removed.
-            size: How large it will be; 0: unknown.
-
-        Raises:
-            Unusable: It cannot be made.
+        `fill` makes it; again if there was no room, and others could be removed. Its size may be
+        0: unknown. Unusable if it cannot be made.
         """
         if entry := self.keep(key):
             return entry
@@ -178,15 +170,7 @@ def copying(name: str) -> list[str]:
 
 
 async def _copy(name: str, words: Sequence[str], tell: Callable[[int], None]) -> None:
-    """Copy a layer.
-
-    Args:
-        name: The program (`supervisor/programs`).
-        tell: Called in a thread with the bytes copied so far.
-
-    Raises:
-        Unusable: It cannot be copied.
-    """
+    """Copy a layer by a program; `tell` is called in a thread with the bytes copied so far."""
     errors: deque[str] = deque(maxlen=1)
     counts: deque[int] = deque(maxlen=1)
     more = trio.Event()

@@ -41,11 +41,9 @@ ALL = ".wh..wh..opq"
 
 
 class Whiteouts(msgspec.Struct, frozen=True):
-    """Those of one difference.
+    """Those of one difference; `opaque` is the attribute of directories that hide what was there.
 
-    Attributes:
-        opaque: The extended attribute of directories that hide what was there.
-        by_fuse: Whether fuse-overlayfs may have made some.
+    `by_fuse`: fuse-overlayfs may have made some.
     """
 
     opaque: str
@@ -86,14 +84,8 @@ _MEBIBYTE = 1 << 20
 def check_room(uppers: Sequence[str], original: str, marks: Whiteouts) -> None:
     """Refuse changes that do not fit: half of them would be worse than none.
 
-    Where something is removed as well, nobody knows before.
-
-    Args:
-        uppers: See `bring_back.bring_difference_back`; so are the others.
-
-    Raises:
-        StagingError: There is less room than they need.
-        OSError: They cannot be looked at.
+    Where something is removed as well, nobody knows before. The arguments are those of
+    `bring_back.bring_difference_back`.
     """
     needed = _growth(uppers, original, marks)
     space = os.statvfs(original)
@@ -178,14 +170,10 @@ class Overlay(msgspec.Struct, frozen=True):
 
 
 def parse(options: str) -> Overlay:
-    r"""Parse the options of a mounted overlay.
+    r"""Parse the options of a mounted overlay; Unusable if it is not understood here.
 
-    Args:
-        options: As mountinfo has them. Commas and backslashes of a value are octal there, `\054`;
-            a colon in a lower directory has had a backslash before it all the time.
-
-    Raises:
-        Unusable: The overlay is not understood here.
+    mountinfo has commas and backslashes of a value in octal, `\054`; a colon in a lower directory
+    has had a backslash before it all the time.
     """
     lower: list[str] = []
     upper = ""
@@ -234,16 +222,13 @@ def is_plain(path: str) -> bool:
 
 
 def options_of(lower: Sequence[str], written: tuple[str, str] | None, *, users: bool) -> list[str]:
-    """Return the options for an overlay of plain paths.
+    """Return the options for an overlay of plain paths; Unusable if they are too long.
 
     Args:
         lower: The directories below, the upmost first.
         written: What is written to, and the kernel's own on the same file system; None: nothing
             can be written.
         users: Whether the mounting process has rights in a user namespace only.
-
-    Raises:
-        Unusable: They are too long.
     """
     words = [f"lowerdir={':'.join(lower)}"]
     if written is not None:
@@ -267,11 +252,8 @@ _STATUS = ("user.containers.override_stat", "user.fuseoverlayfs.override_stat")
 def attributes_of(reading: int, opaque: str) -> dict[str, bytes]:
     """Return the extended attributes of a layer's file for a copy, as far as they may be read.
 
-    Args:
-        opaque: What marks a directory there that hides those of the layers below.
-
-    Raises:
-        Unusable: Only the engine's mount understands them.
+    `opaque` marks a directory there that hides those of the layers below. Unusable if only the
+    engine's mount understands them.
     """
     found: dict[str, bytes] = {}
     try:
@@ -335,8 +317,7 @@ class TopLevel(msgspec.Struct, frozen=True):
 def overlay_of(mount: MountPoint, rootfs: str) -> Overlay:
     """Return the layers that a root file system is mounted from, with absolute paths.
 
-    Raises:
-        Unusable: It is neither an overlay nor a directory of podman's vfs; or a layer is missing.
+    Unusable if it is neither an overlay nor a directory of podman's vfs; or a layer is missing.
     """
     if mount.point != rootfs or mount.root != "/":
         return _of_vfs(rootfs)
@@ -387,8 +368,7 @@ def _marks_by_default(options: str) -> str:
 def top_level(rootfs: str, overlay: Overlay) -> TopLevel:
     """Return the entries of the root directory, and the layers that they are from.
 
-    Raises:
-        Unusable: Something there cannot be mounted.
+    Unusable if something there cannot be mounted.
     """
     device = os.lstat(rootfs).st_dev
     directories: dict[str, tuple[int, ...]] = {}
@@ -436,8 +416,7 @@ def _sources(name: str, overlay: Overlay) -> tuple[int, ...]:
 def _of_vfs(rootfs: str) -> Overlay:
     """Return what an engine's vfs has made a container's directory from, as layers.
 
-    Raises:
-        Unusable: It is not such a directory, or no record tells.
+    Unusable if it is not such a directory, or no record tells.
     """
     image = parent_of(rootfs)
     if image is None or not os.path.isdir(image):

@@ -87,8 +87,7 @@ class Layout:
         options: The options of each mount, by the name in the root directory; none if there is
             only one.
         directory: The directory with all but the mount point.
-        from_store: Whether there are copies of the store among the layers.
-        images: Those of them that are squashfs images, and where the node is to mount them.
+        images: The squashfs images among the layers, and where the node is to mount them.
     """
 
     def __init__(
@@ -366,15 +365,10 @@ _DEEPEST_OF_TWO = 100  # three descriptors each
 
 
 def write_difference(own: str, image: str, into: str, room: CopyRoom, *, owners: bool) -> None:
-    """Write, as a layer, what makes another directory of an image's.
+    """Write into an empty directory, as a layer, what makes another directory of an image's.
 
     Files with the same size, time and permissions are the same: podman's copies keep them.
-
-    Args:
-        into: An empty directory.
-
-    Raises:
-        Unusable: It is more, or not only files, directories and links.
+    Unusable as for `TreeCopy.all`.
     """
     opened: list[int] = []
     try:
@@ -473,12 +467,10 @@ def names_in(destination: str) -> list[str]:
 def make_mount_points(
     mounts: Iterable[dict[str, Any]], find: Find, upper: str, *, owners: bool, whole: bool
 ) -> None:
-    """Make those mount points that are missing.
+    """Make those mount points that `find` does not find in the root file system.
 
-    Args:
-        find: Tells what there is in the root file system.
-        whole: Whether the root directory itself is mounted; if not, only what is mounted on its
-            directories, which `upper` has, cannot be written to.
+    If the root directory itself is not mounted (`whole`), only what is mounted on its directories,
+    which `upper` has, cannot be written to.
     """
     for mount in mounts:
         parts = names_in(mount["destination"])

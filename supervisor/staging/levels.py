@@ -43,15 +43,10 @@ class Level:
 
     @contextlib.contextmanager
     def inside(self, name: str, finish: Callable[[int, int], None]) -> Iterator[None]:
-        """Enter a directory for the block, and return.
+        """Enter a directory for the block, and return; Vanished if the copy has none any more.
 
-        Args:
-            finish: Called with both at the end, as the original's final mode may forbid the way
-                back.
-
-        Raises:
-            Vanished: The copy has no such directory any more.
-            OSError: It cannot be entered, or the way back leads elsewhere.
+        `finish` is called with both at the end, as the original's final mode may forbid the way
+        back. OSError also if that leads elsewhere.
         """
         parent, grand = self._here, self._above
         before = [os.fstat(fd) for fd in parent]
@@ -74,11 +69,7 @@ class Level:
 
     @contextlib.contextmanager
     def original_at(self, names: Sequence[str]) -> Iterator[int]:
-        """Open a directory of the original, by the way to it from where this began.
-
-        Raises:
-            OSError: It is not there, or a link leads there.
-        """
+        """Open a directory of the original, by its way, without links, from where this began."""
         fd = os.open(self._original, OPEN)
         try:
             for name in names:
@@ -122,9 +113,7 @@ class HardLinks:
     def link(self, level: Level, name: str, new: os.stat_result, temporary: str) -> bool:
         """Make a name one of a file's that is there already; return whether that was done.
 
-        Args:
-            new: What it is in the copy.
-            temporary: A name that may be used meanwhile.
+        `new` is what it is in the copy; `temporary` a name that may be used meanwhile.
         """
         key = (new.st_dev, new.st_ino)
         if new.st_nlink < 2 or key not in self._first:

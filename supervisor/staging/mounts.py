@@ -60,13 +60,7 @@ DATA = "data"
 
 
 class Volume(msgspec.Struct, frozen=True, kw_only=True):
-    """A mount whose source only this machine has, so that the container has a copy.
-
-    Attributes:
-        destination: Where the container mounts it.
-        source: Its path here.
-        place: The directory that has the copy.
-    """
+    """A mount whose source only this machine has, so that the container has a copy, in `place`."""
 
     destination: str
     source: str
@@ -92,12 +86,9 @@ def data_in(place: str, source: str, *, is_file: bool) -> str:
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The result of the policy.
+    """The result of the policy: a line for the log about each loss, options without effect.
 
-    Attributes:
-        notes: A line for the log about each loss.
-        missed: Options of the container engine that have no effect.
-        sockets: Sockets of the engine's that are reached from there, by where they are mounted.
+    `sockets` are the engine's that are reached from there, by where they are mounted.
     """
 
     config: dict[str, Any]
@@ -149,11 +140,9 @@ _EVERYWHERE = frozenset(("/", "/dev/shm", "/run", "/tmp", "/var/run", "/var/tmp"
 
 
 class CopyPlaces(msgspec.Struct, frozen=True):
-    """Where copies of what only this machine has are.
+    """Where copies of what only this machine has are; `shared` are those that containers share.
 
-    Attributes:
-        shared: The directory of those that containers share.
-        limit: The most bytes of one; 0: any number.
+    One has at most `limit` bytes; 0: any number.
     """
 
     shared: str
@@ -174,15 +163,9 @@ def fit_mounts(
 ) -> tuple[list[dict[str, Any]], list[Volume], dict[str, str]]:
     """Return the mounts that work at the target, changed where needed, and what to copy.
 
-    The third is the engine's sockets that are reached from there, as `Plan` has them.
-
-    Args:
-        mounts: The mounts of config.json; they are changed in place.
-        bundle: The directory that relative sources of bind mounts start from.
-        one_user: Whether it will have only one user and one group.
-
-    Raises:
-        StagingError: A mount cannot be had there.
+    The third is the engine's sockets that are reached from there, as `Plan` has them. The mounts
+    are changed in place; relative sources of bind mounts start from `bundle`. StagingError if one
+    cannot be had there.
     """
     kept = []
     volumes: list[Volume] = []
@@ -278,11 +261,7 @@ def _from_the_top(path: str) -> Iterator[str]:
 def _volume(
     mount: Mapping[str, Any], index: int, source: MountSource, staged: str, place: CopyPlaces
 ) -> Volume:
-    """Return where the copy of a mount's source is.
-
-    Raises:
-        StagingError: It is too large for one.
-    """
+    """Return where the copy of a mount's source is; StagingError if it is too large for one."""
     destination, path = mount["destination"], source.real or mount["source"]
     if place.limit and source.size > place.limit:
         raise StagingError(
@@ -390,10 +369,8 @@ def _of_own_namespace(mount: dict[str, Any], namespaces: frozenset[str], notes: 
     """Change a mount of a kernel file system to one that a user namespace may have.
 
     The kernel lets a user namespace mount sysfs, proc and mqueue only together with its own
-    network, pid and ipc namespace. Otherwise this binds the node's own tree.
-
-    Returns:
-        Whether there is still something to mount.
+    network, pid and ipc namespace. Otherwise this binds the node's own tree. Returns whether there
+    is still something to mount.
     """
     kind = mount.get("type")
     if (kind == "sysfs" and "network" not in namespaces) or (

@@ -153,12 +153,10 @@ class Looks:
     def __init__(
         self, directory: str, layers: Sequence[str], images: Collection[int], store: str | None
     ) -> None:
-        """Look at them here.
+        """Look at them here: `l/N` in `directory`, links to the layers, and the directories TRIAL.
 
-        Args:
-            directory: Has `l/N`, links to the layers, and the directories TRIAL.
-            images: The numbers of those that only the node sees: it has mounted images there.
-            store: The store of images, if it is to be seen.
+        Only the node sees `images`, which it has mounted; the `store` of images is to be seen, if
+        any.
         """
         self._layers = [number for number in range(len(layers)) if number not in images]
         links = [f"l/{number}" for number in self._layers]
@@ -205,11 +203,9 @@ class Trial:
     ) -> None:
         """Write the script.
 
-        Args:
-            rootless: Whether the container has rights in a user namespace only.
-            images: Whether the node has mounted images.
-            on_node: Whether what is written shall be in a directory of the node.
-            several: Whether several try it at once.
+        `rootless`: the container has rights in a user namespace only; `images`: the node has
+        mounted some; `on_node`: what is written shall be in a directory of the node; `several` try
+        it at once.
         """
         options = shlex.quote(",".join([lower, *marks(users=rootless)]))
         where = _HERE
@@ -224,11 +220,7 @@ class Trial:
             self.kind = (rootless, read_only, looks.devices, len(lower))
 
     def script(self, mounted: Collection[Hashable] = ()) -> str:
-        """Return what the node runs by `sh -c`.
-
-        Args:
-            mounted: Of what kinds it has mounted some before.
-        """
+        """Return what the node runs by `sh -c`; it has mounted some of these kinds before."""
         known = self.kind is not None and self.kind in mounted
         directory, names = shlex.quote(self._looks.wanted[0][0]), shlex.join(self._looks.names)
         return _LOOK % (directory, names, f"echo {_MOUNTED}" if known else self._try)

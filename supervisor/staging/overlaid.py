@@ -111,12 +111,9 @@ class Mounts:
     def __init__(
         self, root: RootFilesystem, directory: str, overlays: Overlays, *, final: bool
     ) -> None:
-        """Prepare.
+        """Prepare; the root file system's config.json is the one that will run.
 
-        Args:
-            root: The root file system; its config.json is the one that will run.
-            directory: The staged bundle.
-            final: Whether nothing comes back.
+        `final`: nothing comes back.
         """
         mounts = [*(root.config.get("mounts") or [])]
         if root.read_only:  # the runtime can make no directory in it, below these
@@ -149,11 +146,7 @@ class Mounts:
         )
 
     def write(self, way: Way) -> None:
-        """Write the staged bundle's part of it, and what it needs in the store.
-
-        Raises:
-            Unusable: It cannot be done.
-        """
+        """Write the staged bundle's part of it, and what it needs in the store."""
         root = self._root
         try:
             if (stored := self._stored) is not None:
@@ -181,11 +174,7 @@ class Mounts:
             stored.make(self._unseen)
 
     def try_(self, way: Way) -> Staged:
-        """Let the node mount it, or try the mounts of the runtime; adds to those of config.json.
-
-        Raises:
-            Unusable: The node cannot.
-        """
+        """Let the node mount it, or try the mounts of the runtime; adds to config.json's."""
         layout = self._layout
         try:
             if way.how == "runtime":

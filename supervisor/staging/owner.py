@@ -34,11 +34,7 @@ _LONGEST_ID = 200  # characters, of a name of _NAME_MAX
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """The owner of a staged bundle.
-
-    Attributes:
-        supervisor: The supervisor that staged it.
-    """
+    """The owner of a staged bundle, and the supervisor that staged it."""
 
     id: str
     root: str
@@ -47,11 +43,7 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 def directory_for(settings: "Staging", request: "JobRequest") -> str:
-    """Return the directory of a container's staged bundle.
-
-    Raises:
-        StagingError: The setting uses the user's name, and the user has none.
-    """
+    """Return the directory of a container's staged bundle."""
     if settings.scratch is None:
         return os.path.join(request.record, IN_RECORD)
     root = os.path.dirname(request.record)
@@ -73,11 +65,7 @@ def read_owner(directory: str) -> Owner | None:
 
 
 def scratch_of(pattern: str) -> str:
-    """Return the scratch directory of this user: `%u` is the user name, `%U` the uid.
-
-    Raises:
-        StagingError: The user has no name.
-    """
+    """Return this user's scratch directory: `%u` is the user name, if any, `%U` the uid."""
     uid = os.getuid()
     user = user_of(uid)
     if user is None and "%u" in pattern.replace("%%", ""):

@@ -52,10 +52,8 @@ def fit_annotations(
 ) -> None:
     """Remove the annotations that a runtime on a node would obey, except those that pass.
 
-    Args:
-        config: The config.json, which is changed.
-        submitted: Those of the config.json that a site's script has got: it is trusted with any
-            that it has added or changed. None: no script has seen them.
+    A site's script has got the `submitted` ones: it is trusted with any that it has added or
+    changed. None: no script has seen them.
     """
     annotations = config.get("annotations")
     if not annotations:
@@ -105,18 +103,11 @@ def fit(
     target: Target,
     sources: Mapping[str, MountSource],
 ) -> Plan:
-    """Adapt a config.json to a target.
+    """Adapt a valid config.json, which is not changed, to a target; all paths are absolute.
 
-    Args:
-        config: The submitted config.json, valid; not changed.
-        bundle: The absolute path of the submitted bundle.
-        staged: The absolute path of the staged bundle.
-        rootfs: The absolute path of the root file system.
-        sources: The properties of the sources of bind mounts and of the devices, by absolute
-            path. A missing path counts as existing and shared.
-
-    Raises:
-        StagingError: A bind mount has no source, or one that the nodes cannot have.
+    `sources` are the properties of the sources of bind mounts and of the devices; a missing one
+    counts as existing and shared. StagingError for a bind mount without a source, or with one that
+    the nodes cannot have.
     """
     # copy.deepcopy takes ten times as long
     fitted: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(config))

@@ -58,13 +58,8 @@ class Scripted:
         """Call stage_in, and stage_out when the block is left.
 
         After a failed or cancelled stage_in there is no stage_out: a script that copies the root
-        file system back would copy an incomplete one.
-
-        Args:
-            environment: The variables for the script: the job's, and SCRUN_*.
-
-        Raises:
-            StagingError: A function failed, or took too long.
+        file system back would copy an incomplete one. The script has the job's variables, and
+        SCRUN_*.
         """
         timeout = self._settings.staging.timeout
         moved: Moved | None = None
@@ -106,11 +101,7 @@ class Scripted:
         self._staged_out()
 
     async def stage_in(self, job: Job, environment: Mapping[str, str]) -> Moved:
-        """Call stage_in only.
-
-        Raises:
-            StagingError: It failed.
-        """
+        """Call stage_in only."""
         bundle, request = self._bundle, self._request
         if file := await look("image", file_of, bundle.rootfs):
             remedy = "name this script by `script` in the section [lua] of your scrun.toml"
@@ -153,11 +144,7 @@ class Scripted:
 def _describe(
     moved: Moved, bundle: Bundle, target: Target, shadow: str, owner: Owner | None
 ) -> Staged:
-    """Describe the script's bundle; make one of our own where the runtime is not to have that.
-
-    Raises:
-        StagingError: Its config.json is invalid, or ours cannot be made.
-    """
+    """Describe the script's bundle; make one of our own where the runtime is not to have that."""
     name = os.path.join(moved.bundle, "config.json")
     if os.path.isfile(moved.bundle):
         reason = f"has called set_bundle_path with a file: {moved.bundle}: name its directory"
@@ -221,11 +208,7 @@ async def stage_out(
     remote: Remote,
     skip_stage_out: trio.Event,
 ) -> None:
-    """Call stage_out; only `skip_stage_out` and the time limit interrupt it.
-
-    Raises:
-        StagingError: It failed, or was interrupted.
-    """
+    """Call stage_out; only `skip_stage_out` and the time limit interrupt it."""
     arguments = (
         request.container, moved.bundle, moved.original_bundle, moved.root, moved.original_root,
         moved.spool, moved.config_file, _number(job_id), moved.user, moved.group,
@@ -264,11 +247,7 @@ def _number(job_id: str) -> int:
 
 @asynccontextmanager
 async def scripted(path: str, submission: Submission) -> AsyncIterator[Scripted]:
-    """Provide a stager with the script loaded; its worker ends after stage_in.
-
-    Raises:
-        StagingError: It cannot be loaded.
-    """
+    """Provide a stager with the script loaded; its worker ends after stage_in."""
     settings, request = submission.settings, submission.request
     site = await look("slurm.conf", site_of, settings)
 
@@ -299,12 +278,7 @@ plugin_version = "1.0.0"
 
 
 def configure(settings: Settings, environment: Mapping[str, str]) -> str:
-    """Find the script, for any engine.
-
-    Raises:
-        PluginUnavailable: There is no script.
-        SettingsError: The script is missing, or not trusted.
-    """
+    """Find the script, for any engine; PluginUnavailable without one."""
     script = find_script(msgspec.structs.replace(settings, stager="lua"), engine="")
     if script is None:
         raise PluginUnavailable(

@@ -95,17 +95,10 @@ def return_changes(
 
 
 def clean(directory: str, submitted: str) -> None:
-    """Bring changes in a staged bundle back, and remove it.
+    """Bring changes in a staged bundle back, and remove it, unless it belongs to somebody else.
 
-    What its node had sent as an archive counts; what it had not is out of reach.
-
-    Args:
-        directory: The staged bundle of a container that is gone; ignored if it does not exist
-            or belongs to somebody else.
-        submitted: The root file system that may have been copied.
-
-    Raises:
-        StagingError: Something failed.
+    What its node had sent as an archive counts; what it had not is out of reach. Its container is
+    gone; `submitted` is the root file system that may have been copied.
     """
     try:
         if not_ours(directory):  # then scrun did not stage it
@@ -142,11 +135,7 @@ def _places(overlay: str) -> list[str]:
 
 @contextmanager
 def _unpacked(archives: Sequence[str], *, owners: bool) -> Iterator[list[str]]:
-    """Unpack archives from nodes while the block runs; yield the directories for bringing back.
-
-    Raises:
-        StagingError: One cannot be unpacked.
-    """
+    """Unpack archives from nodes while the block runs; yield the directories for bringing back."""
     if not archives:
         yield []
         return
@@ -167,9 +156,6 @@ def stage_out(directory: str) -> None:
     """Remove what `stage_in` made, and the directory if it is empty then.
 
     Calls for the same directory in several threads wait for each other.
-
-    Raises:
-        StagingError: Something could not be removed.
     """
     with _removals:
         removal = _at_work.setdefault(directory, threading.Lock())
@@ -224,15 +210,8 @@ def remove_all(directory: str, names: Sequence[str], *, whole: bool = False) -> 
 def keep_changes(directory: str, container: str, beside: str) -> str:
     """Move changes out of a staged bundle, which is about to be removed.
 
-    Args:
-        beside: A directory on its file system that stays.
-
-    Returns:
-        The directory that has them now: copied directories, the upper ones of overlays,
-        or archives of these. "" if they are not there.
-
-    Raises:
-        OSError: They cannot be moved.
+    They go beside `beside`, a directory on its file system that stays. Returns what has them now:
+    copied directories, the upper ones of overlays, or archives of these; "" if they are not there.
     """
     overlay, copied = os.path.join(directory, OVERLAY), os.path.join(directory, ROOTFS)
     found = archives_in(overlay)
@@ -252,10 +231,8 @@ def remove_leftovers(scratch: str | None, root: str) -> None:
     """Remove the staged bundles and volumes of dead supervisors of this machine and root.
 
     Changes are brought back first. A restart of the machine, or the end of a session, removes the
-    records in /run, but not the scratch directory. Blocks on the site's file system.
-
-    Args:
-        scratch: The setting `scratch`; None: the records have the staged bundles.
+    records in /run, but not the scratch directory; without that, the records have the staged
+    bundles. Blocks on the site's file system.
     """
     learn()
     directory = root if scratch is None else scratch_of(scratch)

@@ -69,19 +69,14 @@ def stage_in(
     execute: Callable[[Sequence[str]], None] = run,
     overlays: Overlays | None = None,
 ) -> Staged:
-    """Write a bundle that runs at the target.
+    """Write a bundle that runs at the target; after an error nothing is left behind.
 
     Args:
         config: The submitted config.json, valid; not changed.
-        bundle: The submitted bundle; not changed.
-        directory: The directory of the staged bundle, empty or missing, and visible on the
-            nodes.
+        directory: The directory of the staged bundle, empty or missing, and visible on the nodes.
         owner: The owner, for a directory that several share.
         transfer: How its volumes are copied; None: the target is here.
         overlays: How nodes are asked, and mount overlays; None: the container gets a copy.
-
-    Raises:
-        StagingError: Staging failed; nothing is left behind.
     """
     bundle = os.path.abspath(bundle)
     directory = os.path.abspath(directory)
@@ -98,13 +93,9 @@ def stage_in(
 
 
 def make_directory(directory: str, *, owner: Owner | None = None) -> None:
-    """Make the directory of a staged bundle, if it is missing.
+    """Make the directory of a staged bundle, if it is missing, for this user alone.
 
-    Args:
-        owner: The new owner; with one, what a dead supervisor left there is cleaned up.
-
-    Raises:
-        StagingError: It does not belong to this user alone, or is not empty.
+    With an owner, what a dead supervisor left there is cleaned up.
     """
 
     def clean_up() -> None:
@@ -204,18 +195,7 @@ def _find_root(
     overlays: Overlays | None,
     mounts: list[MountPoint],
 ) -> RootFilesystem:
-    """Look at a root file system, and ask the nodes whether they have it.
-
-    Args:
-        config: The submitted config.json.
-        bundle: The submitted bundle, an absolute path.
-        directory: The staged bundle.
-        overlays: How nodes are asked, if they can be.
-        mounts: The mounts of this mount namespace.
-
-    Raises:
-        StagingError: There is none.
-    """
+    """Look at a root file system, and ask the nodes whether they have it."""
     root = config.get("root")
     if root is None:
         raise StagingError("root: missing; a container needs a root file system")
@@ -246,16 +226,8 @@ def _give_root(
 ) -> Staged:
     """Give a container its root file system.
 
-    Args:
-        root: The root file system, with the config.json that will run.
-        directory: The staged bundle.
-        overlays: How nodes mount overlays; None: they do not.
-        mounts: The mounts of this mount namespace.
-        final: Whether nothing comes back.
-        execute: Runs a command that copies.
-
-    Raises:
-        StagingError: That is impossible.
+    `root` has the config.json that will run. `final`: nothing comes back. `execute` runs a command
+    that copies.
     """
     if overlays is not None and overlays.wanted and root.why_moved:
         root = _with_layers(root, directory, overlays, mounts)
@@ -382,7 +354,7 @@ def _rootfs_for_nodes(
 ) -> tuple[str, str | None]:
     """Return the path of a root file system on the nodes, and why it has to be copied, or None.
 
-    `rootfs` and `bundle` are without symbolic links; `mounts` are of this mount namespace.
+    The paths are without symbolic links.
     """
     there = on_the_nodes(rootfs, bundle, rootfs, mounts)
     mount = mount_of(there or rootfs, mounts)

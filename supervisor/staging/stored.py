@@ -71,16 +71,11 @@ class Mounter(msgspec.Struct, frozen=True):
 class Packing:
     """How the node mounts squashfs images (`supervisor.contracts.engine.Job.mount`).
 
-    Attributes:
-        way: By what; "" if it was not asked, or cannot.
-        sent: Whether they were sent to the node, which does not see them.
+    `way` is by what; "" if it was not asked, or cannot. `sent`: it does not see them.
     """
 
     def __init__(self, mounter: Mounter | None, *, mine: bool = False) -> None:
-        """Take the node's mounter, if it has one.
-
-        `mine` says that the files belong to this user, whoever owns what is in them.
-        """
+        """Take the node's mounter; `mine`: the files belong to this user, whatever is in them."""
         self._mounter, self._mine = mounter, mine
         self.way = ""
         self._mounted = False
@@ -164,11 +159,8 @@ def progress(done: int, total: int) -> str:
 class Copies(ABC):
     """What nodes mount in place of the layers of one root file system.
 
-    Attributes:
-        there: The copies that there are, by the numbers of their layers.
-        are_images: Whether they are squashfs images.
-        packing: How the node mounts these.
-        is_seen: Whether the node sees the store; else it has images sent.
+    `there` are copies by the numbers of their layers; with `packing` squashfs images are mounted.
+    They are sent to a node that does not see the store.
     """
 
     def __init__(self, images: ContainerImages, packing: Packing) -> None:
@@ -186,28 +178,16 @@ class Copies(ABC):
 
     @abstractmethod
     def send(self, why: str) -> None:
-        """Have images sent to the node, which does not see the store.
-
-        Raises:
-            Unusable: It mounts none.
-        """
+        """Have images sent to the node, which does not see the store."""
 
     @abstractmethod
     def make(self, numbers: Collection[int]) -> None:
-        """Keep copies of some layers in the store; the rest of them stays as it is.
-
-        Raises:
-            Unusable: A copy could not be made.
-        """
+        """Keep copies of some layers in the store; the rest of them stays as it is."""
 
     def look_for(self, paths: Sequence[str], folder: str) -> Find | None:
         """Return what tells what there is on some paths; None: it is seen here.
 
-        Args:
-            folder: A directory to be made, for what has to be unpacked to know.
-
-        Raises:
-            Unusable: It cannot be read.
+        In `folder`, to be made, is what has to be unpacked to know.
         """
         return None
 
@@ -227,12 +207,7 @@ class StoredLayers(Copies):
         rootless: bool,
         owners: bool,
     ) -> None:
-        """Look for images. The first layer is the container's own, and has none in the store.
-
-        Args:
-            rootless: Whether the container has rights in a user namespace only.
-            owners: Whether its files have more than one owner.
-        """
+        """Look for images. The first layer is the container's own, and has none in the store."""
         super().__init__(images, packing)
         self._overlay = overlay
         marks = "user" if rootless else "trusted"
@@ -344,15 +319,7 @@ class OwnFile(Copies):
     """
 
     def __init__(self, file: str, key: str, images: ContainerImages, packing: Packing) -> None:
-        """Decide how the node gets it.
-
-        Args:
-            file: Its path, without links.
-            key: What `key_of` returned when its root directory was read.
-
-        Raises:
-            Unusable: The file has changed since; or it cannot be unpacked.
-        """
+        """Decide how the node gets a file, whose `key_of` was `key` before."""
         super().__init__(images, packing)
         self._file, self._key = file, key
         self._check()
@@ -376,11 +343,7 @@ class OwnFile(Copies):
         """Do nothing: it is there."""
 
     def unpack(self, why: str) -> None:
-        """Have its files in the store: the node could not mount it.
-
-        Raises:
-            Unusable: It cannot be unpacked.
-        """
+        """Have its files in the store: the node could not mount it."""
         if not self.are_images:
             return
         self.packing.why_not = why

@@ -147,10 +147,8 @@ def survey(
 ) -> dict[str, MountSource]:
     """Return the properties of every path that the policy decides about.
 
-    Args:
-        rootfs: Its root file system, without links.
-        container: The container's id: engines put it into the paths of what they make for it.
-        limit: The bytes up to which directories are measured.
+    Engines put the container's id into the paths of what they make for it. Directories are
+    measured up to `limit` bytes.
     """
     found: dict[str, MountSource] = {}
     for path in binds(config.get("mounts") or [], bundle):

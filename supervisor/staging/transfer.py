@@ -56,12 +56,7 @@ class VolumeState(msgspec.Struct, frozen=True):
 
 
 def read_state(place: str) -> VolumeState | None:
-    """Return what is known of a copy; None if it does not count.
-
-    Raises:
-        StagingError: It cannot be understood.
-        OSError: It cannot be read.
-    """
+    """Return what is known of a copy; None if it does not count."""
     if not os.path.isdir(os.path.join(place, DATA)):  # it was kept
         return None
     try:
@@ -73,12 +68,7 @@ def read_state(place: str) -> VolumeState | None:
 
 
 def read_folders(place: str) -> dict[str, tuple[int, int]]:
-    """Return the inodes of the directories: see `bring_back.Merged`.
-
-    Raises:
-        StagingError: They cannot be understood.
-        OSError: They cannot be read.
-    """
+    """Return the inodes of the directories: see `bring_back.Merged`."""
     try:
         content = read_regular(os.path.join(place, _FOLDERS), _LARGEST_FOLDERS)
         return decode_as(content, dict[str, tuple[int, int]])
@@ -143,12 +133,7 @@ def carry_over(
     *,
     inwards: bool = False,
 ) -> Merged:
-    """Carry over changes as this user, or as one with the subordinate ids as well.
-
-    Args:
-        parts: From where, and to where.
-        since: See `bring_back.merge`, also for the others.
-    """
+    """Carry over changes as this user, or as one with the subordinate ids as well; see `Order`."""
     order = Order(parts, state, place, since, others_since, transfer.limit, inwards)
     try:
         return carried_here(order, transfer)
@@ -166,15 +151,7 @@ def carry_over(
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What to carry over; see `bring_back.merge`.
-
-    Attributes:
-        parts: From where, and to where.
-        since: See there; so are the others.
-        others_since: Likewise.
-        limit: The most bytes; 0: no limit.
-        inwards: See there.
-    """
+    """What to carry over, from where and to where; see `bring_back.merge`. No limit is 0."""
 
     parts: tuple[str, str]
     state: VolumeState
@@ -188,10 +165,8 @@ class Order(msgspec.Struct, frozen=True):
 def carried_here(order: Order, transfer: Transfer) -> Merged:
     """Carry out an order with this process's rights.
 
-    Raises:
-        OSError: It is incomplete; but each file that was carried over is whole.
-        StagingError: Likewise.
-        RecursionError: Likewise.
+    After a StagingError, OSError or RecursionError it is incomplete; but each file that was
+    carried over is whole.
     """
     copied, original = order.parts
     names: list[str] = []

@@ -13,11 +13,7 @@ from scrun.supervisor.core.names import UserEntry, user_of
 def script_variables(
     create_request: CreateRequest, pid: int, bundle: Bundle, record: str, job: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the job's variables and those of scrun(1), "OUTPUT ENVIRONMENT VARIABLES".
-
-    Args:
-        job: The job's variables (SLURM_*).
-    """
+    """Return the job's variables and those of scrun(1), "OUTPUT ENVIRONMENT VARIABLES"."""
     uid = real_uid(os.environ)
     user = user_of(uid) or UserEntry(str(uid), os.getgid(), str(os.getgid()))
     facts = ScriptFacts(

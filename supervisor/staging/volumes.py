@@ -71,11 +71,7 @@ _LONGEST = 3.0  # somebody may set the clock back
 
 
 class _Used(msgspec.Struct, frozen=True):
-    """What a container uses.
-
-    Attributes:
-        owners: Whether it has several users, so that the owners of files count.
-    """
+    """What a container uses; `owners`: it has several users, so that the owners of files count."""
 
     lease: Lease
     volumes: tuple[Volume, ...]
@@ -90,18 +86,10 @@ def bring_in(
     owners: bool,
     mode: int,
 ) -> list[str]:
-    """Copy the volumes of a container to where its nodes see them.
+    """Copy the volumes of a container to where its nodes see them, below directories of a mode.
 
-    Args:
-        owners: Whether the container has several users.
-        mode: The mode of the directories above the copies.
-
-    Returns:
-        What could not be copied, for the container's user.
-
-    Raises:
-        StagingError: One cannot be copied. `bring_back` undoes the others.
-        OSError: Likewise.
+    With several users the owners count. Returns what could not be copied, for the container's
+    user; after an error `bring_back` undoes the others.
     """
     if not volumes:
         return []
@@ -179,13 +167,8 @@ def _fill(volume: Volume, used: _Used, transfer: Transfer) -> Sequence[str]:
 def bring_back(directory: str, transfer: Transfer) -> None:
     """Bring back what a container has changed in its volumes, and stop using them.
 
-    What cannot be brought back is kept.
-
-    Args:
-        transfer: How to copy; its limit does not count.
-
-    Raises:
-        StagingError: Something was not brought back; it says what, why, and where it is.
+    What cannot be brought back is kept: StagingError says what, why, and where it is. The
+    transfer's limit does not count.
     """
     path = os.path.join(directory, USED)
     if not os.path.lexists(path):
@@ -240,8 +223,7 @@ def _bring_back(volume: Volume, lease: Lease, base: str, transfer: Transfer) -> 
 def _catch_up(state: VolumeState, place: str, container: str, transfer: Transfer) -> None:
     """Bring back the changes until now in a copy that others go on using.
 
-    Raises:
-        StagingError: Not all of it came back; the next container that ends tries again.
+    After an error the next container that ends tries again.
     """
     if not state.written:
         return
@@ -266,9 +248,8 @@ def _catch_up(state: VolumeState, place: str, container: str, transfer: Transfer
 def _refresh(state: VolumeState, place: str, began: int, since: int, transfer: Transfer) -> None:
     """Carry changes of the source into a copy, unless containers have changed the same.
 
-    Args:
-        began: Changes in the source after this time count (nanoseconds).
-        since: Changes in the copy after this time are the containers'.
+    Changes in the source after `began` count (nanoseconds); those in the copy after `since` are
+    the containers'.
     """
     if os.path.lexists(state.source):
         parts = (state.source, data_in(place, state.source, is_file=state.is_file))
@@ -278,11 +259,9 @@ def _refresh(state: VolumeState, place: str, began: int, since: int, transfer: T
 
 
 def _settle(state: VolumeState, place: str, container: str, base: str, transfer: Transfer) -> None:
-    """Bring back the changes in a copy, or keep the copy.
+    """Bring back the changes in a copy, or keep the copy: StagingError says where.
 
-    Raises:
-        StagingError: It is kept; says where.
-        OSError: It could not be kept, and is where it was.
+    After an OSError it is where it was.
     """
     if not state.written:
         return
@@ -303,14 +282,7 @@ def _settle(state: VolumeState, place: str, container: str, base: str, transfer:
 def _return(
     state: VolumeState, place: str, container: str, transfer: Transfer
 ) -> tuple[Sequence[str], dict[str, tuple[int, int]]]:
-    """Bring back the changes in a copy.
-
-    Returns:
-        What others have changed as well; and the directories.
-
-    Raises:
-        StagingError: Not all of it came back.
-    """
+    """Bring back the changes in a copy; return what others have changed, and the directories."""
     parts = (data_in(place, state.source, is_file=state.is_file), state.source)
     if not (state.is_file or os.path.lexists(state.source)) and _unchanged(state, parts[0]):
         return (), read_folders(place)
@@ -363,8 +335,7 @@ def _keep(place: str, container: str, base: str) -> str:
 def _held(place: str, transfer: Transfer, mode: int = 0) -> Iterator[VolumeState | None]:
     """Hold the lock of a shared volume; yields what is known of its copy, if that is complete.
 
-    Args:
-        mode: The directory's mode if it is missing; 0: it is there.
+    A missing directory is made with this mode; 0: it is there.
     """
     path = os.path.join(place, _LOCK)
 
@@ -422,12 +393,9 @@ def _remove(place: str) -> None:
 
 
 def tidy(folder: str) -> Iterator[str]:
-    """Bring back the shared volumes that no container uses any more, and remove them.
+    """Bring back the shared volumes that no container uses, and remove them; yield a line of each.
 
     Their users have ended with the machine, or have lost their records.
-
-    Yields:
-        A line about each.
     """
     try:
         places = [os.path.join(folder, name) for name in os.listdir(folder)]

@@ -29,12 +29,7 @@ the runtime mounts one for each directory in the root directory; the container h
 
 
 class Way(msgspec.Struct, frozen=True):
-    """A way.
-
-    Attributes:
-        source: For overlays.
-        on_node: Whether what the container writes is on its nodes, else in the staged bundle.
-    """
+    """A way; `on_node`: what the container writes is on its nodes, else in the staged bundle."""
 
     how: How
     source: Source = ""
@@ -107,11 +102,9 @@ class RootFilesystem(msgspec.Struct, frozen=True):
 
 
 class Unseen(Unusable):
-    """Nodes see the staged bundle, but not all layers.
+    """Nodes see the staged bundle, but not all layers: the numbers of those.
 
-    Attributes:
-        layers: The numbers of those.
-        store: Whether they see the store of images.
+    `store`: they see the store of images.
     """
 
     def __init__(self, why: str, layers: frozenset[int], *, store: bool) -> None:
@@ -125,11 +118,7 @@ class BundleRefused(Unusable):
 
 
 class NotMounted(Unusable):
-    """The shim could not mount something.
-
-    Attributes:
-        images: Whether there were images to mount.
-    """
+    """The shim could not mount something; `images`: there were images to mount."""
 
     def __init__(self, why: str, *, images: bool) -> None:
         super().__init__(why)
@@ -137,12 +126,7 @@ class NotMounted(Unusable):
 
 
 def ways(root: RootFilesystem, overlays: Overlays | None, *, remote: bool) -> list[Way]:
-    """Return the ways, the best first.
-
-    Args:
-        overlays: What nodes mount; None: nothing.
-        remote: Whether no overlay can write to the staged bundle.
-    """
+    """Return the ways, the best first; `remote`: no overlay can write to the staged bundle."""
     if not root.why_moved:
         return [Way("in place")]
     if overlays is None or root.why_no_overlay(overlays):
