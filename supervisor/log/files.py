@@ -35,10 +35,7 @@ _closing: "list[LogFile]" = []
 class LogFile:
     """One file, for all containers that write to it.
 
-    Attributes:
-        users: The number of containers.
-        opened: Set when it is open, or could not be opened.
-        failure: Why it could not be opened.
+    `opened` is set when it is open, or could not be opened: `failure` says why.
     """
 
     def __init__(self, path: str) -> None:
@@ -141,9 +138,6 @@ async def open_file(settings: Log) -> LogFile | None:
     """Return the file of the settings, if they name one; the journal closes it.
 
     It may not be open yet: if its file system hangs, messages may be lost.
-
-    Raises:
-        SettingsError: It cannot be opened.
     """
     path = settings.file
     if path is None:
@@ -181,23 +175,10 @@ _LEAST = 64 << 10
 
 
 class LimitedFile:
-    """A file that is only appended to.
-
-    Attributes:
-        generation: How often a new file was begun.
-        lost: The number of discarded bytes.
-    """
+    """A file that is only appended to, from time to time a new one, by `generation`."""
 
     def __init__(self, path: str, limit: int, *, again: bool = False) -> None:
-        """Open it, to append.
-
-        Args:
-            limit: The most bytes that it may take.
-            again: Whether to count what another process has written before.
-
-        Raises:
-            OSError: It cannot be opened.
-        """
+        """Open it, to append; `again` counts what another process has written before."""
         self.path = path
         self.generation = 0
         self.lost = 0
@@ -230,8 +211,7 @@ class LimitedFile:
     def write(self, data: bytes | bytearray) -> OSError | None:
         """Append something, without waiting or raising an error.
 
-        Returns:
-            The error if some of it, or older content, was lost for lack of space; else None.
+        Returns the error if some of it, or older content, was lost for lack of space; else None.
         """
         if self._fd < 0:
             return None

@@ -57,12 +57,7 @@ class _Sink(msgspec.Struct, frozen=True):
 
 
 class Journal:
-    """The open destinations of one container's messages.
-
-    Attributes:
-        path: The path of the container's own log.
-        own: That log.
-    """
+    """The open destinations of one container's messages; `own` is its own log, at `path`."""
 
     def __init__(
         self,
@@ -128,11 +123,9 @@ class Journal:
         self._caller = None if caller is None else _Sink(least, caller, gets_failures=False)
 
     def write(self, level: Level, text: str, *, reported: bool = False) -> None:
-        """Write one message.
+        """Write one message, of several lines for a traceback.
 
-        Args:
-            text: The message; several lines for a traceback.
-            reported: Whether `create` fails with this message, and so writes it itself.
+        `reported`: `create` fails with this message, and so writes it itself.
         """
         number = LEVELS.index(level)
         for sink in (*self._sinks, *([self._caller] if self._caller else ())):

@@ -26,11 +26,7 @@ log = logging.getLogger("scrun")
 
 
 def begin(root: str, name: str, *, detached: bool) -> None:
-    """Begin to log, and make descriptor 2 the log.
-
-    Args:
-        detached: Whether the process is detached; if not, standard error stays what it is.
-    """
+    """Begin to log, and make descriptor 2 the log; standard error stays unless we are detached."""
     handler = _Handler(os.path.join(root, OWN_LOG) if detached else None, name)
     # warnings of libraries arrive here, too, such as trio's about asynchronous generators
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
@@ -47,12 +43,7 @@ def end(root: str) -> None:
 
 
 def fault(what: str, error: BaseException) -> None:
-    """Log an error; an internal one with its traceback.
-
-    Args:
-        what: The container, request or task that it belongs to.
-        error: The error; all errors of a group.
-    """
+    """Log an error, or all errors of a group, of `what`; an internal one with its traceback."""
     for leaf in leaves(error):
         expected = isinstance(leaf, ScrunError)
         log.error("%s: %s", what, described(leaf), exc_info=None if expected else leaf)

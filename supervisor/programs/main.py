@@ -7,11 +7,7 @@ from scrun.cli.parse import Parsed, parse
 
 
 def main(run: Callable[[Parsed, list[str]], int], argv: list[str]) -> int:
-    """Run a program; return its exit status.
-
-    Args:
-        run: What it does, with the command line and the unparsed arguments.
-    """
+    """Run a program, by the command line and its unparsed arguments; return its exit status."""
     parsed = None
     try:
         parsed = parse(argv)

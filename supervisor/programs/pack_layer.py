@@ -94,10 +94,8 @@ def pack(argv: Sequence[str]) -> int:
 def unpack(argv: Sequence[str]) -> int:
     """Unpack a squashfs file; return 0, or print why not and return 1, or 3 without room.
 
-    It prints the bytes of the file that were read so far, a number in each line.
-
-    `argv` is FILE DIRECTORY, where the directory is missing or empty. Needs unsquashfs(1); see
-    `scrun.images.squashfs`.
+    It prints the bytes of the file that were read so far, a number in each line. `argv` is FILE
+    DIRECTORY, where the directory is missing or empty. Needs unsquashfs(1).
     """
     file, directory = argv
     command = unpacking(file, directory)
@@ -144,9 +142,6 @@ def _root(source: str) -> "list[str]":
     """Return the options for the top directory: mksquashfs takes none from an archive.
 
     It makes one that everybody may write to. (4.5 ignores an owner, too: it is its user's.)
-
-    Raises:
-        OSError: The layer is not there.
     """
     return ["-root-mode", f"{stat.S_IMODE(os.stat(source, follow_symlinks=False).st_mode):o}"]
 

@@ -21,15 +21,9 @@ HEAD = ("TYPE", "API", "PACKAGE", "NAME", "USABLE")
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One plugin.
+    """One plugin, `major/minor`; without a name and version if it cannot be loaded.
 
-    Attributes:
-        type: `major/minor`.
-        name: Its name for people, "" if it cannot be loaded.
-        version: Its version of the plugin API, "" if it cannot be loaded.
-        package: Its package, with the version.
-        usable: Whether it can be used here, with these settings.
-        reason: Why not, or "".
+    `reason` is why it cannot be used here, with these settings, or "".
     """
 
     type: str
@@ -78,11 +72,7 @@ async def _row(installed: Installed, order: CreateRequest, reason: str) -> Row:
 
 
 async def _configure(loaded: Plugins, full: str, order: CreateRequest) -> None:
-    """Configure a plugin, as for a container that names it.
-
-    Raises:
-        ScrunError: The plugin cannot be used.
-    """
+    """Configure a plugin, as for a container that names it."""
     major, _, minor = full.partition("/")
     plugin = await (loaded.engine(minor) if major == "engine" else loaded.stage(minor))
     key = "engine" if major == "engine" else "stager"

@@ -34,11 +34,7 @@ _ITS_WORDS = re.compile(rb"\b(slurm_spank_\w+|spank_options|SPANK)\b")
 
 
 def is_spank(path: str) -> bool:
-    """Return whether a script is one for plugstack.conf, and not a scrun.lua, by its words.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """Return whether a script is one for plugstack.conf, and not a scrun.lua, by its words."""
     text = read_regular(path)
     return b"slurm_scrun_" not in text and _ITS_WORDS.search(text) is not None
 
@@ -48,8 +44,7 @@ async def check_spank(
 ) -> None:
     """Load a script, and print what it defines.
 
-    Raises:
-        SpankError: It cannot be loaded, or has a function that is never called.
+    SpankError also if it has a function that is never called.
     """
     script = StackScript(path, PlugstackLine("the command line", True, True, "lua.so", path, ()))
     async with _opened(path, [script], settings, child_env, directory, journal) as (_, context):

@@ -17,11 +17,7 @@ _LOADING = 30.0
 
 
 class StagingScript:
-    """A loaded script, in its worker.
-
-    Attributes:
-        missing: The functions that it does not define.
-    """
+    """A loaded script, in its worker, and functions that are missing."""
 
     def __init__(self, path: str, worker: Worker) -> None:
         self.path = path
@@ -29,11 +25,7 @@ class StagingScript:
         self._worker = worker
 
     async def load(self, settings: Lua, site: ScriptSite) -> None:
-        """Load it, and find out which functions are missing.
-
-        Raises:
-            StagingError: It cannot be loaded, or did not return slurm.SUCCESS.
-        """
+        """Load it, and find out which functions are missing."""
         numbers = str(settings.memory << 20), str(settings.output_limit << 20)
         trusted = ",".join(map(str, site.trusted))
         with trio.move_on_after(_LOADING):
@@ -46,11 +38,7 @@ class StagingScript:
         raise self._failure(f"was not loaded within {_LOADING:g} s")
 
     def check_complete(self) -> None:
-        """Refuse a script without both functions.
-
-        Raises:
-            StagingError: A function is missing.
-        """
+        """Refuse a script without both functions."""
         if len(self.missing) == 1:
             raise self._failure(f"function {self.missing[0]} is missing")
         if self.missing:
@@ -64,18 +52,10 @@ class StagingScript:
         environment: Mapping[str, str],
         remote: Remote,
     ) -> tuple[str, str]:
-        """Call one of its functions.
+        """Call one of its functions; return what it has set as paths of bundle and root, or "".
 
-        Args:
-            arguments: Strings and numbers; None stands for the list of the variables.
-            originals: The bundle and its root file system, for the results of set_*_path.
-            environment: The job's variables, also for the script's commands.
-
-        Returns:
-            The arguments of set_bundle_path and set_root_path, or "".
-
-        Raises:
-            StagingError: The function failed; with the reason.
+        Of the arguments None stands for the list of the variables. `originals` are the bundle and
+        its root file system; `environment` is the job's, also for the script's commands.
         """
         entries = [f"{name}={value}" for name, value in environment.items()]
         # a name may come from config.json, where any text is possible
@@ -105,14 +85,8 @@ async def loaded(
 ) -> AsyncIterator[StagingScript]:
     """Provide a loaded script for as long as the block lasts.
 
-    Args:
-        child_env: The environment and umask of `create`, for the script and its commands.
-        journal: The destination of messages and of the script's output.
-        site: For slurm.CLUSTER_NAME, and who may own the script.
-        complete: Whether it must have both functions.
-
-    Raises:
-        StagingError: It cannot be loaded, or lacks a function.
+    `child_env` is of `create`, for the script and its commands; `site` says who may own it.
+    `complete`: it must have both functions.
     """
     async with working(path, StagingError, settings, child_env, directory, journal) as worker:
         worker.label = "scrun.lua"

@@ -64,11 +64,7 @@ class Channel:
         self._fds: deque[int] = deque()
 
     async def send(self, *fields: str | bytes) -> None:
-        """Send one frame.
-
-        Raises:
-            Hangup: The worker is gone.
-        """
+        """Send one frame."""
         rest = memoryview(frame([os.fsencode(field) for field in fields]))
         try:
             while rest:
@@ -77,11 +73,7 @@ class Channel:
             raise Hangup from error
 
     async def receive(self) -> list[bytes]:
-        """Wait for one frame.
-
-        Raises:
-            Hangup: The worker is gone, or sent something that is not a frame.
-        """
+        """Wait for one frame; Hangup also for something else."""
         while True:
             length = 4 + int.from_bytes(self._data[:4], "big")
             if 4 <= len(self._data) >= length:
@@ -106,11 +98,7 @@ class Channel:
         self._data += part
 
     def take_descriptor(self) -> int:
-        """Return the descriptor that came with the last frame; the caller closes it.
-
-        Raises:
-            Hangup: No descriptor was sent.
-        """
+        """Return the descriptor that came with the last frame; the caller closes it."""
         if not self._fds:
             raise Hangup
         return self._fds.popleft()
@@ -125,10 +113,8 @@ class Channel:
 class Worker:
     """A running worker.
 
-    Attributes:
-        label: The prefix of messages of the script that runs.
-        subject: The script that an error is about.
-        last_error: The last error that a script logged.
+    `label` is the prefix of messages of the script that runs; an error is about `subject`, and
+    `last_error` is the last one that a script logged.
     """
 
     def __init__(
@@ -142,12 +128,9 @@ class Worker:
         printed: int,
         journal: Journal,
     ) -> None:
-        """Take over a started process.
+        """Take over a started process, whose standard output and error are `printed`.
 
-        Args:
-            failure: The exception type for a script's failure.
-            child_env: Environment and umask for the commands of its scripts.
-            printed: The descriptor of the worker's standard output and error.
+        A script's failure is a `failure`. `child_env` is for the commands of its scripts.
         """
         self.label = os.path.basename(subject)
         self.subject = subject
@@ -167,17 +150,10 @@ class Worker:
     async def ask(
         self, *fields: str | bytes, until: bytes, remote: Remote | None = None
     ) -> list[bytes]:
-        """Send a request, and serve the script's requests until the answer comes.
+        """Send a request; serve the script's requests until an answer of this kind comes.
 
-        Args:
-            until: The kind of the answer.
-            remote: Runs remote_command; None while there is no job.
-
-        Returns:
-            The fields of the answer.
-
-        Raises:
-            ScrunError: The script failed, or its process died.
+        `remote` runs remote_command; None while there is no job. ScrunError also if the process
+        died.
         """
         await self.tell(*fields)
         return await self._serve(until, remote)
@@ -273,11 +249,7 @@ class Worker:
 
 
 def parse_frame(frame: Sequence[bytes]) -> tuple[bytes, list[bytes]]:
-    """Parse a worker's frame.
-
-    Raises:
-        Hangup: It is not a valid one; a broken worker may send anything.
-    """
+    """Parse a worker's frame, or raise Hangup: a broken worker may send anything."""
     kind, *fields = frame
     count = _FIELDS.get(kind, -1)
     if count is not None and len(fields) != count:
@@ -296,14 +268,8 @@ async def working(
 ) -> AsyncIterator[Worker]:
     """Run a worker for as long as the block lasts.
 
-    Args:
-        subject: The script, or the file that names the scripts, for errors and messages.
-        failure: The exception type for a script's failure.
-        child_env: The environment and umask of `create`, for the scripts and their commands.
-        journal: The destination of messages and of the scripts' output.
-
-    Raises:
-        ScrunError: The worker cannot be started.
+    Errors are about `subject`, the script, or the file that names the scripts. `child_env` is that
+    of `create`, for the scripts and their commands.
     """
     ours, theirs = socket.socketpair()
     channel = Channel(ours)

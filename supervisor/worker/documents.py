@@ -84,11 +84,8 @@ class DocumentError(Exception):
 def install(runtime: Executes, values: Values | None = None) -> Documents:
     """Make the functions for a runtime, and provide the module for its `require 'json'`.
 
-    Call this once, before a script can change package.path.
-
-    Args:
-        runtime: A runtime of any version, with `encoding=None` and
-            `unpack_returned_tuples=True`.
+    Call this once, before a script can change package.path. The runtime has `encoding=None` and
+    `unpack_returned_tuples=True`.
     """
     converter = Values(runtime) if values is None else values
 
@@ -133,11 +130,7 @@ def install(runtime: Executes, values: Values | None = None) -> Documents:
 
 
 def parse_json(text: str) -> Tree:
-    """Parse JSON.
-
-    Raises:
-        DocumentError: The text is not JSON.
-    """
+    """Parse JSON."""
     try:
         tree: Tree = json.loads(text.removeprefix("\ufeff"), parse_constant=_no_constant)
     except json.JSONDecodeError as error:

@@ -40,12 +40,9 @@ _BaseDumper: type = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 def parse_yaml(text: str) -> Tree:
-    """Parse one document.
+    """Parse one document, which has a form in JSON.
 
     Keys are strings, as in JSON: `1: a` has the key "1". Of equal keys, the last one counts.
-
-    Raises:
-        DocumentError: The text is not YAML, has several documents, or has no form in JSON.
     """
     try:
         return _Reader(yaml.parse(text, Loader=_Loader)).read()
@@ -60,11 +57,7 @@ def parse_yaml(text: str) -> Tree:
 
 
 def render_yaml(tree: Tree) -> bytes:
-    """Write a document in block style.
-
-    Raises:
-        DocumentError: A string cannot be written.
-    """
+    """Write a document in block style."""
     try:
         text = yaml.dump(
             tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1 << 30,
@@ -83,11 +76,7 @@ class _Mark(Protocol):
 
 
 class _Reader:
-    """Builds a tree from events.
-
-    Args:
-        events: The events, as `yaml.parse` gives them.
-    """
+    """Builds a tree from events, as `yaml.parse` gives them."""
 
     def __init__(self, events: Iterator[yaml.Event]) -> None:
         self._events = events

@@ -194,11 +194,7 @@ class Host:
 
 
 class WorkerScript:
-    """A loaded script.
-
-    Attributes:
-        missing: The functions that it does not define.
-    """
+    """A loaded script, and the functions that are missing."""
 
     def __init__(self, supervisor: SupervisorEnd, orders: list[bytes]) -> None:
         """Load it; raise Failed if that fails."""
@@ -220,8 +216,7 @@ class WorkerScript:
     ) -> list[bytes]:
         """Call one of its functions; return the new paths of the bundle and the root.
 
-        Raises:
-            Failed: It raised an error, or did not return slurm.SUCCESS.
+        Failed if it raised an error, or did not return slurm.SUCCESS.
         """
         self._host.originals.update(zip((b"bundle", b"root"), originals, strict=True))
         self._host.last_error = ""
@@ -278,11 +273,7 @@ def prelude(runtime: LuaRuntime, host: Host, cluster: str) -> tuple[Callable[...
 def read_script(path: str, trusted: str) -> tuple[bytes, bytes]:
     """Return a script's text, and its name for Lua's messages.
 
-    Args:
-        trusted: The uids that may own it, besides root and the user of this process.
-
-    Raises:
-        Failed: It cannot be read, or others can write it.
+    The `trusted` may own it, besides root and the user of this process.
     """
     try:
         content = read_trusted(path, [int(uid) for uid in trusted.split(",") if uid])
@@ -295,11 +286,7 @@ def read_script(path: str, trusted: str) -> tuple[bytes, bytes]:
 
 
 def checked(runtime: LuaRuntime, results: tuple[Value, ...]) -> Value:
-    """Return the result of a guarded call.
-
-    Raises:
-        Failed: The call raised an error.
-    """
+    """Return the result of a guarded call; Failed if that raised an error."""
     if not results[0]:
         reason, trace = (bytes(text or b"").decode(errors="replace") for text in results[1:3])
         raise Failed(reason + advice(reason, runtime.version), trace)
@@ -307,10 +294,7 @@ def checked(runtime: LuaRuntime, results: tuple[Value, ...]) -> Value:
 
 
 def flush() -> None:
-    """Flush the C library's buffers.
-
-    A script may have left files open, and this process will be killed.
-    """
+    """Flush the C library's buffers: a script may have left files open, and we will be killed."""
     import ctypes
 
     ctypes.CDLL(None).fflush(None)
@@ -336,11 +320,7 @@ def _argument(field: bytes) -> int | bytes:
 
 
 def serve(supervisor: SupervisorEnd) -> None:
-    """Serve the supervisor's requests; the first one determines the kind of script.
-
-    Raises:
-        Failed: The script failed.
-    """
+    """Serve the supervisor's requests; the first one determines the kind of script."""
     request = supervisor.hear()
     if request[0] != b"load":
         from scrun.supervisor.worker.spank import serve_stack
@@ -375,13 +355,11 @@ def main() -> None:
 
 
 def minutes(text: str) -> int:
-    """Parse a time span as described for `slurm.time_str2mins` in scrun(1).
+    """Parse a time span as described for `slurm.time_str2mins` in scrun(1), to minutes.
 
     The formats are `days-[hours[:minutes[:seconds]]]`, `hours:minutes:seconds`,
     `minutes[:seconds]`, `-1`, `INFINITE` and `UNLIMITED`; words in any case. Seconds round up.
-
-    Returns:
-        Minutes; `UNLIMITED`; or `NOT_A_TIME` for anything else.
+    Returns `NOT_A_TIME` for anything else.
     """
     if text.upper() in ("-1", "INFINITE", "UNLIMITED"):
         return UNLIMITED

@@ -31,12 +31,8 @@ _NO_INTEGER = "number has no integer representation"
 def search_path(built_in: str, variable: str | None, entries: tuple[str, ...]) -> str:
     """Return the entries that `require` searches.
 
-    Relative entries are removed unless the variable has them: `create` may be called in a
-    directory whose files belong to anybody.
-
-    Args:
-        built_in: Lua's own path, from its default and the variable.
-        variable: LUA_PATH or LUA_CPATH; without `;;` it replaces the default.
+    Relative entries are removed unless LUA_PATH or LUA_CPATH has them: `create` may be called in a
+    directory whose files belong to anybody. Without `;;` the variable replaces the default.
     """
     wanted = (variable or "").split(";")
     if variable is not None and ";;" not in variable:
@@ -73,13 +69,9 @@ def library_directory(maps: str = "/proc/self/maps") -> str:
 
 
 def advice(reason: str, version: str, shared: str = "/usr/share/lua") -> str:
-    """Return which version of Lua a script needs, if its error message tells.
+    """Return which version of Lua a script needs, if its error message tells; after a space.
 
-    Args:
-        shared: The directory of the system's packages, with one subdirectory per version.
-
-    Returns:
-        The advice, with a space before it; or "".
+    `shared` has the system's packages, with one subdirectory per version.
     """
     remedy = 'version = "{}" in the section [lua] of scrun.toml'
     missing = _MISSING.search(reason)

@@ -37,11 +37,7 @@ end
 
 
 class LuaRuntime:
-    """A runtime of one of the versions of Lua.
-
-    Attributes:
-        version: "5.1" to "5.5".
-    """
+    """A runtime of one of the versions of Lua, "5.1" to "5.5"."""
 
     def __init__(self, version: str, memory: int) -> None:
         """`memory` limits a script's memory, in bytes."""

@@ -53,10 +53,9 @@ class Executes(Protocol):
 
 
 class ValuesError(Exception):
-    """A value has no counterpart in the other language. The script gets the message as a string.
+    """A value, at the end of `steps`, has no counterpart in the other language.
 
-    Attributes:
-        steps: The member names and the indices (from 1) that lead to the value.
+    The script gets the message as a string. Indices are from 1.
     """
 
     def __init__(self, problem: str) -> None:
@@ -135,14 +134,10 @@ class Values:
         self._most: int = lua[b"most"]
 
     def to_lua(self, tree: Tree) -> LuaValue:
-        """Convert a tree to a Lua value.
+        """Convert a tree as of `json.loads` to a Lua value.
 
-        Args:
-            tree: A tree as of `json.loads`. Bytes become strings too: a path need not be UTF-8. A
-                list that occurs twice becomes two tables.
-
-        Raises:
-            ValuesError: It is nested too deeply, or has a value of another type.
+        Bytes become strings too: a path need not be UTF-8. A list that occurs twice becomes two
+        tables. ValuesError if it is nested too deeply, or has a value of another type.
         """
         with room():
             return self._give(tree, 0)[0]
@@ -224,12 +219,7 @@ class Values:
     # -- to Python ----------------------------------------------------------------------------
 
     def _take(self, value: LuaValue, expected: int | None, depth: int) -> Tree:
-        """Convert a value.
-
-        Args:
-            expected: The shape that was at its place in the document.
-            depth: The number of tables around it.
-        """
+        """Convert a value; `expected` is the shape that was at its place in the document."""
         if isinstance(value, bytes):
             return _text(value)
         if isinstance(value, float) and not math.isfinite(value):

@@ -142,12 +142,7 @@ def without_slurm(call: DoctorCall) -> str:
 
 
 class Done(msgspec.Struct, frozen=True):
-    """A command that has ended.
-
-    Attributes:
-        status: Its exit status, or the negative number of a signal.
-        lines: What it printed, on standard output and standard error.
-    """
+    """A command that has ended: its status, or a signal's negative number, and its output."""
 
     status: int
     lines: tuple[str, ...]
@@ -160,11 +155,7 @@ class Done(msgspec.Struct, frozen=True):
 
 
 async def run_tool(argv: Sequence[str], child_env: ChildEnv, *, directory: str = "/") -> Done:
-    """Run a command that prints little; cancelling this ends the command.
-
-    Raises:
-        OSError: It cannot be executed.
-    """
+    """Run a command that prints little; cancelling this ends the command."""
     lines: list[str] = []
     async with (
         messages(lines.append) as output,
@@ -177,20 +168,12 @@ async def run_tool(argv: Sequence[str], child_env: ChildEnv, *, directory: str =
 
 
 def read_oci_conf(path: str) -> OciConf:
-    """Read an oci.conf.
-
-    Raises:
-        SettingsError: It is not valid, or cannot be read.
-    """
+    """Read an oci.conf."""
     return parse_oci_conf(read_conf(path), path)
 
 
 async def slurm_version(call: DoctorCall) -> SlurmVersion | None:
-    """Ask Slurm for its version; None without Slurm's commands or a readable slurm.conf.
-
-    Raises:
-        SettingsError: The answer is not a version.
-    """
+    """Ask Slurm for its version; None without Slurm's commands or a readable slurm.conf."""
     salloc = call.slurm_tool("salloc")
     if salloc is None or await call.lacks_conf():
         return None
@@ -202,9 +185,6 @@ async def examine(argv: list[str], plugins: Plugins) -> DoctorCall:
     """Collect what the checks need. Reads the settings' files.
 
     The plugins have to exist as long as the engine is used.
-
-    Raises:
-        UsageError: The command line is not valid.
     """
     os.umask(umask := os.umask(0o077))
     await in_thread(learn, abandon=True)

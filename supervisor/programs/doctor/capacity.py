@@ -41,13 +41,7 @@ _RATE = {"rl_refill_rate": 2, "rl_refill_period": 1}  # slurm.conf(5)
 
 
 class Wall(msgspec.Struct, frozen=True, order=True):
-    """What ends.
-
-    Attributes:
-        containers: The number for which it is enough.
-        name: What it is, and its size.
-        remedy: How to have more.
-    """
+    """What ends: its name and size, and the number of containers for which it is enough."""
 
     containers: int
     name: str

@@ -71,10 +71,7 @@ async def _runtime(call: DoctorCall) -> Finding:
 
 
 async def try_container(call: DoctorCall, variables: Mapping[str, str] = {}) -> Finding:
-    """Create, start, await and delete a container, with the engine of this call.
-
-    `variables`: variables for its `create`, besides the call's own environment.
-    """
+    """Create, start, await and delete a container, with this call's engine, and more variables."""
     if "settings" in call.errors or not call.root or call.engine is None:
         return fail("cannot be created", _ABOVE)
     async with own_root(call) as root:
@@ -175,11 +172,7 @@ class _Trial(msgspec.Struct, frozen=True):
             os.close(fd)
 
     async def must(self, step: str, command: Sequence[str]) -> None:
-        """Run a command to its end.
-
-        Raises:
-            TrialError: It failed.
-        """
+        """Run a command to its end; TrialError if it fails."""
         async with self.running(command) as called:
             status = await called.wait()
         if status:
@@ -225,10 +218,7 @@ async def _by_scrun(call: DoctorCall, trial: _Trial, bundle: str) -> Finding:
 
 
 def judge_state(text: str, error_line: str) -> Finding:
-    """Judge the state of the ended container.
-
-    `error_line` is the last line of the container's standard error, or "".
-    """
+    """Judge the state of the ended container, and its last line of standard error, if any."""
     try:
         annotations = json.loads(text)["annotations"]
         status = annotations["org.scrun.exit_status"]
@@ -287,11 +277,7 @@ def _prepared(
 
 
 async def _until_it_runs(trial: _Trial, running: Child, query: str, mode: str) -> None:
-    """Wait until RunTimeQuery says `running`; without one, until it ran for a moment.
-
-    Raises:
-        TrialError: The container does not run.
-    """
+    """Wait until RunTimeQuery says `running`; without one, until it ran for a moment."""
     with trio.move_on_after(_STARTS):
         while not await _ends(running, _AGAIN if query else _SURE):
             answer = query and await output_of(["/bin/sh", "-c", query], trial.child_env)

@@ -56,9 +56,7 @@ def _try(path: str, root: str) -> int:
     Raises:
         _NotDone: The engine refuses.
         OSError: It does not answer.
-        http.client.HTTPException: Likewise.
-        ValueError: Its answer is not JSON.
-        LookupError: Its answer is another.
+        http.client.HTTPException, ValueError, LookupError: Its answer is another.
     """
     bundle = write_bundle(root, "true")
     packed = io.BytesIO()

@@ -14,11 +14,9 @@ _COLOURS = {"ok": "32", "warn": "33", "fail": "31"}
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What a check found of one item.
+    """What a check found of one item, and what to do, unless it is ok.
 
-    Attributes:
-        status: `warn`: not everything will work; `fail`: containers will not run.
-        remedy: What to do, unless it is ok.
+    `warn`: not everything will work; `fail`: containers will not run.
     """
 
     status: Status

@@ -55,13 +55,10 @@ class NodeReport(msgspec.Struct, frozen=True):
     """What a step says of its node; "" is missing there.
 
     Attributes:
-        node: The node's name.
         runtime: The first line of the runtime's `--version`.
         token: The content of the file that was written here.
         python: The version of Python; only a shim needs it.
-        overlay: What mounts overlays.
-        refused: Why there are none.
-        squashfs: What mounts squashfs images.
+        overlay, squashfs: What mounts these; else why it is `refused`.
     """
 
     node: str = "?"
@@ -141,7 +138,7 @@ def read(lines: Sequence[str]) -> NodeReport:
 def judge_runtime(program: str | None, seen: NodeReport, conf: str, launch: str) -> Finding:
     """Judge the OCI runtime of a node, and say who would call it.
 
-    `program` is the program that oci.conf runs, or None if it is not known here.
+    `program` is the one that oci.conf runs, or None if it is not known here.
     """
     remedy = f"install it there (apt install {os.path.basename(program or '')}), or correct {conf}"
     found = f"{seen.node}: {program}, {seen.runtime}"
@@ -172,10 +169,9 @@ def judge_node_for_shim(seen: NodeReport) -> Finding:
 
 
 def judge_directory(directory: str, seen: NodeReport, token: str, *, scripted: bool) -> Finding:
-    """Judge whether a node would see a staged bundle.
+    """Judge whether a node would see a staged bundle, by the token that was written here.
 
-    `token` was written here. `scripted` says whether a scrun.lua stages, which
-    may use another directory.
+    A scrun.lua (`scripted`) may use another directory.
     """
     if seen.token == token:
         return ok(f"{directory} is also on {seen.node}")
@@ -303,11 +299,7 @@ def judge_users(target: Target, why: str) -> Finding:
 
 
 async def _step(job: Job, script: str) -> Done:
-    """Run a script in the job.
-
-    Raises:
-        EngineError: It does not start, or does not end.
-    """
+    """Run a script in the job."""
     lines: list[str] = []
     with trio.move_on_after(_STEP):
         async with messages(lines.append) as output:
@@ -332,11 +324,7 @@ def _scripted(call: DoctorCall) -> bool:
 
 @contextlib.contextmanager
 def _token(call: DoctorCall, request: JobRequest) -> Iterator[tuple[str, str, str]]:
-    """Write a file in the directory of staged bundles.
-
-    Yields:
-        The directory, the file, and its content.
-    """
+    """Write a file in the directory of staged bundles; yield both, and the content."""
     directory = os.path.dirname(directory_for(call.settings.staging, request))
     made = not os.path.lexists(directory)
     os.makedirs(directory, mode=0o700, exist_ok=True)

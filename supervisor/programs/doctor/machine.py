@@ -46,8 +46,8 @@ _FORBIDS = (
 def judge_namespaces(refusal: str, values: Mapping[str, int], *, needed: bool) -> Finding:
     """Judge whether this user can make a user namespace; `refusal` is the kernel's error, or "".
 
-    `values` are those of the files of /proc/sys that exist, by their names. `needed` says whether
-    containers run on this machine, as an ordinary user.
+    `values` are those of the files of /proc/sys that exist. `needed`: containers run on this
+    machine, as an ordinary user.
     """
     if not refusal:
         return ok("can be made")
@@ -70,10 +70,9 @@ def judge_ids(user: str, uid: int, subuid: str | None, subgid: str | None) -> Fi
 def judge_runtime_dir(
     value: str, owner: int | None, mode: int, uid: int, *, goes: bool = False
 ) -> Finding:
-    """Judge XDG_RUNTIME_DIR (basedir-spec: the user's own, 0700).
+    """Judge XDG_RUNTIME_DIR (basedir-spec: the user's own, 0700), whose owner may be None.
 
-    `owner` is its uid; None if there is no such directory. `goes` says whether systemd removes it
-    when the user's last session ends (no lingering).
+    `goes`: systemd removes it when the user's last session ends (no lingering).
     """
     remedy = (
         f"log in again, or: loginctl enable-linger; else make /run/user/{uid}, mode 700, yours"
@@ -273,10 +272,7 @@ def _images(call: DoctorCall) -> Finding:
 
 
 def judge_images_here(store: str, why_not: str, remedy: str) -> Finding:
-    """Judge whether layers that nodes do not see get into the store, as squashfs images.
-
-    `why_not` is why no images of layers are made or mounted, or "".
-    """
+    """Judge whether layers that nodes do not see get into the store, or `why_not`, as images."""
     if not why_not:
         return ok(f"{store}; layers that nodes do not see become squashfs images")
     text = f"{store}; each container whose layers its node does not see gets a copy of all"
@@ -319,7 +315,7 @@ def judge_podman(engine: dict[str, object], usable: str | None) -> Finding:
 def judge_docker(path: str, program: str | None, *, usable: bool) -> Finding:
     """Judge docker's file, which may not exist.
 
-    `program` is the one that it names for scrun; "" if that is unclear, None if it names none.
+    The program that it names for scrun is "" if that is unclear, None if it names none.
     """
     text = f"{path}: runtimes.scrun: {program or 'more than a path'} cannot be run"
     return first(
@@ -330,10 +326,7 @@ def judge_docker(path: str, program: str | None, *, usable: bool) -> Finding:
 
 
 def judge_storage(storage: podman.Storage, engine: str, why_no_owners: str = "") -> Finding:
-    """Judge podman's storage.
-
-    `why_no_owners` is why files there cannot belong to the user's subordinate ids, or "".
-    """
+    """Judge podman's storage; subordinate ids may own files there, or else this says why not."""
     if why_no_owners:
         return warn(
             f"{storage.graphroot}: files there cannot have an image's users ({why_no_owners})",
@@ -364,11 +357,7 @@ def _storage(call: DoctorCall) -> Finding:
 
 
 def podman_settings(call: DoctorCall) -> dict[str, object]:
-    """Return the section [engine] of podman's files.
-
-    Raises:
-        SettingsError: One of them is wrong.
-    """
+    """Return the section [engine] of podman's files."""
     return podman.merged(podman.files(call.environment, _own(call)))
 
 

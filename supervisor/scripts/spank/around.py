@@ -28,9 +28,7 @@ async def plugin_stack(
 ) -> AsyncIterator[Stack]:
     """Call the scripts of plugstack.conf around the allocation.
 
-    Raises:
-        SettingsError: plugstack.conf is not valid.
-        SpankError: A required script failed, or a script refused an option.
+    SpankError if a required script failed, or a script refused an option.
     """
     source, found = await look("plugstack.conf", find, settings)
     if request.task and settings.spank.plugstack is None:
@@ -72,14 +70,7 @@ async def plugin_stack(
 
 
 def find(settings: Settings) -> tuple[str, Sequence[StackScript]]:
-    """Find the plugstack.conf and its scripts. Call this in a thread.
-
-    Returns:
-        The file, or "", and the scripts.
-
-    Raises:
-        SettingsError: A file is not valid, or not trusted.
-    """
+    """Find the plugstack.conf, or "", and its scripts. Call this in a thread."""
     if (path := find_plugstack(settings)) is None:
         return "", ()
     trusted = slurm_user(find_slurm_conf(settings))

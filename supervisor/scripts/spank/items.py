@@ -89,11 +89,7 @@ def state(
     control: Mapping[str, str] | None = None,
     given: Mapping[str, str | bool] | None = None,
 ) -> SpankItems:
-    """Return what a callback may read, with the values.
-
-    Args:
-        callback: The callback; "" for that of an option.
-    """
+    """Return what a callback may read, with the values; it is "" for that of an option."""
     values = _values(facts)
     items: dict[str, object] = {}
     refused: dict[str, str] = {}

@@ -84,11 +84,7 @@ class ScriptStack(Stack):
     # create
 
     async def begin(self) -> None:
-        """Call the functions that come before the allocation.
-
-        Raises:
-            SpankError: A required script failed, or a script refused an option.
-        """
+        """Call the functions that come before the allocation."""
         scripts, local = self._scripts, await self._scripts.open("allocator", self._variables)
         self._local = local
         self._defined = frozenset(name for member in local.members for name in member.functions)
@@ -248,12 +244,7 @@ def _option_variable(name: str) -> str:
 def facts_of_job(
     before: JobFacts, job_id: str, environment: Mapping[str, str], arguments: Sequence[str]
 ) -> JobFacts:
-    """Add what is known once there is a job.
-
-    Args:
-        before: What was known before.
-        environment: The job's variables (SLURM_*).
-    """
+    """Add what is known once there is a job, with its variables."""
     return msgspec.structs.replace(
         before,
         job=int(job_id) if job_id.isdecimal() else 0,
@@ -265,14 +256,7 @@ def facts_of_job(
 
 
 def environment_of(bundle: str, more: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the environment that the task of a staged bundle will have.
-
-    Args:
-        more: Changes to it; None removes a variable.
-
-    Raises:
-        BundleError: Its config.json cannot be read.
-    """
+    """Return the environment of a staged bundle's task, and `more`; None removes a variable."""
     _, config = read_config(os.path.join(bundle, "config.json"))
     pairs = (entry.partition("=") for entry in config.process.env)
     environment: dict[str, str | None] = {name: value for name, _, value in pairs if name}

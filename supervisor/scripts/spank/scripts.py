@@ -42,12 +42,9 @@ _ENDS: Mapping[ContextName, Sequence[str]] = {
 
 
 class Variables:
-    """The environments that scripts change.
+    """The environments that scripts change: the job's, as they see it, and the job control.
 
-    Attributes:
-        job: The job's environment, as the scripts of this context see it.
-        control: The job control environment.
-        changed: The changes to the job's environment; None for a variable that was unset.
+    A variable of the job's that was unset has None in `changed`.
     """
 
     def __init__(self, job: Mapping[str, str], control: Mapping[str, str] | None = None) -> None:
@@ -67,12 +64,9 @@ class Variables:
 
 
 class LoadedScript(msgspec.Struct):
-    """A script, loaded in a context.
+    """A script, loaded in a context, with its number in the worker.
 
-    Attributes:
-        number: Its number in the worker.
-        unknown: Functions that are named like callbacks, and are never called.
-        options: The options that it registered, by name.
+    `unknown` are functions that are named like callbacks, and are never called.
     """
 
     script: StackScript
@@ -83,11 +77,7 @@ class LoadedScript(msgspec.Struct):
 
 
 class Context:
-    """The scripts in a context.
-
-    Attributes:
-        variables: The environments.
-    """
+    """The scripts in a context, with its environments."""
 
     def __init__(self, name: ContextName, variables: Variables) -> None:
         self.name = name
@@ -110,12 +100,7 @@ class Context:
 
 
 class Scripts:
-    """The scripts of one container.
-
-    Attributes:
-        given: The options of the command line: their arguments, or True.
-        facts: What is known about the job.
-    """
+    """The scripts of one container; the command line's options have arguments, or are True."""
 
     def __init__(
         self,
@@ -148,9 +133,6 @@ class Scripts:
         """Load the scripts for a context.
 
         A script that cannot be loaded is left out, unless its line has failonerror.
-
-        Raises:
-            SpankError: A required script cannot be loaded.
         """
         context = Context(name, variables)
         settings = self._settings
@@ -188,11 +170,7 @@ class Scripts:
                 await self._worker.tell("close", context.name)
 
     def end_if_idle(self, *expected: str) -> None:
-        """End the worker if no open context has a function left to call.
-
-        Args:
-            expected: Functions that will be called, besides those for the end.
-        """
+        """End the worker if no open context has a function left, or in `expected`, to call."""
         if not any(context.expects(*expected) for context in self._contexts):
             self._drop()
 
@@ -202,13 +180,9 @@ class Scripts:
     async def call(
         self, context: Context, callback: str, chosen: Callable[[LoadedScript], bool] | None = None
     ) -> None:
-        """Call a function of all scripts that define it, line by line.
+        """Call a function of all scripts that define it, or of `chosen` ones, line by line.
 
-        Args:
-            chosen: Selects the scripts; None for all.
-
-        Raises:
-            SpankError: The function of a required line failed.
+        SpankError if that of a required line failed.
         """
         members = [
             member
@@ -226,11 +200,7 @@ class Scripts:
                 self._failed(script, reason)
 
     async def call_back(self, context: Context, name: str, value: str | None) -> None:
-        """Call the function that a script registered for an option.
-
-        Raises:
-            SpankError: The script refuses it.
-        """
+        """Call the function that a script registered for an option."""
         member, option = context.options[name]
         if not option.function:
             return
@@ -291,21 +261,13 @@ class Scripts:
         context.variables.change(kind, name, value if rest[0] == "+" else None)
 
     def _failed(self, script: StackScript, reason: str) -> None:
-        """Handle a script's failure.
-
-        Raises:
-            SpankError: The script's line is required.
-        """
+        """Handle a script's failure: SpankError if its line is required."""
         if script.line.required:
             raise SpankError(f"{reason} (required by {script.line.where})")
         self._journal.write("error", f"{reason} (ignored: optional in {script.line.where})")
 
     async def _ask(self, subject: str, *request: str | bytes, until: bytes) -> list[bytes]:
-        """Ask the worker, and drop it if that is interrupted or fails.
-
-        Raises:
-            SpankError: The worker ended, or took too long.
-        """
+        """Ask the worker, and drop it if that is interrupted or fails."""
         done = False
         try:
             worker = self._worker or await self._start()

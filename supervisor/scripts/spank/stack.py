@@ -5,11 +5,7 @@ from scrun.supervisor.contracts.engine import Job, JobRequest, Step
 
 
 class Stack:
-    """The plugin stack of a site without scripts: it calls nothing.
-
-    Attributes:
-        has_scripts: Whether scripts may be called around the container's task.
-    """
+    """The plugin stack of a site without scripts: it calls nothing."""
 
     has_scripts = False
 
@@ -17,16 +13,11 @@ class Stack:
         self.request = request
 
     async def allocated(self, job: Job) -> None:
-        """Call the functions that come after the allocation.
-
-        Raises:
-            SpankError: A required script failed.
-        """
+        """Call the functions that come after the allocation."""
 
     async def run(self, job: Job, step: Step) -> Ending:
         """Run the container in its job, and the functions around it.
 
-        Raises:
-            SpankError: A required script failed, and the container did not run.
+        SpankError if a required script failed, and the container did not run.
         """
         return await job.run(step)
