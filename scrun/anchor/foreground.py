@@ -52,7 +52,6 @@ class _Passing:
         self._first, self._has_reader = 0, True
 
     def forward(self, number: int, frame: "FrameType | None") -> None:
-        """Handle a signal."""
         del frame
         now = monotonic()
         if number == _signal.SIGALRM and self._first and now >= self._ends_at:
@@ -160,7 +159,6 @@ class Carried:
                 return
 
     def carry_until(self, fd: int) -> None:
-        """Relay until a descriptor is readable."""
         while True:
             pause = self._type_end()
             inputs = [fd, self.master, *([0] if not (self._pause or self._typed) else [])]
@@ -267,7 +265,6 @@ class KeptTerminal:
         self._attributes = termios.tcgetattr(fd)
 
     def make_raw(self) -> None:
-        """Make it raw, so that every key reaches the other end."""
         import termios
         import tty
 

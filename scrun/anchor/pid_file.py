@@ -101,7 +101,6 @@ class PidFile:
             self._replaced = -1
 
     def write(self, pid: int) -> None:
-        """Write the pid, decimal and without a newline; replace any other."""
         try:
             posix.pwrite(self.lock, b"%d" % pid, 0)
             posix.ftruncate(self.lock, len(b"%d" % pid))

@@ -53,12 +53,10 @@ class Parsed:
         return f"<Parsed {self.command} {self.id} {self.operands} {self.options}>"
 
     def text(self, name: str) -> str | None:
-        """Return the value of an option, or None if it was not given."""
         value = self.options.get(name)
         return value if isinstance(value, str) else None
 
     def texts(self, name: str) -> list[str]:
-        """Return the values of an option that may be repeated."""
         value = self.options.get(name)
         return [str(item) for item in value] if isinstance(value, list) else []
 

@@ -59,7 +59,6 @@ class Syslog:
             self._stream = None
 
     def close(self) -> None:
-        """Close the connection; the next message opens it again."""
         self._hang_up()
 
 

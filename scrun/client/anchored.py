@@ -34,7 +34,6 @@ class Console:
         self.path = posix.ttyname(slave)
 
     def hand_over(self) -> None:
-        """Send the master to the engine, unless another user listens; close it here."""
         directory, slash, name = self._socket.rpartition("/")
         try:
             sock = wire.connect(directory + slash or ".", name, patience=_TAKING)
@@ -71,7 +70,6 @@ class Anchored:
     pid_file: "PidFile | None"
 
     def __init__(self, parsed: Parsed) -> None:
-        """Make the pid file."""
         open_closed_descriptors()
         self._container = parsed.id or ""
         self._preserved = preserved(parsed)  # before we open anything
@@ -88,7 +86,6 @@ class Anchored:
             self.pid_file.discard()
 
     def begin(self, carried: "CarriedTerminal | None" = None, *, leave: bool) -> None:
-        """Open the terminal, and start to make the anchor."""
         self.console = None
         stdio = [carried.slave] * 3 if carried else [0, 1, 2]
         if self._socket_path:

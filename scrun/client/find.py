@@ -63,7 +63,6 @@ def forward_each(parsed: Parsed) -> int:
 
 
 def _matching(text: str, parsed: Parsed) -> list[str]:
-    """List the containers whose id matches an expression."""
     import re
 
     try:

@@ -99,7 +99,6 @@ def _have_served(root: str, name: str, caller: _socket.socket) -> None:
 
 
 def _request(container: Replayed) -> bytes:
-    """Return what `scrun.supervisor.containers.keeping` writes."""
     known = json.loads(container.ours(container.content["remembered"]))
     known["request"]["child_env"]["environment"] = dict(os.environ)
     known["request"]["task"] = container.task

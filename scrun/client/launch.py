@@ -241,7 +241,6 @@ class Spawned:
             os.close(fd)
 
     def kill(self) -> None:
-        """End it, unless it has daemonized itself."""
         os.kill(self.pid, _signal.SIGKILL)  # a child, so the pid is valid until waitpid
 
     def close(self) -> None:

@@ -69,5 +69,4 @@ class Asked:
         self._line.shutdown(_socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Let it go."""
         self._line.close()

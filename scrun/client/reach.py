@@ -137,18 +137,10 @@ def run_unserved(parsed: Parsed, directory: str) -> "int | None":
 
     Either there is no such container, or its supervisor died. A container that lives is about to
     be adopted (docs/decisions/adoption.md): `state` is answered from its record, and the other
-    operations wait for the successor. Otherwise the supervisor's death ended the job and the
-    anchor, so only a record is left: the container is *stopped*. `state` is answered from the
-    record; for `delete` another supervisor cancels the job by its id, if there is still one, and
-    removes the rest.
-
-    Returns:
-        The exit status; None if a successor serves the container by now.
-
-    Raises:
-        UnknownContainer: There is no such container.
-        StateError: It is stopped, and the operation needs a running one.
-        OSError: The record cannot be read.
+    operations wait for the successor: None if one serves it by now. Otherwise the supervisor's
+    death ended the job and the anchor, so only a record is left: the container is *stopped*.
+    `state` is answered from the record; for `delete` another supervisor cancels the job by its id,
+    if there is still one, and removes the rest.
     """
     root, _, container = directory.rpartition("/")
     if not has_record(directory):

@@ -97,7 +97,6 @@ class Replayed:
     """
 
     def __init__(self, root: str, content: "dict[str, Any]", place: Place) -> None:
-        """Prepare; nothing is there yet."""
         self.content = content
         self.root = root
         self._before = content["id"]
@@ -493,7 +492,6 @@ class Replayed:
             posix.close(folder)
 
     def let_go(self) -> None:
-        """Give the image back, and let signals do again what they do."""
         if self._lease:
             try:
                 posix.unlink(self._lease)

@@ -163,7 +163,6 @@ def lost(parsed: Parsed, record: str, *, is_ours: bool) -> Exception:
 
 
 def _name_anchor(sock: _socket.socket, pid: int) -> None:
-    """Send the anchor's pid to the supervisor."""
     try:
         sock.send(b"%d\n" % pid)
     except BrokenPipeError:
@@ -210,7 +209,6 @@ def _read_reply(
 
 
 def _run(words: "list[bytes]") -> int:
-    """Run a command to its end; return its exit status."""
     pid = posix.posix_spawnp(words[0], words, posix.environ)
     return posix.waitstatus_to_exitcode(posix.waitpid(pid, 0)[1])
 

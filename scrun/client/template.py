@@ -130,7 +130,6 @@ class Template:
         self.close()
 
     def discard(self) -> None:
-        """Remove it: it is of no use."""
         self.content = None
         try:
             posix.unlink(self._path)

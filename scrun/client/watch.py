@@ -45,7 +45,6 @@ class Watch:
         self._rest = b""
 
     def begin(self, sock: _socket.socket) -> bytes:
-        """Send the request; return the first byte of the answer, or nothing."""
         self.sock, self._rest = sock, b""
         digits = b"" if self.position is None else b"%d" % self.position
         try:

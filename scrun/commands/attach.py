@@ -72,7 +72,6 @@ class _Relay:
         self._keys = b""
 
     def run(self, *, from_terminal: bool) -> int:
-        """Return the container's exit status, or 0 when detached."""
         signals = _signals()
         wire.wait_for_ever(self._watch.sock)
         if from_terminal:

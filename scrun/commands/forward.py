@@ -91,7 +91,6 @@ def _number(word: str, text: str) -> int:
 
 
 def _listen(one: Forwarded) -> socket.socket:
-    """Listen for connections."""
     name = f"{one.address}:{one.local}"
     try:
         [found, *_] = socket.getaddrinfo(one.address, one.local, type=socket.SOCK_STREAM)

@@ -70,7 +70,6 @@ class InstallTarget:
         )
 
     def drop_in(self, engine: str) -> str:
-        """Return the file for podman."""
         return self.api if engine == API else self.podman
 
     def has(self, engine: str) -> bool:
@@ -349,7 +348,6 @@ def _outcome_of_api(done: str, *, undo: bool) -> str:
 
 
 def _shown(change: Change) -> list[str]:
-    """Format a change like diff(1) -u."""
     return list(
         difflib.unified_diff(
             (change.before or "").splitlines(),

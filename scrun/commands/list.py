@@ -102,7 +102,6 @@ class _Look:
         self._owners: dict[int, str] = {}
 
     def row(self, directory: str) -> Row | None:
-        """Return the row for a record; None when it is gone."""
         try:
             owner = self._owner(os.stat(directory).st_uid)
             record = self._read(directory)

@@ -76,7 +76,6 @@ def _number(parsed: Parsed, name: str, usual: int, least: int, most: int) -> int
 
 
 def _processors_of(pool: str, root: str) -> int:
-    """Return how many processors a pool has, as far as they are known."""
     if place().name:
         return 0  # containers use this job
     nodes = [node for node in nodes_of_pools(root) if node["pool"] == pool]
@@ -154,7 +153,6 @@ class _Map:
         self._progress = Progress(file)
 
     def run(self, tasks: Tasks, done: set[int], at_once: int, retries: int) -> int:
-        """Run the lines that are not done; return the exit status."""
         self._statuses = dict.fromkeys(sorted(done), 0)
         waiting = deque(number for number in tasks if number not in done)
         tries = dict.fromkeys(waiting, 0)

@@ -166,7 +166,6 @@ class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
     def __init__(self, place: str | tuple[str, int]) -> None:
-        """Listen."""
         self._path = place if isinstance(place, str) else ""
         self.url = f"unix:{self._path}"
         if self._path:

@@ -122,7 +122,6 @@ def _task(conf: OciConf, parsed: Parsed, arguments: list[str]) -> Task:
 
 
 def _number(parsed: Parsed, option: str, otherwise: int) -> int:
-    """Return the numeric value of an option."""
     text = parsed.text(option)
     if text is None:
         return otherwise

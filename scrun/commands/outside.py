@@ -66,7 +66,6 @@ def run(parsed: Parsed) -> int:
 
 
 def _place() -> str:
-    """Return the path for the socket."""
     directory = os.environ.get("XDG_RUNTIME_DIR", "")
     if not directory.startswith("/"):  # the daemon has another working directory
         raise SettingsError(
@@ -90,7 +89,6 @@ def _place() -> str:
 
 
 def _listening(path: str) -> socket.socket:
-    """Listen."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         if os.path.lexists(path):  # of a process with our pid that was killed

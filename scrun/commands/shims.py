@@ -60,11 +60,9 @@ class Redirected:
 
     @property
     def any_late(self) -> bool:
-        """Whether some have no names yet."""
         return bool(self._late)
 
     def use(self, number: int, name: str) -> None:
-        """Use a file as number 0, 1 or 2."""
         fd = os.open(name, self._how if number else os.O_RDONLY | os.O_CLOEXEC, 0o666)
         _put(fd, number)
 
@@ -180,7 +178,6 @@ def _directory() -> str:
 
 
 def _write(parsed: Parsed) -> str:
-    """Write the programs if they are not there as they should be."""
     directory = _directory()
     if reason := replaceable(directory):
         raise SettingsError(f"{reason}; set XDG_CACHE_HOME to a directory of your own")
@@ -342,7 +339,6 @@ def _is_running(name: str, parsed: Parsed) -> bool:
 
 
 def _is_there(name: str, parsed: Parsed) -> bool:
-    """Tell whether files are kept under a name."""
     from scrun.client.images import open_store
 
     return open_store(parsed).store.names().find(name) is not None

@@ -75,7 +75,6 @@ def spec(ids: tuple[int, int] | None = None) -> dict[str, Any]:
 
 
 def _mounts(*, rootless: bool) -> list[dict[str, Any]]:
-    """List the file systems that programs expect."""
     devpts = ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"]
     if not rootless:  # in the namespace of one user there is no group tty
         devpts.append(f"gid={_TTY_GROUP}")
@@ -99,7 +98,6 @@ def _mounts(*, rootless: bool) -> list[dict[str, Any]]:
 
 
 def _write_new(path: str, content: bytes) -> None:
-    """Write a new file; remove it if that fails halfway."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except FileExistsError:

@@ -99,7 +99,6 @@ def asked(root: str, named: list[str]) -> tuple[dict[str, Sample], list[Exceptio
 
 
 def _running(root: str) -> list[str]:
-    """Return the containers that may run."""
     found = []
     for name in containers(root):
         try:

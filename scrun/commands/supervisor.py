@@ -136,7 +136,6 @@ def _signal(pidfd: int) -> None:
 
 
 def _ends(pidfd: int, seconds: float | None) -> bool:
-    """Wait for the end of a process; return whether it came in time."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(None if seconds is None else seconds * 1000))
@@ -167,7 +166,6 @@ def _check_takes_over(one: Supervisor, here: str) -> None:
 
 
 def _replace(one: Supervisor, force: bytes) -> None:
-    """Have a successor take over from one, and say what stays."""
     pidfd = one.pidfd() if one.pid else -1
     status, answer = converse(
         lambda: wire.connect_supervisor(one.root, one.name), [b"aside", force]

@@ -129,13 +129,11 @@ class Look:
         self.usage = Usage(root)
 
     def containers(self) -> list[Line]:
-        """Return the containers, as they are now."""
         found = rows(self.root, containers(self.root), known=self._known)
         self.usage.keep({str(row["id"]) for row in found if may_be_asked(row)})
         return [line_of(row, self.usage.known) for row in found]
 
     def pools(self) -> list[tuple[str, ...]]:
-        """Return the nodes of pools; their supervisors are asked."""
         return [pool.cells_of(node) for node in pool.nodes_of_pools(self.root)]
 
 
@@ -180,7 +178,6 @@ class Usage:
                     self._pool.submit(self._ask, name)
 
     def close(self) -> None:
-        """Ask nobody any more."""
         with self._lock:
             self._is_closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -42,18 +42,11 @@ class Line(NamedTuple):
     """What is said of a container.
 
     Attributes:
-        id: The whole id.
-        name: How people call it: its name, or else its id as engines show it.
-        pod: The pod's name; "" without one.
-        status: As `state` says it.
+        id: The whole id, of which `name` may be what engines show.
         created: Seconds since the epoch; None if that is not known.
         waits: Slurm's reason, while its job is pending.
-        job: The job's id.
-        nodes: Its nodes.
-        image: Its image.
         info: What it waits for, or how it ended.
         stamp: When it was created, as the record says it: with the id, it names one container.
-        used: What it uses.
     """
 
     id: str

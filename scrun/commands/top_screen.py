@@ -117,12 +117,10 @@ class Rows(ScrollView, can_focus=True):
 
     @property
     def chosen(self) -> Item | None:
-        """The item that the cursor is on."""
         return self.items[self._at] if self.items else None
 
     @property
     def seen(self) -> Sequence[Item]:
-        """The items on the screen."""
         first = self.scroll_offset.y
         return self.items[first : first + max(1, self.size.height - 1)]
 
@@ -466,7 +464,6 @@ class Top(App[int]):
         self._rows.focus()
 
     def action_all(self) -> None:
-        """Show all containers again."""
         self._wanted = self._said = ""
         self.on_input_submitted()
         self._draw()

@@ -146,26 +146,17 @@ def read_trusted(path: str, trusted: "Collection[int]" = (), limit: int = LIMIT)
 
 
 def replaceable(path: str, trusted: "Collection[int]" = ()) -> str:
-    """Tell how another user could write to a path or replace it.
+    """Tell how another user could write to a path or replace it; "" if none can.
 
     The rule is that of sshd's StrictModes: each component of the path, links included, belongs to
-    root or the caller, and nobody else may write to it. Others may write to a directory with the
-    sticky bit: there they cannot rename the files of others. A group is harmless if the caller is
-    its only member.
+    root or the caller (or is `trusted`), and nobody else may write to it. Others may write to a
+    directory with the sticky bit: there they cannot rename the files of others. A group is
+    harmless if the caller is its only member. The path may be missing where nobody else can make
+    it; the reason begins with the path at fault.
 
     In a user namespace all users that it does not map, root of the host among them, appear as
     nobody. So there nobody counts as root, from `/` or a mounted file system down to the first
     directory of another owner.
-
-    Args:
-        path: A directory or file; it may be missing where nobody else can make it.
-        trusted: Users who are trusted as root is.
-
-    Returns:
-        A reason that begins with the path at fault, or "".
-
-    Raises:
-        OSError: A component cannot be examined.
     """
     owners = {0, posix.geteuid(), *trusted}
     links = 0

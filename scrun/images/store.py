@@ -57,13 +57,8 @@ _REMEDY = "name another directory in [images] store of scrun.toml"
 class Defaults(msgspec.Struct, frozen=True):
     """How an image's program is started, as far as the image says.
 
-    Attributes:
-        entrypoint: The first words of the command line.
-        cmd: The further words, unless the user has others.
-        env: Variables, `NAME=VALUE`.
-        gid: Their group.
-        groups: Further groups.
-        unknown_user: Why the image's user is not known; "" if they are.
+    `cmd` are the words after the entrypoint, unless the user has others; `env` is `NAME=VALUE`.
+    `unknown_user` is why the image's user is not known; "" if they are.
     """
 
     entrypoint: tuple[str, ...] = ()
@@ -83,9 +78,7 @@ class Facts(msgspec.Struct, frozen=True):
         source: Where it came from, as a user wrote it.
         digest: That of its manifest; "" if it has none.
         size: Bytes on disk.
-        made: When it came into the store.
         writable: Whether containers write to its root file system.
-        defaults: How its program is started.
         format: The version of this file.
     """
 
@@ -107,11 +100,9 @@ class Entry(msgspec.Struct, frozen=True):
 
     @property
     def rootfs(self) -> str:
-        """The directory of its root file system."""
         return os.path.join(self.directory, ROOTFS)
 
     def used(self) -> float:
-        """Return when a container last used it."""
         try:
             return os.stat(os.path.join(self.directory, FACTS)).st_mtime
         except FileNotFoundError:
@@ -243,7 +234,6 @@ class Store:
         return leases.those_that_hold(self._leases(key))
 
     def remove(self, key: str) -> list[leases.Lease]:
-        """Remove an image unless it is used; return who uses it."""
         with locked(self._lock(key)):
             if held := self.users(key):
                 return held
@@ -268,7 +258,6 @@ class Store:
                         self._clear(key)
 
     def tag_file(self, name: str) -> str:
-        """Return the path of a file below `tags`."""
         return os.path.join(self.path, "tags", _checked(name))
 
     @property

@@ -25,7 +25,6 @@ class Change(msgspec.Struct, frozen=True):
 
     @property
     def undone(self) -> "Change":
-        """What leads back to the text before."""
         return Change(self.path, self.after, self.before)
 
 

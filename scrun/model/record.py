@@ -92,20 +92,16 @@ class Record(msgspec.Struct, frozen=True):
     """The content of `state.json`.
 
     Attributes:
-        status: creating, created, running or stopped.
         pid: The anchor's pid.
-        bundle: The submitted bundle, absolute.
         oci_version: `ociVersion` of its config.json.
-        engine: The engine: "slurm", "local", or another plugin's name.
-        stager: The stager, likewise; "" in older records.
+        engine, stager: Names of plugins, "slurm", "builtin"; the stager is "" in older records.
         job_id: The job, as soon as it is known, even if it is pending.
         owns_job: Whether the job ends with the container.
         staged: The directory that stage in made and stage out removes, or "".
         moved: What a script has staged in and not yet staged out.
         annotations: Those of config.json, and scrun's own (`org.scrun.*`).
         created: When `create` was called, in UTC (RFC 3339); "" in older records.
-        rootfs: The submitted root file system, absolute.
-        pod: Its pod's name, or "".
+        rootfs: The submitted root file system; like the bundle absolute.
         engine_settings: What the engine needs to release the job later (slurm.conf and so on), and
             the job in which it was called, with how often that had been requeued.
         format: The record's format; from 2 on it names its supervisor.

@@ -26,17 +26,11 @@ _CPUS = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?")
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a container has used.
+    """What a container has used: seconds of processor time, in user mode and in the kernel.
 
-    Attributes:
-        user: Seconds of processor time in user mode.
-        system: Seconds in the kernel.
-        memory: Bytes of memory at most.
-        memory_of: Whose these are: those of its control group, of the step's, which has had no
-            other container, or of its largest process.
-        wall: Seconds that it took.
-        cpus: The processors that it could use.
-        limit: The bytes of memory that it could use.
+    `memory` is bytes at most, `memory_of` whose: those of its control group, of the step's, which
+    has had no other container, or of its largest process. It took `wall` seconds; it could use
+    `cpus` processors and `limit` bytes.
     """
 
     user: Figure | None = None
@@ -49,7 +43,6 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def cpu(self) -> float | None:
-        """Seconds of processor time."""
         return None if self.user is None or self.system is None else self.user + self.system
 
 

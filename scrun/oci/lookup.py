@@ -150,7 +150,6 @@ class _Tree:
         os.close(self.root)
 
     def look_up(self, path: str) -> tuple[int, str]:
-        """Return the mode of a file in the container, and its path without links."""
         way = [PathStep("", self.root)]
         try:
             self._walk(path, way)

@@ -22,16 +22,9 @@ _SETS = ("bounding", "effective", "permitted")
 
 
 class ExecOptions(msgspec.Struct, frozen=True):
-    """The options of `exec` that describe the program.
+    """The options of `exec` that describe the program; its user is `UID` or `UID:GID`.
 
-    Attributes:
-        env: Additional variables, `NAME=VALUE`.
-        cwd: Its working directory, or None.
-        user: `UID` or `UID:GID`, or None.
-        groups: Additional groups.
-        capabilities: Additional capabilities.
-        no_new_privileges: Whether it must not gain privileges.
-        terminal: Whether it gets a terminal.
+    Variables (`NAME=VALUE`), groups and capabilities are additional ones.
     """
 
     args: Sequence[str]

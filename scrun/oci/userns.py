@@ -23,7 +23,6 @@ class Range(msgspec.Struct, frozen=True):
     size: int
 
     def holds(self, number: int) -> bool:
-        """Tell whether an id is in the inside range."""
         return self.inside <= number < self.inside + self.size
 
 

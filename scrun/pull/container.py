@@ -32,20 +32,10 @@ _FLAGS = (
 
 
 class Wishes(msgspec.Struct, frozen=True):
-    """What a user wants of a container, besides the image.
+    """What a user wants of a container, besides the image; "" or None stands for the image's.
 
-    Attributes:
-        command: Instead of the image's command.
-        entrypoint: Instead of the image's entrypoint; None: the image's.
-        env: `NAME=VALUE`.
-        below: Variables that the image may set otherwise, `NAME=VALUE`.
-        cwd: The working directory; "" for the image's.
-        mounts: Entries of config.json.
-        home: The home directory to mount; "": none.
-        read_only: Whether the root file system cannot be written.
-        user: `UID[:GID]`; "" for the image's.
-        terminal: Whether the program has a terminal.
-        unshare: Namespaces of its own, besides those that each container has.
+    `below` are variables that the image may set otherwise, `mounts` entries of config.json, `home`
+    the home directory to mount. It has more namespaces of its own than each has, in `unshare`.
     """
 
     command: tuple[str, ...] = ()

@@ -51,11 +51,9 @@ class Request(msgspec.Struct, frozen=True):
     """A request for an image.
 
     Attributes:
-        store: Where it belongs.
         fresh: Seconds for which a tag is not looked up again.
-        say: Shows what is going on, in place of what it has shown before.
+        say: Shows what is going on, in place of what it has shown before; `warn` prints a line.
         shown: Whether what is shown is seen.
-        warn: Prints a line that stays.
         also: Further stores, which are only read.
         limit: The most bytes of the store; 0: any number.
         mounts: Whether nodes are likely to mount squashfs files.
@@ -174,7 +172,6 @@ def _key(digest: str, of_many: str = "") -> str:
 
 
 def _resolve(reference: Reference, request: Request) -> tuple[str, str]:
-    """Return the digest of an image's manifest, and its key."""
     store, source = request.store, reference.source()
     age = request.fresh
     # platforms are one name, and several images
@@ -215,8 +212,6 @@ def _file_of(name: str) -> str:
 
 
 class _Link:
-    """Makes an image of a directory: a link to it."""
-
     def __init__(self, reference: Reference, real: str) -> None:
         self._reference, self._real = reference, real
 
@@ -246,8 +241,6 @@ class _Squashfs:
 
 
 class _Layout:
-    """Makes an image of one in an OCI image layout."""
-
     def __init__(
         self,
         reference: Reference,
@@ -268,8 +261,6 @@ class _Layout:
 
 
 class _Skopeo:
-    """Gets an image by skopeo."""
-
     def __init__(self, reference: Reference, digest: str, request: Request) -> None:
         self._reference, self._digest, self._request = reference, digest, request
 

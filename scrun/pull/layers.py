@@ -44,7 +44,6 @@ class Bounds:
         self._left, self._entries_left, self._names_left = size, entries, names
 
     def take(self, count: int) -> None:
-        """Count bytes."""
         self._left -= count
         if self._left < 0 and self._size:
             raise ImageError(f"unpacks to more than {self._size >> 20} MiB: {REMEDY}")
@@ -128,8 +127,6 @@ def _of_gzip(blob: int) -> Iterator[bytes]:
 
 
 class _Stream:
-    """What a layer unpacks to, as a stream."""
-
     def __init__(self, following: Callable[[], bytes]) -> None:
         self._following = following
         self._piece, self._at = b"", 0
@@ -192,7 +189,6 @@ class _Ahead:
             self._waiting.put(error)
 
     def next(self) -> bytes:
-        """Return the next piece; b"" at the end."""
         if self._over:
             return b""
         try:

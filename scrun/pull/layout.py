@@ -131,7 +131,6 @@ def environment(value: object, user: Account) -> tuple[str, ...]:
 
 
 def _manifest(image: LayoutImage) -> dict[str, Any]:
-    """Return the manifest of this machine's platform (image-index.md)."""
     content = _blob(image, image.descriptor)
     for _ in range(_NESTED):
         listed = content.get("manifests")
@@ -162,7 +161,6 @@ def _blob(image: LayoutImage, descriptor: object) -> dict[str, Any]:
 
 
 def _open(image: LayoutImage, descriptor: object) -> int:
-    """Open a blob that is what its descriptor says."""
     digest = _digest(descriptor, image)
     path = os.path.join(image.layout, "blobs", "sha256", digest.removeprefix("sha256:"))
     try:

@@ -335,7 +335,6 @@ def options_of(
 
 
 def _parts(container: Mapping[str, str], option: str) -> list[str]:
-    """Return the parts of a list."""
     if (text := container.get(option)) is None:
         return []
     parts = text.split(",")

@@ -30,20 +30,10 @@ Pieces = tuple[tuple[int, int], ...]
 
 
 class Member(msgspec.Struct):
-    """An entry of an archive.
+    """An entry of an archive; its kind is one of the letters above.
 
-    Attributes:
-        kind: One of the letters above.
-        name: Its path, as it stands there.
-        mode: The permissions.
-        uid: The owner.
-        gid: The group.
-        time: When it was changed, in nanoseconds.
-        size: Bytes of its content, holes included.
-        link: Where a link leads.
-        device: The numbers of a device.
-        xattrs: Extended attributes.
-        pieces: Offset and length of what has content, of a file with holes; else None.
+    Its time is in nanoseconds, its size with holes. `pieces` are offset and length of what has
+    content, of a file with holes; else None.
     """
 
     kind: bytes

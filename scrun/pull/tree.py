@@ -41,7 +41,6 @@ class Tree:
     """A root file system that is being made of layers; a context manager for its descriptors."""
 
     def __init__(self, path: str, bounds: Bounds) -> None:
-        """Open the directory, which is empty."""
         self._bounds = bounds
         self._root = os.open(path, _FOLDER)
         self._device = os.fstat(self._root).st_dev
@@ -61,7 +60,6 @@ class Tree:
         os.close(self._root)
 
     def add(self, archive: Archive) -> None:
-        """Write a layer."""
         self._back(0)
         self._last = None
         self._written, self._hidden = set(), set()
@@ -115,7 +113,6 @@ class Tree:
     # The way to an entry
 
     def _back(self, length: int) -> None:
-        """Close all but the first directories."""
         while len(self._way) > length:
             os.close(self._way.pop()[1])
 

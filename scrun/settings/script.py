@@ -20,19 +20,11 @@ _REMEDY = "set `script` in the section [lua] of scrun.toml to another script, or
 
 
 def find_script(settings: Settings, engine: str, usual: str = USUAL) -> str | None:
-    """Find the script. Call this in a thread: the script's file system may hang.
+    """Find the script, or None. Call this in a thread: the script's file system may hang.
 
-    Args:
-        settings: A script that they name comes first, and has to exist; `none` disables scripts.
-        engine: The engine's name. Engines other than Slurm use a script only if the settings
-            name it, or the stager `lua`.
-        usual: The path to try after the directory of the slurm.conf in use.
-
-    Returns:
-        Its path, or None without a script.
-
-    Raises:
-        SettingsError: It does not exist, or others can write it.
+    One that the settings name comes first, and has to exist; `none` disables scripts. Engines
+    other than Slurm use a script only if the settings name it, or the stager `lua`. `usual` is the
+    path to try after the directory of the slurm.conf in use.
     """
     named = settings.lua.script
     wanted = settings.stager == "lua" or (

@@ -55,7 +55,6 @@ class LogFile:
         self._thread.start()
 
     def put(self, line: bytes) -> None:
-        """Queue a line, if there is room for it."""
         with self._changed:
             if self._room < len(line):
                 if not self._lost:
@@ -75,18 +74,15 @@ class LogFile:
             self.end()
 
     def end(self) -> None:
-        """End the thread once all is written."""
         with self._changed:
             self._ends = True
             self._changed.notify()
 
     @property
     def lives(self) -> bool:
-        """Whether the thread may still write."""
         return self._thread.is_alive()
 
     def join(self, patience: float) -> None:
-        """Wait up to `patience` seconds until all is written."""
         self._thread.join(patience)
 
     def _run(self) -> None:
@@ -234,13 +230,11 @@ class LimitedFile:
         return error
 
     def close(self) -> None:
-        """Close it; later writes are dropped."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def _turn(self) -> None:
-        """Begin a new file, and discard the older one."""
         try:
             os.rename(self.path, self.path + ".1")
             fd = os.open(self.path, _FLAGS, 0o600)

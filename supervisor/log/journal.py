@@ -91,7 +91,6 @@ class Journal:
 
     @property
     def shown(self) -> Shown:
-        """Which messages `create` gets."""
         return self._shown
 
     def show_live(self, caller: Callable[[str], None] | None) -> None:

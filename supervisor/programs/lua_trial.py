@@ -116,7 +116,6 @@ async def _check(order: CreateRequest, journal: Journal) -> None:
 
 
 async def _run(order: CreateRequest, root: str, journal: Journal, *, stage_out: bool) -> None:
-    """Call the script to stage a bundle in, and out with --stage-out."""
     bundle = await _bundle(order)
     record = os.path.join(root, order.id)
     engine = _Machine(root, order.settings.local, order.settings.runtime)

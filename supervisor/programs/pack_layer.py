@@ -338,7 +338,6 @@ def _pair(owner: str) -> "tuple[int, int]":
 
 
 def _record(key: bytes, value: bytes) -> bytes:
-    """Return a record of an extended header, which begins with its own length."""
     rest = b" " + key + b"=" + value + b"\n"
     length = len(rest) + 1
     while len(str(length)) + len(rest) != length:

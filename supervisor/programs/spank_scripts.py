@@ -63,7 +63,6 @@ async def _opened(
     directory: str,
     journal: Journal,
 ) -> AsyncIterator[tuple[Scripts, Context]]:
-    """Load scripts in the allocator context."""
     async with unwrapped() as nursery:
         scripts = Scripts(
             source, found, settings.lua, _PATIENCE, child_env, directory, journal, nursery,

@@ -25,7 +25,6 @@ class StagingScript:
         self._worker = worker
 
     async def load(self, settings: Lua, site: ScriptSite) -> None:
-        """Load it, and find out which functions are missing."""
         numbers = str(settings.memory << 20), str(settings.output_limit << 20)
         trusted = ",".join(map(str, site.trusted))
         with trio.move_on_after(_LOADING):
@@ -38,7 +37,6 @@ class StagingScript:
         raise self._failure(f"was not loaded within {_LOADING:g} s")
 
     def check_complete(self) -> None:
-        """Refuse a script without both functions."""
         if len(self.missing) == 1:
             raise self._failure(f"function {self.missing[0]} is missing")
         if self.missing:

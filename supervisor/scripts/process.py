@@ -64,7 +64,6 @@ class Channel:
         self._fds: deque[int] = deque()
 
     async def send(self, *fields: str | bytes) -> None:
-        """Send one frame."""
         rest = memoryview(frame([os.fsencode(field) for field in fields]))
         try:
             while rest:
@@ -73,7 +72,6 @@ class Channel:
             raise Hangup from error
 
     async def receive(self) -> list[bytes]:
-        """Wait for one frame; Hangup also for something else."""
         while True:
             length = 4 + int.from_bytes(self._data[:4], "big")
             if 4 <= len(self._data) >= length:
@@ -159,18 +157,15 @@ class Worker:
         return await self._serve(until, remote)
 
     async def tell(self, *fields: str | bytes) -> None:
-        """Send a request that has no answer."""
         try:
             await self._channel.send(*fields)
         except Hangup:
             pass  # `_serve` notices it
 
     def add_variables(self, variables: Mapping[str, str]) -> None:
-        """Add variables to the environment of the scripts' commands."""
         self._child_env = self._child_env.with_more(variables)
 
     def failure(self, reason: str) -> ScrunError:
-        """Return an exception with the subject and a reason."""
         return self._failure(f"{self.subject}: {reason}")
 
     async def _serve(self, until: bytes, remote: Remote | None) -> list[bytes]:
@@ -194,7 +189,6 @@ class Worker:
             raise self.failure(_death(await self._process.end(grace=0, by=SIGKILL))) from None
 
     def trace(self, text: str) -> None:
-        """Log Lua's traceback, if there is one."""
         if text.strip():
             self._journal.write("debug", text)
 

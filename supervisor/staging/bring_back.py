@@ -50,19 +50,12 @@ def _no_count(size: int) -> None:
 
 
 class _Work(msgspec.Struct, frozen=True):
-    """The parameters for the whole tree.
+    """The parameters for the whole tree; see `merge`.
 
     Attributes:
-        since: Files without a change after this time are unchanged (nanoseconds).
-        owners: Whether to set the owners of the copy.
-        go_on: Returns whether there is time left.
         marks: What says in a difference that something is removed; None for a whole copy.
-        others_since: Changes in the original after this time are others'.
-        known: See `merge`.
-        inwards: See `merge`.
         merged: Receives the entries that are not carried over.
         source_device: The copy's file system; None: it may have mounts.
-        count: Called with the bytes of each file.
     """
 
     since: int
@@ -134,7 +127,8 @@ def merge(
 ) -> Merged:
     """Carry over the changes of a directory to another one, in which others change files.
 
-    Sockets, devices and what is mounted below are not carried over, nor removed.
+    Sockets, devices and what is mounted below are not carried over, nor removed. After an OSError,
+    StagingError or RecursionError it is incomplete; but each file that was carried over is whole.
 
     Args:
         names: The entries that count; empty: all, and the directories' own owner, mode and times.
@@ -144,11 +138,6 @@ def merge(
         known: The directories when both were last alike; see `Merged`.
         inwards: Whether the other one is the copy. Then what containers have renamed stays, and a
             file of the same size, mode and time is not written again: they may have it open.
-
-    Raises:
-        OSError: It is incomplete; but each file that was carried over is whole.
-        StagingError: Likewise.
-        RecursionError: Likewise.
     """
     level = Level(copied, original)
     try:
@@ -238,7 +227,6 @@ def _root(level: Level, work: _Work, mounted: frozenset[str]) -> None:
 
 
 def _mounted(upper: str, original: str, whole: _Work, marks: Whiteouts) -> None:
-    """Bring back the changes of one directory."""
     if os.lstat(upper).st_ctime_ns <= whole.since and not os.listdir(upper):
         return
     level = Level(upper, original)

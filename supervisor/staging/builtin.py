@@ -89,7 +89,6 @@ async def _remove(directory: str, request: JobRequest, *, abandon: bool) -> bool
 
 
 def _remove_whole(directory: str) -> bool:
-    """Remove a staged bundle; return whether nothing of it is left."""
     stage_out(directory)
     return not os.path.lexists(directory)
 
@@ -307,7 +306,6 @@ class _Changes:
             await self._return(privileged=privileged)
 
     async def _from_node(self, job: Job, *, privileged: bool) -> None:
-        """Bring back all changes from the node, or none, and remove them there."""
         done = self._done
         if not done.copied_from:
             with contextlib.suppress(EngineError), trio.move_on_after(_ANSWER):
@@ -343,7 +341,6 @@ class _Changes:
             raise StagingError(f"{lost}: they are in {places} on its nodes, if they still exist")
 
     async def _apply(self, archives: Sequence[str], *, privileged: bool) -> None:
-        """Unpack the archives of the nodes, and copy the changes back."""
         into = await in_thread(partial(tempfile.mkdtemp, prefix="scrun-", dir="/var/tmp"))
         try:
             uppers = []

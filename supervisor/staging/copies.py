@@ -88,7 +88,6 @@ class CopyRoom:
         self._wait = wait
 
     def take(self, size: int) -> None:
-        """Count one more; Unusable if they are too many."""
         self._wait()
         self.left -= size
         self._entries -= 1
@@ -168,7 +167,6 @@ class TreeCopy:
             raise Unusable(f"have more than {self._deepest} directories within each other")
 
     def entry(self, source: int, target: int, name: bytes, path: bytes = b"") -> None:
-        """Copy a file or a link from one directory to another, as `all` does."""
         status = os.stat(name, dir_fd=source, follow_symlinks=False)
         if stat.S_ISREG(status.st_mode):
             self._file(source, target, name, path + name)

@@ -245,7 +245,6 @@ class Bucket:
         self._inline = inline
 
     def buckets(self) -> Iterator[tuple[bytes, Bucket]]:
-        """Yield the buckets in it, by their keys."""
         for key, value, flags in self._entries():
             if flags & _IS_BUCKET:
                 yield key, self._file.bucket(value)
@@ -295,7 +294,6 @@ class Bolt:
         self.top = Bucket(self, int(latest[4]), b"")
 
     def _places(self) -> list[int]:
-        """Return where the two first pages may begin."""
         return [0, *(1 << power for power in range(10, 17))]
 
     def page(self, number: int) -> bytes:
@@ -338,7 +336,6 @@ class Bolt:
 
 
 def _checksum(content: bytes) -> int:
-    """Return FNV-1a."""
     found = _FNV
     for byte in content:
         found = ((found ^ byte) * _PRIME) & _MASK

@@ -92,7 +92,6 @@ class ContainerImages(msgspec.Struct, frozen=True, dict=True):
             raise Unusable(f"cannot be copied: {error}") from error
 
     def keep(self, key: str) -> Entry | None:
-        """Keep an image from being removed; None if it is not there."""
         store = self.store
         if store.find(key) is None:  # whoever makes it has the lock
             return None

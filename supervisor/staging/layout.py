@@ -166,7 +166,6 @@ class Layout:
             self._make_mount_points()
 
     def _each_directory(self, top: TopLevel, whole: frozenset[str]) -> None:
-        """Let the runtime mount each directory in the root directory."""
         short = folder_of(self._path("l"), self._bundle, len(self._layers))
         # what is in an image is not seen here
         packed = {f"{short}/{number}" for number in self._packed}
@@ -286,7 +285,6 @@ class Layout:
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
     def _others(self, top: TopLevel) -> None:
-        """Copy the files and links of the root directory."""
         with _opened(self._rootfs.path) as source, _opened(self._staged) as target:
             copy = TreeCopy(target, CopyRoom(), owners=self._owners)
             for name in map(os.fsencode, top.others):
@@ -318,7 +316,6 @@ class Layout:
 
     @property
     def looks(self) -> Looks:
-        """The directories that have to be the same on the node."""
         store = self._stored.folder if self._stored and self._stored.is_seen else None
         return Looks(self.directory, self._layers, self._packed, store)
 
@@ -381,7 +378,6 @@ def write_difference(own: str, image: str, into: str, room: CopyRoom, *, owners:
 
 
 def _compare(copy: TreeCopy, folders: tuple[int, int, int], path: bytes) -> bool:
-    """Write the difference of one directory; return whether there is one."""
     own, image, into = folders
     copy.check_depth(path)
     changed = False

@@ -33,12 +33,10 @@ class Level:
 
     @property
     def source(self) -> int:
-        """The directory of the copy."""
         return self._here[0]
 
     @property
     def target(self) -> int:
-        """The directory of the original."""
         return self._here[1]
 
     @contextlib.contextmanager

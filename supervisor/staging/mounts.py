@@ -34,12 +34,12 @@ class MountSource(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         kind: The file type; "unreadable" if unknown.
         real: The path without symbolic links.
-        there: The path on the nodes, if it differs: they lack the mounts that a container
-            engine made for one container.
-        private: Whether only this machine, or this mount namespace, has its file system: tmpfs,
+        there: The path on the nodes, if it differs: they lack an engine's mounts for one
+            container.
+        private: Whether only this machine, or mount namespace, has its file system: tmpfs,
             overlay.
-        size: The bytes in a file, or in the regular files of a directory; a directory is
-            measured only if it may be copied, and only slightly beyond the limit.
+        size: The bytes in a file, or in the regular files of a directory; a directory is measured
+            only if it may be copied, and only slightly beyond the limit.
         capacity: The size in bytes of the tmpfs that is mounted there, else 0.
         own: Whether the container's engine made it for this container alone.
         mine: Whether a socket belongs to this user.
@@ -76,7 +76,6 @@ class Volume(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def data(self) -> str:
-        """The path of the copy."""
         return data_in(self.place, self.source, is_file=self.is_file)
 
 
@@ -360,7 +359,6 @@ def _without_ids(mount: dict[str, Any]) -> None:
 
 
 def _without_maps(mount: dict[str, Any], notes: Notes) -> None:
-    """Drop the id maps of a mount."""
     for key in ("uidMappings", "gidMappings"):
         notes.drop(mount, f"mount {mount['destination']}: ", key, "only root may map ids")
 

@@ -146,7 +146,6 @@ class Mounts:
         )
 
     def write(self, way: Way) -> None:
-        """Write the staged bundle's part of it, and what it needs in the store."""
         root = self._root
         try:
             if (stored := self._stored) is not None:
@@ -211,7 +210,6 @@ class Mounts:
             self._overlays.mounted.add(BY_FUSE)
 
     def undo(self, failure: Unusable) -> None:
-        """Undo a way after a failure, on the nodes, too."""
         if made := [place for place in self._places if place]:
             with contextlib.suppress(Unusable):
                 self._overlays.ask(removing(made, rootless=self._root.rootless))

@@ -139,7 +139,6 @@ def fit(
 
 
 def _fit_process(process: dict[str, Any], target: Target, maps: Maps | None, notes: Notes) -> None:
-    """Remove what the process cannot have at the target, and lower its limits."""
     _without_requests(process, notes)
     if target.elsewhere or target.rootless:
         notes.drop(process, "process.", "apparmorProfile", _OTHER_MACHINE)
@@ -242,7 +241,6 @@ def _fit_linux(
     sources: Mapping[str, MountSource],
     notes: Notes,
 ) -> None:
-    """Adapt namespaces, id maps, cgroups, labels, devices and sysctls."""
     ids = _id_maps(user, target, maps) if target.rootless else {}
     if target.elsewhere or target.rootless:
         _fit_namespaces(linux, ids, target, notes)

@@ -101,7 +101,6 @@ class Scripted:
         self._staged_out()
 
     async def stage_in(self, job: Job, environment: Mapping[str, str]) -> Moved:
-        """Call stage_in only."""
         bundle, request = self._bundle, self._request
         if file := await look("image", file_of, bundle.rootfs):
             remedy = "name this script by `script` in the section [lua] of your scrun.toml"

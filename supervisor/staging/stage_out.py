@@ -64,13 +64,10 @@ def return_changes(
 
     Args:
         directory: The staged bundle. Its config.json was written when the copy was complete.
-        privileged: Whether the container ran as root of the node; if not, and with only one
-            user, the copy has lost the owners of its files.
+        privileged: Whether the container ran as root of the node; if not, and with only one user,
+            the copy has lost the owners of its files.
         go_on: Called now and then; returns whether there is time left.
         uppers: What was written on the nodes, brought here; empty: it is in the staged bundle.
-
-    Raises:
-        StagingError: Changes are missing in the original.
     """
     try:
         since = os.lstat(config := os.path.join(directory, CONFIG)).st_ctime_ns

@@ -195,7 +195,6 @@ def _find_root(
     overlays: Overlays | None,
     mounts: list[MountPoint],
 ) -> RootFilesystem:
-    """Look at a root file system, and ask the nodes whether they have it."""
     root = config.get("root")
     if root is None:
         raise StagingError("root: missing; a container needs a root file system")
@@ -313,13 +312,10 @@ def _copy(
 def why_unseen(
     rootfs: str, staged: str, mounts: list[MountPoint], overlays: Overlays
 ) -> str | None:
-    """Return why a root file system has to be copied, or None.
+    """Return why a root file system, a path without links, has to be copied, or None.
 
     What is on the mount that also has the staged bundle is where that is, on the nodes too. Else
     they are asked; nodes that cannot be asked are believed to see it.
-
-    Args:
-        rootfs: Its path, without links.
     """
     if mount_of(rootfs, mounts) == mount_of(os.path.realpath(staged), mounts):
         return None

@@ -278,8 +278,6 @@ class StoredLayers(Copies):
 
 
 class _Progress:
-    """How far the copies of one root file system are."""
-
     def __init__(self, copier: Copier, total: int) -> None:
         self._copier = copier
         self._total = total
@@ -343,7 +341,6 @@ class OwnFile(Copies):
         """Do nothing: it is there."""
 
     def unpack(self, why: str) -> None:
-        """Have its files in the store: the node could not mount it."""
         if not self.are_images:
             return
         self.packing.why_not = why

@@ -100,13 +100,7 @@ def on_the_nodes(path: str, bundle: str, rootfs: str, mounts: list[MountPoint]) 
     containerd's shim mounts the root file system at `rootfs` of the bundle. buildah, in its own
     mount namespace, binds it and the volumes below `mnt` of the bundle. docker's drivers with a
     file system per container mount it at the path in config.json. The nodes have none of these
-    mounts, but perhaps what was bound.
-
-    Args:
-        path: Absolute, without symbolic links; so are `bundle` and `rootfs`.
-
-    Returns:
-        The path itself if it is not on such a mount; None if there is no other path.
+    mounts, but perhaps what was bound: None if there is no other path. Paths are without links.
     """
     mount = mount_of(path, mounts)
     made_for_it = mount.point not in (bundle, "/") and any(

@@ -34,12 +34,11 @@ _LARGEST_FOLDERS = 1 << 28
 
 
 class VolumeState(msgspec.Struct, frozen=True):
-    """A copy.
+    """A copy of `source`.
 
     Attributes:
-        source: What it is a copy of.
-        since: Changes in the copy after this time have to come back (nanoseconds; a time
-            of the copy's file system).
+        since: Changes in the copy after this time have to come back (nanoseconds; a time of the
+            copy's file system).
         others_since: Changes in the source after this time are others'.
         owners: Whether owners of files count: a container that has used it had several users.
         written: Whether any container could write to it.

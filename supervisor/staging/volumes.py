@@ -321,7 +321,6 @@ def _named(paths: Sequence[str]) -> str:
 
 
 def _keep(place: str, container: str, base: str) -> str:
-    """Move a copy to where nobody removes it; return its directory."""
     kept = tempfile.mkdtemp(prefix=kept_prefix(container or "volume"), dir=base)
     try:
         os.rename(os.path.join(place, DATA), os.path.join(kept, DATA))

@@ -85,7 +85,6 @@ class _Reader:
         self._aliased = 0
 
     def read(self) -> Tree:
-        """Return the tree of the whole stream."""
         tree: Tree = None
         documents = 0
         for event in self._events:

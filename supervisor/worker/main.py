@@ -136,7 +136,6 @@ class Host:
         self._supervisor.tell("log", level, text)
 
     def set_path(self, which: bytes, path: bytes) -> tuple[bytes | None, bytes]:
-        """Store a new path; return an error or None, and the original path."""
         if b"\0" in path:
             return b"a path cannot contain a NUL", b""
         if len(path) > _LONGEST_PATH:

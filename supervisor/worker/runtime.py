@@ -78,11 +78,9 @@ class LuaRuntime:
         return self.lua.table_from(given)
 
     def function(self, call: Callable[..., object]) -> Value:
-        """Make a Lua function from a Python function; its exceptions become strings."""
         return self._guard(call)
 
     def type_name(self, value: Value) -> str:
-        """Return the result of Lua's `type` for a value that is not None."""
         names = {bool: "boolean", int: "number", float: "number", bytes: "string"}
         return names.get(type(value)) or str(self._lupa.lua_type(value))
 

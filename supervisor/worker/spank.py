@@ -128,7 +128,6 @@ class LuaContext:
             return compiled
 
     def load(self, path: bytes) -> bytes:
-        """Load one script; return its functions and options, as JSON."""
         self._begin(self._runtime.lua.table_from({}))
         self._count += 1
         index = self._count
@@ -153,7 +152,6 @@ class LuaContext:
         return json.dumps(answer).encode()
 
     def call(self, index: int, function: bytes, state: bytes) -> list[bytes]:
-        """Call one of the functions of a script."""
         arguments = self._tell(state)
         return self._result(lambda: self._call(index, function, arguments), of_option=False)
 
@@ -187,7 +185,6 @@ class LuaContext:
         return [failed, *texts, *self._changes.take()]
 
     def _table(self, value: object) -> Value:
-        """Convert a value of JSON to one of Lua."""
         if isinstance(value, str):
             return value.encode(errors="surrogateescape")
         if isinstance(value, list):

@@ -157,13 +157,11 @@ class Values:
             return self._take(value, None, 0)
 
     def type_name(self, value: LuaValue) -> str:
-        """Return the result of Lua's `type`."""
         return str(self._type_name(value), "ascii")
 
     # -- to Lua -------------------------------------------------------------------------------
 
     def _give(self, tree: Tree, depth: int) -> tuple[LuaValue, int | None]:
-        """Return the Lua value, and the shape if it is a table."""
         if isinstance(tree, str):
             return tree.encode("utf-8", "surrogatepass"), None
         if tree is None:

@@ -224,7 +224,6 @@ def _place(env: "Mapping[str, str]", config_file: str | None) -> str:
 
 
 def _read_own(path: str) -> bytes:
-    """Read the file, unless somebody else could have written it."""
     if posix.lstat(path).st_uid != posix.geteuid():
         raise PermissionError(1, "belongs to another user", path)
     return read_trusted(path, limit=_LARGEST)

@@ -30,21 +30,11 @@ caller."""
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """A task of a step: one container.
+    """A task of a step: one container; its values are those of a pattern's letters.
 
-    Attributes:
-        job: The job's number, `%j`.
-        step: The step's number, `%s`.
-        task: The task's number, `%t`.
-        node: The node's name, `%n`.
-        user: The user's name, `%u`.
-        uid: The user's number, `%U`.
-        spool: The directory for directories of steps, unless ContainerPath names another.
-        directory: The job's working directory, `%Z`.
-        bundle: The bundle that the runtime gets, `%b`.
-        rootfs: The root file system, `%r`.
-        pid: The first process that was started for it, `%p`.
-        arguments: The command, `%@`; None if unknown.
+    `spool` is the directory for directories of steps, unless ContainerPath names another;
+    `directory` is the job's, and `pid` the first process that was started for it. `arguments` may
+    be unknown: None.
     """
 
     job: str
@@ -61,7 +51,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     arguments: tuple[str, ...] | None = None
 
     def step_directory(self, conf: OciConf) -> str:
-        """Return the step's directory, `%m`."""
         parent = self.spool
         if conf.container_path is not None:
             parent = substitute(conf.container_path, self._values(), shell=False)
@@ -258,15 +247,12 @@ class TaskCommands(msgspec.Struct, frozen=True):
         return None if pattern is None else self._filled(in_place_of_the_shell(pattern))
 
     def create(self) -> str:
-        """Return RunTimeCreate."""
         return self._filled(self.conf.run_time_create or "false")
 
     def start(self) -> str:
-        """Return RunTimeStart."""
         return self._filled(self.conf.run_time_start or "false")
 
     def query(self) -> str:
-        """Return RunTimeQuery."""
         return self._filled(self.conf.run_time_query or "false")
 
     def kill(self, number: int) -> str:
@@ -275,7 +261,6 @@ class TaskCommands(msgspec.Struct, frozen=True):
         return self._filled(signalled(pattern, signal_name(number)))
 
     def delete(self) -> str:
-        """Return RunTimeDelete."""
         return self._filled(portable(self.conf.run_time_delete or "true"))
 
     def state(self) -> str:

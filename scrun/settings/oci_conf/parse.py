@@ -19,25 +19,9 @@ from scrun.settings.slurm_conf import find_slurm_conf, logical_lines, pairs, slu
 
 
 class OciConf(msgspec.Struct, frozen=True):
-    """The keys of an oci.conf.
+    """The keys of an oci.conf (oci.conf(5)).
 
-    Attributes:
-        container_path: The pattern of the directory in which a step's directory is made.
-        create_env_file: Whether, and how, the environment is written to a file.
-        debug_flags: Flags for Slurm's own messages.
-        disable_cleanup: Whether the generated files are kept.
-        disable_hooks: The kinds of hooks that are removed from config.json.
-        env_exclude: An extended regular expression: variables that the container does not get.
-        file_debug: The level of the log file.
-        ignore_file_config_json: Whether the commands get no config.json.
-        mount_spool_dir: The pattern of the step's directory in the container.
-        run_time_create: The pattern of a command, like the next ones.
-        run_time_env_exclude: Variables that the commands do not get: see `env_exclude`.
-        srun_args: Additional arguments of scrun's srun, one each.
-        srun_path: The path of scrun's srun.
-        std_io_debug: The level of standard error.
-        syslog_debug: The level of syslog.
-        remarks: Warnings of probable mistakes; each begins with the file and the line.
+    `remarks` are warnings of probable mistakes; each begins with the file and the line.
     """
 
     container_path: str | None = None
@@ -141,7 +125,6 @@ def _field(key: str, where: str) -> str:
 
 
 def _value(field: str, value: str, where: str) -> object:
-    """Parse a value."""
     word = value.lower()
     if field in ("disable_cleanup", "ignore_file_config_json"):
         if word not in _BOOLEANS:

@@ -59,16 +59,12 @@ def check_letters(pattern: str) -> None:
 
 
 def substitute(pattern: str, values: Values, *, shell: bool = True) -> str:
-    """Fill in a pattern, oci.conf(5) "OCI Pattern".
+    """Fill in a pattern, oci.conf(5) "OCI Pattern"; the values are by letter (`LETTERS`).
 
-    Commands run by `sh -c`, and a bundle's path or the container's arguments are untrusted. So a
-    value is quoted for its position in the pattern: outside quotes, within single or double ones,
-    and within a script that the command passes to another shell. Ordinary values are not changed.
-
-    Args:
-        pattern: The text; `%%` is a percent sign.
-        values: The values by letter (`LETTERS`); `@` has the list of arguments.
-        shell: False for a pattern that is a path (ContainerPath, MountSpoolDir).
+    Commands run by `sh -c`, and a bundle's path or the container's arguments (`@`, a list) are
+    untrusted. So a value is quoted for its position in the pattern: outside quotes, within single
+    or double ones, and within a script that the command passes to another shell. Ordinary values
+    are not changed. Without `shell` the pattern is a path (ContainerPath, MountSpoolDir).
 
     Raises:
         SettingsError: A letter has no value, or stands where its value cannot be quoted safely
@@ -136,7 +132,6 @@ class _Position:
             self._take(found[0], last=index == len(text))
 
     def _take(self, token: str, *, last: bool) -> None:
-        """Process one token outside single quotes."""
         if token in ("$(", "${", "`") or (token in ("$", "\\") and last):
             self.sure = False
         elif token == '"':
@@ -194,7 +189,6 @@ class _Position:
         return text.replace("'", "'\\''") if self.quotes else shlex.quote(text)
 
     def _begin(self) -> None:
-        """Begin a word, unless one has begun."""
         if self.word is not None:
             return
         self.word = ""

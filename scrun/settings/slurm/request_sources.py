@@ -290,10 +290,8 @@ def gather(
 ) -> Wanted:
     """Merge the sources.
 
-    Args:
-        environment: The environment of `create`; it is the caller's own, so all of it counts.
-        asked: The requests of config.json (`read_requests`).
-        allowed: Requests that config.json may make besides the safe ones (`[slurm] allow`).
+    Of the `environment` of `create`, the caller's own, all counts; of config.json what is safe or
+    `allowed` (`[slurm] allow`).
 
     Raises:
         SettingsError: config.json has a request or a value that an image must not have, or an

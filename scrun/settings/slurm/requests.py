@@ -43,7 +43,6 @@ class JobVariable(msgspec.Struct, frozen=True):
     until: Release | None = None
 
     def known(self, version: Release) -> bool:
-        """Tell whether a version has the option."""
         return self.since <= version and (self.until is None or version < self.until)
 
     def accepted(self, tool: Literal["salloc", "srun"], version: Release) -> bool:

@@ -49,15 +49,10 @@ _LONGEST = 4096  # as a path; fnmatch takes n * n steps for a pattern of n brack
 
 
 class PlugstackLine(msgspec.Struct, frozen=True):
-    """A line of `lua.so`.
+    """A line of `lua.so`, with the file and the line number.
 
-    Attributes:
-        where: The file and the line number.
-        required: Whether a container is refused when a script fails.
-        fails_on_error: Whether an error in a script is a failure, besides a result of -1.
-        plugin: The plugin as written in the line.
-        pattern: The path of the script, or a pattern of paths.
-        arguments: The arguments, which scripts find in `spank.args`.
+    `required`: a container is refused when a script fails; `fails_on_error`: an error in a script
+    is a failure, besides a result of -1. `pattern` is the path of the script, or of several.
     """
 
     where: str
@@ -135,7 +130,6 @@ def find_scripts(lines: list[PlugstackLine], trusted: tuple[int, ...] = ()) -> l
 def _read(
     path: str, found: list[PlugstackLine], depth: int, read: list[str], trusted: Collection[int]
 ) -> None:
-    """Read one file; `read` are the files read so far."""
     if depth == 0:
         raise SettingsError(f"{path}: included more than {_DEPTH} levels deep")
     if len(read) == _FILES:
@@ -200,15 +194,10 @@ _SHOWN = 10
 
 
 class Option(msgspec.Struct, frozen=True):
-    """An option that a script has registered.
+    """An option `--NAME` that a script has registered.
 
-    Attributes:
-        name: Its name: `--NAME`.
-        usage: One line of help.
-        takes: 0: it takes no value, 1: it needs one, 2: it may have one.
-        argument: The name of its value, or "".
-        function: The function of the script that is called with it, or "".
-        val: The number that is passed to the function.
+    `takes`: 0: it takes no value, 1: it needs one, 2: it may have one, named `argument`. The
+    script's `function`, if any, is called with it, and with the number `val`.
     """
 
     name: str

@@ -32,15 +32,10 @@ Reporter = Callable[[str, Finding], None]
 
 
 class DoctorCall(msgspec.Struct, frozen=True):
-    """A call of doctor.
+    """A call of doctor; the settings are defaults where the files are wrong.
 
-    Attributes:
-        settings: Defaults, where the files are wrong.
-        root: The root directory of the records, or "" on an error.
-        engine: None on an error.
-        tools: None unless Slurm is the engine.
-        conf: The slurm.conf in use, if any.
-        errors: Why there are no "settings", "root" or "engine".
+    `errors` say why there are no "settings", "root" or "engine". Only Slurm has `tools`; `conf` is
+    the slurm.conf in use, if any.
     """
 
     parsed: Parsed
@@ -60,7 +55,6 @@ class DoctorCall(msgspec.Struct, frozen=True):
 
     @property
     def oci_conf(self) -> str:
-        """Where Slurm looks for oci.conf."""
         return beside(self.conf)
 
     @property
@@ -69,12 +63,10 @@ class DoctorCall(msgspec.Struct, frozen=True):
         return isinstance(self.engine, SlurmEngine) or self.settings.engine == "slurm"
 
     def which(self, name: str) -> str | None:
-        """Find a program as scrun does."""
         path = os.pathsep.join(filter(None, (self.environment.get("PATH"), SYSTEM_PATH)))
         return shutil.which(name, path=path)
 
     def slurm_tool(self, name: str) -> str | None:
-        """Find one of Slurm's commands."""
         if self.settings.slurm.bin:
             return shutil.which(name, path=self.settings.slurm.bin)
         return self.which(name)
@@ -105,14 +97,9 @@ class DoctorCall(msgspec.Struct, frozen=True):
 class Check(msgspec.Struct, frozen=True):
     """A row of the table of checks.
 
-    Attributes:
-        names: The names of its items, in their order.
-        run: The function that reports them. A missing one is reported as the function's
-            exception, or as not tried.
-        deadline: Seconds that it may take.
-        spared: Returns why there is nothing to check, or "".
-        status: The status of an item that an error has ended.
-        remedy: What to do about that error.
+    `run` reports the items of these names. A missing one is reported as its exception, with the
+    `status` and `remedy`, or as not tried. The deadline is in seconds; `spared` returns why there
+    is nothing to check, or "".
     """
 
     names: tuple[str, ...]

@@ -52,14 +52,12 @@ class Host(msgspec.Struct, frozen=True):
     """The room on a machine; None: no limit, or not known.
 
     Attributes:
-        ports: The first and last port that srun may listen on.
+        ports: The first and last port that srun may listen on; slurm.conf may name them.
         threads: How many a container takes.
-        listening: How many of them are in use.
-        srun_ports: Whether slurm.conf names them (SrunPortRange).
+        listening: How many ports are in use.
         files: Descriptors that a supervisor may have.
         processes: Threads that the user may have beside those that there are (ulimit -u).
         tasks: Those of the cgroups that this process is in, and the cgroup with the fewest.
-        memory: Bytes that are available.
         locks: Those of podman.
         begin: Containers that slurmctld lets begin in an hour.
     """

@@ -159,7 +159,6 @@ class _Trial(msgspec.Struct, frozen=True):
     async def running(
         self, command: Sequence[str], directory: str = "", *, whole_group: bool = False
     ) -> AsyncIterator[Child]:
-        """Run a command while the block runs."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         fd = os.open(f"{self.root}/@said", flags, 0o600)
         try:

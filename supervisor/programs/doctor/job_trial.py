@@ -299,7 +299,6 @@ def judge_users(target: Target, why: str) -> Finding:
 
 
 async def _step(job: Job, script: str) -> Done:
-    """Run a script in the job."""
     lines: list[str] = []
     with trio.move_on_after(_STEP):
         async with messages(lines.append) as output:

@@ -67,7 +67,6 @@ async def _check(call: DoctorCall) -> int:
 
 
 def _trials(call: DoctorCall) -> tuple[Check, ...]:
-    """Return the checks that run a container or a job."""
     if not call.by_slurm:
         return (containers.BY_HAND, *containers.CHECKS, *engine_api.CHECKS)
     no_job = call.parsed.options.get("no-job")

@@ -59,9 +59,7 @@ class SpankItems(msgspec.Struct, frozen=True):
     """What a callback may read (see `spank.lua`).
 
     Attributes:
-        arguments: `spank.args`.
-        items: Values for get_item, by name.
-        refused: Why the other items have no value, by name.
+        items: Values for get_item, by name; `refused` is why others have none.
         closed: Why one of these two, `job` or `control`, can be neither read nor changed.
         given: The options of the command line: their arguments, or true.
         registers: Whether options may be registered.

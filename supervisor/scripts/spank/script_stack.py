@@ -84,7 +84,6 @@ class ScriptStack(Stack):
     # create
 
     async def begin(self) -> None:
-        """Call the functions that come before the allocation."""
         scripts, local = self._scripts, await self._scripts.open("allocator", self._variables)
         self._local = local
         self._defined = frozenset(name for member in local.members for name in member.functions)
@@ -152,7 +151,6 @@ class ScriptStack(Stack):
         scripts.end_if_idle()
 
     async def _job_script(self, callback: str) -> None:
-        """Call a function of a prolog or epilog, in a context of its own."""
         if callback in self._defined:
             control = {f"SPANK_{name}": text for name, text in self._variables.control.items()}
             context = await self._scripts.open("job_script", Variables(control))

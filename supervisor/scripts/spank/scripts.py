@@ -53,7 +53,6 @@ class Variables:
         self.changed: dict[str, str | None] = {}
 
     def change(self, kind: str, name: str, value: str | None) -> None:
-        """Set a variable in one of the two environments, or unset it."""
         variables = self.control if kind == "control" else self.job
         if value is None:
             variables.pop(name, None)
@@ -86,7 +85,6 @@ class Context:
 
     @property
     def options(self) -> dict[str, tuple[LoadedScript, Option]]:
-        """The registered options, by name; the first script with a name gets it."""
         found: dict[str, tuple[LoadedScript, Option]] = {}
         for member in self.members:
             for name, option in member.options.items():
@@ -229,7 +227,6 @@ class Scripts:
     async def _call(
         self, context: Context, member: LoadedScript, function: str, *request: str | bytes
     ) -> str:
-        """Call a function; return why it failed, or ""."""
         path = member.script.path
         try:
             answer = await self._ask(path, *request, until=b"called")
@@ -261,13 +258,11 @@ class Scripts:
         context.variables.change(kind, name, value if rest[0] == "+" else None)
 
     def _failed(self, script: StackScript, reason: str) -> None:
-        """Handle a script's failure: SpankError if its line is required."""
         if script.line.required:
             raise SpankError(f"{reason} (required by {script.line.where})")
         self._journal.write("error", f"{reason} (ignored: optional in {script.line.where})")
 
     async def _ask(self, subject: str, *request: str | bytes, until: bytes) -> list[bytes]:
-        """Ask the worker, and drop it if that is interrupted or fails."""
         done = False
         try:
             worker = self._worker or await self._start()
@@ -312,8 +307,6 @@ class Scripts:
 
 
 class _Loaded(msgspec.Struct):
-    """The worker's answer about a script."""
-
     error: str = ""
     trace: str = ""
     functions: list[str] = []
