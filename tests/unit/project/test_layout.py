@@ -25,21 +25,22 @@ def test_the_tests_have_the_folders_of_the_product(kind: str) -> None:
     assert [str(path) for path in sorted(found) if not any((CHECKOUT / path).glob("*.py"))] == []
 
 
-def test_every_folder_of_the_integration_tests_is_a_part_of_the_lanes() -> None:
+def test_every_test_with_a_cluster_is_in_one_part_of_the_lanes(tmp_path: Path) -> None:
+    """With bash, as the names are put together."""
     text = (CHECKOUT / "tools" / "test").read_text()
-    [parts] = re.findall(r"^parts=\((.*)\)$", text, re.MULTILINE)
-    others = ("pure", "shim", "container", "slurm_too", "clients")
-    named = [Path(part) for part in parts.split() if part not in others]
-    assert sorted(named) == sorted(folders(TESTS / "integration"))
+    [parts] = re.findall(r"^others=.*?^}\n", text, re.MULTILINE | re.DOTALL)
+    script = f"""{parts}
+for one in pure shim container; do eval "run_$one() {{ :; }}"; done
+run_some() {{ shift; printf '%s\\n' "$@"; }}
+results={tmp_path} worst=0
+lane"""
+    words = output_of(["bash", "-euc", script], cwd=CHECKOUT).splitlines()
+    files = [found for word in words for found in ([word] if ".py" in word else under(word))]
+    assert sorted(files) == sorted([*under("tests/integration"), *under("tests/clients")])
 
 
-def test_every_test_of_slurm_is_in_one_of_its_parts() -> None:
-    text = (CHECKOUT / "tools" / "test").read_text()
-    patterns = re.findall(r'run_some "\$part" tests/integration/slurm/(\S+) ;;', text)
-    folder = TESTS / "integration" / "slurm"
-    found = [path.name for pattern in patterns for path in folder.glob(pattern)]
-    assert len(patterns) == 2
-    assert sorted(found) == sorted(path.name for path in folder.glob("test_*.py"))
+def under(folder: str) -> list[str]:
+    return [str(path.relative_to(CHECKOUT)) for path in (CHECKOUT / folder).rglob("test_*.py")]
 
 
 @pytest.mark.parametrize("part", ["run_shim", "run_container"])
