@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from scrun.cli.parse import Parsed
 from scrun.core.text import printable
+from scrun.model.usage import Usage
 
 Item = TypeVar("Item")
 
@@ -66,3 +67,19 @@ def age(moment: float) -> str:
         if seconds >= length:
             return f"{seconds // length}{unit}"
     return f"{seconds}s"
+
+
+def usage_line(usage: Usage) -> str:
+    """Return what a container has used of what it could have, in one line."""
+    parts = [] if usage.wall is None else [f"{usage.wall:.1f} s"]
+    if usage.cpu is not None:
+        text = f"{usage.cpu:.1f} s of processor time"
+        if usage.wall and usage.cpus:
+            text += f" ({usage.cpu / usage.wall:.1f} of {usage.cpus:g} processors)"
+        parts.append(text)
+    if usage.memory is not None:
+        text = f"{size(usage.memory)} of memory"
+        if usage.limit:
+            text += f" (of {size(usage.limit)})"
+        parts.append(text)
+    return f"used: {', '.join(parts)}"

@@ -1,5 +1,10 @@
 """Command lines of the programs in `scrun.supervisor.programs`, which some commands run."""
 
+import os
+import sys
+
+from scrun.cli.grammar import GLOBAL
+from scrun.cli.parse import Parsed, as_words
 from scrun.core.paths import python_code
 
 _TEXT = (
@@ -17,3 +22,8 @@ def program(module: str, argv: list[str], *, undoes_nothing: bool = False) -> li
     """
     quiet = _QUIET if undoes_nothing else ""
     return python_code(quiet + _TEXT.format(module), *argv)
+
+
+def words_of(parsed: Parsed) -> list[str]:
+    """Return the words that call scrun with the same global options."""
+    return [os.path.abspath(sys.argv[0]), *as_words(GLOBAL, parsed)]

@@ -5,7 +5,7 @@ import select
 import time
 from contextlib import suppress
 
-from scrun.cli.usage_line import usage_line
+from scrun.cli.columns import usage_line
 from scrun.model.usage import Usage, given
 
 

@@ -8,8 +8,6 @@ Wire: `attach ID POSITION` and the end of a pipe with what is typed; the answer 
 of bits, and then frames in both directions (`scrun.protocol.attach`). If the supervisor dies, its
 successor is asked for the rest, reads the rest of the pipe, and gets those signals again
 that the dead one may not have delivered.
-
-Errors: StateError, when scrun does not capture the container's output.
 """
 
 import _signal

@@ -7,9 +7,6 @@ appears, and a failure or an interrupt leaves nothing behind.
 
 config.json is what `scrun spec` writes, with what the image's configuration says. Jobs seldom have
 a terminal, so the container has none without `--tty`.
-
-Errors: BundleError, when there is no such image; ImageError, when it cannot be unpacked;
-StateError, when the bundle's path exists already.
 """
 
 import json

@@ -2,8 +2,6 @@
 
 scrun(1) says where to put it. The script calls the scrun that is being typed, as `scrun
 __complete`: nothing is sent or started, and the ids of containers are those that have a record.
-
-Errors: UsageError, for an unknown shell.
 """
 
 from scrun.cli.completion.complete import complete

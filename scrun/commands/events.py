@@ -2,10 +2,6 @@
 
 The lines are those of `runc events`: of type `stats`, with CPU time, memory and processes. The
 figures are sums over the container's processes on its nodes, where it has no cgroup of its own.
-
-Wire: `events ID`, once for each line.
-
-Errors: StateError, when the container does not run. It may end meanwhile.
 """
 
 import os

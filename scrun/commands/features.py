@@ -8,8 +8,6 @@ program can do, not what is available where it runs.
 
 What the OCI runtime gets unchanged is listed if both crun 1.8 and runc 1.1 have it, since either
 may be on the nodes.
-
-Errors: SettingsError, when a settings file or a variable is invalid.
 """
 
 import json

@@ -3,8 +3,6 @@
 `import IMAGE NAME` makes a root file system that is written to, as `run --writable --name NAME`
 does. `prune` removes images, those of layers too, that no container uses, and leaves root file
 systems with names alone: they cannot be fetched again.
-
-Errors: UsageError; ImageError, when there is no such image, or it is used; as `run IMAGE`.
 """
 
 import os

@@ -6,8 +6,6 @@ record counts. A record that cannot be read becomes a row with the status `unkno
 
 The members of the JSON are runc's, and `annotations`. Without containers, or without a root
 directory, the list is empty.
-
-Errors: OSError, when the root directory cannot be read.
 """
 
 import json

@@ -6,8 +6,6 @@ log of the root directory's supervisors, for bug reports.
 Wire, for `--follow` only: `follow ID KIND POSITION`, KIND "output" or "messages"; the answer has
 the text from that byte on, as it is written, until the container ends, in frames
 (`scrun.protocol.attach`). If the supervisor dies, its successor is asked for the rest.
-
-Errors: StateError, when scrun does not capture the container's output.
 """
 
 import _socket

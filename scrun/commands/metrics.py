@@ -2,8 +2,6 @@
 
 It reads records, as `list` does, and asks no node and no supervisor for anything. Its readers
 learn how many containers there are, and nothing of what they are.
-
-Errors: StateError, without the package `prometheus-client`; OSError, where nobody can listen.
 """
 
 import ipaddress

@@ -3,8 +3,6 @@
 `check FILE` reads it as slurmd and the embedded engine do, and warns of probable mistakes. `render
 FILE` fills its patterns in and prints the shell commands, to run them by hand outside Slurm as in
 Slurm's containers guide. It runs nothing, and asks no cluster.
-
-Errors: SettingsError, with the line; BundleError, when the bundle's config.json cannot be read.
 """
 
 import os

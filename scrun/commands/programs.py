@@ -1,8 +1,6 @@
 """scrun doctor, lua and plugins: replace this process by a program of `supervisor.programs`.
 
 They need engines, stagers or scripts of the supervisor's code, but serve no container.
-
-Errors: UsageError for an invalid `lua`; else those of the program.
 """
 
 import os

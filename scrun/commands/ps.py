@@ -2,8 +2,6 @@
 
 Wire: `ps ID FORMAT OPTION...`, FORMAT "table" or "json", options of ps(1) for the table. The JSON
 is a list of pids of this host; for a container that runs elsewhere it has the anchor's pid.
-
-Errors: the container does not run, or its nodes cannot be reached.
 """
 
 import os

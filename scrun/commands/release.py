@@ -1,9 +1,4 @@
-"""scrun release: give back jobs that wait for their next container (`[slurm] linger`).
-
-Wire: `release JOB`, to each supervisor; JOB may be empty. The answer has the ids of the jobs.
-
-Errors: StateError, if no such job waits; EngineError, if Slurm does not answer.
-"""
+"""scrun release: give back jobs that wait for their next container (`[slurm] linger`)."""
 
 from scrun.cli.parse import Parsed, record_root
 from scrun.client.supervisors import ask_all

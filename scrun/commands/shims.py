@@ -3,8 +3,6 @@
 `scrun shims pyxis` writes them and prints their directory. Each is a script for sh that becomes
 Slurm's own program unless there is something of pyxis' on the command line; else it calls `scrun
 shims pyxis srun ARGUMENT…`, which becomes `run IMAGE`.
-
-Errors: UsageError; else those of `run IMAGE` and of Slurm's program.
 """
 
 import os
@@ -15,7 +13,7 @@ import sys
 from collections.abc import Callable
 
 from scrun.cli.parse import Parsed, parse
-from scrun.client.itself import words_of
+from scrun.client.program import words_of
 from scrun.core.errors import SettingsError, UsageError
 from scrun.core.output import say
 from scrun.core.paths import SHIMS, replaceable

@@ -2,10 +2,6 @@
 
 It asks twice, at an interval, for processor time is a rate: with `--watch` again and again. Nodes
 are asked only for that.
-
-Wire: `events ID`, for each container each time.
-
-Errors: StateError, when a container that is named does not run. Others may end meanwhile.
 """
 
 import json

@@ -8,9 +8,6 @@ one, which goes on until the last of those has ended.
 
 Wire: `aside FORCE`, answered with the containers that stay and why, as JSON; `succeed`, and
 `succeed 1`, answered when the successor has what it can get.
-
-Errors: UsageError; StateError, when it cannot be done; SupervisorLost, when a successor does not
-start.
 """
 
 import json

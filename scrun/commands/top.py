@@ -68,7 +68,7 @@ def run(parsed: Parsed) -> int:
             "the package textual is not installed: pip install 'scrun[top]'; "
             "`scrun top --once` needs none"
         ) from None
-    from scrun.client.itself import words_of
+    from scrun.client.program import words_of
 
     return Top(Look(root), words_of(parsed), pause, sort, wanted).shown()
 

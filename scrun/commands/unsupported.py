@@ -3,8 +3,6 @@
 The processes of a container are in a job on another machine. runc and crun save processes with
 CRIU, which needs root there, and whose files name the node's pids, mounts and cgroups. So nothing
 can be restored either. The error names alternatives.
-
-Errors: UnknownContainer for a `checkpoint` of an unknown container; else always StateError.
 """
 
 import os

@@ -59,16 +59,11 @@ class ScrunError(Exception):
 
 
 class UsageError(ScrunError):
-    """The command line is invalid.
+    """The command line is invalid; nothing was changed.
 
-    Raised by the parser, by the checks of ids and signals and by commands, before
-    anything is changed. Report it; nothing has to be undone.
-
-    Attributes:
-        options: The options that the parser had read before the error, so that it can
-            go to the ``--log`` among them.
-        left: How many arguments follow the wrong one, if that may be an option that a
-            script has registered (``scrun.client.plugin_options``).
+    `options` are those that the parser had read before the error, so that it can go to the
+    ``--log`` among them. `left` is how many arguments follow the wrong one, if that may be an
+    option that a script has registered (``scrun.client.plugin_options``).
     """
 
     options: dict[str, object] | None = None
@@ -76,10 +71,7 @@ class UsageError(ScrunError):
 
 
 class BundleError(ScrunError):
-    """The bundle cannot be run: config.json or the root filesystem is invalid.
-
-    Raised by ``create`` before it requests a job. Report it; nothing has to be undone.
-    """
+    """The bundle cannot be run: ``create`` says so before it requests a job."""
 
     @classmethod
     def at(cls, member: str, reason: str) -> "BundleError":
@@ -90,8 +82,7 @@ class BundleError(ScrunError):
 class SettingsError(ScrunError):
     """A setting is invalid: the message names its file or variable, and the valid values.
 
-    Raised when the settings are read, for the one command or container that needs them.
-    Report it; a supervisor that serves other containers goes on.
+    It is for the one command or container that needs them; a supervisor goes on.
     """
 
     @classmethod
@@ -102,11 +93,7 @@ class SettingsError(ScrunError):
 
 
 class UnknownContainer(ScrunError):
-    """No container has this id under this root directory.
-
-    Raised by every operation on an existing container. ``delete --force`` treats it as
-    success; everybody else reports it.
-    """
+    """No container has this id under this root directory; ``delete --force`` succeeds then."""
 
     @classmethod
     def named(cls, container: str, root: str) -> "UnknownContainer":
@@ -115,10 +102,7 @@ class UnknownContainer(ScrunError):
 
 
 class ContainerExists(ScrunError):
-    """The id of a ``create`` is in use; that container is not touched.
-
-    Raised by ``create``. Report it; undo only what this ``create`` did.
-    """
+    """The id of a ``create`` is in use; that container is not touched."""
 
     @classmethod
     def named(cls, container: str) -> "ContainerExists":
@@ -126,20 +110,13 @@ class ContainerExists(ScrunError):
 
 
 class StateError(ScrunError):
-    """The operation is not possible in the container's state, or what it would make exists.
-
-    Raised before anything is changed. Report it.
-    """
+    """It is not possible in the container's state, or what it would make exists."""
 
 
 class EngineError(ScrunError):
-    """The engine could not carry an operation out.
+    """The engine could not carry an operation out: one container ends, the others go on.
 
-    Raised by engines, as one of the classes below or, when none fits, as itself. Catch it
-    around one container: that one ends, the others go on.
-
-    Attributes:
-        shown: Whether the container's standard error already shows the reason.
+    `shown`: the container's standard error already shows the reason.
     """
 
     shown = False
@@ -148,11 +125,8 @@ class EngineError(ScrunError):
 class AllocationRefused(EngineError):
     """The job was refused: the request cannot be met or is not allowed.
 
-    Raised while allocating. ``create`` fails with the engine's own words, and no job is left. If
-    ``create`` has already returned, this ends the container.
-
-    Attributes:
-        reason: Why the container ended then: a key of ``scrun.model.states.TAKEN``.
+    ``create`` fails with the engine's own words, and no job is left. If it has already returned,
+    this ends the container: `reason` is why, a key of ``scrun.model.states.TAKEN``.
     """
 
     def __init__(self, message: str, reason: str = "scrun-failure") -> None:
@@ -171,23 +145,19 @@ class EngineUnavailable(EngineError):
 class StagingError(ScrunError):
     """The bundle could not be staged in, or its changes could not be staged out.
 
-    Raised by staging. At stage in ``create`` fails with it and the job is released; at
-    stage out it is logged, and the rest of the cleanup goes on.
+    At stage in ``create`` fails with it and the job is released; at stage out it is logged, and
+    the rest of the cleanup goes on.
     """
 
 
 class ImageError(ScrunError):
-    """An image cannot be got, unpacked or kept.
-
-    Raised before there is a container. Report it; nothing is left in the store.
-    """
+    """An image cannot be got, unpacked or kept; nothing is left in the store."""
 
 
 class PluginUnavailable(ScrunError):
-    """A plugin is not installed, could not be loaded, or reports that it cannot be used here.
+    """A plugin is not installed, could not be loaded, or cannot be used here.
 
-    Raised when an engine or a stager is chosen, before there is a job. Report it; the
-    message names the plugin and the package that it came with.
+    The message names the plugin and the package that it came with.
     """
 
 
@@ -200,10 +170,7 @@ class SpankError(ScrunError):
 
 
 class RuntimeMissing(ScrunError):
-    """This machine has no OCI runtime to run a container with.
-
-    Raised by the embedded engine; the message says what to install. Report it.
-    """
+    """This machine has no OCI runtime to run a container with."""
 
 
 class SupervisorLost(ScrunError):

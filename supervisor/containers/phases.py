@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 import trio
 
-from scrun.cli.usage_line import usage_line
+from scrun.cli.columns import usage_line
 from scrun.core.errors import (
     AllocationRefused,
     EngineError,

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from scrun.cli.usage_line import usage_line
+from scrun.cli.columns import usage_line
 from scrun.commands.stats import HEAD
 from scrun.model.usage import Usage
 from tests import CHECKOUT

@@ -164,6 +164,6 @@ def _map() -> Iterator[Mutation]:
         "        except KeyError as error:\n            if not",
     )
     yield mapped("files-of-others-are-overwritten", "os.listdir(directory) and", "False and")
-    yield Faults("scrun/cli/lines.py", "tests/unit/scrun/cli/test_lines.py")(
+    yield Faults("scrun/commands/map.py", "tests/unit/scrun/commands/test_map_lines.py")(
         "a-line-may-be-detached", ' or found.count("detach")', ""
     )

@@ -59,7 +59,7 @@ def _top() -> Iterator[Mutation]:
 
 
 def _metrics() -> Iterator[Mutation]:
-    page = Faults("scrun/commands/report_page.py", "tests/unit/scrun/commands/test_report.py")
+    page = Faults("scrun/commands/report.py", "tests/unit/scrun/commands/test_report.py")
     yield page("a-name-is-markup", "html.escape(printable(text))", "printable(text)")
     yield page("a-page-has-control-characters", "(printable(text))", "(text)")
     yield page("what-nobody-knows-has-a-bar", "if percent is not None:", "if True:")
@@ -285,14 +285,14 @@ def _layers() -> Iterator[Mutation]:
 
 
 def _files_of_images() -> Iterator[Mutation]:
-    inside = Faults("scrun/core/inside.py", _UNIT + "scrun/oci/test_users.py")
+    inside = Faults("scrun/core/inside.py", _UNIT + "scrun/pull/test_users.py")
     yield inside(
         "links-lead-out-of-an-image",
         'go_back(way, 1 if target.startswith("/") else len(way) - 1)',
         'way[-1] = Step("", os.open("/" if target[:1] == "/" else ".", os.O_PATH))',
     )
     yield inside("a-file-of-any-size", "if len(content) > limit:", "if False:")
-    yield Faults("scrun/core/paths.py", _UNIT + "scrun/oci/test_users.py")(
+    yield Faults("scrun/core/paths.py", _UNIT + "scrun/pull/test_users.py")(
         "a-fifo-of-an-image-is-opened",
         "if not stat.S_ISREG(posix.fstat(found).st_mode):",
         "if False:",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scrun.cli.usage_line import usage_line
+from scrun.cli.columns import usage_line
 from scrun.model.usage import Usage
 
 

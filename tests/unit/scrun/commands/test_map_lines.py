@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scrun.cli.lines import read_tasks
+from scrun.commands.map import read_tasks
 from scrun.core.errors import UsageError
 
 _BOX = "docker://box"

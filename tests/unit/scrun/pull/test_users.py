@@ -9,7 +9,7 @@ import pytest
 
 from scrun.core.errors import ImageError
 from scrun.core.inside import open_inside, read_inside
-from scrun.oci.users import Account, find_user
+from scrun.pull.layout import Account, find_user
 
 PASSWD = """root:x:0:0:root:/root:/bin/sh
 
