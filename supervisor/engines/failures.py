@@ -19,10 +19,8 @@ def read_log(content: bytes) -> tuple[str, bytes]:
     """Parse what a runtime wrote with `--log-format json`.
 
     The log is a sequence of JSON values, each on one line (runc, crun) or on several (crun 1.28).
-
-    Returns:
-        The message of the last error, or ""; and everything that is not an entry: crun 1.8 writes
-        the last output of a terminal into the log.
+    Returns the message of the last error, or ""; and everything that is not an entry: crun 1.8
+    writes the last output of a terminal into the log.
     """
     text = content.decode(errors="surrogateescape")
     error, others, position = "", [], 0
@@ -46,9 +44,8 @@ def read_log(content: bytes) -> tuple[str, bytes]:
 def program_failure(text: str) -> int | None:
     """Recognize a runtime's message that the program cannot be run, or not where it should.
 
-    Returns:
-        The exit status that shells use (POSIX 2.8.2): 127 not found, 126 not executable; None for
-        any other message.
+    Returns the exit status that shells use (POSIX 2.8.2): 127 not found, 126 not executable; None
+    for any other message.
     """
     # crun: executable file `X` not found in $PATH: No such file or directory
     # runc: exec: "X": executable file not found in $PATH; exec: "X": stat X: no such file or …
@@ -80,8 +77,7 @@ class NotMade(EngineError):
 async def create_and_run(job: Job, step: Step) -> Ending:
     """Create a container, start it, and wait for its end.
 
-    Raises:
-        EngineError: It was created and could not be started.
+    Raises EngineError if it was created and could not be started.
     """
     try:
         async with job.created(step) as process:
@@ -95,8 +91,7 @@ async def create_and_run(job: Job, step: Step) -> Ending:
 def not_started(reason: str, *, what: str = "container", shown: bool = False) -> Ending:
     """Return the ending of a container or a program that the runtime could not start.
 
-    Args:
-        shown: Whether its standard error has that message.
+    `shown`: whether its standard error has that message.
     """
     text = shortened(f"the {what} could not be started: {reason}")
     if (status := program_failure(reason)) is not None:

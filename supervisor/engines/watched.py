@@ -20,12 +20,7 @@ from scrun.supervisor.core.nurseries import until, unwrapped
 
 
 class WatchedProcess:
-    """See `supervisor.contracts.first_process.FirstProcess`.
-
-    Attributes:
-        begun: Set when it is started, or has ended.
-        is_started: Whether another supervisor has started it.
-    """
+    """See `first_process.FirstProcess`; `begun` is set when it is started, or has ended."""
 
     pid = 0  # nobody here needs it
     is_started = False
@@ -102,7 +97,6 @@ class GoesOn(Protocol):
 
     async def __call__(self, step: Step, *, task_status: trio.TaskStatus[bool]) -> Ending:
         """Wait for the end; tell as `task_status`, when that is known, whether it runs."""
-        ...
 
 
 class DeferredContainer:

@@ -21,7 +21,6 @@ from scrun.supervisor.children.node_scripts import PROCESS_FILE
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.engine import Step
 from scrun.supervisor.core.files import write
-from scrun.supervisor.engines.local import runtimes
 from scrun.supervisor.engines.local.runtime_config import (
     in_cgroup,
     with_absolute_paths,
@@ -91,66 +90,51 @@ class Commands(Protocol):
     @property
     def cgroups(self) -> bool:
         """Whether the runtime applies config.json's resources here."""
-        ...
 
     @property
     def maps_root(self) -> bool:
         """Whether the runtime wants user 0 in every id map."""
-        ...
 
     @property
     def link_rootfs(self) -> bool:
         """Whether the root file system has to be in the bundle, as `rootfs`."""
-        ...
 
     def child_env(self, child_env: ChildEnv) -> ChildEnv:
         """Return the environment of the commands, from that of a container's `create`."""
-        ...
 
     def prepare(
         self, container: RuntimeContainer, step: Step, variables: dict[str, str]
     ) -> RuntimeContainer:
         """Write the files that the runtime needs besides the staged bundle. Blocks.
 
-        Returns:
-            The container, with its bundle. `delete` removes these files.
+        Returns the container, with its bundle; `delete` removes the files.
 
         Raises:
             StagingError: They cannot be written; or the root directory is missing.
             SettingsError: A pattern of the site has no value here.
         """
-        ...
 
     def kill(self, container: RuntimeContainer, number: int) -> list[str]:
         """Send a signal to a container's first process."""
-        ...
 
     def delete(self, container: RuntimeContainer) -> list[str]:
         """End and remove a container, if it exists: a shell and its script."""
-        ...
 
     def state(self, container: RuntimeContainer) -> str:
         """Print a container's state: a shell command."""
-        ...
 
     def exec(self, container: RuntimeContainer, preserved: Sequence[int] = ()) -> str:
         """Run the program that the file `PROCESS_FILE` describes: a shell command.
 
-        Args:
-            preserved: The descriptors that it gets from 3 on, if the job hands any on.
-
-        Raises:
-            EngineError: The site has no such command.
+        It gets the descriptors `preserved` from 3 on, if the job hands any on. Raises EngineError
+        if the site has no such command.
         """
-        ...
 
     def pause(self, container: RuntimeContainer, *, resume: bool) -> str:
         """Pause or resume a container: a shell command; "" to send signals instead."""
-        ...
 
     def update(self, container: RuntimeContainer) -> str:
         """Change limits to those on standard input: a shell command; "" if impossible."""
-        ...
 
 
 class RuntimeCommands(msgspec.Struct, frozen=True):
@@ -162,12 +146,10 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
 
     @property
     def cgroups(self) -> bool:
-        """Whether the runtime applies config.json's resources here."""
         return self.runtime.cgroups
 
     @property
     def maps_root(self) -> bool:
-        """Whether the runtime wants user 0 in every id map."""
         return self.runtime.maps_root
 
     def child_env(self, child_env: ChildEnv) -> ChildEnv:
@@ -201,14 +183,12 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
         Runtime(self.runtime.path, "").fit(process)
 
     def create(
-        self,
-        container: RuntimeContainer,
-        log: str,
-        pid_file: str,
-        console: str | None,
+        self, container: RuntimeContainer, log: str, pid_file: str, console: str | None,
         preserved: int = 0,
-    ) -> list[str]:
+    ) -> list[str]:  # fmt: skip
         """Return the command that creates a container without starting its program.
+
+        The container's first process inherits the command's standard streams, and outlives it.
 
         Args:
             log: The runtime's error log, as JSON; errors go to standard error as well.
@@ -216,62 +196,43 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
             console: The socket that receives the terminal, if there is one.
             preserved: How many descriptors after standard error the container gets.
         """
-        bundle, config = self._bundle(container)
-        return runtimes.create_command(
-            self.runtime,
-            root=_root(container),
-            bundle=bundle,
-            config=config,
-            id=container.name,
-            log=log,
-            pid_file=pid_file,
-            console=console,
-            preserved=preserved,
-        )
+        bundle = [container.record]
+        if self.runtime.takes_config:
+            bundle = [container.bundle, "--config", _config(container)]
+        words = ["create", "--bundle", *bundle, "--pid-file", pid_file]
+        words += ["--console-socket", console] if console is not None else []
+        words += [f"--preserve-fds={preserved}"] if preserved else []
+        return self.runtime.command(_root(container), *words, "--", container.name, log=log)
 
     def start(self, container: RuntimeContainer) -> list[str]:
-        """Return the command that starts the program."""
-        return self._words(container, "start", "--", container.name)
+        return self._words(container, "start")
 
     def kill(self, container: RuntimeContainer, number: int) -> list[str]:
-        return runtimes.kill_command(
-            self.runtime, root=_root(container), id=container.name, signal=signal_name(number)
-        )
+        return [*self._words(container, "kill"), signal_name(number)]
 
     def delete(self, container: RuntimeContainer) -> list[str]:
-        words = runtimes.delete_command(self.runtime, root=_root(container), id=container.name)
-        return ["/bin/sh", "-c", shlex.join(words)]
+        return ["/bin/sh", "-c", self._shell(container, "delete", "--force")]
 
     def state(self, container: RuntimeContainer) -> str:
-        return self._shell(container, "state", "--", container.name)
+        return self._shell(container, "state")
 
     def exec(self, container: RuntimeContainer, preserved: Sequence[int] = ()) -> str:
         more = [f"--preserve-fds={len(preserved)}"] if preserved else []
-        words = ("exec", *more, "--process", PROCESS_FILE, "--", container.name)
-        return shlex.join([*put_in_place(preserved), *self._words(container, *words)])
+        words = self._words(container, "exec", *more, "--process", PROCESS_FILE)
+        return shlex.join([*put_in_place(preserved), *words])
 
     def pause(self, container: RuntimeContainer, *, resume: bool) -> str:
         """Both crun and runc need a cgroup for this."""
-        if not self.cgroups:
-            return ""
-        return self._shell(container, "resume" if resume else "pause", "--", container.name)
+        return self._shell(container, "resume" if resume else "pause") if self.cgroups else ""
 
     def update(self, container: RuntimeContainer) -> str:
-        if not self.cgroups:
-            return ""
-        return self._shell(container, "update", "--resources", "-", "--", container.name)
-
-    def _bundle(self, container: RuntimeContainer) -> tuple[str, str | None]:
-        """Return the runtime's bundle, and config.json if that is a separate argument."""
-        if self.runtime.takes_config:
-            return container.bundle, _config(container)
-        return container.record, None
+        return self._shell(container, "update", "--resources", "-") if self.cgroups else ""
 
     def _shell(self, container: RuntimeContainer, *words: str) -> str:
         return shlex.join(self._words(container, *words))
 
     def _words(self, container: RuntimeContainer, *words: str) -> list[str]:
-        return runtimes.command(self.runtime, *words, root=_root(container))
+        return self.runtime.command(_root(container), *words, "--", container.name)
 
 
 def _root(container: RuntimeContainer) -> str:
@@ -305,11 +266,7 @@ def _config(container: RuntimeContainer) -> str:
 
 
 def _look_for(root: str, bundle: str) -> None:
-    """Find the root directory that a script may have named: crun 1.28 does not say which it is.
-
-    Raises:
-        StagingError: There is none.
-    """
+    """Find the root directory that a script may have named: crun 1.28 does not say which it is."""
     try:
         os.stat(root)
     except (FileNotFoundError, NotADirectoryError):

@@ -41,7 +41,6 @@ from scrun.supervisor.engines.local.commands import (
     RuntimeContainer,
     made_by,
 )
-from scrun.supervisor.engines.local.job import Tell
 from scrun.supervisor.engines.local.runtime_job import RuntimeJob
 from scrun.supervisor.engines.local.runtimes import find_runtime
 from scrun.supervisor.engines.local.site_commands import OciConfCommands
@@ -59,11 +58,7 @@ _RELEASE = 20.0
 
 
 class Keepalive:
-    """The keepalive of one job.
-
-    Attributes:
-        process: Its process.
-    """
+    """The keepalive of one job."""
 
     def __init__(self, process: Child, line: trio.socket.SocketType, deposit: Deposit) -> None:
         """Use `kept_alive` or `taken_over`."""
@@ -147,12 +142,7 @@ class LocalEngine(Engine):
         self._looking = trio.Lock()
 
     async def commands(self, child_env: ChildEnv) -> Commands:
-        """Return the runtime's commands; each PATH of callers is searched once.
-
-        Raises:
-            RuntimeMissing: No runtime is installed, or none works here.
-            SettingsError: oci.conf is not valid.
-        """
+        """Return the runtime's commands; each PATH of callers is searched once."""
         async with self._looking:
             path = child_env.environment.get("PATH", "")
             if path not in self._commands:
@@ -184,7 +174,6 @@ class LocalEngine(Engine):
                 os.unlink(os.path.join(self._root, "@jobs"))
 
     async def target(self, child_env: ChildEnv) -> Target:
-        """Describe this machine, as far as the runtime can use it."""
         commands = await self.commands(child_env)
         target = local_target(uid=os.geteuid(), gid=os.getegid(), maps_root=commands.maps_root)
         return msgspec.structs.replace(
@@ -210,11 +199,6 @@ class LocalEngine(Engine):
 
     @asynccontextmanager
     async def adopted(self, request: JobRequest, found: Inheritance) -> AsyncIterator[Job]:
-        """See `Engine.adopted`.
-
-        Raises:
-            EngineError: Its record does not say which runtime has made it.
-        """
         container = RuntimeContainer(request.record, found.facts["job"], request.directory)
         commands: RuntimeCommands | OciConfCommands | None
         if is_deferred(found):
@@ -252,7 +236,18 @@ class LocalEngine(Engine):
 
                 if found is None:
                     request.on_job_id(job_id, True)
-                job = _job(commands, container, request, _teller(commands, keepalive), found)
+
+                async def tell(container: RuntimeContainer | None) -> None:
+                    text = ":" if container is None else commands.delete(container)[-1]
+                    await keepalive.tell(text)
+
+                if isinstance(commands, RuntimeCommands):
+                    job = RuntimeJob(commands, container, request, tell, found)
+                else:
+                    assert isinstance(commands, OciConfCommands)
+                    creates = LINE in found.fds if found else commands.creates_first
+                    of_site = CreatingSiteJob if creates else SiteJob
+                    job = of_site(commands, container, request, tell, found)
                 try:
                     yield job
                 finally:
@@ -264,11 +259,7 @@ class LocalEngine(Engine):
                     await self.release(job_id, request.child_env, request.record)
 
     async def release(self, job_id: str, child_env: ChildEnv, record: str) -> None:
-        """Remove the container of a job whose keepalive is gone.
-
-        Raises:
-            EngineError: The runtime failed to.
-        """
+        """Remove the container of a job whose keepalive is gone."""
         # the runtime that made the container knows it; another one need not
         commands = await in_thread(made_by, record) or await self.commands(child_env)
         await _remove(commands, RuntimeContainer(record, job_id), child_env)
@@ -289,12 +280,6 @@ class LocalEngine(Engine):
 async def _remove(
     commands: Commands, container: RuntimeContainer, child_env: ChildEnv, directory: str = "/"
 ) -> None:
-    """Let the runtime remove a container.
-
-    Raises:
-        EngineError: The runtime failed to.
-        OSError: There is no such directory.
-    """
     errors: list[str] = []
     command, env = commands.delete(container), commands.child_env(child_env)
     async with messages(errors.append) as stderr:
@@ -306,30 +291,3 @@ async def _remove(
     if status and not any(word in line for line in errors for word in gone):
         reason = errors[-1] if errors else f"status {status}"
         raise EngineError(f"the runtime cannot remove the container: {reason}")
-
-
-def _job(
-    commands: Commands,
-    container: RuntimeContainer,
-    request: JobRequest,
-    tell: Tell,
-    found: Inheritance | None,
-) -> RuntimeJob | SiteJob:
-    if isinstance(commands, RuntimeCommands):
-        return RuntimeJob(commands, container, request, tell, found)
-    assert isinstance(commands, OciConfCommands)
-    creates_first = commands.creates_first if found is None else LINE in found.fds
-    job = CreatingSiteJob if creates_first else SiteJob
-    return job(commands, container, request, tell, found)
-
-
-def _teller(commands: Commands, keepalive: Keepalive) -> Tell:
-    """Return a function that gives the keepalive a new removal command for the container.
-
-    None tells it that there is nothing left to remove.
-    """
-
-    async def tell(container: RuntimeContainer | None) -> None:
-        await keepalive.tell(":" if container is None else commands.delete(container)[-1])
-
-    return tell

@@ -1,6 +1,7 @@
 """The programs of `exec` on this machine: a runtime in the foreground.
 
-It is below a shell that outlives us and notes its status; or has to end with us (`OwnPrograms`).
+It is below a shell that notes its status, and outlives us; but where nothing of its container is
+kept, or somebody has to read what it says first, it ends with us (`OwnPrograms`).
 """
 
 import os
@@ -8,6 +9,7 @@ import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
+    AsyncExitStack,
     ExitStack,
     asynccontextmanager,
     contextmanager,
@@ -23,12 +25,14 @@ from scrun.core.ready import ready
 from scrun.core.typed import convert
 from scrun.model.identity import identity_of, is_dead
 from scrun.model.record import ProcessIdentity
-from scrun.model.states import Ending, exited, taken
+from scrun.model.states import Ending, exited, not_run, taken
 from scrun.supervisor.children.persistent import foreign_process
 from scrun.supervisor.children.processes import Child, ChildEnv, child
+from scrun.supervisor.children.pumps import tee
 from scrun.supervisor.contracts.engine import Program, Session
 from scrun.supervisor.core.deposits import OWN, Deposit
 from scrun.supervisor.core.inheritance import Inheritance
+from scrun.supervisor.engines.failures import program_failure
 from scrun.supervisor.shim.processes import handles
 
 _PATIENCE = 5.0
@@ -46,42 +50,42 @@ for a simple command, and say them there."""
 
 
 def _command(script: str, status: int) -> list[str]:
-    """Return the shell's command.
-
-    Args:
-        status: The file for its status, which the shell inherits.
-    """
+    """Return the shell's command; it inherits the file for its status."""
     shell = _SHELL.format(error=8 if status == 9 else 9)
     return ["/bin/sh", "-c", shell, "sh", script, f"/proc/self/fd/{status}"]
+
+
+_Opened = tuple[Child, int, list[int]]
 
 
 class HeldSession(Session):
     """An `exec` below such a shell."""
 
-    def __init__(self, opened: AbstractAsyncContextManager[tuple[Child, int]]) -> None:
-        """`opened`: the shell, `begun` or `resumed`, and the file for its status."""
+    def __init__(self, opened: AbstractAsyncContextManager[_Opened]) -> None:
+        """`opened`: the shell, `begun` or `resumed`; the file for its status; see `begun`."""
         self._opened = opened
         self._shell: Child | None = None
 
     async def run(self) -> Ending:
-        async with self._opened as (shell, status):
+        async with self._opened as (shell, status, failures):
             self._shell = shell
             try:
                 await shell.wait()
             except trio.Cancelled:
                 with trio.move_on_after(_PATIENCE, shield=True):
-                    await end(shell, lambda: _kill(shell, and_end_it=True))
+                    while not shell.ended:  # it may have yet to start the runtime: no event tells
+                        _kill(shell, and_end_it=True)
+                        with trio.move_on_after(_AGAIN):
+                            await shell.wait()
                 raise
-            if written := os.pread(status, _STATUS, 0):
-                return exited(int(written))
+            written = os.pread(status, _STATUS, 0)
+        if not written:
             return taken("scrun-failure", "the program was ended: its shell ended first")
+        code = int(written)
+        return not_run(failures[0]) if code and failures else exited(code)
 
     async def signal(self, number: int) -> None:
-        """Send a signal; in the first moments there may be nobody to get it.
-
-        Raises:
-            EngineError: The program is not running yet.
-        """
+        """Send a signal; in the first moments there may be nobody to get it."""
         if (shell := self._shell) is None:
             raise EngineError("the program is not running yet")
         with trio.move_on_after(_BEGINNING):
@@ -103,11 +107,25 @@ class HeldSession(Session):
 @asynccontextmanager
 async def begun(
     script: str, child_env: ChildEnv, program: Program, programs: "OwnPrograms"
-) -> AsyncIterator[tuple[Child, int]]:
-    """Run a program so that it can outlive us."""
+) -> AsyncIterator[_Opened]:
+    """Run a program, if possible so that it can outlive us.
+
+    Yields also the exit statuses, known when the block is left, for what the runtime says of a
+    program that may not be there.
+    """
     stdin, stdout, stderr = program.stdio
-    deposit, status = program.deposit, os.memfd_create("scrun-status", os.MFD_CLOEXEC)
-    try:
+    deposit, failures = program.deposit, list[int]()
+
+    def check(content: bytes | bytearray) -> None:
+        if (status := program_failure(content.decode(errors="replace"))) is not None:
+            failures.append(status)
+
+    async with AsyncExitStack() as stack:
+        status = os.memfd_create("scrun-status", os.MFD_CLOEXEC)
+        stack.callback(os.close, status)
+        if not (program.terminal or program.program_is_known):
+            deposit.give_up("its standard error is searched for the runtime's message")
+            stderr = await stack.enter_async_context(tee(stderr, child_env, check))
         async with child(
             _command(script, status),
             child_env,
@@ -115,7 +133,7 @@ async def begun(
             stdout=stdout,
             stderr=stderr,
             pass_fds=[status, *program.preserved],
-            dies_with_us=False,
+            dies_with_us=bool(deposit.why_not),
         ) as shell:
             with ExitStack() as noted:
                 noted.enter_context(programs.noted(shell))
@@ -123,27 +141,19 @@ async def begun(
                 program.running()
                 if deposit.is_kept:
                     noted.close()
-                yield shell, status
-    finally:
-        os.close(status)
+                yield shell, status, failures
 
 
 @asynccontextmanager
-async def resumed(
-    found: Inheritance, running: Callable[[], None]
-) -> AsyncIterator[tuple[Child, int]]:
-    """Go on with a program that another supervisor has begun.
-
-    Args:
-        running: Called when it can get signals.
-    """
+async def resumed(found: Inheritance, running: Callable[[], None]) -> AsyncIterator[_Opened]:
+    """Go on with what another supervisor has begun; call `running` when it can get signals."""
     status = found.take(_STATUS_FD)
     try:
         pid, pidfd = found.facts["target"], found.take(_SHELL_FD)
         async with foreign_process(pid, pidfd, "exec", grace=_PATIENCE) as shell:
             _pass_on(shell, signal.SIGWINCH)  # it may have been resized while nobody told
             running()
-            yield shell, status
+            yield shell, status, []
     finally:
         os.close(status)
 
@@ -151,8 +161,7 @@ async def resumed(
 def _pass_on(shell: Child, number: int) -> bool:
     """Send SIGKILL to the program, or another signal to the runtime, which passes it on.
 
-    Returns:
-        Whether there is a runtime.
+    Returns whether there is a runtime.
     """
     if number == signal.SIGKILL:
         return _kill(shell)
@@ -172,17 +181,6 @@ def _kill(shell: Child, *, and_end_it: bool = False) -> bool:
                 for program in programs.values():
                     _signal(program, signal.SIGKILL)
         return bool(runtimes)
-
-
-async def end(shell: Child, kill: Callable[[], object]) -> None:
-    """Kill what a shell has started until it ends: it may have yet to start that.
-
-    No event tells when it does so; the caller has a deadline.
-    """
-    while not shell.ended:
-        kill()
-        with trio.move_on_after(_AGAIN):
-            await shell.wait()
 
 
 def _signal(pidfd: int, number: int) -> None:
@@ -220,6 +218,13 @@ def pids_of_children(pid: int) -> list[int]:
     return found
 
 
+def kill_started(runtime: Child) -> None:
+    """Kill the children of a runtime in the foreground."""
+    for pid in [] if runtime.ended else pids_of_children(runtime.pid):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 class OwnPrograms:
     """The programs in a container that have to end with us, noted for a successor."""
 
@@ -245,8 +250,7 @@ class OwnPrograms:
 def end_left(facts: Mapping[str, Any]) -> bool:
     """End the programs that another supervisor has left: the runtime passes SIGTERM on only.
 
-    Returns:
-        Whether there was any.
+    Returns whether there was any.
     """
     programs = convert(facts.get("programs", []), list[ProcessIdentity])
     for runtime in programs:

@@ -32,7 +32,6 @@ from scrun.supervisor.engines.local.commands import Commands, RuntimeCommands, R
 from scrun.supervisor.engines.local.held_exec import HeldSession, OwnPrograms, begun, resumed
 from scrun.supervisor.engines.local.own_devices import spared
 from scrun.supervisor.engines.local.runtime_config import with_variables
-from scrun.supervisor.engines.local.session import LocalSession
 from scrun.supervisor.shim.network import LOOPBACKS, elsewhere, socket_of
 from scrun.supervisor.shim.processes import bind_exec, descendants
 from scrun.supervisor.shim.runtime import of_slurm
@@ -112,11 +111,6 @@ class LocalJob(Job, Generic[C]):
         return {**self._of_task, **container_variables(self._request.container, bundle)}
 
     async def signal(self, number: int) -> None:
-        """Send a signal to the container's first process.
-
-        Raises:
-            EngineError: The signal was not delivered.
-        """
         if not self._runs:
             raise EngineError("the container is not running")
         if number in FATAL:
@@ -143,13 +137,6 @@ class LocalJob(Job, Generic[C]):
         return "; ".join(errors) or f"status {status}" if status else ""
 
     async def session(self, program: Program) -> Session:
-        """Prepare to run another program in the container.
-
-        Raises:
-            StateError: The container is not running.
-            EngineError: The site has no command for it.
-            BundleError: The program's description is too long.
-        """
         self._check_running()
         if program.files is not None:
             return self._copying(program, program.files)
@@ -171,10 +158,7 @@ class LocalJob(Job, Generic[C]):
         child_env = self._child_env.with_more(variables)
         stdio = spared(program.stdio, self._container.record)
         program = msgspec.structs.replace(program, stdio=stdio)
-        is_known = program.terminal or program.program_is_known
-        if is_known and not program.deposit.why_not:
-            return HeldSession(begun(script, child_env, program, self._programs))
-        return LocalSession(script, child_env, program, self._programs)
+        return HeldSession(begun(script, child_env, program, self._programs))
 
     def _copying(self, program: Program, files: Files) -> Session:
         script = f"exec {shlex.join(copier(*files, self._first_pid))}"
@@ -199,12 +183,6 @@ class LocalJob(Job, Generic[C]):
         return HeldSession(resumed(found, running))
 
     async def pause(self, *, resume: bool) -> None:
-        """Pause or resume all processes of the container.
-
-        Raises:
-            StateError: The container is not running.
-            EngineError: The processes could not be signalled.
-        """
         command = self._commands.pause(self._container, resume=resume)
         name = "CONT" if resume else "STOP"
 
@@ -220,11 +198,6 @@ class LocalJob(Job, Generic[C]):
             )
 
     async def inspect(self, script: Callable[[str], str]) -> list[NodeAnswer]:
-        """Run a shell script here.
-
-        Raises:
-            StateError: The container is not running.
-        """
         self._check_running()
         text = script(self._commands.state(self._container))
         output = Output()
@@ -239,11 +212,7 @@ class LocalJob(Job, Generic[C]):
         return [NodeAnswer(os.uname().nodename, status, lines)]
 
     async def update(self, resources: str, wanted: Sequence[str], limit: str) -> None:
-        """Let the runtime change the limits; there is no time limit here.
-
-        Raises:
-            EngineError: The runtime cannot change them.
-        """
+        """Let the runtime change the limits; there is no time limit here."""
         if limit:
             raise EngineError(f"time limit {limit}: containers on this machine have no time limit")
         command = self._commands.update(self._container)
@@ -270,7 +239,6 @@ class LocalJob(Job, Generic[C]):
     async def command(
         self, script: str, output: int, variables: Mapping[str, str] | None = None
     ) -> int:
-        """Run a shell script here, the only node."""
         request = self._request
         environment = {**request.child_env.environment, **self.environment, **(variables or {})}
         child_env = msgspec.structs.replace(request.child_env, environment=environment)
@@ -365,11 +333,7 @@ def _reach_by(make: Make, mover: "_Mover") -> Reach:
 
 
 async def _connected(make: Make, port: int) -> trio.socket.SocketType:
-    """Connect to the first address that takes it.
-
-    Raises:
-        OSError: None does; why the first one does not.
-    """
+    """Connect to the first address that takes it; raises OSError of the first one if none does."""
     errors: list[OSError] = []
     for family, address in LOOPBACKS:
         try:
@@ -425,11 +389,7 @@ class _Mover:
         return rest
 
     async def carry(self, client: trio.socket.SocketType, server: trio.socket.SocketType) -> None:
-        """Carry bytes until both directions have ended.
-
-        Raises:
-            EngineError: One end has reset the connection.
-        """
+        """Carry bytes until both directions have ended; EngineError if an end has reset it."""
         try:
             async with unwrapped() as nursery:
                 nursery.start_soon(self._one_way, client, server)

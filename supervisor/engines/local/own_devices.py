@@ -14,11 +14,8 @@ _opened: dict[str, int] = {}
 def spared(stdio: tuple[int, int, int], record: str) -> tuple[int, int, int]:
     """Replace this machine's devices among standard streams, if we are root.
 
-    Args:
-        stdio: The descriptors; they stay the caller's, and new ones stay open for others.
-
-    Raises:
-        OSError: No descriptor is left.
+    The descriptors stay the caller's, and new ones stay open for others. Raises OSError if none is
+    left.
     """
     if os.geteuid() != 0:
         return stdio

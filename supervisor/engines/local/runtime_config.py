@@ -50,12 +50,7 @@ _OUTSIDE = ("prestart", "createRuntime", "createContainer", "poststart", "postst
 
 
 def with_absolute_paths(config: Mapping[str, Any], bundle: str) -> dict[str, Any]:
-    """Return a config.json without relative paths. Pure.
-
-    Args:
-        config: The config.json; not changed.
-        bundle: The directory that its relative paths start from.
-    """
+    """Return a config.json whose relative paths, which begin in `bundle`, are absolute. Pure."""
     mounts = [
         {**entry, "source": os.path.join(bundle, entry["source"])}
         if entry.get("source") and "bind" in (entry.get("type"), *(entry.get("options") or ()))
@@ -77,13 +72,7 @@ def in_cgroup(config: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def with_told_hooks(config: Mapping[str, Any], made: str, bundle: str) -> dict[str, Any]:
-    """Return a config.json whose hooks get another bundle than the runtime's. Pure.
-
-    Args:
-        config: The config.json; not changed.
-        made: The bundle that the runtime gets.
-        bundle: The bundle that the hooks get.
-    """
+    """Return a config.json whose hooks get `bundle`, not the one `made` for the runtime. Pure."""
     before = [sys.executable, "-I", "-S", "-c", _HOOK, made, bundle]
     before[0] = program = os.path.realpath(before[0])  # mapped users may not reach a venv
     hooks = {
@@ -111,10 +100,9 @@ def changed_config(
     bundle: str,
     mount: tuple[str, str] | None,
 ) -> dict[str, Any]:
-    """Change a config.json as slurmstepd does. Pure.
+    """Return what slurmstepd makes of a config.json. Pure.
 
     Args:
-        config: The config.json; not changed.
         bundle: The directory of config.json, where its relative paths start.
         mount: A directory, and its mount point in the container.
     """
@@ -145,10 +133,8 @@ async def changed_environment(
 ) -> AsyncIterator[None]:
     """Change `process.env` in a bundle's config.json for as long as the block lasts.
 
-    The bundle may be the work of a site's script, or even the submitted one.
-
-    Args:
-        variables: The new values; None removes a variable. Without any, nothing is touched.
+    The bundle may be the work of a site's script, or even the submitted one. A value None removes
+    a variable; without any variables nothing is touched.
     """
     if not variables:
         yield

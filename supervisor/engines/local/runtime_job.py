@@ -12,12 +12,8 @@ import os
 import select
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import (
-    AsyncExitStack,
-    asynccontextmanager,
-    suppress,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import trio
@@ -63,84 +59,91 @@ TERMINAL = 1.0
 
 
 class ForeignChild:
-    """A process that is a child of another one.
+    """A process that is a child of another one (see `first_process.FirstProcess`).
 
     Attributes:
         pid: Its process id.
         ending: How it ended, if it has; `UNKNOWN` if the status cannot be read.
         used: What it has used, then, as far as its parent tells (`Usage`).
+        start: Starts its program.
     """
 
+    is_started = False
+    start: Callable[[], Coroutine[Any, Any, None]]
+
     def __init__(self, pid: int, pidfd: int | None = None) -> None:
-        """Open a pidfd for it.
-
-        Args:
-            pidfd: Its pidfd, if there is one; owned from now on.
-
-        Raises:
-            OSError: It is gone.
-        """
+        """Own its pidfd; without one open it, which raises OSError if the process is gone."""
         self.pid = pid
-        self._pidfd = os.pidfd_open(pid) if pidfd is None else pidfd
+        self.pidfd = os.pidfd_open(pid) if pidfd is None else pidfd
         self.ending: Ending | None = None
         self.used: dict[str, Any] = {}
         self._lock = trio.Lock()
 
     @property
-    def pidfd(self) -> int:
-        return self._pidfd
-
-    @property
     def over(self) -> bool:
         """Whether it has ended, even if `ended` has not returned yet."""
-        if self.ending is None and self._pidfd >= 0:
+        if self.ending is None and self.pidfd >= 0:
             poller = select.poll()
-            poller.register(self._pidfd, select.POLLIN)
+            poller.register(self.pidfd, select.POLLIN)
             return bool(poller.poll(0))
         return True
 
     async def ended(self) -> Ending:
         async with self._lock:  # trio lets only one task wait for a descriptor
             if self.ending is None:
-                status = await status_of(self.pid, self._pidfd)
-                self.ending = UNKNOWN if status is None else _ending_of(status)
+                self.ending = await self._end()
         return self.ending
+
+    async def _end(self) -> Ending:
+        status = await status_of(self.pid, self.pidfd)
+        return UNKNOWN if status is None else _ending_of(status)
 
     def kill(self) -> None:
         """Send it SIGKILL; if it is pid 1 of a PID namespace, that ends all processes there."""
         with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def close(self) -> None:
-        os.close(self._pidfd)
-        self._pidfd = -1
+        os.close(self.pidfd)
+        self.pidfd = -1
 
 
 class ToldChild(ForeignChild):
-    """A child of the `scrun run` that has made it, which writes to a pipe what a reaper tells."""
+    """One whose parent, a reaper or the `scrun run` that has made it, tells its status."""
 
-    def __init__(self, pid: int, pidfd: int, told: int) -> None:
-        """Know where its status will be.
-
-        Args:
-            pidfd: Its pidfd; owned from now on.
-            told: The pipe; its owner closes it.
-        """
+    def __init__(
+        self, pid: int, pidfd: int | None, told: Callable[[], Awaitable[bytes]], why: str
+    ) -> None:
+        """`told` waits for what its parent tells, nothing if that has died: `why` it is ended."""
         super().__init__(pid, pidfd)
-        self._told = told
+        self._told, self._why = told, why
 
-    async def ended(self) -> Ending:
-        async with self._lock:
-            if self.ending is None:
-                await trio.lowlevel.wait_readable(self._told)
-                if told := os.read(self._told, _LINE).split():
-                    self.ending = exited(int(told[0]))
-                    self.used = _used(*told[1:])
-                else:
-                    self.kill()
-                    text = "the container was ended: its `scrun run` was killed"
-                    self.ending = taken("scrun-failure", text)
-        return self.ending
+    async def _end(self) -> Ending:
+        if told := (await self._told()).split():
+            self.used = _used(*told[1:])
+            return exited(int(told[0]))
+        self.kill()
+        return taken("scrun-failure", f"the container was ended: {self._why}")
+
+
+def _of_run(pid: int, pidfd: int, pipe: int) -> ToldChild:
+    """Return the child of a `scrun run`, which writes to a pipe what a reaper tells."""
+
+    async def told() -> bytes:
+        await trio.lowlevel.wait_readable(pipe)
+        return os.read(pipe, _LINE)
+
+    return ToldChild(pid, pidfd, told, "its `scrun run` was killed")
+
+
+def _of_reaper(pid: int, reaper: Child, status: int, pidfd: int | None = None) -> ToldChild:
+    """Return the child of a reaper, which writes its status to a file and ends."""
+
+    async def told() -> bytes:
+        await reaper.wait()
+        return os.pread(status, _LINE, 0)
+
+    return ToldChild(pid, pidfd, told, "its reaper ended first")
 
 
 def _ending_of(status: int) -> Ending:
@@ -193,14 +196,12 @@ class RuntimeJob(LocalJob[RuntimeCommands]):
         assert self._first is not None  # it runs
         return self._first.pid
 
-    async def run(self, step: Step) -> Ending:
-        """Create the container, start it, and wait for its end."""
-        return await create_and_run(self, step)
+    run = create_and_run
 
     @asynccontextmanager
     async def created(
         self, step: Step, call: Call | None = None, console: str | None = None
-    ) -> AsyncIterator["RuntimeProcess"]:
+    ) -> AsyncIterator[ForeignChild]:
         record = self._request.record
         pid_file = os.path.join(record, "runtime.pid")
         async with AsyncExitStack() as stack:
@@ -227,10 +228,10 @@ class RuntimeJob(LocalJob[RuntimeCommands]):
             if reaper is not None:
                 self._runtime = reaper.keep(deposit)
             async with self._holding(first):
-                yield RuntimeProcess(first, self)
+                yield first
 
     @asynccontextmanager
-    async def resumed(self) -> AsyncIterator["RuntimeProcess"]:
+    async def resumed(self) -> AsyncIterator[ForeignChild]:
         assert self._found is not None
         async with AsyncExitStack() as stack:
             stack.callback(self._begun.set)
@@ -239,11 +240,10 @@ class RuntimeJob(LocalJob[RuntimeCommands]):
             if end_left(self._found.facts):
                 self._request.deposit.note(programs=[])
             async with self._holding(first):
-                process = RuntimeProcess(first, self)
-                process.is_started = await self._is_started(self._found, first)
-                if process.is_started:
+                first.is_started = await self._is_started(self._found, first)
+                if first.is_started:
                     self._begun.set()
-                yield process
+                yield first
 
     async def _first_process(self, found: Inheritance, stack: AsyncExitStack) -> ForeignChild:
         facts = found.facts
@@ -251,7 +251,7 @@ class RuntimeJob(LocalJob[RuntimeCommands]):
         if f"{JOB}told" in found.fds:
             told = found.take(f"{JOB}told")
             stack.callback(os.close, told)
-            return ToldChild(pid, pidfd, told)
+            return _of_run(pid, pidfd, told)
         if "reaper" not in facts:
             return ForeignChild(pid, pidfd)
         reaper = await stack.enter_async_context(
@@ -260,12 +260,12 @@ class RuntimeJob(LocalJob[RuntimeCommands]):
         self._runtime = reaper
         status = found.take(f"{JOB}status")
         stack.callback(os.close, status)
-        return ReaperChild(pid, reaper, status, pidfd)
+        return _of_reaper(pid, reaper, status, pidfd)
 
     @asynccontextmanager
     async def _holding(self, first: ForeignChild) -> AsyncIterator[None]:
         """Hold a first process; it is ended when the block is left."""
-        self._first = first
+        self._first, first.start = first, self._begin
         try:
             yield
         finally:
@@ -301,12 +301,8 @@ class RuntimeJob(LocalJob[RuntimeCommands]):
             reason, _ = await read_tail(log)
             raise NotMade(reason or f"status {status}", shown=ours and bool(reason))
 
-    async def begin(self) -> None:
-        """Start its program; the supervisor before us may have begun that at its last moment.
-
-        Raises:
-            EngineError: The runtime failed.
-        """
+    async def _begin(self) -> None:
+        """Start its program, unless the supervisor before us began that at its last moment."""
         try:
             with trio.move_on_after(math.inf if self._found is None else _STARTS) as waiting:
                 await self._start()
@@ -321,10 +317,7 @@ class RuntimeJob(LocalJob[RuntimeCommands]):
         """Call the runtime's `start`.
 
         It goes on if we die: half-way, neither the runtime nor a second `start` could tell whether
-        the program runs.
-
-        Raises:
-            EngineError: The runtime failed.
+        the program runs. Raises EngineError if the runtime failed.
         """
         errors: list[str] = []
         command = self._commands.start(self._container)
@@ -362,32 +355,6 @@ class RuntimeJob(LocalJob[RuntimeCommands]):
         except (ValueError, KeyError, TypeError):
             return True  # it does not know the container, which ends
         return status not in ("creating", "created")
-
-
-class RuntimeProcess:
-    """See `supervisor.contracts.first_process.FirstProcess`."""
-
-    is_started = False
-
-    def __init__(self, first: ForeignChild, job: RuntimeJob) -> None:
-        self.pid = first.pid
-        self._first = first
-        self._job = job
-
-    @property
-    def ending(self) -> Ending | None:
-        return self._first.ending
-
-    @property
-    def over(self) -> bool:
-        """Whether it has ended, even if `ended` has not returned yet."""
-        return self._first.over
-
-    async def start(self) -> None:
-        await self._job.begin()
-
-    async def ended(self) -> Ending:
-        return await self._first.ended()
 
 
 def _used(*figures: bytes) -> dict[str, Any]:
@@ -460,14 +427,10 @@ class RuntimeReaper:
             else await self.process.wait()
         )
 
-    def child(self, pid: int) -> "ReaperChild":
-        """Open the first process.
-
-        Raises:
-            OSError: It is gone.
-        """
+    def child(self, pid: int) -> ToldChild:
+        """Open the first process; raises OSError if it is gone."""
         assert self.process is not None  # `call` was called
-        return ReaperChild(pid, self.process, self.status)
+        return _of_reaper(pid, self.process, self.status)
 
     def keep(self, deposit: Deposit) -> Child:
         """Keep it for a successor, and return its process."""
@@ -476,33 +439,3 @@ class RuntimeReaper:
         deposit.hold(kept, reaper=self.process.pid)
         self.process.outlives_us()
         return self.process
-
-
-class ReaperChild(ForeignChild):
-    """The child of a reaper, which writes down its exit status and what it has used, and ends."""
-
-    def __init__(self, pid: int, reaper: Child, status: int, pidfd: int | None = None) -> None:
-        """Open a pidfd for it.
-
-        Args:
-            pidfd: Its pidfd, if there is one; owned from now on.
-
-        Raises:
-            OSError: It is gone.
-        """
-        super().__init__(pid, pidfd)
-        self._reaper = reaper
-        self._status = status
-
-    async def ended(self) -> Ending:
-        async with self._lock:
-            if self.ending is None:
-                await self._reaper.wait()
-                if written := os.pread(self._status, _LINE, 0).split():
-                    self.ending = exited(int(written[0]))
-                    self.used = _used(*written[1:])
-                else:
-                    self.kill()
-                    text = "the container was ended: its reaper ended first"
-                    self.ending = taken("scrun-failure", text)
-        return self.ending

@@ -61,6 +61,11 @@ class InstalledRuntime(msgspec.Struct, frozen=True):
         """Whether config.json may be outside the bundle: crun has `--config`."""
         return "crun" in self.name
 
+    def command(self, root: str, *words: str, log: str | None = None) -> list[str]:
+        """Return a command for containers below a root; `log` gets its errors, as JSON."""
+        logging = ["--log", log, "--log-format", "json"] if log else []
+        return [self.path, *self.arguments, "--root", root, *logging, *words]
+
 
 def find_runtime(
     setting: str | None, *, env: Mapping[str, str], may_limit: bool = True
@@ -118,9 +123,8 @@ def try_runtime(runtime: InstalledRuntime, *, env: Mapping[str, str]) -> str | N
         # a unique name: as root the runtime makes a cgroup of this name
         container = os.path.basename(directory)
         try:
-            done = _run(
-                run_command(runtime, root=root, bundle=directory, id=container, log=log), env
-            )
+            words = ("run", "--bundle", directory, "--", container)
+            done = _run(runtime.command(root, *words, log=log), env)
             if done.returncode == 0:
                 reason = None
             else:
@@ -133,7 +137,7 @@ def try_runtime(runtime: InstalledRuntime, *, env: Mapping[str, str]) -> str | N
             return error.strerror or str(error)
         with contextlib.suppress(subprocess.TimeoutExpired):
             if reason is not None:
-                _run(delete_command(runtime, root=root, id=container), env)
+                _run(runtime.command(root, "delete", "--force", "--", container), env)
         for hierarchy in _UNIFIED:
             # crun leaves it behind when it fails, and runc 1.1 sometimes in any case
             with contextlib.suppress(OSError):
@@ -204,81 +208,3 @@ def _write_bundle(directory: str, program: str) -> None:
     }
     with open(os.path.join(directory, "config.json"), "wb") as file:
         file.write(msgspec.json.encode(config))
-
-
-def run_command(
-    runtime: InstalledRuntime,
-    *,
-    root: str,
-    bundle: str,
-    id: str,  # noqa: A002
-    log: str,
-) -> list[str]:
-    """Return the command that runs a container in the foreground and then removes it."""
-    return [*_global_options(runtime, root, log), "run", *_bundle(bundle, None), "--", id]
-
-
-def create_command(
-    runtime: InstalledRuntime,
-    *,
-    root: str,
-    bundle: str,
-    id: str,  # noqa: A002
-    log: str,
-    pid_file: str,
-    console: str | None,
-    config: str | None = None,
-    preserved: int = 0,
-) -> list[str]:
-    """Return the command that creates a container without starting its program.
-
-    The container's first process inherits the command's standard streams, and outlives it.
-
-    Args:
-        log: The file for errors, which go to standard error as well.
-        pid_file: Where it writes the first process's pid.
-        console: The socket that receives the terminal, if there is one.
-        config: A file to read instead of the bundle's config.json, if the runtime can.
-        preserved: How many descriptors after standard error the container gets.
-    """
-    words = ["create", *_bundle(bundle, config), "--pid-file", pid_file]
-    terminal = ["--console-socket", console] if console is not None else []
-    more = [f"--preserve-fds={preserved}"] if preserved else []
-    return [*_global_options(runtime, root, log), *words, *terminal, *more, "--", id]
-
-
-def _bundle(bundle: str, config: str | None) -> list[str]:
-    return ["--bundle", bundle, *(["--config", config] if config is not None else [])]
-
-
-def kill_command(
-    runtime: InstalledRuntime,
-    *,
-    root: str,
-    id: str,  # noqa: A002
-    signal: str,
-    log: str | None = None,
-) -> list[str]:
-    """Return the command that sends a signal to the first process of a container."""
-    return [*_global_options(runtime, root, log), "kill", "--", id, signal]
-
-
-def delete_command(
-    runtime: InstalledRuntime,
-    *,
-    root: str,
-    id: str,  # noqa: A002
-    log: str | None = None,
-) -> list[str]:
-    """Return the command that ends and removes a container, which need not exist."""
-    return [*_global_options(runtime, root, log), "delete", "--force", "--", id]
-
-
-def command(runtime: InstalledRuntime, *words: str, root: str) -> list[str]:
-    """Return any other command of a runtime, for containers below a root."""
-    return [*_global_options(runtime, root, None), *words]
-
-
-def _global_options(runtime: InstalledRuntime, root: str, log: str | None) -> list[str]:
-    logging = ["--log", log, "--log-format", "json"] if log else []
-    return [runtime.path, *runtime.arguments, "--root", root, *logging]

@@ -94,8 +94,7 @@ class OciConfCommands(msgspec.Struct, frozen=True):
     def run(self, container: RuntimeContainer, log: str) -> list[str]:
         """Return the command that runs a container in the foreground and exits with its status.
 
-        Args:
-            log: The file for errors, as JSON.
+        It writes errors to `log`, as JSON.
         """
         if (run := self._of(container).run()) is not None:
             return ["/bin/sh", "-c", run]
@@ -104,10 +103,8 @@ class OciConfCommands(msgspec.Struct, frozen=True):
     def create(self, container: RuntimeContainer, log: str, line: int) -> list[str]:
         """Return the command that creates a container, and goes on as `run` when it is told to.
 
-        Args:
-            log: The file for errors, as JSON.
-            line: The descriptor of the socket (see `supervisor.reapers.site_commands`); -1: it is
-                to start without a word.
+        `line` is the descriptor of the socket (see `supervisor.reapers.site_commands`); -1: it is
+        to start without a word.
         """
         of_task = self._of(container)
         words = [of_task.create(), of_task.start(), of_task.query()]
@@ -173,10 +170,7 @@ class OciConfCommands(msgspec.Struct, frozen=True):
 def write_task(
     conf: OciConf, task: Task, step: Step, variables: Mapping[str, str]
 ) -> tuple[str, str]:
-    """Write the files of a task.
-
-    Returns:
-        The bundle for the runtime, and the root file system.
+    """Write the files of a task; return the bundle for the runtime, and the root file system.
 
     Raises:
         StagingError: They cannot be written.

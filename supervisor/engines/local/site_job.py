@@ -4,12 +4,7 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
-    suppress,
-)
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 
 import msgspec
 import trio
@@ -30,11 +25,10 @@ from scrun.supervisor.core.deposits import STEP
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.failures import NotMade, create_and_run, not_started
-from scrun.supervisor.engines.local.held_exec import end_left, pids_of_children
+from scrun.supervisor.engines.local.held_exec import end_left, kill_started, pids_of_children
 from scrun.supervisor.engines.local.job import LocalJob, read_tail
 from scrun.supervisor.engines.local.own_devices import spared
 from scrun.supervisor.engines.local.runtime_config import changed_environment
-from scrun.supervisor.engines.local.session import kill_started
 from scrun.supervisor.engines.local.site_commands import OciConfCommands
 from scrun.supervisor.engines.watched import DeferredContainer, WatchedProcess, hold_step
 from scrun.supervisor.shim.processes import handles
@@ -66,7 +60,6 @@ class SiteJob(LocalJob[OciConfCommands]):
         return True
 
     async def run(self, step: Step) -> Ending:
-        """Run the container in the foreground of the site's command, to its end."""
         if step.terminal:
             await in_thread(write_size, step.bundle, step.stdio[0])
         own = self._variables_of(step.submitted or step.bundle)
@@ -181,11 +174,7 @@ class Starting:
         self._log = log
 
     async def start(self) -> None:
-        """Ask for its start; another supervisor may have done so.
-
-        Raises:
-            EngineError: RunTimeStart failed.
-        """
+        """Ask for its start; another supervisor may have done so. EngineError if it failed."""
         with suppress(OSError):
             await self._line.send(b"\n")
         if not await self._told():
@@ -217,9 +206,7 @@ class CreatingSiteJob(SiteJob):
             await self._first.begun.wait()
         await super().signal(number)
 
-    async def run(self, step: Step) -> Ending:
-        """Create the container, start it, and wait for its end."""
-        return await create_and_run(self, step)
+    run = create_and_run
 
     @asynccontextmanager
     async def created(
@@ -259,11 +246,7 @@ class CreatingSiteJob(SiteJob):
                 yield first
 
     async def _create(self, step: Step, stack: AsyncExitStack) -> tuple[Child, Starting]:
-        """Create the container by a command that ends when the stack is left.
-
-        Raises:
-            NotMade: RunTimeCreate failed.
-        """
+        """Create the container, or raise NotMade; its command ends when the stack is left."""
         commands, deposit = self._commands, self._request.deposit
         container = self._container = await in_thread(
             commands.prepare, self._container, step, dict(self.environment)

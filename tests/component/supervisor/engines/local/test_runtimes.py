@@ -9,15 +9,8 @@ from typing import Any
 import pytest
 
 from scrun.core.errors import RuntimeMissing
-from scrun.supervisor.engines.local.runtimes import (
-    InstalledRuntime,
-    command,
-    delete_command,
-    find_runtime,
-    kill_command,
-    run_command,
-    try_runtime,
-)
+from scrun.supervisor.engines.local.commands import RuntimeCommands, RuntimeContainer
+from scrun.supervisor.engines.local.runtimes import InstalledRuntime, find_runtime, try_runtime
 from tests import CHECKOUT
 from tests.harness import users
 from tests.harness.program import run_program
@@ -149,13 +142,14 @@ def test_only_the_named_one_is_considered(tmp_path: Path) -> None:
 
 def test_commands() -> None:
     crun = InstalledRuntime("crun", "/usr/bin/crun", ("--cgroup-manager=disabled",))
-    start = ["/usr/bin/crun", "--cgroup-manager=disabled", "--root", "/r"]
+    start = ["/usr/bin/crun", "--cgroup-manager=disabled", "--root", "/r/c/runtime"]
     log = ["--log", "/l", "--log-format", "json"]
-    assert run_command(crun, root="/r", bundle="/b", id="c", log="/l") == [
-        *(*start, *log, "run", "--bundle", "/b", "--", "c")
+    commands, container = RuntimeCommands(crun), RuntimeContainer("/r/c", "1", bundle="/b")
+    assert commands.create(container, "/l", "/p", "/s", 2) == [
+        *(*start, *log, "create", "--bundle", "/b", "--config", "/r/c/config.json"),
+        *("--pid-file", "/p", "--console-socket", "/s", "--preserve-fds=2", "--", "c"),
     ]
-    assert kill_command(crun, root="/r", id="c", signal="15") == [*start, "kill", "--", "c", "15"]
-    assert delete_command(crun, root="/r", id="c", log="/l") == [
-        *(*start, *log, "delete", "--force", "--", "c")
-    ]
-    assert command(crun, "state", "c", root="/r") == [*start, "state", "c"]
+    assert commands.kill(container, 15) == [*start, "kill", "--", "c", "TERM"]
+    delete = " ".join([*start, "delete", "--force", "--", "c"])
+    assert commands.delete(container) == ["/bin/sh", "-c", delete]
+    assert commands.state(container) == " ".join([*start, "state", "--", "c"])
