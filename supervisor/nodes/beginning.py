@@ -69,12 +69,8 @@ def begin_call(
 ) -> dict[str, Any]:
     """Return the call `begin` (see `supervisor.shim`), which has less than 1 KiB.
 
-    Call `code.variables` before.
-
-    Args:
-        port: Where we listen; 0: nowhere.
-        runtime: The runtime that another shim on its node has tried, or "".
-        needed: Whether it cannot do without the connection.
+    Call `code.variables` before. We listen at `port`, or nowhere with 0. `runtime` is the one that
+    another shim on its node has tried, or "". `needed`: it cannot do without the connection.
     """
     return {
         "verb": "begin",
@@ -96,16 +92,10 @@ def begin_call(
 
 
 async def begun(shim: Shim, direct: Direct, journal: Journal, place: str, runtime: str) -> Hello:
-    """Call a shim; where it cannot connect, it talks over srun.
+    """Call a shim; return what it says first. Where it cannot connect, it talks over srun.
 
-    Args:
-        place: The name of its node, or "" for an unknown one.
-
-    Returns:
-        What it says first.
-
-    Raises:
-        ShimLost: It ended, or never began.
+    `place` is the name of its node, or "" for an unknown one. Raises ShimLost if it ended, or
+    never began.
     """
     why = "" if direct.allowed else "Slurm encrypts them"
     if not why and place in _unreached:
@@ -133,12 +123,7 @@ async def begun(shim: Shim, direct: Direct, journal: Journal, place: str, runtim
 
 
 class Rank:
-    """A task and its shim.
-
-    Attributes:
-        number: The task's, SLURM_PROCID.
-        hello: What that said first.
-    """
+    """A task, by its number SLURM_PROCID, and its shim, with what that said first."""
 
     def __init__(self, shim: Shim, hello: Hello, number: int) -> None:
         self.number = number
@@ -167,11 +152,7 @@ class Rank:
 
 
 class Gathering:
-    """The ranks that have connected.
-
-    Attributes:
-        complete: Set when all are there.
-    """
+    """The ranks that have connected; `complete` is set when all are there."""
 
     def __init__(self, to_srun: int, count: int, journal: Journal) -> None:
         """`to_srun` is the pipe to srun's standard input; `end` closes it."""
@@ -194,9 +175,7 @@ class Gathering:
     async def call(self, direct: Direct, nursery: trio.Nursery) -> None:
         """Call all ranks, and take their connections until they are there.
 
-        Raises:
-            NotReached: No port is free.
-            OSError: Sockets cannot be made.
+        Raises NotReached if no port is free, and OSError if sockets cannot be made.
         """
         secret = os.urandom(RANDOM)
         most = 2 * self._count  # one that was lost may connect again
@@ -229,14 +208,9 @@ class Gathering:
 async def gathered(
     to_srun: int, from_srun: int, count: int, direct: Direct, journal: Journal
 ) -> AsyncIterator[Gathering]:
-    """Call all shims of a step; they end when the block is left.
+    """Call all shims of a step; they end when the block is left, and the pipes are closed.
 
-    Args:
-        to_srun: The pipe to srun's standard input; closed at the end, and so is the next.
-
-    Raises:
-        NotReached: No port is free.
-        OSError: Sockets cannot be made.
+    Raises NotReached if no port is free, and OSError if sockets cannot be made.
     """
     gathering = Gathering(to_srun, count, journal)
     try:

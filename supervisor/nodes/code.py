@@ -118,10 +118,8 @@ def variables() -> dict[str, str]:
     """Return the variable for the step's environment; reads files, also for what `code` returns.
 
     It is in base64: a line with the version of our bytecode in hexadecimal, and a length; modules
-    as `code` has them, compiled, of that length; the same as sources.
-
-    Raises:
-        OSError: Our own modules cannot be read.
+    as `code` has them, compiled, of that length; the same as sources. Raises OSError if our own
+    modules cannot be read.
     """
     compiled, sources = _packed(_compiled()[:1], _SMALL), _packed_sources(first=True)
     line = f"{OURS} {len(compiled)}\n".encode()
@@ -153,8 +151,7 @@ def code(python: str) -> bytes:
 def sums() -> tuple[str, str]:
     """Return the digests of what `code` returns, for our bytecode and others; reads files, once.
 
-    Raises:
-        OSError: Our own modules cannot be read.
+    Raises OSError as that does.
     """
     ours, others = (sum_of(code(python)) for python in (OURS, ""))
     return ours, others

@@ -73,11 +73,7 @@ _SAID_AGAIN = 60.0  # seconds between lines about strangers
 
 
 class Awaited:
-    """Something that arrives once, a reply or a status, or never will.
-
-    Attributes:
-        longest: The most bytes that it may have.
-    """
+    """What arrives once, a reply of so many bytes at most or a status, or never will."""
 
     def __init__(self, longest: int = 0) -> None:
         self.longest = longest
@@ -132,11 +128,7 @@ class Shim:
         self._table = StreamTable(control)
 
     async def hello(self) -> Hello:
-        """Wait until it is there.
-
-        Raises:
-            ShimLost: It never will be.
-        """
+        """Wait until it is there; raises ShimLost if it never will be."""
         hello: Hello = await self._coming(self._hello)
         if hello.protocol != PROTOCOL:
             raise ShimLost(
@@ -147,12 +139,7 @@ class Shim:
     async def call(self, verb: str, **fields: object) -> dict[str, Any]:
         """Call it, and wait for its reply; a cancellation only forgets the reply.
 
-        Returns:
-            The reply.
-
-        Raises:
-            ShimError: It could not be done.
-            ShimLost: The shim has gone.
+        Raises ShimError if it could not be done, and ShimLost if the shim has gone.
         """
         target = str(fields.get("id"))
         begins = verb in ("create", "exec", "copy", "files")
@@ -199,11 +186,7 @@ class Shim:
         return reply
 
     async def handles(self, container: str, number: int) -> bool:
-        """Ask whether a container's program handles a signal; False if that is not known.
-
-        Raises:
-            ShimLost: The shim has gone.
-        """
+        """Ask whether a container handles a signal; False: unknown. Raises ShimLost."""
         with trio.move_on_after(_ANSWER), suppress(ShimError):
             return bool((await self.call("handles", id=container, number=number))["handles"])
         return False
@@ -240,13 +223,9 @@ class Shim:
         return self._last_call, waiting
 
     async def ended(self, target: str) -> int:
-        """Wait for the end of a container or an exec; call `create` or `exec` first.
+        """Wait for the end of a container or an exec; return its wait status (waitpid(2)).
 
-        Returns:
-            Its wait status (waitpid(2)).
-
-        Raises:
-            ShimLost: The shim has gone before.
+        Call `create` or `exec` first. Raises ShimLost if the shim has gone before.
         """
         status: int = await self._coming(self._targets.setdefault(target, Awaited()))
         return status
@@ -272,8 +251,8 @@ class Shim:
         journal: Journal | None = None,
         ends: Ends | None = None,
         fields: Mapping[str, int] | None = None,
-    ) -> ContainerStreams:
-        """Prepare the streams of a container or an exec.
+    ) -> AbstractAsyncContextManager[ContainerStreams]:
+        """Carry the streams of a container or an exec while the block runs.
 
         Args:
             stdio: The caller's descriptors; stay open while the streams are in use.
@@ -285,7 +264,7 @@ class Shim:
         journal = journal or self._journal
         return ContainerStreams(
             self._table, stdio, terminal, child_env, journal, self.tell, ends, fields
-        )
+        ).carried()
 
     async def connect(
         self,
@@ -349,11 +328,7 @@ class Shim:
     ) -> None:
         """Call it, and wait until it has asked for its code.
 
-        Args:
-            listener: Where it may connect; None: nowhere.
-
-        Raises:
-            ShimLost: It ended, or never began.
+        It may connect to the listener; None: nowhere. Raises ShimLost if it ended, or never began.
         """
         self._control.put(CALL, 0, msgspec.json.encode(call))
         async with unwrapped() as nursery:
@@ -487,11 +462,7 @@ class Shim:
             self._journal.write("info", printable(one_line(text)))
 
     def _take_ended(self, ended: Ended) -> None:
-        """Note the end of a container or an exec.
-
-        Raises:
-            BrokenFrame: Nothing ends with that status.
-        """
+        """Note the end of a container or an exec; BrokenFrame if nothing ends with that status."""
         if not is_end(ended.status):
             raise BrokenFrame(f"{ended.status} is not the status of an end")
         waiting = self._targets.get(ended.target)
@@ -509,9 +480,7 @@ class Shim:
 def connected(to_srun: int, from_srun: int, journal: Journal) -> AbstractAsyncContextManager[Shim]:
     """Carry frames to and from a shim while the block runs.
 
-    Args:
-        to_srun: The pipe to srun's standard input; closed at the end, so that the shim ends.
-        from_srun: The pipe from its standard output; likewise.
+    The pipes to srun's standard input and from its output are closed at the end: so the shim ends.
     """
     return carried(Shim, ShimLink(from_srun, to_srun, BEGINS_WITH), journal)
 
@@ -532,15 +501,10 @@ async def carried(kind: type[S], control: ShimLink, journal: Journal) -> AsyncIt
 async def create(shim: Shim, config: Mapping[str, Any], **fields: object) -> dict[str, Any]:
     """Let a shim create a container, whose runtime compiles its seccomp rules only once.
 
-    Returns:
-        The reply.
-
     crun 1.8 takes 12 of the 25 ms of a `create` to compile the rules of podman or docker. Newer
     ones keep filters, but in the directory of their state, which each shim has for itself.
 
-    Raises:
-        ShimError: The runtime failed.
-        ShimLost: The shim has gone.
+    Returns the reply; raises as `Shim.call`.
     """
     key = None if "site" in fields else await _key_of(shim, config)
     if key is None:
@@ -576,11 +540,7 @@ def _remember(key: _Key, known: str) -> None:
 
 
 async def mount(shim: Shim, name: str, mounting: Mounting, task: int) -> str:
-    """Let the shim of a task mount something, and return by what; see `Mounts`.
-
-    Raises:
-        EngineError: It is not mounted.
-    """
+    """Let the shim of a task mount something, and return by what; raises as `Job.mount`."""
     own = mounting.of(task)
     try:
         reply = await shim.call("mount", id=name, **own)

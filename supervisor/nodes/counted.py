@@ -27,7 +27,7 @@ from collections.abc import Callable
 
 import trio
 
-from scrun.supervisor.nodes.ends import Pipe, RegularFile, gone, kind_of, open_again
+from scrun.supervisor.nodes.ends import Pipe, RegularFile, Unbuffered, gone, kind_of, open_again
 from scrun.supervisor.wire.frames import WINDOW
 
 _NOBLOCK = 2  # SPLICE_F_NONBLOCK
@@ -58,9 +58,7 @@ class SplicedPipe(Pipe):
     def move_to(self, pipe: int, most: int) -> int:
         """Move what can be read into a pipe; return the number of bytes, 0 at its end.
 
-        Raises:
-            BlockingIOError: There is nothing yet.
-            OSError: It cannot be read.
+        Raises BlockingIOError if there is nothing yet, and OSError if it cannot be read.
         """
         self._look(select.POLLIN)
         if self._splices:
@@ -75,9 +73,7 @@ class SplicedPipe(Pipe):
     def move_from(self, pipe: int, most: int) -> int:
         """Move bytes of a pipe here; return their number.
 
-        Raises:
-            BlockingIOError: There is no room.
-            OSError: It cannot be written.
+        Raises BlockingIOError if there is no room, and OSError if it cannot be written.
         """
         self._look(select.POLLOUT)
         most = min(most, _SOME) if self._is_socket else most
@@ -97,18 +93,11 @@ class SplicedPipe(Pipe):
 
 
 async def spliced_pipe(fd: int, mode: int) -> SplicedPipe | None:
-    """Return a caller's descriptor, if bytes can be moved from or to it.
+    """Return a caller's descriptor, to be closed, if bytes can be moved from or to it.
 
-    Args:
-        fd: The descriptor; stays as it is.
-        mode: O_RDONLY or O_WRONLY.
-
-    Returns:
-        It, to be closed; None for a regular file, for what is open for the other direction, and
-        for a device that we may not open or that cannot be written so.
-
-    Raises:
-        OSError: We are out of descriptors.
+    That stays as it is. None for a regular file, for what is open for the other direction than
+    `mode`, O_RDONLY or O_WRONLY, and for a device that we may not open or that cannot be written
+    so. Raises OSError if we are out of descriptors.
     """
     if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE not in (mode, os.O_RDWR):
         return None
@@ -168,18 +157,12 @@ def left_in(pipe: int) -> int:
 
 
 class Count:
-    """How many bytes of a stream were written, in memory that outlives us.
-
-    Attributes:
-        memory: What is behind the numbers.
-    """
+    """How many bytes of a stream were written, in memory that outlives us."""
 
     def __init__(self, fd: int | None = None, more: int = 0) -> None:
-        """Begin, or continue where another supervisor was killed.
+        """Begin, or continue in the memory of another supervisor, which is owned from now on.
 
-        Args:
-            fd: The memory, which is owned from now on; None for a new one.
-            more: How many bytes of memory it has besides.
+        It has so many bytes `more`.
         """
         if fd is None:
             fd = os.memfd_create("scrun-count", os.MFD_CLOEXEC)
@@ -227,13 +210,9 @@ class CountedPipe:
         count: Count | None = None,
         pipe: int = -1,
     ) -> None:
-        """Begin, or continue where another supervisor was killed.
+        """Begin, or continue with count and pipe of another supervisor, which are owned now.
 
-        Args:
-            plain: The pipe, which stays its owner's.
-            hold: Keeps the descriptors; called before the first byte.
-            count: The count of the other supervisor; owned from now on.
-            pipe: The pipe of the other supervisor; likewise.
+        The plain pipe stays its owner's. `hold` is called before the first byte.
         """
         self.plain = plain
         self._fd = plain.fd
@@ -285,11 +264,6 @@ class CountedPipe:
         return True
 
     def try_write(self, data: memoryview) -> int:
-        """Write what fits without waiting; return the number of bytes.
-
-        Raises:
-            Gone: It cannot be written any more.
-        """
         count = self._count or self._begin()
         taken = 0
         while data and self._move_on():
@@ -305,30 +279,19 @@ class CountedPipe:
         return taken
 
     async def write(self, data: memoryview) -> int:
-        """Write at least a part, and return the number of bytes.
-
-        Raises:
-            Gone: It cannot be written any more.
-        """
         await trio.lowlevel.checkpoint()
         while not (count := self.try_write(data)):
             await trio.lowlevel.wait_writable(self._fd)
         return count
 
     async def flush(self) -> None:
-        """Wait until all is written.
-
-        Raises:
-            Gone: It cannot be written any more.
-        """
+        """Wait until all is written; raises Gone if it cannot be written any more."""
         while not self._move_on():
             await trio.lowlevel.wait_writable(self._fd)
 
 
-class CountedFile:
+class CountedFile(Unbuffered):
     """A regular file that is written exactly, unless others write to it at the same time."""
-
-    pending = False
 
     def __init__(self, file: RegularFile, hold: Hold, count: Count | None = None) -> None:
         self.plain = self._file = file
@@ -358,20 +321,12 @@ class CountedFile:
             self._hold({"count": self._count.fd})
         return await self._file.write(data, self._count)
 
-    async def flush(self) -> None:
-        """Do nothing: nothing waits."""
-
 
 class Ring(Count):
     """The last bytes of a stream that were read, and their number."""
 
     def __init__(self, fd: int | None = None, size: int = WINDOW) -> None:
-        """Like `Count`.
-
-        Args:
-            fd: The memory, which is owned from now on; None for a new one.
-            size: How many bytes it has, always the same.
-        """
+        """Like `Count`; it always has the same size, in bytes."""
         super().__init__(fd, size)
         self._size = size
 
@@ -405,14 +360,10 @@ class CountedSource:
         pipe: int = -1,
         size: int = WINDOW,
     ) -> None:
-        """Begin, or continue where another supervisor was killed.
+        """Begin, or continue with ring and pipe of another supervisor, which are owned now.
 
-        Args:
-            plain: The source, which stays its owner's.
-            hold: Keeps the descriptors; called before the first byte.
-            ring: What the other supervisor has read; owned from now on.
-            pipe: The pipe of the other supervisor; likewise.
-            size: How many bytes may have been read and not arrived.
+        The plain source stays its owner's. `hold` is called before the first byte. At most `size`
+        bytes may have been read and not arrived.
         """
         self.plain = plain
         self._hold = hold

@@ -64,12 +64,8 @@ def _own_addresses() -> list[str]:
 def listen(ports: str | None) -> socket.socket:
     """Listen on all addresses of this machine.
 
-    Args:
-        ports: The range to choose from, as "60001-63000"; None for any.
-
-    Raises:
-        NotReached: No port is free.
-        OSError: Sockets cannot be made.
+    `ports` is the range to choose from, as "60001-63000"; None for any. Raises NotReached if no
+    port is free, and OSError if sockets cannot be made.
     """
     tries = [0]
     if ports:
@@ -129,11 +125,7 @@ class Unreached:
 
 
 class Proved(NamedTuple):
-    """A connection of who knows the secret.
-
-    Attributes:
-        both: The random bytes of the shim, then ours.
-    """
+    """A connection of who knows the secret; `both` has the random bytes of the shim, then ours."""
 
     fd: int
     secret: bytes
@@ -173,9 +165,7 @@ class Listener:
     async def listening(self) -> AsyncIterator["Listener"]:
         """Listen while the block runs.
 
-        Raises:
-            NotReached: No port is free.
-            OSError: Sockets cannot be made.
+        Raises NotReached if no port is free, and OSError if sockets cannot be made.
         """
         with listen(self._ports) as sock:
             sock.setblocking(False)

@@ -45,18 +45,24 @@ class Offsets(Protocol):
 
     def begin(self, count: int, offset: int) -> None:
         """Note that so many bytes are about to be put."""
-        ...
 
     def put(self, count: int) -> None: ...
 
 
-class RegularFile:
+class Unbuffered:
+    """What keeps nothing of what it took."""
+
+    pending = False
+
+    async def flush(self) -> None:
+        """Do nothing: nothing waits."""
+
+
+class RegularFile(Unbuffered):
     """A regular file, read and written in threads; a block that is left abandons one that hangs.
 
     The offset stays one for all who share the file.
     """
-
-    pending = False
 
     def __init__(self, fd: int) -> None:
         """Take a descriptor over; it is closed when the block is left."""
@@ -97,15 +103,8 @@ class RegularFile:
         """Write nothing: that may take long."""
         return 0
 
-    async def flush(self) -> None:
-        """Do nothing: nothing waits."""
-
     async def write(self, data: memoryview, offsets: Offsets | None = None) -> int:
-        """Write at least a part, and return the number of bytes.
-
-        Raises:
-            Gone: It cannot be written.
-        """
+        """Write at least a part, and return the number of bytes; Gone if it cannot be written."""
         try:
             return await in_thread(_write, self._kept, data, offsets, abandon=True)
         except OSError as error:
@@ -153,7 +152,6 @@ class Source(Protocol):
 
     async def read_into(self, room: memoryview) -> int:
         """Read; return the number of bytes, 0 at the end of file or after an error."""
-        ...
 
 
 class Sink(Protocol):
@@ -162,31 +160,15 @@ class Sink(Protocol):
     @property
     def pending(self) -> bool:
         """Whether bytes that it took are not on yet: then `flush` waits for that."""
-        ...
 
     async def flush(self) -> None:
-        """Wait until all is written.
-
-        Raises:
-            Gone: It cannot be written any more.
-        """
-        ...
+        """Wait until all is written; raises Gone if it cannot be written any more."""
 
     def try_write(self, data: memoryview) -> int:
-        """Write what fits without waiting; return the number of bytes.
-
-        Raises:
-            Gone: It cannot be written any more.
-        """
-        ...
+        """Write what fits without waiting; return the number of bytes. Raises Gone."""
 
     async def write(self, data: memoryview) -> int:
-        """Write at least a part, and return the number of bytes.
-
-        Raises:
-            Gone: It cannot be written any more.
-        """
-        ...
+        """Write at least a part, and return the number of bytes. Raises Gone."""
 
 
 def is_null(fd: int) -> bool:
@@ -207,8 +189,7 @@ async def kind_of(fd: int) -> int:
 def source(fd: int, child_env: ChildEnv) -> AbstractAsyncContextManager[Source]:
     """Open a caller's descriptor for reading; the caller's stays as it is.
 
-    Raises:
-        OSError: We are out of descriptors, or cannot start a process.
+    Raises OSError if we are out of descriptors, or cannot start a process.
     """
     return _end(fd, os.O_RDONLY, cat_from, child_env)
 
@@ -271,21 +252,8 @@ async def _again(
 
 
 def open_again(fd: int, mode: int) -> int:
-    """Open a pipe or a device anew, so that it does not block and its other users do not notice.
-
-    Raises:
-        OSError: We may not.
-    """
+    """Open a pipe or a device anew, not to block; its other users do not notice. Or OSError."""
     return os.open(f"/proc/self/fd/{fd}", mode | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-
-
-class Unbuffered:
-    """What keeps nothing of what it took."""
-
-    pending = False
-
-    async def flush(self) -> None:
-        """Do nothing."""
 
 
 class _Nothing(Unbuffered):

@@ -65,8 +65,7 @@ _NO_SEALS = Seals()
 def direct_link(proved: Proved, sealing: Sealing | None) -> "ShimLink":
     """Return the link over a direct connection, whose frames are plain until its `seal`.
 
-    Args:
-        sealing: How its frames are sealed; None: not, for a shim that cannot.
+    Without `sealing` for a shim that cannot.
     """
     seals = _NO_SEALS
     if sealing is not None:
@@ -82,9 +81,8 @@ class ShimLink:
     ) -> None:
         """Take descriptors over, which `run` closes; those of a socket are the same.
 
-        Args:
-            begins_with: The first bytes of the first frame; bytes before them are skipped, because
-                sites have scripts that write to a step's output. "": nothing precedes it.
+        Bytes before `begins_with`, the first ones of the first frame, are skipped, because sites
+        have scripts that write to a step's output. "": nothing precedes it.
         """
         self.before = bytearray()
         self._readable = readable
@@ -110,11 +108,7 @@ class ShimLink:
         self._add(kind, stream, payload, None)
 
     async def send(self, kind: int, stream: int, payload: memoryview) -> None:
-        """Send a frame and wait until it is written, so that its memory can be used again.
-
-        Raises:
-            Broken: It cannot be sent any more.
-        """
+        """Send a frame and wait until it is written: its memory is free then; Broken if not."""
         written = trio.Event()
         self._add(kind, stream, payload, written)
         await written.wait()
@@ -137,11 +131,7 @@ class ShimLink:
         self._something.set()
 
     async def run(self, dispatch: Dispatch, longest: Longest = lambda _: LONGEST) -> None:
-        """Carry frames until the connection breaks; then close it.
-
-        Raises:
-            Broken: It has ended.
-        """
+        """Carry frames until the connection breaks; then close it, and raise Broken."""
         reason = "it was closed"
         try:
             async with unwrapped() as nursery:

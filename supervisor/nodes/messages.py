@@ -82,9 +82,7 @@ def longest_reply(verb: str) -> int:
 def longest(kind: int, *, script: bool) -> int:
     """Return the most bytes of a frame's payload, before anything of that is read.
 
-    Args:
-        script: Whether a reply may be a script's.
-
+    `script`: whether a reply may be a script's.
     """
     return {
         REPLY: LONGEST if script else LONGEST_REPLY,
@@ -202,11 +200,7 @@ def is_end(status: int) -> bool:
 
 
 def decoded(payload: memoryview, kind: type[T]) -> T:
-    """Return a message.
-
-    Raises:
-        BrokenFrame: It is not JSON of that form.
-    """
+    """Return a message; raises BrokenFrame if it has another form."""
     try:
         return decode_as(payload, kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -2,8 +2,8 @@
 
 import os
 import stat
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Protocol, TypeVar
 
 from scrun.supervisor.children.processes import ChildEnv
@@ -45,11 +45,9 @@ class Deposited(Protocol):
 
     def drop(self, *beginnings: str) -> None:
         """Let those go whose names begin so."""
-        ...
 
     def give_up(self, why: str) -> None:
         """Keep nothing."""
-        ...
 
 
 class RestartableStreams:
@@ -121,10 +119,9 @@ class RestartableStreams:
     async def _held(self, found: E, *names: str) -> AsyncIterator[E]:
         """Go on with one that was found, which is kept by these names."""
         try:
-            yield found
+            with _kept(found, self._keeping, *names):
+                yield found
         finally:
-            self._keeping.drop(*names)
-            found.close()
             if found.plain is not None:
                 found.plain.close()
 
@@ -135,11 +132,8 @@ async def counted_source(
 ) -> AsyncIterator[Source]:
     """Open a caller's descriptor for reading, so that a successor can go on exactly.
 
-    Where that is not possible, nothing is kept. What was read is kept longer: it may not have
-    arrived when the end is read.
-
-    Args:
-        fd: The descriptor; stays as it is.
+    The descriptor stays as it is. Where that is not possible, nothing is kept. What was read is
+    kept longer: it may not have arrived when the end is read.
     """
     async with _opened(fd, os.O_RDONLY, source(fd, child_env)) as plain:
         if not isinstance(plain, SplicedPipe | RegularFile):
@@ -147,36 +141,33 @@ async def counted_source(
             yield plain
             return
         keeping.hold({_INPUT + _PLAIN: plain.fd})
-        exact = CountedSource(plain, _holding(_INPUT, keeping))
-        try:
+        with _kept(CountedSource(plain, _holding(_INPUT, keeping)), keeping, *_UNREAD) as exact:
             yield exact
-        finally:
-            keeping.drop(*_UNREAD)
-            exact.close()
 
 
 @asynccontextmanager
 async def counted_sink(
     name: str, fd: int, child_env: ChildEnv, keeping: Deposited
 ) -> AsyncIterator[Sink]:
-    """Open a caller's descriptor for writing; likewise.
-
-    Args:
-        fd: The descriptor; stays as it is.
-        keeping: Keeps what a successor needs, as long as the block runs.
-    """
+    """Open a caller's descriptor for writing; likewise, as long as the block runs."""
     async with _opened(fd, os.O_WRONLY, sink(fd, child_env)) as plain:
         if not isinstance(plain, SplicedPipe | RegularFile):
             keeping.give_up(f"its {name} cannot be handed over")
             yield plain
             return
         keeping.hold({name: plain.fd})
-        exact = _exact(name, plain, keeping, {})
-        try:
+        with _kept(_exact(name, plain, keeping, {}), keeping, name) as exact:
             yield exact
-        finally:
-            keeping.drop(name)
-            exact.close()
+
+
+@contextmanager
+def _kept(end: E, keeping: Deposited, *names: str) -> Iterator[E]:
+    """Close an end when the block is left, and keep it by these names no longer."""
+    try:
+        yield end
+    finally:
+        keeping.drop(*names)
+        end.close()
 
 
 @asynccontextmanager

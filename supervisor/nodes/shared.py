@@ -171,11 +171,7 @@ class _Output:
         self.closed.set()
 
     async def write(self, data: bytes) -> None:
-        """Write all of this, with nothing of other tasks between.
-
-        Raises:
-            Gone: It cannot be written any more.
-        """
+        """Write all of this, with nothing of other tasks between; Gone if that is not possible."""
         rest = memoryview(data)
         async with self._turn:
             while rest:

@@ -41,17 +41,11 @@ class Spreading:
     async def send(
         self, images: Sequence[ImageFile], limit: int, say: Callable[[int, int], None]
     ) -> list[list[str]]:
-        """Send images, as far as they are not there.
+        """Send images, as far as they are not there; return their paths, for each shim.
 
-        Args:
-            limit: The most bytes of images on each node; 0: any number.
-            say: Called with how many bytes have been sent, and how many there will be.
-
-        Returns:
-            Their paths, for each shim.
-
-        Raises:
-            EngineError: One could not be sent; `leave` undoes the rest.
+        `limit` is the most bytes of images on each node, or 0. `say` gets how many bytes have been
+        sent, and how many there will be. Raises EngineError if one could not be sent; `leave`
+        undoes the rest.
         """
         found: list[list[str]] = [[] for _ in self._ranks]
         total = sum(image.size for image in images)
@@ -101,12 +95,7 @@ class Spreading:
 
 
 class _Node:
-    """A shim's node, and an image.
-
-    Attributes:
-        path: Where the image is there; "" as long as it is not.
-        comes: Whether another shim fetches it there.
-    """
+    """A shim's node, the image's path or "" there, and whether another shim fetches it."""
 
     def __init__(self, held: list[tuple[Shim, str]], rank: Rank) -> None:
         self._rank = rank

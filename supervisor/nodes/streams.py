@@ -17,12 +17,12 @@ from contextlib import (
     asynccontextmanager,
     contextmanager,
 )
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 import trio
 
 from scrun.supervisor.children.processes import ChildEnv
+from scrun.supervisor.contracts.program import Ends as Ends
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.counted import CountedSource
@@ -88,11 +88,7 @@ class Incoming:
         return bool(self._waiting) or (self._sink is not None and self._sink.pending)
 
     def take(self, data: memoryview) -> None:
-        """Write data, or keep a copy.
-
-        Raises:
-            BrokenFrame: It is more than was allowed.
-        """
+        """Write data, or keep a copy; raises BrokenFrame if it is more than was allowed."""
         if self._name == "stderr" and len(self.first_errors) < _FIRST:
             self.first_errors += data[:_FIRST]
         if self._ended or self._gone:
@@ -152,11 +148,7 @@ class Incoming:
         self._tell()
 
     async def pump(self, opened: AbstractAsyncContextManager[Sink]) -> None:
-        """Write bytes as they arrive until the end.
-
-        Args:
-            opened: The sink; closed as soon as it is not needed.
-        """
+        """Write bytes as they arrive until the end; close the sink as soon as it is not needed."""
         try:
             async with opened as self._sink:
                 self.opened.set()
@@ -224,23 +216,14 @@ class Outgoing:
         self._scope = trio.CancelScope()
 
     def credit(self, count: int) -> None:
-        """Allow more bytes.
-
-        Raises:
-            BrokenFrame: They are more than it may have on their way.
-        """
+        """Allow more bytes; raises BrokenFrame if they are more than it may have on their way."""
         if self._allowed + count > WINDOW:
             raise BrokenFrame(f"it takes more than {WINDOW} bytes of a stream")
         self._allowed += count
         self._more.set()
 
     def resume(self, taken: int, allowed: int) -> None:
-        """Begin to send where another supervisor was killed.
-
-        Args:
-            taken: How many bytes the shim has.
-            allowed: How many more it takes.
-        """
+        """Go on for a dead supervisor: the shim has `taken` bytes, and takes so many more."""
         self._taken, self._allowed = taken, allowed
         self.begun.set()
 
@@ -249,11 +232,7 @@ class Outgoing:
         self._scope.cancel()
 
     async def pump(self, opened: AbstractAsyncContextManager[Source]) -> None:
-        """Send what is read until its end.
-
-        Args:
-            opened: The source; closed as soon as it is not needed.
-        """
+        """Send what is read until its end; close the source as soon as it is not needed."""
         try:
             with self._scope:
                 try:
@@ -309,9 +288,8 @@ class StreamTable:
     def resume(self, inputs: Mapping[str, tuple[int, int]]) -> None:
         """Go on to send where another supervisor was killed.
 
-        Args:
-            inputs: How many bytes of a stream the shim has, and how many more it takes, by number.
-                A stream that is missing has ended there.
+        By number: how many bytes of a stream the shim has, and how many more it takes. A stream
+        that is missing has ended there.
         """
         for number, outgoing in self.outgoing.items():
             if (found := inputs.get(str(number))) is not None:
@@ -336,11 +314,7 @@ class StreamTable:
                     self.outgoing[number].begun.set()
 
     def dispatch(self, kind: int, number: int, payload: memoryview) -> None:
-        """Take a frame. One of a stream that has ended for us is dropped.
-
-        Raises:
-            BrokenFrame: It belongs to no stream, or exceeds the window.
-        """
+        """Take a frame, or raise BrokenFrame; one of a stream that has ended for us is dropped."""
         if kind == DATA:
             if number in self.incoming:
                 self.incoming[number].take(payload)
@@ -367,20 +341,8 @@ class StreamTable:
             outgoing.close()
 
 
-class Ends(Protocol):
-    """What is read and written instead of the caller's descriptors."""
-
-    def source(self) -> AbstractAsyncContextManager[Source]:
-        """Open what the container's standard input comes from."""
-        ...
-
-    def sink(self, name: str) -> AbstractAsyncContextManager[Sink]:
-        """Open what its output goes to."""
-        ...
-
-
 class ContainerStreams:
-    """The streams of a container or an exec. They are carried while the block runs.
+    """The streams of a container or an exec; use `Shim.streams`.
 
     Attributes:
         fields: `streams` of `create` and `exec`, see `supervisor.shim`.
@@ -408,7 +370,6 @@ class ContainerStreams:
         self._ends = ends
         self._is_begun = fields is not None
         self._incoming: list[Incoming] = []
-        self._running: AbstractAsyncContextManager[None] | None = None
         if self._is_begun:
             return
         if terminal:
@@ -448,30 +409,15 @@ class ContainerStreams:
     async def finished(self, patience: float) -> None:
         """Wait until all output has arrived and is written.
 
-        Args:
-            patience: How long to wait, in seconds, for streams that a process that is left keeps
-                open. Time in which the caller's reader is slow does not count.
+        That is `patience` seconds for streams that a process that is left keeps open, besides
+        those in which the caller's reader is slow.
         """
         async with unwrapped() as nursery:
             for incoming in self._incoming:
                 nursery.start_soon(incoming.finished, patience)
 
-    async def __aenter__(self) -> Self:
-        self._running = self._carried()
-        await self._running.__aenter__()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool | None:
-        assert self._running is not None
-        return await self._running.__aexit__(kind, error, trace)
-
     @asynccontextmanager
-    async def _carried(self) -> AsyncIterator[None]:
+    async def carried(self) -> AsyncIterator[Self]:
         async with AsyncExitStack() as stack:
             if self._terminal is not None:
                 self._terminal = terminal = os.dup(self._terminal)
@@ -484,7 +430,7 @@ class ContainerStreams:
                 opened = [self._begin(nursery, *stream) for stream in numbers.items()]
                 for event in itertools.chain(*opened):
                     await event.wait()
-                yield
+                yield self
             finally:
                 nursery.cancel_scope.cancel()
                 for number in numbers.values():

@@ -49,11 +49,7 @@ _PATIENCE = 10.0
 
 
 class ShimJob(SlurmJob):
-    """A job whose container shims make.
-
-    Attributes:
-        shim_step: The step of the shims.
-    """
+    """A job whose container shims make."""
 
     launch = "shim"
     copies_files = True
@@ -64,8 +60,7 @@ class ShimJob(SlurmJob):
     def __init__(self, parts: JobParts, shims: JobShim, found: Inheritance | None = None) -> None:
         """Only scrun.toml's commands of the runtime are used.
 
-        Args:
-            found: What another supervisor has left, which has made the container.
+        `found`: what another supervisor has left, which has made the container.
         """
         self.shims = shims
         self._found = found
@@ -98,19 +93,12 @@ class ShimJob(SlurmJob):
         clean = self.shim_step.ended_well or (is_left and self._forgotten)
         return clean and super().sound
 
-    async def run(self, step: Step) -> Ending:
-        """Create the container, start it, and wait for its end."""
-        return await create_and_run(self, step)
+    run = create_and_run
 
     @asynccontextmanager
     async def created(
         self, step: Step, call: Call | None = None, console: str | None = None
     ) -> AsyncIterator[WatchedProcess]:
-        """See `Job.created`.
-
-        Raises:
-            EngineError: A shim is missing, or a runtime failed.
-        """
         del call, console
         ranks = await self.shim_step.ranks()
         for rank in ranks:
@@ -133,11 +121,6 @@ class ShimJob(SlurmJob):
 
     @asynccontextmanager
     async def resumed(self) -> AsyncIterator[WatchedProcess]:
-        """See `Job.resumed`.
-
-        Raises:
-            EngineError: There is no shim.
-        """
         assert self._found is not None
         request, facts, place = self._request, self._found.facts, self._place
         step = self.shim_step
@@ -170,11 +153,6 @@ class ShimJob(SlurmJob):
     async def resumed_session(
         self, found: Inheritance, deposit: Deposit, running: Callable[[], None]
     ) -> Session:
-        """See `Job.resumed_session`.
-
-        Raises:
-            EngineError: There is no shim.
-        """
         assert self._found is not None
         step, container = self.shim_step, self._found.facts["target"]
         shim, _ = await step.old_shim()
@@ -209,21 +187,17 @@ class ShimJob(SlurmJob):
                     ends: Ends | None = None if shared is None else shared.of(rank.number)
                     if not self.shims.is_gathered:
                         ends = RestartableStreams(step.stdio, child_env, request.deposit)
-                    streams = rank.shim.streams(
+                    opened = rank.shim.streams(
                         step.stdio, step.terminal, child_env, request.journal, ends
                     )
-                    await stack.enter_async_context(streams)
+                    streams = await stack.enter_async_context(opened)
                 is_kept = not self.shims.is_gathered
                 self._tasks.append(ShimTask(rank, streams, request.container, is_kept=is_kept))
             self._place.id = self._tasks[0].id
             yield shared
 
     async def _create(self, step: Step) -> None:
-        """Let each runtime create its container.
-
-        Raises:
-            NotMade: One failed; the others may be there.
-        """
+        """Let each runtime create its container; NotMade if one failed: others may be there."""
         place = self._place
         place.config = await container_config(self._tasks[0].rank, step)
         await self.shims.neighbours.joined(place, self._request.joins)
@@ -336,11 +310,7 @@ class ShimJob(SlurmJob):
         return is_suspended and self.shims.neighbours.are_none(self._place)
 
     async def _begin(self) -> None:
-        """Start the programs of all tasks.
-
-        Raises:
-            EngineError: A runtime failed.
-        """
+        """Start the programs of all tasks; raises EngineError if a runtime failed."""
         try:
             await for_all(self._tasks, ShimTask.start)
         except ShimError as error:
@@ -397,11 +367,7 @@ class ShimJob(SlurmJob):
         return of_tasks(task.usage for task in self._tasks)
 
     async def _alive(self) -> list[ShimTask]:
-        """Return the tasks that run.
-
-        Raises:
-            StateError: None does.
-        """
+        """Return the tasks that run; raises StateError if none does."""
         runs = self._first is not None and await self._first.runs()
         found = [task for task in self._tasks if task.status is None]
         if not (runs and found):
@@ -409,11 +375,6 @@ class ShimJob(SlurmJob):
         return found
 
     async def signal(self, number: int) -> None:
-        """Send a signal to the first process of each task; SIGKILL ends all processes.
-
-        Raises:
-            EngineError: The signal was not delivered.
-        """
         await self._place.settled.wait()
         if (first := self._first) is None:
             raise EngineError("the container is not running")
@@ -458,11 +419,6 @@ class ShimJob(SlurmJob):
             await first.ended()
 
     async def session(self, program: Program) -> Session:
-        """Prepare to run another program in the container, in its first task.
-
-        Raises:
-            StateError: The container is not running.
-        """
         task = (await self._alive())[0]
         task.is_kept = True
         return begun(task.rank.shim, task.id, self._child_env, program, task.site)
@@ -505,11 +461,6 @@ class ShimJob(SlurmJob):
         await for_all(await self._alive(), of)
 
     async def pause(self, *, resume: bool) -> None:
-        """Pause or resume all processes of the container by signals.
-
-        Raises:
-            EngineError: The processes could not be signalled.
-        """
         name = "CONT" if resume else "STOP"
 
         def script(task: ShimTask) -> str:
@@ -521,11 +472,6 @@ class ShimJob(SlurmJob):
                 raise EngineError(f"on {answer.node}: {answer.text.strip()}")
 
     async def inspect(self, script: Callable[[str], str]) -> list[NodeAnswer]:
-        """Run a shell script for each task of the container, on its node, by its shim.
-
-        Raises:
-            EngineError: The script could not be run.
-        """
         return await self._ask_all(lambda task: script(task.state))
 
     async def _ask_all(self, script: Callable[[ShimTask], str]) -> list[NodeAnswer]:

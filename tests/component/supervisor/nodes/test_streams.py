@@ -426,8 +426,8 @@ async def test_dev_null_is_not_carried(callers: Callers) -> None:
         for at, name in enumerate(("stdin", "stdout", "stderr")):
             fds = [stdin, stdout, stderr]
             fds[at] = null
-            fields = shim.streams((fds[0], fds[1], fds[2]), False, ENV).fields
-            assert set(fields) == {"stdin", "stdout", "stderr"} - {name}
+            async with shim.streams((fds[0], fds[1], fds[2]), False, ENV) as streams:
+                assert {*streams.fields} == {"stdin", "stdout", "stderr"} - {name}
     os.close(null)
 
 
