@@ -117,7 +117,9 @@ class AllocationRequest(msgspec.Struct, frozen=True):
 class SallocConversation:
     """The conversation with one salloc."""
 
-    def __init__(self, tools: Tools, queue: Queue, request: JobRequest) -> None:
+    def __init__(
+        self, tools: Tools, queue: Queue, request: JobRequest, terms: AllocationRequest
+    ) -> None:
         self.state = JobState()
         self.known = trio.Event()
         self._changed = trio.Event()
@@ -130,6 +132,7 @@ class SallocConversation:
         self._tools = tools
         self._queue = queue
         self._request = request
+        self._terms = terms
         self._slowed = self._told = False
         self._child_env = tools.child_env(request.child_env)
 
@@ -165,11 +168,7 @@ class SallocConversation:
             self._request.on_waiting(news)
 
     def go_on(self, found: Inheritance) -> None:
-        """Know what another supervisor knew, which has died.
-
-        Args:
-            found: What it has left for the job; its descriptors are owned from now on.
-        """
+        """Know what a dead supervisor knew, by what it has left; the descriptors are owned now."""
         if (job := found.facts.get("job")) is not None:
             self.state.is_job(job)
         self._said = [*found.facts.get("said", ())]
@@ -219,16 +218,15 @@ class SallocConversation:
             text = f"job {self.state.job_id} is lost: salloc ended unexpectedly"
             self._request.on_lost(taken("scrun-failure", text))
 
-    async def watch_pending(self, because: str, scope: trio.CancelScope) -> None:
-        """Report why the job is pending; a canceller ends it if the supervisor dies.
+    async def watch_pending(self, scope: trio.CancelScope) -> None:
+        """Report why the job is pending, and cancel `scope` when waiting is in vain.
 
-        Args:
-            scope: The wait for the job, cancelled when it is in vain.
+        A canceller ends it if the supervisor dies.
         """
 
         async def watch(job_id: str) -> None:
             self._in_vain = await self._queue.watch(
-                self._request, self._child_env, job_id, because
+                self._request, self._child_env, job_id, self._terms.because
             )
             scope.cancel()
 
@@ -277,7 +275,6 @@ class SallocConversation:
         self,
         salloc: Child,
         line: trio.socket.SocketType,
-        terms: AllocationRequest,
         environment: dict[str, str] | None = None,
     ) -> AsyncIterator[Allocation | None]:
         """Wait for the job, and hold it while the block runs; None: Slurm gave no job.
@@ -289,7 +286,7 @@ class SallocConversation:
         request = self._request
         try:
             if environment is None:
-                environment = await self._granted_environment(line, terms.because)
+                environment = await self._granted_environment(line)
                 await trio.lowlevel.checkpoint()  # what salloc has said before is read now
                 if environment is None or self.state.revoked:
                     yield None
@@ -311,17 +308,15 @@ class SallocConversation:
             else:
                 _send_status(line, request.ending())
             line.close()  # the keepalive ends, and salloc relinquishes the job
-            with trio.move_on_after(LAST_BREATH if gone else terms.deadline, shield=True):
+            with trio.move_on_after(LAST_BREATH if gone else self._terms.deadline, shield=True):
                 await salloc.wait()
 
-    async def _granted_environment(
-        self, line: trio.socket.SocketType, because: str
-    ) -> dict[str, str] | None:
+    async def _granted_environment(self, line: trio.socket.SocketType) -> dict[str, str] | None:
         """Wait until the keepalive runs; return its SLURM_* variables, or None without a job."""
         found: dict[str, str] | None = None
         async with unwrapped() as pending:
             scope = pending.cancel_scope
-            pending.start_soon(self.watch_pending, because, scope)
+            pending.start_soon(self.watch_pending, scope)
             pending.start_soon(self.stop_waiting, scope)
             found = _environment(await _keepalive_pid(line))
             scope.cancel()
@@ -330,8 +325,7 @@ class SallocConversation:
     async def _give_up(self, salloc: Child, line: trio.socket.SocketType) -> bool:
         """Give up a job that was not granted yet, but may be at this moment.
 
-        Returns:
-            Whether Slurm knows that it ended, so that salloc has nothing left to do.
+        Returns whether Slurm knows that it ended, so that salloc has nothing left to do.
         """
         state = self.state
         with trio.move_on_after(_FIRST_WORDS, shield=True):
@@ -362,11 +356,7 @@ class SallocConversation:
         return False
 
     async def cancel_leftovers(self, salloc: Child, began: float) -> None:
-        """Cancel jobs that salloc may have left behind.
-
-        Args:
-            salloc: The salloc, which has ended.
-        """
+        """Cancel jobs that a salloc which has ended may have left behind."""
         state = self.state
         doubtful = [state.job_id] if state.job_id and not state.gone else []
         if not state.job_id and await salloc.wait() < 0:
@@ -376,14 +366,14 @@ class SallocConversation:
         for job_id in doubtful:
             await cancel_in_the_end(self._tools, self._child_env, self._request.journal, job_id)
 
-    async def refusal(self, because: str) -> AllocationRefused:
+    async def refusal(self) -> AllocationRefused:
         """Return why there is no job, in Slurm's words."""
-        reason, kind = await self._reason(because)
+        reason, kind = await self._reason()
         reason += remedy(reason, self._child_env.environment)
         return AllocationRefused(f"no job for container {self._request.container}: {reason}", kind)
 
-    async def _reason(self, because: str) -> tuple[str, str]:
-        state = self.state
+    async def _reason(self) -> tuple[str, str]:
+        state, because = self.state, self._terms.because
         if self._in_vain is not None:
             return in_vain_line(state.job_id, self._in_vain, because), "scrun-failure"
         if state.withdrawn:
@@ -406,13 +396,10 @@ def _send_status(line: trio.socket.SocketType, ending: Ending | None) -> None:
 
 
 async def _keepalive_pid(line: trio.socket.SocketType) -> str:
-    """Wait until the job is granted and the keepalive runs.
+    """Wait until the job is granted and the keepalive runs; return its pid, or "" without a job.
 
     What it has said stays in the socket as long as the job is held: a successor may have to read
     it again, as what we know of it may not have got to a keeper.
-
-    Returns:
-        The keepalive's pid, or "" when salloc ended before it ran one.
     """
     said = await line.recv(_PID, socket.MSG_PEEK)  # it arrives in one piece
     return said.decode().strip()
@@ -457,32 +444,24 @@ def may_pass(error: Exception) -> bool:
     return all(isinstance(leaf, EngineError | OSError) for leaf in leaves(error))
 
 
-@asynccontextmanager
-async def allocated(
-    tools: Tools, queue: Queue, request: JobRequest, salloc_request: AllocationRequest
-) -> AsyncIterator[Allocation]:
-    """Allocate a job and hold it.
-
-    Raises:
-        AllocationRefused: Slurm gave no job; with its reason.
-    """
-    allocation = SallocConversation(tools, queue, request)
-    ours, theirs = socket.socketpair()
-    command = ["/bin/sh", "-c", _IN_DIRECTORY, salloc_request.directory, tools.salloc]
+def allocated(
+    tools: Tools, queue: Queue, request: JobRequest, terms: AllocationRequest
+) -> AbstractAsyncContextManager[Allocation]:
+    """Allocate a job and hold it; AllocationRefused with the reason of Slurm."""
+    conversation, began = SallocConversation(tools, queue, request, terms), time.time()
+    command = ["/bin/sh", "-c", _IN_DIRECTORY, terms.directory, tools.salloc]
     # with -v it reports that the job is suspended
-    command += ["-v", *salloc_request.options, "--", "/bin/sh", "-c", KEEPALIVE]
-    line = trio.socket.from_stdlib_socket(ours)
-    began = time.time()
-    salloc: Child | None = None
-    held: Allocation | None = None
+    command += ["-v", *terms.options, "--", "/bin/sh", "-c", KEEPALIVE]
 
     def hold(said: int) -> None:
-        allocation.hold({_SAID: said})
+        conversation.hold({_SAID: said})
 
-    try:
-        with line, theirs:
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[tuple[Child, trio.socket.SocketType]]:
+        ours, theirs = socket.socketpair()
+        with trio.socket.from_stdlib_socket(ours) as line, theirs:
             async with (
-                messages(allocation.feed, hold) as stderr,
+                messages(conversation.feed, hold) as stderr,
                 child(
                     command,
                     lean(tools.child_env(request.child_env)),
@@ -493,35 +472,60 @@ async def allocated(
             ):
                 theirs.close()
                 kept = {_LINE: line.fileno(), _SALLOC: salloc.pidfd}
-                allocation.hold(kept, salloc=salloc.pid, salloc_began=began)
-                async with allocation.held(salloc, line, salloc_request) as held:
-                    if held is not None:
-                        yield held
-    finally:
-        if salloc is not None:
-            with trio.CancelScope(shield=True):
-                await allocation.cancel_leftovers(salloc, began)
-    if held is None:
-        raise await allocation.refusal(salloc_request.because)
+                conversation.hold(kept, salloc=salloc.pid, salloc_began=began)
+                yield salloc, line
+
+    return _held(conversation, opened(), began)
 
 
 def held_again(
-    tools: Tools,
-    queue: Queue,
-    request: JobRequest,
-    salloc_request: AllocationRequest,
-    found: Inheritance,
+    tools: Tools, queue: Queue, request: JobRequest, terms: AllocationRequest, found: Inheritance
 ) -> AbstractAsyncContextManager[Allocation]:
-    """Hold the job of a supervisor that has died; the caller's own job as it is.
+    """Hold a dead supervisor's job, or wait for it, as `allocated`; the caller's own as it is."""
+    facts = found.facts
+    if not is_own(found):
+        request.on_job_id(facts["job"], False)
+        return nullcontext(Allocation(facts["job"], facts["environment"]))
+    conversation = SallocConversation(tools, queue, request, terms)
 
-    Raises:
-        AllocationRefused: As for `allocated`.
-    """
-    if is_own(found):
-        return _taken_over(tools, queue, request, salloc_request, found)
-    held = Allocation(found.facts["job"], found.facts["environment"])
-    request.on_job_id(held.job_id, False)
-    return nullcontext(held)
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[tuple[Child, trio.socket.SocketType]]:
+        ours = socket.socket(fileno=found.take(_LINE))
+        pid, pidfd = facts["salloc"], found.take(_SALLOC)
+        with trio.socket.from_stdlib_socket(ours) as line:
+            async with (
+                received(found.take(_SAID), conversation.feed),
+                foreign_process(pid, pidfd, "salloc", grace=LAST_BREATH) as salloc,
+            ):
+                conversation.go_on(found)
+                yield salloc, line
+
+    return _held(conversation, opened(), facts["salloc_began"], facts.get("environment"))
+
+
+@asynccontextmanager
+async def _held(
+    conversation: SallocConversation,
+    opened: AbstractAsyncContextManager[tuple[Child, trio.socket.SocketType]],
+    began: float,
+    environment: dict[str, str] | None = None,
+) -> AsyncIterator[Allocation]:
+    """Hold a job, or wait for it, by its salloc and our end of its keepalive's socket."""
+    salloc: Child | None = None
+    held: Allocation | None = None
+    try:
+        async with (
+            opened as (salloc, line),
+            conversation.held(salloc, line, environment) as held,
+        ):
+            if held is not None:
+                yield held
+    finally:
+        if salloc is not None:
+            with trio.CancelScope(shield=True):
+                await conversation.cancel_leftovers(salloc, began)
+    if held is None:
+        raise await conversation.refusal()
 
 
 def is_own(found: Inheritance) -> bool:
@@ -530,49 +534,10 @@ def is_own(found: Inheritance) -> bool:
 
 
 @asynccontextmanager
-async def _taken_over(
-    tools: Tools,
-    queue: Queue,
-    request: JobRequest,
-    salloc_request: AllocationRequest,
-    found: Inheritance,
-) -> AsyncIterator[Allocation]:
-    """Hold a job, or wait for it, as another supervisor has done; see `held_again`."""
-    allocation, facts = SallocConversation(tools, queue, request), found.facts
-    line = trio.socket.from_stdlib_socket(socket.socket(fileno=found.take(_LINE)))
-    salloc: Child | None = None
-    held: Allocation | None = None
-    try:
-        with line:
-            async with (
-                received(found.take(_SAID), allocation.feed),
-                foreign_process(
-                    facts["salloc"], found.take(_SALLOC), "salloc", grace=LAST_BREATH
-                ) as salloc,
-            ):
-                allocation.go_on(found)
-                environment = facts.get("environment")
-                parts = (salloc, line, salloc_request, environment)
-                async with allocation.held(*parts) as held:
-                    if held is not None:
-                        yield held
-    finally:
-        if salloc is not None:
-            with trio.CancelScope(shield=True):
-                await allocation.cancel_leftovers(salloc, facts["salloc_began"])
-    if held is None:
-        raise await allocation.refusal(salloc_request.because)
-
-
-@asynccontextmanager
 async def held_anew(
     hold: AbstractAsyncContextManager[Allocation], request: JobRequest, found: Inheritance
 ) -> AsyncIterator[Allocation]:
-    """Hold a job in which another supervisor has made no container; end the step that it began.
-
-    Raises:
-        AllocationRefused: As for `allocated`.
-    """
+    """Hold a job in which a dead supervisor has made nothing; end the step that it began."""
     if not is_own(found):  # the others of its pod have ended meanwhile, and nobody needed it
         raise AllocationRefused(f"no job for container {request.container}: it was released")
     async with hold as held:

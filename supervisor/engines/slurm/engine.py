@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     asynccontextmanager,
@@ -10,7 +10,6 @@ from contextlib import (
     suppress,
 )
 from functools import partial
-from types import MappingProxyType
 
 import msgspec
 import trio
@@ -89,6 +88,39 @@ from scrun.supervisor.nodes.link import Sealing
 _ANSWER = 10.0
 
 
+class SlurmConfiguration(msgspec.Struct, frozen=True):
+    """All settings that distinguish one cluster, or one use of it, from another.
+
+    Attributes:
+        release_timeout: Seconds that releasing a job may take.
+        give_up: Reasons for which a pending job is given up (`[slurm] give_up`).
+        host_only: Prefixes of mount sources that its nodes do not have.
+        defaults: Requests for every job, by SCRUN_* variable.
+        allowed: Requests that config.json may make besides those for resources.
+        runtime: Commands of the nodes' runtime that oci.conf has no key for.
+        launch: What makes containers on the nodes (`[slurm] launch`).
+        linger: Seconds that a job waits for its next container (`[slurm] linger`).
+        pool_node: Requests for each node of the pool `auto`, by SCRUN_* variable.
+        seal_streams: Whether the bytes of streams are sealed (`[slurm] seal_streams`).
+        restore_timeout: Seconds that a shim waits for a successor of ours.
+        oci_conf: Which version: an engine reads it once, so another one makes another engine.
+    """
+
+    tools: Tools
+    release_timeout: float
+    give_up: tuple[str, ...]
+    host_only: tuple[str, ...]
+    defaults: tuple[tuple[str, str], ...]
+    allowed: frozenset[str]
+    runtime: RuntimeSettings
+    launch: Launch = "container"
+    linger: float = 0
+    pool_node: tuple[tuple[str, str], ...] = ()
+    seal_streams: bool = True
+    restore_timeout: float = ALONE
+    oci_conf: tuple[int, int, int] | None = None
+
+
 class SlurmEngine(Engine):
     """One cluster."""
 
@@ -96,42 +128,13 @@ class SlurmEngine(Engine):
     shares_jobs = True
     adopts = True
 
-    def __init__(
-        self,
-        tools: Tools,
-        *,
-        release_timeout: float,
-        give_up: tuple[str, ...],
-        host_only: tuple[str, ...],
-        defaults: Mapping[str, str],
-        allowed: Collection[str],
-        runtime: RuntimeSettings,
-        launch: Launch = "container",
-        linger: float = 0,
-        pool_node: Mapping[str, str] = MappingProxyType({}),
-        seal_streams: bool = True,
-        restore_timeout: float = ALONE,
-        root: str = "",
-    ) -> None:
+    def __init__(self, use: SlurmConfiguration, root: str = "") -> None:
         """Create the engine. This reads oci.conf, but asks Slurm nothing.
 
-        The nodes' oci.conf may differ, but sites keep them alike (oci.conf(5)).
-
-        Args:
-            release_timeout: Seconds that releasing a job may take.
-            give_up: Reasons for which a pending job is given up (`[slurm] give_up`).
-            host_only: Prefixes of mount sources that its nodes do not have.
-            defaults: Requests for every job, by SCRUN_* variable.
-            allowed: Requests that config.json may make besides those for resources.
-            runtime: Commands of the nodes' runtime that oci.conf has no key for.
-            launch: What makes containers on the nodes (`[slurm] launch`).
-            linger: Seconds that a job waits for its next container (`[slurm] linger`).
-            pool_node: Requests for each node of the pool `auto`, by SCRUN_* variable.
-            seal_streams: Whether the bytes of streams are sealed (`[slurm] seal_streams`).
-            restore_timeout: Seconds that a shim waits for a successor of ours.
-            root: The root directory, where supervisors share what squeue says.
+        The nodes' oci.conf may differ, but sites keep them alike (oci.conf(5)). In `root`, the
+        root directory, supervisors share what squeue says.
         """
-        self._tools = tools
+        self._tools = tools = use.tools
         conf: OciConf | None = None
         content: bytes | None = None
         self._wrong: ScrunError | None = None  # reported when a container is created
@@ -142,20 +145,15 @@ class SlurmEngine(Engine):
             self._tools = tools.of_site(conf) if conf else tools
         except ScrunError as error:
             self._wrong = error
-        self._release_timeout = release_timeout
-        self._host_only = host_only
-        self._defaults = defaults
-        self._allowed = allowed
-        self._confs = SiteConfs(content, conf, runtime)
-        self._launching = Launching(launch, self._confs)
+        self._use = use
+        self._confs = SiteConfs(content, conf, use.runtime)
+        self._launching = Launching(use.launch, self._confs)
         self._mount_spool_dir = None if conf is None else conf.mount_spool_dir
         self._without_config = conf is not None and conf.ignore_file_config_json
-        self._alone = restore_timeout
-        self._sealing = Sealing(streams=seal_streams)
-        self._commands = NodeCommands(node_runtime(conf, runtime))
-        self._queue = Queue(tools, give_up, root)
-        self._linger = linger
-        self._pool_node = {**defaults, **pool_node}
+        self._sealing = Sealing(streams=use.seal_streams)
+        self._commands = NodeCommands(node_runtime(conf, use.runtime))
+        self._queue = Queue(tools, use.give_up, root)
+        self._pool_node = {**dict(use.defaults), **dict(use.pool_node)}
         self._version: SlurmVersion | None = None
         self._asking = trio.Lock()
         self._unanswered = -math.inf  # when salloc was last asked in vain
@@ -189,7 +187,6 @@ class SlurmEngine(Engine):
         return self._version
 
     async def target(self, child_env: ChildEnv) -> Target:
-        """Describe the nodes, where the user has the rights of the real uid."""
         uid, gid = real_id("uid"), real_id("gid")
         version = await self.version(child_env)
         forces_rootfs, refused = features(version).forces_rootfs, ""
@@ -206,7 +203,7 @@ class SlurmEngine(Engine):
             rootless=uid != 0,
             link_rootfs=forces_rootfs or self._without_config,
             link_refused=refused,
-            host_only=self._host_only,
+            host_only=self._use.host_only,
             slurm=str(version),
         )
 
@@ -243,19 +240,19 @@ class SlurmEngine(Engine):
         shared += [*nodes_of_salloc(wanted), *salloc_arguments(wanted, version.release)]
         shared += request.plugin_options
         options = [*own, *shared]
-        needs = needs_of(shared, environment, wanted) if self._linger else None
+        needs = needs_of(shared, environment, wanted) if self._use.linger else None
         if features(version).job_container_id:
             options.append(f"--container-id={request.container}")
         of_the_step = {key: value for key, value in wanted.items() if key not in SHAPE}
         step_options = srun_arguments(of_the_step, version.release)
         self._launching.check(wanted, step_options, version.release)
-        terms = AllocationRequest(options, directory, because, self._release_timeout)
+        terms = AllocationRequest(options, directory, because, self._use.release_timeout)
         lease = None if needs is None else LeaseRequest(self._tools, needs)
         return JobPlan(
             partial(self._hold, terms, lease),
             partial(self._job, wanted, version, step_options),
             b"" if lease is None else msgspec.json.encode(lease),
-            self._linger,
+            self._use.linger,
             seat,
         )
 
@@ -302,11 +299,7 @@ class SlurmEngine(Engine):
             yield held
 
     async def _begin_for_pool(self, request: JobRequest, held: SlurmAllocation) -> list[str]:
-        """Start a shim with all that the job has on its node; return the GPUs there.
-
-        Raises:
-            EngineError: The node cannot have one.
-        """
+        """Start a shim with all that the job has on its node; return the GPUs there."""
         options = [f"--cpus-per-task={held.room.processors}"]
         parts = JobParts(
             self._tools, features(await self.version(request.child_env)), self._commands, request,
@@ -330,8 +323,7 @@ class SlurmEngine(Engine):
     ) -> AsyncIterator[SlurmAllocation]:
         """See `JobPlan.hold`. Nothing of the caller's own job is for others.
 
-        Args:
-            left: What another supervisor has left, or, without a container, lends us.
+        `left` is what another supervisor has left, or, without a container, lends us.
         """
         environment = request.child_env.environment
         if isinstance(request.beside, SlurmAllocation):
@@ -484,7 +476,7 @@ class SlurmEngine(Engine):
     def _held_again(
         self, request: JobRequest, found: Inheritance, because: str = ""
     ) -> AbstractAsyncContextManager[Allocation]:
-        terms = AllocationRequest((), "", because, self._release_timeout)
+        terms = AllocationRequest((), "", because, self._use.release_timeout)
         return held_again(self._tools, self._queue, request, terms, found)
 
     def _again(
@@ -503,7 +495,7 @@ class SlurmEngine(Engine):
         """Return what shims need to know of slurm.conf(5), and whether they may connect to us."""
         conf = self._slurm_conf()
         encrypted = conf.get("tlstype", "tls/none") not in ("", "none", "tls/none")
-        found = Direct(not encrypted, conf.get("srunportrange"), self._alone)
+        found = Direct(not encrypted, conf.get("srunportrange"), self._use.restore_timeout)
         # proctrack/cgroup and pgid signal a step's tasks, this one their descendants, too
         reaches_all = conf.get("proctracktype", "").endswith("linuxproc")
         kill_wait = conf.get("killwait", "")
@@ -527,23 +519,18 @@ class SlurmEngine(Engine):
     def _wanted(self, request: JobRequest) -> tuple[dict[str, str], str]:
         """Merge the requests of all sources; log those that are ignored.
 
-        Returns:
-            The requests, and text about those that come from the engine's flags.
+        Returns them, and text about those that come from the engine's flags.
         """
         environment = request.child_env.environment
+        use = self._use
         wanted = gather(
-            environment, request.config_requests, self._defaults, request.flags, self._allowed
+            environment, request.config_requests, dict(use.defaults), request.flags, use.allowed
         )
         for note in wanted.notes:
             request.journal.write("info", note)
         return dict(wanted.requests), wanted.because
 
     async def release(self, job_id: str, child_env: ChildEnv, record: str) -> None:
-        """Cancel a job by its id.
-
-        Raises:
-            EngineError: Slurm does not answer.
-        """
         await cancel_job(self._tools, self._tools.child_env(child_env), job_id)
 
     async def jobs_of_the_dead(self, child_env: ChildEnv, root: str) -> list[str]:
@@ -557,11 +544,7 @@ def _on_one_node(version: SlurmVersion, *, by_srun: bool) -> OneNode:
 
 
 def _look_for_conf(path: str | None) -> None:
-    """Look for the slurm.conf that is named: Slurm's tools look for it for a minute. Blocks.
-
-    Raises:
-        EngineUnavailable: There is none.
-    """
+    """Look for the slurm.conf that is named: Slurm's tools look for it for a minute. Blocks."""
     try:
         if path is not None:
             os.stat(path)

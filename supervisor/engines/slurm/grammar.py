@@ -24,40 +24,18 @@ class Sentence(enum.Enum):
     """The kinds of messages, by their meaning."""
 
     # salloc, about its job
-    PENDING = enum.auto()
-    GRANTED = enum.auto()
-    REFUSED = enum.auto()
-    REVOKED = enum.auto()
-    TIME_LIMIT = enum.auto()
-    CANCELLED = enum.auto()
-    RELINQUISHED = enum.auto()
-    NOT_RELINQUISHED = enum.auto()
-    OVER_MEMORY = enum.auto()
-    SUSPENDED = enum.auto()
-    RESUMED = enum.auto()
+    PENDING, GRANTED, REFUSED, REVOKED, TIME_LIMIT, CANCELLED = range(6)
+    RELINQUISHED, NOT_RELINQUISHED, OVER_MEMORY, SUSPENDED, RESUMED = range(6, 11)
     # salloc and srun
-    NODE_FAILURE = enum.auto()
-    RATE_LIMITED = enum.auto()
+    NODE_FAILURE, RATE_LIMITED = range(11, 13)
     # srun, about its step
-    NO_STEP = enum.auto()
-    LAUNCHING = enum.auto()
-    LAUNCH_FAILED = enum.auto()
-    STARTED = enum.auto()
-    TASK_EXIT = enum.auto()
-    TASK_ENDED = enum.auto()
-    ABORTED = enum.auto()
+    NO_STEP, LAUNCHING, LAUNCH_FAILED, STARTED, TASK_EXIT, TASK_ENDED, ABORTED = range(13, 20)
     # scancel and squeue
-    GONE = enum.auto()
-    NO_ERROR = enum.auto()
+    GONE, NO_ERROR = range(20, 22)
 
 
 class ToolMessage(msgspec.Struct, frozen=True):
-    """A recognized message.
-
-    Attributes:
-        sentence: Its kind.
-        words: Its variable parts, by name.
-    """
+    """A recognized message: its kind, and its variable parts, by name."""
 
     sentence: Sentence
     words: dict[str, str]
@@ -74,115 +52,73 @@ _LAUNCH = r"(?:launch/slurm: \w+: )?"  # 22.05
 _OVER = "|".join(map(re.escape, OVER))
 _LIMITED = r"RPC rate limited \d{1,9} time\(s\)\. Sleeping then trying again\."  # 23.02, with -v
 
-_INFO, _ERROR = "", "error: "
-_SENTENCES: tuple[tuple[Tool, str, Sentence, str], ...] = (
-    ("salloc", _INFO, Sentence.PENDING, f"Pending job allocation {_JOB}"),
-    ("salloc", _INFO, Sentence.PENDING, f"job {_JOB} queued and waiting for resources"),
-    ("salloc", _INFO, Sentence.GRANTED, f"job {_JOB} has been allocated resources"),
-    ("salloc", _INFO, Sentence.GRANTED, f"Granted job allocation {_JOB}"),
-    ("salloc", _ERROR, Sentence.REFUSED, "Job submit/allocate failed: (?P<reason>.+)"),
-    ("salloc", _INFO, Sentence.REVOKED, rf"Job allocation {_JOB} has been revoked\.?"),
-    (
-        "salloc",
-        _INFO,
-        Sentence.TIME_LIMIT,
-        rf"Job {_JOB} has exceeded its time limit and its allocation has been revoked\.",
-    ),
-    ("salloc", _INFO, Sentence.CANCELLED, "Job has been cancelled"),
-    ("salloc", _INFO, Sentence.RELINQUISHED, f"Relinquishing job allocation {_JOB}"),
-    (
-        "salloc",
-        _ERROR,
-        Sentence.NOT_RELINQUISHED,
-        r"Unable to clean up (?:job allocation|allocation for(?: job)?) "
-        rf"(?:JobId=)?{_JOB}(?: SLUID=\S+)?: .*",
-    ),
-    ("salloc", _INFO, Sentence.OVER_MEMORY, "Exceeded job memory limit"),
-    # with -v
-    ("salloc", _INFO, Sentence.SUSPENDED, "job has been suspended"),
-    ("salloc", _INFO, Sentence.RESUMED, "job has been resumed"),
-    ("salloc", _INFO, Sentence.RATE_LIMITED, _LIMITED),
-    ("salloc", _ERROR, Sentence.NODE_FAILURE, r"Node failure on (?P<node>\S+)"),
-    ("srun", _INFO, Sentence.RATE_LIMITED, _LIMITED),
-    (
-        "srun",
-        _INFO,
-        Sentence.LAUNCHING,
-        rf"launching {_STEP} on host (?P<node>\S+), \d+ {_TASKS}",
-    ),
-    ("srun", _INFO, Sentence.STARTED, rf"{_LAUNCH}Node \S+, {_COUNT} started"),
-    (
-        "srun",
-        _INFO,
-        Sentence.TASK_EXIT,
-        rf"{_LAUNCH}Received task exit notification for {_COUNT} of {_STEP} "
-        r"\(status=0x(?P<status>[0-9a-fA-F]{1,16})\)\.",
-    ),
-    ("srun", _INFO, Sentence.TASK_ENDED, rf"{_LAUNCH}\S+: {_TASKS}: Completed"),
-    ("srun", _ERROR, Sentence.TASK_ENDED, rf"{_LAUNCH}\S+: {_TASKS}: .+"),
-    (
-        "srun",
-        _ERROR,
-        Sentence.LAUNCH_FAILED,
-        rf"Task launch for {_STEP} failed on node (?P<node>\S+): .*",
-    ),
-    # srun treats such a task as one that ran, and returns 0
-    ("srun", _ERROR, Sentence.LAUNCH_FAILED, r"task \d{1,10} launch failed: .*"),
-    (
-        "srun",
-        _INFO,
-        Sentence.ABORTED,
-        r"Job step aborted(?:: Waiting up to \d+ seconds for job step to finish\.)?",
-    ),
-    ("srun", _INFO, Sentence.ABORTED, "forcing job termination"),
-    ("srun", _INFO, Sentence.ABORTED, f"Force Terminated {_STEP}"),
-    ("srun", _ERROR, Sentence.NODE_FAILURE, r"Node failure on (?P<node>\S+)"),
-    ("srun", _ERROR, Sentence.ABORTED, "Timed out waiting for job step to complete"),
-    # the job ended before the step began
-    ("srun", _ERROR, Sentence.ABORTED, f"Slurm job {_JOB} has expired"),
-    (
-        "srun",
-        _ERROR,
-        Sentence.ABORTED,
-        f"Unable to confirm allocation for job {_JOB}: (?:{_OVER})",
-    ),
-    ("srun", _ERROR, Sentence.NO_STEP, f"Unable to create step for job {_JOB}: (?P<reason>.*)"),
-    (
-        "scancel",
-        _ERROR,
-        Sentence.GONE,
-        rf"Kill job error on job (?:step )?id (?P<id>\S+): (?:{_OVER})",
-    ),
-    # 22.05, for a step that received the signal
-    (
-        "scancel",
-        _ERROR,
-        Sentence.NO_ERROR,
-        r"Kill job error on job (?:step )?id (?P<id>\S+): No error",
-    ),
-)
-_TABLE: dict[Tool, list[tuple[Sentence, re.Pattern[str]]]] = {}
-for _tool, _level, _sentence, _pattern in _SENTENCES:
-    _TABLE.setdefault(_tool, []).append(
-        (_sentence, re.compile(f"{_tool}: {_level}(?:{_pattern})", re.ASCII))
-    )
+_LOST = r"Unable to clean up (?:job allocation|allocation for(?: job)?)"
+_ENDING = r"(?:: Waiting up to \d+ seconds for job step to finish\.)?"
+_EXIT = rf"{_LAUNCH}Received task exit notification for {_COUNT} of {_STEP}"
+_KILL = r"error: Kill job error on job (?:step )?id (?P<id>\S+):"
+
+# A sentence, and the whole line after the tool's name
+_SENTENCES: dict[Tool, str] = {
+    # the last four with -v
+    "salloc": rf"""
+PENDING Pending job allocation {_JOB}
+PENDING job {_JOB} queued and waiting for resources
+GRANTED job {_JOB} has been allocated resources
+GRANTED Granted job allocation {_JOB}
+REFUSED error: Job submit/allocate failed: (?P<reason>.+)
+REVOKED Job allocation {_JOB} has been revoked\.?
+TIME_LIMIT Job {_JOB} has exceeded its time limit and its allocation has been revoked\.
+CANCELLED Job has been cancelled
+RELINQUISHED Relinquishing job allocation {_JOB}
+NOT_RELINQUISHED error: {_LOST} (?:JobId=)?{_JOB}(?: SLUID=\S+)?: .*
+OVER_MEMORY Exceeded job memory limit
+SUSPENDED job has been suspended
+RESUMED job has been resumed
+RATE_LIMITED {_LIMITED}
+NODE_FAILURE error: Node failure on (?P<node>\S+)
+""",
+    # a task whose launch failed srun treats as one that ran, and returns 0; "expired" and "Unable
+    # to confirm": the job ended before the step began
+    "srun": rf"""
+RATE_LIMITED {_LIMITED}
+LAUNCHING launching {_STEP} on host (?P<node>\S+), \d+ {_TASKS}
+STARTED {_LAUNCH}Node \S+, {_COUNT} started
+TASK_EXIT {_EXIT} \(status=0x(?P<status>[0-9a-fA-F]{{1,16}})\)\.
+TASK_ENDED {_LAUNCH}\S+: {_TASKS}: Completed
+TASK_ENDED error: {_LAUNCH}\S+: {_TASKS}: .+
+LAUNCH_FAILED error: Task launch for {_STEP} failed on node (?P<node>\S+): .*
+LAUNCH_FAILED error: task \d{{1,10}} launch failed: .*
+ABORTED Job step aborted{_ENDING}
+ABORTED forcing job termination
+ABORTED Force Terminated {_STEP}
+NODE_FAILURE error: Node failure on (?P<node>\S+)
+ABORTED error: Timed out waiting for job step to complete
+ABORTED error: Slurm job {_JOB} has expired
+ABORTED error: Unable to confirm allocation for job {_JOB}: (?:{_OVER})
+NO_STEP error: Unable to create step for job {_JOB}: (?P<reason>.*)
+""",
+    # without an error: 22.05, for a step that received the signal
+    "scancel": rf"""
+GONE {_KILL} (?:{_OVER})
+NO_ERROR {_KILL} No error
+""",
+}
+_TABLE: dict[Tool, list[tuple[Sentence, re.Pattern[str]]]] = {
+    tool: [
+        (Sentence[name], re.compile(f"{tool}: {pattern}", re.ASCII))
+        for name, _, pattern in (line.partition(" ") for line in text.strip().splitlines())
+    ]
+    for tool, text in _SENTENCES.items()
+}
 # squeue prints it without its name
 _TABLE["squeue"] = [(Sentence.GONE, re.compile(f"slurm_load_jobs error: {re.escape(OVER[1])}"))]
 # the node prints it through srun, when the step is ended from outside
-_TABLE["srun"].append(
-    (
-        Sentence.ABORTED,
-        re.compile(r"slurmstepd-\S+: error: \*\*\* \S+ \S+ ON \S+ CANCELLED AT .* \*\*\*"),
-    )
-)
+_CANCELLED = r"slurmstepd-\S+: error: \*\*\* \S+ \S+ ON \S+ CANCELLED AT .* \*\*\*"
+_TABLE["srun"].append((Sentence.ABORTED, re.compile(_CANCELLED)))
 
 
 def parse_line(tool: Tool, line: str) -> ToolMessage | None:
-    """Parse one line of a tool's standard error.
-
-    Returns:
-        The message; None if it is not one of Slurm's, or not a useful one.
-    """
+    """Parse a line of a tool's standard error; None: not Slurm's, or not a useful message."""
     for sentence, pattern in _TABLE[tool]:
         if found := pattern.fullmatch(line):
             words = {name: text for name, text in found.groupdict().items() if text is not None}

@@ -73,8 +73,7 @@ def needs_of(
 def fits(asked: Needs, had: Needs, limit: float | None, used: float) -> bool:
     """Tell whether a container may use a job that was requested for another one.
 
-    Args:
-        limit: The job's time limit in seconds, `inf` for none; None if it is not known.
+    `limit` is the job's time limit in seconds, `inf` for none; None if it is not known.
     """
     if asked != had or limit is None:
         return False
@@ -153,11 +152,7 @@ class HeldShim:
                 yield shim
 
     def begin(self, shim: JobShim) -> None:
-        """Have a shim from now on.
-
-        Raises:
-            EngineError: The job is being released.
-        """
+        """Have a shim from now on; raises EngineError if the job is being released."""
         if self._is_closed:
             raise EngineError("the job is being released")
         shim.journal, shim.deposit = self._journal, self._deposit
@@ -294,8 +289,7 @@ async def held(
 ) -> AsyncIterator[SlurmAllocation]:
     """Hold an allocation for containers, with what they share in it.
 
-    Args:
-        lease: What it may be used for when its first containers have ended; None: nothing.
+    `lease` is what it may be used for when its first containers have ended; None: nothing.
     """
     async with unwrapped() as nursery:
         shim = HeldShim(nursery, request.journal, request.job_deposit)

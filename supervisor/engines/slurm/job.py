@@ -110,11 +110,7 @@ class SlurmJob(Job):
         return container_variables(self._request.container, step.bundle)
 
     async def update(self, resources: str, wanted: Sequence[str], limit: str) -> None:
-        """Change the job's time limit; Slurm can change nothing else of a running job.
-
-        Raises:
-            EngineError: The request is to change something else, or Slurm refuses.
-        """
+        """Change the job's time limit; Slurm can change nothing else of a running job."""
         del resources
         if wanted:
             raise EngineError(
@@ -128,7 +124,6 @@ class SlurmJob(Job):
     async def command(
         self, script: str, output: int, variables: Mapping[str, str] | None = None
     ) -> int:
-        """Run a shell script on all nodes of the job."""
         journal = self._request.journal
         # other SLURM_* would act as options of srun
         own = ("SCRUN_", "SLURM_CONTAINER")
@@ -141,11 +136,7 @@ class SlurmJob(Job):
 
 
 class SrunJob(SlurmJob):
-    """A job whose container Slurm launches.
-
-    Attributes:
-        spool_mount: Where slurmstepd mounts something in the container (`spool_mount`).
-    """
+    """A job whose container Slurm launches."""
 
     launch = "container"
     spool_mount = ""
@@ -163,7 +154,6 @@ class SrunJob(SlurmJob):
         return super().sound and all(session.ended for session in self._sessions)
 
     async def run(self, step: Step) -> Ending:
-        """Run the container as a step, to its end."""
         streams = self._streams_of(step)
         options = self._container_options(step)
         if streams.far_terminal:
@@ -192,11 +182,7 @@ class SrunJob(SlurmJob):
     async def resumed_session(
         self, found: Inheritance, deposit: Deposit, running: Callable[[], None]
     ) -> Session:
-        """Its srun has ended with the other.
-
-        Raises:
-            EngineError: Always.
-        """
+        """Its srun has ended with the other; raises EngineError always."""
         raise EngineError("a program of exec that srun launches ends with the supervisor")
 
     async def _go_on(self, step: Step, *, task_status: trio.TaskStatus[bool]) -> Ending:
@@ -253,11 +239,6 @@ class SrunJob(SlurmJob):
         return [*words, *self._options, "--container", step.bundle]
 
     async def signal(self, number: int) -> None:
-        """Send a signal to the container's first process; SIGKILL ends all of them.
-
-        Raises:
-            EngineError: The signal was not delivered.
-        """
         if not await self._step.runs():
             return
         if number == signal.SIGKILL:
@@ -285,12 +266,6 @@ class SrunJob(SlurmJob):
             await trio.sleep_forever()
 
     async def session(self, program: Program) -> Session:
-        """Prepare to run another program in the container, in its first task.
-
-        Raises:
-            StateError: The container is not running.
-            EngineError: The site has no command for it.
-        """
         step_id, running = await self._running()
         node, tasks = next(iter(running.items()))
         step = self._new_step()
@@ -309,10 +284,8 @@ class SrunJob(SlurmJob):
         """Pause or resume all processes of the container and of its sessions.
 
         Users cannot use the freezer, so this sends signals. With proctrack/cgroup slurmstepd
-        freezes the step on SIGSTOP (measured with 22.05).
-
-        Raises:
-            EngineError: The processes could not be signalled.
+        freezes the step on SIGSTOP (measured with 22.05). Raises EngineError if they could not be
+        signalled.
         """
         step_id, running = await self._running()
         commands = [
@@ -332,11 +305,6 @@ class SrunJob(SlurmJob):
                 await session.signal_all(number)
 
     async def inspect(self, script: Callable[[str], str]) -> list[NodeAnswer]:
-        """Run a shell script for each task of the container, on its node.
-
-        Raises:
-            EngineError: The script could not be run.
-        """
         step_id, running = await self._running()
         scripts = {
             node: [script(self._commands.state(step_id, node, task)) for task in tasks]
@@ -391,7 +359,6 @@ class SrunJob(SlurmJob):
         return found
 
     def resized(self) -> None:
-        """Tell srun that the terminal has a new size."""
         self._step.resized()
 
 
@@ -414,14 +381,7 @@ def _names(step: Step) -> str:
 
 
 async def set_time_limit(tools: Tools, child_env: ChildEnv, job_id: str, limit: str) -> None:
-    """Change a job's time limit; only an administrator can raise it.
-
-    Args:
-        limit: TimeLimit of scontrol(1), known to be a valid time.
-
-    Raises:
-        EngineError: Slurm refuses; with its message.
-    """
+    """Set TimeLimit of scontrol(1); only an administrator can raise it. Raises EngineError."""
     if tools.scontrol is None:
         raise EngineError("scontrol is not installed here: the time limit cannot be changed")
     errors: list[str] = []
@@ -500,7 +460,6 @@ class SlurmSession(Session):
             await self._step.signal_all(number)
 
     def resized(self) -> None:
-        """Tell srun that the terminal has a new size."""
         self._step.resized()
 
 
@@ -509,10 +468,8 @@ def spool_mount(
 ) -> str:
     """Return where it does so, or the directory above that all steps have in common; "": nowhere.
 
-    A directory that would hide a top-level directory of the container counts as nowhere.
-
-    Args:
-        conf: The settings of slurm.conf, by name in lower case.
+    A directory that would hide a top-level directory of the container counts as nowhere. `conf`
+    has the settings of slurm.conf, by name in lower case.
     """
     if not features.mounts_spool:
         return ""

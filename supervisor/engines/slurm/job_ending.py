@@ -48,14 +48,10 @@ _CANCELLED_BY = re.compile(r"CANCELLED by (\d{1,10})", re.ASCII)
 
 
 def parse_squeue(answer: str, job_id: str, now: float) -> Ending | None:
-    """Parse squeue's answer: state, time of a preemption, reason, and time of the end.
+    """Parse squeue's answer, `TIMEOUT|N/A|TimeLimit|1795289230`: state, preemption, reason, end.
 
-    Args:
-        answer: `TIMEOUT|N/A|TimeLimit|1795289230`. An administrator may write any text as reason.
-        now: The current time, in seconds of the epoch.
-
-    Returns:
-            How the job ended, or None if the answer does not tell.
+    An administrator may write any text as reason. Returns how the job ended, or None if the answer
+    does not tell; `now` is in seconds of the epoch, as are the times.
     """
     state, _, rest = answer.strip().partition("|")
     preempted, _, rest = rest.partition("|")
@@ -72,11 +68,7 @@ def parse_squeue(answer: str, job_id: str, now: float) -> Ending | None:
 
 
 def parse_sacct(answer: str, job_id: str, now: float) -> Ending | None:
-    """Parse sacct's answer: the state, and who cancelled the job.
-
-    Returns:
-        How the job ended, or None if the answer does not tell.
-    """
+    """Parse sacct's answer: the state, and who cancelled the job; return as `parse_squeue`."""
     if cancelled := _CANCELLED_BY.search(answer):
         who = user_name(int(cancelled[1]), "user {}")
         return taken("cancelled", f"job {job_id} was cancelled by {who}")
@@ -186,14 +178,11 @@ _CLOCKS_DIFFER = 2.0
 
 
 def submitted_by(answer: str, session: int, since: float) -> list[str]:
-    """Parse squeue's output: id, session and submission time of each job.
+    """Parse squeue's output, id, session and submission time of jobs; return a salloc's.
 
     Args:
-        session: The session of the salloc: its process id, as it is a session leader.
+        session: Its process id, as it is a session leader.
         since: When it began; a session on another host may have the same number.
-
-    Returns:
-        The jobs that it submitted.
     """
     found = []
     for line in answer.splitlines():
@@ -228,8 +217,7 @@ async def jobs_of_a_killed_salloc(
 def marked(answer: str, root: str) -> list[tuple[str, ProcessIdentity]]:
     """Parse squeue's output: id and comment of each job.
 
-    Returns:
-        The jobs of this machine and root directory, and the supervisor of each.
+    Returns the jobs of this machine and root directory, and the supervisor of each.
     """
     pairs = (line.split(maxsplit=1) for line in answer.splitlines())
     numbered = ((pair[0], read_mark(pair[1], root)) for pair in pairs if len(pair) == 2)

@@ -117,13 +117,8 @@ class Neighbours:
         """Take the paths of other containers' namespaces out of a container's config.json.
 
         Those must be started: before that, their first process is the runtime's, which an ordinary
-        user may not look into.
-
-        Args:
-            place: The container; its config and joins are changed.
-
-        Raises:
-            EngineError: One of the others has ended.
+        user may not look into. The place's config and joins are changed. Raises EngineError if one
+        of the others has ended.
         """
         for namespace in (place.config.get("linux") or {}).get("namespaces") or []:
             container = joins.get(os.path.dirname(namespace.get("path") or ""))
@@ -134,11 +129,7 @@ class Neighbours:
             place.joins[namespace["type"]] = other.id
 
     async def entered(self, joins: Mapping[str, str], where: str) -> str:
-        """Return the shim's id of a container whose user namespace another one enters.
-
-        Raises:
-            EngineError: It has ended.
-        """
+        """Return the shim's id of a container whose user namespace another one enters."""
         return (await self._begun(joins[where], "user")).id
 
     async def _begun(self, container: str, kind: str) -> ContainerOnNode:
@@ -187,11 +178,9 @@ class JobShim:
         confs: SiteConfs,
         found: Inheritance | None = None,
     ) -> None:
-        """Describe them; `opened` starts them.
+        """Describe them, for the container with these parts, which brings them.
 
-        Args:
-            parts: Those of the container that brings them.
-            found: What another supervisor has left of the job, which has started its shim.
+        `found`: what another supervisor has left of the job, which has started its shim.
         """
         self._found = found
         tools, request, held, layout = parts.tools, parts.request, parts.held, parts.layout

@@ -280,9 +280,7 @@ def step_exit(state: StepState, srun_status: int) -> Exit:
 def ending_of_step(state: StepState, ended: Exit, salloc: JobState | None = None) -> Ending:
     """Return how a container, or a program executed in one, ended.
 
-    Args:
-        salloc: The state of the job, if scrun allocated it. It does not name the step that ran
-            out of memory, so this blames only one that was killed.
+    salloc does not name the step that ran out of memory, so this blames only one that was killed.
     """
     too_large = salloc is not None and salloc.over_memory and ended.status == _KILLED
     if not (ended.out_of_memory or too_large):
@@ -300,11 +298,7 @@ def out_of_memory(job_id: str) -> Ending:
 
 
 def without_files(which: str) -> Ending:
-    """Return the ending of a container whose images nobody serves any more.
-
-    Args:
-        which: Its job, and perhaps its task.
-    """
+    """Return the ending of a container whose images nobody serves any more, by job and task."""
     return taken("scrun-failure", f"job {which}: its root file system went away")
 
 

@@ -17,11 +17,7 @@ _NODES = "SLURM_JOB_NODELIST"
 
 
 class Launching:
-    """How an engine's containers are launched, and what it has found on which nodes.
-
-    Attributes:
-        by_slurm: Whether nothing but `srun --container` launches them.
-    """
+    """How an engine's containers are launched, and what it has found on which nodes."""
 
     def __init__(self, asked: Launch, confs: SiteConfs) -> None:
         """`asked`: `[slurm] launch`."""
@@ -33,34 +29,22 @@ class Launching:
         self._without: dict[str, str] = {}  # those without a Python, and what was said
 
     def check(self, wanted: Mapping[str, str], options: Sequence[str], version: Release) -> None:
-        """Refuse, before a job is asked for, what would not work in it.
-
-        Raises:
-            SettingsError: A kind of MPI that would not reach the container.
-        """
+        """Refuse MPI that would not reach the container, before a job is asked for."""
         if self.by_slurm:
             check_mpi(wanted, version)
         elif self._confs.is_here:
             check_pmi(options, "the oci.conf")
 
     def known_lack(self, job: Mapping[str, str]) -> str:
-        """Return why no shim is tried on a job's nodes, or "".
-
-        Args:
-            job: Its SLURM_* variables.
-        """
+        """Return why no shim is tried on the nodes of a job with such variables, or ""."""
         return self._without.get(job.get(_NODES, ""), "")
 
     async def lack(self, job: Mapping[str, str], step: ShimStep) -> str:
         """Return why `srun --container` has to launch a container after all, or "".
 
-        That takes something that a node lacks: what fails in passing is an error, as with
-        `launch = "shim"`. Only the first shim on some nodes is waited for, because it starts while
-        the bundle is staged; but those of several tasks always, as they have to connect to us.
-
-        Args:
-            job: Its SLURM_* variables.
-            step: That of its shims, which has been begun.
+        That takes something that a node lacks: what fails in passing is an error, as with `launch
+        = "shim"`. Only the first shim on some nodes is waited for, because it starts while the
+        bundle is staged; but those of several tasks always, as they have to connect to us.
 
         Raises:
             EngineError: No shim started, and `srun --container` would not help.
@@ -84,12 +68,7 @@ class Launching:
         self, job: SrunJob, journal: Journal, wanted: Mapping[str, str], version: Release,
         reason: str,
     ) -> None:  # fmt: skip
-        """Check that `srun --container` can do what shims cannot, and say so in the log.
-
-        Raises:
-            EngineError: The nodes have no oci.conf.
-            SettingsError: A kind of MPI that would not reach the container.
-        """
+        """Check that `srun --container` can do what shims cannot, and say so in the log."""
         await self.need_oci_conf(
             job, f"{reason}; srun --container would need an oci.conf on the nodes"
         )
@@ -104,10 +83,8 @@ class Launching:
         """Refuse a container by `srun --container` where no node knows how to make one.
 
         Without an oci.conf slurmstepd of 22.05 runs the program on the node itself. Where this
-        machine has none, a step asks those of a set of nodes, once.
-
-        Raises:
-            EngineError: The nodes have no oci.conf.
+        machine has none, a step asks those of a set of nodes, once. Raises EngineError if the
+        nodes have no oci.conf.
         """
         nodes = job.environment.get(_NODES, "")
         if self._confs.is_here or nodes in self._with_conf:

@@ -20,12 +20,7 @@ SHAPE = (NODES, TASKS)
 
 
 class StepLayout(msgspec.Struct, frozen=True):
-    """The shape of a step.
-
-    Attributes:
-        tasks: The number of tasks, each with one container.
-        nodes: The number of nodes; None leaves it to srun.
-    """
+    """The numbers of tasks, each with a container, and of nodes; None leaves that to srun."""
 
     tasks: int = 1
     nodes: int | None = 1
@@ -37,12 +32,7 @@ class StepLayout(msgspec.Struct, frozen=True):
 
 
 class OneNode(msgspec.Struct, frozen=True):
-    """What a version of Slurm can run on one node.
-
-    Attributes:
-        limit: How many tasks of a step can be containers there, or None.
-        version: Slurm's version, for messages.
-    """
+    """How many tasks of a step can be containers on a node with a version of Slurm, or None."""
 
     limit: int | None
     version: str
@@ -64,11 +54,7 @@ def nodes_of_salloc(wanted: Mapping[str, str]) -> list[str]:
 
 
 def check(wanted: Mapping[str, str], one: OneNode) -> None:
-    """Refuse requests that are known to fail, before there is a job.
-
-    Raises:
-        SettingsError: They cannot work with this version, or a number is not valid.
-    """
+    """Refuse requests that are known to fail with this version, before there is a job."""
     tasks, per_node = _number(wanted, TASKS), _number(wanted, PER_NODE)
     if one.limit is None:
         return
@@ -85,14 +71,7 @@ def check(wanted: Mapping[str, str], one: OneNode) -> None:
 def layout_of_own_job(
     wanted: Mapping[str, str], job: Mapping[str, str], one: OneNode
 ) -> StepLayout:
-    """Return the layout of a step that fills the container's own job.
-
-    Args:
-        job: Its SLURM_* variables.
-
-    Raises:
-        SettingsError: There are more tasks than it can run.
-    """
+    """Return the layout of a step that fills the container's own job, if that is large enough."""
     granted = _nodes(job) or 1
     each = _number(wanted, PER_NODE) or 1
     # salloc reports a number of tasks that follows from other options, such as one per GPU
@@ -108,12 +87,8 @@ def layout_of_own_job(
 def layout_within(wanted: Mapping[str, str], job: Mapping[str, str], one: OneNode) -> StepLayout:
     """Return the layout of a step in an existing job, which may be larger.
 
-    Args:
-        wanted: The requests; those that would shape a job have no effect.
-        job: Its SLURM_* variables in the caller's environment, perhaps only its id.
-
-    Raises:
-        SettingsError: The job is too small.
+    Requests that would shape a job have no effect. The job's SLURM_* variables in the caller's
+    environment may be only its id. Raises SettingsError if the job is too small.
     """
     there = _nodes(job)
     name = f"job {job.get('SLURM_JOB_ID')}"

@@ -93,9 +93,8 @@ class Queue:
     ) -> Waiting:
         """Report what a job waits for, until this is cancelled.
 
-        Returns:
-            A reason for which waiting is in vain; only one that lasts, as the scheduler's first
-            reason may change. Or `FORGOTTEN`, when Slurm does not know the job any more.
+        Returns a reason for which waiting is in vain; only one that lasts, as the scheduler's
+        first reason may change. Or `FORGOTTEN`, when Slurm does not know the job any more.
         """
         reported: Waiting | None = None
         in_vain_since: float | None = None
@@ -232,11 +231,7 @@ class _Pauses:
 
 
 def read_answers(text: str, now: float) -> dict[str, Waiting]:
-    """Parse squeue's output: a line for each job, `7|PENDING|1795268178|Resources`.
-
-    Returns:
-            What the pending ones wait for, by job.
-    """
+    """Return what jobs wait for, from lines of squeue's: `7|PENDING|1795268178|Resources`."""
     found = {}
     for line in text.splitlines():
         job_id, _, answer = line.partition("|")
@@ -246,11 +241,9 @@ def read_answers(text: str, now: float) -> dict[str, Waiting]:
 
 
 def read_waiting(answer: str, now: float) -> Waiting | None:
-    """Parse one answer of squeue: state, start and reason.
+    """Parse one answer of squeue: `PENDING|1795268178|Resources`: state, start, reason.
 
-    Args:
-        answer: `PENDING|1795268178|Resources`; the start may be `N/A`.
-        now: The current time; an estimate in the past is ignored.
+    The start may be `N/A`; one before `now` is ignored.
     """
     state, _, rest = answer.strip().partition("|")
     start, _, reason = rest.partition("|")

@@ -27,13 +27,9 @@ _THERE = 'cd "$1" 2>/dev/null; exec /bin/sh -c "$2"'
 async def inspect(
     tools: Tools, child_env: ChildEnv, job_id: str, scripts: Mapping[str, Sequence[str]]
 ) -> list[NodeAnswer]:
-    """Run shell scripts on the nodes of a job, one after the other on each node.
+    """Run shell scripts on the nodes of a job, one after the other on each node, in this order.
 
-    Returns:
-        The answers, in the order of the scripts.
-
-    Raises:
-        EngineError: Slurm starts no step, or a script does not end.
+    Raises EngineError if Slurm starts no step, or a script does not end.
     """
     answers: list[NodeAnswer] = []
     for part in parts_of(scripts):
@@ -163,17 +159,10 @@ async def run_on_nodes(
     output: int,
     log: Callable[[str], None],
 ) -> int:
-    """Run a program once on each node of a job, as a separate step.
+    """Run a program once on each node of a job, as a separate step; return the highest status.
 
-    Args:
-        output: The descriptor for the standard output and error of the tasks, without srun's own
-            messages.
-
-    Returns:
-        The highest exit status; 128+n for a signal.
-
-    Raises:
-        EngineError: The step could not be started.
+    That is 128+n for a signal. `output` is the descriptor for the standard output and error of the
+    tasks, without srun's own messages. Raises EngineError if the step could not be started.
     """
     nodes = environment.get("SLURM_JOB_NUM_NODES") or environment.get("SLURM_NNODES") or "1"
     argv = [*tools.srun, "--jobid", job_id, "--job-name", "scrun", "--overlap"]

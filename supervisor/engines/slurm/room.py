@@ -33,14 +33,12 @@ _NVIDIA = "NVIDIA_VISIBLE_DEVICES"
 _DEVICE = re.compile("/dev/nvidia[0-9]{1,4}", re.ASCII)
 _MOST_OF_IT = 0.9  # of a time limit is left when a new node is there
 _OFF = ("", "0", "no", "false", "off", "none")
+_NO = ("0", "no", "false", "off", "n", "f")
+_NO = ("0", "no", "false", "off", "n", "f")
 
 
 def room_of(wanted: Mapping[str, str]) -> Room:
-    """Return what a container takes, given its requests by SCRUN_* variable.
-
-    Raises:
-        SettingsError: A pool cannot meet a request, or its value is not valid.
-    """
+    """Return what a container takes, by its requests; SettingsError if a pool cannot meet one."""
     for names, usual in ((_ONE, ("", "1")), (_NOT_SHARED, _OFF)):
         for variable in names:
             if (text := wanted.get(variable, "")).lower() not in usual:
@@ -50,14 +48,7 @@ def room_of(wanted: Mapping[str, str]) -> Room:
                 )
     processors = _number(CPUS, wanted.get(CPUS) or "1")
     each = _mebibytes(_PER_CPU, wanted) * processors
-    shares = wanted.get("SCRUN_OVERCOMMIT", "no").lower() not in (
-        "0",
-        "no",
-        "false",
-        "off",
-        "n",
-        "f",
-    )
+    shares = wanted.get("SCRUN_OVERCOMMIT", "no").lower() not in _NO
     memory = max(each, _mebibytes(MEMORY, wanted))
     return Room(0 if shares else processors, memory, _gpus(wanted))
 

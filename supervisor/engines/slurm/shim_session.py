@@ -85,11 +85,6 @@ class ShimSession(Session):
             shim.forget(self._id)
 
     async def signal(self, number: int) -> None:
-        """Send a signal to the program.
-
-        Raises:
-            EngineError: The program is not running yet, or it was not delivered.
-        """
         await self._shim.call("signal", id=self._id, number=number, all=number == signal.SIGKILL)
 
     async def handles(self, number: int) -> bool:
@@ -109,12 +104,8 @@ def begun(
 ) -> ShimSession:
     """Prepare a program.
 
-    Args:
-        site: What an oci.conf has run for the container, if there is one.
-
-    Raises:
-        EngineError: The site has no command for it.
-        BundleError: The program's description is too long.
+    Raises EngineError if the site has no command for it, and BundleError if its description is too
+    long.
     """
     verb = "exec"
     if program.files == SERVED:

@@ -47,11 +47,7 @@ _RETRY = 0.05
 
 
 class SiteConfs:
-    """The oci.conf of this machine, and those of nodes that have another one.
-
-    Attributes:
-        here: That of this machine, or None.
-    """
+    """The oci.conf of this machine, `here` or None, and those of nodes that have another one."""
 
     def __init__(self, here: bytes | None, conf: OciConf | None, runtime: RuntimeSettings) -> None:
         """`here`: the content of the oci.conf beside slurm.conf, or None."""
@@ -69,10 +65,7 @@ class SiteConfs:
         """Return what counts on a shim's node: its own oci.conf, else that of this machine.
 
         What a node says that it has is used there only: a sum is easily that of another one.
-
-        Raises:
-            SettingsError: The node's is wrong.
-            ShimLost: The shim has gone.
+        Raises SettingsError if the node's is wrong, and ShimLost if the shim has gone.
         """
         conf = self.here
         if hello.oci_conf and hello.oci_conf_sum != self._sum:
@@ -84,11 +77,7 @@ class SiteConfs:
         return NodeSite(conf, node_runtime(conf, self._runtime), hello)
 
     async def is_unseen(self, shim: Shim) -> bool:
-        """Tell whether a node has one after all, which it shows to slurmstepd only.
-
-        Raises:
-            ShimLost: The shim has gone.
-        """
+        """Tell whether a node has one after all, which it shows to slurmstepd only."""
         reply = await shim.call("script", script=HAS_OCI_CONF)
         return "none" not in reply["text"]
 
@@ -141,12 +130,7 @@ class NodeSite:
         )
 
     async def forbidden(self, shim: Shim) -> str:
-        """Return why the user cannot make the directory for steps, or ""; slurmstepd is root.
-
-        Raises:
-            SettingsError: ContainerPath has a letter without a value.
-            ShimLost: The shim has gone.
-        """
+        """Return why the user cannot make the directory for steps, or ""; slurmstepd is root."""
         if self._conf.container_path is None:
             return ""
         from scrun.supervisor.shim.site import NO_PLACE
@@ -165,14 +149,10 @@ class NodeSite:
         config: Mapping[str, Any],
         number: int | None = None,
     ) -> "SiteContainer":
-        """Return what is run for another container.
+        """Return what is run for another container, given its config.json with absolute paths.
 
-        Args:
-            config: Its config.json, with absolute paths.
-            number: The number of its task; without it, of its place among the shim's containers.
-
-        Raises:
-            SettingsError: A pattern has no value here, or one that cannot be quoted.
+        `number` is that of its task; without it, of its place among the shim's containers. Raises
+        SettingsError if a pattern has no value here, or one that cannot be quoted.
         """
         task = msgspec.structs.replace(
             self._task(job, directory),
@@ -225,11 +205,7 @@ class SiteContainer:
         return {"task": task, "bundle": self._bundle, "listens": self._listens}
 
     def fields(self) -> dict[str, object]:
-        """Return the call's `site`.
-
-        Raises:
-            SettingsError: See `NodeSite.container`.
-        """
+        """Return the call's `site`."""
         commands, conf = self._commands, self._commands.conf
         texts = {"kill": commands.kill(signal.SIGKILL), "delete": commands.delete()}
         if (run := commands.run()) is not None:
@@ -266,14 +242,7 @@ class SiteContainer:
     async def signal(
         self, shim: Shim, target: str, number: int, is_over: Callable[[], bool]
     ) -> None:
-        """Let RunTimeKill send a signal to the container's first process.
-
-        Args:
-            is_over: Whether the container has ended.
-
-        Raises:
-            EngineError: It was not delivered.
-        """
+        """Let RunTimeKill signal the first process; EngineError if that was not delivered."""
         command = self._commands.kill(number)
         with trio.move_on_after(_KNOWN) as patience:
             # the runtime does not know a container for some milliseconds after its start
@@ -301,10 +270,8 @@ class SiteContainer:
     def not_run(self, code: int, streams: ContainerStreams) -> Ending | None:
         """Return the ending of a container whose program the runtime did not find.
 
-        Only RunTimeRun ends with its container, and has to be heard for that.
-
-        Args:
-            streams: The container's, which have ended.
+        Only RunTimeRun ends with its container, and has to be heard for that: its streams have
+        ended.
         """
         return program_missing(code, streams) if self._listens else None
 

@@ -126,11 +126,7 @@ class ShimStep:
         return not (lost or self._leaving.is_set() or self.is_over)
 
     async def ranks(self) -> list[Rank]:
-        """Wait for the shims of all tasks.
-
-        Raises:
-            EngineError: One could not be started, or all have ended.
-        """
+        """Wait for the shims of all tasks; EngineError if one did not start, or all have ended."""
         await self._known.wait()
         if not self._ranks or self.is_over:
             raise self._missing()
@@ -140,11 +136,7 @@ class ShimStep:
         return EngineError(f"{self._who} could not be started: {self.reason}")
 
     async def old_shim(self) -> "tuple[ResumedShim, Rank]":
-        """Wait for the shim that another supervisor has left; it is not connected yet.
-
-        Raises:
-            EngineError: The step has ended.
-        """
+        """Wait for what another supervisor has left; it is not connected. EngineError if over."""
         await self._there.wait()
         if self._old is None:
             raise self._missing()
@@ -155,14 +147,8 @@ class ShimStep:
     ) -> bool:
         """Let the shim go on with a container or an exec whose streams are prepared.
 
-        Args:
-            written: How many bytes of each of its streams were written.
-
-        Returns:
-            Whether it was started.
-
-        Raises:
-            EngineError: The shim cannot connect to us.
+        `written`: how many bytes of each of its streams were. Returns whether it was started;
+        raises EngineError if the shim cannot connect to us.
         """
         assert self._found is not None
         self._targets[target] = container
@@ -251,10 +237,9 @@ class ShimStep:
         return self._over.is_set() and self._obeyed and not self._scope.cancelled_caught
 
     def ending(self, salloc: JobState | None, status: int) -> Ending:
-        """Return how a container ended, given what Slurm says of its step. `leave` comes before.
+        """Return how a container ended, given the wait status that the shim reported (waitpid(2)).
 
-        Args:
-            status: The wait status that the shim reported (waitpid(2)).
+        That is with what Slurm says of its step: `leave` comes before.
         """
         code = exit_code(status)
         if code == _RAN_OUT:
@@ -264,11 +249,7 @@ class ShimStep:
         return exited(code)
 
     def lost(self, salloc: JobState | None, where: str = "") -> Ending:
-        """Return the ending of a container whose shim has gone without a word. `leave` first.
-
-        Args:
-            where: Which shim, if it has several.
-        """
+        """Return the ending of a container whose shim has gone without a word; `leave` first."""
         ended = step_exit(self.step.state, self._status)
         seen = ending_of_step(self.step.state, ended, salloc)
         if seen.reason == "out-of-memory":
@@ -333,12 +314,12 @@ class ShimStep:
                 undo.pop_all()
                 nursery.start_soon(self._connect, to_srun, from_srun, ended)
                 streams = StepStreams((stdin, stdout, error), terminal=False, listen=False)
+                env = {**variables, **code}
                 try:
-                    with self._scope:
+                    with self._scope:  # when srun's task runs, the shim is just on its way
                         self._status = await self.step.run(
-                            options, boot_command(), streams, _nothing, {**variables, **code},
-                            self.deposit,
-                        )  # fmt: skip
+                            options, boot_command(), streams, lambda: None, env, self.deposit
+                        )
                 finally:
                     ended.set()
                     os.close(stdin)
@@ -417,10 +398,8 @@ class ShimStep:
     async def _resume(self, shim: "ResumedShim", found: Inheritance) -> None:
         """Connect to the shim, when its containers are ready.
 
-        A shim that has gone has had containers, whose end is told as always.
-
-        Raises:
-            ShimLost: The shim cannot connect to us.
+        A shim that has gone has had containers, whose end is told as always. Raises ShimLost if
+        the shim cannot connect to us.
         """
         self.hello = hello = convert(found.facts["hello"], Hello)
         self._old = shim, Rank(shim, hello, 0)
@@ -556,7 +535,3 @@ class RanksStep(ShimStep):
                 raise self._refused(str(error)) from None
         self._ranks = gathering.ranks
         self.hello = self._ranks[0].hello
-
-
-def _nothing() -> None:
-    """Do nothing: that srun's task runs means no more than that the shim is on its way."""

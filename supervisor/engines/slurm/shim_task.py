@@ -5,6 +5,7 @@ import shlex
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -59,12 +60,7 @@ class ShimTask:
         is_kept: bool,
         known: str = "",
     ) -> None:
-        """Describe it.
-
-        Args:
-            name: The container's.
-            known: The shim's id of it, if it is made.
-        """
+        """Describe it; `known`: the shim's id of the container of that name, if it is made."""
         self.rank = rank
         self.streams = streams
         self.id = known or rank.shim.name("container")
@@ -96,16 +92,9 @@ class ShimTask:
         return self.id in self.rank.shim.without_files
 
     async def create(self, config: dict[str, Any], **fields: object) -> dict[str, Any]:
-        """Create it; a terminal is for the first one.
+        """Create it, with more fields of the call; return the shim's reply.
 
-        Args:
-            fields: More fields of the call.
-
-        Returns:
-            The shim's reply.
-
-        Raises:
-            ShimError: The runtime failed.
+        A terminal is for the first task. Raises ShimError if the runtime failed.
         """
         streams = {} if self.streams is None else self.streams.fields
         if self.streams is None:
@@ -129,11 +118,7 @@ class ShimTask:
         return self.site.not_run(exit_code(self.status), self.streams)
 
     async def start(self) -> None:
-        """Start its program. A task that has ended meanwhile counts as started.
-
-        Raises:
-            ShimError: The runtime failed.
-        """
+        """Start its program, unless it has ended meanwhile; ShimError if the runtime failed."""
         if self.streams is not None:
             # its size may just have changed, and the program asks for it at once
             self.streams.resized(self.id)
@@ -144,11 +129,7 @@ class ShimTask:
                 raise
 
     async def signal(self, number: int) -> None:
-        """Send a signal to its first process; SIGKILL to all.
-
-        Raises:
-            EngineError: It was not delivered.
-        """
+        """Signal its first process, or all with SIGKILL; EngineError if not delivered."""
         shim, is_all = self.rank.shim, number == signal.SIGKILL
         try:
             if self.site is not None and not is_all:
@@ -162,8 +143,7 @@ class ShimTask:
     async def wait(self, killed: trio.Event) -> None:
         """Wait for its end and for its output; then a shim of its own ends, and Slurm's task.
 
-        Raises:
-            ShimLost: The shim has gone before.
+        Raises ShimLost if the shim has gone before.
         """
         status = await self.rank.shim.ended(self.id)
         self._take_usage()
@@ -178,11 +158,8 @@ class ShimTask:
     async def delete(self) -> str:
         """End its processes, and let its shim forget it, unless that goes with it.
 
-        Returns:
-            What RunTimeDelete said when it failed, or "".
-
-        Raises:
-            EngineError: The shim could not do it.
+        Returns what RunTimeDelete said when it failed, or "". Raises EngineError if the shim could
+        not do it.
         """
         if self.rank.is_dismissed:
             return ""
@@ -220,11 +197,6 @@ class TaskImages:
         self._names.pop(rank.number, None)
 
     async def ask(self, script: Callable[[int], str]) -> list[str]:
-        """Run a script for each task, where it sees what is mounted for that.
-
-        Raises:
-            EngineError: One could not be run.
-        """
         answers: dict[int, str] = {}
 
         async def ask(rank: Rank) -> None:
@@ -237,11 +209,7 @@ class TaskImages:
         return [answers[rank.number] for rank in ranks]
 
     async def mount(self, mounting: Mounting) -> str:
-        """Mount them on all nodes.
-
-        Raises:
-            EngineError: They cannot be mounted on one; then they are on none.
-        """
+        """Mount them on all nodes; EngineError if they cannot be on one: then they are on none."""
         ranks = await self._step.ranks()
         by_site = any(self._step.sites[rank.number] is not None for rank in ranks)
         if by_site and not mounting.only_looks:
@@ -267,11 +235,7 @@ class TaskImages:
     async def send(
         self, images: Sequence[ImageFile], limit: int, say: Callable[[int, int], None]
     ) -> list[list[str]]:
-        """Send images to all nodes, which pass them on to one another.
-
-        Raises:
-            EngineError: One could not be sent to one of them.
-        """
+        """Send images to all nodes, which pass them on to one another; EngineError if not."""
         if self._sent is None:
             from scrun.supervisor.nodes.spreading import Spreading
 
@@ -297,15 +261,12 @@ class TaskImages:
 async def container_config(rank: Rank, step: Step) -> dict[str, Any]:
     """Return the config.json for the runtime, from that of the staged bundle.
 
-    A site's script may have put that where only the nodes see it.
-
-    Raises:
-        BundleError: It is invalid.
-        StagingError: It cannot be read.
+    A site's script may have put that where only the nodes see it. Raises BundleError if it is
+    invalid, and StagingError if it cannot be read.
     """
     path = os.path.join(step.bundle, "config.json")
     try:
-        content = await in_thread(_content, path)
+        content = await in_thread(Path(path).read_bytes)
     except FileNotFoundError:
         reply = await rank.shim.call("script", script=f"exec cat -- {shlex.quote(path)}")
         if reply["status"]:
@@ -321,8 +282,3 @@ async def container_config(rank: Rank, step: Step) -> dict[str, Any]:
         "env": with_variables(config["process"].get("env") or (), step.variables),
     }
     return config
-
-
-def _content(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()

@@ -52,16 +52,9 @@ def kill_scripts(
 ) -> Iterator[tuple[list[str], str]]:
     """Write scripts that signal the containers of the node they run on.
 
-    A script prints `delivered` for each container.
-
-    Args:
-        tries: How often to try, a tenth of a second apart.
-
-    Yields:
-        Nodes, and their script: one script for all, unless there are hundreds of nodes.
-
-    Raises:
-        SettingsError: See `NodeCommands.kill`.
+    A script prints `delivered` for each container; it tries so often, a tenth of a second apart.
+    Yields nodes, and their script: one script for all, unless there are hundreds of nodes. Raises
+    SettingsError as `NodeCommands.kill`.
     """
     nodes: list[str] = []
     cases = ""
@@ -93,10 +86,8 @@ async def signal_container(
     """Send a signal to the first process of a container, or to all if that is not possible.
 
     With several tasks the first process of each gets it. Some tasks may end meanwhile: if one has
-    got it, all remaining ones have, and scancel would deliver it twice.
-
-    Raises:
-        EngineError: The signal was not delivered.
+    got it, all remaining ones have, and scancel would deliver it twice. Raises EngineError if it
+    was not delivered.
     """
     delivered = False
     if commands.patterns.kill:
@@ -132,11 +123,7 @@ async def _by_runtime(
 
 
 async def cancel_job(tools: Tools, child_env: ChildEnv, job_id: str) -> None:
-    """End a running or pending job, unless it is gone already.
-
-    Raises:
-        EngineError: Slurm does not answer; the job may still be there.
-    """
+    """End a running or pending job, if it is there; EngineError if Slurm does not answer."""
     status, errors = await _scancel(tools, child_env, [job_id])
     if status and not _means(errors, Sentence.GONE):
         raise EngineError(f"job {job_id} may still be there: {_error_text(errors)}")
@@ -146,10 +133,8 @@ async def signal_step(tools: Tools, child_env: ChildEnv, step_id: str, number: i
     """Send a signal to the processes of a step.
 
     scancel of 22.05 fails with "Invalid job id specified" or "No error" although the signal was
-    delivered: these count as success.
-
-    Raises:
-        EngineError: Slurm does not answer, or does not know the signal.
+    delivered: these count as success. Raises EngineError if Slurm does not answer, or does not
+    know the signal.
     """
     name = signal.Signals(number).name.removeprefix("SIG")
     status, errors = await _scancel(tools, child_env, ["--signal", name, step_id])

@@ -119,15 +119,12 @@ class SrunStep:
         *,
         leashed: bool = False,
     ) -> int:
-        """Run srun to its end.
+        """Run srun to its end; return its exit status. `state` has those of the tasks.
 
         Args:
             running: Called when its tasks run.
             deposit: Keeps what srun needs to outlive us; without one it ends with us.
             leashed: Whether nothing but a supervisor would end it, not even the end of its job.
-
-        Returns:
-            srun's exit status; `state` has those of the tasks.
         """
         async with (
             self._said(partial(self._feed, running), deposit) as own,
@@ -193,15 +190,11 @@ class SrunStep:
         streams: StepStreams | None = None,
         task_status: trio.TaskStatus[bool] = trio.TASK_STATUS_IGNORED,
     ) -> int:
-        """Wait for the end of an srun that another supervisor has started.
+        """Wait for the end of an srun that another supervisor has started; return its exit status.
 
-        When `state` is what srun has said so far, it is told whether its tasks run, or ran.
-
-        Args:
-            streams: Those that srun has got; None: no terminal.
-
-        Returns:
-            srun's exit status; 1 if it cannot be known (before Linux 6.15).
+        That is 1 if it cannot be known (before Linux 6.15). When `state` is what srun has said so
+        far, `task_status` is told whether its tasks run, or ran. `streams`: those that srun has
+        got; None: no terminal.
         """
         transcript = Transcript(found.take(f"{_SAID}{PIPE}"), found.take(f"{_SAID}{MEMORY}"))
         for line in transcript.before:
@@ -277,10 +270,8 @@ class SrunStep:
     async def runs(self) -> bool:
         """Wait until its tasks run; return False if they have ended.
 
-        Before that srun has no step to signal, and loses signals itself.
-
-        Raises:
-            EngineError: `run` was not called yet.
+        Before that srun has no step to signal, and loses signals itself. Raises EngineError if
+        `run` was not called yet.
         """
         if self._srun is None:
             raise EngineError("the container is not running")
@@ -301,11 +292,7 @@ class SrunStep:
             self._srun.signal(signal.SIGTERM)
 
     async def signal_all(self, number: int) -> None:
-        """Send a signal to all of its processes.
-
-        Raises:
-            EngineError: The signal was not delivered.
-        """
+        """Send a signal to all of its processes; raises EngineError if it was not delivered."""
         await signal_step(self._tools, self._child_env, self.state.step_id, number)
 
     def resized(self) -> None:

@@ -149,15 +149,9 @@ def lean_srun(child_env: ChildEnv) -> ChildEnv:
 
 
 def find_tools(directory: str | None, conf: str | None, environment: Mapping[str, str]) -> Tools:
-    """Find the tools.
+    """Find the tools in a directory, or else in PATH of the environment and the usual places.
 
-    Args:
-        directory: Their directory, or None to search PATH and the usual places.
-        conf: The slurm.conf to use, or None.
-        environment: For PATH.
-
-    Raises:
-        EngineUnavailable: One of them is missing.
+    Raises EngineUnavailable if one of them is missing.
     """
     folders = [*environment.get("PATH", "").split(os.pathsep), SYSTEM_PATH]
     path = directory or os.pathsep.join(each for each in folders if not each.endswith(SHIMS))
@@ -193,12 +187,7 @@ def _find(name: str, path: str) -> str | None:
 
 
 def remedy(reason: str, environment: Mapping[str, str]) -> str:
-    """Return what helps where slurmctld is not reached, as the end of a line; or "". Pure.
-
-    Args:
-        reason: Slurm's words.
-        environment: Of the call.
-    """
+    """Return what helps a call that does not reach slurmctld, as the end of a line; or ""."""
     if (
         "contact" in reason
         and "ROOTLESSKIT_STATE_DIR" in environment
@@ -228,8 +217,7 @@ def real_user_prefix() -> Sequence[str]:
 def other_cluster(wanted: Mapping[str, str], environment: Mapping[str, str]) -> tuple[str, str]:
     """Return the variable that names a cluster, and the name; or ("", "").
 
-    Args:
-        environment: The caller's. salloc sets the variable for a job in another cluster.
+    salloc sets one in the caller's environment for a job in another cluster.
     """
     if name := wanted.get(CLUSTERS, ""):
         return CLUSTERS, name
@@ -239,11 +227,7 @@ def other_cluster(wanted: Mapping[str, str], environment: Mapping[str, str]) -> 
 
 
 def check_cluster(variable: str, name: str, conf: Mapping[str, str]) -> None:
-    """Refuse a cluster that is not that of the slurm.conf in use.
-
-    Raises:
-        SettingsError: It is another one.
-    """
+    """Raise SettingsError for a cluster that is not that of the slurm.conf in use."""
     own = conf.get("clustername", "")
     if name.lower() != own.lower():
         here = f"only to {own}" if own else "only to that of its slurm.conf"

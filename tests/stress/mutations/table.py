@@ -60,8 +60,8 @@ def _messages() -> Iterator[Mutation]:
     yield grammar("part-of-a-line-counts", "pattern.fullmatch(line)", "pattern.search(line)")
     yield grammar(
         "what-a-plugin-says-counts",
-        'f"{_tool}: {_level}(?:{_pattern})", re.ASCII',
-        'f"(?:{_tool}: )?(?:{_level})(?:{_pattern})", re.ASCII',
+        'f"{tool}: {pattern}", re.ASCII',
+        'f"(?:{tool}: )?{pattern}", re.ASCII',
     )
     yield grammar(
         "a-job-that-is-over-is-an-error-of-scancel",
@@ -102,7 +102,7 @@ def _allocation() -> Iterator[Mutation]:
     )
     yield Faults(_SLURM + "allocation.py")(
         "a-killed-sallocs-job-is-forgotten",
-        "await allocation.cancel_leftovers(salloc, began)",
+        "await conversation.cancel_leftovers(salloc, began)",
         "pass",
         _HERE + "faults/test_salloc_killed.py::test_its_job_is_given_back",
     )

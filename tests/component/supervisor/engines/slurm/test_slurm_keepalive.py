@@ -56,8 +56,8 @@ async def test_a_successor_reads_it_again(request_of_seven: JobRequest) -> None:
             @asynccontextmanager
             async def held(sock: socket.socket) -> AsyncIterator[None]:
                 line = trio.socket.from_stdlib_socket(sock)
-                allocation = SallocConversation(TOOLS, Queue(TOOLS), request_of_seven)
-                async with allocation.held(salloc, line, TERMS) as granted:
+                allocation = SallocConversation(TOOLS, Queue(TOOLS), request_of_seven, TERMS)
+                async with allocation.held(salloc, line) as granted:
                     assert granted is not None
                     assert granted.environment["SLURM_JOB_ID"] == "5"
                     yield
@@ -96,7 +96,7 @@ async def test_slurmctld_slows_salloc_down(
     queue, spared = Queue(TOOLS), list[str]()
     monkeypatch.setattr(queue, "spare", lambda: spared.append("now"))
     request = msgspec.structs.replace(request_of_seven, on_waiting=news.append)
-    conversation = SallocConversation(TOOLS, queue, request)
+    conversation = SallocConversation(TOOLS, queue, request, TERMS)
     for line in (*before, LIMITED, LIMITED, NEXT):
         conversation.feed(line)
     assert news == ([Waiting(RATE_LIMITED), None] if told else [])

@@ -9,7 +9,7 @@ from scrun.core.errors import EngineUnavailable
 from scrun.settings.file.load import RuntimeSettings
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.engines.slurm import engine as module
-from scrun.supervisor.engines.slurm.engine import SlurmEngine
+from scrun.supervisor.engines.slurm.engine import SlurmConfiguration, SlurmEngine
 from scrun.supervisor.engines.slurm.tools import Tools
 from tests.harness import users
 
@@ -33,10 +33,8 @@ def engine(tmp_path: Path, asked: Path) -> SlurmEngine:
     salloc.write_text("#!/bin/sh\n" + text)
     salloc.chmod(0o755)
     tools = Tools(str(salloc), ("/bin/true",), "/bin/scancel", str(tmp_path / "slurm.conf"), ())
-    return SlurmEngine(
-        tools, release_timeout=1, give_up=(), host_only=(), defaults={}, allowed=(),
-        runtime=RuntimeSettings(), launch="auto",
-    )  # fmt: skip
+    allowed, runtime = frozenset[str](), RuntimeSettings()
+    return SlurmEngine(SlurmConfiguration(tools, 1, (), (), (), allowed, runtime, "auto"))
 
 
 def times(asked: Path) -> int:

@@ -11,7 +11,7 @@ from scrun.core.errors import EngineError, SettingsError
 from scrun.settings.file.load import RuntimeSettings
 from scrun.settings.oci_conf.parse import parse_oci_conf
 from scrun.settings.slurm.requests import Release
-from scrun.supervisor.engines.slurm.engine import SlurmEngine
+from scrun.supervisor.engines.slurm.engine import SlurmConfiguration, SlurmEngine
 from scrun.supervisor.engines.slurm.job import SrunJob
 from scrun.supervisor.engines.slurm.launching import Launch, Launching
 from scrun.supervisor.engines.slurm.shim_site import HAS_OCI_CONF, SiteConfs
@@ -28,10 +28,8 @@ OCI_CONF = (
 
 def engine(conf: Path) -> SlurmEngine:
     tools = Tools("/bin/salloc", ("/bin/true",), "/bin/scancel", str(conf), ())
-    return SlurmEngine(
-        tools, release_timeout=1, give_up=(), host_only=(), defaults={}, allowed=(),
-        runtime=RuntimeSettings(), launch="auto",
-    )  # fmt: skip
+    allowed, runtime = frozenset[str](), RuntimeSettings()
+    return SlurmEngine(SlurmConfiguration(tools, 1, (), (), (), allowed, runtime, "auto"))
 
 
 @pytest.mark.parametrize(
