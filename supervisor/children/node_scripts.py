@@ -131,11 +131,7 @@ PROCESS_FILE = "/proc/self/fd/9"
 
 
 def process_variables(process: Mapping[str, Any]) -> dict[str, str]:
-    """Split the description of a program into environment variables.
-
-    Raises:
-        BundleError: It is too long.
-    """
+    """Split the description of a program into variables; BundleError if it is too long."""
     text = json.dumps(process)  # in ASCII, so a character is a byte
     if len(text) > _ALL:
         raise BundleError(f"process: its {len(text)} bytes exceed the limit of {_ALL}; shorten it")
@@ -147,11 +143,8 @@ def list_script(state: str, ps: str) -> str:
     """Return the script that lists a container's processes.
 
     It prints a line `host BOOT-ID PID-NAMESPACE`, a line `pids`, a line for each pid, a line
-    `table`, and the output of `ps`.
-
-    Args:
-        state: The runtime's command that prints the container's state; "" if unknown.
-        ps: A command, quoted; "" for none.
+    `table`, and the output of `ps`, a quoted command; "" for none. `state` is as in
+    `signal_script`.
     """
     return _processes(state) + _LIST + (f"exec {ps}\n" if ps else "")
 
@@ -166,22 +159,15 @@ def stats_script(state: str) -> str:
 
 
 def status_script(state: str) -> str:
-    """Write a script that prints the status (proc(5)) of the container's first process.
-
-    Args:
-        state: The runtime's command that prints the container's state, or "".
-    """
+    """Return the script that prints the status (proc(5)) of a container's first process."""
     return (_PID + _STATUS).format(state=state) if state else _UNKNOWN
 
 
 def signal_script(state: str, name: str) -> str:
-    """Return the script that signals all processes of a container.
+    """Return the script that signals all processes of a container, by a name without SIG.
 
-    It does so twice, for processes that were started meanwhile.
-
-    Args:
-        state: The runtime's command that prints the container's state; "" if unknown.
-        name: The signal's name without SIG.
+    `state` is the runtime's command that prints the container's state; "" if unknown. It signals
+    twice, for processes that were started meanwhile.
     """
     once = _processes(state) + _SIGNAL.format(name=name)
     return once + once + _RESULT
@@ -215,12 +201,7 @@ class NodeCommands(msgspec.Struct, frozen=True):
             return ""
 
     def exec(self, step_id: str, node: str, task: int = 0) -> str:
-        """Return the command that runs another program.
-
-        Raises:
-            EngineError: The site has no such command.
-            SettingsError: See `kill`.
-        """
+        """Return the command that runs another program; EngineError if the site has none."""
         if not self.patterns.exec:
             raise EngineError(
                 "exec: the site's oci.conf has no command for it: set `exec` in the "

@@ -33,11 +33,7 @@ from scrun.supervisor.core.inheritance import Inheritance
 
 
 class ForeignProcess(Child):
-    """A process that is not a child of ours: we have its pidfd, but will not get its status.
-
-    Attributes:
-        name: Its name in the log.
-    """
+    """A process that is not a child of ours: we have its pidfd, but will not get its status."""
 
     def __init__(self, pid: int, pidfd: int, name: str) -> None:
         self.pid = pid
@@ -157,11 +153,8 @@ async def canceller(
 ) -> AsyncIterator[None]:
     """Run a command if we, and all who could adopt, die while the block runs.
 
-    Args:
-        hold: Keeps a duplicate of our end, before anybody could see its end of file.
-
-    Raises:
-        OSError: There is no shell.
+    `hold` keeps a duplicate of our end, before anybody could see its end of file. Raises OSError
+    if there is no shell.
     """
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -198,12 +191,7 @@ _WAIT = 'read -r _ <"/proc/self/fd/$0" && exec "$@"'
 
 
 class Gate:
-    """The pipe.
-
-    Attributes:
-        fd: The end on which the word is said.
-        descriptors: For the child to inherit.
-    """
+    """The pipe: the end on which the word is said, and what the child inherits."""
 
     def __init__(self) -> None:
         """Make it; close it in the end."""

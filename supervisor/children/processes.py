@@ -34,13 +34,10 @@ _nofile_soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def keep_descriptors_free(newest: int) -> None:
-    """Raise the limit of descriptors when a quarter of them is in use.
+    """Raise the limit when a quarter of the descriptors is below this one, the newest.
 
     A container takes about twenty, so few supervisors need it. Children must not inherit the
     raised limit (see `supervisor.core.limits`), and the `prlimit` before each costs 0.7 ms.
-
-    Args:
-        newest: A new descriptor: all lower numbers are in use.
     """
     if newest > _nofile_soft // 4:
         raise_open_files()
@@ -72,12 +69,7 @@ class ChildEnv(msgspec.Struct, frozen=True):
 
 
 class Child:
-    """A running child process.
-
-    Attributes:
-        pid: Its process id, valid until `wait` has returned.
-        name: Its name in the log.
-    """
+    """A running child process; its pid is valid until `wait` has returned."""
 
     def __init__(
         self, process: "subprocess.Popen[bytes]", name: str, *, whole_group: bool = False
@@ -95,11 +87,7 @@ class Child:
         self._lock = trio.Lock()
 
     async def wait(self) -> int:
-        """Wait for its end and reap it.
-
-        Returns:
-            The exit status, or the negative number of the signal that killed it.
-        """
+        """Wait for its end and reap it; return its status, or the negated number of its signal."""
         async with self._lock:
             if self._process.returncode is None:
                 await trio.lowlevel.wait_readable(self._pidfd)
@@ -213,11 +201,7 @@ async def child(
 
 
 def _look_at(directory: str) -> None:
-    """Check that a child can work in a directory.
-
-    Raises:
-        OSError: It cannot.
-    """
+    """Check that a child can work in a directory; raises OSError if it cannot."""
     try:
         os.stat(os.path.join(directory, "."))
     except OSError as error:
@@ -261,13 +245,9 @@ def shell_status(status: int) -> int:
 async def run_shell(
     script: str, child_env: ChildEnv, *, stdout: int, stderr: int, directory: str
 ) -> int:
-    """Run a shell script to its end; then kill the rest of its process group.
+    """Run a shell script to its end, as `shell_status`; then kill the rest of its process group.
 
-    Returns:
-        Its exit status; 128+n for signal n.
-
-    Raises:
-        OSError: The shell or the directory does not exist.
+    Raises OSError if the shell or the directory does not exist.
     """
     async with child(
         ["/bin/sh", "-c", script],
@@ -300,8 +280,7 @@ async def answer_of(
 ) -> tuple[int, str]:
     """Run a command; return its status, as `Child.wait`, and its output, up to 1 MiB.
 
-    Args:
-        descriptors: Further ones that it inherits.
+    It inherits further descriptors.
     """
     readable, writable = os.pipe()
     async with trio.lowlevel.FdStream(readable) as stream:

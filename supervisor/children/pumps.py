@@ -77,11 +77,7 @@ class Output:
 
     @property
     def lines(self) -> list[str]:
-        """All of them.
-
-        Raises:
-            EngineError: There were too many.
-        """
+        """All of them; raises EngineError if there were too many."""
         if self._room < 0:
             raise EngineError("the container's processes cannot be listed: there are too many")
         return self._lines
@@ -94,10 +90,7 @@ async def messages(
     """Yield a descriptor for a child's standard error; call `receive` with each line.
 
     On exit, all lines written so far have been received; grandchildren that keep the descriptor
-    open are not waited for.
-
-    Args:
-        hold: Called with the other end, which a successor may go on to read.
+    open are not waited for. `hold` gets the other end, which a successor may go on to read.
     """
     readable, writable = os.pipe()
     if hold is not None:
@@ -110,11 +103,7 @@ async def messages(
 
 
 def received(readable: int, receive: Callable[[str], None]) -> AbstractAsyncContextManager[None]:
-    """Call `receive` with each line of a pipe while a block runs; see `messages`.
-
-    Args:
-        readable: The pipe; owned from now on.
-    """
+    """Call `receive` with each line of a pipe, owned from now on, while a block runs."""
     return pumped(lines(readable), receive)
 
 
@@ -214,14 +203,11 @@ async def cat_to(
 ) -> AsyncIterator[int]:
     """Yield the write end of a pipe whose bytes a `cat` copies to `fd`.
 
-    This takes a process, because a write to a shared descriptor may block, and making it
-    non-blocking would change it for all who share it.
+    This takes a process, because a write to a shared descriptor may block, and making it non-
+    blocking would change it for all who share it.
 
     On exit, all bytes have arrived, however slow their reader is. A cancellation waits for that
-    only briefly.
-
-    Args:
-        hold: Called with `cat`, which then outlives us as long as somebody has the pipe.
+    only briefly. `hold` gets `cat`, which then outlives us as long as somebody has the pipe.
     """
     readable, writable = os.pipe()
     try:
@@ -276,11 +262,7 @@ _NOBLOCK = 2  # SPLICE_F_NONBLOCK
 
 
 class Transcript:
-    """The messages of a tool.
-
-    Attributes:
-        before: Those that have arrived so far.
-    """
+    """The messages of a tool; `before`: those that have arrived so far."""
 
     def __init__(self, pipe: int, memory: int) -> None:
         """Take over descriptors."""
@@ -323,10 +305,9 @@ class Transcript:
 async def recorded(
     receive: Callable[[str], None], hold: Callable[[Mapping[str, int]], None]
 ) -> AsyncIterator[int]:
-    """Yield a descriptor for a child's standard error; see `pumps.messages`.
+    """Yield a descriptor for a child's standard error; see `messages`.
 
-    Args:
-        hold: Called with the descriptors that a successor needs for a `Transcript`.
+    `hold` gets the descriptors that a successor needs for a `Transcript`.
     """
     memory = os.memfd_create("scrun-messages", os.MFD_CLOEXEC)
     try:

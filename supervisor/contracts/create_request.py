@@ -97,12 +97,7 @@ class CommandLine(msgspec.Struct, frozen=True):
 def read_command_line(fields: Sequence[bytes], *commands: str) -> CommandLine:
     """Parse a request that carries a command line (see `scrun.protocol.wire`).
 
-    Args:
-        fields: The fields of the request.
-        commands: The commands that it may be for.
-
-    Raises:
-        UsageError: The request is malformed.
+    It may be for these commands. Raises UsageError if it is malformed.
     """
     try:
         pid, umask, directory, count = fields[:4]
@@ -129,11 +124,7 @@ def read_command_line(fields: Sequence[bytes], *commands: str) -> CommandLine:
 
 
 def read_pid(text: bytes) -> int:
-    """Parse a process id.
-
-    Raises:
-        ValueError: The text is not a process id.
-    """
+    """Parse a process id; raises ValueError if it is not one."""
     return _within(int(text), 1, 1 << 22)  # the kernel's PID_MAX_LIMIT
 
 
@@ -144,15 +135,9 @@ def _within(number: int, least: int, most: int) -> int:
 
 
 def read_create_request(fields: Sequence[bytes], *commands: str) -> CreateRequest:
-    """Parse a request for a container. Reads the settings files.
+    """Parse a request for a container, by one of these commands. Reads the settings files.
 
-    Args:
-        fields: The fields of the request.
-        commands: The commands that it may be for.
-
-    Raises:
-        UsageError: The request is malformed.
-        SettingsError: The settings are wrong.
+    Raises UsageError if it is malformed, and SettingsError if the settings are wrong.
     """
     call = read_command_line(fields, *commands)
     parsed, here = call.parsed, call.directory
@@ -189,8 +174,7 @@ def read_create_request(fields: Sequence[bytes], *commands: str) -> CreateReques
 def preserved_fds(parsed: Parsed) -> int:
     """Return the value of `--preserve-fds`; without one the option means nothing, as in scrun(1).
 
-    Raises:
-        UsageError: It is not a number of descriptors.
+    Raises UsageError if it is not a number of descriptors.
     """
     text = parsed.text("preserve-fds")
     if text is None:
@@ -201,12 +185,7 @@ def preserved_fds(parsed: Parsed) -> int:
 
 
 def own_create_request(argv: Sequence[str], command: str) -> CreateRequest:
-    """Return the request that a `create` called like this process would send.
-
-    Raises:
-        UsageError: The command line is wrong.
-        SettingsError: The settings are wrong.
-    """
+    """Return the request that a `create` called like this process would send."""
     umask = os.umask(0o077)
     os.umask(umask)
     fields = [b"%d" % os.getpid(), b"%o" % umask, os.fsencode(os.getcwd()), b"%d" % len(argv)]
@@ -222,16 +201,7 @@ def _settings_file(parsed: Parsed, environment: Mapping[str, str], here: str) ->
 
 
 def settings_of(parsed: Parsed, environment: Mapping[str, str], here: str) -> Settings:
-    """Read the settings that apply to a command line.
-
-    Args:
-        parsed: The command line.
-        environment: The caller's environment.
-        here: The caller's working directory.
-
-    Raises:
-        SettingsError: They are wrong.
-    """
+    """Read the settings that apply to a command line, in its environment and directory."""
     config_file = parsed.text("config-file")
     settings = load(environment, os.path.join(here, config_file) if config_file else None)
     options = typed_settings(parsed, here)
@@ -286,14 +256,9 @@ _FAMILIES = ("SCRUN_OPTION_", "SCRUN_ANNOTATION_")
 
 
 def misspelled(names: Iterable[str]) -> list[tuple[str, str]]:
-    """Find names that nobody reads and that are much like one that scrun reads, or an option.
+    """Find variables that nobody reads and that are much like one that scrun reads, or an option.
 
-    Other names that begin so may be anybody's.
-
-    `names` are those of a caller's environment.
-
-    Returns:
-        Each with the one that was meant.
+    Returns each with the one that was meant. Other names that begin so may be anybody's.
     """
     found = []
     read = {*TABLE, *OF_SETTINGS, *_OTHERS, *NAMES}

@@ -22,10 +22,9 @@ class Deleter(msgspec.Struct, frozen=True):
 
 
 def deleter_of(pid: int) -> Deleter | None:
-    """Describe a process, as it was started. Blocks, if that hangs.
+    """Describe a process, as it was started; None if it has ended, or is another user's.
 
-    Returns:
-        None if it has ended, or is another user's.
+    Blocks, if that hangs.
     """
     process = f"/proc/{pid}"
     try:

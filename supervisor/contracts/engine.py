@@ -138,22 +138,14 @@ class Session(ABC):
 
     @abstractmethod
     async def signal(self, number: int) -> None:
-        """Send it a signal.
-
-        Raises:
-            EngineError: It was not delivered.
-        """
+        """Send it a signal; raises EngineError if it was not delivered."""
 
     @abstractmethod
     def resized(self) -> None:
         """Pass on a new size of the terminal."""
 
     async def handles(self, number: int) -> bool:
-        """Tell whether the program handles a signal; False if that is not known.
-
-        Raises:
-            EngineError: Its engine has gone.
-        """
+        """Tell whether the program handles a signal; False: unknown. Raises EngineError."""
         return False
 
 
@@ -203,11 +195,7 @@ class Job(OfNetworks, ABC):
 
     @abstractmethod
     async def signal(self, number: int) -> None:
-        """Send a signal to the running container.
-
-        Raises:
-            EngineError: It was not delivered.
-        """
+        """Send a signal to the running container; raises EngineError if it was not delivered."""
 
     @abstractmethod
     def resized(self) -> None:
@@ -226,9 +214,7 @@ class Job(OfNetworks, ABC):
     async def pause(self, *, resume: bool) -> None:
         """Pause or resume all processes of the running container.
 
-        Raises:
-            StateError: The container does not run.
-            EngineError: It could not be done.
+        Raises StateError if the container does not run, and EngineError if it could not be done.
         """
 
     @abstractmethod
@@ -279,18 +265,13 @@ class Job(OfNetworks, ABC):
         """
 
     async def handles(self, number: int) -> bool:
-        """Tell whether any of its programs handles a signal; False if that is not known.
-
-        Raises:
-            EngineError: Its engine has gone.
-        """
+        """Tell whether a program of its handles a signal; False: unknown. Raises EngineError."""
         return False
 
     async def let_end(self) -> None:
         """Wait for the container's end, as long as that may come, when the job is taken away.
 
-        Raises:
-            EngineError: It is not known.
+        Raises EngineError if it is not known.
         """
         return
 
@@ -315,11 +296,7 @@ class Job(OfNetworks, ABC):
     # A container that outlives its supervisor: if `Engine.adopts`
 
     def keep(self, step: Step) -> bool:
-        """Keep what a container that is only `run` needs to outlive us, until it has ended.
-
-        Returns:
-            Whether the job can do that.
-        """
+        """Keep what a container that is only `run` needs to outlive us, if the job can do that."""
         return False
 
     def resumed(self) -> AbstractAsyncContextManager[FirstProcess]:
@@ -331,10 +308,7 @@ class Job(OfNetworks, ABC):
     ) -> Session:
         """Go on with a program of `exec` in such a container; `resumed` waits for it.
 
-        Args:
-            found: What the other has left for it.
-            deposit: Keeps it further.
-            running: Called when it can get signals.
+        The deposit keeps further what was found. `running` is called when it can get signals.
         """
         raise NotImplementedError
 
@@ -347,8 +321,7 @@ class Job(OfNetworks, ABC):
     async def neighbours(self) -> Mapping[str, Mapping[str, Any]]:
         """Wait until the containers of `JobRequest.joins` are created or have ended.
 
-        Returns:
-            The config.json of each that the nodes have, by its directory there.
+        Returns the config.json of each that the nodes have, by its directory there.
         """
         return {}
 
@@ -475,11 +448,7 @@ class Engine(ABC):
 
     @abstractmethod
     def allocate(self, request: JobRequest) -> AbstractAsyncContextManager[Job]:
-        """Get a job; release it when the block is left.
-
-        Raises:
-            AllocationRefused: With the engine's reason.
-        """
+        """Get a job; release it when the block is left. AllocationRefused has the reason."""
 
     @abstractmethod
     async def release(self, job_id: str, child_env: ChildEnv, record: str) -> None:
@@ -494,19 +463,14 @@ class Engine(ABC):
     ) -> None:
         """Release a job for whoever deletes its container, where hooks run at `delete`.
 
-        Raises:
-            EngineError: It may still exist.
+        Raises EngineError if it may still exist.
         """
         await self.release(job_id, child_env, record)
 
     async def jobs_of_the_dead(self, child_env: ChildEnv, root: str) -> list[str] | None:
-        """Return the jobs of supervisors that are known to be dead.
+        """Return the jobs of supervisors of a root directory here that are known to be dead.
 
-        Args:
-            root: Their root directory, on this machine.
-
-        Returns:
-            The ids of the jobs, for `release`; None: they cannot be found without a record.
+        Those are ids, for `release`; None: they cannot be found without a record.
         """
         return None
 
@@ -524,8 +488,7 @@ class Engine(ABC):
     ) -> AbstractAsyncContextManager[HeldAllocation]:
         """Hold a shared job that another supervisor has held, with the containers in it.
 
-        Args:
-            left: What it has left for the job; owned from now on.
+        What it has left for the job is owned from now on.
         """
         raise NotImplementedError
 

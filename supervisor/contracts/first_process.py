@@ -24,19 +24,12 @@ class FirstProcess(Protocol):
     @property
     def ending(self) -> Ending | None:
         """How it ended; -1 stands for a status that only its parent knows."""
-        ...
 
     @property
     def over(self) -> bool:
         """Whether it has ended, even if we have not noticed: the engine may know first."""
-        ...
 
     async def start(self) -> None:
-        """Start the container's program.
-
-        Raises:
-            EngineError: The runtime failed; with its reason.
-        """
-        ...
+        """Start the container's program; raises EngineError with the runtime's reason."""
 
     async def ended(self) -> Ending: ...

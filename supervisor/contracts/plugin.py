@@ -51,16 +51,9 @@ class EnginePlugin(Plugin, Protocol[Configuration]):
         Raises:
             EngineUnavailable: The engine cannot be used here; with the reason.
         """
-        ...
 
     def engine(self, root: str, configuration: Configuration) -> Engine:
-        """Make the engine. In a worker thread: may read files.
-
-        Args:
-            root: The directory of the records.
-            configuration: The result of `configure`.
-        """
-        ...
+        """Make the engine, for records in `root`. In a worker thread: may read files."""
 
 
 class StagePlugin(Plugin, Protocol[Configuration]):
@@ -72,7 +65,6 @@ class StagePlugin(Plugin, Protocol[Configuration]):
         Raises:
             PluginUnavailable: It cannot be used here; with the reason.
         """
-        ...
 
     def stager(
         self, configuration: Configuration, submission: Submission
@@ -82,7 +74,6 @@ class StagePlugin(Plugin, Protocol[Configuration]):
         Raises:
             StagingError: It cannot stage this bundle.
         """
-        ...
 
     async def undo(self, left: Leftover) -> None:
         """Remove the rest of a staging whose supervisor died, if there is any.
@@ -90,7 +81,6 @@ class StagePlugin(Plugin, Protocol[Configuration]):
         Raises:
             StagingError: It cannot be removed; the container's record stays.
         """
-        ...
 
 
 FUNCTIONS = {"engine": ("configure", "engine"), "stage": ("configure", "stager", "undo")}

@@ -25,11 +25,9 @@ class Ends(Protocol):
 
     def source(self) -> AbstractAsyncContextManager[Any]:
         """Open what its standard input comes from."""
-        ...
 
     def sink(self, name: str) -> AbstractAsyncContextManager[Any]:
         """Open what its `stdout` or `stderr` goes to."""
-        ...
 
 
 class Program(msgspec.Struct, frozen=True):

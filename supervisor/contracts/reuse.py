@@ -134,27 +134,22 @@ class HeldAllocation(Protocol):
     @property
     def job_id(self) -> str:
         """The job's id, as the engine writes it."""
-        ...
 
     @property
     def environment(self) -> Mapping[str, str]:
         """The job's variables (SLURM_*)."""
-        ...
 
     @property
     def is_clean(self) -> bool:
         """Whether the job is there and runs, and its containers have left nothing in it."""
-        ...
 
     async def serves(self, needs: bytes) -> bool:
         """Tell whether a container with such needs (`JobPlan.needs`) may have it next."""
-        ...
 
     def waiting(self, seconds: float) -> WaitingJob: ...
 
     def for_another(self) -> Loan:
         """Return what another supervisor needs to hold it, too."""
-        ...
 
 
 LOAN = f"{JOB}loan"
@@ -216,32 +211,25 @@ class PoolAllocation(Protocol):
     @property
     def job_id(self) -> str:
         """The job's id, as the engine writes it."""
-        ...
 
     @property
     def node(self) -> str:
         """The node's name."""
-        ...
 
     @property
     def room(self) -> Room:
         """What all its containers together can have."""
-        ...
 
     @property
     def gpus(self) -> Sequence[str]:
         """Its GPUs, as Slurm's variables name them there."""
-        ...
 
     @property
     def is_open(self) -> bool:
         """Whether a container may come now: the job is there, and not suspended."""
-        ...
 
     def lasts(self, seconds: float) -> bool:
         """Tell whether the job's time limit leaves so much time from now on."""
-        ...
 
     def seat(self, taken: Taken) -> HeldAllocation:
         """Return it as one container has it, beside the others."""
-        ...

@@ -84,12 +84,9 @@ def config_of_task(config: Mapping[str, Any], bundle: str, own: OfTask) -> dict[
 
 
 def with_place(options: Iterable[str], before: str, place: str) -> list[str]:
-    """Return the options of an overlay with another directory for what is written.
+    """Return the options of an overlay with another place for what is written.
 
-    Args:
-        options: Its options.
-        before: How the directories that it has begin.
-        place: The other directory.
+    That replaces the beginning `before` of the directories.
     """
     found = []
     for word in options:

@@ -19,10 +19,6 @@ from scrun.supervisor.contracts.engine import Engine, Job, JobRequest
 from scrun.supervisor.contracts.staged import Staged
 
 
-def _nothing() -> None:
-    """Do nothing."""
-
-
 class Submission(msgspec.Struct, frozen=True):
     """A bundle to be staged.
 
@@ -42,8 +38,8 @@ class Submission(msgspec.Struct, frozen=True):
     engine: Engine
     request: JobRequest
     skip_stage_out: trio.Event
-    staged_out: Callable[[], None] = _nothing
-    removed: Callable[[], None] = _nothing
+    staged_out: Callable[[], None] = lambda: None
+    removed: Callable[[], None] = lambda: None
 
 
 class Served(msgspec.Struct, frozen=True):
@@ -95,4 +91,3 @@ class Stager(Protocol):
         Raises:
             StagingError: Staging in or out failed, or took too long.
         """
-        ...

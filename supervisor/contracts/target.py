@@ -12,20 +12,10 @@ from scrun.oci.userns import BothIds
 
 # Where engines keep files of single containers. None of them exist on another machine.
 HOST_ONLY = (
-    "/run/buildah",
-    "/run/containerd",
-    "/run/containers",
-    "/run/crio",
-    "/run/docker",
-    "/run/libpod",
-    "/run/lock",
-    "/run/netns",
-    "/run/user",
-    "/var/lib/containers",
-    "/var/lib/docker",
-    "/var/lib/kubelet",
-)
-
+    "/run/buildah", "/run/containerd", "/run/containers", "/run/crio", "/run/docker",
+    "/run/libpod", "/run/lock", "/run/netns", "/run/user",
+    "/var/lib/containers", "/var/lib/docker", "/var/lib/kubelet",
+)  # fmt: skip
 
 SLURM = "22.05.8"
 """The version of Slurm that the local engine imitates."""

@@ -73,13 +73,9 @@ class _Outbox:
         return not self._waiting
 
     def put(self, message: bytes, fds: list[int]) -> None:
-        """Tell the keeper, now or when it has room.
+        """Tell the keeper, now or when it has room; the descriptors stay the caller's.
 
-        Args:
-            fds: Descriptors; they stay the caller's.
-
-        Raises:
-            OSError: The message is too long.
+        Raises OSError if the message is too long.
         """
         if self.lost.is_set():
             return
@@ -100,11 +96,7 @@ class _Outbox:
         return True
 
     def _wait_with(self, message: bytes, fds: list[int]) -> None:
-        """Let a message wait, with descriptors of its own.
-
-        Raises:
-            OSError: We are out of descriptors; or it is too long, or many wait.
-        """
+        """Let a message wait, with descriptors of its own; OSError if it is too long, or many."""
         if len(message) > LONGEST:
             raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE))
         if len(self._waiting) >= _MOST:
@@ -122,11 +114,6 @@ class _Outbox:
             self._changed()
 
     async def deliver(self, patience: float) -> None:
-        """Send what waits, whenever there is room, until the keeper is lost.
-
-        Args:
-            patience: After how many seconds without room it is.
-        """
         while True:
             await self._waits.wait()
             if self.lost.is_set():
@@ -306,9 +293,7 @@ class Deposit:
     def _say(self, new: Mapping[str, int], gone: Sequence[str] = ()) -> None:
         """Tell the keeper.
 
-        Raises:
-            OSError: The message is too long.
-            TypeError: It cannot be written as JSON.
+        Raises OSError if it is too long, and TypeError if it cannot be written as JSON.
         """
         content = msgspec.json.encode(DepositContent(self.facts))
         names = [" ".join(each).encode() for each in (gone, new)]
@@ -316,16 +301,12 @@ class Deposit:
 
 
 class Deposits:
-    """The deposits of all containers of a supervisor.
-
-    Attributes:
-        needed: Set when there is one.
-    """
+    """The deposits of all containers of a supervisor; `needed` is set when there is one."""
 
     def __init__(self) -> None:
         self.needed = trio.Event()
         self._outbox: _Outbox | None = None
-        self._safe: Callable[[], None] = _nothing
+        self._safe: Callable[[], None] = lambda: None
         self._begun = 0
         self._has_all = trio.Event()
         self._is_told = False  # the keeper, all that there was when it began
@@ -375,9 +356,8 @@ class Deposits:
     async def connect(self, line: KeeperLine, safe: Callable[[], None]) -> None:
         """Tell a new keeper everything, and from now on what changes; then call `deliver`.
 
-        Args:
-            line: That to it. It is the caller's, who has to call `disconnect` before it is closed.
-            safe: Called whenever it has all there is.
+        The line to it is the caller's, who has to call `disconnect` before it is closed. `safe` is
+        called whenever it has all there is.
         """
         self._safe = safe
         outbox = self._outbox = _Outbox(line, self._look_whether_safe)
@@ -409,11 +389,9 @@ class Deposits:
             self._look_whether_safe()
 
     def dismiss(self, patience: float = 0) -> None:
-        """End the keeper without a successor.
+        """End the keeper without a successor; one that has no room for that is to be killed.
 
-        Args:
-            patience: For how many seconds to wait until it has room for that. This blocks: only
-                for one who exits at once. A keeper that has no room is to be killed.
+        This blocks for up to `patience` seconds until it has: only for one who exits at once.
         """
         if self._outbox is not None:
             self._outbox.dismiss(patience)
@@ -426,11 +404,7 @@ class Deposits:
                     await self._outbox.room()
 
     def say(self, fields: Sequence[bytes], fds: Sequence[int] = ()) -> None:
-        """Tell the keeper.
-
-        Raises:
-            OSError: The message is too long.
-        """
+        """Tell the keeper; raises OSError if it is too long."""
         self._send(b"\0".join([BEGIN if self._begun else COMPLETE, *fields]), [*fds])
 
     @contextmanager
@@ -445,17 +419,9 @@ class Deposits:
                 self._send(COMPLETE, [])
 
     def _send(self, message: bytes, fds: list[int]) -> None:
-        """Tell the keeper; if it is lost, another one will be told all.
-
-        Raises:
-            OSError: The message is too long.
-        """
+        """Tell the keeper; a new one will be told all. OSError if the message is too long."""
         if self._outbox is not None:
             self._outbox.put(message, fds)
-
-
-def _nothing() -> None:
-    """Tell nobody."""
 
 
 _NONE = Deposits()

@@ -33,11 +33,8 @@ def is_a_pipe(fd: int) -> bool:
 def apart(call: Callable[[*Ts], object], *args: *Ts) -> trio.Event:
     """Call something in a thread of its own, which nobody has to wait for.
 
-    Returns:
-        What is set when it has returned, or raised an error, which nobody sees.
-
-    Raises:
-        RuntimeError: There is no thread left.
+    Returns what is set when it has returned, or raised an error, which nobody sees. Raises
+    RuntimeError if there is no thread left.
     """
     done, token = trio.Event(), trio.lowlevel.current_trio_token()
 

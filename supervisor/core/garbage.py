@@ -16,11 +16,7 @@ def pause_collections() -> None:
 
 
 async def collect_again(after: float) -> None:
-    """Collect, and go on to do so.
-
-    Args:
-        after: Seconds to wait before: there may be much to do.
-    """
+    """Collect, some seconds later, as there may be much to do, and go on to do so."""
     try:
         await trio.sleep(after)
     finally:

@@ -25,11 +25,7 @@ class KeeperLine:
     """A socket, and a pipe that wakes the keeper. The end of both calls a successor."""
 
     def __init__(self, fds: Sequence[int]) -> None:
-        """Duplicate the socket, and the pipe if the keeper may sleep.
-
-        Raises:
-            OSError: We are out of descriptors.
-        """
+        """Duplicate the socket, and the pipe if the keeper may sleep; raises OSError."""
         self.sock = socket.socket(fileno=os.dup(fds[0]))
         try:
             self._wake = [os.dup(fd) for fd in fds[1:2]]
@@ -59,8 +55,7 @@ class KeeperLine:
     def send(self, message: bytes, fds: Sequence[int] = (), flags: int = 0) -> None:
         """Send the keeper a message.
 
-        Raises:
-            OSError: It is too long, or there is no room for it; or the keeper is gone.
+        Raises OSError if it is too long, or there is no room for it; or the keeper is gone.
         """
         send_fds(self.sock, message, [*fds], flags)
         for fd in self._wake:
@@ -87,12 +82,7 @@ _PATIENCE = 10.0
 
 
 class DepositContent(msgspec.Struct):
-    """The facts beside descriptors.
-
-    Attributes:
-        facts: See `Inheritance`.
-        version: Of the scrun that has left it.
-    """
+    """The facts beside descriptors, and the version of the scrun that has left them."""
 
     facts: dict[str, Any]
     version: str = VERSION
@@ -228,11 +218,7 @@ def find(line: KeeperLine) -> list[Inheritance]:
 
 
 def _receive(sock: socket.socket, versions: set[str]) -> Inheritance | None:
-    """Receive one deposit; None if that was all.
-
-    Raises:
-        OSError: We are out of descriptors, or the keeper is gone.
-    """
+    """Receive one deposit; None if that was all. OSError: no descriptors, or no keeper."""
     message, fds, whole = receive_fds(sock, LONGEST)
     try:
         if not whole:

@@ -7,13 +7,10 @@ from types import ModuleType
 
 
 def postpone(*names: str, packages: Iterable[str] = ()) -> None:
-    """Import some modules only when one of their attributes is first used.
+    """Import some modules, and packages, only when one of their attributes is first used.
 
-    `importlib.util.LazyLoader` would not do: the next `import` statement imports it then.
-
-    Args:
-        names: Modules that are not packages. Those that are imported already stay.
-        packages: Those that are.
+    Those that are imported already stay. `importlib.util.LazyLoader` would not do: the next
+    `import` statement imports it then.
     """
     for name in names:
         sys.modules.setdefault(name, _Later(name))

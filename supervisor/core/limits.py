@@ -11,21 +11,10 @@ import resource
 from scrun.supervisor.log.supervisor_log import log
 
 # what Slurm propagates (slurm.conf(5), PropagateResourceLimits), by the names of prlimit(1)
-_PROPAGATED = {
-    name: getattr(resource, f"RLIMIT_{name.upper()}")
-    for name in (
-        "as",
-        "core",
-        "cpu",
-        "data",
-        "fsize",
-        "memlock",
-        "nofile",
-        "nproc",
-        "rss",
-        "stack",
-    )
-}
+_LIMITS = (
+    "as", "core", "cpu", "data", "fsize", "memlock", "nofile", "nproc", "rss", "stack",
+)  # fmt: skip
+_PROPAGATED = {name: getattr(resource, f"RLIMIT_{name.upper()}") for name in _LIMITS}
 _RAISED = {
     "cpu": "processor time (ulimit -t, seconds)",
     "as": "address space (ulimit -v)",
@@ -57,11 +46,7 @@ AT_START = soft_limits()
 
 
 def raise_limits() -> list[str]:
-    """Raise limits that would end or hinder all containers; log those that cannot be raised.
-
-    Returns:
-        What is still limited, for people.
-    """
+    """Raise limits that would end or hinder all containers; log, and return, what cannot be."""
     for name in _RAISED:
         kind = _PROPAGATED[name]
         hard = resource.getrlimit(kind)[1]

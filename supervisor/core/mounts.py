@@ -13,11 +13,7 @@ from contextvars import ContextVar
 
 
 class MountNamespace:
-    """A mount namespace.
-
-    Attributes:
-        are_ours: Whether it is the supervisor's own.
-    """
+    """A mount namespace; `are_ours`: the supervisor's own."""
 
     def __init__(self, fd: int = -1) -> None:
         """Take a descriptor of it over (namespaces(7)); -1: ours."""
@@ -51,8 +47,7 @@ class MountNamespace:
     def entered(self) -> Iterator[None]:
         """Have this thread see it while the block runs, which does not wait in the event loop.
 
-        Raises:
-            OSError: It may not.
+        Raises OSError if it may not.
         """
         if self.are_ours:
             yield

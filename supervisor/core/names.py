@@ -14,11 +14,7 @@ from scrun.settings.file.sources import real_uid
 
 
 class UserEntry(msgspec.Struct, frozen=True):
-    """An entry of the name service.
-
-    Attributes:
-        group: The name of that group, or its number.
-    """
+    """An entry of the name service; `group` is the name of `gid`, or its number."""
 
     name: str
     gid: int

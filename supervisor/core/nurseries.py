@@ -39,11 +39,7 @@ class unwrapped:
         self, kind: type[BaseException] | None, error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool | None:  # fmt: skip
-        """Wait for its tasks.
-
-        Raises:
-            BaseException: The error that ended the block or a task.
-        """
+        """Wait for its tasks."""
         try:
             return await self._manager.__aexit__(kind, error, traceback)
         except BaseExceptionGroup as group:
@@ -80,13 +76,9 @@ async def until(
 async def for_all(
     things: Sequence[_T], do: Callable[[_T], Awaitable[object]], *, cancels: bool = False
 ) -> None:
-    """Do something for several at once.
+    """Do something for several at once; one that fails cancels the others only if it `cancels`.
 
-    Args:
-        cancels: Whether one that fails cancels the others; else they are done.
-
-    Raises:
-        EngineError: That of the first one that failed.
+    Raises EngineError of the first one that failed.
     """
     if len(things) == 1:  # a task and a nursery take 4 KiB of an idle container
         await do(things[0])

@@ -26,17 +26,11 @@ _PAUSE = 0.2  # a blocking flock(2) cannot be cancelled, and might take the lock
 
 
 def own(directory: str, name: str = LOCK, before: Callable[[], None] | None = None) -> int | None:
-    """Take the lock of a record, if it is free.
+    """Take the lock of a record, if it is free; return a descriptor that holds it, or None.
 
-    Args:
-        before: Called when it is free, and still so for those who look. Somebody else may call
-            the same at that moment, and become the owner.
-
-    Returns:
-        A descriptor that holds it, close-on-exec; None if somebody else does.
-
-    Raises:
-        OSError: The record is gone, or cannot be locked.
+    `before` is called when it is free, and still so for those who look. Somebody else may call the
+    same at that moment, and become the owner. Raises OSError if the record is gone, or cannot be
+    locked.
     """
     path = os.path.join(directory, name)
     lock = os.open(path, _FLAGS, 0o600)
@@ -63,10 +57,7 @@ def own(directory: str, name: str = LOCK, before: Callable[[], None] | None = No
 def _is_at(lock: int, path: str) -> bool:
     """Tell whether it is still there: its last holder may have removed the record.
 
-    Another record may have the name then.
-
-    Raises:
-        OSError: There is no lock at the path.
+    Another record may have the name then. Raises OSError if there is no lock at the path.
     """
     return os.path.samestat(os.fstat(lock), os.stat(path))
 
@@ -85,16 +76,10 @@ def is_owned(directory: str) -> bool:
 async def take_over(
     directory: str, patience: float = _PATIENCE, before: Callable[[], None] | None = None
 ) -> int:
-    """Become the owner of a record whose supervisor does not answer.
+    """Become the owner of a record whose supervisor does not answer; return the lock.
 
     That one may be alive without its socket, or another one may be cleaning up. Two supervisors
-    must never clean up the same container, so the later one waits.
-
-    Args:
-        patience: Seconds to wait for the current owner.
-
-    Returns:
-        A descriptor that holds the lock.
+    must never clean up the same container, so the later one waits, for `patience` seconds.
 
     Raises:
         StateError: Another supervisor still works on it.
@@ -111,11 +96,8 @@ async def staging_out(directory: str) -> AsyncIterator[tuple[int, ...]]:
 
     When a supervisor is killed, the commands of its script go on: two `rsync --delete` at the same
     time lose data. So the commands inherit this lock, and the next supervisor waits until the last
-    of them has ended.
-
-    Yields:
-        The descriptors for the commands to inherit; none if the record cannot be locked, as in a
-        root directory that was removed.
+    of them has ended. Yields the descriptors for that; none if the record cannot be locked, as in
+    a root directory that was removed.
     """
     try:
         lock = await _wait_for_lock(directory, _STAGE_OUT)

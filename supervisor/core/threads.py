@@ -35,9 +35,8 @@ def own_threads() -> None:
 async def in_thread(call: Callable[[*Ts], T], *args: *Ts, abandon: bool = False) -> T:
     """Call a function in a thread, which sees the mounts of the container that it is for.
 
-    Args:
-        abandon: Whether a cancellation abandons the thread: only for functions that just read.
-            Those that make or remove something must finish, because nobody would undo that.
+    A cancellation may `abandon` functions that just read. Those that make or remove something must
+    finish, because nobody would undo that.
     """
     return await trio.to_thread.run_sync(
         _called,
@@ -61,13 +60,9 @@ async def look(
     failure: type[ScrunError] = ScrunError,
     patience: float | None = None,
 ) -> T:
-    """Call a function that only reads, in a thread, and wait for it for a limited time.
+    """Call a function that only reads, in a thread, and wait for it for `patience` seconds.
 
-    Args:
-        patience: The timeout, in seconds.
-
-    Raises:
-        ScrunError: It did not return in time.
+    Raises `failure` if it did not return in time.
     """
     patience = _PATIENCE if patience is None else patience
     with trio.move_on_after(patience):
@@ -78,8 +73,7 @@ async def look(
 def in_last_thread(call: Callable[[], T]) -> T:
     """Call a function in a thread that ends with it, and so may enter namespaces. Blocks.
 
-    Raises:
-        OSError: There are too many processes; or what the function raises.
+    Raises OSError if there are too many processes; or what the function raises.
     """
     results: list[T] = []
     errors: list[Exception] = []

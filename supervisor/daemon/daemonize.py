@@ -11,13 +11,10 @@ _CGROUP = "supervisor-"
 
 
 def daemonize(kept: Sequence[int]) -> None:
-    """Detach from the caller: session, process group, directory, descriptors.
+    """Detach from the caller: session, process group, directory, descriptors but those `kept`.
 
     Returns in the grandchild only; the calling process exits. Call it before there are threads or
     an event loop.
-
-    Args:
-        kept: Descriptors that stay open.
     """
     import daemon
 
@@ -43,10 +40,8 @@ def leave_cgroup() -> str:
     """Leave the cgroup of the engine call that happened to start us, if permitted.
 
     Engines and service managers kill whole cgroups. Under systemd's delegation an ordinary user
-    may move a process within user@UID.service; elsewhere this does nothing.
-
-    Returns:
-        Our new cgroup, for `remove_cgroup`; "" if we stay where we are.
+    may move a process within user@UID.service; elsewhere this does nothing. Returns our new
+    cgroup, for `remove_cgroup`; "" if we stay where we are.
     """
     try:
         with open("/proc/self/cgroup", encoding="ascii") as file:
@@ -63,8 +58,7 @@ def leave_cgroup() -> str:
 def move_into_slice(parent: str) -> str:
     """Move to a cgroup of our own below another one; remove those of dead supervisors there.
 
-    Returns:
-        Our cgroup; "" if that is not permitted: the service has no delegation.
+    Returns ours; "" if that is not permitted: the service has no delegation.
     """
     cgroup = f"{parent}/{_CGROUP}{os.getpid()}"
     try:
@@ -99,12 +93,7 @@ class Starter:
     """
 
     def __init__(self, ready: int | None = None, lock: int | None = None) -> None:
-        """Take over the descriptors.
-
-        Args:
-            ready: Where to report readiness; None if nobody waits.
-            lock: Holds the lock of the supervisor's name.
-        """
+        """Own `ready`, where to report that, None if nobody waits, and the lock of our name."""
         self._ready = ready
         self._lock = lock
 

@@ -119,11 +119,7 @@ class Keeper:
 
 @contextmanager
 def _texts(*texts: str) -> Iterator[tuple[int, ...]]:
-    """Yield descriptors of files in memory: programs that need no file, nor room in `ps`.
-
-    Raises:
-        OSError: We are out of descriptors.
-    """
+    """Yield descriptors of files in memory: programs that need no file, nor room in `ps`."""
     with ExitStack() as stack:
         fds = []
         for text in texts:
@@ -142,11 +138,7 @@ def _source(module: ModuleType) -> str:
 
 @contextmanager
 def _line() -> Iterator[tuple[KeeperLine, socket.socket, BinaryIO]]:
-    """Yield a line to a keeper, and the other ends of its socket and its pipe.
-
-    Raises:
-        OSError: We are out of descriptors.
-    """
+    """Yield a line to a keeper, and the other ends of its socket and its pipe."""
     with ExitStack() as stack:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         stack.enter_context(theirs)

@@ -413,11 +413,7 @@ class ClientRequest:
         )
 
     def _preserved(self, *commands: str) -> int:
-        """Return how many descriptors of `--preserve-fds` come with a request.
-
-        Raises:
-            UsageError: It is not a number.
-        """
+        """Return how many descriptors of `--preserve-fds` come with a request; or UsageError."""
         if not any(b"preserve-fds" in word for word in self._arguments):
             return 0
         return preserved_fds(read_command_line(self._arguments, *commands).parsed)
@@ -500,12 +496,8 @@ def may_call(connection: trio.socket.SocketType) -> bool:
 async def receive(connection: trio.socket.SocketType, fds: list[int]) -> tuple[list[bytes], bytes]:
     """Read one request, and the descriptors beside it into `fds`.
 
-    Returns:
-        Its fields; and what was received after it.
-
-    Raises:
-        UsageError: It is not a request.
-        StateError: The supervisor is out of descriptors.
+    Returns its fields; and what was received after it. Raises UsageError if it is not a request,
+    and StateError if we are out of descriptors.
     """
     space = socket.CMSG_SPACE(MOST * 4)
     data = bytearray()

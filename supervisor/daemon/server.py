@@ -45,11 +45,7 @@ _ROOT_INTERVALS = 0.1, 1.0  # the first, which doubles, and the longest
 
 
 def listen(root: str, name: str) -> socket.socket:
-    """Bind the socket. Our starter holds the lock of the name, so an old socket is dead.
-
-    Raises:
-        OSError: It cannot be made there.
-    """
+    """Bind the socket. Our starter holds the lock of the name, so an old socket is dead."""
     path = os.path.join(root, name)
     try:
         os.unlink(path)
@@ -69,12 +65,8 @@ def listen(root: str, name: str) -> socket.socket:
 def listen_again(root: str, name: str) -> tuple[str, socket.socket]:
     """Make a removed root directory again, and bind a socket in it.
 
-    Returns:
-        The socket's name, a new one if another supervisor has ours; and the socket.
-
-    Raises:
-        OSError: They cannot be made.
-        SettingsError: Likewise.
+    Returns its name, a new one if another supervisor has ours; and the socket. Raises OSError or
+    SettingsError if they cannot be made.
     """
     own_directory(root)
     lock = os.open(
@@ -105,15 +97,10 @@ def _somebody_listens(root: str, name: str) -> bool:
 
 
 def watch_removals(root: str) -> int:
-    """Request SIGIO for each removal in the root directory.
+    """Request SIGIO for each removal in the root directory, until what is returned is closed.
 
-    This uses dnotify: the standard library supports it, but not inotify.
-
-    Returns:
-        A descriptor; closing it ends the watch.
-
-    Raises:
-        OSError: The directory cannot be watched.
+    This uses dnotify: the standard library supports it, but not inotify. Raises OSError if the
+    directory cannot be watched.
     """
     directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -161,11 +148,7 @@ class Server:
         self._changed = trio.Event()
 
     async def serve(self, serving: Callable[[], None]) -> None:
-        """Serve until there is nothing to do, or `stop` was called.
-
-        Args:
-            serving: Called once, as soon as `stop` may be called.
-        """
+        """Serve until there is nothing to do, or `stop`, which may be called from `serving` on."""
         async with plugins() as loaded, trio.open_nursery() as self._nursery:
             self._containers = Containers(
                 self._root, self._name, loaded, self._nursery, self._has_changed
@@ -197,12 +180,9 @@ class Server:
     async def stop(self, *, leave: bool) -> None:
         """Stop serving once the containers that end with us have ended.
 
-        The socket stays until then, so that callers reach the supervisor that ends their
-        containers. What takes longer than the timeout is left to others: Slurm or a script may
-        hang.
-
-        Args:
-            leave: Whether only those end that no successor finds; the keeper calls one.
+        With `leave` those are the ones that no successor finds; the keeper calls one. The socket
+        stays until then, so that callers reach the supervisor that ends their containers. What
+        takes longer than the timeout is left to others: Slurm or a script may hang.
         """
         with trio.move_on_after(self._stop_timeout) as patience:
             await (self._containers.leave() if leave else self._containers.end_all())
@@ -222,10 +202,8 @@ class Server:
         """Exit at once; the records describe what is left to clean up.
 
         Children end with us: salloc reads end of file and releases its job, and a script's
-        commands must not go on beside the supervisor that repeats them.
-
-        Args:
-            leave: Whether to leave to a successor what it finds, as if we had been killed.
+        commands must not go on beside the supervisor that repeats them. With `leave` a successor
+        gets what it finds, as if we had been killed.
         """
         leave = leave and self._containers.leaving.is_kept
         self._containers.abandon(kept=not leave)
@@ -306,11 +284,8 @@ class Server:
     async def _restore_root(self) -> None:
         """Make the root directory again, with a socket and the records.
 
-        If another supervisor has our name there by now, we use a new one.
-
-        Raises:
-            OSError: They cannot be made.
-            SettingsError: Likewise.
+        If another supervisor has our name there by now, we use a new one. Raises as
+        `listen_again`.
         """
         name, listener = await in_thread(listen_again, self._root, self._name)
         self._name, self._path = name, os.path.join(self._root, name)
@@ -333,9 +308,7 @@ class Server:
         """Let no job wait if the process in which buildah calls the runtime waits for us.
 
         That of buildah 1.42 ends when no child of it is left; that of others ends after `delete`.
-
-        Args:
-            buildah: A descriptor of that process.
+        The descriptor is that process's, and ours.
         """
         try:
             while True:
@@ -479,12 +452,8 @@ def own_settings() -> Settings:
 def serve(root: str, name: str, starter: Starter, idle: float | None = None) -> None:
     """Serve the socket ROOT/NAME until it is no longer needed.
 
-    Args:
-        starter: Is told `ready` once callers can connect.
-        idle: Seconds to stay without a container; None: the settings decide.
-
-    Raises:
-        SettingsError: The socket cannot be made there.
+    The starter is told `ready` once callers can connect. `idle`: seconds to stay without a
+    container; None: the settings decide. Raises SettingsError if the socket cannot be made there.
     """
     os.umask(0o077)
     raise_limits()

@@ -45,15 +45,12 @@ class Retires(Protocol):
 
     async def changed(self) -> None:
         """Wait until that, or a container, may have changed."""
-        ...
 
     def step_aside(self) -> None:
         """Serve under another name, so that a successor can have ours."""
-        ...
 
     def leave(self) -> NoReturn:
         """Exit, and leave the containers as they are."""
-        ...
 
 
 class Retirement:
@@ -73,16 +70,9 @@ class Retirement:
         self._by_force = False
 
     def step_aside(self, *, force: bool) -> dict[str, str]:
-        """Give up our name.
+        """Give up our name; with `force` also end what holds us up. Raises OSError.
 
-        Args:
-            force: Whether to end what holds us up.
-
-        Returns:
-            The containers that another supervisor cannot take over now, and why.
-
-        Raises:
-            OSError: It is not possible.
+        Returns the containers that another supervisor cannot take over now, and why.
         """
         self._server.step_aside()
         staying = self._containers.leaving.staying()
@@ -103,10 +93,7 @@ class Retirement:
     async def give(self, connection: trio.socket.SocketType) -> None:
         """Give the successor at the other end all that it needs, and exit.
 
-        Returns if it has gone.
-
-        Raises:
-            OSError: Likewise.
+        Returns if it has gone; or raises OSError.
         """
         with self.cut_off():
             while not self._may_go():
@@ -155,13 +142,9 @@ class Retirement:
 
 
 def received_line(sock: socket.socket) -> list[int] | None:
-    """Receive what `Retirement.give` sends.
+    """Receive what `Retirement.give` sends: its line to the keeper, [] without one; None: nothing.
 
-    Returns:
-        Its line to the keeper, if it has one; None if there is nothing to come.
-
-    Raises:
-        OSError: The supervisor has gone; or we are out of descriptors.
+    Raises OSError if the supervisor has gone; or we are out of descriptors.
     """
     answer, line, whole = receive_fds(sock, 1, 2)
     if not whole:

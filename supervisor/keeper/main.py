@@ -54,11 +54,7 @@ class Held:
             self._inherit(inherited=False)
 
     def written(self) -> int:
-        """Return a descriptor of a file in memory with the names and numbers; all are inherited.
-
-        Raises:
-            OSError: There is no memory.
-        """
+        """Return a file in memory with the names and numbers; all are inherited. Or OSError."""
         lines = [
             b"\0".join([name, content, b" ".join([b"%s=%d" % pair for pair in fds.items()])])
             for name, (content, fds) in self._held.items()
@@ -81,10 +77,9 @@ class Held:
         return not self._begun
 
     def serve(self, line: _socket.socket) -> "bool | None":
-        """Do what is said.
+        """Do what is said; return whether there was an end of file, and no `end`.
 
-        Returns:
-            Whether there was an end of file, and no `end`; None if there was neither for a while.
+        None if there was neither for a while.
         """
         while True:
             try:
@@ -130,11 +125,7 @@ class Held:
                 posix.close(fd)
 
     def _give(self, line: _socket.socket) -> None:
-        """Give everything, and keep it.
-
-        Raises:
-            OSError: Whoever wanted it has gone.
-        """
+        """Give everything, and keep it; raises OSError if whoever wanted it has gone."""
         patience = line.gettimeout()
         line.settimeout(None)
         try:

@@ -42,12 +42,7 @@ class Engines:
         self._recent: deque[Engine] = deque(maxlen=_KEPT)
 
     async def choose(self, settings: Settings, environment: Mapping[str, str]) -> Engine:
-        """Return the engine that the settings name, or else the first one that works.
-
-        Raises:
-            EngineUnavailable: The requested engine cannot be used; with the reason.
-            PluginUnavailable: There is no engine of that name.
-        """
+        """Return the engine that the settings name, or else the first one that works."""
         if settings.engine != "auto":
             return await self._engine(settings.engine, settings, environment)
         *better, last = AUTO
@@ -167,11 +162,7 @@ class WholeEngine(_Whole):
 
 
 class Chosen(msgspec.Struct, frozen=True):
-    """The stager of one container.
-
-    Attributes:
-        name: `NAME` of its plugin `stage/NAME`.
-    """
+    """The stager of one container, `NAME` of its plugin `stage/NAME`."""
 
     name: str
     plugin: StagePlugin[Any]
@@ -207,12 +198,7 @@ class Stagers:
         return Chosen(name, plugin, configuration)
 
     async def undo(self, left: Leftover) -> None:
-        """Clean up after the stager of a container whose supervisor died.
-
-        Raises:
-            StagingError: Something could not be cleaned up.
-            PluginUnavailable: The stager is not installed any more.
-        """
+        """Clean up after the stager of a container whose supervisor died, or StagingError."""
         await (await self._plugins.stage(_stager_of(left.record))).undo(left)
 
 

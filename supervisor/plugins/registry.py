@@ -60,11 +60,7 @@ def built_in() -> list[Installed]:
 
 
 def others() -> list[Installed]:
-    """Return the plugins of other packages, sorted by type. Blocks: it reads directories.
-
-    Raises:
-        PluginUnavailable: The packages' metadata cannot be read.
-    """
+    """Return the plugins of other packages, sorted by type. Blocks: it reads directories."""
     from importlib.metadata import entry_points
 
     importlib.invalidate_caches()  # it may have been installed after this process began
@@ -81,11 +77,7 @@ def others() -> list[Installed]:
 
 
 def find(full: str) -> Installed:
-    """Find a plugin by its type. Blocks: it reads directories.
-
-    Raises:
-        PluginUnavailable: No plugin has that type, or more than one.
-    """
+    """Find a plugin by its type, or PluginUnavailable. Blocks: it reads directories."""
     if not is_type(full):
         raise PluginUnavailable(f"{full!r} is not a plugin type: use engine/NAME or stage/NAME")
     if full in _BUILT_IN:
@@ -111,11 +103,7 @@ def find(full: str) -> Installed:
 
 
 def load(installed: Installed) -> api.Plugin:
-    """Import a plugin and check its symbols, without calling `init`. Blocks.
-
-    Raises:
-        PluginUnavailable: The plugin cannot be used; with the reason.
-    """
+    """Import a plugin and check its symbols, without calling `init`; PluginUnavailable. Blocks."""
     if not is_type(installed.type):
         raise PluginUnavailable(f"{installed}: not a plugin type: use engine/NAME or stage/NAME")
     module, _, attribute = installed.entry_point.partition(":")
@@ -174,19 +162,11 @@ class Plugins:
         self._loading = trio.Lock()
 
     async def engine(self, name: str) -> api.EnginePlugin[Any]:
-        """Return the plugin `engine/NAME`.
-
-        Raises:
-            PluginUnavailable: The plugin does not exist or cannot be used.
-        """
+        """Return the plugin `engine/NAME`, or raise PluginUnavailable."""
         return cast(api.EnginePlugin[Any], await self.load(f"engine/{name}"))
 
     async def stage(self, name: str) -> api.StagePlugin[Any]:
-        """Return the plugin `stage/NAME`.
-
-        Raises:
-            PluginUnavailable: The plugin does not exist or cannot be used.
-        """
+        """Return the plugin `stage/NAME`, or raise PluginUnavailable."""
         return cast(api.StagePlugin[Any], await self.load(f"stage/{name}"))
 
     async def load(self, full: str, installed: Installed | None = None) -> api.Plugin:
@@ -227,11 +207,7 @@ class Plugins:
         return plugin
 
     async def end(self) -> dict[str, str]:
-        """Call `fini` of each, in reverse order.
-
-        Returns:
-            The failures, by type.
-        """
+        """Call `fini` of each, in reverse order; return the failures, by type."""
         wrong: dict[str, str] = {}
         for full, plugin in reversed([*self._loaded.items()]):
             fini = getattr(plugin, "fini", None)
@@ -263,12 +239,7 @@ async def configured(
     settings: Settings,
     environment: Mapping[str, str],
 ) -> Hashable:
-    """Return a plugin's configuration for a call.
-
-    Raises:
-        PluginUnavailable: The plugin takes too long.
-        ScrunError: The plugin cannot be used here.
-    """
+    """Return a plugin's configuration for a call; PluginUnavailable if that takes too long."""
     with trio.move_on_after(_CONFIGURING):
         try:
             configuration: Hashable = await in_thread(

@@ -14,11 +14,7 @@ _OWN = "/proc/self/fd/"
 
 
 def main(numbers: "list[int]", command: "list[str]") -> None:
-    """Become the runtime.
-
-    Raises:
-        OSError: No descriptor is left, or there is no such program.
-    """
+    """Become the runtime; raises OSError if no descriptor is left, or there is no such program."""
     beyond = _FIRST + len(numbers)
     command = [_moved(word, beyond) for word in command]
     copies = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, beyond) for number in numbers]

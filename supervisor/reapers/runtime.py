@@ -33,11 +33,9 @@ if TYPE_CHECKING:
 def main(line: int, told: int, pid_file: str, preserved: "list[int]", command: "list[str]") -> int:
     """Create the container and stay; return 0 if there was one.
 
-    Args:
-        line: The descriptor for the status of `create`.
-        told: The descriptor for the status of the container, and what it has used.
-        pid_file: Where `create` writes the pid of the container's first process.
-        preserved: The container's own descriptors.
+    The status of `create` goes to the descriptor `line`, and that of the container, with what it
+    has used, to `told`. `create` writes the pid of the first process to the file, which has the
+    preserved descriptors.
     """
     import ctypes
 

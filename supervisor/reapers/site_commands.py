@@ -31,11 +31,7 @@ _WORDS = 1 << 16
 
 
 class Reaper:
-    """The parent of one container.
-
-    Attributes:
-        status: The container's status, 128+n for a signal; None while there is none.
-    """
+    """The parent of one container; `status` is None as long as that lives."""
 
     def __init__(self, line: int, log: str, start: str, state: str) -> None:
         """Prepare; `run` creates the container.

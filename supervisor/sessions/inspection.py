@@ -86,11 +86,7 @@ class ProcessList(msgspec.Struct, frozen=True):
 
 
 def read_list(answer: NodeAnswer) -> ProcessList:
-    """Read the output of `list_script`.
-
-    Raises:
-        EngineError: The node does not know the container.
-    """
+    """Read the output of `list_script`; EngineError if the node does not know the container."""
     found = re.match(r"host (.*)\npids\n((?:[0-9]{1,10}\n)*)table\n", answer.text)
     if not found:
         raise _no_answer(answer, "listed")
@@ -99,11 +95,7 @@ def read_list(answer: NodeAnswer) -> ProcessList:
 
 
 def rows_of(table: str, pids: frozenset[int]) -> list[str]:
-    """Return the heading, and the rows of some processes, of a table of ps.
-
-    Raises:
-        EngineError: The table has no column PID.
-    """
+    """Return the heading, and the rows of some processes, of a table of ps with a column PID."""
     lines = table.removesuffix("\n").split("\n")  # splitlines would split names with a form feed
     heading = lines[0].split()
     if "PID" not in heading:
@@ -119,11 +111,7 @@ def rows_of(table: str, pids: frozenset[int]) -> list[str]:
 
 
 async def statistics(job: Job, container: str, resources: Mapping[str, Any]) -> bytes:
-    """Return a container's resource usage in the format of `runc events --stats`.
-
-    Raises:
-        EngineError: The nodes cannot be asked.
-    """
+    """Return a container's resource usage in the format of `runc events --stats`."""
     usage = total(await job.inspect(stats_script))
     _, limit = given(job.environment, resources)
     memory: dict[str, int] = {"usage": usage.memory}
@@ -145,11 +133,7 @@ async def statistics(job: Job, container: str, resources: Mapping[str, Any]) -> 
 
 
 def total(answers: Sequence[NodeAnswer]) -> ProcessUsage:
-    """Add up the output of `stats_script`.
-
-    Raises:
-        EngineError: A node does not know the container.
-    """
+    """Add up the output of `stats_script`; EngineError if a node does not know the container."""
     user = kernel = memory = count = threads = 0
     uptimes = []
     for answer in answers:

@@ -40,9 +40,7 @@ _SHELLS = ("bash", "zsh", "fish", "ash", "dash", "sh")
 async def execute(container: Container, call: CommandLine, anchor: Anchor, stdio: Stdio) -> None:
     """Run one more program in a container; returns as soon as it runs.
 
-    Args:
-        anchor: Gets the program's status; taken over.
-        stdio: The program's descriptors; taken over.
+    The anchor gets its status, and `stdio` are its descriptors; both are taken over.
 
     Raises:
         StateError: The container does not run.
@@ -86,11 +84,7 @@ async def execute(container: Container, call: CommandLine, anchor: Anchor, stdio
 
 
 def _copying(container: Container, call: CommandLine, job: Job) -> Prepared:
-    """Return what copies files.
-
-    Raises:
-        StateError: The job does not do that.
-    """
+    """Return what copies files; raises StateError if its job does not."""
     if not job.copies_files:
         raise StateError(
             f"container {container.id}: cp needs a shim, which this container does not have: "
@@ -101,11 +95,7 @@ def _copying(container: Container, call: CommandLine, job: Job) -> Prepared:
 
 
 def _check_goes_on(container: Container, purpose: str) -> None:
-    """Refuse operations that need a step, which a suspended job would delay.
-
-    Raises:
-        StateError: The job is suspended.
-    """
+    """Raise StateError for what needs a step, which a suspended job would delay."""
     if container.suspended:
         raise StateError(
             f"container {container.id}: {purpose} is not possible: an administrator or the "
@@ -114,12 +104,7 @@ def _check_goes_on(container: Container, purpose: str) -> None:
 
 
 async def pause(container: Container, *, resume: bool) -> None:
-    """Pause or resume a container.
-
-    Raises:
-        StateError: It does not run, or there is nothing to do.
-        EngineError: It could not be done.
-    """
+    """Pause or resume a container; StateError if it does not run, or is so already."""
     purpose = "resume" if resume else "pause"
     running = await container.running(purpose)
     _check_goes_on(container, purpose)
@@ -208,11 +193,7 @@ def _exec_options(
 
 
 def _best_shell(bundle: Bundle, staged: Staged) -> str:
-    """Return the name of the most comfortable shell in a container.
-
-    Raises:
-        BundleError: It has no shell.
-    """
+    """Return the name of the most comfortable shell in a container; or NotRunnableError."""
     if file_of(bundle.rootfs):
         return _SHELLS[-1]
     for name in _SHELLS:

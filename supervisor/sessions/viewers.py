@@ -35,8 +35,7 @@ _LONGEST = 1 << 20
 async def follow(followed: Followed, send: Send, begin: int | None = None) -> None:
     """Send a file and all that is added to it, until its end.
 
-    Args:
-        begin: The position of the first byte; None for all of it, without frames.
+    It begins at a position; None: at the first byte, without frames.
     """
     if begin is None:
         await send(b"\0")
@@ -117,11 +116,7 @@ async def attach(
 
 
 def captured_output(container: Container) -> CapturedOutput:
-    """Return a container's output, if we capture it.
-
-    Raises:
-        StateError: It goes elsewhere.
-    """
+    """Return a container's output, if we capture it; raises StateError if it goes elsewhere."""
     if container.captured is None:
         raise StateError(
             f"container {container.id}: its output is not kept here: it goes where `scrun run` "

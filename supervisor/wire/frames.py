@@ -63,8 +63,7 @@ def frame(kind: int, stream: int = 0, payload: bytes = b"") -> bytes:
 def knock(secret: bytes, random: bytes) -> bytes:
     """Return what who connects says first: random bytes, and that it knows the secret.
 
-    Args:
-        random: Half of `RANDOM` bytes, never used before.
+    Those are half of `RANDOM` bytes, never used before.
     """
     return random + proof(secret, b"knock", random)[:_KNOCK]
 
@@ -87,11 +86,8 @@ def proof(secret: bytes, who: bytes, both: bytes) -> bytes:
 def hash_function(name: str, *modules: str) -> "Callable[..., Any]":
     """Return one without OpenSSL, which takes as long to load as an interpreter to start.
 
-    Args:
-        modules: Where it is without, in some version of Python's.
-
-    Raises:
-        OSError: This Python does not have it, or may not use it (FIPS 140).
+    It is in one of the modules, in some version of Python's. Raises OSError if this Python does
+    not have it, or may not use it (FIPS 140).
     """
     found: Callable[..., Any]
     for module in (*modules, "hashlib"):

@@ -44,11 +44,7 @@ class Plain:
         return b""
 
     def opened(self, head: "bytes | bytearray | memoryview") -> "tuple[int, int, int]":
-        """Return the kind, the stream and the length of the next frame.
-
-        Raises:
-            BrokenFrame: It is not a frame.
-        """
+        """Return kind, stream and length of the next frame; BrokenFrame if it is not one."""
         kind, stream, length = HEADER.unpack_from(head)
         if not CALL <= kind <= QUIET:
             raise BrokenFrame(
@@ -61,11 +57,7 @@ class Plain:
         return 0
 
     def check(self, payload: memoryview, tail: memoryview) -> None:
-        """Compare the payload of that frame with what follows it.
-
-        Raises:
-            BrokenFrame: It was changed on its way.
-        """
+        """Compare the payload of that frame with what follows it; BrokenFrame if that differs."""
 
 
 PLAIN = Plain()
@@ -158,10 +150,8 @@ class Reader:
     def feed(self, data: memoryview) -> "Iterator[tuple[int, int, memoryview]]":
         """Take bytes; yield frames: kind, stream, and payload, which is valid until the next one.
 
-        DATA without a payload is left out.
-
-        Raises:
-            BrokenFrame: They are not a frame, or were changed on their way.
+        DATA without a payload is left out. Raises BrokenFrame if they are not a frame, or were
+        changed on their way.
         """
         at, end = 0, len(data)
         while at < end:
@@ -207,11 +197,8 @@ class Reader:
 def sealed(secret: bytes, both: bytes, streams: bool) -> "tuple[Sealed, Sealed]":
     """Return the seals of the shim's frames, and of the supervisor's.
 
-    Args:
-        both: The random bytes of the proof, which differ for each connection.
-
-    Raises:
-        OSError: This Python has no BLAKE2.
+    `both` are the random bytes of the proof, which differ for each connection. Raises OSError if
+    this Python has no BLAKE2.
     """
     shims, supervisors = (
         Sealed(proof(secret, who + b"'s frames", both), streams)
@@ -221,11 +208,7 @@ def sealed(secret: bytes, both: bytes, streams: bool) -> "tuple[Sealed, Sealed]"
 
 
 def digest(content: "bytes | memoryview" = b"") -> "Any":  # noqa: ANN401 (a C type)
-    """Return BLAKE2b with 32 bytes, to which `update` adds.
-
-    Raises:
-        OSError: This Python has no BLAKE2.
-    """
+    """Return BLAKE2b with 32 bytes, to which `update` adds; OSError without BLAKE2."""
     return blake()(content, digest_size=_DIGEST)
 
 
