@@ -81,10 +81,7 @@ class _Passing:
 
 
 def stay(sock: _socket.socket, carried: "CarriedTerminal | None" = None) -> int:
-    """Forward signals until the supervisor sends the exit status; return that.
-
-    Raises NotTaken if nobody takes them.
-    """
+    """Forward signals until the exit status comes; return it, or raise NotTaken."""
     pass_signals_on(sock, carried)
     fd = sock.fileno()
     line = b""
@@ -109,10 +106,7 @@ def parse_status(line: bytes) -> int:
 
 
 def own_terminal() -> "KeptTerminal | CarriedTerminal":
-    """Return a terminal for a program: the caller's, or a new one that this process relays.
-
-    Call it before anybody makes the caller's terminal raw: `restore` resets it.
-    """
+    """Return a terminal for a program, before the caller's is raw; `restore` resets that."""
     return KeptTerminal(0) if posix.isatty(0) and posix.isatty(1) else CarriedTerminal()
 
 
@@ -229,10 +223,7 @@ class Carried:
 
 
 class CarriedTerminal(Carried):
-    """A new terminal, for a caller whose input or output is not one; crun and runc do the same.
-
-    For example `run … | tee log`, `exec -t … </dev/null`.
-    """
+    """A new terminal, as in crun and runc, for `run … | tee log`, `exec -t … </dev/null`."""
 
     def __init__(self) -> None:
         """Open one, in raw mode.

@@ -66,10 +66,7 @@ class PidFile:
         return posix.open(self._temporary, flags | posix.O_CREAT | posix.O_EXCL, 0o600)
 
     def _check(self) -> None:
-        """Refuse a path that is not a file, as rename(2) would replace it, and a locked file.
-
-        The lock of the file that is replaced is held until then.
-        """
+        """Refuse a locked path, or what is not a file; hold the lock of a file to be replaced."""
         import fcntl
 
         try:

@@ -16,10 +16,7 @@ _AGES = ((86400, "d"), (3600, "h"), (60, "m"))
 
 
 def columns(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """Align rows in columns; nothing is cut, and an empty cell becomes a dash.
-
-    Only the last column may contain blanks.
-    """
+    """Align rows; nothing is cut, an empty cell is a dash, only the last one may have blanks."""
     lines = [head, *(tuple(map(printable, row)) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     text = ""

@@ -37,10 +37,7 @@ class Copied(NamedTuple):
 
 
 def copier(direction: str, path: str, pid: int = 0) -> list[str]:
-    """Return the command that packs a path to its standard output, or unpacks its standard input.
-
-    `pid` is the container's (`supervisor.shim.copying.copy`); 0: the path is this machine's.
-    """
+    """Return the command that packs or unpacks a path, of a container if there is a `pid`."""
     return python_code(_COPIER, str(pid), direction, path)
 
 

@@ -150,10 +150,7 @@ def log_line(level: str, msg: str, when: float, format: str) -> str:  # noqa: A0
 
 
 def log_lines(level: str, msg: str, when: float, format: str) -> str:  # noqa: A002 - as above
-    """Return a message that may have many lines, without the last newline.
-
-    In JSON it is one entry; as text each line is one, with a time and level.
-    """
+    """Return a message without the last newline; in JSON it is one entry, else one per line."""
     parts = [msg] if format == "json" else msg.splitlines() or [""]
     return "\n".join(log_line(level, part, when, format) for part in parts)
 

@@ -469,10 +469,7 @@ IMAGES = "<image> [command...]"
 
 
 def is_image(command: str | None, operand: str) -> bool:
-    """Tell whether an operand is an image: `docker://busybox`, `./dir`, `a.sqsh`.
-
-    No container's id has a colon or a slash.
-    """
+    """Tell whether an operand is an image: no container's id has a colon or a slash."""
     return command == "run" and (
         ":" in operand or "/" in operand or operand.endswith((".sqsh", ".sqfs"))
     )

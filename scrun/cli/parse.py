@@ -67,12 +67,7 @@ class Parsed:
 
 
 def parse(argv: list[str]) -> Parsed:
-    """Read a command line.
-
-    Raises:
-        UsageError: One line that names the argument at fault. Its ``options`` are those
-            read before, for ``--log``.
-    """
+    """Read a command line; UsageError has the options read so far, for ``--log``."""
     parsed = Parsed()
     parsed.argv = argv
     try:
@@ -127,10 +122,7 @@ def _read(argv: list[str], parsed: Parsed) -> None:
 
 
 def _scan(arguments: list[str], command: str | None, parsed: Parsed) -> list[str]:
-    """Store the options and return the operands.
-
-    It stops at an option that asks for help, which becomes the parsed command.
-    """
+    """Store the options, return the operands; stop at one that asks for help, now the command."""
     options = options_of(command)
     in_order = command is None or open_ended(COMMANDS[command][1])
     operands: list[str] = []

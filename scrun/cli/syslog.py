@@ -63,11 +63,7 @@ class Syslog:
 
 
 def packets(level: str, text: str, when: time.struct_time, ident: str) -> list[bytes]:
-    """Format a message as syslog(3) does: RFC 3164, without the host's name.
-
-    Levels are Slurm's or runc's. Control characters are escaped, so that one line cannot look
-    like two.
-    """
+    """Format a message as syslog(3) does (RFC 3164, without a host), escaped: it is one line."""
     priority = _DAEMON | _SEVERITIES.get(level, _DEBUG)
     # strftime would use the locale's names of months
     stamp = f"{_MONTHS[when.tm_mon - 1]} {when.tm_mday:2} {time.strftime('%H:%M:%S', when)}"

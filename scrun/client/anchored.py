@@ -52,13 +52,9 @@ class Console:
 
 
 class Anchored:
-    """The pid file, terminal and anchor of one command.
-
-    A context manager, which removes a pid file that was not published.
+    """The pid file, terminal and anchor of one command; a context manager.
 
     Attributes:
-        pid_file: The file of `--pid-file`, or None.
-        console: The terminal for `--console-socket`, or None.
         anchor: The anchor that is left behind; None if this process is the anchor.
         socket: The anchor's end of its socket, for an anchor that is this process.
         fds: Standard input, output and error, the supervisor's end of that socket, and the

@@ -31,10 +31,7 @@ from scrun.protocol.wire import REASON_SHOWN
 
 
 def forward(parsed: Parsed, *, again: bool = False) -> int:
-    """Forward an operation to the container's supervisor and print the answer.
-
-    `again`: a supervisor was asked before, which has died before it answered.
-    """
+    """Forward an operation and print the answer; `again`: the supervisor asked before has died."""
     container = parsed.id or ""
     directory = record_root(parsed) + "/" + container
     fields = build_request(parsed, container)

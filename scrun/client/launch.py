@@ -121,10 +121,7 @@ def _close(fd: int) -> None:
 
 
 def launch_beside(root: str, name: str, *, to_tidy: bool = False) -> None:
-    """Start a supervisor from a process that nobody waits for.
-
-    `to_tidy`: it only cleans up after dead supervisors; one that is running does so now.
-    """
+    """Start a supervisor that nobody waits for, or (`to_tidy`) have dead ones cleaned up."""
     if os.fork():  # an interpreter of its own would take as long as all of `start`
         return
     try:

@@ -85,10 +85,7 @@ def _cells(text: str) -> int:
 
 
 def write_if_possible(fd: int, line: bytes) -> None:
-    """Write a line, unless that would block; the container's log has all lines.
-
-    conmon does not read the container's standard error before `create` has ended.
-    """
+    """Write a line, unless that blocks: conmon reads no standard error before `create` ends."""
     poller = select.poll()
     poller.register(fd, select.POLLOUT)
     if poller.poll(0):

@@ -31,13 +31,9 @@ def ask_supervisor(parsed: Parsed, directory: str, fields: "list[bytes]") -> int
 
 
 def fetch_answer(directory: str, fields: "list[bytes]", patience: int = 0) -> "tuple[int, bytes]":
-    """Send a request; return the exit status and the answer.
+    """Send a request; return the exit status and the answer (see `connect_served`).
 
     `patience` is the seconds that a supervisor has for its answer; 0 waits for ever.
-
-    Raises:
-        UnknownContainer: There is no such container.
-        StateError: Nobody serves it any more.
     """
     return wire.converse(lambda: connect_served(directory, patience), fields)
 
@@ -78,11 +74,7 @@ def _patience(directory: str) -> float:
 
 
 def connect_served(directory: str, patience: int = 0) -> _socket.socket:
-    """Connect to a container's supervisor, or to the one that adopts it.
-
-    Raises:
-        ScrunError: Nobody serves it.
-    """
+    """Connect to a container's supervisor, or its successor; ScrunError if nobody serves it."""
     try:
         return wire.connect_supervisor(directory, "supervisor", patience)
     except wire.NOBODY:
@@ -203,10 +195,7 @@ def tidy_up(parsed: Parsed, root: str) -> None:
 
 
 def delete(parsed: Parsed, directory: str, fields: "list[bytes]") -> "tuple[int, bytes]":
-    """Have a supervisor delete a container that nobody serves; start it if necessary.
-
-    Returns the exit status, and the reason if it is not 0.
-    """
+    """Have a supervisor delete a container; return the exit status, and the reason if not 0."""
     from scrun.client.launch import is_waited_for, launch
 
     root = directory.rpartition("/")[0]
@@ -254,10 +243,7 @@ def remove_over(directory: str, socket: str) -> bool:
 
 
 def _is_over(directory: str, lock: int) -> bool:
-    """Tell whether the record is the caller's own, and the last thing left of a container.
-
-    Of one that was lost, more may be left than its record says.
-    """
+    """Tell whether the record is our own, and all that is left; of a lost one more may be."""
     import json
     import os
 

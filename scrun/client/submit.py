@@ -151,10 +151,7 @@ def _ask(
 
 
 def lost(parsed: Parsed, record: str, *, is_ours: bool) -> Exception:
-    """Return the error for a supervisor that died while it created a container.
-
-    The `record` is removed if it is ours: it was not there before.
-    """
+    """Return the error for a supervisor that died in `create`; our own `record` is removed."""
     is_gone = not is_ours or was_deleted(parsed, record)
     remedy = "" if is_gone else "delete it and "
     return SupervisorLost(

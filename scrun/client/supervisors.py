@@ -78,10 +78,9 @@ def chosen(found: Sequence[Supervisor], words: Sequence[str]) -> list[Supervisor
 
 
 def ask_all(root: str, fields: list[bytes], patience: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Send a request to each supervisor that may have jobs that wait for their next container.
+    """Ask each supervisor that may have jobs that wait; one without an answer has ended.
 
-    Each has `patience` seconds for its answer, any time if that is 0. One that hangs up has ended,
-    and its jobs with it.
+    Each has `patience` seconds for that, any time if that is 0.
     """
     for name in keepers(root):
         try:

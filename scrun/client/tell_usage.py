@@ -10,10 +10,7 @@ from scrun.model.usage import Usage, given
 
 
 def reap(pid: int, began: float) -> int:
-    """Wait for a container's first process, say what it used, and return its exit code.
-
-    The process has ended; it `began` then, on the monotonic clock.
-    """
+    """Wait for a container's process, say what it used since it `began`; return its exit code."""
     _, status, used = os.wait4(pid, 0)
     cpus, limit = given(os.environ, {})
     usage = Usage(

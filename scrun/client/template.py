@@ -111,10 +111,7 @@ class Template:
         return self.content is not None
 
     def made(self, record: str) -> None:
-        """Let the others go on: the first container is there, or will not be.
-
-        If there is no template, they do what it has done, all at once.
-        """
+        """Let the others go on; without a template they do what the first one has done."""
         del record
         if self._lock < 0:
             self.close()

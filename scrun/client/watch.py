@@ -22,10 +22,7 @@ _PAUSE = 0.05
 
 
 class Watch:
-    """A request for frames; its last field is the position of the next byte of text.
-
-    Without a `position` it asks for what comes from now on.
-    """
+    """A request for frames, from a `position` in the text or from now on."""
 
     sock: _socket.socket
 
@@ -111,10 +108,7 @@ class Watch:
                     yield piece
 
     def status(self) -> int | None:
-        """Return how the container has ended; None if it was deleted, or has not been told.
-
-        Raises StateError if its supervisor was lost, and it with that.
-        """
+        """Return how the container ended, if that is known; StateError if it was lost."""
         unserved = explain_unserved(self._directory)
         try:
             annotations = read_record(self._directory).annotations

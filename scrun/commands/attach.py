@@ -152,10 +152,7 @@ class _Relay:
 
 
 def without_keys(held: bytes, typed: bytes) -> tuple[bytes, bytes, bool]:
-    """Look for the two keys that detach; `held` is the first, if the last input ended so.
-
-    Returns what to send, what to hold back, and whether both keys were typed.
-    """
+    """Return what to send, what to hold back, and whether both keys that detach were typed."""
     text = held + typed
     before, found, _ = text.partition(_DETACH)
     if found:

@@ -39,10 +39,7 @@ def run(parsed: Parsed) -> int:
 
 
 def make(image: LayoutImage, target: str, limit: int = 0, *, terminal: bool) -> None:
-    """Make a bundle, which does not exist yet; after an error nothing is left behind.
-
-    The image may unpack to `limit` bytes; 0: any number.
-    """
+    """Make a bundle, or leave nothing; the image may unpack to `limit` bytes; 0: any number."""
     parent, name = os.path.split(target)
     made = ""
     try:

@@ -98,10 +98,7 @@ def _fault(parsed: Parsed, *, wants_terminal: bool) -> str:
 
 
 def _with_whole_id(parsed: Parsed, argv: "list[str]") -> "tuple[str, list[str]]":
-    """Complete the beginning of an id, if it was typed at a terminal; engines know whole ids.
-
-    Returns the id, and the command line with it, which the supervisor parses again.
-    """
+    """Complete an id that was typed; return it, and the command line for the supervisor."""
     given = parsed.id or ""
     if not (posix.isatty(0) and posix.isatty(1)):
         return given, argv
@@ -123,10 +120,7 @@ def _with_term(parsed: Parsed, argv: "list[str]") -> "list[str]":
 
 
 def _with_copied_file(argv: "list[str]", path: str) -> "list[str]":
-    """Copy a file that only this process can read: a pipe, as in `-p <(…)`, or its stdin.
-
-    Returns the command line, with a path that the supervisor can read.
-    """
+    """Copy a file of this process alone, `-p <(…)`; return the command line with the copy."""
     import _stat as stat
 
     try:

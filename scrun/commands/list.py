@@ -185,10 +185,7 @@ def _state(record: Record, *, lost: bool = False) -> Mapping[str, object]:
 
 
 def _is_served(directory: str, known: dict[str, bool]) -> bool:
-    """Tell whether a container's supervisor accepts connections; True when in doubt.
-
-    `known` are earlier results, by the link to the supervisor's socket: most containers share one.
-    """
+    """Tell whether a supervisor accepts connections, or may; `known` are results, by socket."""
     try:
         socket = os.readlink(os.path.join(directory, "supervisor"))
     except OSError:
@@ -215,10 +212,7 @@ def _owner_or_nobody(directory: str) -> str:
 
 
 def jobs(root: str, parsed: Parsed) -> str:
-    """Return text about the jobs that wait for their next container (`[slurm] linger`).
-
-    A supervisor of an older version does not know the request, and keeps no jobs.
-    """
+    """Return text about the jobs that wait (`[slurm] linger`); older supervisors keep none."""
     found: list[dict[str, object]] = []
     for status, answer in ask_all(root, [b"jobs"], ANSWERS):
         found += [] if status else json.loads(answer)
@@ -254,10 +248,7 @@ _LONG_ID = re.compile("[0-9a-f]{64}")
 
 
 def narrow(found: list[Row], width: int) -> str:
-    """Format rows for a terminal: the most important columns, each row in one line.
-
-    Engines' ids are cut to twelve digits, as engines show them; commands accept those.
-    """
+    """Format rows for a terminal, each in one line; ids are cut, as engines show them."""
     indexes = [HEAD.index(name) for name in _NARROW]
     lines = []
     for row in found:

@@ -121,10 +121,7 @@ def time_option(parsed: Parsed, option: str) -> int | None:
 
 
 def _since(times: list[tuple[int, int]], second: int, size: int) -> int:
-    """Return the byte from which on the text was written in a second or later.
-
-    Text before the first known time may have been written in that second, too.
-    """
+    """Return from which byte on the text may have been written in a second or later."""
     if times and times[0][0] < second:
         later = (offset for then, offset in times if then >= second)
         return min(max(next(later, size), 0), size)

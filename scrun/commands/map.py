@@ -180,11 +180,7 @@ def _processors_of(pool: str, root: str) -> int:
 
 
 def _open(directory: str, *, resume: bool) -> int:
-    """Make the output directory, or take it; return the file of statuses, which is locked.
-
-    Raises:
-        StateError: It is in use, has other files, or has output without `resume`.
-    """
+    """Make the output directory, or take one of `map`'s; return the locked file of statuses."""
     path = os.path.join(directory, _NOTED)
     os.makedirs(directory, exist_ok=True)
     why = ""
@@ -208,10 +204,7 @@ def _open(directory: str, *, resume: bool) -> int:
 
 
 def read_noted(noted: int, tasks: Tasks) -> tuple[set[int], int]:
-    """Return which lines have ended with 0, and how many that have ended are others now.
-
-    What was cut off, when the disk was full or the machine failed, does not count.
-    """
+    """Return which lines have ended with 0, and how many that ended are other lines now."""
     content = os.pread(noted, os.fstat(noted).st_size, 0)
     if content and not content.endswith(b"\n"):
         os.write(noted, b"\n")

@@ -134,10 +134,7 @@ def _word(text: str) -> str:
 
 
 def address(text: str) -> str | tuple[str, int]:
-    """Return where to listen: the path of a socket, or an address and a port.
-
-    Raises UsageError for what could be reached from other machines.
-    """
+    """Return where to listen: a socket's path, or an address of this machine's, and a port."""
     kind, _, path = text.partition(":")
     if kind == "unix" and path and "\0" not in path:
         return path

@@ -111,10 +111,7 @@ def of_record(listed: Mapping[str, Any], now: float) -> Row:
 
 
 def of_audit(path: str | None, notes: list[str]) -> dict[tuple[str, str], Row]:
-    """Return what an audit says of containers, by id and time of creation.
-
-    `notes` gets what cannot be read.
-    """
+    """Return what an audit says of containers, by id and creation; `notes` gets the unread."""
     found: dict[tuple[str, str], Row] = {}
     starts: dict[tuple[str, str], float | None] = {}
     damaged = 0

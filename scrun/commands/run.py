@@ -92,11 +92,7 @@ def _refuse_options_of_images(parsed: Parsed) -> None:
 
 
 def delete_other(parsed: Parsed, container: str) -> int:
-    """Delete the container that has an id, whoever serves it; return the exit status.
-
-    Raises:
-        ScrunError, OSError: It cannot be deleted.
-    """
+    """Delete the container that has an id, whoever serves it; return the exit status."""
     delete = Parsed()
     delete.command, delete.id = "delete", container
     known = {option[0] for option in GLOBAL}

@@ -44,11 +44,7 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
 
 
 class Redirected:
-    """Files instead of standard input, output and error.
-
-    The name of a file may depend on the job, which does not exist before the container is created.
-    Then the file has another name until the program is about to start.
-    """
+    """Files instead of standard streams; one named by the job has another name at first."""
 
     def __init__(self, *, append: bool) -> None:
         # `append`: what is in a file stays there
@@ -276,10 +272,7 @@ def _in_a_job(
 
 
 def _redirected(call: Call, *, runs: bool) -> Redirected:
-    """Open the files that replace the standard streams.
-
-    Unless it makes a container (`runs`), its job is not asked for.
-    """
+    """Open the files that replace the standard streams; ask for a job only if it `runs`."""
     sizes = [os.environ.get(name) or "1" for name in ("SCRUN_NTASKS", "SCRUN_JOB_NUM_NODES")]
     tasks = max((int(size) for size in sizes if size.isdecimal()), default=1)
     files = Redirected(append=appends(call.others, os.environ))

@@ -161,10 +161,7 @@ class Usage:
                 self._asked[new] = 0.0
 
     def ask(self, shown: Iterable[str], *, others: bool) -> None:
-        """Have those that are shown and run asked, without waiting for the answers.
-
-        With `others`, those that were asked least recently, too.
-        """
+        """Have those that are shown asked, and with `others` the longest unasked; do not wait."""
         with self._lock:
             if self._is_closed:
                 return

@@ -22,13 +22,7 @@ Figure = float | int | None
 
 
 class Used(NamedTuple):
-    """What a container uses; None is not known.
-
-    Attributes:
-        cpu: Percent of one processor, since the last look.
-        memory: Bytes; likewise the limit.
-        cpus, memories: The last values.
-    """
+    """What a container uses: percent of one processor, bytes; None is not known."""
 
     cpu: float | None = None
     memory: int | None = None
@@ -166,10 +160,7 @@ def _bytes(figure: int | None) -> str:
 
 
 def spark(values: Sequence[Figure], full: float = 0) -> str:
-    """Draw the last values, each as a bar in one character: the newest is the last.
-
-    `full` is the least value that fills a bar; a larger one among them does.
-    """
+    """Draw values, the newest last, as bars; `full` is the least value that fills one."""
     known = [value for value in values if value is not None]
     most = max([full, *known]) if known else 0.0
     shown = values[-SPARK:]
@@ -262,11 +253,7 @@ def details(line: Line) -> str:
 
 
 def fit(widths: Sequence[int], width: int, order: Sequence[int]) -> list[int]:
-    """Choose the columns for a screen; return their numbers, ascending.
-
-    Any two have two blanks between them. The `order` is by how much they matter; the first one is
-    always shown.
-    """
+    """Return which columns fit, two blanks apart, by the `order` of what matters most."""
     shown = [order[0]]
     left = width - widths[order[0]]
     for number in order[1:]:

@@ -61,13 +61,7 @@ _WIDEST = 40
 
 
 class Kind(NamedTuple):
-    """A kind of what is listed.
-
-    Attributes:
-        head: The names of the columns.
-        numbers: Those that are written at the right.
-        order: The columns, by how much they matter.
-    """
+    """A kind of what is listed: columns, those at the right, and which matter most."""
 
     head: tuple[str, ...]
     numbers: frozenset[str]
@@ -373,10 +367,7 @@ class Top(App[int]):
             self.post_message(Looked(None, [], one_line(str(error))))
 
     def _end_without_terminal(self) -> None:
-        """End if the terminal is gone, and nobody has sent a signal.
-
-        Textual would read the end of file again and again, or wait for ever to write.
-        """
+        """End if the terminal is gone: Textual would read, or wait, for ever."""
         if self.is_headless:
             return
         try:

@@ -42,14 +42,7 @@ LONGEST = 2000
 
 
 class ScrunError(Exception):
-    """An expected error, which ends a command with a one-line explanation.
-
-    An exception that is neither a `ScrunError` nor an `OSError` is a fault of scrun itself.
-
-    Attributes:
-        exit_code: The exit status of the command that ends with this error.
-        show_traceback: Whether ``--debug`` shows a traceback.
-    """
+    """An expected error, in one line; all others, except OSError, are faults of scrun itself."""
 
     exit_code = 1
     show_traceback = False
@@ -155,10 +148,7 @@ class ImageError(ScrunError):
 
 
 class PluginUnavailable(ScrunError):
-    """A plugin is not installed, could not be loaded, or cannot be used here.
-
-    The message names the plugin and the package that it came with.
-    """
+    """A plugin, which the message names with its package, cannot be used here."""
 
 
 class SpankError(ScrunError):
@@ -182,10 +172,7 @@ class SupervisorLost(ScrunError):
 
 
 class NotTaken(ScrunError):
-    """Nobody takes the signals that a command in the foreground passes on: it ends by itself.
-
-    The container, or the program of ``exec``, ends as soon as the supervisor looks.
-    """
+    """Nobody takes the signals that a command in the foreground passes on, so it ends."""
 
     @classmethod
     def of(cls, number: int) -> "NotTaken":

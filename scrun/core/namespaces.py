@@ -108,10 +108,7 @@ def mount(
 
 
 def become_root() -> None:
-    """Make the working directory, a mount, the root of this mount namespace; detach the old root.
-
-    Processes whose root or working directory was the old root move too (pivot_root(2)).
-    """
+    """Make the working directory, a mount, the root; detach the old one (pivot_root(2))."""
     _checked(_pivot_root(b".", b"."), "pivot_root")
     _checked(_umount2(b".", _DETACH), "umount of the old root")
 

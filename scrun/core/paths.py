@@ -129,13 +129,7 @@ def _is_socket(path: str) -> bool:
 
 
 def read_trusted(path: str, trusted: "Collection[int]" = (), limit: int = LIMIT) -> bytes:
-    """Read a file that decides what runs: nobody else may be able to write or replace it.
-
-    `trusted` is as for `replaceable`, `limit` as for `read_regular`.
-
-    Raises:
-        Untrusted: Somebody else could have written it.
-    """
+    """Read a file that decides what runs; Untrusted if others could have written it."""
     status, content = _read(path, limit)
     if reason := replaceable(path, trusted):
         raise Untrusted(errno.EPERM, of_path(path, reason).removeprefix(f"{path}: "), path)

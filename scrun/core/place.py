@@ -105,10 +105,7 @@ def place_of(pid: "int | str", environment: "Mapping[str, str]") -> Place:
 
 
 def place(environment: "Mapping[str, str]", step: str, *, contained: bool = False) -> Place:
-    """Return where a process is. Pure.
-
-    `step` is what the kernel finds it in, or ""; `contained`: it is in a container there.
-    """
+    """Return where a process is; the kernel finds it in `step`, or ""; perhaps contained. Pure."""
     job = job_of(environment)
     of_step, _, number = step.partition(".")
     # a step of a heterogeneous job is one of each of its jobs, and bears the first one's name
@@ -129,10 +126,7 @@ def place(environment: "Mapping[str, str]", step: str, *, contained: bool = Fals
 
 
 def step_of_cgroups(text: str) -> str:
-    """Return the step that names a process's control groups (proc(5), cgroup); "" for none. Pure.
-
-    They end with /job_JOB/step_STEP, and perhaps more.
-    """
+    """Return the step of control groups, /job_JOB/step_STEP… (proc(5)); "" for none. Pure."""
     for line in text.splitlines():
         _, found, rest = line.rpartition("/job_")
         job, slash, rest = rest.partition("/step_")

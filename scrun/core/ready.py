@@ -8,10 +8,7 @@ if TYPE_CHECKING:
 def ready(
     reads: "Iterable[int]", writes: "Iterable[int]" = (), seconds: "float | None" = None
 ) -> "tuple[set[int], set[int]]":
-    """Wait until something can be read or written, or has ended or failed; return which.
-
-    Both sets are empty after `seconds`; None waits for ever.
-    """
+    """Wait for reading, writing, an end or a failure, perhaps some seconds; return which."""
     import select
 
     reads, writes = {*reads}, {*writes}

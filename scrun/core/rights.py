@@ -21,10 +21,7 @@ def send_fds(sock: _socket.socket, data: bytes, fds: "list[int]", flags: int = 0
 def receive_fds(
     sock: _socket.socket, size: int, most: int = MOST
 ) -> "tuple[bytes, list[int], bool]":
-    """Receive data, the descriptors beside it (close-on-exec), and whether those are all.
-
-    Some are lost where this process is out of descriptors.
-    """
+    """Receive data and descriptors (close-on-exec), and whether there was room for all."""
     space = _socket.CMSG_LEN(most * 4)  # CMSG_SPACE may have room for one more
     data, ancillary, got, _ = sock.recvmsg(size, space, _socket.MSG_CMSG_CLOEXEC)
     fds = [

@@ -27,10 +27,7 @@ def everything_below(directory: str) -> Iterator[os.stat_result]:
 
 
 def size_of(directory: str, limit: int) -> int:
-    """Add up what the files on a directory's file system have, without their holes.
-
-    It stops at `limit`: the result may be slightly more.
-    """
+    """Add up files on a file system, without holes, to the limit, or slightly beyond."""
     total = 0
     todo = [directory]
     with contextlib.suppress(OSError):

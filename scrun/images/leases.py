@@ -79,10 +79,7 @@ def locked(
 
 @contextlib.contextmanager
 def locked_if_free(path: str) -> Iterator[bool]:
-    """Hold a lock if nobody else does; yields whether it is held.
-
-    It is not if its holder has removed its file, and somebody else has made another.
-    """
+    """Hold a lock if nobody else does, and it is still the file's; yields whether it is held."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         yield _take(fd, fcntl.LOCK_EX) and Lock(fd).is_at(path)

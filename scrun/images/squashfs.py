@@ -23,10 +23,7 @@ _LEVEL = "3"  # half of the time of the default for five percent more
 
 
 def key_of(path: str, *, unpacked: bool = False) -> str:
-    """Return the key of a file: another one when the file changes.
-
-    `unpacked`: the store has its files, instead of a link.
-    """
+    """Return the key of a file, another one when it changes, or its files are `unpacked`."""
     return f"file-{digest_of_words(*identity(path))}" + "-files" * unpacked
 
 
@@ -54,10 +51,7 @@ def file_of(rootfs: str) -> str:
 
 
 def unpacking(file: str, target: str) -> tuple[str, ...]:
-    """Return the command that unpacks a file into an empty or missing directory.
-
-    For an ordinary user, all files belong to that user, and there are no devices.
-    """
+    """Return the command that unpacks a file; for a user all is theirs, without devices."""
     return (*_extracting(target), file)
 
 

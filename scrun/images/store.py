@@ -143,10 +143,7 @@ class Store:
     """A store; see above."""
 
     def __init__(self, path: str, discard: Callable[[str], None] = remove_tree) -> None:
-        """Make the directories that are missing, unless others could change them.
-
-        `discard` removes a tree. Files of an engine's layers may belong to subordinate ids.
-        """
+        """Make the directories, ours alone; `discard` removes subordinate ids' files, too."""
         self.path = path
         self._discard = discard
         try:
@@ -177,10 +174,7 @@ class Store:
     def make(
         self, key: str, fill: Fill, waiting: Callable[[str], None] = lambda said: None
     ) -> Entry:
-        """Return an image; make it if it is not there. One at a time makes it.
-
-        What `fill` raises is raised; nothing is left then.
-        """
+        """Return an image; make it, one at a time, or leave nothing when `fill` raises."""
         if entry := self.find(key):
             return entry
         with locked(self._lock(key), waiting=waiting) as lock:
@@ -398,10 +392,7 @@ def forget(store: Store, keys: "set[str]") -> None:
 
 
 def path_for(settings: Settings, environment: Mapping[str, str]) -> str:
-    """Return the directory of this user's store; asks the name service.
-
-    HOME in `environment` counts.
-    """
+    """Return the directory of this user's store, by HOME and the name service."""
     uid = real_id("uid")
     home = environment.get("HOME")
     try:
@@ -412,10 +403,7 @@ def path_for(settings: Settings, environment: Mapping[str, str]) -> str:
 
 
 def store_path(settings: Settings, *, uid: int, user: "str | None", home: "str | None") -> str:
-    """Return the directory of a user's store. Pure.
-
-    A user without a name, or home, has None: SettingsError if the settings need it.
-    """
+    """Return the directory of a user's store; what is needed must not be None. Pure."""
     named = settings.images.store
     if named is not None:
         return _fill_in("[images] store", named, uid, user)

@@ -36,10 +36,7 @@ def is_locked(path: str) -> bool:
 
 
 def held_record(directory: str) -> Record | None:
-    """Return the record of a container that may live; None if it is nobody's, or stopped.
-
-    Its lock is held: by its supervisor, or by what that has left when it died.
-    """
+    """Return the record of a container that may live, as its lock is held; else None."""
     if not is_held(directory):
         return None
     record = read_record(directory)
@@ -47,10 +44,7 @@ def held_record(directory: str) -> Record | None:
 
 
 def is_on_its_way(directory: str) -> bool:
-    """Tell whether a container will be adopted by a successor of its supervisor.
-
-    What the supervisor has left holds the record's lock, and the record names one that is dead.
-    """
+    """Tell whether a container will be adopted: its lock is held, its supervisor dead."""
     record = held_record(directory)
     return record is not None and record.supervisor is not None and is_dead(record.supervisor)
 

@@ -153,11 +153,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def read_record(directory: str) -> Record:
-    """Read ROOT/ID/state.json.
-
-    Raises:
-        StateError: It is missing, or damaged; `delete --force` removes the rest then.
-    """
+    """Read ROOT/ID/state.json; StateError if it is damaged: `delete --force` helps then."""
     path = os.path.join(directory, "state.json")
     container = os.path.basename(directory)
     try:
@@ -275,10 +271,7 @@ def state_members(
     bundle: str,
     annotations: Mapping[str, str],
 ) -> dict[str, object]:
-    """Return the members of a container's state, with its anchor's pid.
-
-    A stopped container has 0, because another process may have its number by now.
-    """
+    """Return the members of a state; a stopped one has no pid, which may be another's."""
     return {
         "ociVersion": oci_version,
         "id": id,

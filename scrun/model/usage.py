@@ -55,10 +55,7 @@ def read_usage(annotations: Mapping[str, str]) -> Usage | None:
 
 
 def of_tasks(tasks: Iterable[Usage | None]) -> Usage | None:
-    """Return what the tasks of a container have used together; None if one's is not known.
-
-    Its job's memory is for all of them at once, so theirs is added up.
-    """
+    """Return what tasks have used together, if all is known; their memory is added up."""
     found = [*tasks]
     known = [task for task in found if task is not None]
     if not known or len(known) < len(found):
@@ -81,10 +78,7 @@ def _sum(figures: Sequence[Any]) -> Any:  # noqa: ANN401 - of one type
 def given(
     environment: Mapping[str, str], resources: Mapping[str, Any]
 ) -> tuple[float | None, int | None]:
-    """Return the processors and the bytes of memory that a container can use.
-
-    `environment` is its job's; `resources` its config.json's `linux.resources`, where they count.
-    """
+    """Return the processors and bytes of memory of a job's variables, or `linux.resources`."""
     found = [*_CPUS.finditer(environment.get("SLURM_JOB_CPUS_PER_NODE", ""))]
     cpus: float | None = sum(int(one[1]) * int(one[2] or 1) for one in found) or None
     per_node = _number(environment.get("SLURM_MEM_PER_NODE"))

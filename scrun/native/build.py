@@ -65,10 +65,7 @@ def compilers() -> list[str]:
 
 
 def build(program: Path, options: Sequence[str] = ("-Os", "-s")) -> str:
-    """Build it; statically linked where that works, since it starts in half the time.
-
-    Returns why that is not possible, or "".
-    """
+    """Build it, statically if possible (half the start); return why not, or ""."""
     reason = "no C compiler was found"
     with tempfile.TemporaryDirectory() as place:
         Path(place, "table.h").write_text(header())

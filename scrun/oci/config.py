@@ -206,10 +206,7 @@ class Bundle(msgspec.Struct, frozen=True):
 
 
 def load_bundle(bundle: str, config_file: str | None = None) -> Bundle:
-    """Read and check a bundle. Its file system may hang: call it in a thread.
-
-    `config_file` is read instead of its `config.json` (crun's `create --config`).
-    """
+    """Read and check a bundle, or crun's `--config`. It may hang: call it in a thread."""
     if not bundle.startswith("/"):
         raise BundleError(f"bundle: {bundle}: is not an absolute path")
     name = os.path.join(bundle, config_file or "config.json")
@@ -231,11 +228,7 @@ def read_config(name: str) -> tuple[dict[str, Any], Config]:
 
 
 def parse(content: bytes, name: str = "config.json") -> tuple[dict[str, Any], Config]:
-    """Parse and check the text of a config.json; return all of it, and the typed parts.
-
-    Raises:
-        BundleError: It is not JSON, or has an invalid member; the message begins with `name`.
-    """
+    """Parse and check a config.json: all of it, and the typed parts; errors begin with `name`."""
     raw = decode(content, name)
     try:
         config = convert(raw, Config)
@@ -247,10 +240,7 @@ def parse(content: bytes, name: str = "config.json") -> tuple[dict[str, Any], Co
 
 
 def explain(error: msgspec.ValidationError, document: object = None) -> str:
-    """Reword an error of msgspec: `process.args[0]: expected string, got int`.
-
-    msgspec does not name keys of tables of strings (`[...]`): `document` has them.
-    """
+    """Reword an error of msgspec, `process.args[0]: expected …`; the document has tables' keys."""
     reason, _, path = str(error).partition(" - at `$")
     member = path.removesuffix("`").removeprefix(".")
     if member.endswith("[...]"):

@@ -37,10 +37,7 @@ _HALF = re.compile(rb"\\\\|%b%b|(%b|%b)" % (_HIGH, _LOW, _HIGH, _LOW))
 
 
 def decode(content: bytes, name: str) -> Any:  # noqa: ANN401
-    """Parse JSON, without the members that are null: runc and crun treat those as absent.
-
-    Of members with the same name the last counts, as with runc.
-    """
+    """Parse JSON as runc does: null is absent, the last of equal members counts."""
     # each value but the first follows one of these; strings may contain them too
     if sum(map(content.count, (b",", b"[", b"{"))) > VALUES:
         raise BundleError(f"{name}: has more than {VALUES} values")
@@ -78,10 +75,7 @@ def member_path(parent: str, key: "str | int") -> str:
 
 
 def _half_of_a_character(content: bytes) -> str:
-    """Return the escape of a lone surrogate, if that is why it cannot be parsed; else "".
-
-    JSON's grammar has it; runc and crun each read another character in its place.
-    """
+    """Return a lone surrogate's escape, if any: runc and crun read it in two ways."""
     half = next((found[1] for found in _HALF.finditer(content) if found[1]), b"")
     whole = _HALF.sub(lambda found: b"?" if found[1] else found[0], content)
     try:

@@ -28,10 +28,7 @@ class LayoutImage:
 
 
 def find_image(text: str) -> LayoutImage:
-    """Find the image that `DIRECTORY` or `DIRECTORY:TAG` names.
-
-    Without a tag it is the only image, or the one with the tag `latest`.
-    """
+    """Find the image `DIRECTORY[:TAG]`; without a tag the only one, or `latest`."""
     directory, tag = _split(text)
     layout = os.path.abspath(directory)
     images = _manifests(layout)

@@ -29,10 +29,7 @@ _MOUNTS = 1000
 
 
 class Found(msgspec.Struct, frozen=True):
-    """The program is an executable file.
-
-    In the container, `path` has links resolved; `called`, made from its name and PATH, has not.
-    """
+    """The program is executable; `path` is without links, `called` has its name and PATH."""
 
     path: str
     called: str
@@ -68,10 +65,7 @@ def find_program(bundle: Bundle) -> Found | NotFound | Unknown:
 
 
 def find_directory(bundle: Bundle) -> str | NotFound | Unknown:
-    """Look for `process.cwd`: return its path with links resolved. As `find_program`, in a thread.
-
-    The runtime makes it for a container's first program, and not for another one.
-    """
+    """Look for `process.cwd`, in a thread; the runtime makes it for a first program only."""
     cwd = bundle.config.process.cwd
     try:
         with _Tree(bundle) as tree:

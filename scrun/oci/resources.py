@@ -86,10 +86,7 @@ def resources_from_options(options: Mapping[str, object]) -> dict[str, Any]:
 
 
 def changes(wanted: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
-    """List the members that would change, as `memory.limit=1024`.
-
-    docker sends all of them, with 0 or nothing for those that should not change.
-    """
+    """List the members that would change, `memory.limit=1024`; docker's 0 changes nothing."""
     now = dict(_members(present, ""))
     return [
         f"{name}={value}"

@@ -99,10 +99,7 @@ def _is_number(text: str) -> bool:
 
 
 def ids_here(own: int, inside: Ranges, subordinate: Sequence[tuple[int, int]]) -> Ids | None:
-    """Return the ids that the user can map; None if the own id is the only one.
-
-    `own` is that outside all user namespaces; `subordinate` the ranges that subuid(5) lends.
-    """
+    """Return the ids that the user can map, own and subuid(5)'s; None without the latter."""
     if inside and inside != INITIAL:
         lent = sum(each.size for each in inside) > 1 and inside[0].outside == own
         return Ids(own, inside, lent=True) if lent else None
@@ -126,10 +123,7 @@ def maps_for(config: Mapping[str, Any], ids: BothIds) -> Maps | None:
 
 
 def _map(wanted: Sequence[Mapping[str, int]], member: int, ids: Ids) -> Ranges | None:
-    """Return the map of one kind; `wanted` is empty if config.json has none.
-
-    `member` is the id of the container's process.
-    """
+    """Return the map of one kind, as config.json wants it, with the `member` id of its process."""
     found = composed(wanted, ids.known) if wanted else ids.whole
     if found == (Range(0, ids.own, 1),):  # the map that `runc spec --rootless` writes
         found = ids.whole
@@ -144,10 +138,7 @@ def _map(wanted: Sequence[Mapping[str, int]], member: int, ids: Ids) -> Ranges |
 
 
 def composed(wanted: Sequence[Mapping[str, int]], known: Ranges) -> Ranges | None:
-    """Compose a container's map with this process's: from its ids to those on the nodes.
-
-    None if that does not cover them all.
-    """
+    """Compose a container's map with this process's, to the nodes' ids; None if not whole."""
     found: list[Range] = []
     for entry in wanted:
         inside, here, left = entry["containerID"], entry["hostID"], entry["size"]

@@ -122,10 +122,7 @@ def frame(fields: "list[bytes]") -> bytes:
 
 
 def connect(directory: str, name: str, patience: int = 0) -> _socket.socket:
-    """Connect to the socket DIRECTORY/NAME, whoever serves it, or raise one of `NOBODY`.
-
-    `patience` is the seconds to wait for a server whose queue is full; 0 waits for ever.
-    """
+    """Connect to DIRECTORY/NAME, or raise one of `NOBODY`; patience is seconds, 0 for ever."""
     sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     path = directory + "/" + name
     if patience:  # struct timeval
@@ -220,12 +217,7 @@ def confirm(sock: _socket.socket) -> None:
 
 
 def receive(sock: _socket.socket) -> "tuple[int, bytes]":
-    """Read the reply to a request: the exit status and what to print.
-
-    Raises:
-        ConnectionError: The supervisor closed the connection without an answer.
-        OSError: It takes too long, or its answer is too long.
-    """
+    """Read the reply: status and text; ConnectionError without one, OSError if it is too long."""
     reply = read_answer(sock, b"")
     return reply[0], reply[1:]
 
@@ -281,10 +273,7 @@ def asked_again(fields: "list[bytes]") -> "list[bytes]":
 def ask(
     directory: str, name: str, fields: "list[bytes]", meanwhile: "Callable[[], None] | None" = None
 ) -> "tuple[int, bytes]":
-    """Send one request to the supervisor at DIRECTORY/NAME and wait for its answer.
-
-    `meanwhile` is called while it works. Raises one of `NOBODY`; OSError without an answer.
-    """
+    """Send one request, and do `meanwhile`; raise one of `NOBODY`, or OSError if unanswered."""
     return converse(lambda: connect_supervisor(directory, name), fields, meanwhile)
 
 

@@ -10,20 +10,14 @@ OF_A_TASK = frozenset("Nnt")
 
 
 def letters(pattern: str) -> frozenset[str]:
-    """Return the letters behind percent signs that stand for something.
-
-    As with srun, a backslash makes nothing special, and what is not known stays as it is.
-    """
+    """Return the letters behind percent signs that mean something; none with a backslash."""
     if "\\" in pattern:
         return frozenset()
     return frozenset(part[2] for part in _PART.finditer(pattern)) & _KNOWN - {"%"}
 
 
 def file_name(pattern: str, facts: Mapping[str, str]) -> str:
-    """Return the name of a file; `facts` are values by letter, and have those of `letters`.
-
-    Numbers may have a width.
-    """
+    """Return the name of a file, by facts of its `letters`; numbers may have a width."""
     if "\\" in pattern:
         return pattern.replace("\\", "")
 

@@ -114,10 +114,7 @@ class Bar:
 
 
 def get(reference: Reference, request: Request, lease: "Lease | None" = None) -> Entry:
-    """Return an image of the store; get it if it is not there.
-
-    `lease` names who uses it, so that nobody removes it.
-    """
+    """Return an image of the store; get it if it is missing. The lease keeps it."""
     store = request.store.names() if reference.transport == NAMED else request.store
     began = time.time()
     for _ in range(_TRIES):

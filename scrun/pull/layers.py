@@ -36,10 +36,7 @@ class Bounds:
     """
 
     def __init__(self, size: int, entries: int = ENTRIES, names: int = _NAMES) -> None:
-        """Begin; all layers have `size` bytes (0: any number), holes of files included.
-
-        `names` are the most bytes of their entries' names.
-        """
+        """Begin; `size` (0: any) has the holes of files, `names` are bytes of names."""
         self._size, self._entries, self._names = size, entries, names
         self._left, self._entries_left, self._names_left = size, entries, names
 

@@ -220,10 +220,7 @@ class Account(NamedTuple):
 
 
 def find_user(root: int, text: str) -> Account:
-    """Find who `USER`, `USER:GROUP`, or either as a number is; "" is root.
-
-    `root` is the descriptor of a root directory, which may be hostile.
-    """
+    """Find who `USER[:GROUP]`, or numbers, are in a root, which may be hostile; "" is root."""
     name, _, group = text.partition(":")
     group = group.partition(":")[0]
     number = _number(name or "0")

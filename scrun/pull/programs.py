@@ -89,11 +89,7 @@ def run(
 
 @contextlib.contextmanager
 def reading(name: str, *arguments: str, stdin: int, what: str) -> Iterator[IO[bytes]]:
-    """Read what a program prints; it ends if the block is left.
-
-    Raises:
-        ImageError: It is missing, or fails; that is known at the end of the block.
-    """
+    """Read what a program prints, or end it; ImageError at the end if it has failed."""
     err = os.memfd_create("err")
     try:
         words = _ending_with_us(name, arguments)

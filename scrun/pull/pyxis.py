@@ -198,14 +198,7 @@ Options provided by scrun, as those of pyxis:
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A call of srun or sbatch.
-
-    Attributes:
-        container: pyxis' options, by name.
-        others: The other options.
-        command: The command, or the script, with its arguments.
-        given: pyxis' options as they were written.
-    """
+    """A call of srun or sbatch: pyxis' options, also as `given`, the others, the command."""
 
     container: dict[str, str]
     others: list[Word]
@@ -220,10 +213,7 @@ def understand(
     batch: bool = False,
     listed: Mapping[str, tuple[str, bool]] | None = None,
 ) -> Call:
-    """Read a command line; the arguments are as for `read`.
-
-    pyxis reads its options from the environment, too: PYXIS_CONTAINER_IMAGE.
-    """
+    """Read a command line, as `read`, and PYXIS_CONTAINER_IMAGE and the like."""
     words, command = read(arguments, batch=batch, listed=listed)
     return Call(
         container_options(words, environment),
@@ -259,10 +249,7 @@ def container_options(words: Sequence[Word], environment: Mapping[str, str]) -> 
 
 
 def image_of(text: str) -> str:
-    """Return an image in enroot's form, `[USER@][REGISTRY#]IMAGE[:TAG]` or a path, as for `run`.
-
-    enroot's `dockerd://` and `podman://` are images of their engines on this machine.
-    """
+    """Return enroot's `[USER@][REGISTRY#]IMAGE[:TAG]`, engine's image or path, as for `run`."""
     if text.startswith(("/", "./", "../")) or text.endswith((".sqsh", ".sqfs")):
         return text if "/" in text else f"./{text}"
     scheme, separator, rest = text.partition("://")
@@ -295,10 +282,7 @@ def name_of(container: Mapping[str, str]) -> tuple[str, str]:
 def options_of(
     container: Mapping[str, str], ids: tuple[int, int], *, beside: bool = False
 ) -> tuple[list[str], str]:
-    """Return the options of `scrun run`, and its image.
-
-    `beside`: it uses the files of a container that runs under that name.
-    """
+    """Return the options of `scrun run`, and its image; `beside` one that runs by that name."""
     name, _ = name_of(container)
     image = image_of(container["container-image"]) if container.get("container-image") else ""
     if not image or beside:
@@ -399,10 +383,7 @@ _STREAMS = {"input": 0, "output": 1, "error": 2}
 
 
 def streams_of(others: Sequence[Word], tasks: int = 1) -> dict[int, str]:
-    """Return the files for standard input, output and error, as `file_names` has them.
-
-    The container has `tasks` tasks, at least.
-    """
+    """Return the files of standard streams, for at least `tasks` tasks (`file_names`)."""
     found: dict[int, str] = {}
     for word in others:
         number, value = _STREAMS.get(word.name), word.value

@@ -24,11 +24,7 @@ _LAUNCH = 32  # bytes for a first line, so that the file is a program
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """The name of an image.
-
-    Its transport is one of `TRANSPORTS`, or NAMED, DIRECTORY, SQUASHFS; its name follows that, or
-    is the absolute path of a directory or file.
-    """
+    """The name of an image: one of `TRANSPORTS` and a name; or an absolute path."""
 
     text: str
     transport: str

@@ -49,10 +49,7 @@ def unpack_squashfs(
 
 
 def look_into_squashfs(file: str, rootfs: str) -> Defaults:
-    """Make what is in the root directory of a file, and return how its program is started.
-
-    unsquashfs before 4.5 cannot do it.
-    """
+    """Make a file's root directory, by unsquashfs 4.5; return how it is started."""
     _unsquashfs(root_directory(file, rootfs), file)
     with tempfile.TemporaryDirectory(dir=os.path.dirname(rootfs)) as folder:
         paths = [f"etc/{name}" for name in (_RC, _ENVIRONMENT)]

@@ -51,11 +51,7 @@ def find_script(settings: Settings, engine: str, usual: str = USUAL) -> str | No
 
 
 class ScriptSite(NamedTuple):
-    """What a script and its worker need to know of the site.
-
-    It has the cluster's name from the slurm.conf in use, or "", and the uids that may own the
-    script, besides root and the caller.
-    """
+    """What a worker needs of the site: the cluster, or "", and further owners of the script."""
 
     cluster: str = ""
     trusted: tuple[int, ...] = ()

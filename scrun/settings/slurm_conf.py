@@ -45,10 +45,7 @@ def find_slurm_conf(settings: Settings, places: tuple[str, ...] = PLACES) -> str
 
 
 def read_slurm_conf(path: str) -> dict[str, str]:
-    """Read the settings of a slurm.conf, except lists of nodes and the like, with its includes.
-
-    They are by name in lower case (`clustername`, …); the last of several counts.
-    """
+    """Read a slurm.conf with its includes, without nodes: the last of each lower-case name."""
     found: dict[str, str] = {}
     _collect(path, os.path.dirname(path), found, _DEPTH, [])
     return found

@@ -33,10 +33,7 @@ _closing: "list[LogFile]" = []
 
 
 class LogFile:
-    """One file, for all containers that write to it.
-
-    `opened` is set when it is open, or could not be opened: `failure` says why.
-    """
+    """One file, of several containers; opened when it is open, or has a failure."""
 
     def __init__(self, path: str) -> None:
         """Start opening the file; in the event loop."""
@@ -131,10 +128,7 @@ class LogFile:
 
 
 async def open_file(settings: Log) -> LogFile | None:
-    """Return the file of the settings, if they name one; the journal closes it.
-
-    It may not be open yet: if its file system hangs, messages may be lost.
-    """
+    """Return the file of the settings, if any, perhaps not open yet; the journal closes it."""
     path = settings.file
     if path is None:
         return None
@@ -205,10 +199,7 @@ class LimitedFile:
         return self.begins + self._size
 
     def write(self, data: bytes | bytearray) -> OSError | None:
-        """Append something, without waiting or raising an error.
-
-        Returns the error if some of it, or older content, was lost for lack of space; else None.
-        """
+        """Append, without waiting; return the error if something was lost for lack of space."""
         if self._fd < 0:
             return None
         error = None

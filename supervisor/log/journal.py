@@ -122,10 +122,7 @@ class Journal:
         self._caller = None if caller is None else _Sink(least, caller, gets_failures=False)
 
     def write(self, level: Level, text: str, *, reported: bool = False) -> None:
-        """Write one message, of several lines for a traceback.
-
-        `reported`: `create` fails with this message, and so writes it itself.
-        """
+        """Write one message; `create` itself may have reported it."""
         number = LEVELS.index(level)
         for sink in (*self._sinks, *([self._caller] if self._caller else ())):
             if number <= sink.least and (sink.gets_failures or not reported):

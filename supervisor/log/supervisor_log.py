@@ -64,10 +64,7 @@ def traceback_of(error: BaseException) -> str:
 
 
 class _Handler(logging.Handler):
-    """Writes to descriptor 2, after making sure that it is the current file.
-
-    Another supervisor may have rotated the file meanwhile, or removed an empty one.
-    """
+    """Writes to descriptor 2, the current file: another supervisor may have rotated it."""
 
     def __init__(self, path: str | None, name: str) -> None:
         super().__init__()

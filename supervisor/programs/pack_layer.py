@@ -139,10 +139,7 @@ def _options(tool: str, image: str) -> "list[str]":
 
 
 def _root(source: str) -> "list[str]":
-    """Return the options for the top directory: mksquashfs takes none from an archive.
-
-    It makes one that everybody may write to. (4.5 ignores an owner, too: it is its user's.)
-    """
+    """Return options for the top directory, which mksquashfs would make writable for all."""
     return ["-root-mode", f"{stat.S_IMODE(os.stat(source, follow_symlinks=False).st_mode):o}"]
 
 

@@ -21,10 +21,7 @@ HEAD = ("TYPE", "API", "PACKAGE", "NAME", "USABLE")
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One plugin, `major/minor`; without a name and version if it cannot be loaded.
-
-    `reason` is why it cannot be used here, with these settings, or "".
-    """
+    """One plugin, `major/minor`, and why it cannot be used, or not even be loaded."""
 
     type: str
     name: str

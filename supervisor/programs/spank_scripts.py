@@ -42,10 +42,7 @@ def is_spank(path: str) -> bool:
 async def check_spank(
     path: str, settings: Settings, child_env: ChildEnv, directory: str, journal: Journal
 ) -> None:
-    """Load a script, and print what it defines.
-
-    SpankError also if it has a function that is never called.
-    """
+    """Load a script, print what it defines; refuse a function that is never called."""
     script = StackScript(path, PlugstackLine("the command line", True, True, "lua.so", path, ()))
     async with _opened(path, [script], settings, child_env, directory, journal) as (_, context):
         [member] = context.members

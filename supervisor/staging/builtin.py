@@ -74,10 +74,7 @@ async def undo(left: Leftover) -> None:
 
 
 async def _remove(directory: str, request: JobRequest, *, abandon: bool) -> bool:
-    """Remove a staged bundle, in a `finally`; return whether nothing of it is left.
-
-    A failure is only in the log if changes were not brought back: where these are is more to know.
-    """
+    """Remove a staged bundle; tell whether it is gone. In `finally` it hides no StagingError."""
     lost = isinstance(sys.exception(), StagingError)
     try:
         return await in_thread(_remove_whole, directory, abandon=abandon)
@@ -237,11 +234,7 @@ def _ask_here(script: str) -> list[str]:
 
 
 class _Changes:
-    """Brings a container's changes back to the engine's root file system, and to its volumes.
-
-    The root file system's are in the staged bundle, or on the nodes
-    (`supervisor.staging.on_node`).
-    """
+    """Brings changes in a staged bundle, or on nodes, back to the root file system and volumes."""
 
     def __init__(
         self, done: Staged, request: JobRequest, settings: Settings, skip: trio.Event
@@ -253,10 +246,7 @@ class _Changes:
         self._skip = skip
 
     async def bring_back(self, job: Job, *, privileged: bool) -> None:
-        """Bring them back, if they are wanted and not there already; keep what cannot be.
-
-        Nothing of the container runs in its job any more. StagingError says where they are.
-        """
+        """Bring back what is wanted, after the container; StagingError says where it is."""
         failures = []
         try:
             await self._bring_back(job, privileged=privileged)

@@ -303,10 +303,7 @@ def _copy_data(reading: int, writing: int, size: int) -> None:
 
 
 def copy_attributes(source: int, target: int) -> None:
-    """Give a directory the extended attributes of another, as far as permitted.
-
-    What is so already is not touched: on an overlay that would be a change.
-    """
+    """Give a directory another's attributes, unless equal: on overlays that is a change."""
     wanted, there = _attributes(source), _attributes(target)
     for name in wanted.keys() | there.keys():
         with contextlib.suppress(OSError):

@@ -60,11 +60,7 @@ class _Layer(msgspec.Struct, frozen=True):
 
 
 def contents(layers: Sequence[str]) -> list[LayerContent | None]:
-    """Return what each layer contains, as far as it is known.
-
-    Only records that nobody but root or this user can write count: others could pass their files
-    off as those of an image.
-    """
+    """Return what layers contain, by records that nobody but root or this user can write."""
     stores: dict[str, dict[str, LayerContent]] = {}
     found: list[LayerContent | None] = []
     for layer in layers:

@@ -77,11 +77,7 @@ _File = dict[str, _NodeIds]
 async def with_ids(
     target: Target, job: Job, setting: str, request: JobRequest
 ) -> tuple[Target, str]:
-    """Add to a target the user and group ids that a container may have there.
-
-    Returns it, and a message why there is only one user, or "". With "full" that is a
-    StagingError.
-    """
+    """Return a target with the ids there, and why there is only one, or ""; full: StagingError."""
     if not target.rootless or setting == "single":
         return target, ""
     ids = await in_thread(_ids, target)
@@ -229,10 +225,7 @@ exit "$status"
 
 
 def remove_mapped(path: str) -> None:
-    """Remove a tree with files of subordinate ids; follows no links, enters no other mounts.
-
-    Does nothing without such ids or newuidmap(1).
-    """
+    """Remove files of subordinate ids, without links and mounts, if there are such ids."""
     if (ids := _lent()) is not None:
         _run(("rm", "-rf", "--one-file-system", "--", path), ids, _REMOVING)
 

@@ -41,10 +41,7 @@ ALL = ".wh..wh..opq"
 
 
 class Whiteouts(msgspec.Struct, frozen=True):
-    """Those of one difference; `opaque` is the attribute of directories that hide what was there.
-
-    `by_fuse`: fuse-overlayfs may have made some.
-    """
+    """Those of one difference, by an `opaque` attribute, or perhaps fuse-overlayfs."""
 
     opaque: str
     by_fuse: bool = False
@@ -82,11 +79,7 @@ _MEBIBYTE = 1 << 20
 
 
 def check_room(uppers: Sequence[str], original: str, marks: Whiteouts) -> None:
-    """Refuse changes that do not fit: half of them would be worse than none.
-
-    Where something is removed as well, nobody knows before. The arguments are those of
-    `bring_back.bring_difference_back`.
-    """
+    """Refuse changes that do not fit, if that is known: half of them are worse than none."""
     needed = _growth(uppers, original, marks)
     space = os.statvfs(original)
     free = space.f_bavail * space.f_frsize

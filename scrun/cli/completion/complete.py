@@ -31,13 +31,10 @@ _NONE: "Place" = ("none", ())
 
 
 def complete(words: list[str], ids: "Callable[[Parsed], Iterable[str]]") -> tuple[str, list[str]]:
-    """Tell what could stand where the cursor is, at the end of `words`.
+    """Tell what could stand where the cursor is; `ids` lists containers for global options.
 
-    `ids` lists the containers, for the global options that were given.
-
-    Returns:
-        `file`, `directory` or `words`; and the words with a tab and a description each, those
-            after `--NAME=` with that in front.
+    Returns `file`, `directory` or `words`; and the words with a tab and a description each, those
+    after `--NAME=` with that in front.
     """
     *before, current = words
     parsed, position, over = Parsed(), 0, False

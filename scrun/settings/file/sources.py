@@ -88,13 +88,7 @@ def files(env: "Mapping[str, str]", config_file: str | None = None) -> list[tupl
 
 
 def read(path: str, kind: str) -> bytes | None:
-    """Read a settings file; None if it is missing and its kind may be.
-
-    A settings file decides which programs scrun starts, so only root and the user may write it.
-
-    Raises:
-        OSError: It cannot be read, or must not be trusted; `strerror` says why.
-    """
+    """Read a settings file, of root or the user alone; None if it may be missing, and is."""
     try:
         posix.lstat(path)  # usually it does not exist, and then nothing has to be imported
         return read_trusted(path, limit=LIMIT)
@@ -105,10 +99,7 @@ def read(path: str, kind: str) -> bytes | None:
 
 
 def default_root(env: "Mapping[str, str]", setting: str | None = None) -> str:
-    """Choose the directory of the records and sockets, scrun(1) `--root`.
-
-    `setting` is the value of the command line, SCRUN_ROOT or a file, if there is one.
-    """
+    """Choose the directory of records, scrun(1) `--root`, by what is set anywhere."""
     if setting:
         return setting
     uid = real_uid(env)

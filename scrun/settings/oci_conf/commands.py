@@ -192,11 +192,7 @@ _BUILT_IN = frozenset(
 
 
 def in_place_of_the_shell(pattern: str) -> str:
-    """Put `exec` before a simple command, so that the shell is replaced by it.
-
-    Not every shell does that itself (Debian's does not), and a signal would then only end the
-    shell.
-    """
+    """Put `exec` before a simple command: a signal would only end Debian's shell."""
     first = re.match(r"\s*([\w/][\w./+-]*)(?:\s|$)", pattern)
     simple = not set(_INNER.sub("", pattern)) & set(";&|<>(){}`\n\\\"'")
     if first is None or first[1] in _BUILT_IN or not simple:

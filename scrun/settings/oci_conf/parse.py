@@ -19,10 +19,7 @@ from scrun.settings.slurm_conf import find_slurm_conf, logical_lines, pairs, slu
 
 
 class OciConf(msgspec.Struct, frozen=True):
-    """The keys of an oci.conf (oci.conf(5)).
-
-    `remarks` are warnings of probable mistakes; each begins with the file and the line.
-    """
+    """The keys of an oci.conf(5); remarks are of probable mistakes, with file and line."""
 
     container_path: str | None = None
     create_env_file: Literal["disabled", "null", "newline"] = "disabled"
@@ -191,10 +188,7 @@ def site_conf(path: str, slurm_conf: str | None) -> OciConf | None:
 
 
 def site_content(path: str, slurm_conf: str | None) -> bytes | None:
-    """Read an oci.conf; None if it cannot be read, which is usual on submit hosts.
-
-    Files of the SlurmUser of the slurm.conf in use are trusted as root's are, and no others.
-    """
+    """Read an oci.conf of root's or SlurmUser's; None if it cannot be read, as on submit hosts."""
     try:
         try:
             return read_trusted(path)

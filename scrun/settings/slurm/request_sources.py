@@ -90,10 +90,7 @@ NO_FLAGS = Flags()
 
 
 def read_flags(config: Config, *, resources: bool) -> Flags:
-    """Read the flags from a config.json.
-
-    `resources`: limits and devices count (`[slurm] engine_flags`).
-    """
+    """Read a config.json's flags; with `resources` limits and devices, too (engine_flags)."""
     notes: list[str] = []
     requests: dict[str, str] = {}
     origins: dict[str, str] = {}
@@ -133,10 +130,7 @@ def variable_of(annotation: str) -> str | None:
 
 
 def named_by(annotations: Mapping[str, str]) -> dict[str, str]:
-    """Return the values of `slurm.*` annotations, by the variables that they name.
-
-    An annotation that names no request keeps its own name.
-    """
+    """Return values of `slurm.*` annotations by variables; unknown ones by their own names."""
     return {variable_of(name) or name: value for name, value in _of_slurm(annotations)}
 
 
@@ -326,11 +320,7 @@ def concerned(because: str, reason: str) -> str:
 
 
 def names_of_requests(env: Iterable[str]) -> list[str]:
-    """Return the names of requests in a process.env, which the container must not get.
-
-    A scrun inside the container would take them for its caller's environment, where even an
-    image's SCRUN_PROLOG counts.
-    """
+    """Return requests in a process.env, which a scrun in the container would trust."""
     names = (entry.partition("=")[0] for entry in env)
     return [name for name in dict.fromkeys(names) if name in TABLE]
 

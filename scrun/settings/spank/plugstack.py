@@ -100,20 +100,14 @@ def _read_slurm_conf(conf: str, changed: int, size: int) -> str | None:
 
 
 def read_plugstack(path: str, trusted: tuple[int, ...] = ()) -> list[PlugstackLine]:
-    """Read a plugstack.conf and the files that it includes.
-
-    `trusted` are users who may have written the files, besides root and the caller.
-    """
+    """Read a plugstack.conf and what it includes, of root, the caller or `trusted`."""
     found: list[PlugstackLine] = []
     _read(path, found, _DEPTH, [], trusted)
     return found
 
 
 def find_scripts(lines: list[PlugstackLine], trusted: tuple[int, ...] = ()) -> list[StackScript]:
-    """Find the scripts of all lines, in order; those of a pattern are sorted by name.
-
-    `trusted` are users who may have written them; there is a limit to how many there are.
-    """
+    """Find the scripts of all lines, in order; refuse what others may have written."""
     found = []
     for line in lines:
         # as glob(3): a path that is not there is no script, and no failure either

@@ -169,10 +169,7 @@ async def slurm_version(call: DoctorCall) -> SlurmVersion | None:
 
 
 async def examine(argv: list[str], plugins: Plugins) -> DoctorCall:
-    """Collect what the checks need. Reads the settings' files.
-
-    The plugins have to exist as long as the engine is used.
-    """
+    """Collect what the checks need; the plugins have to exist while the engine is used."""
     os.umask(umask := os.umask(0o077))
     await in_thread(learn, abandon=True)
     environment = dict(os.environ)

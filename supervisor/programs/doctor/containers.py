@@ -106,10 +106,7 @@ async def _by_hand(call: DoctorCall) -> Finding:
 
 @contextlib.asynccontextmanager
 async def own_root(call: DoctorCall) -> AsyncIterator[str]:
-    """Make a directory for records in the root directory, and so on the same file system.
-
-    No container can have its name.
-    """
+    """Make a directory in the root directory, on its file system, by a name of no container."""
     await in_thread(own_directory, call.root)
     try:
         with tempfile.TemporaryDirectory(
@@ -132,10 +129,7 @@ async def _judged(
     run: Callable[[str], Awaitable[Finding]],
     failed: Callable[[str], Finding],
 ) -> Finding:
-    """Run a program of this machine's in a container, for a limited time.
-
-    `run` takes its bundle, and leaves nothing behind.
-    """
+    """Run a program of this machine's in a container, for a time; `run` leaves nothing."""
     try:
         bundle = await in_thread(partial(write_bundle, root, *program))
     except (OSError, subprocess.SubprocessError) as error:
@@ -299,11 +293,7 @@ async def _ends(running: Child, seconds: float) -> bool:
 
 
 def write_bundle(root: str, name: str, *arguments: str) -> str:
-    """Make a bundle of a program and its libraries.
-
-    It has a few MiB, so that copying it is fast. A bundle of bind mounts would be smaller, but
-    unlike those of container engines.
-    """
+    """Make a bundle of a program and its libraries, a few MiB, without bind mounts."""
     bundle = os.path.join(root, "@bundle")
     rootfs = os.path.join(bundle, "rootfs")
     program = shutil.which(name, path=SYSTEM_PATH)

@@ -14,10 +14,7 @@ _COLOURS = {"ok": "32", "warn": "33", "fail": "31"}
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What a check found of one item, and what to do, unless it is ok.
-
-    `warn`: not everything will work; `fail`: containers will not run.
-    """
+    """What a check found; `warn`: something will not work; `fail`: containers will not run."""
 
     status: Status
     text: str

@@ -125,10 +125,7 @@ fi
 
 
 def read(lines: Sequence[str]) -> NodeReport:
-    """Parse the output of a node's script; of several nodes, the first counts.
-
-    A site's scripts may write lines, too.
-    """
+    """Parse what nodes printed, beside a site's scripts; the first node counts."""
     told = (line.partition(" ") for line in reversed(lines))
     found = {word: rest.strip() for word, _, rest in told}
     fields = NodeReport.__struct_fields__
@@ -136,10 +133,7 @@ def read(lines: Sequence[str]) -> NodeReport:
 
 
 def judge_runtime(program: str | None, seen: NodeReport, conf: str, launch: str) -> Finding:
-    """Judge the OCI runtime of a node, and say who would call it.
-
-    `program` is the one that oci.conf runs, or None if it is not known here.
-    """
+    """Judge the runtime of a node, of oci.conf if that is known, and who would call it."""
     remedy = f"install it there (apt install {os.path.basename(program or '')}), or correct {conf}"
     found = f"{seen.node}: {program}, {seen.runtime}"
     shim = launch == "shim"
@@ -169,10 +163,7 @@ def judge_node_for_shim(seen: NodeReport) -> Finding:
 
 
 def judge_directory(directory: str, seen: NodeReport, token: str, *, scripted: bool) -> Finding:
-    """Judge whether a node would see a staged bundle, by the token that was written here.
-
-    A scrun.lua (`scripted`) may use another directory.
-    """
+    """Judge by a token whether a node sees staged bundles; a scrun.lua may place them itself."""
     if seen.token == token:
         return ok(f"{directory} is also on {seen.node}")
     text = f"{directory} is not the same on {seen.node}"

@@ -70,10 +70,7 @@ def judge_ids(user: str, uid: int, subuid: str | None, subgid: str | None) -> Fi
 def judge_runtime_dir(
     value: str, owner: int | None, mode: int, uid: int, *, goes: bool = False
 ) -> Finding:
-    """Judge XDG_RUNTIME_DIR (basedir-spec: the user's own, 0700), whose owner may be None.
-
-    `goes`: systemd removes it when the user's last session ends (no lingering).
-    """
+    """Judge XDG_RUNTIME_DIR (basedir-spec: ours, 0700); `goes`: at the last session's end."""
     remedy = (
         f"log in again, or: loginctl enable-linger; else make /run/user/{uid}, mode 700, yours"
     )
@@ -313,10 +310,7 @@ def judge_podman(engine: dict[str, object], usable: str | None) -> Finding:
 
 
 def judge_docker(path: str, program: str | None, *, usable: bool) -> Finding:
-    """Judge docker's file, which may not exist.
-
-    The program that it names for scrun is "" if that is unclear, None if it names none.
-    """
+    """Judge docker's file, and its program for scrun: "" is unclear, None is not there."""
     text = f"{path}: runtimes.scrun: {program or 'more than a path'} cannot be run"
     return first(
         (program is None, warn(f"does not know scrun ({path})", "run `scrun install docker`")),

@@ -26,10 +26,7 @@ from scrun.supervisor.scripts.spank.stack import Stack
 async def plugin_stack(
     settings: Settings, directory: str, bundle: Bundle, engine: Engine, request: JobRequest
 ) -> AsyncIterator[Stack]:
-    """Call the scripts of plugstack.conf around the allocation.
-
-    SpankError if a required script failed, or a script refused an option.
-    """
+    """Call the scripts of plugstack.conf around the allocation; a SpankError ends it."""
     source, found = await look("plugstack.conf", find, settings)
     if request.task and settings.spank.plugstack is None:
         found = ()  # Slurm has called its plugins for the task

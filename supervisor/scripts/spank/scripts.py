@@ -42,10 +42,7 @@ _ENDS: Mapping[ContextName, Sequence[str]] = {
 
 
 class Variables:
-    """The environments that scripts change: the job's, as they see it, and the job control.
-
-    A variable of the job's that was unset has None in `changed`.
-    """
+    """The job's environment, as scripts see it and changed it (None: unset), and the control's."""
 
     def __init__(self, job: Mapping[str, str], control: Mapping[str, str] | None = None) -> None:
         self.job = dict(job)
@@ -63,10 +60,7 @@ class Variables:
 
 
 class LoadedScript(msgspec.Struct):
-    """A script, loaded in a context, with its number in the worker.
-
-    `unknown` are functions that are named like callbacks, and are never called.
-    """
+    """A script of a context, by its number; unknown are functions that nobody calls."""
 
     script: StackScript
     number: int
@@ -128,10 +122,7 @@ class Scripts:
         self._enough = trio.Event()
 
     async def open(self, name: ContextName, variables: Variables) -> Context:
-        """Load the scripts for a context.
-
-        A script that cannot be loaded is left out, unless its line has failonerror.
-        """
+        """Load a context's scripts; one that fails is left out, without failonerror."""
         context = Context(name, variables)
         settings = self._settings
         paths = [script.path for script in self._scripts]
@@ -178,10 +169,7 @@ class Scripts:
     async def call(
         self, context: Context, callback: str, chosen: Callable[[LoadedScript], bool] | None = None
     ) -> None:
-        """Call a function of all scripts that define it, or of `chosen` ones, line by line.
-
-        SpankError if that of a required line failed.
-        """
+        """Call a function of all or chosen scripts, by line; a required one has to succeed."""
         members = [
             member
             for member in context.members

@@ -16,8 +16,5 @@ class Stack:
         """Call the functions that come after the allocation."""
 
     async def run(self, job: Job, step: Step) -> Ending:
-        """Run the container in its job, and the functions around it.
-
-        SpankError if a required script failed, and the container did not run.
-        """
+        """Run the container and the functions around it; a required one may prevent it."""
         return await job.run(step)
