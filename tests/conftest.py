@@ -31,10 +31,12 @@ for _number, _handler in (
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _handler)
 
-# The same examples at every run, for a run says whether a change broke something; new ones are
+# The same few examples at every run, for a run says whether a change broke something; new ones are
 # looked for by `--hypothesis-profile=long`, or with their number in SCRUN_FUZZ_EXAMPLES.
 _examples = os.environ.get("SCRUN_FUZZ_EXAMPLES")
-settings.register_profile("same", derandomize=True, database=None, deadline=None)
+settings.register_profile(
+    "same", max_examples=25, derandomize=True, database=None, deadline=None
+)
 settings.register_profile("long", max_examples=int(_examples or 20_000), deadline=None)
 settings.load_profile("long" if _examples else "same")
 
