@@ -17,6 +17,7 @@ LONGEST = 1 << 18
 _PAUSE = 0.2
 _QUIET = 1.0
 _WAKE = 0
+_ERROR = 2
 NAME = "scrun-keeper"
 ASLEEP = """\
 { printf %s "$1" >/proc/self/comm; } 2>/dev/null
@@ -52,6 +53,19 @@ class Held:
                 self._held[name] = content, fds
             posix.close(state)
             self._inherit(inherited=False)
+
+    def close_others(self, known: "set[int]") -> None:
+        """Close what is neither held nor known: what the shell has read.
+
+        dash closes that on exec only if it has moved it: if it had a number below 10.
+        """
+        known.update(*(fds.values() for _, fds in self._held.values()))
+        for name in posix.listdir("/proc/self/fd"):
+            if int(name) > _ERROR and int(name) not in known:
+                try:
+                    posix.close(int(name))
+                except OSError:  # it was the directory's
+                    pass
 
     def written(self) -> int:
         """Return a file in memory with the names and numbers; all are inherited. Or OSError."""
@@ -177,6 +191,7 @@ def main(words: "list[str]", command: "list[str]") -> None:
     for fd in (*own, int(number)):
         posix.set_inheritable(fd, False)
     held, line = Held(int(state)), _socket.socket(fileno=int(number))
+    held.close_others({*own, int(number)})
     line.settimeout(_QUIET)
     while (ended := held.serve(line)) is None:
         if not _is_woken():

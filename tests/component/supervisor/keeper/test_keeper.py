@@ -13,7 +13,7 @@ from scrun.supervisor.core.inheritance import KeeperLine, find
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.daemon.keeper import Keeper
 from tests.harness.processes import descendants
-from tests.harness.wait import wait_until
+from tests.harness.wait import wait_until, wait_while
 
 _IN_VAIN = """
 import os, sys
@@ -101,6 +101,30 @@ async def test_it_sleeps_and_has_everything_when_it_wakes() -> None:
         assert below(os.getpid()) == [keeper]
         nursery.cancel_scope.cancel()
     os.close(readable)
+
+
+async def test_it_opens_nothing_more_whenever_it_wakes() -> None:
+    """A shell that had no low number for its program left that open: one more each time."""
+    deposits, told = Deposits(), trio.Event()
+    deposit, other = deposits.new("c1"), deposits.new("c2")
+    null = os.open("/dev/null", os.O_RDONLY)
+    other.hold({f"own.{number}": null for number in range(12)})
+    other.begin()
+    os.close(null)
+    async with unwrapped() as nursery:
+        nursery.start_soon(Keeper("/", "@x", deposits, 1, told.set, lingers=False).run)
+        await told.wait()
+        keeper, counts = await the_keeper(), []
+        for number in range(3):
+            await sleeps(keeper)
+            counts.append(len(os.listdir(f"/proc/{keeper}/fd")))
+            deposit.note(number=number)
+            deposit.begin()
+            await trio.to_thread.run_sync(wait_while, "asleep", lambda: is_asleep(keeper))
+        assert len({*counts}) == 1, counts
+        for each in (deposit, other):
+            each.end()
+        nursery.cancel_scope.cancel()
 
 
 def killed(root: Path, pipe: int, seconds: float, *, asleep: bool = False) -> int:
