@@ -27,7 +27,7 @@ from scrun.model.identity import identity_of, is_dead
 from scrun.model.record import ProcessIdentity
 from scrun.model.states import Ending, exited, not_run, taken
 from scrun.supervisor.children.persistent import foreign_process
-from scrun.supervisor.children.processes import Child, ChildEnv, child
+from scrun.supervisor.children.processes import Child, ChildEnv, child, own_program
 from scrun.supervisor.children.pumps import tee
 from scrun.supervisor.contracts.engine import Program, Session
 from scrun.supervisor.core.deposits import OWN, Deposit
@@ -42,16 +42,17 @@ _STATUS = 16
 _SHELL_FD, _STATUS_FD = f"{OWN}shell", f"{OWN}status"
 _SHELL = """\
 exec {error}>&2 2>/dev/null
-(exec 2>&{error} {error}>&-; exec /bin/sh -c "$1")
+(exec 2>&{error} {error}>&-; exec {before} /bin/sh -c "$1")
 printf %s "$?" >"$2"
 """
 """The shell's own words, such as `Terminated`, are for nobody. dash would redirect itself, too,
 for a simple command, and say them there."""
 
 
-def _command(script: str, status: int) -> list[str]:
+def _command(script: str, status: int, *, ends_with_us: bool) -> list[str]:
     """Return the shell's command; it inherits the file for its status."""
-    shell = _SHELL.format(error=8 if status == 9 else 9)
+    before = f"{own_program('setpriv')} --pdeathsig TERM --" if ends_with_us else ""
+    shell = _SHELL.format(error=8 if status == 9 else 9, before=before)
     return ["/bin/sh", "-c", shell, "sh", script, f"/proc/self/fd/{status}"]
 
 
@@ -115,6 +116,7 @@ async def begun(
     """
     stdin, stdout, stderr = program.stdio
     deposit, failures = program.deposit, list[int]()
+    ends_with_us = bool(deposit.why_not)  # else a successor ends it, if that cannot go on with it
 
     def check(content: bytes | bytearray) -> None:
         if (status := program_failure(content.decode(errors="replace"))) is not None:
@@ -127,13 +129,13 @@ async def begun(
             deposit.give_up("its standard error is searched for the runtime's message")
             stderr = await stack.enter_async_context(tee(stderr, child_env, check))
         async with child(
-            _command(script, status),
+            _command(script, status, ends_with_us=ends_with_us),
             child_env,
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
             pass_fds=[status, *program.preserved],
-            dies_with_us=bool(deposit.why_not),
+            dies_with_us=ends_with_us,
         ) as shell:
             with ExitStack() as noted:
                 noted.enter_context(programs.noted(shell))
