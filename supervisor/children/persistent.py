@@ -194,7 +194,6 @@ class Gate:
     """The pipe: the end on which the word is said, and what the child inherits."""
 
     def __init__(self) -> None:
-        """Make it; close it in the end."""
         readable, self.fd = os.pipe()
         self.descriptors = [readable]
 

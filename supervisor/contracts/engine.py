@@ -221,13 +221,9 @@ class Job(OfNetworks, ABC):
     async def inspect(self, script: Callable[[str], str]) -> list[NodeAnswer]:
         """Run a shell script for each task of the running container, on its node.
 
-        Args:
-            script: Returns the script, given the runtime's command that prints the container's
-                state, or "" if that is unknown.
-
-        Raises:
-            StateError: The container does not run.
-            EngineError: The nodes cannot be asked.
+        `script` is given the runtime's command that prints the container's state, or "" if that is
+        unknown. Raises StateError if the container does not run, and EngineError if the nodes
+        cannot be asked.
         """
 
     @abstractmethod
@@ -348,14 +344,8 @@ class Job(OfNetworks, ABC):
     async def ask(self, script: Callable[[int], str]) -> list[str]:
         """Run a shell script for each of `separate_tasks` on its node, before the container runs.
 
-        Returns their standard output and error.
-
-        Args:
-            script: Returns the script for a task. If all have the same mounts, the one for task 0
-                is run on each node.
-
-        Raises:
-            EngineError: One could not be run.
+        If all have the same mounts, the one for task 0 is run on each node. Returns their standard
+        output and error; raises EngineError if one could not be run.
         """
         raise NotImplementedError
 

@@ -169,7 +169,6 @@ class Deposit:
     """
 
     def __init__(self, name: str, deposits: "Deposits") -> None:
-        """Use `Deposits.new`."""
         self.facts: dict[str, Any] = {}
         self.name = name
         self.job: Deposit | None = None

@@ -189,9 +189,7 @@ class Inheritance(msgspec.Struct):
 def find(line: KeeperLine) -> list[Inheritance]:
     """Ask a keeper for what a dead supervisor has left; it holds that further.
 
-    Raises:
-        StateError: It was a newer scrun's.
-        OSError: We are out of descriptors, or the keeper is gone.
+    Raises StateError if it was a newer scrun's, and OSError as `_receive`.
     """
     found: dict[str, Inheritance] = {}
     versions: set[str] = set()

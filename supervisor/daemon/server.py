@@ -127,11 +127,9 @@ class Server:
     ) -> None:
         """Prepare to serve.
 
-        Args:
-            idle_timeout: Seconds without a container after which the supervisor ends.
-            stop_timeout: Seconds that `stop` may take.
-            restore_timeout: Seconds that our containers wait for a successor if we are killed.
-            lingers: Whether a successor may stay without a container for a while.
+        All times are in seconds: without a container, then the supervisor ends; that `stop` may
+        take; that our containers wait for a successor if we are killed. `lingers`: whether a
+        successor may stay without a container for a while.
         """
         self._root = root
         self._name = name

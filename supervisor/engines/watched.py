@@ -112,10 +112,8 @@ class DeferredContainer:
     ) -> None:
         """Take its descriptors over.
 
-        Args:
-            go_on: Goes on with it, if the other has begun to run it.
-            start: Starts what the other has created, if that was not the same; it is called
-                again, for all that we know.
+        `go_on` goes on with it, if the other has begun to run it. `start` starts what the other
+        has created, if that was not the same; it is called again, for all that we know.
         """
         self._start = start
         self._run, self._go_on = run, go_on

@@ -104,7 +104,6 @@ class Shim:
     """
 
     def __init__(self, control: ShimLink, nursery: trio.Nursery, journal: Journal) -> None:
-        """Use `connected`."""
         self.lost = trio.Event()
         self.place = ""
         self.asked = Asked("")

@@ -148,7 +148,6 @@ class Listener:
         *,
         knocks: bool = True,
     ) -> None:
-        """Create it; `listening` opens it."""
         self._knocks = knocks
         self.port = 0
         self.strangers = 0

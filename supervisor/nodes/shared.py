@@ -31,11 +31,9 @@ class SharedStreams:
         labels: bool = False,
         lines: bool = True,
     ) -> None:
-        """Describe them; `opened` opens them.
+        """With `labels` each line begins with the number of its task.
 
-        Args:
-            labels: Whether each line begins with the number of its task.
-            lines: Whether to keep lines whole, which makes a prompt wait for its end.
+        With `lines` these are kept whole, which makes a prompt wait for its end.
         """
         width = len(str(tasks - 1)) if labels else 0
         self._stdio = stdio
@@ -193,11 +191,7 @@ class _Writer(Unbuffered):
         return 0
 
     async def write(self, data: memoryview) -> int:
-        """Write the lines that are whole, and keep the rest; all of it counts as written.
-
-        Raises:
-            Gone: It cannot be written any more.
-        """
+        """Write whole lines, and keep the rest, which counts as written; Gone if that fails."""
         text = self._rest + bytes(data)
         end = text.rfind(b"\n") + 1
         if not self._output.lines or len(text) - end > _LONGEST_LINE:

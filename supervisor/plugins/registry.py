@@ -172,11 +172,7 @@ class Plugins:
     async def load(self, full: str, installed: Installed | None = None) -> api.Plugin:
         """Return a plugin; the first call finds and loads it, and calls its `init`.
 
-        Args:
-            installed: The plugin to load, if it was found already.
-
-        Raises:
-            PluginUnavailable: The plugin does not exist or cannot be used.
+        It may be `installed` as found already. Raises PluginUnavailable.
         """
         if full in self._loaded:
             return self._loaded[full]

@@ -31,15 +31,13 @@ _WORDS = 1 << 16
 
 
 class Reaper:
-    """The parent of one container; `status` is None as long as that lives."""
+    """The parent of one container; `status`: None as long as that lives."""
 
     def __init__(self, line: int, log: str, start: str, state: str) -> None:
-        """Prepare; `run` creates the container.
+        """`line` is the descriptor of the socket; -1: there is none.
 
-        Args:
-            line: The descriptor of the socket; -1: there is none.
-            log: The file for errors of RunTimeStart and RunTimeQuery, in runc's format. Errors of
-                RunTimeCreate go to the container's standard error.
+        `log` gets errors of RunTimeStart and RunTimeQuery, in runc's format. Errors of
+        RunTimeCreate go to the container's standard error.
         """
         self.status: int | None = None
         self._line, self._log, self._start_command, self._query = line, log, start, state

@@ -30,7 +30,6 @@ class ProcessUsage(msgspec.Struct, frozen=True):
         user: Nanoseconds of processor time in user mode, including waited-for children.
         kernel: Nanoseconds in the kernel, likewise.
         memory: Bytes of resident memory; shared pages count for each process.
-        processes: Number of processes.
         threads: Number of threads.
         uptime: When that was so, in seconds since the boot of the first node; 0: not known.
     """
@@ -38,7 +37,6 @@ class ProcessUsage(msgspec.Struct, frozen=True):
     user: int = 0
     kernel: int = 0
     memory: int = 0
-    processes: int = 0
     threads: int = 0
     uptime: float = 0
 
@@ -134,7 +132,7 @@ async def statistics(job: Job, container: str, resources: Mapping[str, Any]) -> 
 
 def total(answers: Sequence[NodeAnswer]) -> ProcessUsage:
     """Add up the output of `stats_script`; EngineError if a node does not know the container."""
-    user = kernel = memory = count = threads = 0
+    user = kernel = memory = threads = 0
     uptimes = []
     for answer in answers:
         found = re.match(_UNITS, answer.text)
@@ -151,8 +149,7 @@ def total(answers: Sequence[NodeAnswer]) -> ProcessUsage:
             kernel += (numbers[1] + numbers[3]) * tick
             memory += _number(fields[_RSS]) * page
             threads += _number(fields[_THREADS])
-            count += 1
-    return ProcessUsage(user, kernel, memory, count, threads, uptimes[0] if uptimes else 0)
+    return ProcessUsage(user, kernel, memory, threads, uptimes[0] if uptimes else 0)
 
 
 def _number(field: str) -> int:

@@ -118,8 +118,7 @@ async def pause(container: Container, *, resume: bool) -> None:
 def prepare(call: CommandLine, bundle: Bundle, staged: Staged, terminal: int | None) -> Prepared:
     """Read and check the request. Reads the user's files, which may hang.
 
-    Args:
-        terminal: A descriptor of the program's terminal, if it gets one.
+    `terminal` is a descriptor of the program's terminal, if it gets one.
 
     Raises:
         UsageError: The command is missing or malformed.

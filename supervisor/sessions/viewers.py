@@ -72,10 +72,9 @@ async def attach(
 ) -> None:
     """Connect a terminal to a container, until the container ends or the peer goes away.
 
-    Args:
-        begin: The position of the first byte of output; None for what comes from now on.
-        typed: The peer's pipe with what is typed there; None if that comes in frames.
-        resumes: Whether the peer can go on with a successor of ours.
+    Output begins at a position; None: what comes from now on. `typed` is the peer's pipe with what
+    is typed there; None if that comes in frames. `resumes`: the peer can go on with a successor of
+    ours.
 
     Raises:
         StateError: Its output is not captured.

@@ -71,10 +71,8 @@ def knock(secret: bytes, random: bytes) -> bytes:
 def proof(secret: bytes, who: bytes, both: bytes) -> bytes:
     """Return what proves that an end knows the secret: an HMAC with SHA-256 (RFC 2104).
 
-    Args:
-        secret: The secret, which went over srun; at most 64 bytes.
-        who: b"shim" or b"supervisor", or b"knock".
-        both: The random bytes of the shim, then those of the supervisor.
+    The secret went over srun, and has at most 64 bytes. `who` is b"shim" or b"supervisor", or
+    b"knock"; `both` has the random bytes of the shim, then those of the supervisor.
     """
     sha256 = hash_function("sha256", "_sha256", "_sha2")
     key = secret.ljust(_BLOCK, b"\0")

@@ -61,7 +61,6 @@ class Keepalive:
     """The keepalive of one job."""
 
     def __init__(self, process: Child, line: trio.socket.SocketType, deposit: Deposit) -> None:
-        """Use `kept_alive` or `taken_over`."""
         self.process = process
         self._line = line
         self._deposit = deposit

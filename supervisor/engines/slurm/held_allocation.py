@@ -188,7 +188,6 @@ class SlurmAllocation:
     def __init__(
         self, allocation: Allocation, shim: HeldShim, lease: LeaseRequest | None = None
     ) -> None:
-        """`lease`: see `held`."""
         self.allocation = allocation
         self.shim = shim
         self.sound = True

@@ -178,10 +178,7 @@ class JobShim:
         confs: SiteConfs,
         found: Inheritance | None = None,
     ) -> None:
-        """Describe them, for the container with these parts, which brings them.
-
-        `found`: what another supervisor has left of the job, which has started its shim.
-        """
+        """`found`: what another supervisor has left of the job, which has started its shim."""
         self._found = found
         tools, request, held, layout = parts.tools, parts.request, parts.held, parts.layout
         self.is_gathered = layout.tasks != 1 or "--label" in parts.options

@@ -20,7 +20,6 @@ class Launching:
     """How an engine's containers are launched, and what it has found on which nodes."""
 
     def __init__(self, asked: Launch, confs: SiteConfs) -> None:
-        """`asked`: `[slurm] launch`."""
         self.by_slurm = asked == "container"
         self._asked = asked
         self._confs = confs

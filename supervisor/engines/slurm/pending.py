@@ -68,9 +68,8 @@ class Queue:
     def __init__(self, tools: Tools, give_up: Sequence[str] = (), root: str = "") -> None:
         """Create one, for all jobs of one engine.
 
-        Args:
-            give_up: Further reasons for which waiting is in vain (`[slurm] give_up`).
-            root: The root directory, for what supervisors tell one another; "": they do not.
+        `give_up` has further reasons for which waiting is in vain (`[slurm] give_up`). Supervisors
+        tell one another in `root`; "": they do not.
         """
         self._tools = tools
         self._shared = f"{root}/{_SHARED}" if root and real_id("uid") else ""

@@ -58,10 +58,7 @@ class ShimJob(SlurmJob):
     mounts_images = True
 
     def __init__(self, parts: JobParts, shims: JobShim, found: Inheritance | None = None) -> None:
-        """Only scrun.toml's commands of the runtime are used.
-
-        `found`: what another supervisor has left, which has made the container.
-        """
+        """`found`: what another supervisor has left, which has made the container."""
         self.shims = shims
         self._found = found
         self.shim_step = shims.step() if found is None else shims.old_step

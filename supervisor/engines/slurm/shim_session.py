@@ -41,13 +41,10 @@ class ShimSession(Session):
         *,
         listens: bool = False,
     ) -> None:
-        """Nothing runs yet.
+        """`target` is its id for the shim; the deposit keeps what it needs to outlive us.
 
-        Args:
-            target: Its id for the shim.
-            deposit: Keeps what it needs to outlive us.
-            opened: Its streams, `begun` or `resumed`.
-            listens: Whether its standard error may say that there is no such program.
+        Its streams are `opened`, by `begun` or `resumed`. `listens`: whether its standard error
+        may say that there is no such program.
         """
         self._shim = shim
         self._id = target

@@ -104,7 +104,6 @@ class NodeSite:
     """An oci.conf that counts on a node, for the containers of one shim."""
 
     def __init__(self, conf: OciConf, patterns: NodeRuntime, hello: Hello) -> None:
-        """Use `SiteConfs.of_node`."""
         self._conf, self._patterns, self._hello = conf, patterns, hello
         self._next = 0
 
@@ -194,7 +193,6 @@ class SiteContainer:
     """What a shim runs by an oci.conf for one container (`site` of `supervisor.shim`)."""
 
     def __init__(self, commands: TaskCommands, bundle: str, *, listens: bool) -> None:
-        """Use `NodeSite.container`."""
         self._commands = commands
         self._bundle = bundle
         self._listens = listens

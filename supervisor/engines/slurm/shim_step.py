@@ -78,11 +78,9 @@ class ShimStep:
     ) -> None:
         """Create it; `run` runs it.
 
-        Args:
-            direct: Finds out whether and how the shim may connect to us; reads files.
-            place: The name of its node, if that is known.
-            deposit: Keeps what its job needs to outlive us; None: nothing does.
-            found: What another supervisor has left, which has begun it.
+        `direct` finds out whether and how the shim may connect to us; it reads files. `place` is
+        the name of its node, if that is known. Without a deposit nothing keeps what its job needs
+        to outlive us. `found`: what another supervisor has left, which has begun it.
         """
         self.deposit = deposit or no_deposit()
         self._found = found
