@@ -278,10 +278,7 @@ async def answer_of(
     stdin: int = subprocess.DEVNULL,
     stderr: int = subprocess.STDOUT,
 ) -> tuple[int, str]:
-    """Run a command; return its status, as `Child.wait`, and its output, up to 1 MiB.
-
-    It inherits further descriptors.
-    """
+    """Run a command; return its status, as `Child.wait`, and its output, up to 1 MiB."""
     readable, writable = os.pipe()
     async with trio.lowlevel.FdStream(readable) as stream:
         try:

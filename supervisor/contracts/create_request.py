@@ -95,10 +95,7 @@ class CommandLine(msgspec.Struct, frozen=True):
 
 
 def read_command_line(fields: Sequence[bytes], *commands: str) -> CommandLine:
-    """Parse a request that carries a command line (see `scrun.protocol.wire`).
-
-    It may be for these commands. Raises UsageError if it is malformed.
-    """
+    """Parse a request with a command line (`scrun.protocol.wire`) of these, or UsageError."""
     try:
         pid, umask, directory, count = fields[:4]
         number = 4 + int(count)

@@ -22,10 +22,7 @@ class Deleter(msgspec.Struct, frozen=True):
 
 
 def deleter_of(pid: int) -> Deleter | None:
-    """Describe a process, as it was started; None if it has ended, or is another user's.
-
-    Blocks, if that hangs.
-    """
+    """Describe a process; None if it has ended, or is another user's. Blocks, if that hangs."""
     process = f"/proc/{pid}"
     try:
         with open(f"{process}/environ", "rb") as file:

@@ -73,10 +73,7 @@ class _Outbox:
         return not self._waiting
 
     def put(self, message: bytes, fds: list[int]) -> None:
-        """Tell the keeper, now or when it has room; the descriptors stay the caller's.
-
-        Raises OSError if the message is too long.
-        """
+        """Tell the keeper, now or when it has room; the descriptors stay the caller's."""
         if self.lost.is_set():
             return
         try:

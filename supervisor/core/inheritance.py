@@ -187,10 +187,7 @@ class Inheritance(msgspec.Struct):
 
 
 def find(line: KeeperLine) -> list[Inheritance]:
-    """Ask a keeper for what a dead supervisor has left; it holds that further.
-
-    Raises StateError if it was a newer scrun's, and OSError as `_receive`.
-    """
+    """Ask a keeper for all that it holds further; StateError if that was a newer scrun's."""
     found: dict[str, Inheritance] = {}
     versions: set[str] = set()
     try:

@@ -60,10 +60,7 @@ async def look(
     failure: type[ScrunError] = ScrunError,
     patience: float | None = None,
 ) -> T:
-    """Call a function that only reads, in a thread, and wait for it for `patience` seconds.
-
-    Raises `failure` if it did not return in time.
-    """
+    """Call a function that only reads, in a thread, for `patience` seconds, or raise `failure`."""
     patience = _PATIENCE if patience is None else patience
     with trio.move_on_after(patience):
         return await in_thread(call, *args, abandon=True)

@@ -91,10 +91,7 @@ class Retirement:
             self.lasting -= 1
 
     async def give(self, connection: trio.socket.SocketType) -> None:
-        """Give the successor at the other end all that it needs, and exit.
-
-        Returns if it has gone; or raises OSError.
-        """
+        """Give the successor at the other end all that it needs, and exit, unless it has gone."""
         with self.cut_off():
             while not self._may_go():
                 if not await self._may_go_later(connection):

@@ -75,10 +75,7 @@ class NotMade(EngineError):
 
 
 async def create_and_run(job: Job, step: Step) -> Ending:
-    """Create a container, start it, and wait for its end.
-
-    Raises EngineError if it was created and could not be started.
-    """
+    """Create a container, start it, or raise EngineError, and wait for its end."""
     try:
         async with job.created(step) as process:
             await process.start()
@@ -89,10 +86,7 @@ async def create_and_run(job: Job, step: Step) -> Ending:
 
 
 def not_started(reason: str, *, what: str = "container", shown: bool = False) -> Ending:
-    """Return the ending of a container or a program that the runtime could not start.
-
-    `shown`: whether its standard error has that message.
-    """
+    """Return the ending of what the runtime could not start; its error may have been `shown`."""
     text = shortened(f"the {what} could not be started: {reason}")
     if (status := program_failure(reason)) is not None:
         return not_run(status, text, shown=shown)

@@ -149,10 +149,7 @@ def code(python: str) -> bytes:
 
 @functools.cache
 def sums() -> tuple[str, str]:
-    """Return the digests of what `code` returns, for our bytecode and others; reads files, once.
-
-    Raises OSError as that does.
-    """
+    """Return the digests of what `code` returns, for our bytecode and others; reads files."""
     ours, others = (sum_of(code(python)) for python in (OURS, ""))
     return ours, others
 

@@ -31,10 +31,7 @@ class SharedStreams:
         labels: bool = False,
         lines: bool = True,
     ) -> None:
-        """With `labels` each line begins with the number of its task.
-
-        With `lines` these are kept whole, which makes a prompt wait for its end.
-        """
+        """`labels`: lines have the number of their task. `lines`: they are kept whole."""
         width = len(str(tasks - 1)) if labels else 0
         self._stdio = stdio
         self._child_env = child_env

@@ -170,10 +170,7 @@ class Plugins:
         return cast(api.StagePlugin[Any], await self.load(f"stage/{name}"))
 
     async def load(self, full: str, installed: Installed | None = None) -> api.Plugin:
-        """Return a plugin; the first call finds and loads it, and calls its `init`.
-
-        It may be `installed` as found already. Raises PluginUnavailable.
-        """
+        """Return a plugin, or PluginUnavailable; the first call loads it, and calls `init`."""
         if full in self._loaded:
             return self._loaded[full]
         async with self._loading:

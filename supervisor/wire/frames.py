@@ -61,10 +61,7 @@ def frame(kind: int, stream: int = 0, payload: bytes = b"") -> bytes:
 
 
 def knock(secret: bytes, random: bytes) -> bytes:
-    """Return what who connects says first: random bytes, and that it knows the secret.
-
-    Those are half of `RANDOM` bytes, never used before.
-    """
+    """Return what who connects says first: half of `RANDOM` new bytes, and proof of the secret."""
     return random + proof(secret, b"knock", random)[:_KNOCK]
 
 

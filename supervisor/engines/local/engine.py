@@ -163,10 +163,7 @@ class LocalEngine(Engine):
         return RuntimeCommands(find_runtime(setting, env=environment, may_limit=not in_step))
 
     def tidy(self) -> None:
-        """Remove the counter of jobs, unless a container is left.
-
-        Job numbers may then be used again; nothing depends on new ones.
-        """
+        """Remove the counter of jobs, unless a container is left; numbers may be used again."""
         with contextlib.suppress(FileNotFoundError):
             records = (os.path.join(self._root, name) for name in os.listdir(self._root))
             if not any(os.path.lexists(os.path.join(path, RUNTIME)) for path in records):

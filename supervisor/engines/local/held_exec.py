@@ -250,10 +250,7 @@ class OwnPrograms:
 
 
 def end_left(facts: Mapping[str, Any]) -> bool:
-    """End the programs that another supervisor has left: the runtime passes SIGTERM on only.
-
-    Returns whether there was any.
-    """
+    """End the programs that a dead supervisor has left, and return whether there was any."""
     programs = convert(facts.get("programs", []), list[ProcessIdentity])
     for runtime in programs:
         with suppress(ProcessLookupError):

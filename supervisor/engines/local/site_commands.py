@@ -92,10 +92,7 @@ class OciConfCommands(msgspec.Struct, frozen=True):
         return self.is_container and self.conf.run_time_run is None
 
     def run(self, container: RuntimeContainer, log: str) -> list[str]:
-        """Return the command that runs a container in the foreground and exits with its status.
-
-        It writes errors to `log`, as JSON.
-        """
+        """Return the command that runs a container; it ends as that, and has JSON in its log."""
         if (run := self._of(container).run()) is not None:
             return ["/bin/sh", "-c", run]
         return self.create(container, log, -1)

@@ -323,10 +323,7 @@ class SallocConversation:
         return found
 
     async def _give_up(self, salloc: Child, line: trio.socket.SocketType) -> bool:
-        """Give up a job that was not granted yet, but may be at this moment.
-
-        Returns whether Slurm knows that it ended, so that salloc has nothing left to do.
-        """
+        """Give up a job that may be granted at this moment; return whether Slurm has ended it."""
         state = self.state
         with trio.move_on_after(_FIRST_WORDS, shield=True):
             async with until(salloc.wait):  # salloc closes the line a moment before it ends

@@ -286,10 +286,7 @@ class SlurmAllocation:
 async def held(
     tools: Tools, request: JobRequest, allocation: Allocation, lease: LeaseRequest | None = None
 ) -> AsyncIterator[SlurmAllocation]:
-    """Hold an allocation for containers, with what they share in it.
-
-    `lease` is what it may be used for when its first containers have ended; None: nothing.
-    """
+    """Hold an allocation for containers; with a lease others may use it when these have ended."""
     async with unwrapped() as nursery:
         shim = HeldShim(nursery, request.journal, request.job_deposit)
         held = SlurmAllocation(allocation, shim, lease)

@@ -97,10 +97,7 @@ done
 
 
 def _command(scripts: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the command that runs the scripts of the node it is on.
-
-    Each script is an argument, because one argument has 128 KiB at most (MAX_ARG_STRLEN).
-    """
+    """Return the command that runs the scripts of the node it is on, each of 128 KiB at most."""
     pairs = [(node, script) for node, all_of_it in scripts.items() for script in all_of_it]
     return ["/bin/sh", "-c", _SCRIPT, "sh", *(word for pair in pairs for word in pair)]
 

@@ -92,10 +92,7 @@ class ShimTask:
         return self.id in self.rank.shim.without_files
 
     async def create(self, config: dict[str, Any], **fields: object) -> dict[str, Any]:
-        """Create it, with more fields of the call; return the shim's reply.
-
-        A terminal is for the first task. Raises ShimError if the runtime failed.
-        """
+        """Create it, with more fields; return the reply. A terminal is for the first task."""
         streams = {} if self.streams is None else self.streams.fields
         if self.streams is None:
             config = {**config, "process": {**config["process"], "terminal": False}}
