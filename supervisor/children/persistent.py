@@ -21,7 +21,7 @@ import signal
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from signal import pidfd_send_signal
 
 import msgspec
@@ -190,28 +190,9 @@ _END = 'kill -s TERM "$0"'
 _WAIT = 'read -r _ <"/proc/self/fd/$0" && exec "$@"'
 
 
-class Gate:
-    """The pipe: the end on which the word is said, and what the child inherits."""
-
-    def __init__(self) -> None:
-        readable, self.fd = os.pipe()
-        self.descriptors = [readable]
-
-    def before(self, argv: Sequence[str]) -> list[str]:
-        """Return a command that waits before it executes another one."""
-        return ["/bin/sh", "-c", _WAIT, str(self.descriptors[0]), *argv]
-
-    def open(self) -> None:
-        """Let the child go on."""
-        open_gate(self.fd)
-        self.close()
-
-    def close(self) -> None:
-        """Have nobody pass any more."""
-        for fd in (*self.descriptors, self.fd):
-            if fd >= 0:
-                os.close(fd)
-        self.descriptors, self.fd = [], -1
+def behind_gate(waits: int, argv: Sequence[str]) -> list[str]:
+    """Return a command that waits for the word at the end of a pipe, and becomes another one."""
+    return ["/bin/sh", "-c", _WAIT, str(waits), *argv]
 
 
 def open_gate(fd: int) -> None:
@@ -243,10 +224,13 @@ async def persistent_child(
         deposit: Keeps it; the standard streams no longer when it has them. None: it dies with us.
         leashed: Whether it gets SIGTERM if nobody adopts it, as nothing else would end it.
     """
-    gate = Gate() if deposit is not None and deposit.is_kept else None
-    if gate is not None:
-        argv, pass_fds = gate.before(argv), [*pass_fds, *gate.descriptors]
-    try:
+    gate = -1
+    with ExitStack() as ours:
+        if deposit is not None and deposit.is_kept:
+            waits, gate = os.pipe()
+            ours.callback(os.close, waits)
+            ours.callback(os.close, gate)
+            argv, pass_fds = behind_gate(waits, argv), [*pass_fds, waits]
         async with (
             AsyncExitStack() as stack,
             child(
@@ -262,19 +246,17 @@ async def persistent_child(
                 directory=directory,
             ) as running,
         ):
-            if deposit is not None and gate is not None and leashed:
-                # left after the child, so there is no moment in which nobody would end that
-                await stack.enter_async_context(_leash(running.pid, child_env, deposit))
             if deposit is not None:
-                more = {} if gate is None else {_GATE: gate.fd}
+                if gate >= 0 and leashed:
+                    # left after the child, so there is no moment in which nobody would end that
+                    await stack.enter_async_context(_leash(running.pid, child_env, deposit))
+                more = {_GATE: gate} if gate >= 0 else {}
                 deposit.hold({f"{STEP}{name}": running.pidfd, **more}, **{name: running.pid})
-                if gate is not None:
-                    gate.open()
+                if gate >= 0:
+                    open_gate(gate)
+                    ours.close()
                     deposit.drop(_GATE, STDIO)
             yield running
-    finally:
-        if gate is not None:
-            gate.close()
 
 
 @asynccontextmanager
