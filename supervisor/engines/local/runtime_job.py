@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import trio
@@ -23,11 +24,11 @@ from scrun.core.typed import convert
 from scrun.model.states import Ending, Phase, exited, taken
 from scrun.model.usage import Usage
 from scrun.supervisor.children.persistent import foreign_process, status_of
-from scrun.supervisor.children.processes import Child, ChildEnv, child, output_of, own_program
+from scrun.supervisor.children.processes import Child, child, output_of, own_program
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.contracts.engine import JobRequest, Step
 from scrun.supervisor.contracts.first_process import Call
-from scrun.supervisor.core.deposits import JOB, Deposit
+from scrun.supervisor.core.deposits import JOB
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.failures import NotMade, create_and_run
@@ -206,17 +207,20 @@ class RuntimeJob(LocalJob[RuntimeCommands]):
         pid_file = os.path.join(record, "runtime.pid")
         async with AsyncExitStack() as stack:
             stack.callback(self._begun.set)
-            reaper = None
+            status = -1
             if call is None:
-                reaper = RuntimeReaper(stack, step, record, pid_file, self._child_env)
-                call, console = reaper.call, reaper.console
-            await self._make(step, call, pid_file, console, ours=reaper is not None)
+                status = os.memfd_create("scrun-status", os.MFD_CLOEXEC)
+                stack.callback(os.close, status)
+                call = partial(self._by_reaper, stack, step, status, pid_file)
+                console = CONSOLE if step.terminal else None
+            await self._make(step, call, pid_file, console, ours=status >= 0)
+            reaper = self._runtime
             await in_thread(os.chmod, pid_file, 0o600)  # runtimes apply the caller's umask
             pid = await in_thread(_read_pid, pid_file)
             if self._of_task:
                 bind(pid, self._child_env.processors)
             try:
-                first = ForeignChild(pid) if reaper is None else reaper.child(pid)
+                first = ForeignChild(pid) if not reaper else _of_reaper(pid, reaper, status)
             except ProcessLookupError:
                 raise NotMade("its first process was killed", shown=False) from None
             deposit = self._request.deposit
@@ -226,7 +230,9 @@ class RuntimeJob(LocalJob[RuntimeCommands]):
                 job=self.id, target=self._container.name, first=pid, cgroups=self._cgroups,
             )  # fmt: skip
             if reaper is not None:
-                self._runtime = reaper.keep(deposit)
+                kept = {f"{JOB}reaper": reaper.pidfd, f"{JOB}status": status}
+                deposit.hold(kept, reaper=reaper.pid)
+                reaper.outlives_us()
             async with self._holding(first):
                 yield first
 
@@ -301,6 +307,37 @@ class RuntimeJob(LocalJob[RuntimeCommands]):
             reason, _ = await read_tail(log)
             raise NotMade(reason or f"status {status}", shown=ours and bool(reason))
 
+    async def _by_reaper(
+        self, stack: AsyncExitStack, step: Step, status: int, pid_file: str, command: Sequence[str]
+    ) -> int:
+        """Have a reaper run the command that creates the container; return its exit status.
+
+        The reaper ends with the first process, whose status it writes to the file of `status`, or
+        when the stack is left.
+        """
+        stdin, stdout, stderr = spared(step.stdio, self._request.record)
+        line, created = os.pipe()
+        async with trio.lowlevel.FdStream(line) as stream:
+            try:
+                program = [sys.executable, "-I", "-S", _PROGRAM, str(created), str(status)]
+                program += [pid_file, ",".join(map(str, step.preserved))]
+                reaper = self._runtime = await stack.enter_async_context(
+                    child(
+                        [*program, *command],
+                        self._child_env,
+                        stdin=stdin,
+                        stdout=stdout,
+                        stderr=stderr,
+                        pass_fds=[created, status, *step.preserved],
+                        grace=TERMINAL,
+                        directory=self._request.record,
+                    )
+                )
+            finally:
+                os.close(created)
+            said = await stream.receive_some()
+        return int(said) if said.strip().lstrip(b"-").isdigit() else await reaper.wait()
+
     async def _begin(self) -> None:
         """Start its program, unless the supervisor before us began that at its last moment."""
         try:
@@ -371,71 +408,3 @@ def _used(*figures: bytes) -> dict[str, Any]:
 def _read_pid(path: str) -> int:
     with open(path, encoding="ascii") as file:
         return int(file.read(32))
-
-
-class RuntimeReaper:
-    """The process that is the parent of a container's first process, until that ends.
-
-    Attributes:
-        console: The placeholder of the console socket in the command, if there is a terminal.
-        process: The process, once it is called.
-        status: The file to which it writes the status of the first process.
-    """
-
-    def __init__(
-        self, stack: AsyncExitStack, step: Step, record: str, pid_file: str, child_env: ChildEnv
-    ) -> None:
-        """`stack`: the process ends when this is left."""
-        self.console = CONSOLE if step.terminal else None
-        self.process: Child | None = None
-        self.status = os.memfd_create("scrun-status", os.MFD_CLOEXEC)
-        self._stack = stack
-        self._stack.callback(os.close, self.status)
-        self._stdio = spared(step.stdio, record)
-        self._preserved = step.preserved
-        self._record = record
-        self._pid_file = pid_file
-        self._child_env = child_env
-
-    async def call(self, command: Sequence[str]) -> int:
-        """Make it run the command that creates the container; return the command's exit status."""
-        stdin, stdout, stderr = self._stdio
-        line, created = os.pipe()
-        async with trio.lowlevel.FdStream(line) as stream:
-            try:
-                program = [sys.executable, "-I", "-S", _PROGRAM]
-                program += [str(created), str(self.status), self._pid_file]
-                program += [",".join(map(str, self._preserved))]
-                self.process = await self._stack.enter_async_context(
-                    child(
-                        [*program, *command],
-                        self._child_env,
-                        stdin=stdin,
-                        stdout=stdout,
-                        stderr=stderr,
-                        pass_fds=[created, self.status, *self._preserved],
-                        grace=TERMINAL,
-                        directory=self._record,
-                    )
-                )
-            finally:
-                os.close(created)
-            line_of_status = await stream.receive_some()
-        return (
-            int(line_of_status)
-            if line_of_status.strip().lstrip(b"-").isdigit()
-            else await self.process.wait()
-        )
-
-    def child(self, pid: int) -> ToldChild:
-        """Open the first process; raises OSError if it is gone."""
-        assert self.process is not None  # `call` was called
-        return _of_reaper(pid, self.process, self.status)
-
-    def keep(self, deposit: Deposit) -> Child:
-        """Keep it for a successor, and return its process."""
-        assert self.process is not None
-        kept = {f"{JOB}reaper": self.process.pidfd, f"{JOB}status": self.status}
-        deposit.hold(kept, reaper=self.process.pid)
-        self.process.outlives_us()
-        return self.process
