@@ -7,7 +7,10 @@ from typing import TypeVar
 
 from scrun.cli.parse import Parsed
 from scrun.core.text import printable
-from scrun.model.usage import Usage
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # it takes longer to import than the rest
+    from scrun.model.usage import Usage
 
 Item = TypeVar("Item")
 
@@ -66,7 +69,7 @@ def age(moment: float) -> str:
     return f"{seconds}s"
 
 
-def usage_line(usage: Usage) -> str:
+def usage_line(usage: "Usage") -> str:
     """Return what a container has used of what it could have, in one line."""
     parts = [] if usage.wall is None else [f"{usage.wall:.1f} s"]
     if usage.cpu is not None:

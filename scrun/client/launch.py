@@ -132,10 +132,10 @@ def launch_beside(root: str, name: str, *, to_tidy: bool = False) -> None:
         for name_of_fd in os.listdir("/proc/self/fd"):  # somebody may wait for their end
             if int(name_of_fd) > 2:
                 _close(int(name_of_fd))
+        sock = launch(root, name, lingers=not to_tidy)
         if to_tidy:
-            have_tidied(root, name)
-        else:
-            launch(root, name)
+            wire.send(sock, [b"tidy"])
+            wire.receive(sock)
     finally:
         os._exit(0)
 
@@ -158,13 +158,6 @@ def launch_common(parsed: Parsed) -> None:
             launch_beside(root, name)
     except (ScrunError, OSError):
         pass  # the next `create` starts one, and reports what is wrong
-
-
-def have_tidied(root: str, name: str) -> None:
-    """Have a supervisor clean up after dead ones; start it if necessary (see `launch`)."""
-    sock = launch(root, name, lingers=False)
-    wire.send(sock, [b"tidy"])
-    wire.receive(sock)
 
 
 # The supervisor must not inherit what the first caller ignores or blocks (SIGINT in a shell's

@@ -15,7 +15,7 @@ from scrun.client.images import open_store
 from scrun.core.errors import ImageError, UsageError
 from scrun.core.output import say
 from scrun.core.times import seconds_of
-from scrun.images.leases import Lease, lease_of
+from scrun.images.leases import lease_of
 from scrun.images.store import Entry, Store, forget
 from scrun.pull.get import Request, get
 from scrun.pull.interrupts import interruptible
@@ -101,18 +101,13 @@ def _import(request: Request, operands: list[str], parsed: Parsed) -> str:
     reference, names = parse(image), request.store.names()
     if names.find(name):
         raise ImageError(f"name:{name} exists: remove it, or use another name")
-    lease = _own_lease()
+    lease = lease_of("/", f".{os.getpid()}")  # holds as long as this process lives
     entry = get(reference, request, lease)
     try:
         names.make(name, copy_of(entry, request.unpacked))
     finally:
         request.store.give_back(entry.key, lease)
     return f"{_NAME}{name}\n"
-
-
-def _own_lease() -> Lease:
-    """Return a lease that holds as long as this process lives."""
-    return lease_of("/", f".{os.getpid()}")
 
 
 def _remove(request: Request, operands: list[str], parsed: Parsed) -> str:

@@ -90,7 +90,9 @@ def _stop(parsed: Parsed, found: Sequence[Supervisor], named: Sequence[Superviso
         raise UsageError("supervisor stop ends containers: name supervisors, or say --all")
     text = parsed.text("time")
     patience = None if text is None else _seconds(text)
-    _check_seen(named or found)
+    for one in named or found:
+        if not one.pid:
+            raise StateError(f"{one} is in another PID namespace: stop it from there")
     watched = [*_watched(named or found)]
     for _, pidfd in watched:
         _signal(pidfd)
@@ -107,13 +109,6 @@ def _seconds(text: str) -> float:
     if seconds is None:
         raise UsageError(f"--time {text}: is not a duration; use seconds, 90s or 5m")
     return seconds
-
-
-def _check_seen(ones: Sequence[Supervisor]) -> None:
-    """Refuse those of other PID namespaces."""
-    for one in ones:
-        if not one.pid:
-            raise StateError(f"{one} is in another PID namespace: stop it from there")
 
 
 def _watched(ones: Sequence[Supervisor]) -> Iterator[tuple[Supervisor, int]]:

@@ -55,12 +55,9 @@ def living_record(directory: str) -> Record | None:
     Only the successor knows how one has ended whose process is gone, which its engine knows.
     """
     record = held_record(directory)
-    return None if record is None or _has_gone(record) else record
-
-
-def _has_gone(record: Record) -> bool:
-    """Tell whether the process is gone that stands for a container."""
-    return bool(record.pid) and not os.path.lexists(f"/proc/{record.pid}")
+    if record and record.pid and not os.path.lexists(f"/proc/{record.pid}"):
+        return None
+    return record
 
 
 _LOST = LOST["org.scrun.message"]

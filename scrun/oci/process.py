@@ -66,7 +66,7 @@ def process_from_options(options: ExecOptions, first: Mapping[str, Any]) -> dict
         known = user.get("additionalGids") or []
         user["additionalGids"] = [*known, *(_number(group, "group") for group in options.groups)]
     if options.capabilities:
-        names = [_capability(name) for name in options.capabilities]
+        names = [f"CAP_{name.upper().removeprefix('CAP_')}" for name in options.capabilities]
         sets = process["capabilities"] = process.get("capabilities") or {}
         for kind in _SETS:
             sets[kind] = list(dict.fromkeys([*(sets.get(kind) or []), *names]))
@@ -140,8 +140,3 @@ def _number(text: str, what: str) -> int:
             f"{what} {text!r}: has to be a number, because names are the container's own"
         )
     return int(text)
-
-
-def _capability(name: str) -> str:
-    upper = name.upper()
-    return upper if upper.startswith("CAP_") else f"CAP_{upper}"

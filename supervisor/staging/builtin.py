@@ -4,7 +4,6 @@ import contextlib
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -25,15 +24,20 @@ from scrun.supervisor.contracts.target import ImageFile, Mounting
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.staging.commands import carry_out
-from scrun.supervisor.staging.id_maps import cache_of, remove_whoever_owns_it, with_ids
+from scrun.supervisor.staging.id_maps import cache_of, with_ids
 from scrun.supervisor.staging.image_store import images_for, told_from_thread
 from scrun.supervisor.staging.layers import Unusable
-from scrun.supervisor.staging.layout import UPPER
 from scrun.supervisor.staging.mounts import binds, is_engine_socket
-from scrun.supervisor.staging.on_node import SENT, archive_of, removing, sending, unpacking
+from scrun.supervisor.staging.on_node import SENT, archive_of, removing, sending
 from scrun.supervisor.staging.overlaid import Overlays
 from scrun.supervisor.staging.owner import beside, directory_for, owner_of
-from scrun.supervisor.staging.stage_out import clean, keep_changes, return_changes, stage_out
+from scrun.supervisor.staging.stage_out import (
+    clean,
+    keep_changes,
+    return_changes,
+    stage_out,
+    unpacked,
+)
 from scrun.supervisor.staging.staged_bundle import stage_in
 from scrun.supervisor.staging.stored import Mounter, progress
 from scrun.supervisor.staging.transfer import Transfer
@@ -331,18 +335,13 @@ class _Changes:
             raise StagingError(f"{lost}: they are in {places} on its nodes, if they still exist")
 
     async def _apply(self, archives: Sequence[str], *, privileged: bool) -> None:
-        into = await in_thread(partial(tempfile.mkdtemp, prefix="scrun-", dir="/var/tmp"))
+        stack = contextlib.ExitStack()
         try:
-            uppers = []
-            for number, archive in enumerate(archives):
-                folder = os.path.join(into, str(number))
-                await in_thread(os.mkdir, folder, 0o700)
-                command = unpacking(archive, folder, owners=privileged)
-                await carry_out(command, self._request, "unpacking the container's changes")
-                uppers.append(os.path.join(folder, UPPER))
+            unpacking = unpacked(archives, owners=privileged)
+            uppers = await in_thread(stack.enter_context, unpacking)
             await self._return(privileged=privileged, uppers=uppers)
         finally:
-            await in_thread(remove_whoever_owns_it, into)
+            await in_thread(stack.close)
 
     async def _return(self, *, privileged: bool, uppers: Sequence[str] = ()) -> None:
         """Copy changes back, even on errors, unless stage-out is skipped."""

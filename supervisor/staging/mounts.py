@@ -171,7 +171,8 @@ def fit_mounts(
     sockets: dict[str, str] = {}
     for index, mount in enumerate(mounts):
         if target.rootless:
-            _without_maps(mount, notes)
+            for key in ("uidMappings", "gidMappings"):
+                notes.drop(mount, f"mount {mount['destination']}: ", key, "only root may map ids")
         if one_user:
             _without_ids(mount)
         if not is_bind(mount):
@@ -181,16 +182,18 @@ def fit_mounts(
         path = mount["source"] = absolute(mount, bundle, index)
         source = sources.get(path, MountSource(kind="directory", real=path))
         path = mount["source"] = source.there or path
-        if source.kind == "missing" and _may_be_there(mount, path, source, target, staged):
-            kept.append(mount)
+        alone = only_here(path, source, target, staged)
+        can_fail = "nofail" in options(mount)
+        if source.kind == "missing" and target.elsewhere and not (alone or can_fail):
+            kept.append(mount)  # the node decides: it cannot leave it out
         elif source.kind == "missing":
-            if "nofail" not in options(mount):
+            if not can_fail:
                 raise StagingError(f"mounts[{index}].source: {path} does not exist")
             notes.add(f"mount {mount['destination']} dropped: {path} does not exist")
         elif target.sockets and source.mine and is_engine_socket(path):
             sockets[mount["destination"]] = source.real
             kept.append(mount)
-        elif not (only_here(path, source, target, staged) or _is_init(mount, source, target)):
+        elif not (alone or _is_init(mount, source, target)):
             kept.append(mount)
         elif source.capacity and mount["destination"].rstrip("/") == "/dev/shm":
             kept.append(_shared_memory(mount, source))
@@ -319,14 +322,6 @@ def only_here(path: str, source: MountSource, target: Target, staged: str) -> bo
     )
 
 
-def _may_be_there(
-    mount: Mapping[str, Any], path: str, source: MountSource, target: Target, staged: str
-) -> bool:
-    """Return whether the node decides about what is missing here; it cannot leave it out."""
-    alone = only_here(path, source, target, staged)
-    return target.elsewhere and not alone and "nofail" not in options(mount)
-
-
 def of_every_machine(path: str) -> bool:
     """Return whether every machine has its own, so that a bind of it means the node's."""
     if path in _EVERYWHERE or any(below(path, tree) for tree in ("/etc", "/proc", "/sys")):
@@ -356,11 +351,6 @@ def _without_ids(mount: dict[str, Any]) -> None:
         mount["options"] = [
             option for option in options(mount) if not option.startswith(("uid=", "gid="))
         ]
-
-
-def _without_maps(mount: dict[str, Any], notes: Notes) -> None:
-    for key in ("uidMappings", "gidMappings"):
-        notes.drop(mount, f"mount {mount['destination']}: ", key, "only root may map ids")
 
 
 def _of_own_namespace(mount: dict[str, Any], namespaces: frozenset[str], notes: Notes) -> bool:

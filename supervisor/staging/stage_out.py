@@ -116,7 +116,7 @@ def clean(directory: str, submitted: str) -> None:
         if len(archives) < len(places := _places(overlay)):
             where = ", ".join(places)
             log.warning("%s: the container's changes were on its node, in %s", directory, where)
-        with _unpacked(archives, owners=privileged) as uppers:
+        with unpacked(archives, owners=privileged) as uppers:
             original = os.path.realpath(submitted)
             return_changes(directory, original, privileged=privileged, uppers=uppers)
     stage_out(directory)
@@ -131,7 +131,7 @@ def _places(overlay: str) -> list[str]:
 
 
 @contextmanager
-def _unpacked(archives: Sequence[str], *, owners: bool) -> Iterator[list[str]]:
+def unpacked(archives: Sequence[str], *, owners: bool) -> Iterator[list[str]]:
     """Unpack archives from nodes while the block runs; yield the directories for bringing back."""
     if not archives:
         yield []

@@ -145,13 +145,16 @@ def _fill(
             limit=transfer.limit,
         ),
     )
-    mode = 0o700 if target.rootless or not _maps_users(plan.config) else 0o711
+    # users whose ids root maps have to pass through it
+    maps = (plan.config.get("linux") or {}).get("uidMappings")
+    mode = 0o700 if target.rootless or not maps else 0o711
     os.chmod(directory, mode)
     if plan.volumes:
         os.mkdir(os.path.join(directory, FILES), mode)
     several = not target.rootless or has_several(plan.config)
     missed = bring_in(directory, plan.volumes, transfer, owners=several, mode=mode)
-    final = bool(root.image or config["root"].get("readonly") or _is_removed_at_its_end(config))
+    is_removed = (config.get("annotations") or {}).get(_AUTOREMOVE) == "TRUE"  # podman's --rm
+    final = bool(root.image or config["root"].get("readonly") or is_removed)
     given = _give_root(
         msgspec.structs.replace(root, config=plan.config),
         directory,
@@ -175,16 +178,6 @@ def _fill(
         sockets=plan.sockets,
         final=not given.copied_from and not any(one.comes_back for one in plan.volumes),
     )
-
-
-def _is_removed_at_its_end(config: Mapping[str, Any]) -> bool:
-    """Return whether podman removes the container (`--rm`), and so what it has changed."""
-    return (config.get("annotations") or {}).get(_AUTOREMOVE) == "TRUE"
-
-
-def _maps_users(config: Mapping[str, Any]) -> bool:
-    """Return whether root maps ids, whose users have to pass through the directory."""
-    return bool((config.get("linux") or {}).get("uidMappings"))
 
 
 def _find_root(

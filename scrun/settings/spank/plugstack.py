@@ -214,11 +214,6 @@ def variable_of(name: str) -> str:
     return VARIABLE + name.upper().replace("-", "_").replace(".", "_")
 
 
-def is_annotation(name: str) -> bool:
-    """Tell whether an annotation is about an option."""
-    return name.startswith(PREFIX)
-
-
 def read_given(
     options: Iterable[Option],
     environment: Mapping[str, str],
@@ -235,7 +230,7 @@ def read_given(
     asked = {
         variable_of(name.removeprefix(PREFIX)): (name, value)
         for name, value in annotations.items()
-        if is_annotation(name)
+        if name.startswith(PREFIX)
     }
     known: dict[str, str] = {}
     for option in options:

@@ -133,12 +133,16 @@ def _only_here(call: DoctorCall, conf: str) -> bool:
         return False
 
 
+async def _conf(call: DoctorCall) -> dict[str, str]:
+    """Read slurm.conf; if that is not possible, its own check reports it."""
+    with contextlib.suppress(SettingsError):
+        return await in_thread(read_slurm_conf, call.conf, abandon=True) if call.conf else {}
+    return {}
+
+
 async def ask_munge(call: DoctorCall) -> Finding:
     """Make and read a munge credential, through the socket that slurm.conf names."""
-    found: dict[str, str] = {}
-    if call.conf is not None:
-        with contextlib.suppress(SettingsError):  # the check of slurm.conf reports this
-            found = await in_thread(read_slurm_conf, call.conf, abandon=True)
+    found = await _conf(call)
     kind = found.get("authtype", "auth/munge")
     if kind != "auth/munge":
         return ok(f"not used: AuthType is {kind}")
@@ -199,18 +203,12 @@ async def ping(call: DoctorCall) -> Finding | None:
 
 async def _limits_rate(call: DoctorCall) -> bool:
     """Return whether slurmctld may make a user wait: all tools but `ping` then try again."""
-    with contextlib.suppress(SettingsError):
-        conf = await in_thread(read_slurm_conf, call.conf, abandon=True) if call.conf else {}
-        return "rl_enable" in conf.get("slurmctldparameters", "").lower()
-    return False
+    return "rl_enable" in (await _conf(call)).get("slurmctldparameters", "").lower()
 
 
 async def _accounting(call: DoctorCall) -> Finding:
     """Ask slurmdbd, if the site has it."""
-    conf: dict[str, str] = {}
-    if call.conf is not None:
-        with contextlib.suppress(SettingsError):  # the check of slurm.conf reports this
-            conf = await in_thread(read_slurm_conf, call.conf, abandon=True)
+    conf = await _conf(call)
     if not conf.get("accountingstoragetype", "").endswith("/slurmdbd"):
         return ok("none that is known here, so nobody tells who has cancelled a job")
     if (sacct := call.slurm_tool("sacct")) is None:

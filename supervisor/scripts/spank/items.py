@@ -142,7 +142,7 @@ def _closed(context: ContextName) -> dict[str, str]:
 def _values(facts: JobFacts) -> dict[str, object]:
     """Return the values of all items; in JSON, a key that is a number begins with `=`."""
     major, minor, micro = (*facts.version.split("."), "", "")[:3]
-    cores = _cores(facts.cpus)
+    cores = "0" if facts.cpus <= 1 else f"0-{facts.cpus - 1}"  # as Slurm writes it
     by_pid = {f"={facts.pid}": 0} if facts.pid else {}
     return {
         "S_JOB_UID": facts.uid,
@@ -178,8 +178,3 @@ def _values(facts: JobFacts) -> dict[str, object]:
         "S_SLURM_VERSION_MINOR": minor,
         "S_SLURM_VERSION_MICRO": micro,
     }
-
-
-def _cores(count: int) -> str:
-    """Return a list of processors as Slurm writes it: `0`, `0-3`."""
-    return "0" if count <= 1 else f"0-{count - 1}"
