@@ -142,7 +142,6 @@ class Carried:
             self._kept.restore()
 
     def resize(self) -> None:
-        """Give it the size of the caller's terminal."""
         import fcntl
         import termios
 

@@ -138,7 +138,6 @@ class PidFile:
         return OSError(error.errno, error.strerror, f"--pid-file {self._path}")
 
     def discard(self) -> None:
-        """Remove the file, unless it was published."""
         self._let_go()
         if self._is_named:
             try:

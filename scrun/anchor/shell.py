@@ -216,7 +216,6 @@ def _make(
 
 
 def _go_apart() -> None:
-    """Move to new namespaces, and mount an empty root beside the current one."""
     from scrun.core import namespaces as ns
 
     kinds = ns.NEW_MOUNT | ns.NEW_PID | ns.NEW_IPC | ns.NEW_UTS | ns.NEW_NETWORK | ns.NEW_CGROUP

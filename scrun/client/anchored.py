@@ -106,7 +106,6 @@ class Anchored:
         return self.anchor.pid if self.anchor else posix.getpid()
 
     def sent(self) -> None:
-        """Close the descriptor that the supervisor has received."""
         self._supervisor_end.close()
 
 

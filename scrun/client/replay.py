@@ -318,7 +318,6 @@ class Replayed:
     # Its life
 
     def stay(self, give_over: "GiveOver") -> int:
-        """Pass signals on, and wait for its end; return its exit status."""
         if (early := self.killed_early()) is not None and not self.pid:
             return early
         poller = select.poll()

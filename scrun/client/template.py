@@ -134,7 +134,6 @@ class Template:
             pass
 
     def close(self) -> None:
-        """Hold nobody up any more."""
         posix.environ.pop(VARIABLE, None)
         if self._lock >= 0:
             posix.close(self._lock)

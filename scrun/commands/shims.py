@@ -84,7 +84,6 @@ class Redirected:
         self._late.clear()
 
     def discard(self) -> None:
-        """Remove the files that have got no name."""
         for temporary, _ in self._late:
             try:
                 os.unlink(temporary)
@@ -295,7 +294,6 @@ def _redirected(call: Call, *, runs: bool) -> Redirected:
 
 
 def _run_here(line: list[str], files: Redirected) -> int:
-    """Run a container whose files get their names from its job."""
     from scrun.commands.run_image import run as run_container
     from scrun.model.record import read_record
 

@@ -156,7 +156,6 @@ class Rows(ScrollView, can_focus=True):
         self.post_message(self.Moved())
 
     def _follow(self) -> None:
-        """Scroll to where the cursor is seen."""
         first, room = self.scroll_offset.y, max(1, self.size.height - 1)
         if not first <= self._at < first + room:
             y = self._at if self._at < first else self._at - room + 1

@@ -38,7 +38,6 @@ class Rarely:
         self._next = self._clock() + BETWEEN_LINES
 
     def __call__(self, text: str, share: float | None = None, /) -> None:
-        """Pass on a text; see `Say`."""
         if text and self._clock() >= self._next:
             self._next = self._clock() + BETWEEN_LINES
             self._tell(text)

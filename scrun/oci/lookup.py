@@ -164,7 +164,6 @@ class _Tree:
         return tuple(part for part in known.split("/") if part)
 
     def _walk(self, path: str, way: list[PathStep]) -> None:
-        """Walk along a path; `way` begins with the root."""
         try:
             walk(way, path, self._enter, _DEPTH)
         except OSError as error:

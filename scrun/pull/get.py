@@ -98,7 +98,6 @@ class Bar:
             self.say(0.0, f"{count >> 20} MiB are here")
 
     def unpacked(self, count: int, total: int) -> None:
-        """Show how many bytes of layers are unpacked."""
         share = count / total if total else 1.0
         text = f"{count >> 20} of {total >> 20} MiB are unpacked"
         self.say(self._began + (1 - self._began) * min(1.0, share), text)

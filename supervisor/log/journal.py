@@ -131,7 +131,6 @@ class Journal:
             self._when_written()
 
     def when_written(self, call: Callable[[], None]) -> None:
-        """Set a function to call after each message."""
         self._when_written = call
 
     def _line(self, level: Level, text: str) -> bytes:

@@ -69,7 +69,6 @@ async def _row(installed: Installed, order: CreateRequest, reason: str) -> Row:
 
 
 async def _configure(loaded: Plugins, full: str, order: CreateRequest) -> None:
-    """Configure a plugin, as for a container that names it."""
     major, _, minor = full.partition("/")
     plugin = await (loaded.engine(minor) if major == "engine" else loaded.stage(minor))
     key = "engine" if major == "engine" else "stager"

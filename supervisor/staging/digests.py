@@ -67,7 +67,8 @@ def contents(layers: Sequence[str]) -> list[LayerContent | None]:
         if (dir_of_vfs := _DIR_OF_VFS.fullmatch(layer)) is not None:
             found.append(_chain(dir_of_vfs[1], dir_of_vfs[2]))
             continue
-        store, name, last = _parts(layer)
+        above, last = os.path.split(layer)
+        store, name = os.path.split(above)
         if last not in ("diff", "fs"):
             found.append(None)
             continue
@@ -129,12 +130,6 @@ def _records(root: str) -> dict[str, _Layer]:
     for name in _FILES:
         found |= {layer.id: layer for layer in _layers(os.path.join(root, "vfs-layers", name))}
     return found
-
-
-def _parts(layer: str) -> tuple[str, str, str]:
-    above, last = os.path.split(layer)
-    store, name = os.path.split(above)
-    return store, name, last
 
 
 def _read(store: str) -> Iterator[tuple[str, LayerContent]]:
@@ -275,7 +270,7 @@ class Bolt:
         self._size = 0
         self._left = _MOST
         metas = []
-        for offset in self._places():
+        for offset in (0, *(1 << power for power in range(10, 17))):
             try:
                 meta = _META.unpack_from(content, offset + _HEADER.size)
             except struct.error:
@@ -288,9 +283,6 @@ class Bolt:
         latest = max(metas, key=lambda meta: int(meta[8]))
         self._size = int(latest[2])
         self.top = Bucket(self, int(latest[4]), b"")
-
-    def _places(self) -> list[int]:
-        return [0, *(1 << power for power in range(10, 17))]
 
     def page(self, number: int) -> bytes:
         """Return a page, with those that belong to it."""

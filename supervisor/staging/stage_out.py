@@ -157,7 +157,8 @@ def stage_out(directory: str) -> None:
     with _removals:
         removal = _at_work.setdefault(directory, threading.Lock())
     with removal:
-        _stage_out(directory)
+        remove_link(directory)
+        remove_all(directory, (CONFIG, FINAL, ROOTFS, FILES, USED, OVERLAY, OWNER), whole=True)
 
 
 _removals = threading.Lock()
@@ -175,11 +176,6 @@ def _remove(parent: int, name: str, device: int, directory: str) -> None:
         # or it was one of a rootless engine, whose supervisor was killed.
         remove_mapped(os.path.join(directory, name))
         remove(parent, name, device)
-
-
-def _stage_out(directory: str) -> None:
-    remove_link(directory)
-    remove_all(directory, (CONFIG, FINAL, ROOTFS, FILES, USED, OVERLAY, OWNER), whole=True)
 
 
 def remove_all(directory: str, names: Sequence[str], *, whole: bool = False) -> None:

@@ -116,7 +116,6 @@ class _Position:
         self.blank = False
 
     def pass_over(self, text: str) -> None:
-        """Process the next part of the pattern."""
         index = 0
         while index < len(text):
             if self.quotes == "'":
@@ -200,7 +199,6 @@ class _Position:
             self.inner.sure = self.joins or self.shell
 
     def _add(self, text: str) -> None:
-        """Add text, without its quotes, to the word."""
         self._begin()
         self._grow(text)
         self.blank = self.blank or (bool(self.quotes) and not _PLAIN.issuperset(text))

@@ -90,7 +90,6 @@ class DoctorCall(msgspec.Struct, frozen=True):
 
     @property
     def slurm_setting(self) -> ChildEnv:
-        """The environment of Slurm's commands."""
         return self.tools.child_env(self.child_env) if self.tools else self.child_env
 
 

@@ -211,7 +211,6 @@ class ScriptStack(Stack):
     # the end
 
     async def end(self) -> None:
-        """Call the functions of the end; log failures."""
         if self._local is not None:
             await self._at_the_end(self._local, "slurm_spank_exit")
         if self._is_node and self._has_job:

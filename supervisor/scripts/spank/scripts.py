@@ -186,7 +186,6 @@ class Scripts:
                 self._failed(script, reason)
 
     async def call_back(self, context: Context, name: str, value: str | None) -> None:
-        """Call the function that a script registered for an option."""
         member, option = context.options[name]
         if not option.function:
             return
