@@ -34,9 +34,7 @@ for _number, _handler in (
 # The same few examples at every run, for a run says whether a change broke something; new ones are
 # looked for by `--hypothesis-profile=long`, or with their number in SCRUN_FUZZ_EXAMPLES.
 _examples = os.environ.get("SCRUN_FUZZ_EXAMPLES")
-settings.register_profile(
-    "same", max_examples=25, derandomize=True, database=None, deadline=None
-)
+settings.register_profile("same", max_examples=25, derandomize=True, database=None, deadline=None)
 settings.register_profile("long", max_examples=int(_examples or 20_000), deadline=None)
 settings.load_profile("long" if _examples else "same")
 
@@ -117,15 +115,47 @@ def site(request: pytest.FixtureRequest, _sites: dict[str, Site]) -> Iterator[Si
     _sites[request.param].clear()
 
 
+@pytest.fixture(scope="module")
+def _shared() -> Iterator[dict[object, Site]]:
+    sites: dict[object, Site] = {}
+    with contextlib.ExitStack() as stack:
+        yield sites
+        for site in sites.values():
+            stack.callback(site.close)
+
+
 @pytest.fixture
-def make_site() -> Iterator[MakeSite]:
-    """Makes a place with a supervisor of its own, for tests that harm it or want it alone."""
+def make_site(request: pytest.FixtureRequest, _shared: dict[object, Site]) -> Iterator[MakeSite]:
+    """Makes a place with a supervisor of its own, for tests that harm it or want it alone.
+
+    With the mark `shares_sites`, tests of a module that ask for the same have the same, one after
+    the other: to make and end a supervisor costs twice as much as a container.
+    """
+    shares = request.node.get_closest_marker("shares_sites") is not None
+    used: dict[object, Site] = {}
     with contextlib.ExitStack() as stack:
 
         def make(place: str, **settings: Any) -> Site:
-            site = _site(place, **settings)
-            stack.callback(site.finish)
-            return site
+            if not shares:
+                site = _site(place, **settings)
+                stack.callback(site.finish)
+                return site
+            key = (place, *sorted(settings.items()))
+            if key not in used:
+                if key not in _shared:
+                    _shared[key] = _site(place, **settings, shared=True)
+                used[key] = site = _shared.pop(key)
+                stack.enter_context(site.cluster_for_it())
+                stack.callback(renew, key, site)
+            return used[key]
+
+        def renew(key: object, site: Site) -> None:
+            try:
+                site.renew()
+            except BaseException:
+                site.close()
+                raise
+            _shared[key] = site
 
         yield make
 

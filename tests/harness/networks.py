@@ -1,6 +1,7 @@
 """What tests of networks need: a device that users may open, and containers that ask others."""
 
 import os
+import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,12 @@ def tun() -> Iterator[None]:
     _TUN.chmod(0o666)
     yield
     _TUN.chmod(before)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
 
 
 def address_of(engine: Client, who: str, name: str) -> str:

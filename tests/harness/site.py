@@ -92,6 +92,7 @@ class Site:
         create_timeout: float = 60,
         *,
         site_commands: bool = False,
+        shared: bool = False,
     ) -> None:
         """Make it.
 
@@ -103,6 +104,7 @@ class Site:
             create_timeout: See the class.
             site_commands: Whether the cluster's oci.conf counts, where the settings ask for a
                 shim; else there is none as long as the place is there.
+            shared: Whether it is that of several tests, each of which enters `cluster_for_it`.
         """
         binary = binary or scrun_binary()
         self.engine = engine
@@ -119,23 +121,27 @@ class Site:
         self._numbers = itertools.count(1)
         (self.base / "l").mkdir()
         (self.base / "b").mkdir()
-        make_rootfs(self.rootfs)
-        configuration = self.base / "scrun.toml"
         patience = f"create_timeout = {create_timeout}\n"
-        launched = with_launch(f'engine = "{engine}"\n{patience}{settings}')
-        configuration.write_text(launched)
-        self._settings = launched
+        self._settings = with_launch(f'engine = "{engine}"\n{patience}{settings}')
+        self._fill()
         self._stack = contextlib.ExitStack()
-        if engine == "slurm" and 'launch = "shim"' in settings and not site_commands:
-            self._stack.enter_context(cluster.without_oci_conf())
-        user.give(self.base)
+        self._shims_alone = (
+            engine == "slurm" and 'launch = "shim"' in settings and not site_commands
+        )
+        if not shared:
+            self._stack.enter_context(self.cluster_for_it())
         self.command = [binary, "--root", str(self.root)]
-        self.environment = {**user.environment, "SCRUN_CONFIG": str(configuration)}
+        self.environment = {**user.environment, "SCRUN_CONFIG": f"{self.base}/scrun.toml"}
         self.blocked = self.base / "l" / "blocked"
         self.environment["SCRUN_WATCHDOG"] = str(self.blocked)
         if engine == "slurm":
             self.environment["SLURM_CONF"] = cluster.slurm_conf()
             self.environment["SCRUN_JOB_NAME"] = self.base.name  # to find what is left
+        self._called = ([*self.command], {**self.environment})
+
+    def cluster_for_it(self) -> contextlib.AbstractContextManager[None]:
+        """The cluster as its settings want it."""
+        return cluster.without_oci_conf() if self._shims_alone else contextlib.nullcontext()
 
     @property
     def creates_first(self) -> bool:
@@ -147,6 +153,11 @@ class Site:
     def by_shim(self) -> bool:
         """Whether a shim makes its containers."""
         return self.engine == "slurm" and 'launch = "container"' not in self._settings
+
+    def _fill(self) -> None:
+        make_rootfs(self.rootfs)
+        (self.base / "scrun.toml").write_text(self._settings)
+        self.user.give(self.base)
 
     # Commands
 
@@ -347,6 +358,18 @@ class Site:
                     shutil.rmtree(entry, ignore_errors=True)
                 else:
                     entry.unlink()
+
+    def renew(self) -> None:
+        """Clear it after one of several tests: for the next one it is new, but its supervisor."""
+        self.clear()
+        for entry in self.base.iterdir():
+            if entry.is_symlink() or not entry.is_dir():
+                entry.unlink()
+            elif entry.name not in ("r", "l", "b"):
+                shutil.rmtree(entry)
+        command, environment = self._called
+        self.command, self.environment = [*command], {**environment}
+        self._fill()
 
     def finish(self) -> None:
         """Clear it after its only test, and close it."""

@@ -11,8 +11,11 @@ import pytest
 from tests.conftest import MakeSite
 from tests.harness.adoption import kill_supervisor
 from tests.harness.life import Life
+from tests.harness.nightly import often
 from tests.harness.site import Site
 from tests.harness.wait import wait_until
+
+pytestmark = pytest.mark.shares_sites
 
 PLACES = pytest.mark.parametrize("place", ["local-root", "local-user", "slurm-root", "slurm-user"])
 TWO = pytest.mark.parametrize("place", ["local-user", "slurm-user"])
@@ -27,7 +30,7 @@ mkfifo /d/p
 chmod 4711 /d/e/f
 chmod 700 /d/e
 """
-_LARGE = 300 << 20
+_LARGE = often(100, 300) << 20
 
 
 def running(site: Site, script: str = "") -> Life:
@@ -216,6 +219,7 @@ def test_a_successor_goes_on(make_site: MakeSite, place: str) -> None:
     folder = here(site)
     process = site.popen("cp", f"{life.id}:/large", str(folder / "large"))
     wait_until("it is being written", lambda: any(folder.iterdir()), 30)
+    assert process.poll() is None
     kill_supervisor(site)
     _, said = process.communicate(timeout=60)
     assert (process.returncode, said) == (0, b"")

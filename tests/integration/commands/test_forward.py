@@ -17,11 +17,14 @@ from scrun.protocol import wire
 from tests.conftest import MakeSite
 from tests.harness.adoption import kill_supervisor
 from tests.harness.life import Life
+from tests.harness.networks import free_port
 from tests.harness.processes import shims_of
 from tests.harness.program import run_program
 from tests.harness.site import Site
 from tests.harness.users import other
 from tests.harness.wait import wait_until, wait_while
+
+pytestmark = pytest.mark.shares_sites
 
 PLACES = pytest.mark.parametrize("place", ["local-root", "local-user", "slurm-root", "slurm-user"])
 TWO = pytest.mark.parametrize("place", ["local-user", "slurm-user"])
@@ -31,12 +34,6 @@ _HTTP = "echo up; httpd -f -p {port} -h /etc"
 _ANSWERS = 'echo up; nc -ll -p {port} -e sh -c "cat; echo that is all"'
 GET = b"GET /group HTTP/1.0\r\n\r\n"
 GROUP = b"root:x:0:\n"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 class Forward:

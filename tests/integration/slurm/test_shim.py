@@ -22,6 +22,8 @@ from tests.harness.shim import FOLDERS
 from tests.harness.site import Site, several_lives
 from tests.harness.wait import wait_until, wait_while
 
+pytestmark = pytest.mark.shares_sites
+
 SHIM = 'idle_timeout = 20\n[slurm]\nlaunch = "shim"\n'
 MIB = 1 << 20
 

@@ -18,6 +18,8 @@ from tests.harness.nightly import nightly
 from tests.harness.site import Site
 from tests.harness.wait import wait_until
 
+pytestmark = pytest.mark.shares_sites
+
 PLACES = ("local-user", "slurm-user")
 DATA = CHECKOUT / "tests" / "data"
 
@@ -328,7 +330,7 @@ def test_variables_of_a_task(with_stack: WithStack) -> None:
     assert "SITE=other" in lines
     assert "GONE=1" not in lines
     # the submitted bundle is as it was
-    assert str(site.base) in (site.base / "b" / "1" / "config.json").read_text()
+    assert str(site.base) in (life.bundle / "config.json").read_text()
 
 
 @pytest.mark.covers("spank-lua job_control_setenv, job_control_getenv, job_control_unsetenv")

@@ -21,6 +21,8 @@ from tests.harness.slow_staging import stage_slowly
 from tests.harness.terminal import open_terminal
 from tests.harness.wait import wait_until, wait_while
 
+pytestmark = pytest.mark.shares_sites
+
 REASON = "org.scrun.pending"
 BUSY = re.compile(r"job \d+ pending: Resources(, starts about [0-9:]+)? \(the nodes are busy\)")
 

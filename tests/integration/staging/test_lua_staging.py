@@ -17,7 +17,7 @@ from tests.harness.script import manual
 from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while
 
-pytestmark = pytest.mark.covers("guide bundles are not transferred")
+pytestmark = [pytest.mark.covers("guide bundles are not transferred"), pytest.mark.shares_sites]
 
 PLACES = ("local-user", "slurm-user")
 MOSTLY_SLURM = (nightly("local-user"), "slurm-user")
@@ -46,6 +46,14 @@ def with_script(make_site: MakeSite) -> WithScript:
 def life_of(site: Site, script: str, **how: object) -> Life:
     """Begin a container that can run as it is submitted, for no policy makes it fit."""
     return site.life(config=site.mapped("sh", "-c", script), **how)  # type: ignore[arg-type]
+
+
+def jobs_ever(site: Site) -> set[str]:
+    """Its jobs, and those that have ended not long ago."""
+    if site.engine == "local":
+        return set()
+    asked = ("squeue", "-h", "-t", "all", "--name", site.base.name, "-o", "%i")
+    return {*cluster.slurm(*asked).split()}
 
 
 def marks(site: Site, name: str = "marks") -> list[str]:
@@ -97,11 +105,11 @@ def test_a_script_that_cannot_be_loaded(
     with_script: WithScript, place: str, script: str, reason: str
 ) -> None:
     site = with_script(place, script)
+    before = jobs_ever(site)
     life = life_of(site, "true")
     assert reason in life.refused()
     assert not (site.root / life.id).exists()
-    if site.engine == "slurm":
-        assert cluster.slurm("squeue", "-h", "-t", "all", "--name", site.base.name) == ""
+    assert jobs_ever(site) <= before
 
 
 WITHOUT_ROOT = """
@@ -275,7 +283,7 @@ def create_of(life: Life) -> int:
         for process in life.site.processes()
         if "create" in process.argv
         and life.id in process.argv[-1:]
-        and not any("PR_SET_CHILD_SUBREAPER" in argument for argument in process.argv)
+        and not any("subreaper" in argument for argument in process.argv)
     ]
     return found
 
