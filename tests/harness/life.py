@@ -1,18 +1,20 @@
 """One container from create to delete, as an engine sees it."""
 
+import atexit
 import contextlib
+import functools
 import json
 import os
 import re
 import select
+import shutil
 import subprocess
-import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from tests.harness import subreaper
 from tests.harness.processes import signal_quietly
 from tests.harness.terminal import ConsoleSocket, Terminal
 from tests.harness.wait import wait_until
@@ -26,7 +28,16 @@ State = dict[str, Any]
 TIMEOUT = 30.0
 """Seconds for whatever should come at once; generous, for machines with other load."""
 
-_SOURCE = Path(subreaper.__file__).read_text()
+
+@functools.cache
+def _subreaper() -> Path:
+    """The program of subreaper.c, where each user may run it."""
+    place = Path(tempfile.mkdtemp(prefix="scrun-subreaper-"))
+    atexit.register(shutil.rmtree, place)
+    place.chmod(0o755)
+    source = Path(__file__).with_name("subreaper.c")
+    subprocess.run(["cc", "-O1", "-o", place / "subreaper", source], check=True, timeout=60)
+    return place / "subreaper"
 
 
 class Collector:
@@ -109,11 +120,10 @@ class Life:
                 theirs.append(kind if isinstance(kind, int) else subprocess.DEVNULL)
         report, report_end = os.pipe()
         closed = "".join(str(number) for number, kind in enumerate(stdio) if kind == "closed")
-        program = [sys.executable, "-I", "-S", "-c", _SOURCE]
         self._subreaper = subprocess.Popen(
             [
                 *self.site.user.prefix,
-                *program,
+                _subreaper(),
                 str(report_end),
                 closed or "-",
                 str(self.pid_file),

@@ -257,7 +257,7 @@ def creating(site: Site) -> list[int]:
         for process in site.processes()
         if "create" in process.argv
         and process.is_scrun
-        and not any("PR_SET_CHILD_SUBREAPER" in argument for argument in process.argv)
+        and not any("subreaper" in argument for argument in process.argv)
     ]
 
 

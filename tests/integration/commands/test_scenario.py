@@ -845,7 +845,7 @@ def test_create_that_is_killed_leaves_nothing(site: Site) -> None:
         life = site.life("true").wait_for("creating")
         creates = [p for p in site.processes() if "create" in p.argv and p.is_scrun]
         for create in creates:
-            if not any("PR_SET_CHILD_SUBREAPER" in argument for argument in create.argv):
+            if not any("subreaper" in argument for argument in create.argv):
                 os.kill(create.pid, 9)
         assert life.create_status() == -9
         wait_while("the job", lambda: [j for j in cluster.jobs(site.user) if "full" not in j], 5)
