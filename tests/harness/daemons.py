@@ -109,8 +109,9 @@ class Daemon(Client):
         try:
             assert self.containers() == []
             self.settle()
-        finally:
+        except BaseException:
             self.remove(*self.containers())
+            raise
 
     # The end
 

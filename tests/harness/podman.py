@@ -119,6 +119,13 @@ class Podman(Client):
         major, minor, *_ = words[2].split(".")
         return int(major), int(minor)
 
+    def copied(self, container: str, path: str) -> str:
+        """What `podman cp` brings out of a container."""
+        place = self.site.base / "b" / "taken"
+        place.unlink(missing_ok=True)
+        self.must("cp", f"{container}:{path}", str(place))
+        return place.read_text()
+
     def __enter__(self) -> Self:
         if self._launcher is None:
             self._write_settings()

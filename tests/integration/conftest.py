@@ -35,5 +35,6 @@ def podman(_podman: Podman) -> Iterator[Podman]:
         records = _podman.site.base / "x" / "scrun"
         if records.exists():
             wait_while("records", lambda: [r for r in os.listdir(records) if r[0] != "@"], 5)
-    finally:
+    except BaseException:
         _podman.run("rm", "--all", "--force", "--time", "1")
+        raise

@@ -15,10 +15,10 @@ import pytest
 from tests.harness import cluster
 from tests.harness.adoption import kill_all_supervisors
 from tests.harness.docker import Docker
-from tests.harness.networks import address_of, fetched
+from tests.harness.networks import address_of, fetched, free_port
 from tests.harness.networks import tun as tun
 from tests.harness.wait import wait_until
-from tests.integration.engines.test_networks import COMPOSE, GROUP, HTTPD, answers, free_port
+from tests.integration.engines.test_networks import COMPOSE, GROUP, HTTPD, answers
 
 pytestmark = pytest.mark.covers("promise networks")
 

@@ -86,14 +86,6 @@ def own_file(podman: Podman, content: str) -> str:
     return str(path)
 
 
-def copied(podman: Podman, container: str, path: str) -> str:
-    """What `podman cp` brings out of a container."""
-    place = podman.site.base / "b" / "taken"
-    place.unlink(missing_ok=True)
-    podman.must("cp", f"{container}:{path}", str(place))
-    return place.read_text()
-
-
 def refused(podman: Podman, *words: str) -> str:
     done = podman.run("cp", *words)
     assert done.returncode == 125, done
@@ -106,7 +98,7 @@ def test_cp_both_ways(engine: Podman, running: str, path: str) -> None:
     engine.must("cp", own_file(engine, "given\n"), f"{running}:{path}")
     assert engine.must("exec", running, "cat", path) == "given\n"
     engine.must("exec", running, "sh", "-c", f"echo changed >{path}")
-    assert copied(engine, running, path) == "changed\n"
+    assert engine.copied(running, path) == "changed\n"
 
 
 @pytest.mark.covers("podman cp, mount, unmount")
@@ -114,7 +106,7 @@ def test_cp_finds_what_the_container_has_and_not_the_host(engine: Podman, runnin
     said = refused(engine, f"{running}:/tmp/{NAME}", "-")
     assert "could not be found on container" in said
     hosts = engine.must("exec", running, "cat", "/etc/hosts")
-    assert copied(engine, running, "/etc/hosts") == hosts
+    assert engine.copied(running, "/etc/hosts") == hosts
 
 
 @pytest.mark.covers("podman cp, mount, unmount")
@@ -144,7 +136,7 @@ def test_cp_to_volumes(engine: Podman) -> None:
         engine.must("cp", given, f"{container}:/rw/file")
         assert engine.must("exec", container, "cat", "/rw/file") == "given\n"
         assert (base / "file").read_text() == "given\n"
-        assert copied(engine, container, "/ro/file") == "given\n"
+        assert engine.copied(container, "/ro/file") == "given\n"
         assert "read-only" in refused(engine, given, f"{container}:/ro/more")
     (base / "file").unlink(missing_ok=True)
     base.rmdir()
@@ -217,7 +209,7 @@ def test_members_of_a_pod(engine: Podman) -> None:
             members.append(infra)
         for member in members:
             engine.must("cp", given, f"{member}:/tmp-{NAME}")
-            assert copied(engine, member, f"/tmp-{NAME}") == "given\n"
+            assert engine.copied(member, f"/tmp-{NAME}") == "given\n"
         assert engine.must("exec", container, "cat", f"/tmp-{NAME}") == "given\n"
     finally:
         engine.must("pod", "rm", "--force", "--time", "0", "pod")
@@ -232,11 +224,11 @@ def test_cp_reaches_the_copy_of_a_root_file_system() -> None:
         rootless_podman(storage="overlay", settings=settings) as podman,
         begun(podman, script=script) as container,
     ):
-        assert copied(podman, container, "/made") == "made\n"
+        assert podman.copied(container, "/made") == "made\n"
         podman.must("cp", own_file(podman, "given\n"), f"{container}:/tmp/{NAME}")
         assert podman.must("exec", container, "cat", f"/tmp/{NAME}") == "given\n"
         podman.must("stop", "--time", "5", container)
-        assert copied(podman, container, f"/tmp/{NAME}") == "given\n"
+        assert podman.copied(container, f"/tmp/{NAME}") == "given\n"
 
 
 @pytest.mark.covers("docker cp, diff, export, commit")

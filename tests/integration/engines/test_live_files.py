@@ -50,14 +50,6 @@ def begun(podman: Podman, *options: str, script: str = STAYS) -> Iterator[str]:
         podman.must("rm", "--force", "--time", "1", container)
 
 
-def copied(podman: Podman, container: str, path: str) -> str:
-    """What `podman cp` brings out of a container."""
-    place = podman.site.base / "b" / "taken"
-    place.unlink(missing_ok=True)
-    podman.must("cp", f"{container}:{path}", str(place))
-    return place.read_text()
-
-
 def anchor(podman: Podman, container: str) -> int:
     return int(podman.must("inspect", "--format", "{{.State.Pid}}", container))
 
@@ -77,7 +69,7 @@ def test_cp_in_both_directions(anywhere: Podman) -> None:
             anywhere.must("cp", str(path), f"{container}:{place}")
             assert anywhere.must("exec", container, "cat", place) == "given\n"
             anywhere.must("exec", container, "sh", "-c", f"echo changed >>{place}")
-            assert copied(anywhere, container, place) == "given\nchanged\n"
+            assert anywhere.copied(container, place) == "given\nchanged\n"
         anywhere.must("exec", container, "rm", f"/of-node/{name}")
         done = anywhere.run("cp", f"{container}:/none", "-")
         assert "could not be found on container" in done.stderr
@@ -115,7 +107,7 @@ def test_read_only_and_volumes(podman: Podman) -> None:
         assert "read-only" in podman.run("cp", str(path), f"{container}:/file").stderr
         podman.must("cp", str(path), f"{container}:/rw/file")
         assert (base / "file").read_text() == "given\n"
-        assert copied(podman, container, "/ro/file") == "given\n"
+        assert podman.copied(container, "/ro/file") == "given\n"
         assert "read-only" in podman.run("cp", str(path), f"{container}:/ro/more").stderr
 
 
@@ -188,7 +180,7 @@ def job_of(podman: Podman, container: str) -> str:
 def test_a_shim_that_is_stopped(podman: Podman) -> None:
     """podman gets an error within seconds, and goes on when the shim does."""
     with begun(podman) as container:
-        assert copied(podman, container, "/etc/passwd")
+        assert podman.copied(container, "/etc/passwd")
         shim = min(shims_of(job_of(podman, container)))  # the others are its children
         os.kill(shim, signal.SIGSTOP)
         try:
@@ -210,7 +202,7 @@ def test_another_supervisor_goes_on(podman: Podman, used: bool) -> None:
     with begun(podman) as container:
         pid = anchor(podman, container)
         if used:
-            assert copied(podman, container, "/etc/passwd")
+            assert podman.copied(container, "/etc/passwd")
         [supervisor] = podman.site.supervisors()
         signal_quietly(supervisor, signal.SIGKILL)
         wait_until("another", lambda: podman.site.supervisors() not in ([], [supervisor]), 30)
@@ -225,7 +217,7 @@ def test_nothing_runs_until_somebody_asks_and_nothing_is_left(podman: Podman) ->
         [shim] = shims_of(job_of(podman, container))
         children = Path(f"/proc/{shim}/task/{shim}/children")
         before = len(children.read_text().split())
-        assert copied(podman, container, "/etc/passwd")
+        assert podman.copied(container, "/etc/passwd")
         assert len(children.read_text().split()) == before + 1
         assert "do not see" not in log.read_text()
     assert not os.path.exists(f"/proc/{pid}/ns/mnt")

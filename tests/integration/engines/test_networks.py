@@ -9,7 +9,7 @@ import pytest
 
 from tests.harness import cluster, users
 from tests.harness.adoption import kill_all_supervisors
-from tests.harness.networks import address_of, fetched
+from tests.harness.networks import address_of, fetched, free_port
 from tests.harness.networks import tun as tun
 from tests.harness.podman import Podman, compose, given, podman_of
 from tests.harness.processes import shims_of
@@ -33,12 +33,6 @@ def podman(request: pytest.FixtureRequest) -> Iterator[Podman]:
 def run(podman: Podman, *words: str, network: str = "slirp4netns") -> str:
     """Run a container in the background; return its id."""
     return podman.must("run", "--detach", "--network", network, *LIMITS, *words).strip()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 def get(port: int, address: str = "127.0.0.1") -> bytes:

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import socket
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.life import Life
+from tests.harness.networks import free_port
 from tests.harness.podman import (
     RUN,
     Podman,
@@ -84,12 +84,6 @@ def the_job(podman: Podman) -> str:
 
 def infra_of(podman: Podman, pod: str) -> str:
     return podman.must("pod", "inspect", pod, "--format", "{{.InfraContainerID}}").strip()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 # podman pod

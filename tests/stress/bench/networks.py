@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.harness import cluster
+from tests.harness.networks import free_port
 from tests.harness.podman import podman_of
 from tests.harness.users import User
 from tests.harness.wait import wait_until
@@ -98,7 +99,7 @@ class Networks:
             program = podman.site.base / "b" / "server"
             command = ["cc", "-O2", "-static", "-x", "c", "-", "-o", str(program)]
             subprocess.run(command, input=_SOURCE, text=True, check=True)
-            ports = {way: _free_port() for way in WAYS}
+            ports = {way: free_port() for way in WAYS}
             words = ("--volume", f"{program.parent}:/b:ro", *_LIMITS, "busybox", "/b/server", "80")
             publish = ("--network", "slirp4netns", "--publish", f"{ports[PUBLISHED]}:80")
             server = subprocess.Popen([program, str(ports[DIRECT])])
@@ -153,12 +154,6 @@ class Networks:
             goals.append(Goal(f"{what.format(PUBLISHED)}, speed", COPY, ours / wanted, 1, True))
         goals.append(Goal(f"{_MANY} requests, errors", "none", self.failed, 0))
         return goals
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 def _connected(port: int) -> socket.socket:
