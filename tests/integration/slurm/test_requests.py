@@ -205,27 +205,29 @@ def unknown(request: JobVariable, version: tuple[int, int]) -> str:
     ("requests", "expected"),
     [
         ({}, {"NumNodes": "1", "NumTasks": "1", "Partition": "test", "Exclusive": "NO"}),
-        ({"PARTITION": "test"}, {"Partition": "test"}),
-        ({"JOB_NAME": "some-name"}, {"JobName": "some-name"}),
+        (
+            {"PARTITION": "test", "JOB_NAME": "some-name", "TIMELIMIT": "7", "ACCOUNT": "someone",
+             "MEM_PER_NODE": "123M", "CPUS_PER_TASK": "3", "EXCLUSIVE": "user", "DELAY_BOOT": "3",
+             "REQ_SWITCH": "1", "WAIT4SWITCH": "3", "NETWORK": "sn_single"},
+            {"Partition": "test", "JobName": "some-name", "TimeLimit": "00:07:00",
+             "Account": "someone", "MinMemoryNode": "123M", "CPUs/Task": "3", "NumCPUs": "3",
+             "Exclusive": "USER", "DelayBoot": "00:03:00", "Switches": "1@00:03:00",
+             "Network": "sn_single"},
+        ),
         ({"JOB_NUM_NODES": "2"}, {"NumNodes": "2", "NumCPUs": "2"}),
-        ({"JOB_NUM_NODES": "2", "NTASKS": "2"}, {"NumNodes": "2", "NumTasks": "2"}),
-        ({"TIMELIMIT": "7"}, {"TimeLimit": "00:07:00"}),
-        ({"TIMELIMIT": "1-2:3"}, {"TimeLimit": "1-02:03:00"}),
-        ({"MEM_PER_NODE": "123M"}, {"MinMemoryNode": "123M"}),
-        ({"MEM_PER_CPU": "45M"}, {"MinMemoryCPU": "45M"}),
-        ({"CPUS_PER_TASK": "3"}, {"CPUs/Task": "3", "NumCPUs": "3"}),
+        (
+            {"JOB_NUM_NODES": "2", "NTASKS": "2", "TIMELIMIT": "1-2:3", "MEM_PER_CPU": "45M"},
+            {"NumNodes": "2", "NumTasks": "2", "TimeLimit": "1-02:03:00", "MinMemoryCPU": "45M"},
+        ),
         ({"EXCLUSIVE": "yes"}, {"Exclusive": "NODE", "NumCPUs": "64"}),
-        ({"EXCLUSIVE": "user"}, {"Exclusive": "USER"}),
-        ({"JOB_NODELIST": "node2"}, {"NodeList": "node2", "NumNodes": "1"}),
+        (
+            {"JOB_NODELIST": "node2", "NCORES_PER_SOCKET": "1"},
+            {"NodeList": "node2", "NumNodes": "1", "ReqB:S:C:T": "0:0:1:*"},
+        ),
         ({"JOB_NODELIST": "node[1-2]"}, {"NodeList": "node[1-2]", "NumNodes": "2"}),
         ({"NTASKS": "2", "NTASKS_PER_NODE": "1"}, {"NumNodes": "2", "NumTasks": "2"}),
-        ({"ACCOUNT": "someone"}, {"Account": "someone"}),
-        ({"REQ_SWITCH": "1", "WAIT4SWITCH": "3"}, {"Switches": "1@00:03:00"}),
-        ({"DELAY_BOOT": "3"}, {"DelayBoot": "00:03:00"}),
-        ({"NETWORK": "sn_single"}, {"Network": "sn_single"}),
-        ({"NCORES_PER_SOCKET": "1"}, {"ReqB:S:C:T": "0:0:1:*"}),
     ],
-)
+)  # fmt: skip
 @on_slurm
 def test_the_job_has_what_was_asked_for(
     site: Site, requests: dict[str, str], expected: dict[str, str]

@@ -291,9 +291,10 @@ def test_the_tag_that_is_meant(site: Site, image: Path) -> None:
 
 @pytest.mark.covers("scrun bundle", "guide Bundles: skopeo and scrun bundle")
 @HERE
-@pytest.mark.parametrize(
-    ("source", "place", "reason"),
-    [
+def test_what_cannot_be_made(site: Site, image: Path) -> None:
+    before = listing(site)
+    base = site.base / "b"
+    for source, place, reason in (
         ("image:two", "made", "/b/image: there is no tag 'two': one, latest"),
         ("nowhere", "made", "/b/nowhere: no such directory; `skopeo copy SOURCE oci:"),
         ("nowhere:latest", "made", "/b/nowhere: no such directory; `skopeo copy SOURCE oci:"),
@@ -301,14 +302,8 @@ def test_the_tag_that_is_meant(site: Site, image: Path) -> None:
         ("image", "image", "/b/image exists: remove it first, or name another path"),
         ("image", "no/where", "/b/no/where: cannot be made: No such file or directory"),
         ("image", "/made", "/made: cannot be made: Permission denied"),
-    ],
-)
-def test_what_cannot_be_made(
-    site: Site, image: Path, source: str, place: str, reason: str
-) -> None:
-    before = listing(site)
-    base = site.base / "b"
-    assert reason in site.fails("bundle", f"{base}/{source}", str(base / place))
+    ):
+        assert reason in site.fails("bundle", f"{base}/{source}", str(base / place))
     assert listing(site) == before
 
 

@@ -104,17 +104,14 @@ def test_the_store_of_a_site_is_used(registry: Registry) -> None:
 
 
 @HERE
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("show",), "unknown action 'show': use list, pull, import, remove, prune"),
-        (("pull",), "image pull needs an image"),
-        (("remove", "sha256-12"), "sha256-12: there is no such image here"),
-        (("list", "x"), "unexpected argument 'x'"),
-        (("import", "x"), "image import needs an image and a name"),
-        (("import", "/", "a/b"), "'a/b': is not a valid name in a store of images"),
-        (("list", "--unused-for", "1h"), "image list: --unused-for is for prune"),
-    ],
-)
-def test_what_cannot_be_meant(registry: Registry, words: tuple[str, ...], told: str) -> None:
-    assert told in registry.site.fails("image", *words)
+def test_what_cannot_be_meant(registry: Registry) -> None:
+    for line, told in (
+        ("show", "unknown action 'show': use list, pull, import, remove, prune"),
+        ("pull", "image pull needs an image"),
+        ("remove sha256-12", "sha256-12: there is no such image here"),
+        ("list x", "unexpected argument 'x'"),
+        ("import x", "image import needs an image and a name"),
+        ("import / a/b", "'a/b': is not a valid name in a store of images"),
+        ("list --unused-for 1h", "image list: --unused-for is for prune"),
+    ):
+        assert told in registry.site.fails("image", *line.split())

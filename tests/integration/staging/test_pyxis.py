@@ -48,24 +48,19 @@ def fake(registry: Registry) -> str:
     return str(folder)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
+@pytest.mark.parametrize("tool", ["srun", "sbatch"])
+def test_other_calls_are_unchanged(registry: Registry, fake: str, tool: str) -> None:
+    for words in (
         ("hostname",),
         ("-N", "2", "a b", "*", "", "--", "x"),
         ("--container", "/bundle", "--container-id=x", "true"),
         ("tool", "--container-image=x"),
         ("-n2", "--", "tool", "--container-image", "x"),
-    ],
-)
-@pytest.mark.parametrize("tool", ["srun", "sbatch"])
-def test_other_calls_are_unchanged(
-    registry: Registry, fake: str, tool: str, words: tuple[str, ...]
-) -> None:
-    done = call(registry, tool, *words, behind=fake)
-    assert done.stderr == ""
-    assert done.stdout == "".join(f"<{word}>" for word in (f"{fake}/{tool}", *words))
-    assert done.returncode == 5
+    ):
+        done = call(registry, tool, *words, behind=fake)
+        assert done.stderr == ""
+        assert done.stdout == "".join(f"<{word}>" for word in (f"{fake}/{tool}", *words))
+        assert done.returncode == 5
 
 
 def test_help_has_the_lines_that_launchers_look_for(registry: Registry) -> None:
@@ -255,24 +250,21 @@ def test_sbatch_beside_one_that_runs(registry: Registry, how: str) -> None:
         assert said.split()[-2:] == ["up", "0" if how == ":no_exec" else "1"]
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("--container-mounts=/a:/b", "true"), "--container-image is missing: name an image"),
-        (("--container-image=a", "--container-writable", "--container-readonly", "true"),
+def test_what_cannot_be_meant(registry: Registry) -> None:
+    for line, told in (
+        ("--container-mounts=/a:/b true", "--container-image is missing: name an image"),
+        ("--container-image=a --container-writable --container-readonly true",
          "--container-writable does not go with --container-readonly"),
-        (("--container-image=a", "--container-image=b"), "--container-image is given twice"),
-        (("--container-image=dockerd://a", "true"), "dockerd:// is not known: use docker://"),
-        (("--container-image=a", "--multi-prog", "x"), "srun --multi-prog: does not go with"),
-        (("--container-image=a", "-i", "x.%j"), "x.%j: %j is unknown before the cont"),
-        (("--container-name=a:b", "true"), "'b' is unknown; use auto, create, exec, no_exec"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_meant(registry: Registry, words: tuple[str, ...], told: str) -> None:
-    done = call(registry, "srun", *words)
-    assert done.returncode == 1
-    assert told in done.stderr
-    assert done.stderr.count("\n") == 1
+        ("--container-image=a --container-image=b", "--container-image is given twice"),
+        ("--container-image=dockerd://a true", "dockerd:// is not known: use docker://"),
+        ("--container-image=a --multi-prog x", "srun --multi-prog: does not go with"),
+        ("--container-image=a -i x.%j", "x.%j: %j is unknown before the cont"),
+        ("--container-name=a:b true", "'b' is unknown; use auto, create, exec, no_exec"),
+    ):  # fmt: skip
+        done = call(registry, "srun", *line.split())
+        assert done.returncode == 1
+        assert told in done.stderr
+        assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.covers("scrun shims: every option of srun and sbatch")
