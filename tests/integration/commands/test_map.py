@@ -10,7 +10,7 @@ from tests.harness.program import run_program
 from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while
 
-pytestmark = pytest.mark.covers("scrun map")
+pytestmark = [pytest.mark.covers("scrun map"), pytest.mark.shares_sites]
 
 _PLACES = pytest.mark.parametrize("place", ["local-root", "slurm-user"])
 _OBJECT = {

@@ -12,6 +12,8 @@ from tests.conftest import MakeSite
 from tests.harness.podman import Podman
 from tests.harness.site import Site
 
+pytestmark = pytest.mark.shares_sites
+
 DOCS = CHECKOUT / "docs"
 INSTALLED = (DOCS / "examples" / "scrun.lua").read_text()
 PLACES = ["local-user", "slurm-user"]
