@@ -23,6 +23,8 @@ from tests.harness.site import Site
 from tests.harness.versions import slurm_version
 from tests.harness.wait import wait_until, wait_while
 
+pytestmark = pytest.mark.shares_sites
+
 PAGE = CHECKOUT / "docs" / "reference" / "jobs.md"
 PLACES = ("program", "script", "script-container", "tasks", "tasks-container", "task")
 

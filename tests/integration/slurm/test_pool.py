@@ -15,6 +15,8 @@ from tests.harness.life import Life
 from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while
 
+pytestmark = pytest.mark.shares_sites
+
 IN_POOL = {"SCRUN_POOL": "mine"}
 
 
