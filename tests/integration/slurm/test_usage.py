@@ -14,6 +14,8 @@ from tests.harness.load import MIB, TELL, fill, spin
 from tests.harness.site import Site
 from tests.harness.wait import wait_until
 
+pytestmark = pytest.mark.shares_sites
+
 _LOAD = f"{spin(2)}; {fill(200)}; {TELL}"
 _PLACES = pytest.mark.parametrize("place", ["local-root", "local-user", "slurm-user"])
 
