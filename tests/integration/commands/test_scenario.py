@@ -20,7 +20,7 @@ from tests.conftest import MakeSite
 from tests.harness import cluster, schema
 from tests.harness.beside import RUNTIMES, Beside
 from tests.harness.bundle import Config, make_config, snapshot, write_bundle
-from tests.harness.nightly import often
+from tests.harness.nightly import nightly, often
 from tests.harness.site import Site, whole_life
 from tests.harness.slow_staging import stage_slowly
 from tests.harness.versions import slurm_version
@@ -272,7 +272,7 @@ def test_errors_go_to_the_log_as_json(site: Site) -> None:
 @pytest.mark.covers("scrun(1) RETURN VALUE")
 @pytest.mark.covers("slurm-scrun the anchor exits 0 whatever the container did")
 @pytest.mark.covers("promise exit statuses")
-@pytest.mark.parametrize("status", [0, 7, 137, 255])
+@pytest.mark.parametrize("status", [nightly(0), 7, 137, nightly(255)])
 def test_exit_status(site: Site, status: int) -> None:
     life = site.shell(f"exit {status}").created().start()
     assert life.wait() == status

@@ -11,10 +11,11 @@ from functools import partial
 import pytest
 
 from tests.conftest import MakeSite
+from tests.harness.nightly import often
 from tests.harness.site import Site
 from tests.harness.wait import wait_until
 
-_TIMES = 8
+_TIMES = often(4, 8)
 _MOMENT = 0.5
 _KILLS = 3
 PLACES = pytest.mark.parametrize("kind", ["slurm-user", "local-user"])
