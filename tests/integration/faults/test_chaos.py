@@ -21,9 +21,9 @@ _TOOL = CHECKOUT / "tools" / "chaos"
 @pytest.mark.parametrize(
     "options",
     [
-        ["--containers", str(often(40, 160))],
-        ["--containers", str(often(12, 40)), "--inside", "script,array,step"],
-        ["--containers", str(often(12, 80)), "--forwards"],
+        ["--containers", str(often(20, 160))],
+        ["--containers", str(often(8, 40)), "--inside", "script,array,step"],
+        ["--containers", str(often(8, 80)), "--forwards"],
     ],
     ids=["on a login node", "in jobs", "with forwards"],
 )

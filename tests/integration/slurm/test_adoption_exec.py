@@ -23,6 +23,7 @@ from tests.harness.adoption import (
     written,
 )
 from tests.harness.life import Collector, Life
+from tests.harness.nightly import often
 from tests.harness.site import Site
 from tests.harness.terminal import Terminal, open_terminal
 from tests.harness.wait import wait_until, wait_while
@@ -226,7 +227,7 @@ def test_it_is_killed_as_a_program_begins(site: Site, dice: random.Random) -> No
     """The program runs, or its command says that it does not; nothing is half done."""
     life = up(site)
     pid_file, errors = (site.base / "l" / name for name in ("program.pid", "errors"))
-    for number in range(700, 712):
+    for number in range(700, 700 + often(4, 12)):
         words = ("--detach", "--pid-file", str(pid_file), life.id, "sleep", str(number))
         with errors.open("wb") as file:
             began = site.popen("exec", *words, stdio=subprocess.DEVNULL, stderr=file.fileno())
