@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 
 import msgspec
 
@@ -15,7 +16,13 @@ from scrun.model.states import Ending, Phase, exited, killed
 from scrun.supervisor.containers.anchors import Anchor
 from scrun.supervisor.containers.caller import Caller
 from scrun.supervisor.containers.container import Container
-from scrun.supervisor.containers.keeping import STREAMS, forget_making, recalled
+from scrun.supervisor.containers.keeping import (
+    REQUEST,
+    STREAMS,
+    forget_making,
+    recalled,
+    remembered,
+)
 from scrun.supervisor.containers.ledger import Ledger
 from scrun.supervisor.containers.live_session import tell
 from scrun.supervisor.containers.pods import Pods
@@ -122,7 +129,7 @@ class Adoption:
             if (ending := _known_ending(found)) is not None:
                 await _finish(directory, record, found, ending)
                 return None
-            create_request, bundle = recalled(found.fds[f"{OWN}request"])
+            create_request, bundle = recalled(found.fds[REQUEST])
             create_request = _with_engine(create_request, record.engine)
             engine = await self._engines.choose(
                 create_request.settings, create_request.child_env.environment
@@ -136,7 +143,9 @@ class Adoption:
             )
             if not found.is_made:
                 forget_making(found)
+            os.close(found.take(REQUEST))
             deposit = self._deposits.again(found)
+            deposit.make(REQUEST, partial(remembered, create_request, bundle))
             if job is not None:
                 deposit.needs(job)
             await _tell_ended(found)

@@ -10,6 +10,7 @@ import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -72,6 +73,9 @@ def recalled(memory: int) -> tuple[CreateRequest, Bundle]:
 
 
 _INPUT, _OUTPUT, _ERROR = (f"{OWN}{name}" for name in ("stdin", "stdout", "stderr"))
+REQUEST = f"{OWN}request"
+"""The name of what `remembered` yields."""
+
 STREAMS = (_INPUT, _OUTPUT, _ERROR)
 """The names of the caller's descriptors; of a container that is made only the last is kept."""
 
@@ -148,12 +152,12 @@ class Keeping:
     async def _begin(
         self, kept: dict[str, int], without: tuple[str, ...], bundle: Bundle, **facts: object
     ) -> None:
-        with remembered(self._create_request, bundle) as memory:
-            kept |= {f"{OWN}request": memory, f"{OWN}lock": self._ledger.lock}
-            if not self._caller.mounts.are_ours:
-                kept[f"{OWN}mounts"] = self._caller.mounts.fileno()
-            terminal = self._stdio.terminal is not None
-            self._deposit.hold(kept, terminal=terminal, **facts)
-            self._deposit.begin()
-            self._deposit.drop(*without)
-            await self._deposit.be_safe()
+        kept[f"{OWN}lock"] = self._ledger.lock
+        if not self._caller.mounts.are_ours:
+            kept[f"{OWN}mounts"] = self._caller.mounts.fileno()
+        terminal = self._stdio.terminal is not None
+        self._deposit.make(REQUEST, partial(remembered, self._create_request, bundle))
+        self._deposit.share(kept, terminal=terminal, **facts)
+        self._deposit.begin()
+        self._deposit.drop(*without)
+        await self._deposit.be_safe()

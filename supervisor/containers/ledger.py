@@ -107,12 +107,14 @@ class Ledger:
         if self.is_there:
             return
         lock = make_record(self.directory, socket, self.record)
-        self.deposit.hold({f"{OWN}lock": lock})
-        self.close()
+        self.deposit.share({f"{OWN}lock": lock})
+        if self._lock >= 0:
+            release(self._lock)
         self._lock, self._made = lock, os.lstat(self.directory)
 
     def close(self) -> None:
         """Release the lock: the record was removed, or belongs to another container."""
+        self.deposit.end()
         if self._lock >= 0:
             release(self._lock)
             self._lock = -1

@@ -146,9 +146,9 @@ class LiveSession:
             self._journal.write("verbose", f"{self._name} ended with {self.ending.status}")
             self._stdio.close()
             self._anchor.end(self.ending.status)
+            self.deposit.end()
             with trio.CancelScope(shield=True):
                 await self._anchor.close()
-            self.deposit.end()
             self.settled.set()
             self._over.set()
 
@@ -174,7 +174,7 @@ class LiveSession:
         if "target" not in self.deposit.facts:
             self.deposit.give_up("its engine keeps nothing of it")
             return
-        self.deposit.hold({ANCHOR: self._anchor.fileno()}, pid=self._pid, in_step=self._in_step)
+        self.deposit.share({ANCHOR: self._anchor.fileno()}, pid=self._pid, in_step=self._in_step)
         self.deposit.begin()
 
     async def _forward_signals(self, session: Session, nursery: trio.Nursery) -> None:

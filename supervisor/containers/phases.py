@@ -240,6 +240,7 @@ class Phases:
         self.phase = phase
         if phase is Phase.RUNNING:
             self._stdio.keep_error_only()
+            self._journal.rest()
             self.runs.set()
             annotations = {STARTED: now()}
         if phase is Phase.STOPPING:

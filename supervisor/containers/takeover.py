@@ -1,6 +1,5 @@
 """What another supervisor has left of a container, which has died."""
 
-import os
 import signal
 from collections.abc import Sequence
 from functools import partial
@@ -13,7 +12,7 @@ from scrun.supervisor.containers.anchors import Anchor
 from scrun.supervisor.containers.live_session import ANCHOR, Execs, LiveSession, tell
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.engine import Job
-from scrun.supervisor.core.deposits import OWN, Deposit
+from scrun.supervisor.core.deposits import Deposit
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.log.journal import Journal
 
@@ -56,7 +55,6 @@ class Takeover:
 
     def is_kept(self) -> None:
         """Note that it is ours: its deposit has begun. The others of its job wait for it."""
-        os.close(self.found.take(f"{OWN}request"))
         if (job := self.found.job) is None:
             self.joined.set()
             return

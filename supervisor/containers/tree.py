@@ -132,6 +132,7 @@ class ContainerTree(Phases):
         self.settled.set()
         if self.phase is Phase.RUNNING:
             self.runs.set()
+            self._journal.rest()
         if found.is_made:
             return
         if self.phase is Phase.STARTING:  # nothing had been started

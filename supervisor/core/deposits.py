@@ -7,16 +7,17 @@ has it until then: if the successor is killed as well, the next one gets the sam
 
 What is sent is there for a successor at once: the message waits in the keeper's socket, also when
 the supervisor has died. What a slow keeper has no room for waits in our memory, and whoever has to
-know that it is safe waits for that (`be_safe`): nobody else does. We have duplicates of all of it,
-for another keeper if this one dies.
+know that it is safe waits for that (`be_safe`): nobody else does. For another keeper, if this one
+dies, we have a duplicate of each descriptor, or that of an owner who lets it go here first
+(`share`), or make it anew (`make`): of thousands of idle containers each one counts.
 """
 
 import errno
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import Any
 
 import msgspec
@@ -41,7 +42,7 @@ STEP = "step."
 """Begins the names of what belongs to the step of a job's shim: it goes when that is to end."""
 
 OWN = "own."
-"""Begins the names of what belongs to the container alone."""
+"""Begins the names of what belongs to the container alone, and is shared."""
 
 _OF_PROGRAM = "@"  # no container's id has it
 _SLOW = 3.0
@@ -172,7 +173,10 @@ class Deposit:
         self._is_kept = False
         self._deposits = deposits
         self._early: dict[str, int] = {}  # before `begin`: they belong to others
+        self._shared: set[str] = set()  # these do so always
+        self._made: dict[str, Callable[[], AbstractContextManager[int]]] = {}
         self._held: dict[str, int] = {}
+        self._ours: dict[str, int] = {}  # of those, the duplicates
         self._given_up = ""
 
     @property
@@ -216,9 +220,7 @@ class Deposit:
             return
         self._is_kept = True
         early, self._early = self._early, {}
-        if self._held:  # it has rested
-            self.say_all()
-        self._commit(early)
+        self._commit(early, whole=True)
 
     def rest(self) -> None:
         """Let no successor find it until it is kept again: nobody needs it now."""
@@ -233,6 +235,19 @@ class Deposit:
 
     def hold(self, fds: Mapping[str, int], **facts: object) -> None:
         """Keep duplicates of more descriptors, and note facts; before `begin` they stay open."""
+        self._shared.difference_update(fds)
+        self._hold(fds, facts)
+
+    def share(self, fds: Mapping[str, int], **facts: object) -> None:
+        """Do the same without duplicates: the owner calls `drop` or `end` before it closes one."""
+        self._shared.update(fds)
+        self._hold(fds, facts)
+
+    def make(self, name: str, made: Callable[[], AbstractContextManager[int]]) -> None:
+        """Keep a descriptor that is made anew for each keeper; call it before `begin`."""
+        self._made[name] = made
+
+    def _hold(self, fds: Mapping[str, int], facts: Mapping[str, object]) -> None:
         self.facts.update(facts)
         if not self._is_kept and not self._given_up:
             self._early.update(fds)
@@ -246,7 +261,7 @@ class Deposit:
             if self._is_kept:
                 self._commit({}, gone)
             else:
-                close_all(self._held.pop(name) for name in gone)
+                self._let_go(gone)
 
     def give_up(self, why: str) -> None:
         """Keep nothing: the container ends with the supervisor."""
@@ -256,44 +271,62 @@ class Deposit:
     def end(self) -> None:
         self._given_up = self._given_up or "it has ended"
         self._early.clear()
+        self._made.clear()
         self.rest()
-        close_all(self._held.values())
-        self._held.clear()
+        self._let_go([*self._held])
+
+    def _let_go(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._held.pop(name, None)
+            if name in self._ours:
+                os.close(self._ours.pop(name))
 
     def say_all(self) -> None:
         """Tell another keeper all of it."""
         if self._is_kept:
             try:
-                self._say(self._held)
+                self._say(self._held, made=True)
             except OSError as error:
                 self.give_up(str(error.strerror))
 
-    def _commit(self, more: Mapping[str, int], gone: Sequence[str] = ()) -> None:
-        """Keep some more descriptors, some no longer, and the facts as they are."""
+    def _commit(
+        self, more: Mapping[str, int], gone: Sequence[str] = (), *, whole: bool = False
+    ) -> None:
+        """Keep some more descriptors, some no longer, and the facts as they are.
+
+        Args:
+            whole: Whether the keeper has nothing of it yet, or nothing more: it may have rested.
+        """
         if not self._is_kept:
             return
-        new: dict[str, int] = {}
+        ours: dict[str, int] = {}
         try:
-            for name, fd in more.items():
-                new[name] = os.dup(fd)
-            self._say(new, gone)
+            for name in more.keys() - self._shared:
+                ours[name] = os.dup(more[name])
+            self._say({**(self._held if whole else {}), **more, **ours}, gone, made=whole)
         except (OSError, ValueError, TypeError) as error:
-            close_all(new.values())
+            close_all(ours.values())
             self.give_up(getattr(error, "strerror", None) or str(error))
             return
-        close_all(self._held.pop(name) for name in (*gone, *new) if name in self._held)
-        self._held.update(new)
+        self._let_go((*gone, *more))
+        self._held.update({**more, **ours})
+        self._ours.update(ours)
         if len(self._held) > MOST:
             self.give_up("it has too many descriptors")
 
-    def _say(self, new: Mapping[str, int], gone: Sequence[str] = ()) -> None:
-        """Tell the keeper.
+    def _say(
+        self, new: Mapping[str, int], gone: Sequence[str] = (), *, made: bool = False
+    ) -> None:
+        """Tell the keeper; `made`: with what is made anew.
 
         Raises OSError if it is too long, and TypeError if it cannot be written as JSON.
         """
         content = msgspec.json.encode(DepositContent(self.facts))
-        names = [" ".join(each).encode() for each in (gone, new)]
-        self._deposits.say([self.name.encode(), content, *names], [*new.values()])
+        with ExitStack() as stack:
+            makes = self._made if made else {}
+            new = {**new, **{name: stack.enter_context(each()) for name, each in makes.items()}}
+            names = [" ".join(each).encode() for each in (gone, new)]
+            self._deposits.say([self.name.encode(), content, *names], [*new.values()])
 
 
 class Deposits:
@@ -333,13 +366,17 @@ class Deposits:
     def again(self, found: Inheritance) -> Deposit:
         """Return a deposit for what another supervisor has left: it has the same."""
         deposit = Deposit(found.container, self)
-        deposit.hold(found.fds, **found.facts)
+        deposit.share({name: fd for name, fd in found.fds.items() if name.startswith(OWN)})
+        deposit.hold(
+            {n: fd for n, fd in found.fds.items() if not n.startswith(OWN)}, **found.facts
+        )
         return deposit
 
     def begin(self, deposits: Sequence[Deposit]) -> None:
         """Keep some, which a successor finds together, or none of them."""
-        with self._together():
-            for deposit in deposits:
+        new = [deposit for deposit in deposits if not deposit.is_kept]
+        with self._together() if len(new) > 1 else nullcontext():
+            for deposit in new:
                 deposit.open()
                 if deposit.is_kept:
                     self._kept[deposit.name] = deposit

@@ -175,6 +175,7 @@ class LimitedFile:
         self._half = max(limit // 2, _LEAST)
         self._older = 0
         self._fd = os.open(path, _FLAGS, 0o600)
+        self._rests = self._is_closed = False
         status = os.fstat(self._fd)
         self._size = status.st_size
         self._is_device = not stat.S_ISREG(status.st_mode)  # /dev/null has no limit
@@ -200,8 +201,20 @@ class LimitedFile:
 
     def write(self, data: bytes | bytearray) -> OSError | None:
         """Append, without waiting; return the error if something was lost for lack of space."""
-        if self._fd < 0:
+        if self._is_closed:
             return None
+        if self._fd < 0:
+            try:
+                self._fd = os.open(self.path, _FLAGS, 0o600)
+            except OSError as reason:
+                self._count_lost(len(data))
+                return reason
+        error = self._append(data)
+        if self._rests:
+            self._let_go()
+        return error
+
+    def _append(self, data: bytes | bytearray) -> OSError | None:
         error = None
         if not self._is_device and self._size and self._size + len(data) > self._half:
             self._turn()
@@ -221,6 +234,16 @@ class LimitedFile:
         return error
 
     def close(self) -> None:
+        """Close it; later writes are dropped."""
+        self._is_closed = True
+        self._let_go()
+
+    def rest(self) -> None:
+        """Have no descriptor from now on, except while something is written."""
+        self._rests = True
+        self._let_go()
+
+    def _let_go(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

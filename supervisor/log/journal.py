@@ -130,6 +130,10 @@ class Journal:
         if self._when_written is not None:
             self._when_written()
 
+    def rest(self) -> None:
+        """Need no descriptor of the container's own log between messages: they will be rare."""
+        self.own.rest()
+
     def when_written(self, call: Callable[[], None]) -> None:
         self._when_written = call
 

@@ -43,6 +43,10 @@ class Deposited(Protocol):
 
     def hold(self, fds: Mapping[str, int]) -> None: ...
 
+    def share(self, fds: Mapping[str, int]) -> None:
+        """Do the same with those that are not closed before `drop`."""
+        ...
+
     def drop(self, *beginnings: str) -> None:
         """Let those go whose names begin so."""
 
@@ -74,7 +78,8 @@ class RestartableStreams:
         self._source: CountedSource | None = None
         if found is not None:
             fds = {name: found.pop(name) for name in [*found] if name.startswith(STREAMS)}
-            keeping.hold(fds)
+            keeping.hold({name: fd for name, fd in fds.items() if name == READ})
+            keeping.share({name: fd for name, fd in fds.items() if name != READ})
             self._sinks = {
                 name: _exact(name, _plain(fds[name]), keeping, fds)
                 for name in _OUTPUTS
@@ -140,8 +145,9 @@ async def counted_source(
             keeping.give_up("its standard input cannot be handed over")
             yield plain
             return
-        keeping.hold({_INPUT + _PLAIN: plain.fd})
-        with _kept(CountedSource(plain, _holding(_INPUT, keeping)), keeping, *_UNREAD) as exact:
+        keeping.share({_INPUT + _PLAIN: plain.fd})
+        exact = CountedSource(plain, _holding(_INPUT, keeping.hold))
+        with _kept(exact, keeping, *_UNREAD):
             yield exact
 
 
@@ -155,7 +161,7 @@ async def counted_sink(
             keeping.give_up(f"its {name} cannot be handed over")
             yield plain
             return
-        keeping.hold({name: plain.fd})
+        keeping.share({name: plain.fd})
         with _kept(_exact(name, plain, keeping, {}), keeping, name) as exact:
             yield exact
 
@@ -190,19 +196,19 @@ def _revived_source(fds: Mapping[str, int], keeping: Deposited) -> CountedSource
     left = {name.removeprefix(_INPUT): fd for name, fd in fds.items()}
     ring = Ring(left[RING]) if RING in left else None
     plain = _plain(left[_PLAIN]) if _PLAIN in left else None
-    return CountedSource(plain, _holding(_INPUT, keeping), ring, left.get(PIPE, -1))
+    return CountedSource(plain, _holding(_INPUT, keeping.hold), ring, left.get(PIPE, -1))
 
 
-def _holding(beginning: str, keeping: Deposited) -> Hold:
+def _holding(beginning: str, hold: Hold) -> Hold:
     """Return what keeps descriptors by names that begin so."""
-    return lambda fds: keeping.hold({beginning + name: fd for name, fd in fds.items()})
+    return lambda fds: hold({beginning + name: fd for name, fd in fds.items()})
 
 
 def _exact(
     name: str, plain: SplicedPipe | RegularFile, keeping: Deposited, fds: Mapping[str, int]
 ) -> CountedPipe | CountedFile:
     count = Count(fds[f"{name}.count"]) if f"{name}.count" in fds else None
-    hold = _holding(f"{name}.", keeping)
+    hold = _holding(f"{name}.", keeping.share)
     if isinstance(plain, RegularFile):
         return CountedFile(plain, hold, count)
     return CountedPipe(plain, hold, count, fds.get(f"{name}.pipe", -1))

@@ -275,14 +275,15 @@ class Site:
 
     def kill_supervisors(self) -> None:
         """SIGKILL for its supervisors and their keepers: nobody adopts what they had."""
-        while found := self.supervisors() + self._keepers():
+        while found := self.supervisors() + self.keepers():
             for pid in self.supervisors():  # else there would be another keeper
                 signal_quietly(pid, signal.SIGSTOP)
-            for pid in (*self._keepers(), *found):
+            for pid in (*self.keepers(), *found):
                 signal_quietly(pid)
             wait_while("the killed", lambda: {*found} & {*self.supervisors()})
 
-    def _keepers(self) -> list[int]:
+    def keepers(self) -> list[int]:
+        """The pids of its keepers."""
         return [process.pid for process in self.processes() if process.is_keeper]
 
     def leftovers(self) -> list[str]:

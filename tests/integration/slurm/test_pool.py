@@ -269,6 +269,39 @@ def test_it_outlives_its_supervisor(site: Site) -> None:
     stopped(site)
 
 
+def test_descriptors_of_idle_containers(site: Site) -> None:
+    """So that 4,000 have room in a supervisor, a successor and a keeper of 24,000 open files.
+
+    Anchor, lock, the caller's standard error, and three streams; 7 of the keeper, with what a
+    successor has to know. A stream whose container has written to it has two more.
+    """
+    started(site, "--cpus-per-task", "16")
+
+    def counts() -> tuple[int, int]:
+        pids = (*site.supervisors(), *site.keepers())
+        time.sleep(2)  # the keeper is asleep then
+        supervisor, keeper = (len(os.listdir(f"/proc/{pid}/fd")) for pid in pids)
+        return supervisor, keeper
+
+    def idle(count: int) -> list[Life]:
+        return [in_pool(site).created().start() for _ in range(count)]
+
+    lives = idle(1)
+    before = counts()
+    lives += idle(4)
+    after = counts()
+    assert [(b - a) / 4 for a, b in zip(before, after, strict=True)] == [6, 7]
+    kill_supervisor(site)
+    adopted(*lives)
+    before = counts()
+    lives += idle(4)
+    assert [(b - a) / 4 for a, b in zip(before, counts(), strict=True)] == [6, 7]
+    assert counts()[0] - after[0] <= 4 * 6 + 6  # those that were adopted have no more
+    for life in lives:
+        ends(life)
+    stopped(site)
+
+
 @pytest.mark.parametrize("how", ["TERM", "restart", "INT"])
 def test_the_end_of_the_supervisor(site: Site, how: str) -> None:
     [job] = started(site)

@@ -11,6 +11,7 @@ _SLURM = "tests/integration/slurm/test_pool.py::"
 
 def faults() -> Iterator[Mutation]:
     yield from _queue()
+    yield from _descriptors()
     yield from _nodes()
     yield from _map()
     yield from _automatic()
@@ -166,4 +167,30 @@ def _map() -> Iterator[Mutation]:
     yield mapped("files-of-others-are-overwritten", "os.listdir(directory) and", "False and")
     yield Faults("scrun/commands/map.py", "tests/unit/scrun/commands/test_map_lines.py")(
         "a-line-may-be-detached", ' or found.count("detach")', ""
+    )
+
+
+def _descriptors() -> Iterator[Mutation]:
+    deposits = Faults(
+        "supervisor/core/deposits.py", "tests/component/supervisor/core/test_deposits.py"
+    )
+    yield deposits("what-is-shared-is-a-duplicate", "more.keys() - self._shared", "[*more]")
+    yield deposits(
+        "another-keeper-lacks-what-is-made",
+        "self._say(self._held, made=True)",
+        "self._say(self._held)",
+    )
+    yield deposits(
+        "a-duplicate-stays-when-it-is-shared",
+        "self._let_go((*gone, *more))",
+        "self._let_go(gone)",
+    )
+    idle = _SLURM + "test_descriptors_of_idle_containers"
+    yield Faults("supervisor/containers/phases.py", idle)(
+        "the-log-of-an-idle-container-is-open", "self._journal.rest()", "pass"
+    )
+    yield Faults("supervisor/nodes/restartable_streams.py", idle)(
+        "a-stream-has-a-duplicate",
+        "keeping.share({name: plain.fd})",
+        "keeping.hold({name: plain.fd})",
     )

@@ -341,6 +341,58 @@ async def test_another_keeper_is_told_all(pipe: tuple[int, int]) -> None:
         deposit.end()
 
 
+async def test_what_is_shared_or_made_takes_no_descriptor(pipe: tuple[int, int]) -> None:
+    """Of thousands of idle containers each one counts."""
+    readable, writable = pipe
+    deposits, made = Deposits(), list[int]()
+
+    @contextmanager
+    def make() -> Iterator[int]:
+        made.append(len(made))
+        with open(os.memfd_create("made"), "wb+", buffering=0) as file:
+            file.write(b"%d" % made[-1])
+            yield file.fileno()
+
+    deposit, before = deposits.new("c1"), descriptors()
+    deposit.make("own.made", make)
+    deposit.share({"own.pipe": writable})
+    deposit.begin()
+    assert descriptors() == before
+    for _ in range(2):
+        async with kept(deposits) as line:
+            found = only(find(line))
+            assert os.pread(found.fds["own.made"], 10, 0) == b"%d" % made[-1]
+            os.write(found.fds["own.pipe"], b"x")
+            found.close()
+    assert os.read(readable, 10) == b"xx"
+    assert made == [0, 1, 2]  # one for each keeper, and none there was at first
+    async with kept(deposits) as line:
+        deposit.drop("own.pipe")
+        os.close(writable)
+        found = only(find(line))
+        assert [*found.fds] == ["own.made"]
+        found.close()
+        assert at_end(readable)
+        deposit.end()
+
+
+async def test_a_duplicate_goes_when_its_descriptor_is_shared(pipe: tuple[int, int]) -> None:
+    """A successor begins with duplicates, before it knows who will own what was left."""
+    readable, writable = pipe
+    deposits = Deposits()
+    deposit, before = deposits.new("c1"), descriptors()
+    deposit.hold({"stdout": writable})
+    deposit.begin()
+    assert len(descriptors()) == len(before) + 1
+    deposit.share({"stdout": writable})
+    assert descriptors() == before
+    deposit.hold({"stdout": writable})
+    os.close(writable)
+    assert not at_end(readable)
+    deposit.end()
+    assert at_end(readable)
+
+
 async def test_a_keeper_that_does_not_read_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scrun.supervisor.core.deposits._SLOW", 0.1)
     deposits = Deposits()

@@ -16,6 +16,7 @@ from scrun.supervisor.containers.capture import CapturedOutput, Followed
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.log.files import LimitedFile
 from tests.harness import places
+from tests.harness.processes import descriptors
 
 LIMIT = 256 << 10
 
@@ -51,6 +52,29 @@ def test_nothing_is_lost_before_the_limit(tmp_path: Path) -> None:
     file.close()
     assert kept(path) == b"".join(lines)
     assert not (tmp_path / "output.lost").exists()
+
+
+def test_one_that_rests_is_open_only_when_it_is_written(tmp_path: Path) -> None:
+    path, before = tmp_path / "log", descriptors()
+    file = LimitedFile(str(path), LIMIT)
+    lines = list(numbered(LIMIT // 7))
+    for line in lines[:5]:
+        file.write(line)
+    file.rest()
+    for line in lines[5:]:
+        assert file.write(line) is None
+        assert descriptors() == before
+    assert kept(path) == b"".join(lines)[-len(kept(path)) :]
+    assert file.generation > 0
+    path.unlink()
+    tmp_path.rename(tmp_path.with_name("gone"))
+    lost = file.lost
+    assert isinstance(file.write(b"x"), FileNotFoundError)
+    assert file.lost == lost + 1
+    file.close()
+    tmp_path.with_name("gone").rename(tmp_path)
+    assert file.write(b"x") is None
+    assert not path.exists()
 
 
 def test_a_device_stays_what_it_is() -> None:

@@ -30,6 +30,9 @@ class Kept(Deposited):
     def hold(self, fds: "dict[str, int]") -> None:  # type: ignore[override]
         self.fds.update({name: os.dup(fd) for name, fd in fds.items()})
 
+    def share(self, fds: "dict[str, int]") -> None:  # type: ignore[override]
+        self.hold(fds)
+
     def drop(self, *beginnings: str) -> None:
         for name in [name for name in self.fds if name.startswith(beginnings)]:
             os.close(self.fds.pop(name))

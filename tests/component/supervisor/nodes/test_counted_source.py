@@ -47,6 +47,9 @@ class Kept(Deposited):
         self.drop(*fds)
         self.fds.update({name: os.dup(fd) for name, fd in fds.items()})
 
+    def share(self, fds: Mapping[str, int]) -> None:
+        self.hold(fds)
+
     def drop(self, *beginnings: str) -> None:
         for name in [name for name in self.fds if name.startswith(beginnings)]:
             os.close(self.fds.pop(name))
