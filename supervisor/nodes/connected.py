@@ -1,16 +1,19 @@
 """A connection to a port of a container, between a socket here and its shim."""
 
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import nullcontext, suppress
+from signal import SIGTERM
 
 import trio
 
 from scrun.core.errors import EngineError
-from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.core.nurseries import unwrapped
-from scrun.supervisor.nodes.ends import Sink, sink, source
-from scrun.supervisor.nodes.streams import Incoming, Outgoing, StreamTable
+from scrun.supervisor.nodes.beginning import Rank
+from scrun.supervisor.nodes.connection import Awaited, Shim
+from scrun.supervisor.nodes.ends import Ready
+from scrun.supervisor.nodes.messages import ShimError
+from scrun.supervisor.nodes.streams import Incoming, Outgoing
+from scrun.supervisor.wire.frames import EARLY
 
 _PATIENCE = 2.5
 
@@ -32,62 +35,77 @@ class _ToServer(Outgoing):
         super().close()
 
 
-async def carry(
-    table: StreamTable,
-    lost: trio.Event,
-    connect: Callable[[int], Awaitable[object]],
-    answers: Callable[[], Awaitable[object]],
-    client: trio.socket.SocketType,
-    child_env: ChildEnv,
+async def connect(
+    rank: Rank, container: str, port: int, client: trio.socket.SocketType, *, outside: bool = False
 ) -> None:
-    """Carry bytes between a client and a server, until both directions have ended.
+    """Carry bytes between a client and a port of a container until both directions have ended.
 
     Args:
-        lost: Set when the shim has gone.
-        connect: Lets the shim connect, for the stream of this number.
-        answers: Returns as soon as the shim has answered anything: a server may be slow.
+        outside: See `Job.reaching`.
 
     Raises:
-        EngineError: The server has reset the connection, the shim has gone, or does not answer;
-            what `connect` raises.
+        EngineError: It cannot be connected to, the server has reset the connection, or the shim
+            has gone, or does not answer.
     """
+    await _carry(rank, "connect", client, container=container, port=port, outside=outside)
+
+
+async def attach(rank: Rank, server: trio.socket.SocketType, **which: object) -> None:
+    """Carry bytes of a connection that a container has made, as `connect` does.
+
+    Args:
+        which: Which one, as fields of the call.
+    """
+    await _carry(rank, "attach", server, **which)
+
+
+async def _carry(rank: Rank, verb: str, client: trio.socket.SocketType, **fields: object) -> None:
+    shim, table = rank.shim, rank.shim.table
+    is_early = rank.hello.protocol >= EARLY
     number = table.number()
     incoming = Incoming(table.link, number, "stdout", lambda _: None)
     outgoing = _ToServer(incoming)
     table.incoming[number], table.outgoing[number] = incoming, outgoing
+    own = Ready(client.fileno())
 
-    @asynccontextmanager
-    async def to_client() -> AsyncIterator[Sink]:
-        async with sink(client.fileno(), child_env) as found:
-            yield found
-        if not (outgoing.is_reset or lost.is_set()):
-            with suppress(OSError):  # the client has gone
-                client.shutdown(socket.SHUT_WR)
+    async def sent(reply: Awaited) -> None:
+        if is_early:
+            outgoing.begun.set()
+        if not shim.lost.is_set():
+            await _answered(shim, str(fields["container"]), reply.known)
 
+    is_over = False
     try:
         async with unwrapped() as nursery:
-            nursery.start_soon(incoming.pump, to_client())
-            watch = trio.CancelScope()
-            nursery.start_soon(_watch, watch, answers)
-            await connect(number)
-            watch.cancel()
+            nursery.start_soon(outgoing.pump, nullcontext(own))
+            await shim.call(verb, sent, stream=number, **fields)
             outgoing.begun.set()
-            nursery.start_soon(outgoing.pump, source(client.fileno(), child_env))
-        if outgoing.is_reset or lost.is_set():
+            await incoming.pump(nullcontext(own))
+            if not (outgoing.is_reset or shim.lost.is_set()):
+                with suppress(OSError):  # the client has gone
+                    client.shutdown(socket.SHUT_WR)
+        if outgoing.is_reset or shim.lost.is_set():
             raise EngineError("the connection was reset")
+        is_over = is_early
     finally:
         table.forget(number)
+        if not is_over:
+            shim.tell("disconnect", stream=number)
 
 
-async def _watch(scope: trio.CancelScope, answers: Callable[[], Awaitable[object]]) -> None:
-    """End a client's waiting for a node that is cut off: the network tells that much later.
+async def _answered(shim: Shim, container: str, reply: trio.Event) -> None:
+    """Wait for a reply while the shim answers anything at all: a server may be slow.
+
+    A client does not wait for a node that is cut off: the network tells that much later.
 
     Raises:
-        EngineError: It is.
+        EngineError: It does not answer.
     """
-    with scope:
-        await trio.sleep(_PATIENCE)
-        with trio.move_on_after(_PATIENCE):
-            await answers()
-            return
+    with trio.move_on_after(_PATIENCE):
+        await reply.wait()
+        return
+    with trio.move_on_after(_PATIENCE), suppress(ShimError):
+        await shim.call("handles", id=container, number=SIGTERM)
+        return
+    if not reply.is_set():
         raise EngineError(f"its node has not answered for {2 * _PATIENCE:g} s")

@@ -1,10 +1,9 @@
 """A shim on a node, as engines see it (see `supervisor.shim` for what it can do)."""
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
-from signal import SIGTERM
 from typing import Any, TypeVar
 
 import msgspec
@@ -94,6 +93,7 @@ class Shim:
     """A shim.
 
     Attributes:
+        table: Its streams.
         lost: Set when it has gone.
         asked: How it has asked for its code, when it has.
         place: What is known of its node without its word: its name for Slurm, or a step's number.
@@ -124,7 +124,7 @@ class Shim:
         self._scripts: set[int] = set()  # calls whose replies may be long, and have not arrived
         self._targets: dict[str, Awaited] = {}
         self._container_of: dict[str, str] = {}
-        self._table = StreamTable(control)
+        self.table = StreamTable(control)
 
     async def hello(self) -> Hello:
         """Wait until it is there; raises ShimLost if it never will be."""
@@ -135,10 +135,17 @@ class Shim:
             )
         return hello
 
-    async def call(self, verb: str, **fields: object) -> dict[str, Any]:
+    async def call(
+        self,
+        verb: str,
+        sent: Callable[[Awaited], Awaitable[None]] | None = None,
+        /,
+        **fields: object,
+    ) -> dict[str, Any]:
         """Call it, and wait for its reply; a cancellation only forgets the reply.
 
-        Raises ShimError if it could not be done, and ShimLost if the shim has gone.
+        Raises ShimError if it could not be done, and ShimLost if the shim has gone. `sent` is
+        called when the call is on its way, with the reply that is waited for.
         """
         target = str(fields.get("id"))
         begins = verb in ("create", "exec", "copy", "files")
@@ -147,6 +154,8 @@ class Shim:
             self._targets[target] = Awaited()
             self._container_of[target] = str(fields.get("container", target))
         try:
+            if sent is not None:
+                await sent(waiting)
             reply: dict[str, Any] = await self._coming(waiting)
         finally:
             del self._calls[number]
@@ -162,7 +171,7 @@ class Shim:
                 refused=reply.get("root", False),
             )
         if begins:
-            self._table.begin(fields.get("streams"))
+            self.table.begin(fields.get("streams"))
         elif verb == "delete":
             self._forget(target)
         return reply
@@ -171,8 +180,8 @@ class Shim:
         self, verb: str, opened: AbstractAsyncContextManager[Source], **fields: object
     ) -> dict[str, Any]:
         """Call it, and send a stream of bytes along; see `call`."""
-        number = self._table.number()
-        outgoing = self._table.outgoing[number] = Outgoing(self._table.link, number)
+        number = self.table.number()
+        outgoing = self.table.outgoing[number] = Outgoing(self.table.link, number)
         try:
             async with unwrapped() as nursery:
                 nursery.start_soon(outgoing.pump, opened)
@@ -181,7 +190,7 @@ class Shim:
                 reply = await self.call(verb, stream=number, **fields)
                 nursery.cancel_scope.cancel()
         finally:
-            self._table.forget(number)
+            self.table.forget(number)
         return reply
 
     async def handles(self, container: str, number: int) -> bool:
@@ -218,7 +227,7 @@ class Shim:
         if waiting.longest > LONGEST_REPLY:
             self._scripts.add(self._last_call)
         if not self.lost.is_set():
-            self._table.link.put(CALL, 0, payload)
+            self.table.link.put(CALL, 0, payload)
         return self._last_call, waiting
 
     async def ended(self, target: str) -> int:
@@ -262,65 +271,13 @@ class Shim:
         """
         journal = journal or self._journal
         return ContainerStreams(
-            self._table, stdio, terminal, child_env, journal, self.tell, ends, fields
+            self.table, stdio, terminal, child_env, journal, self.tell, ends, fields
         ).carried()
-
-    async def connect(
-        self,
-        container: str,
-        port: int,
-        client: trio.socket.SocketType,
-        child_env: ChildEnv,
-        *,
-        outside: bool = False,
-    ) -> None:
-        """Carry bytes between a client and a port of a container until both directions have ended.
-
-        Args:
-            outside: See `Job.reaching`.
-
-        Raises:
-            EngineError: It cannot be connected to, the server has reset the connection, or the
-                shim has gone.
-        """
-        where = {"container": container, "port": port, "outside": outside}
-        await self._carry("connect", client, child_env, **where)
-
-    async def attach(
-        self, server: trio.socket.SocketType, child_env: ChildEnv, **which: object
-    ) -> None:
-        """Carry bytes of a connection that a container has made, as `connect` does.
-
-        Args:
-            which: Which one, as fields of the call.
-        """
-        await self._carry("attach", server, child_env, **which)
-
-    async def _carry(
-        self, verb: str, sock: trio.socket.SocketType, child_env: ChildEnv, **fields: object
-    ) -> None:
-        from scrun.supervisor.nodes.connected import carry  # few supervisors forward anything
-
-        number = 0
-
-        async def begin(stream: int) -> None:
-            nonlocal number
-            number = stream
-            await self.call(verb, stream=stream, **fields)
-
-        async def answers() -> None:
-            with suppress(ShimError):
-                await self.call("handles", id=fields["container"], number=SIGTERM)
-
-        try:
-            await carry(self._table, self.lost, begin, answers, sock, child_env)
-        finally:
-            self.tell("disconnect", stream=number)
 
     @property
     def is_direct(self) -> bool:
         """Whether it has a direct connection; else all goes over srun."""
-        return self._table.link is not self._control
+        return self.table.link is not self._control
 
     async def begin(
         self, call: Mapping[str, object], listener: Listener | None, sealing: Sealing
@@ -346,12 +303,12 @@ class Shim:
             try:
                 await link.run(partial(self._dispatch, link), self._longest)
             except Broken as error:
-                if self._table.link is not link:
+                if self.table.link is not link:
                     return  # it has asked for its code over srun
                 if self._fail_direct(str(error)):
                     return
-        if self._table.link is link:
-            self._table.over()
+        if self.table.link is link:
+            self.table.over()
 
     def _take_forged(self, forged: Forged) -> None:
         if self._fail_direct(forged.error) and self._direct_scope is not None:
@@ -362,7 +319,7 @@ class Shim:
         if self._hello.came:
             self._lose(f"its direct connection: {reason}")
             return False
-        self._table.use(self._control)  # it goes on there, or ends
+        self.table.use(self._control)  # it goes on there, or ends
         self.asked = Asked("", f"its direct connection: {reason}")
         return True
 
@@ -375,7 +332,7 @@ class Shim:
         finally:
             self._say_others()
         if not self.is_direct:
-            self._table.over()
+            self.table.over()
 
     def _say_others(self) -> None:
         """Log output that is not a frame: sites have scripts that write to a step's output."""
@@ -406,14 +363,14 @@ class Shim:
             self._send_code(link, decoded(payload, Asked))
         elif event == "forged" and link is self._control and self.is_direct:
             self._take_forged(decoded(payload, Forged))
-        elif link is not self._table.link:
+        elif link is not self.table.link:
             raise BrokenFrame(f"a frame of kind {kind} is in the wrong place")
         elif kind == REPLY:
             self._take_reply(payload)
         elif kind == EVENT:
             self._take_event(event, payload)
         else:
-            self._table.dispatch(kind, stream, payload)
+            self.table.dispatch(kind, stream, payload)
 
     def _longest(self, kind: int) -> int:
         return longest(kind, script=bool(self._scripts))
@@ -430,7 +387,7 @@ class Shim:
         """Use the connection over which it asks: it has found no other, or that one failed."""
         if link is self._control and self._direct_scope is not None:
             self._direct_scope.cancel()
-        self._table.use(link)
+        self.table.use(link)
         self.asked, self._asked_over = asked, link
         self._come.set(asked)
 

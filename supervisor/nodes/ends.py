@@ -270,17 +270,17 @@ class _Nothing(Unbuffered):
         raise Gone
 
 
-class _Ready(Unbuffered):
-    """What can be waited for."""
+class Ready(Unbuffered):
+    """What can be waited for: a descriptor that does not block, which stays the caller's."""
 
     def __init__(self, fd: int) -> None:
         self.fd = self._fd = fd
 
     def _read(self, room: memoryview) -> int:
-        raise NotImplementedError
+        return os.readv(self._fd, [room])
 
     def _write(self, data: memoryview) -> int:
-        raise NotImplementedError
+        return os.write(self._fd, data)
 
     async def read_into(self, room: memoryview) -> int:
         await trio.lowlevel.checkpoint()
@@ -307,7 +307,7 @@ class _Ready(Unbuffered):
         return count
 
 
-class Pipe(_Ready):
+class Pipe(Ready):
     """A pipe or a device, by an open file description of our own that does not block.
 
     A pipe that carries much is made larger: its reader and we wake each other less often then, and
@@ -349,13 +349,13 @@ class Pipe(_Ready):
             pass
 
     def _read(self, room: memoryview) -> int:
-        return self.count(os.readv(self._fd, [room]))
+        return self.count(super()._read(room))
 
     def _write(self, data: memoryview) -> int:
-        return self.count(os.write(self._fd, data))
+        return self.count(super()._write(data))
 
 
-class _Socket(_Ready):
+class _Socket(Ready):
     """A socket, whose file description is not ours."""
 
     def __init__(self, sock: socket.socket) -> None:

@@ -4,6 +4,7 @@ import mmap
 import os
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 import trio
@@ -13,7 +14,6 @@ from scrun.supervisor.nodes.dialing import Proved
 from scrun.supervisor.wire.frames import LINE, LONGEST, QUIET, BrokenFrame
 from scrun.supervisor.wire.seals import NO_REST, PLAIN, REST, Plain, Reader, sealed
 
-_BUFFER = 1 << 19
 _MOST_BEFORE = 1 << 20
 _MOST_AT_ONCE = 64  # buffers, for writev(2)
 
@@ -91,6 +91,8 @@ class ShimLink:
         self._seals, self._used = seals, _NO_SEALS
         self._reader: Reader | None = None
         self._is_shown = True  # that nothing was left out
+        self._spoke = 0.0
+        self._begins_silence = False  # whether the next frame does, for the task that writes
         self._queue: deque[tuple[memoryview, trio.Event | None]] = deque()
         self._something = trio.Event()
         self._broken: str | None = None
@@ -100,11 +102,12 @@ class ShimLink:
     def seal(self) -> None:
         """Seal frames from now on, in both directions."""
         self._used = self._seals
+        self._begins_silence = True
         if self._reader is not None:
             self._reader.seal(self._used.theirs)
 
     def put(self, kind: int, stream: int = 0, payload: bytes = b"") -> None:
-        """Send a frame, after those that wait already."""
+        """Send a frame, at once if none waits already."""
         self._add(kind, stream, payload, None)
 
     async def send(self, kind: int, stream: int, payload: memoryview) -> None:
@@ -122,13 +125,18 @@ class ShimLink:
             if written is not None:
                 written.set()
             return
-        self._is_shown = kind == QUIET
+        self._is_shown, self._spoke = kind == QUIET, trio.current_time()
+        is_first = not self._queue
         head = self._used.ours.head(kind, stream, len(payload))
         tail = self._used.ours.tail(kind, payload)
         *parts, last = [memoryview(part) for part in (head, payload, tail) if part]
         self._queue.extend((part, None) for part in parts)
         self._queue.append((last, written))
-        self._something.set()
+        if is_first:
+            with suppress(OSError):  # the task that writes has it, too
+                self._write()
+        if self._queue or self._begins_silence:
+            self._something.set()
 
     async def run(self, dispatch: Dispatch, longest: Longest = lambda _: LONGEST) -> None:
         """Carry frames until the connection breaks; then close it, and raise Broken."""
@@ -156,17 +164,16 @@ class ShimLink:
             trio.lowlevel.notify_closing(fd)
             os.close(fd)
 
-    async def _write_all(self) -> None:
+    def _write(self) -> None:
+        """Write what waits.
+
+        Raises:
+            OSError: It cannot be written; BlockingIOError: not all of it fits.
+        """
         queue = self._queue
-        while True:
-            if not queue:
-                await self._wait()
+        while queue:
             count = min(len(queue), _MOST_AT_ONCE)
-            try:
-                written = os.writev(self._writable, [queue[at][0] for at in range(count)])
-            except BlockingIOError:
-                await trio.lowlevel.wait_writable(self._writable)
-                continue
+            written = os.writev(self._writable, [queue[at][0] for at in range(count)])
             while queue and written >= len(queue[0][0]):
                 frame, event = queue.popleft()
                 written -= len(frame)
@@ -175,17 +182,28 @@ class ShimLink:
             if written:
                 frame, event = queue[0]
                 queue[0] = frame[written:], event
+
+    async def _write_all(self) -> None:
+        while True:
+            if not self._queue:
+                await self._wait()
+            try:
+                self._write()
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(self._writable)
             await trio.lowlevel.checkpoint()
 
     async def _wait(self) -> None:
         """Wait for something to send; in silence show, once, that nothing was left out."""
         self._something = trio.Event()
-        if self._is_shown or not self._used.quiet:
+        quiet = self._used.quiet
+        self._begins_silence = bool(quiet) and self._is_shown
+        if self._is_shown or not quiet:
             await self._something.wait()
             return
-        with trio.move_on_after(self._used.quiet):
+        with trio.move_on_at(self._spoke + quiet):
             await self._something.wait()
-        if not self._queue:
+        if not self._queue and trio.current_time() >= self._spoke + quiet:
             self.put(QUIET)
 
     async def _wait_for_more(self, reader: Reader) -> None:
@@ -199,20 +217,19 @@ class ShimLink:
         raise BrokenFrame(NO_REST)
 
     async def _read_all(self, reader: Reader, dispatch: Dispatch) -> None:
-        room = buffer(_BUFFER)
         skipping = bool(self._begins_with)
         while True:
             try:
+                room = reader.room()
                 count = os.readv(self._readable, [room])
             except BlockingIOError:
                 await self._wait_for_more(reader)
                 continue
             if not count:
                 raise BrokenFrame("it ended")
-            data = room[:count]
             if skipping:
                 looked = max(0, len(self.before) - len(self._begins_with) + 1)
-                self.before += data
+                self.before += room[:count]
                 at = self.before.find(self._begins_with, looked)
                 if at < 0 and len(self.before) > _MOST_BEFORE:
                     raise BrokenFrame("it sent something that is not a frame")
@@ -220,7 +237,10 @@ class ShimLink:
                 data = memoryview(b"" if skipping else bytes(self.before[at:]))
                 if not skipping:
                     del self.before[at:]
-            for kind, stream, payload in reader.feed(data):
+                found = reader.feed(data)
+            else:
+                found = reader.took(count)
+            for kind, stream, payload in found:
                 if kind not in (LINE, QUIET):
                     dispatch(kind, stream, payload)
             await trio.lowlevel.checkpoint()

@@ -6,17 +6,17 @@ from typing import Any
 import trio
 
 from scrun.core.errors import ScrunError
-from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.networks import EngineSide
 from scrun.supervisor.core.nurseries import unwrapped
-from scrun.supervisor.nodes.connection import Shim
+from scrun.supervisor.nodes.beginning import Rank
+from scrun.supervisor.nodes.connected import attach
 from scrun.supervisor.nodes.messages import ShimError, ShimLost
 
 _MOST = 256
 """Connections and questions of one container at a time; others wait in the shim."""
 
 
-async def serve(shim: Shim, engine: EngineSide, child_env: ChildEnv, **which: object) -> None:
+async def serve(rank: Rank, engine: EngineSide, **which: object) -> None:
     """Serve them until this is cancelled, or the shim has gone.
 
     Args:
@@ -28,18 +28,17 @@ async def serve(shim: Shim, engine: EngineSide, child_env: ChildEnv, **which: ob
         while True:
             await room.acquire()
             try:
-                arrived = await shim.call("accept", **which)
+                arrived = await rank.shim.call("accept", **which)
             except (ShimError, ShimLost):  # the container has ended; or it cannot do that
                 return
-            nursery.start_soon(_serve, shim, which, arrived, engine, child_env, room)
+            nursery.start_soon(_serve, rank, which, arrived, engine, room)
 
 
 async def _serve(
-    shim: Shim,
+    rank: Rank,
     which: dict[str, object],
     arrived: dict[str, Any],
     engine: EngineSide,
-    child_env: ChildEnv,
     room: trio.Semaphore,
 ) -> None:
     which = {**which, "number": arrived["number"]}
@@ -48,12 +47,12 @@ async def _serve(
         if not (path or addresses):
             answer = await engine.ask(base64.b64decode(arrived["text"]))
             text = base64.b64encode(answer).decode()
-            shim.tell("answer", **which, text=text)
+            rank.shim.tell("answer", **which, text=text)
             return
         [address] = addresses or [(path, 0)]
         with await engine.connect(*address) as server:
-            await shim.attach(server, child_env, **which)
+            await attach(rank, server, **which)
     except (ScrunError, OSError, ValueError):
-        shim.tell("refuse", **which)
+        rank.shim.tell("refuse", **which)
     finally:
         room.release()

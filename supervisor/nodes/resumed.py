@@ -83,7 +83,7 @@ class ResumedShim(Shim):
             async def connect() -> None:
                 link = direct_link(await listener.connected(), seals)
                 link.seal()
-                self._table.use(link)
+                self.table.use(link)
                 self._nursery.start_soon(self._run_direct, link)
 
             call = {
@@ -110,9 +110,9 @@ class ResumedShim(Shim):
         return target in self._started
 
     def _take(self, resumed: ResumeReply) -> None:
-        self._table.resume(resumed.inputs)
+        self.table.resume(resumed.inputs)
         self._times = resumed.times
-        self._table.begin_at(resumed.times * STREAMS)
+        self.table.begin_at(resumed.times * STREAMS)
         for target in self._targets:
             found = resumed.targets.get(target)
             if found is None or found.started:
@@ -136,7 +136,7 @@ class ResumedShim(Shim):
 
     def _dispatch(self, link: ShimLink, kind: int, stream: int, payload: memoryview) -> None:
         is_forged = kind == EVENT and decoded(payload, Event).event == "forged"
-        if link is self._table.link or is_forged:  # else a late word for the other, of no matter
+        if link is self.table.link or is_forged:  # else a late word for the other, of no matter
             super()._dispatch(link, kind, stream, payload)
 
     def _take_forged(self, forged: Forged) -> None:

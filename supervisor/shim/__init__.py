@@ -115,10 +115,11 @@ twice.
              (`live_files`) on its standard output, until that ends
              {"pid": …}; error
     connect  container, by its id; port; stream, which carries the bytes in both directions: those
-             to the server from the reply on; outside: whether the container, if it has a network
-             of its own, sees a client that is not on its loopback. Else the loopback of its
-             network is tried, 127.0.0.1 and then ::1. END of one direction shuts that down, as
-             the server's end does; CLOSED before END says that the server has reset the connection
+             to the server from the call on (up to protocol 3: from the reply on); outside: whether
+             the container, if it has a network of its own, sees a client that is not on its
+             loopback. Else the loopback of its network is tried, 127.0.0.1 and then ::1. END of
+             one direction shuts that down, as the server's end does; CLOSED before END says that
+             the server has reset the connection
              {}; error: why not, in the kernel's words
     accept   container, with a network of its own: waits until it connects to one of `networks`;
              sockets: true, if it is about one of `sockets` instead
@@ -134,7 +135,8 @@ twice.
     answer   container; number, of a question; text: the answer in base64
              {}
     disconnect  stream, of a `connect` or an `attach`
-             {}: it is closed, if it was there. A successor of the supervisor finds all closed
+             {}: it is closed, if it was there. Not needed after END in both directions, or an
+             error (protocol 4). A successor of the supervisor finds all closed
     resize   id; rows; columns
              {}
     script   script: text for `sh -c`; images: the id of a `mount`, where it is to see them

@@ -59,7 +59,9 @@ class Connections:
         addresses: Sequence[tuple[int, str]] = LOOPBACKS
         if outside and network is not None:
             addresses = network.outside() or LOOPBACKS
-        self._open[number] = _Connection(self, network, addresses, port, number, reply)
+        made = _Connection(self, number, reply, network, addresses, port)
+        self._open[number] = made
+        made.connect()
 
     def attach(self, number: int, sock: "socket.socket", reply: "Reply") -> None:
         """Carry the bytes of a connection that a container has made; the socket is ours then.
@@ -70,7 +72,8 @@ class Connections:
         if number in self._open:
             sock.close()
             raise CallRefused(f"stream {number} exists already")
-        self._open[number] = _Connection(self, None, (), 0, number, reply, sock)
+        self._open[number] = made = _Connection(self, number, reply)
+        made.carry(sock)
 
     def disconnect(self, number: int) -> None:
         """Close a connection, if it is there."""
@@ -103,6 +106,7 @@ class _Network:
         finally:
             theirs.close()
         self._entered = False
+        self._ordered = 0  # the family of the socket that is on its way
         self._outside: Sequence[tuple[int, str]] = ()
 
     def _over(self, _status: int) -> None:
@@ -113,10 +117,20 @@ class _Network:
     def close(self) -> None:
         self._line.close()
 
-    def socket(self, family: int) -> "socket.socket":
+    def made(self, family: int) -> "socket.socket":
         if not self._entered:
             self._entered = bool(self._line.recv(1))
-        self._line.sendall(bytes([family]))
+        if family != self._ordered:
+            if self._ordered:
+                self._take().close()
+            self._line.sendall(bytes([family]))
+        sock = self._take()
+        self._line.sendall(bytes([family]))  # so that the next connection need not wait for one
+        self._ordered = family
+        return sock
+
+    def _take(self) -> "socket.socket":
+        self._ordered = 0
         got = self._line.recvmsg(1, socket.CMSG_LEN(4), socket.MSG_CMSG_CLOEXEC)
         return socket.socket(fileno=socket_of(*got))
 
@@ -124,7 +138,7 @@ class _Network:
         """Return the address at which others reach it, if something connects it."""
         if self._outside:  # another socket would take as long as the connection's own
             return self._outside
-        asking = self.socket(socket.AF_INET)
+        asking = self.made(socket.AF_INET)
         try:
             asked = _ADDRESS.pack(INTERFACE.encode(), b"")
             answer = fcntl.ioctl(asking.fileno(), _ASK_ADDRESS, asked)
@@ -137,33 +151,28 @@ class _Network:
 
 
 class _Connection:
-    """One connection."""
+    """One connection. What the client sends is taken from the beginning on."""
 
     def __init__(
         self,
         connections: Connections,
-        network: "_Network | None",
-        addresses: "Sequence[tuple[int, str]]",
-        port: int,
         number: int,
         reply: "Reply",
-        sock: "socket.socket | None" = None,
+        network: "_Network | None" = None,
+        addresses: "Sequence[tuple[int, str]]" = (),
+        port: int = 0,
     ) -> None:
-        """Connect to a port; or carry what has been connected already."""
+        self._connections, self._number, self._reply = connections, number, reply
         self._loop, self._streams = connections.loop, connections.streams
-        self._network, self._port, self._number = network, port, number
-        self._reply = reply
+        self._network, self._port = network, port
         self._left = list(addresses)
         self._failed = 0
-        self._sock = sock
+        self._sock: socket.socket | None = None
         self._source: OutputStream | None = None
-        self._sink: InputStream | None = None
-        if sock is None:
-            self._try(0)
-        else:
-            self._carry(sock)
+        self._sink: InputStream = self._streams.sink(number, -1, self._end)
+        self._directions = 2
 
-    def _try(self, failed: int) -> None:
+    def connect(self) -> None:
         """Connect to the next address; after the last, say why the first one failed."""
         while self._left:
             family, address = self._left.pop(0)
@@ -172,47 +181,53 @@ class _Connection:
                 sock.setblocking(False)
                 code = sock.connect_ex((address, self._port))
             except OSError as error:
-                failed = failed or error.errno or errno.EIO
+                self._failed = self._failed or error.errno or errno.EIO
                 continue
             if code in _BUSY:
                 self._sock = sock
-                self._failed = failed
                 self._loop.watch(sock.fileno(), WRITE, self._connected)
                 return
             sock.close()
-            failed = failed or code
-        self._reply({"error": os.strerror(failed)})
+            self._failed = self._failed or code
+        self._fail(os.strerror(self._failed))
 
     def _made(self, family: int) -> "socket.socket":
         if self._network is not None:
-            return self._network.socket(family)
+            return self._network.made(family)
         return socket.socket(family, socket.SOCK_STREAM)
 
     def _connected(self, _events: int) -> None:
-        sock = self._sock
+        sock, self._sock = self._sock, None
         assert sock is not None
         self._loop.forget(sock.fileno())
         code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
-            self._sock = None
             sock.close()
-            self._try(self._failed or code)
+            self._failed = self._failed or code
+            self.connect()
             return
-        self._carry(sock)
+        self.carry(sock)
 
-    def _carry(self, sock: "socket.socket") -> None:
+    def carry(self, sock: "socket.socket") -> None:
+        """Carry its bytes: it is connected."""
+        self._sock = sock
         try:
             if sock.family != socket.AF_UNIX:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._source = self._streams.source(self._number, os.dup(sock.fileno()), sends=True)
-            self._sink = self._streams.sink(self._number, os.dup(sock.fileno()), self._end)
+            there = os.dup(sock.fileno())
+            self._source = self._streams.source(self._number, there, ended=self._over)
+            there = os.dup(sock.fileno())
         except (OSError, ValueError) as error:  # no descriptor is left
-            self.close()
-            self._reply({"error": str(error)})
+            self._fail(str(error))
             return
         self._source.let_go()  # no successor of the supervisor asks for it
         self._reply({})
+        self._sink.open(there, terminal=False)
         self._source.begin()
+
+    def _fail(self, why: str) -> None:
+        self._connections.disconnect(self._number)
+        self._reply({"error": why})
 
     def _end(self) -> None:
         """Tell the server that this was all."""
@@ -221,14 +236,20 @@ class _Connection:
                 self._sock.shutdown(socket.SHUT_WR)
             except OSError:  # it has gone
                 pass
+        self._over()
+
+    def _over(self) -> None:
+        """Forget it when both directions have ended."""
+        self._directions -= 1
+        if not self._directions:
+            self._connections.disconnect(self._number)
 
     def close(self) -> None:
         """Close it, whatever is on its way."""
+        sock, self._sock = self._sock, None
         if self._source is not None:
             self._source.close()
-        if self._sink is not None:
-            self._sink.close()
-        sock, self._sock = self._sock, None
+        self._sink.close()
         if sock is not None:
             self._loop.forget(sock.fileno())
             sock.close()

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 _LONG = 1 << 20
 _SHORT = 1 << 18
 _AT_ONCE = 64
-_READ = 1 << 18
 _TOGETHER = 1 << 12
 
 
@@ -39,7 +38,7 @@ class Link:
         loop: "Loop",
         source: int,
         sink: int,
-        received: "Callable[[int, int, bytes], None]",
+        received: "Callable[[int, int, memoryview], None]",
         ended: "Callable[[], None]",
         lines: bool = False,
         seals: "Seals | None" = None,
@@ -49,6 +48,7 @@ class Link:
         Anything but a frame breaks the link, as does a BrokenFrame that `received` raises.
 
         Args:
+            received: Gets kind, stream and payload, which is valid until it returns.
             sink: Where frames go; may be the source.
             ended: Called once, when it is broken.
             lines: Whether only whole lines arrive: see `frames.LINE`.
@@ -188,19 +188,19 @@ class Link:
         if self.broken:
             return
         try:
-            data = os.read(self._source, _READ)
+            count = os.readv(self._source, [self._reader.room()])
         except BlockingIOError:
             return
         except OSError as error:
             self._fail(f"cannot read: {error}")
             return
-        if not data:
+        if not count:
             self._fail("end")
             return
         try:
-            for kind, stream, payload in self._reader.feed(memoryview(data)):
+            for kind, stream, payload in self._reader.took(count):
                 if kind != QUIET:
-                    self._received(kind, stream, bytes(payload))
+                    self._received(kind, stream, payload)
         except BrokenFrame as error:
             if not self.broken:  # else another one has taken its place
                 self._refuse(str(error))

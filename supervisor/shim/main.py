@@ -287,20 +287,20 @@ class ShimProcess:
     def _say(self, link: Link, kind: int, fields: "dict[str, Any]") -> None:
         link.send(kind, 0, dumps(fields).encode())
 
-    def _received(self, kind: int, stream: int, payload: bytes) -> None:
+    def _received(self, kind: int, stream: int, payload: memoryview) -> None:
         """Take a frame that arrived over srun; where there is a direct connection, `resume`."""
         if self._direct is not None:
             self._resume(kind, payload)
             return
         self._carried(kind, stream, payload)
 
-    def _carried(self, kind: int, stream: int, payload: bytes) -> None:
+    def _carried(self, kind: int, stream: int, payload: memoryview) -> None:
         """Take a frame."""
         if self._over:
             return
         self._is_heard = True
         if kind == CALL:
-            self._call(_call_of(payload))
+            self._call(_call_of(bytes(payload)))
             return
         self._ready()
         assert self._streams is not None
@@ -417,9 +417,9 @@ class ShimProcess:
         fd = sock.detach()
         return Link(self._loop, fd, fd, self._carried, self._direct_broken, seals=seals)
 
-    def _resume(self, kind: int, payload: bytes) -> None:
+    def _resume(self, kind: int, payload: memoryview) -> None:
         """Go on for the successor of a supervisor that has died."""
-        call = _call_of(payload) if kind == CALL else {}
+        call = _call_of(bytes(payload)) if kind == CALL else {}
         if call.get("verb") != "resume":
             raise BrokenFrame(f"a frame of kind {kind} arrived over srun")
         assert self._direct is not None

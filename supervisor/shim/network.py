@@ -62,7 +62,10 @@ def serve(pid: int, line: "socket.socket") -> int:
         join(pid, kind)
     line.sendall(_DONE)
     while True:
-        orders = line.recv(_ORDERS)
+        try:
+            orders = line.recv(_ORDERS)
+        except ConnectionResetError:  # nobody has taken the last one
+            orders = b""
         if not orders:
             return 0
         for family in orders:

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from .link import Link
     from .loop import Loop
 
-_TELL = 1 << 16
-_SMALL = 1 << 16
+_TELL = WINDOW // 4
 
 
 class ShimStreams:
@@ -42,27 +41,32 @@ class ShimStreams:
         self._sinks: dict[int, InputStream] = {}
 
     def source(
-        self, number: int, fd: int, terminal: bool = False, sends: bool = False
+        self,
+        number: int,
+        fd: int,
+        terminal: bool = False,
+        ended: "Callable[[], None] | None" = None,
     ) -> "OutputStream":
         """Carry from a descriptor to the supervisor, once `begin` is called.
 
         Args:
-            sends: Whether it is a socket, whose other end may reset it: then CLOSED precedes END.
+            ended: Called at its end, of a socket. Its other end may reset that: then CLOSED
+                precedes END.
         """
         _check(number, self._sources)
-        self._sources[number] = source = OutputStream(self, number, fd, terminal, sends)
+        self._sources[number] = source = OutputStream(self, number, fd, terminal, ended)
         return source
 
     def sink(
-        self, number: int, fd: int, closing: "Callable[[], None] | None" = None
+        self, number: int, fd: int, closed: "Callable[[], None] | None" = None
     ) -> "InputStream":
         """Carry from the supervisor to a descriptor; -1: it is given later.
 
         Args:
-            closing: Called before the descriptor is closed.
+            closed: Called when the descriptor is closed.
         """
         _check(number, self._sinks)
-        self._sinks[number] = sink = InputStream(self, number, fd, closing)
+        self._sinks[number] = sink = InputStream(self, number, fd, closed)
         return sink
 
     def forget_source(self, number: int) -> None:
@@ -90,7 +94,7 @@ class ShimStreams:
         if sink is not None:
             sink.close()
 
-    def dispatch(self, kind: int, number: int, payload: bytes) -> None:
+    def dispatch(self, kind: int, number: int, payload: memoryview) -> None:
         """Take a frame of the supervisor's. Frames of streams that have ended are ignored.
 
         Raises:
@@ -115,11 +119,16 @@ class OutputStream:
     """Output of a container."""
 
     def __init__(
-        self, streams: ShimStreams, number: int, fd: int, terminal: bool, sends: bool
+        self,
+        streams: ShimStreams,
+        number: int,
+        fd: int,
+        terminal: bool,
+        ended: "Callable[[], None] | None",
     ) -> None:
         """Use `Streams.source`."""
         self._streams, self.number, self._fd = streams, number, fd
-        self._terminal, self._sends = terminal, sends
+        self._terminal, self._ended = terminal, ended
         self._window = WINDOW
         self._begun = self._deaf = self._over = False
         self._wanted = True
@@ -215,7 +224,7 @@ class OutputStream:
         except BlockingIOError:
             return
         except OSError as error:
-            if self._sends:
+            if self._ended is not None:
                 self._streams.link.send(CLOSED, self.number)
             elif error.errno != errno.EIO:  # a terminal that no process has open
                 raise
@@ -239,6 +248,8 @@ class OutputStream:
         if not self._wanted:
             self._streams.forget_source(self.number)
         self._streams.link.send(END, self.number)
+        if self._ended is not None:
+            self._ended()
 
 
 class InputStream:
@@ -249,20 +260,20 @@ class InputStream:
         streams: ShimStreams,
         number: int,
         fd: int,
-        closing: "Callable[[], None] | None" = None,
+        closed: "Callable[[], None] | None" = None,
     ) -> None:
         """Use `Streams.sink`."""
         self._streams, self._number, self._fd = streams, number, -1
-        self._closing = closing
+        self._closed = closed
         self._pending = bytearray()
         self._taken = self._written = 0
         self._ends = self._terminal = False
         if fd >= 0:
             self._set(fd)
 
-    def open(self, fd: int) -> None:
-        """Write to this terminal, which is there now."""
-        self._terminal = True
+    def open(self, fd: int, terminal: bool = True) -> None:
+        """Write to this terminal, or this socket, which is there now."""
+        self._terminal = terminal
         self._set(fd)
         self._flush()
 
@@ -271,7 +282,7 @@ class InputStream:
         os.set_blocking(fd, False)
         self._watch()
 
-    def take(self, data: bytes, end: bool) -> None:
+    def take(self, data: memoryview, end: bool) -> None:
         """Write this, and close after it if it is the end.
 
         Raises:
@@ -281,8 +292,10 @@ class InputStream:
             raise BrokenFrame(f"stream {self._number}: more than its window")
         self._ends = self._ends or end
         self._taken += len(data)
+        if not self._pending:
+            data = data[self._write(data) :]
         self._pending += data
-        self._flush()
+        self._settle()
 
     def resume(self) -> "tuple[int, int]":
         """Return how many bytes have arrived, and how many more may: credit may have been lost."""
@@ -293,31 +306,41 @@ class InputStream:
         """End without a word."""
         if self._fd >= 0:
             self._streams.loop.forget(self._fd)
-            if self._closing is not None:
-                self._closing()
             os.close(self._fd)
             self._fd = -1
+            if self._closed is not None:
+                self._closed()
         self._streams.forget_sink(self._number)
 
+    def _write(self, data: memoryview) -> int:
+        """Write what fits, and return how much."""
+        if self._fd < 0 or not data:
+            return 0
+        try:
+            written = os.write(self._fd, data)
+        except BlockingIOError:
+            return 0
+        except OSError:  # EPIPE; EIO of a terminal
+            self._gone()
+            return len(data)
+        self._written += written
+        if self._written >= _TELL:
+            self._streams.link.send(CREDIT, self._number, CREDIT_BYTES.pack(self._written))
+            self._written = 0
+        return written
+
     def _flush(self) -> None:
+        while self._pending:
+            with memoryview(self._pending) as waiting:
+                written = self._write(waiting)
+            if not written:
+                break
+            del self._pending[:written]
+        self._settle()
+
+    def _settle(self) -> None:
         if self._fd < 0:
             return
-        while self._pending:
-            piece = self._pending
-            if len(piece) > _SMALL:
-                piece = piece[:_SMALL]  # a pipe takes hardly more at once
-            try:
-                written = os.write(self._fd, piece)
-            except BlockingIOError:
-                break
-            except OSError:  # EPIPE; EIO of a terminal
-                self._gone()
-                return
-            del self._pending[:written]
-            self._written += written
-            if self._written >= _TELL:
-                self._streams.link.send(CREDIT, self._number, CREDIT_BYTES.pack(self._written))
-                self._written = 0
         if self._ends and not self._pending and not self._terminal:
             self.close()  # a terminal has no end of file but the key
         else:

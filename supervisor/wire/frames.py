@@ -7,13 +7,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-PROTOCOL = 3
+PROTOCOL = 4
 
 SEALED = 2
 """The first protocol whose direct connection has sealed frames (`seals`)."""
 
 SOCKETS = 3
 """The first one with `sockets` in the call `create`: an older shim would leave them out."""
+
+EARLY = 4
+"""The first one that takes a connection's bytes before it is made, and forgets it at its end."""
 
 FROM_SRUN = ("SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST")
 """The step's variables that say where srun is; slurmstepd connects there."""

@@ -24,6 +24,7 @@ NO_REST = "the rest of a frame did not arrive"
 
 _NUMBER = struct.Struct(">Q")
 _DIGEST = 32
+_FEW, _MANY = 1 << 12, 1 << 19  # bytes that are read at once: an idle connection needs few
 
 
 class Plain:
@@ -115,9 +116,9 @@ class Sealed(Plain):
 
 
 class Reader:
-    """Takes bytes as they arrive, and finds frames.
+    """Finds frames in bytes as they arrive.
 
-    A payload is passed on from the memory into which it was read, if all of it is there.
+    A payload is passed on from the memory into which it was read, which grows with what arrives.
     """
 
     def __init__(
@@ -128,13 +129,13 @@ class Reader:
     ) -> None:
         """`longest` returns the most bytes of the payload of a frame of some kind, at this moment.
 
-        `in_parts` passes DATA without a seal on at once: a frame of 256 KiB is neither collected
-        nor copied.
+        `in_parts` passes DATA without a seal on at once, before all of it is there.
         """
         self._seal, self._longest, self._in_parts = seal, longest, in_parts
-        self._rest = bytearray()  # of a frame that is not whole
-        self._needs = seal.size  # bytes until that is
-        self._header: tuple[int, int, int] | None = None  # of that frame
+        self._room = memoryview(bytearray(_FEW))
+        self._begin = self._end = 0  # of what is not passed on yet
+        self._needs = seal.size  # bytes of the next header, or payload with its tag
+        self._header: tuple[int, int, int] | None = None  # of that payload
         self._data = 0  # missing bytes of a frame of DATA
         self._stream = 0
 
@@ -145,32 +146,54 @@ class Reader:
     @property
     def is_within(self) -> bool:
         """Whether the rest of a frame is missing."""
-        return bool(self._rest or self._header or self._data)
+        return bool(self._begin < self._end or self._header or self._data)
+
+    def room(self) -> memoryview:
+        """Return where the next bytes go; `took` follows."""
+        size = len(self._room)
+        is_full = self._end == size
+        if is_full or (self._begin and self._begin + self._needs > size):
+            rest = self._room[self._begin : self._end]
+            if is_full and (size < _MANY or len(rest) == size):
+                self._room = memoryview(bytearray(2 * size))
+            self._room[: len(rest)] = rest
+            self._begin, self._end = 0, len(rest)
+        return self._room[self._end :]
 
     def feed(self, data: memoryview) -> "Iterator[tuple[int, int, memoryview]]":
-        """Take bytes; yield frames: kind, stream, and payload, which is valid until the next one.
+        """Take bytes that were read elsewhere; see `took`."""
+        while data:
+            room = self.room()
+            count = min(len(room), len(data))
+            room[:count], data = data[:count], data[count:]
+            yield from self.took(count)
 
-        DATA without a payload is left out. Raises BrokenFrame if they are not a frame, or were
-        changed on their way.
+    def took(self, count: int) -> "Iterator[tuple[int, int, memoryview]]":
+        """Yield frames of what is there: kind, stream, and payload, which is valid until the next.
+
+        DATA without a payload is left out. `count` bytes are in `room` now. Raises BrokenFrame if
+        they are not a frame, or were changed on their way.
         """
-        at, end = 0, len(data)
-        while at < end:
-            count = min(self._data or self._needs, end - at)
-            part = data[at : at + count]
-            at += count
+        self._end += count
+        while self._begin < self._end:
+            left = self._end - self._begin
+            count = min(self._data, left) or self._needs
+            if count > left:
+                return
+            part = self._room[self._begin : self._begin + count]
+            self._begin += count
             if self._data:
                 self._data -= count
                 yield DATA, self._stream, part
                 continue
-            self._needs -= count
-            if self._rest or self._needs:
-                self._rest += part
-            if not self._needs:
-                whole = memoryview(self._rest) if self._rest else part
-                self._rest = bytearray()
-                found = self._whole(whole)
-                if found is not None:
-                    yield found
+            found = self._whole(part)
+            if found is not None:
+                yield found
+        if len(self._room) > _MANY:
+            self._room = memoryview(bytearray(_FEW))
+            self._begin = self._end = 0
+        elif self._end < len(self._room):
+            self._begin = self._end = 0
 
     def _whole(self, part: memoryview) -> "tuple[int, int, memoryview] | None":
         """Take a whole header, or the whole payload after one with its seal."""

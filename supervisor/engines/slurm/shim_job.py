@@ -423,10 +423,12 @@ class ShimJob(SlurmJob):
     @asynccontextmanager
     async def reaching(self, *, outside: bool = False) -> AsyncIterator[Reach]:
         """Reach the network of the first task."""
+        from scrun.supervisor.nodes.connected import connect  # few supervisors forward anything
+
         task = (await self._alive())[0]
 
         async def reach(client: trio.socket.SocketType, port: int) -> None:
-            await task.rank.shim.connect(task.id, port, client, self._child_env, outside=outside)
+            await connect(task.rank, task.id, port, client, outside=outside)
 
         yield reach
 
@@ -442,7 +444,7 @@ class ShimJob(SlurmJob):
         from scrun.supervisor.nodes.outbound import serve
 
         task = (await self._alive())[0]
-        await serve(task.rank.shim, engine, self._child_env, container=task.id)
+        await serve(task.rank, engine, container=task.id)
 
     async def carries_sockets(self) -> bool:
         ranks = await self.shim_step.ranks()
@@ -453,7 +455,7 @@ class ShimJob(SlurmJob):
         from scrun.supervisor.nodes.outbound import serve
 
         async def of(task: ShimTask) -> None:
-            await serve(task.rank.shim, engine, self._child_env, container=task.id, sockets=True)
+            await serve(task.rank, engine, container=task.id, sockets=True)
 
         await for_all(await self._alive(), of)
 

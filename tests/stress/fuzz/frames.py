@@ -197,8 +197,8 @@ def shim(data: bytes) -> None:
     found = Shim(link, cast("trio.Nursery", _Sent()), cast("Journal", _Sent()))
     _, reply = found._send("script", {})
     ended = found._targets["c"] = Awaited()
-    output = found._table.incoming[1] = Incoming(cast("ShimLink", _Sent()), 1, "stdout", print)
-    typed = found._table.outgoing[2] = Outgoing(cast("ShimLink", _Sent()), 2)
+    output = found.table.incoming[1] = Incoming(cast("ShimLink", _Sent()), 1, "stdout", print)
+    typed = found.table.outgoing[2] = Outgoing(cast("ShimLink", _Sent()), 2)
     reader = Reader(longest=found._longest, in_parts=True)
     try:
         for place in range(0, len(data), 7):
@@ -212,7 +212,7 @@ def shim(data: bytes) -> None:
     assert sum(map(len, output._waiting)) <= min(WINDOW, len(data))
     assert typed._allowed == WINDOW
     assert {*found.short_of_memory, *found.without_files} <= {"c"}
-    assert len(reader._rest) <= LONGEST_FRAME
+    assert len(reader._room) <= 2 * LONGEST_FRAME
 
 
 def node(data: bytes) -> None:

@@ -44,9 +44,26 @@ def _forwarding() -> Iterator[Mutation]:
     )
     yield Faults("supervisor/nodes/connected.py")(
         "clients-wait-for-a-node-that-is-cut-off",
-        "nursery.start_soon(_watch, watch, answers)",
-        "pass",
+        "    with trio.move_on_after(_PATIENCE):\n        await reply.wait()",
+        "    if True:\n        await reply.wait()",
         tests + "test_a_node_that_is_cut_off",
+    )
+    connected = Faults(
+        "supervisor/nodes/connected.py", _PARTS + "nodes/test_connected.py::test_an_older_shim"
+    )
+    yield connected("an-older-shim-loses-the-first-bytes", "if is_early:", "if True:")
+    yield connected("an-older-shim-keeps-connections", "is_over = is_early", "is_over = True")
+    yield Faults(_SHIM + "connections.py")(
+        "a-connection-outlives-both-its-ends",
+        "if not self._directions:",
+        "if False:",
+        _PARTS + "shim/test_networks.py::test_bytes_come_before_the_connection",
+    )
+    yield Faults("supervisor/wire/seals.py")(
+        "a-long-frame-leaves-its-memory",
+        "if len(self._room) > _MANY:",
+        "if False:",
+        "tests/unit/supervisor/wire/test_frames.py::test_memory_is_for_what_arrives",
     )
     yield Faults("supervisor/engines/local/job.py")(
         "what-a-slow-client-does-not-take-is-lost",

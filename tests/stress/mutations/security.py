@@ -112,7 +112,7 @@ def _nodes() -> Iterator[Mutation]:
         "if False:",
     )
     yield connection(
-        "frames-in-the-wrong-place", "elif link is not self._table.link:", "elif False:"
+        "frames-in-the-wrong-place", "elif link is not self.table.link:", "elif False:"
     )
     yield connection(
         "any-protocol-is-spoken", "if hello.protocol != PROTOCOL:", "if False:",

@@ -368,8 +368,8 @@ def _seals() -> Iterator[Mutation]:
     )
     yield ours(
         "silence-is-shown-again-and-again",
-        "if self._is_shown or not self._used.quiet:",
-        "if not self._used.quiet:",
+        "if self._is_shown or not quiet:",
+        "if not quiet:",
     )
     yield ours(
         "a-supervisor-waits-for-the-rest-of-a-frame",

@@ -353,7 +353,7 @@ async def test_the_direct_connection_breaks(rootfs: Path, tmp_path: Path) -> Non
         node(rootfs, tmp_path) as there,
         there.running("sleep", "1000", stdio=(NULL, NULL, NULL)),
     ):
-        with socket.socket(fileno=os.dup(there.shim._table.link._readable)) as sock:
+        with socket.socket(fileno=os.dup(there.shim.table.link._readable)) as sock:
             sock.shutdown(socket.SHUT_RDWR)
         with trio.fail_after(5), pytest.raises(ShimLost):
             await there.shim.ended("c")

@@ -163,7 +163,7 @@ async def test_its_size_is_no_streams_number(terminal: tuple[int, int]) -> None:
         async with shim.streams((slave, slave, slave), True, ENV) as streams:
             assert set(streams.fields.values()) > {2, 3}
         streams.resized("c")  # too late: it does nothing
-        assert set(shim._table.incoming) == {2, 3}
+        assert set(shim.table.incoming) == {2, 3}
     os.close(readable)
     os.close(writable)
 

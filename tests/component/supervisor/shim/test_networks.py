@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from scrun.supervisor.wire.frames import DATA, END
 from tests.component.supervisor.shim.conftest import MakeShim, without_crun
 from tests.component.supervisor.shim.test_beginning import resume
 from tests.component.supervisor.shim.test_containers import of_a_pod
@@ -116,6 +117,21 @@ def connects(shim: Shim, port: int, *, outside: bool = False) -> bool:
     reply = shim.call("connect", container="a", port=port, stream=stream, outside=outside)
     shim.call("disconnect", stream=stream)
     return "error" not in reply
+
+
+def test_bytes_come_before_the_connection(direct: Shim) -> None:
+    """They wait for that; and who has ended in both directions is forgotten, unasked."""
+    begin(direct, "nc -ll -p 80 -e cat")
+    wait_until("a server", lambda: connects(direct, 80))
+    stream = direct.streams("stdin")["stdin"]
+    for _ in range(3):  # of the same number, so nothing of the one before is there
+        call = direct.ask("connect", container="a", port=80, stream=stream, outside=False)
+        direct.send(DATA, stream, b"early")
+        direct.send(END, stream)
+        assert direct.answer(call) == {}
+        assert direct.finish(stream) == b"early"
+        direct.finished.clear()
+        direct.output[stream].clear()
 
 
 def test_what_makes_sockets_is_killed(direct: Shim) -> None:

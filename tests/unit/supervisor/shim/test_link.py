@@ -27,7 +27,7 @@ class End:
         self.ended: list[str] = []
         fd = ours.detach()
         self.link = Link(
-            self.loop, fd, fd, lambda _kind, _stream, data: self.taken.append(data),
+            self.loop, fd, fd, lambda _kind, _stream, data: self.taken.append(bytes(data)),
             lambda: self.ended.append(self.link.broken), seals=(*seals, SHORT),
         )  # fmt: skip
         self.link.listen()

@@ -50,18 +50,18 @@ def sink() -> Iterator[tuple[ShimStreams, Sent, int]]:
 def test_input_beyond_the_window(sink: tuple[ShimStreams, Sent, int]) -> None:
     """What its pipe does not take waits in the shim's memory, which is the job's."""
     streams, sent, _ = sink
-    streams.dispatch(DATA, NUMBER, bytes(WINDOW))
+    streams.dispatch(DATA, NUMBER, memoryview(bytes(WINDOW)))
     assert set(sent.frames) <= {CREDIT}
     with pytest.raises(BrokenFrame, match="stream 7: more than its window"):
-        streams.dispatch(DATA, NUMBER, bytes(WINDOW))
+        streams.dispatch(DATA, NUMBER, memoryview(bytes(WINDOW)))
 
 
 def test_input_after_its_end(sink: tuple[ShimStreams, Sent, int]) -> None:
     """Its end comes when all before it is written, and then nothing of that number is known."""
     streams, sent, readable = sink
-    streams.dispatch(DATA, NUMBER, b"abc")
-    streams.dispatch(END, NUMBER, b"")
+    streams.dispatch(DATA, NUMBER, memoryview(b"abc"))
+    streams.dispatch(END, NUMBER, memoryview(b""))
     assert os.read(readable, 10) == b"abc"
     assert os.read(readable, 10) == b""
-    streams.dispatch(DATA, NUMBER, bytes(2 * WINDOW))
+    streams.dispatch(DATA, NUMBER, memoryview(bytes(2 * WINDOW)))
     assert CLOSED not in sent.frames

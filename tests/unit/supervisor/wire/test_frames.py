@@ -101,6 +101,17 @@ def test_the_longest() -> None:
         list(reader.feed(memoryview(HEADER.pack(EVENT, 0, 5))))
 
 
+def test_memory_is_for_what_arrives() -> None:
+    """Whatever a header promises, and no longer than a frame of that length is there."""
+    reader = Reader()
+    content = memoryview(frame(REPLY, 0, bytes(LONGEST)))
+    assert not [*reader.feed(content[:10_000])]
+    assert len(reader._room) < 40_000
+    [(_, _, payload)] = reader.feed(content[10_000:])
+    assert len(payload) == LONGEST
+    assert len(reader._room) < 40_000
+
+
 @pytest.mark.parametrize(
     "header", [HEADER.pack(0, 0, 0), HEADER.pack(10, 0, 0), HEADER.pack(DATA, 1, LONGEST + 1)]
 )
