@@ -99,7 +99,7 @@ def look(testbeds: list[Testbed], jobs: list[str], forgotten: set[str], agents: 
         if agents and agents in process.argv:
             parents.append(process.pid)
             stays = True
-        ours = base is not None and not stays
+        ours = (base is not None or _connects(process, bases)) and not stays
         if ours or any(_is_of_a_shim(process, testbed) for testbed in testbeds):
             add("processes", str(process))
     for pid in (pid for parent in parents for pid in children_of(parent)):
@@ -119,6 +119,14 @@ def look(testbeds: list[Testbed], jobs: list[str], forgotten: set[str], agents: 
         for path in of_shims(testbed):
             add(OF_SHIMS, path)
     return left
+
+
+def _connects(process: Process, bases: list[str]) -> bool:
+    """Tell whether it connects the network of a container of ours on its node."""
+    if os.path.basename(process.argv[0]) not in ("slirp4netns", "pasta", "pasta.avx2"):
+        return False
+    names = tuple(f"SLURM_JOB_NAME={os.path.basename(base)}." for base in bases)
+    return any(item.startswith(names) for item in process.environment)
 
 
 def of_shims(testbed: Testbed) -> list[str]:

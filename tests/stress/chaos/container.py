@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import trio
 
-from tests.stress.chaos import points
+from tests.stress.chaos import networks, points
 from tests.stress.chaos.actions import harm
 from tests.stress.chaos.children import Done, Parent
 from tests.stress.chaos.disks import disk_of
@@ -232,6 +232,8 @@ class Container(Noted):
             self.seen.missing = self.testbed.what_is_missing(self.plan)
         if os.path.lexists(f"{self.testbed.root_of(self.plan)}/{self.id}"):
             self.seen.left.append("its record")
+        if self.plan.network:
+            self.seen.left += await networks.forgotten(self.testbed.network(self.plan))
         if self.plan.kind == "script":
             staged_out = self.testbed.staged_out.read_text().splitlines()
             self.seen.staged_out = staged_out.count(self.id)

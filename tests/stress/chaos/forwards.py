@@ -32,15 +32,15 @@ FORWARDS = signals(
 """What happens to the command."""
 
 
-def _port(plan: Plan) -> int:
+def port_of(plan: Plan) -> int:
     """Return the server's port: no other one's, as it may have the network of others."""
     return _FIRST_PORT + plan.number % _PORTS
 
 
 def server(plan: Plan) -> str:
     """Return shell commands that begin a server, and wait for it: it says what it is told."""
-    listens = f"grep -qi ':{_port(plan):04x} ' /proc/net/tcp*"
-    return f"nc -ll -p {_port(plan)} -e cat & until {listens}; do sleep 0.01; done; "
+    listens = f"grep -qi ':{port_of(plan):04x} ' /proc/net/tcp*"
+    return f"nc -ll -p {port_of(plan)} -e cat & until {listens}; do sleep 0.01; done; "
 
 
 def share_network(plan: Plan, config: dict[str, Any]) -> None:
@@ -69,9 +69,9 @@ class Asking:
         container = self._container
         while not (container.is_over or self.may_break):
             call, port = await self._forward()
-            while port and not (container.is_over or container.parent.has_ended(call.pid, 0)):
+            while port and not (container.is_over or self._has_gone(call)):
                 try:
-                    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                    async with await self._connected(port) as stream:
                         await self._converse(stream)
                 except (OSError, trio.BrokenResourceError) as error:
                     container.note(f"a connection to port {port} broke: {error}")
@@ -90,10 +90,16 @@ class Asking:
         if patience.cancelled_caught:
             self._container.seen.hangs.append(f"forward: nothing works for {_WORKS:g} s")
 
-    async def _forward(self) -> tuple[Call, int]:
+    def _has_gone(self, call: Call | None) -> bool:
+        return call is not None and self._container.parent.has_ended(call.pid, 0)
+
+    async def _connected(self, port: int) -> trio.SocketStream:
+        return await trio.open_tcp_stream("127.0.0.1", port)
+
+    async def _forward(self) -> tuple[Call | None, int]:
         """Begin a `scrun forward`; return its port, or 0."""
         container, plan = self._container, self._container.plan
-        words = ("forward", container.id, f"0:{_port(plan)}")
+        words = ("forward", container.id, f"0:{port_of(plan)}")
         call = await container.testbed.call(plan, container.parent, *words)
         container.where.forward = call.pid
         self._nursery.start_soon(self._see, call)
@@ -102,7 +108,7 @@ class Asking:
 
     async def _see(self, call: Call) -> None:
         done = await call.done()
-        container, port = self._container, _port(self._container.plan)
+        container, port = self._container, port_of(self._container.plan)
         container.note(f"forward ended with {done.status}: {done.err}")
         why = f"scrun: container {container.id}: port {port}: "  # a connection broke
         err = "".join(line for line in done.err.splitlines(True) if not line.startswith(why))

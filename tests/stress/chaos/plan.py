@@ -59,6 +59,7 @@ class Plan(msgspec.Struct, frozen=True):
         pod: The number of its pod, or None.
         inside: Where its commands are called, one of `jobs.INSIDE`; "": on a login node.
         forwards: Whether it has a server, which is asked through `scrun forward`.
+        network: Whether it has a network of an engine's, and its server is asked in there.
     """
 
     number: int
@@ -75,6 +76,7 @@ class Plan(msgspec.Struct, frozen=True):
     pod: int | None = None
     inside: str = ""
     forwards: bool = False
+    network: bool = False
 
     @property
     def is_beside(self) -> bool:

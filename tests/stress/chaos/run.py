@@ -19,7 +19,7 @@ from tests.harness.users import User
 from tests.stress.chaos import census
 from tests.stress.chaos.children import Children
 from tests.stress.chaos.container import Container
-from tests.stress.chaos.faults import PODMAN, Fault
+from tests.stress.chaos.faults import ANCHORED, PODMAN, Fault
 from tests.stress.chaos.inside import AGENT, Place, Places
 from tests.stress.chaos.jobs import is_alone
 from tests.stress.chaos.outages import Outage
@@ -50,6 +50,7 @@ class Order:
     pods: int = 0
     inside: Sequence[str] = ()
     forwards: bool = False
+    networks: bool = False
     pool: bool = False
 
 
@@ -126,7 +127,8 @@ class Run:
         else:
             plan = draw(order.seed, number, order.engines, order.faults)
         forwards = order.forwards and plan.kind not in PODMAN
-        return msgspec.structs.replace(plan, forwards=forwards)
+        network = order.networks and plan.kind not in (*PODMAN, *ANCHORED)
+        return msgspec.structs.replace(plan, forwards=forwards, network=network)
 
     async def _warm_up(self) -> None:
         """Run one on each engine, so that the supervisors are there and have what they keep."""

@@ -16,6 +16,7 @@ from tests.harness.disk import mounted
 from tests.harness.installation import Installation
 from tests.harness.site import Site
 from tests.harness.users import User
+from tests.stress.chaos import networks
 from tests.stress.chaos.children import Call, Children, Done, Parent, begin
 from tests.stress.chaos.faults import TRAPPED
 from tests.stress.chaos.forwards import server, share_network
@@ -291,9 +292,13 @@ class Testbed:
         shutil.rmtree(volume)
         return sorted(wrong)
 
+    def network(self, plan: Plan) -> Path:
+        """Return where the network of a container's engine is."""
+        return self.site.base / f"network{plan.number}"
+
     def bundle(self, plan: Plan) -> Path:
         before, after = plan.lines
-        serves = server(plan) if plan.forwards else ""
+        serves = server(plan) if plan.forwards or plan.network else ""
         begins = f"{_WRITE if plan.has_volume else ''}{serves}echo up; "
         up = f"{_HEARING}{begins}"
         scripts = {
@@ -319,7 +324,9 @@ class Testbed:
             self.site.user.give(volume)
             mount = {"destination": "/tmp", "type": "bind", "source": str(volume)}
             config["mounts"].append({**mount, "options": ["rbind"]})
-        if plan.forwards:
+        if plan.network:
+            networks.made(self.network(plan), config)
+        elif plan.forwards:
             share_network(plan, config)
         if plan.pod is not None:
             config["annotations"]["org.scrun.pod"] = f"{self.site.base.name}.{plan.pod}"

@@ -11,6 +11,7 @@ import trio
 from tests.stress.chaos.children import Call, Stream
 from tests.stress.chaos.faults import DETACHED
 from tests.stress.chaos.forwards import Asking
+from tests.stress.chaos.networks import Neighbour
 from tests.stress.chaos.plan import Plan
 from tests.stress.chaos.seen import Answer
 from tests.stress.chaos.testbed import ANSWERS
@@ -47,7 +48,10 @@ class Watchers:
         self._to: Stream | None = None
         self._answers: Stream | None = None
         self._over = trio.Event()
-        self._asking = Asking(container, nursery) if container.plan.forwards else None
+        self._asking: Asking | None = None
+        if container.plan.forwards or container.plan.network:
+            kind = Neighbour if container.plan.network else Asking
+            self._asking = kind(container, nursery)
 
     async def follow(self) -> None:
         """Have somebody who follows what a detached container says."""
