@@ -16,7 +16,7 @@ import struct
 import sys
 from array import array
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network
 from typing import TypeVar
@@ -51,6 +51,8 @@ _LISTENS = "0A"
 _PATIENCE = 10.0
 _ASKING = 5.0
 _LONGEST = 1 << 16
+_ROUTES = 0x40  # RTMGRP_IPV4_ROUTE: linux/rtnetlink.h
+_SETTLES = 0.2
 _RESOLVER = "/etc/resolv.conf"
 _GET_DRIVER, _ASK_DRIVER = 3, 0x8946  # ETHTOOL_GDRVINFO, SIOCETHTOOL: linux/ethtool.h
 _DRIVER = struct.Struct("=I32s160x")  # struct ethtool_drvinfo
@@ -153,6 +155,7 @@ class EngineNetwork:
                     nursery.start_soon(connections.accept, accepting, original_port)
                 if self.networks:
                     nursery.start_soon(job.reach_out, self)
+                    nursery.start_soon(self._tell_of_others)
         except (ScrunError, OSError) as error:
             self._give_up(error, listeners)
 
@@ -185,6 +188,24 @@ class EngineNetwork:
                 listeners.pop(_UDP).close()
         if patience.cancelled_caught:
             raise EngineError(f"its rules took longer than {_PATIENCE:g} s")
+
+    async def _tell_of_others(self) -> None:
+        """Say to which networks its engine connects it later: the node's rules are made before."""
+        known = {*self.networks}
+        with await self._within(_news_of_routes) as news:
+            while True:
+                await trio.lowlevel.wait_readable(news)
+                await trio.sleep(_SETTLES)
+                with suppress(OSError):  # no more, or more than it has kept
+                    while news.recv(_LONGEST):
+                        pass
+                if new := sorted({*await self._within(bridges)} - known):
+                    known.update(new)
+                    where = ", ".join(new)
+                    await self._say(
+                        f"container {self._container}: it is reached from {where}, and reaches "
+                        "nothing there, as it was connected later: begin it with that network"
+                    )
 
     async def _refuse_datagrams(self, udp: socket.socket) -> None:
         """Say once that UDP is not carried; the kernel refuses it then (ICMP)."""
@@ -386,6 +407,17 @@ def bridges() -> tuple[str, ...]:
                 address, bits = (_dotted(word) for word in (destination, mask))
                 found.append(str(IPv4Network(f"{address}/{bits}")))
     return tuple(dict.fromkeys(found))
+
+
+def _news_of_routes() -> socket.socket:
+    """Return what is readable when routes of this thread's network have changed (rtnetlink(7))."""
+    news = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK)
+    try:
+        news.bind((0, _ROUTES))
+    except OSError:
+        news.close()
+        raise
+    return news
 
 
 def _dotted(word: str) -> str:

@@ -148,6 +148,12 @@ def _networks() -> Iterator[Mutation]:
         "None",
         _PARTS + "shim/test_networks.py::test_an_exec_has_its_network",
     )
+    yield network(
+        "a-network-that-comes-later-is-not-told",
+        "nursery.start_soon(self._tell_of_others)",
+        "pass",
+        answering + "test_a_network_that_comes_later",
+    )
     on_nodes = _PARTS + "shim/test_networks.py::"
     arrivals = Faults(_SHIM + "arrivals.py")
     yield arrivals(

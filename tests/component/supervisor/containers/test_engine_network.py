@@ -96,8 +96,9 @@ class Answering:
         yield reach
 
     async def reach_out(self, engine: EngineSide) -> None:
-        """It has no networks of the engine's here."""
-        raise AssertionError
+        """It connects to nothing, and most have no networks of the engine's here."""
+        assert self.network.networks
+        await trio.sleep_forever()
 
     async def run(self) -> None:
         async with self.network.answered(self.job, self.begun):
@@ -274,20 +275,53 @@ async def test_a_node_asks_for_another_address(
         await of_engine.connect(address, PORT)
 
 
+def run_ip(network: str, *calls: str) -> None:
+    for words in calls:
+        subprocess.run(["nsenter", f"--net={network}", "ip", *words.split()], check=True)
+
+
+def add_bridge(network: str, number: int) -> None:
+    run_ip(
+        network,
+        f"link add veth{number} type veth peer name peer{number}",
+        f"addr add 10.89.{number}.2/24 dev veth{number}",
+        f"link set veth{number} up",
+    )
+
+
 def test_networks_that_lead_to_bridges(network: str) -> None:
     """A bridge's end is a veth; what slirp4netns and pasta make leads to no other container."""
-    ip = ["nsenter", f"--net={network}", "ip"]
-    for words in (
-        "link add veth0 type veth peer name veth1",
-        "addr add 10.89.3.2/24 dev veth0",
-        "link set veth0 up",
+    add_bridge(network, 3)
+    run_ip(
+        network,
         "tuntap add tap0 mode tap",
         "addr add 10.0.2.100/24 dev tap0",
         "link set tap0 up",
         "route add default via 10.89.3.1",
-    ):
-        subprocess.run([*ip, *words.split()], check=True)
+    )
     assert within(network, bridges) == ("10.89.3.0/24",)
+
+
+async def test_a_network_that_comes_later(network: str, journal: Journal) -> None:
+    """It is told once; clients there are answered, as everywhere."""
+    add_bridge(network, 3)
+    container = Answering(network, journal)
+    container.begun.set()
+    text = "it is reached from 10.89.4.0/24, and reaches nothing there"
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(container.run)
+        await rules_are_there(network)
+        async with await connect(network, "10.89.3.2", PORT) as client:
+            assert await client.receive_some() == b"5432\n"
+        assert "10.89." not in log_of(journal)
+        add_bridge(network, 4)
+        await trio.to_thread.run_sync(wait_until, "a line", lambda: text in log_of(journal))
+        async with await connect(network, "10.89.4.2", PORT) as client:
+            assert await client.receive_some() == b"5432\n"
+        run_ip(network, "link set veth4 down", "link set veth4 up")
+        await trio.sleep(0.5)
+        nursery.cancel_scope.cancel()
+    assert log_of(journal).count(text) == 1
 
 
 async def test_a_container_in_our_own_network(network: str, journal: Journal) -> None:
