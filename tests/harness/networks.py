@@ -1,28 +1,54 @@
 """What tests of networks need: a device that users may open, and containers that ask others."""
 
+import contextlib
+import fcntl
 import os
 import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from tests.harness.client import Client
 
 _TUN = Path("/dev/net/tun")
+_USERS = Path("/run/lock/scrun-tests.tun")
+"""Other runs have the same device: who is alone with it knows what it was like before."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def tun() -> Iterator[None]:
-    """Every user may open /dev/net/tun, as with udev's rules."""
+    """Every user may open /dev/net/tun, as with udev's rules, until the last run is over."""
     if not _TUN.exists():
         _TUN.parent.mkdir(exist_ok=True)
         os.mknod(_TUN, 0o600 | stat.S_IFCHR, os.makedev(10, 200))
-    before = stat.S_IMODE(_TUN.stat().st_mode)
-    _TUN.chmod(0o666)
-    yield
-    _TUN.chmod(before)
+    with _USERS.open("a+") as users:
+        if _is_alone(users):
+            users.truncate(0)
+            users.write(str(stat.S_IMODE(_TUN.stat().st_mode)))
+            users.flush()
+        fcntl.flock(users, fcntl.LOCK_SH)
+        _TUN.chmod(0o666)
+        yield
+        if _is_alone(users):
+            users.seek(0)
+            _TUN.chmod(int(users.read()))
+
+
+def _is_alone(users: IO[str]) -> bool:
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
 
 
 def free_port() -> int:
