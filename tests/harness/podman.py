@@ -185,11 +185,11 @@ class Podman(Client):
                 shutil.rmtree(self._runtime_dir, ignore_errors=True)
 
 
-def given(podman: Podman, name: str, text: str) -> Path:
-    """Write a file for podman's user."""
-    path = podman.site.base / name
+def given(engine: Client, name: str, text: str) -> Path:
+    """Write a file for the engine's user."""
+    path = engine.site.base / name
     path.write_text(text)
-    podman.site.user.give(path)
+    engine.site.user.give(path)
     return path
 
 
