@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# ctr, the client that comes with containerd, runs an image that has an ENTRYPOINT, with words for it:
+# ctr run --rm IMAGE ID hello.
+#
+# One would guess: the words take the place of CMD and the entrypoint stays, as with docker, podman, nerdctl and
+# Kubernetes' args.
+# What happens: they take the place of both, so "hello" is the program. Without words both are used. So an entrypoint
+# that sets things up, or is tini, is passed over without a word wherever the words happen to name a program.
+# Seen with containerd 1.6.20, runc 1.1.5 and umoci 0.4.7 of Debian 12. Needs root.
+#
+#   ENTRYPOINT echo from, CMD image: no words: from image     hello: executable file not found    busybox id: uid=0
+. "${BASH_SOURCE[0]%/*}/common.bash"
+root_only
+debs containerd=1.6.20~ds1-1+deb12u3 umoci=0.4.7+ds-3+b7 runc=1.1.5+ds1-1+deb12u1 libseccomp2=2.5.4-1+deb12u1 \
+	busybox-static=1:1.35.0-4+deb12u1+b1
+umoci init --layout image
+umoci new --image image:tag
+umoci insert --image image:tag root/bin/busybox /bin/busybox
+umoci config --image image:tag --config.entrypoint /bin/busybox --config.entrypoint echo --config.entrypoint from \
+	--config.cmd image --config.env PATH=/bin
+tar -C image -cf archive.tar .
+cat >configuration <<-END
+	version = 2
+	root = "$place/kept"
+	state = "$place/state"
+	disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.internal.v1.opt"]
+	[grpc]
+	  address = "$place/socket"
+END
+containerd --config configuration --log-level error >log 2>&1 &
+on_exit+=("kill $!; wait $!")
+for ((try = 0; try < 100; try++)); do
+	[[ ! -S socket ]] || break
+	sleep 0.1
+done
+ask() { ctr --address "$place/socket" "$@" 2>>words; }
+ask version >>words || cannot "containerd does not start: $(tail -n 1 log)"
+ask image import --snapshotter native --base-name name archive.tar >>words
+runs() { ask run --rm --snapshotter native --cgroup "" name:tag "$@" </dev/null || true; }
+expect "no words" "from image" "$(runs one)"
+expect "hello" "" "$(runs two hello)"
+expect "why" '"hello": executable file not found' "$(grep -o '"hello": executable file not found' words)"
+expect "busybox id" "uid=0 gid=0" "$(runs three busybox id | grep -o 'uid=0 gid=0')"
