@@ -310,7 +310,7 @@ class RuntimeJob(LocalJob[RuntimeCommands]):
     async def _by_reaper(
         self, stack: AsyncExitStack, step: Step, status: int, pid_file: str, command: Sequence[str]
     ) -> int:
-        """Have a reaper run the command that creates the container; return its exit status.
+        """Start a reaper, which runs the command that creates the container; return its status.
 
         The reaper ends with the first process, whose status it writes to the file of `status`, or
         when the stack is left.
