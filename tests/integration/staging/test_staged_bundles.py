@@ -38,7 +38,7 @@ OWN_MAPS = ("podman-keep-id", "runc-spec-rootless", "umoci")
 
 STAGE = """
 import json, os, sys, msgspec
-from scrun.supervisor.engines.local.runtimes import find_runtime, run_command
+from scrun.supervisor.engines.local.runtimes import find_runtime
 from scrun.images.leases import lease_of
 from scrun.supervisor.staging.staged_bundle import stage_in
 from scrun.supervisor.staging.transfer import Transfer
@@ -53,9 +53,9 @@ if engine == "slurm":
 else:
     runtime = find_runtime(None, env=os.environ)
     target = local_target(uid=uid, gid=gid, maps_root=runtime.maps_root)
-    command = run_command(runtime, root=directory + "-state",
-                          bundle=directory, id="scrun-test-" + os.path.basename(directory),
-                          log=directory + "-log")
+    container = "scrun-test-" + os.path.basename(directory)
+    command = runtime.command(directory + "-state", "run", "--bundle", directory, "--", container,
+                              log=directory + "-log")
 config = msgspec.json.decode(open(bundle + "/config.json", "rb").read())
 root, container = os.path.split(directory)
 transfer = Transfer(lease_of(root, container))
