@@ -11,8 +11,9 @@ and a deposit keeps both. The successor begins with the first one.
 
 import os
 import stat
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from subprocess import DEVNULL
 
 import trio
 
@@ -100,6 +101,20 @@ async def messages(
             yield writable
         finally:
             os.close(writable)
+
+
+async def heard(
+    argv: Sequence[str],
+    child_env: ChildEnv,
+    errors: Callable[[str], None],
+    output: Callable[[str], None] | None = None,
+) -> int:
+    """Run a child to its end; return its status when both have received what it has said."""
+    async with AsyncExitStack() as stack:
+        stderr = await stack.enter_async_context(messages(errors))
+        stdout = DEVNULL if output is None else await stack.enter_async_context(messages(output))
+        async with child(argv, child_env, stdout=stdout, stderr=stderr) as running:
+            return await running.wait()
 
 
 def received(readable: int, receive: Callable[[str], None]) -> AbstractAsyncContextManager[None]:

@@ -20,7 +20,7 @@ from scrun.model.states import FATAL
 from scrun.settings.slurm.outputs import container_variables
 from scrun.supervisor.children.node_scripts import exec_script, process_variables, signal_script
 from scrun.supervisor.children.processes import Child, ChildEnv, child, run_shell
-from scrun.supervisor.children.pumps import Output, messages
+from scrun.supervisor.children.pumps import Output, heard, messages
 from scrun.supervisor.contracts.engine import Files, Job, JobRequest, NodeAnswer, Program, Session
 from scrun.supervisor.contracts.networks import Reach
 from scrun.supervisor.core.deposits import Deposit
@@ -129,11 +129,7 @@ class LocalJob(Job, Generic[C]):
         """Call the runtime's `kill`; return why it failed, or ""."""
         errors: list[str] = []
         command = self._commands.kill(self._container, number)
-        async with (
-            messages(errors.append) as stderr,
-            child(command, self._child_env, stderr=stderr) as kill,
-        ):
-            status = await kill.wait()
+        status = await heard(command, self._child_env, errors.append)
         return "; ".join(errors) or f"status {status}" if status else ""
 
     async def session(self, program: Program) -> Session:

@@ -20,8 +20,8 @@ from scrun.supervisor.children.node_scripts import (
     process_variables,
     status_script,
 )
-from scrun.supervisor.children.processes import ChildEnv, child
-from scrun.supervisor.children.pumps import messages
+from scrun.supervisor.children.processes import ChildEnv
+from scrun.supervisor.children.pumps import heard
 from scrun.supervisor.children.terminal import give_a_size, write_size
 from scrun.supervisor.contracts.engine import Job, JobRequest, NodeAnswer, Program, Session, Step
 from scrun.supervisor.core.deposits import Deposit
@@ -386,12 +386,7 @@ async def set_time_limit(tools: Tools, child_env: ChildEnv, job_id: str, limit: 
         raise EngineError("scontrol is not installed here: the time limit cannot be changed")
     errors: list[str] = []
     command = [tools.scontrol, "update", f"JobId={job_id}", f"TimeLimit={limit}"]
-    async with (
-        messages(errors.append) as stderr,
-        child(command, child_env, stderr=stderr) as scontrol,
-    ):
-        status = await scontrol.wait()
-    if status:
+    if status := await heard(command, child_env, errors.append):
         reason = errors[-1] if errors else f"scontrol ended with {status}"
         raise EngineError(f"job {job_id}: the time limit was not changed: {reason}")
 

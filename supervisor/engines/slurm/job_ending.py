@@ -13,8 +13,8 @@ from scrun.core.users import user_name
 from scrun.model.identity import is_dead, read_mark
 from scrun.model.record import ProcessIdentity
 from scrun.model.states import Ending, taken
-from scrun.supervisor.children.processes import ChildEnv, child, output_of
-from scrun.supervisor.children.pumps import messages
+from scrun.supervisor.children.processes import ChildEnv, output_of
+from scrun.supervisor.children.pumps import heard
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.slurm.grammar import parse_line
 from scrun.supervisor.engines.slurm.tools import Tools
@@ -156,12 +156,7 @@ async def _query(squeue: Sequence[str], child_env: ChildEnv) -> tuple[str, bool]
     """Ask squeue; return its answer, and whether it knows the job."""
     answer: list[str] = []
     errors: list[str] = []
-    async with (
-        messages(answer.append) as stdout,
-        messages(errors.append) as stderr,
-        child(squeue, child_env, stdout=stdout, stderr=stderr) as running,
-    ):
-        await running.wait()
+    await heard(squeue, child_env, errors.append, answer.append)
     return "\n".join(answer), all(parse_line("squeue", line) is None for line in errors)
 
 

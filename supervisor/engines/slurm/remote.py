@@ -10,7 +10,7 @@ import trio
 
 from scrun.core.errors import EngineError
 from scrun.supervisor.children.processes import ChildEnv, child, shell_status
-from scrun.supervisor.children.pumps import Output, messages
+from scrun.supervisor.children.pumps import Output, heard, messages
 from scrun.supervisor.contracts.engine import NodeAnswer
 from scrun.supervisor.engines.slurm.grammar import Sentence, complaint, parse_line
 from scrun.supervisor.engines.slurm.tools import Tools, for_a_command
@@ -62,12 +62,7 @@ async def _inspect(
     output = Output()
     errors: deque[str] = deque(maxlen=1)
     with trio.move_on_after(_DEADLINE) as patience:
-        async with (
-            messages(output.take) as stdout,
-            messages(errors.append) as stderr,
-            child(words, child_env, stdout=stdout, stderr=stderr) as srun,
-        ):
-            status = await srun.wait()
+        status = await heard(words, child_env, errors.append, output.take)
     if patience.cancelled_caught:
         raise EngineError(f"job {job_id}: no answer from its nodes within {_DEADLINE:g} s")
     found = read_answers(output.lines)

@@ -18,8 +18,8 @@ import trio
 
 from scrun.core.errors import EngineError, SettingsError
 from scrun.supervisor.children.node_scripts import NodeCommands
-from scrun.supervisor.children.processes import ChildEnv, child
-from scrun.supervisor.children.pumps import messages
+from scrun.supervisor.children.processes import ChildEnv
+from scrun.supervisor.children.pumps import heard
 from scrun.supervisor.engines.slurm.grammar import Sentence, complaint, parse_line
 from scrun.supervisor.engines.slurm.tools import Tools
 
@@ -109,14 +109,8 @@ async def _by_runtime(
     words += [f"--nodes={count}", f"--ntasks={count}", "--nodelist", ",".join(nodes)]
     words += ["--chdir=/", "--input=none", "--job-name=scrun-kill", "--", "/bin/sh", "-c", script]
     delivered: list[str] = []
-    errors: list[str] = []
     with trio.move_on_after(_DEADLINE) as patience:
-        async with (
-            messages(delivered.append) as stdout,
-            messages(errors.append) as stderr,
-            child(words, child_env, stdout=stdout, stderr=stderr) as srun,
-        ):
-            await srun.wait()
+        await heard(words, child_env, lambda _: None, delivered.append)
     if patience.cancelled_caught and not delivered:
         raise EngineError("the signal was not delivered: Slurm started no step for it")
     return bool(delivered)
@@ -157,10 +151,5 @@ async def _scancel(
 ) -> tuple[int, list[str]]:
     errors: list[str] = []
     with trio.move_on_after(_SCANCEL):
-        async with (
-            messages(errors.append) as stderr,
-            child([tools.scancel, *arguments], child_env, stderr=stderr) as scancel,
-        ):
-            status = await scancel.wait()
-        return status, errors
+        return await heard([tools.scancel, *arguments], child_env, errors.append), errors
     return 1, []
