@@ -16,14 +16,12 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Self
 
 import msgspec
 
 from scrun.core.trees import OPEN_FOLDER
-from scrun.core.typed import decode_as
-from scrun.core.whole_files import write_whole
+from scrun.supervisor.staging.id_maps import read_cache, write_cache
 from scrun.supervisor.staging.layers import (
     Unusable,
     attributes_of,
@@ -350,7 +348,7 @@ class Foreign(msgspec.Struct, frozen=True):
 
 def foreign_in(layers: Sequence[str], cache: str, *, changes: bool) -> Foreign:
     """Return what belongs to others in any layer; `changes`: the first is a container's own."""
-    known = _read(cache)
+    known = read_cache(cache, dict[str, _LayerOwners])
     found = [_look_through(layer) for layer in layers[:changes]]
     new = False
     for layer in layers[changes:]:
@@ -359,7 +357,8 @@ def foreign_in(layers: Sequence[str], cache: str, *, changes: bool) -> Foreign:
             new = True
         found.append(known[layer])
     if new:
-        _write(cache, {path: one for path, one in known.items() if os.path.isdir(path)})
+        there = [(path, one) for path, one in known.items() if os.path.isdir(path)]
+        write_cache(cache, dict(there[-_KNOWN:]))
     foreign = Foreign(
         frozenset(path for one in found for path in one.paths),
         frozenset(path for one in found for path in one.closed),
@@ -392,21 +391,6 @@ def _look_through(layer: str) -> _LayerOwners:
                     if stat.S_ISDIR(status.st_mode) and status.st_mode & 0o005 != 0o005:
                         closed.append(found[-1])
     return _LayerOwners(mark, tuple(found), tuple(closed))
-
-
-def _read(cache: str) -> dict[str, _LayerOwners]:
-    try:
-        return decode_as(Path(cache).read_bytes(), dict[str, _LayerOwners])
-    except (OSError, msgspec.DecodeError):
-        return {}
-
-
-def _write(cache: str, known: dict[str, _LayerOwners]) -> None:
-    """Write the cache; a failure costs only another look next time."""
-    latest = dict(list(known.items())[-_KNOWN:])
-    with contextlib.suppress(OSError, UnicodeEncodeError):
-        os.makedirs(os.path.dirname(cache), mode=0o700, exist_ok=True)
-        write_whole(cache, msgspec.json.encode(latest))
 
 
 def copy_foreign(foreign: Foreign, rootfs: str, into: str, *, whole: bool) -> frozenset[str]:

@@ -7,12 +7,12 @@ root of a user namespace with these ids.
 
 import contextlib
 import os
-import shlex
 import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import trio
@@ -72,6 +72,7 @@ class _NodeIds(msgspec.Struct, frozen=True):
 
 
 _File = dict[str, _NodeIds]
+Item = TypeVar("Item")
 
 
 async def with_ids(
@@ -80,7 +81,7 @@ async def with_ids(
     """Return a target with the ids there, and why there is only one, or ""; full: StagingError."""
     if not target.rootless or setting == "single":
         return target, ""
-    ids = await in_thread(_ids, target)
+    ids = await in_thread(_ids, target.uid, target.gid, target.elsewhere)
     if ids is None:
         why = "you have no subordinate ids here (subuid(5)): see `scrun doctor`"
     elif setting == "full":
@@ -97,17 +98,10 @@ async def with_ids(
     return target, f"the container has one user: {why}"
 
 
-def _ids(target: Target) -> BothIds | None:
+def _ids(uid: int, gid: int, elsewhere: bool) -> BothIds | None:
     """Return the ids that this user can map; reads files, and may ask the name service."""
-    uids = _kind("uid", target.uid, elsewhere=target.elsewhere)
-    gids = _kind("gid", target.gid, elsewhere=target.elsewhere) if uids else None
-    return BothIds(uids, gids) if uids and gids else None
-
-
-def lent_to_caller() -> BothIds | None:
-    """Return the ids that the user of this process can map; see `_ids`."""
-    uids = _kind("uid", real_id("uid"), elsewhere=True)
-    gids = _kind("gid", real_id("gid"), elsewhere=True)
+    uids = _kind("uid", uid, elsewhere=elsewhere)
+    gids = _kind("gid", gid, elsewhere=elsewhere) if uids else None
     return BothIds(uids, gids) if uids and gids else None
 
 
@@ -148,8 +142,8 @@ def _asks_somebody() -> bool:
 async def _why_not_on_nodes(ids: BothIds, job: Job, request: JobRequest) -> str:
     """Return why a node of a job cannot map these ids, or ""; cached answers are reused."""
     environment = job.environment
-    variables = dict(request.child_env.environment)
-    path, known = await in_thread(_known_maps, variables)
+    path = cache_of(request.child_env.environment, "id-maps.json")
+    known = await in_thread(read_cache, path, _File)
     nodes = environment.get("SLURM_JOB_NODELIST", "")
     name = f"{environment.get('SLURM_CLUSTER_NAME', '')}/{nodes}"
     now = time.time()
@@ -160,14 +154,15 @@ async def _why_not_on_nodes(ids: BothIds, job: Job, request: JobRequest) -> str:
         except EngineError as error:
             return f"{nodes}: cannot find out whether more ids can be mapped: {error}"
         found = known[name] = _NodeIds(ids, not why, now, why)
-        await in_thread(_write, path, known, now)
+        young = {name: one for name, one in known.items() if one.holds(one.ids, now)}
+        await in_thread(write_cache, path, young)
     return found.why
 
 
 async def _ask(ids: BothIds, job: Job) -> str:
     """Try to map ids on all nodes of a job; return the first failure, or ""."""
     readable, writable = os.pipe()
-    script = _TRY % (_words(ids.uids.whole), _words(ids.gids.whole))
+    script = _TRY % tuple(" ".join(_numbers(each.whole)) for each in (ids.uids, ids.gids))
     content = b""
     async with trio.lowlevel.FdStream(readable) as stream:
         try:
@@ -182,8 +177,8 @@ async def _ask(ids: BothIds, job: Job) -> str:
     return next((line for line in lines if not line.endswith(": ok")), "")
 
 
-def _words(ranges: Ranges) -> str:
-    return shlex.join(str(n) for each in ranges for n in (each.inside, each.outside, each.size))
+def _numbers(ranges: Ranges) -> list[str]:
+    return [str(n) for each in ranges for n in (each.inside, each.outside, each.size)]
 
 
 def cache_of(environment: Mapping[str, str], name: str) -> str:
@@ -193,21 +188,19 @@ def cache_of(environment: Mapping[str, str], name: str) -> str:
     return os.path.join(cache, "scrun", name)
 
 
-def _known_maps(environment: Mapping[str, str]) -> tuple[str, _File]:
-    """Return the path of the file with earlier answers, and its content."""
-    path = cache_of(environment, "id-maps.json")
+def read_cache(path: str, kind: type[dict[str, Item]]) -> dict[str, Item]:
+    """Read earlier answers, as far as there are some."""
     try:
-        return path, decode_as(Path(path).read_bytes(), _File)
+        return decode_as(Path(path).read_bytes(), kind)
     except (OSError, msgspec.DecodeError):
-        return path, {}
+        return {}
 
 
-def _write(path: str, content: _File, now: float) -> None:
-    """Write the cache; a failure costs only another step next time."""
-    young = {name: known for name, known in content.items() if known.holds(known.ids, now)}
-    with contextlib.suppress(OSError):
+def write_cache(path: str, content: Mapping[str, object]) -> None:
+    """Write answers; a failure costs only another look next time."""
+    with contextlib.suppress(OSError, UnicodeEncodeError):
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        write_whole(path, msgspec.json.encode(young))
+        write_whole(path, msgspec.json.encode(content))
 
 
 _REMOVING = 600.0
@@ -260,7 +253,7 @@ def why_no_owners(directory: str) -> str:
 
 def _lent() -> BothIds | None:
     """Return the ids to map; None in a container engine's namespace, where this user is root."""
-    ids = lent_to_caller()
+    ids = _ids(real_id("uid"), real_id("gid"), elsewhere=True)
     return None if ids is None or ids.lent else ids
 
 
@@ -285,6 +278,6 @@ def _run(
 
 
 def _map(tool: str, pid: int, ids: Ids) -> bool:
-    numbers = [str(n) for each in ids.whole for n in (each.inside, each.outside, each.size)]
-    done = subprocess.run([tool, str(pid), *numbers], capture_output=True, timeout=_TOOL)
+    words = [tool, str(pid), *_numbers(ids.whole)]
+    done = subprocess.run(words, capture_output=True, timeout=_TOOL)
     return done.returncode == 0

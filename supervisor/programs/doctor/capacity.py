@@ -16,7 +16,6 @@ import msgspec
 from scrun.core.errors import SettingsError
 from scrun.core.paths import real_id
 from scrun.settings.slurm.versions import OLDEST, SlurmVersion, features
-from scrun.settings.slurm_conf import read_slurm_conf
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.programs.doctor.call import (
     Check,
@@ -25,6 +24,7 @@ from scrun.supervisor.programs.doctor.call import (
     slurm_version,
     without_slurm,
 )
+from scrun.supervisor.programs.doctor.cluster import conf_of
 from scrun.supervisor.programs.doctor.findings import Finding, ok, warn
 from scrun.supervisor.programs.doctor.machine import podman_settings
 
@@ -138,11 +138,7 @@ def count_listening(tables: str, ports: tuple[int, int]) -> int:
     return len({port for port in inside if ports[0] <= port <= ports[1]})
 
 
-def _look(call: DoctorCall, threads: int) -> Host:
-    conf: Mapping[str, str] = {}
-    if call.conf is not None:
-        with contextlib.suppress(SettingsError):  # the check of slurm.conf reports this
-            conf = read_slurm_conf(call.conf)
+def _look(call: DoctorCall, threads: int, conf: Mapping[str, str]) -> Host:
     named = port_range(conf.get("srunportrange", ""))
     ports = named or port_range(_text("/proc/sys/net/ipv4/ip_local_port_range")) or (32768, 60999)
     return Host(
@@ -217,7 +213,8 @@ def _locks(call: DoctorCall) -> int | None:
 async def _capacity(call: DoctorCall) -> Finding:
     version = await slurm_version(call) or SlurmVersion(*OLDEST, 0)
     threads = THREADS + features(version).tool_threads
-    return judge_capacity(await in_thread(_look, call, threads, abandon=True))
+    conf = await conf_of(call)
+    return judge_capacity(await in_thread(_look, call, threads, conf, abandon=True))
 
 
 CHECKS = (Check(("capacity",), one(_capacity), spared=without_slurm, status="warn"),)

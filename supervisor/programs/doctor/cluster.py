@@ -133,7 +133,7 @@ def _only_here(call: DoctorCall, conf: str) -> bool:
         return False
 
 
-async def _conf(call: DoctorCall) -> dict[str, str]:
+async def conf_of(call: DoctorCall) -> dict[str, str]:
     """Read slurm.conf; if that is not possible, its own check reports it."""
     with contextlib.suppress(SettingsError):
         return await in_thread(read_slurm_conf, call.conf, abandon=True) if call.conf else {}
@@ -142,7 +142,7 @@ async def _conf(call: DoctorCall) -> dict[str, str]:
 
 async def ask_munge(call: DoctorCall) -> Finding:
     """Make and read a munge credential, through the socket that slurm.conf names."""
-    found = await _conf(call)
+    found = await conf_of(call)
     kind = found.get("authtype", "auth/munge")
     if kind != "auth/munge":
         return ok(f"not used: AuthType is {kind}")
@@ -203,12 +203,12 @@ async def ping(call: DoctorCall) -> Finding | None:
 
 async def _limits_rate(call: DoctorCall) -> bool:
     """Return whether slurmctld may make a user wait: all tools but `ping` then try again."""
-    return "rl_enable" in (await _conf(call)).get("slurmctldparameters", "").lower()
+    return "rl_enable" in (await conf_of(call)).get("slurmctldparameters", "").lower()
 
 
 async def _accounting(call: DoctorCall) -> Finding:
     """Ask slurmdbd, if the site has it."""
-    conf = await _conf(call)
+    conf = await conf_of(call)
     if not conf.get("accountingstoragetype", "").endswith("/slurmdbd"):
         return ok("none that is known here, so nobody tells who has cancelled a job")
     if (sacct := call.slurm_tool("sacct")) is None:
