@@ -51,12 +51,6 @@ def free_port() -> int:
         return port
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
-
-
 def address_of(engine: Client, who: str, name: str) -> str:
     """The address of a container's that another one in its network is told."""
     said = engine.must("exec", who, "nslookup", name)

@@ -419,7 +419,7 @@ def _seals() -> Iterator[Mutation]:
         _NODES + "restartable_streams.py", _PARTS + "nodes/test_counted_sink.py::test_a_file"
     )
     yield left("an-output-that-was-left-is-opened-anew", "if name in self._sinks:", "if False:")
-    yield left("what-was-left-is-kept-no-further", "keeping.hold(fds)", "pass")
+    yield left("what-was-left-is-kept-no-further", "keeping.share({name: fd", "print({name: fd")
 
 
 def _streams() -> Iterator[Mutation]:
