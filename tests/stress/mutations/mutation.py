@@ -26,19 +26,6 @@ class Mutation(msgspec.Struct, frozen=True):
         return any(test.startswith("tests/integration") for test in self.tests)
 
 
-class Faults:
-    """Faults of one module that the same tests have to notice."""
-
-    def __init__(self, file: str, *tests: str) -> None:
-        """Name the module and the tests."""
-        self._file = file
-        self._tests = tests
-
-    def __call__(self, name: str, old: str, new: str, *tests: str) -> Mutation:
-        """Return a fault, of which other tests may have to notice."""
-        return Mutation(name, self._file, old, new, tests or self._tests)
-
-
 def broken(text: str, mutation: Mutation) -> str:
     """Return a module's text with the fault in it.
 
