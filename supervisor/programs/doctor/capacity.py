@@ -29,7 +29,7 @@ from scrun.supervisor.programs.doctor.findings import Finding, ok, warn
 from scrun.supervisor.programs.doctor.machine import podman_settings
 
 PORTS = 4  # on which salloc and srun listen
-FILES = 37  # of the supervisor
+FILES = 30  # of the supervisor
 THREADS = 4  # the anchor, salloc's shell, srun's second process, conmon; and `tool_threads`
 MEMORY = 6 << 20  # bytes (PSS), and what the supervisor has for it
 REQUESTS = 5  # of slurmctld
