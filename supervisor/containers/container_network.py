@@ -18,7 +18,7 @@ from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.journal import Journal
 
-_OF_DOCKER = "/moby/"  # the namespace of containerd's in which dockerd has its containers
+OF_DOCKER = "/moby/"  # the namespace of containerd's in which dockerd has its containers
 
 
 class ContainerNetwork:
@@ -69,7 +69,7 @@ class ContainerNetwork:
 
     def _may_come(self, config: Config) -> bool:
         """Tell whether its engine may put interfaces into the anchor's network before `start`."""
-        by_docker = _OF_DOCKER in self._create_request.bundle
+        by_docker = OF_DOCKER in self._create_request.bundle
         by_podman = conmon.calls(self._create_request.child_env.environment)
         is_made = by_docker or (by_podman and bool(config.linux.uid_mappings))
         return is_made and self._has_own

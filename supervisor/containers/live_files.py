@@ -18,8 +18,8 @@ that mount if the node said that it is another file.
 import errno
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from struct import Struct
 from typing import NamedTuple, Self
 
@@ -27,11 +27,11 @@ import trio
 
 from scrun.core.errors import ScrunError, described
 from scrun.supervisor.contracts.engine import Job
-from scrun.supervisor.contracts.program import SERVED, Program
+from scrun.supervisor.contracts.program import SERVED, Files, Program
 from scrun.supervisor.core.nurseries import unwrapped
-from scrun.supervisor.core.threads import in_last_thread
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.ends import Gone, Unbuffered
+from scrun.supervisor.staging.live_mounts import KIND, SOURCE
 from scrun.supervisor.wire.fuse import (
     ATTR,
     ATTR_OUT,
@@ -66,11 +66,9 @@ DEVICE = "/dev/fuse"
 
 _INIT_IN, _INIT_OUT = Struct("=IIII"), Struct("=IIIIHHIIHHI28x")
 _MAJOR, _MINOR = 7, 31
-_ASYNC_READ, _BIG_WRITES, _AUTO_INVAL_DATA, _READDIRPLUS, _READDIRPLUS_AUTO = (
-    *(1 << 0, 1 << 5, 1 << 12, 1 << 13, 1 << 14),
-)
+_ASYNC_READ, _BIG_WRITES, _AUTO_INVAL_DATA, _READDIRPLUS = 1 << 0, 1 << 5, 1 << 12, 1 << 13
 _PARALLEL_DIROPS, _MAX_PAGES = 1 << 18, 1 << 22
-_WANTED = _ASYNC_READ | _BIG_WRITES | _AUTO_INVAL_DATA | _READDIRPLUS | _READDIRPLUS_AUTO
+_WANTED = _ASYNC_READ | _BIG_WRITES | _AUTO_INVAL_DATA | _READDIRPLUS
 _WANTED |= _PARALLEL_DIROPS | _MAX_PAGES
 _BACKGROUND, _CONGESTED = 16, 12
 _PAGE = 4096
@@ -121,51 +119,6 @@ class _Waiting(NamedTuple):
     length: int = 0
 
 
-def attach(tree: int, anchor: int, alive: Callable[[], bool]) -> None:
-    """Mount the file system over an anchor's root; blocks until its first requests are answered.
-
-    One that a dead supervisor has left there is detached.
-
-    Args:
-        tree: `LiveFiles.tree`.
-
-    Raises:
-        OSError: It is not permitted, or the root is not that of an anchor.
-    """
-    in_last_thread(lambda: _attach(tree, anchor, alive))
-
-
-def _attach(tree: int, anchor: int, alive: Callable[[], bool]) -> None:
-    from scrun.core import namespaces as ns
-
-    with ExitStack() as stack:
-        namespace = os.open(f"/proc/{anchor}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-        stack.callback(os.close, namespace)
-        if not alive():  # then the pid may be another process'
-            return
-        ns.unshare(ns.NEW_ROOT)
-        ns.enter(namespace, ns.NEW_MOUNT)
-        while not _is_there():
-            ns.detach("/")  # a path with a component would be an error, too
-            ns.enter(namespace, ns.NEW_MOUNT)
-        if os.listdir("/") != ["proc"]:
-            raise OSError(0, "the namespace is not that of an anchor")
-        ns.attach_tree(tree, "/")
-        os.fchdir(tree)
-        ns.mount("/proc", "proc", None, ns.BIND)
-
-
-def _is_there() -> bool:
-    """Tell whether the root directory is not one of a supervisor that has died."""
-    try:
-        os.listdir("/")
-    except OSError as error:
-        if error.errno not in (errno.ENOTCONN, errno.ECONNABORTED):
-            raise
-        return False
-    return True
-
-
 _NOTHING_WRITTEN = _Written()
 
 
@@ -176,20 +129,25 @@ class LiveFiles(Unbuffered):
         tree: The mount, as long as it is attached nowhere.
     """
 
-    def __init__(self, job: Job, journal: Journal) -> None:
+    def __init__(self, job: Job, journal: Journal, files: Files = SERVED) -> None:
         """Open the device, and make a file system of it that is mounted nowhere.
+
+        Args:
+            files: `SERVED`, for an anchor; or of `rootfs`, which has no `proc` of ours.
 
         Raises:
             OSError: There is none here, or it is not permitted.
         """
         self._job = job
         self._journal = journal
+        self._files = files
+        self._proc = PROC if files == SERVED else 0
         from scrun.core import namespaces as ns  # few supervisors need it
 
         self.fd = os.open(DEVICE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             self.tree = ns.new_mount(
-                "fuse", ns.NO_SUID | ns.NO_DEVICES | ns.NO_PROGRAMS, source="scrun",
+                KIND, ns.NO_SUID | ns.NO_DEVICES | ns.NO_PROGRAMS, source=SOURCE,
                 fd=f"{self.fd}", rootmode="40000", user_id=f"{os.getuid()}",
                 group_id=f"{os.getgid()}", allow_other=None, default_permissions=None,
             )  # fmt: skip
@@ -256,7 +214,7 @@ class LiveFiles(Unbuffered):
         _, code, unique, number, *_ = IN.unpack_from(request)
         if code == INIT:
             self._negotiate(unique, request)
-        elif not self._is_attached or _is_proc(code, number, request):
+        elif not self._is_attached or (self._proc and _is_proc(code, number, request)):
             self._answer_mount(code, unique, number, request[IN.size :])
         elif code == FLUSH:
             self._flush(unique, _number(request))
@@ -320,7 +278,7 @@ class LiveFiles(Unbuffered):
 
     def _take_answer(self, request: _Waiting, error: int, answer: memoryview, unique: int) -> None:
         written, length = request.written, request.length
-        if not _is_fit(request.code, error, answer):
+        if not _is_fit(request.code, error, answer, self._proc):
             error, answer = -errno.EIO, memoryview(OUT.pack(OUT.size, -errno.EIO, unique))
         if request.code in OPENING and not error:
             at = OUT.size + _LEAST[request.code] - OPEN_OUT.size
@@ -424,7 +382,7 @@ class LiveFiles(Unbuffered):
         self._heard = trio.current_time()
         program = Program(
             process={}, stdio=(self.fd,) * 3, terminal=False, program_is_known=True,
-            running=_nothing, files=SERVED, ends=self,
+            running=_nothing, files=self._files, ends=self,
         )  # fmt: skip
         self._is_over = False
         ending = await (await self._job.session(program)).run()
@@ -546,15 +504,15 @@ def _is_proc(code: int, number: int, request: bytes) -> bool:
     return number == PROC or ((code, number) == (LOOKUP, ROOT) and request[IN.size :] == b"proc\0")
 
 
-def _is_fit(code: int, error: int, answer: memoryview) -> bool:
+def _is_fit(code: int, error: int, answer: memoryview, proc: int) -> bool:
     """Tell whether the kernel will take an answer, and it changes nothing about `proc`."""
     if error:
         return -_ERRORS < error < 0 and len(answer) == OUT.size
     if len(answer) < OUT.size + _LEAST.get(code, 0):
         return False
-    if code == READDIRPLUS:
+    if code == READDIRPLUS and proc:
         _leave_out_proc(answer)
-    return code not in ENTRY_CODES or _FILE.unpack_from(answer, OUT.size)[0] != PROC
+    return not proc or code not in ENTRY_CODES or _FILE.unpack_from(answer, OUT.size)[0] != proc
 
 
 def _leave_out_proc(answer: memoryview) -> None:

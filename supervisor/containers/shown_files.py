@@ -12,23 +12,35 @@ it were the container's.
 
 import os
 import stat
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 import trio
 
+from scrun.model.states import Ending
+from scrun.oci.config import Bundle
 from scrun.supervisor.containers import conmon
+from scrun.supervisor.containers.container_network import OF_DOCKER
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.engine import Job
-from scrun.supervisor.contracts.staged import View
+from scrun.supervisor.contracts.program import rootfs
+from scrun.supervisor.contracts.staged import OVERLAY, Staged, View
 from scrun.supervisor.core.nurseries import Tasks, unwrapped
 from scrun.supervisor.core.threads import in_last_thread, in_thread
 from scrun.supervisor.log.journal import Journal
 
+if TYPE_CHECKING:
+    from scrun.supervisor.staging.survey import MountPoint
+
 _PATIENCE = 10.0
 _GONE_DIRECTORY, _GONE_FILE = "/proc/thread-self/fdinfo", "/proc/thread-self/comm"
 _EMPTY_ROOT = ["proc"]
+_NO_DIFFERENCE = (
+    "the engine's `commit` and `diff` fail while it runs: what it changes is not on this machine; "
+    "`export` works"
+)
 
 
 class ShownFiles:
@@ -43,7 +55,10 @@ class ShownFiles:
     ) -> None:
         """`alive`: tells whether its anchor lives, so that the pid is still its own."""
         of_podman = conmon.calls(request.child_env.environment)  # which enters its namespaces
-        self._is_served = of_podman and request.settings.staging.live_files == "auto"
+        self._may_serve = request.settings.staging.live_files == "auto"
+        self._is_served = of_podman and self._may_serve
+        self._has_engine = of_podman or OF_DOCKER in request.bundle
+        self._over: _Over | None = None
         self.shown = trio.Event()
         self.shown.set()
         self._beside = beside
@@ -67,6 +82,36 @@ class ShownFiles:
         """Go on to serve them after a supervisor that has died, if that has."""
         if self._is_served and job.serves_files and _why_not(anchor) is None:
             self._beside.begin(partial(self._serve, anchor, job, trio.Event()))
+
+    @asynccontextmanager
+    async def over(self, bundle: Bundle, staged: Staged, job: Job) -> AsyncIterator[None]:
+        """Serve them where the engine has mounted the root file system, if another one runs.
+
+        So what it reads there itself (`docker cp`, `export`, `podman mount`) is the container's.
+        """
+        changes = staged.image and not bundle.config.root.readonly
+        if not (self._has_engine and changes and job.serves_files):
+            yield
+            return
+        async with unwrapped() as nursery:
+            self._over = _Over(bundle.rootfs, staged, job, self._journal)
+            nursery.start_soon(self._over.serve, self._may_serve)
+            try:
+                yield
+            finally:
+                await self._over.withdraw()
+                nursery.cancel_scope.cancel()
+
+    async def until(self, ended: Awaitable[Ending]) -> Ending:
+        """Wait for the container's end, and then let the engine see its own root file system.
+
+        Its changes come back there, and the engine unmounts that.
+        """
+        try:
+            return await ended
+        finally:
+            if self._over is not None:
+                await self._over.withdraw()
 
     async def _show(self, anchor: int, view: View | None, job: Job, shown: trio.Event) -> None:
         why, lacks = _why_not(anchor), ""
@@ -93,6 +138,7 @@ class ShownFiles:
     async def _serve(self, anchor: int, job: Job, shown: trio.Event) -> str:
         """Serve them as a file system until the container's end; return why that is impossible."""
         from scrun.supervisor.containers import live_files  # few supervisors need it
+        from scrun.supervisor.staging import live_mounts
 
         try:
             files = live_files.LiveFiles(job, self._journal)
@@ -103,7 +149,7 @@ class ShownFiles:
         async def attach() -> None:
             nonlocal why
             with trio.move_on_after(_PATIENCE) as patience:
-                call = partial(live_files.attach, files.tree, anchor, self._alive)
+                call = partial(live_mounts.attach, files.tree, anchor, self._alive)
                 try:
                     await in_thread(call, abandon=True)
                 except OSError as error:
@@ -123,6 +169,73 @@ class ShownFiles:
         finally:
             files.close()
         return why
+
+
+class _Over:
+    """A file system over the root file system of an engine."""
+
+    def __init__(self, path: str, staged: Staged, job: Job, journal: Journal) -> None:
+        self._path = path
+        self._staged = staged
+        self._job = job
+        self._journal = journal
+        self._scope = trio.CancelScope()
+        self._gone = trio.Event()
+
+    async def serve(self, may_serve: bool) -> None:
+        """Serve it until `withdraw`; a line in the log says why if that is impossible."""
+        why = "[staging] live_files"
+        try:
+            if may_serve:
+                with self._scope:
+                    why = await self._serve()
+        finally:
+            self._gone.set()
+        if why and not self._scope.cancel_called:
+            self._journal.write(
+                "info",
+                "commands of the engine that read its storage see the root file system as it was"
+                f" before the container's start: {why}; `scrun cp` sees it as it is",
+            )
+
+    async def _serve(self) -> str:
+        from scrun.supervisor.containers import live_files  # few supervisors need it
+        from scrun.supervisor.staging import live_mounts
+
+        of_root = rootfs(self._staged.overlaid_directories)
+        try:
+            files = live_files.LiveFiles(self._job, self._journal, of_root)
+        except OSError as error:
+            return f"{live_files.DEVICE}: {error.strerror}"
+        try:
+            below, is_whole = await in_thread(self._attach, files.tree)
+            if not is_whole:
+                self._journal.write("info", _NO_DIFFERENCE)
+            files.is_attached()
+            try:
+                await files.serve()
+            finally:
+                with trio.move_on_after(_PATIENCE, shield=True), suppress(OSError):
+                    await in_thread(live_mounts.detach_here, self._path, below, abandon=True)
+        except OSError as error:
+            return f"FUSE: {error.filename or 'mount'}: {error.strerror}"
+        finally:
+            files.close()
+        return ""
+
+    def _attach(self, tree: int) -> "tuple[MountPoint | None, bool]":
+        """Mount it; return what is below, and whether all differences are seen."""
+        from scrun.supervisor.staging.layout import difference_in
+        from scrun.supervisor.staging.live_mounts import attach_here
+
+        difference = difference_in(os.path.join(self._staged.bundle, OVERLAY))
+        below = attach_here(tree, self._path, difference)
+        return below, bool(difference or below is None or below.kind != "overlay")
+
+    async def withdraw(self) -> None:
+        self._scope.cancel()
+        with trio.CancelScope(shield=True):
+            await self._gone.wait()
 
 
 def _why_not(anchor: int) -> str | None:

@@ -233,11 +233,9 @@ class ContainerTree(Phases):
             self._journal.write("info", "its supervisor has died, and this one goes on")
             await self._undo_staging()
         bundle = self._bundle = await self._read_bundle()
-        create_request, engine = self._create_request, self._engine
-        settings = create_request.settings
-        stage = await self._stagers.choose(
-            settings, create_request.child_env.environment, engine.name
-        )
+        asked, engine = self._create_request, self._engine
+        settings = asked.settings
+        stage = await self._stagers.choose(settings, asked.child_env.environment, engine.name)
         config = bundle.config
         self._ledger.note(  # all at once: each call writes to disk
             annotations={
@@ -260,7 +258,7 @@ class ContainerTree(Phases):
         note = self._ledger.note
         async with (
             self._beside.open(),
-            plugin_stack(settings, create_request.directory, bundle, engine, request) as stack,
+            plugin_stack(settings, asked.directory, bundle, engine, request) as stack,
             stage.ready(
                 Submission(
                     *(bundle, settings, engine, stack.request, self._skip_stage_out),
@@ -329,6 +327,7 @@ class ContainerTree(Phases):
             async with (
                 stager.staged(job, variables) as staged,
                 self._network.answered(bundle, job, self.runs, self._left) as networks,
+                self.files.over(bundle, staged, job),
             ):
                 self._running = RunningContainer(job, bundle, staged, self._journal)
                 self._ledger.staged(staged)
@@ -450,7 +449,7 @@ class ContainerTree(Phases):
 
     async def _end_of(self, process: FirstProcess) -> Ending:
         """Wait for the end of its first process, and keep that for a successor."""
-        ending = await process.ended()
+        ending = await self.files.until(process.ended())
         self._deposit.note(ending=msgspec.to_builtins(ending))
         return ending
 
@@ -561,12 +560,12 @@ class ContainerTree(Phases):
                 self._beside.end()
 
     async def _go_on(self, takeover: "Takeover", job: Job, staged: Staged) -> None:
-        found = takeover.found
+        found, bundle = takeover.found, takeover.bundle
         takeover.begin_programs(self.programs, self._journal, job)
-        network = self._network.answered(takeover.bundle, job, self.runs, found)
-        async with job.resumed() as process, network:
+        network = self._network.answered(bundle, job, self.runs, found)
+        async with job.resumed() as process, network, self.files.over(bundle, staged, job):
             self.files.serve_again(self.pid, job)
-            self._running = RunningContainer(job, takeover.bundle, staged, self._journal)
+            self._running = RunningContainer(job, bundle, staged, self._journal)
             self._first_process = process
             self._carry_sockets(job, staged)
             if not takeover.has_anchor:

@@ -1,6 +1,6 @@
 """What is run in a running container, besides its own program."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple, Protocol
 
@@ -18,6 +18,15 @@ class Files(NamedTuple):
 
 SERVED = Files("served", "/")
 """All files of a container, as a file system: requests and answers instead of archives."""
+
+
+def rootfs(directories: Sequence[str]) -> Files:
+    """Return the same of its root file system alone, without what is mounted in it.
+
+    Args:
+        directories: `Staged.overlaid_directories`.
+    """
+    return Files("rootfs", "/".join(directories))
 
 
 class Ends(Protocol):

@@ -117,6 +117,7 @@ class Staged(msgspec.Struct, frozen=True):
         missed: The engine's options that have no effect, for its user.
         final: Whether nothing comes back, so that the container's end need not wait for that.
         sockets: The engine's sockets here that it mounts, by where it does.
+        overlaid_directories: The names in the root directory that have an overlay each.
     """
 
     bundle: str
@@ -132,6 +133,7 @@ class Staged(msgspec.Struct, frozen=True):
     missed: tuple[str, ...] = ()
     final: bool = False
     sockets: dict[str, str] = {}
+    overlaid_directories: tuple[str, ...] = ()
 
     @property
     def on_nodes(self) -> bool:

@@ -148,7 +148,7 @@ class Shim:
         called when the call is on its way, with the reply that is waited for.
         """
         target = str(fields.get("id"))
-        begins = verb in ("create", "exec", "copy", "files")
+        begins = verb in ("create", "exec", "copy", "files", "rootfs")
         number, waiting = self._send(verb, fields)
         if begins:
             self._targets[target] = Awaited()

@@ -113,6 +113,8 @@ twice.
              {"pid": …}; error
     files    id; container; streams: it answers requests of a file system on its standard input
              (`live_files`) on its standard output, until that ends
+    rootfs   the same for the root file system alone, without what is mounted in it, but with the
+             overlays on these directories in it; over: list of their names
              {"pid": …}; error
     connect  container, by its id; port; stream, which carries the bytes in both directions: those
              to the server from the call on (up to protocol 3: from the reply on); outside: whether

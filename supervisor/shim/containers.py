@@ -134,6 +134,9 @@ class NodeContainers:
     def files(self, call: "dict[str, Any]", reply: "Reply") -> None:
         self._making.files(call, reply)
 
+    def rootfs(self, call: "dict[str, Any]", reply: "Reply") -> None:
+        self._making.rootfs(call, reply)
+
     def get(self, target: str) -> "NodeProcess":
         """Return a container or an exec.
 

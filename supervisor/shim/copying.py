@@ -16,12 +16,11 @@ import stat
 import sys
 import tarfile
 
-from .libc import DUMPABLE, NO_NEW_RIGHTS, join, keep_capabilities, prctl
-from .processes import descendants
+from .entering import Refused, enter_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
     from typing import IO, Any
 
 OUT = "out"
@@ -30,7 +29,6 @@ OUT = "out"
 SAID, CUT_OFF = 1, 3
 """Exit statuses: it has said why it failed; or the other side has failed, which says why."""
 
-_CHOWN, _DAC_OVERRIDE, _FOWNER = 0, 1, 3  # capabilities(7)
 _PIECE = 1 << 18
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -41,10 +39,6 @@ _ENDS = "unexpected end of data"  # so says `tarfile` in the middle of a file
 _OF_THE_KERNEL = 64 << 20  # the longest file in /proc or /sys that is read
 _LEFT_OUT = "devices, sockets or file systems of the kernel were left out"
 _ATTEMPTS = 20
-
-
-class Refused(ValueError):
-    """It cannot be copied; the text says what and why."""
 
 
 class CutOff(Exception):
@@ -114,53 +108,6 @@ def _end(number: int, _frame: object) -> None:
 def _say(text: str) -> None:
     shown = "".join(char if char.isprintable() else "?" for char in text)
     os.write(2, f"scrun: cp: {shown}\n".encode("utf-8", "replace"))
-
-
-def enter_files(first: int) -> None:
-    """Have the files of a container from now on, with no more rights there than files need.
-
-    Raises:
-        OSError: The kernel refuses.
-        Refused: The process and all below it have the files of the node.
-    """
-    pid = _inside([first, *descendants(first)])
-    prctl(DUMPABLE, 0)  # the container may see us, if it has the node's processes
-    join(pid, "user")
-    root = os.open(f"/proc/{pid}/root", os.O_RDONLY | os.O_CLOEXEC)
-    join(pid, "mnt")
-    os.fchdir(root)  # a runtime need not have made that the root of the namespace
-    os.chroot(".")
-    os.chdir("/")
-    os.close(root)
-    try:
-        os.setresgid(0, 0, 0)
-        os.setresuid(0, 0, 0)
-    except OSError:  # it has no such user: what we are is the only one
-        pass
-    prctl(NO_NEW_RIGHTS, 1)
-    keep_capabilities(_CHOWN, _DAC_OVERRIDE, _FOWNER)
-    prctl(DUMPABLE, 0)  # another user or other namespaces have reset it
-    sys.path.clear()
-    sys.meta_path.clear()
-    os.umask(0o022)
-
-
-def _inside(pids: "Iterable[int]") -> int:
-    """Return the first process that is in the container: a runtime has the files of the node.
-
-    Raises:
-        OSError: One of them may not be looked into.
-        Refused: None of them is.
-    """
-    own, root = os.stat("/proc/self/ns/mnt"), os.stat("/")
-    for pid in pids:
-        try:
-            mounts, theirs = os.stat(f"/proc/{pid}/ns/mnt"), os.stat(f"/proc/{pid}/root")
-        except (FileNotFoundError, ProcessLookupError):  # it has ended
-            continue
-        if not (os.path.samestat(own, mounts) or os.path.samestat(root, theirs)):
-            return pid
-    raise Refused("the container has no files of its own here: nothing was copied")
 
 
 # --- pack ---------------------------------------------------------------------------------------

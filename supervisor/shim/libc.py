@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     from typing import Any
 
 NEW_MOUNTS, NEW_USERS, NEW_NETWORK = 0x20000, 0x10000000, 0x40000000
-BELOW, SLAVE = 0x4000, 0x80000
+BELOW, PRIVATE, SLAVE = 0x4000, 1 << 18, 0x80000
 DUMPABLE, SUBREAPER, NO_NEW_RIGHTS, AMBIENT = 4, 36, 38, 47
 _DROP = 24
 _KEEP_SIZE = 1
+_OPEN_TREE, _MOVE_MOUNT = 428, 429
+_CLONE, _NO_LINK, _FROM_DESCRIPTOR = 1, 0x100, 4
 
 _LIBC = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
 _VERSION_3 = 0x20080522  # capget(2)
@@ -120,6 +122,36 @@ def mount(
     """
     types = (_Text, _Text, _Text, _Word, _Text)
     _call("mount", types, source, target, kind, flags, options)
+
+
+def clone_mount(path: str) -> int:
+    """Open a copy of the mount that a path, no link, is on, without those below (open_tree(2)).
+
+    Raises:
+        OSError: The kernel refuses, or is older than 5.2.
+    """
+    types, flags = (_Long, _Int, _Text, _Int), _CLONE | _NO_LINK | os.O_CLOEXEC
+    return _system_call(types, _OPEN_TREE, -1, os.fsencode(path), flags)
+
+
+def attach_mount(fd: int, path: str) -> None:
+    """Mount a copy at a path (move_mount(2)).
+
+    Raises:
+        OSError: The kernel refuses.
+    """
+    types = (_Long, _Int, _Text, _Int, _Text, _Int)
+    _system_call(types, _MOVE_MOUNT, fd, b"", -1, os.fsencode(path), _FROM_DESCRIPTOR)
+
+
+def _system_call(types: "Sequence[type[Any]]", *arguments: object) -> int:
+    function: Callable[..., int] = _Function(_ctypes.dlsym(_LIBC, "syscall"))
+    function.argtypes = types  # type: ignore[attr-defined]
+    result = function(*arguments)
+    if result < 0:
+        number = _ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
 
 
 def reserve(fd: int, offset: int, length: int) -> None:

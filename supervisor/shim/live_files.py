@@ -14,6 +14,7 @@ import errno
 import os
 import stat
 import struct
+import time
 
 from scrun.supervisor.wire.fuse import (
     ATTR,
@@ -71,12 +72,13 @@ from .asked_files import (
     padded,
     write_all,
 )
-from .copying import CUT_OFF, SAID, Refused, enter_files
+from .copying import CUT_OFF, SAID
+from .entering import Refused, enter_files
 from .libc import reserve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 _SETATTR = struct.Struct("=IIQQQQQQIIIIIIII")
 _STATFS = struct.Struct("=QQQQQIIII24x")
@@ -88,8 +90,11 @@ _NEWDIR = struct.Struct("=QII")
 _MODE, _UID, _GID, _SIZE, _ATIME, _MTIME, _FH, _ATIME_NOW, _MTIME_NOW = (
     1 << bit for bit in range(9)
 )
-# nanoseconds for which the kernel does not ask again: within one copy, not from one to the next
-_VALID = 20_000_000
+# nanoseconds for which the kernel does not ask again: within one copy, not from one to the next.
+# Where all is slow, so is whatever comes next: then it is as long as so many requests take.
+_VALID, _LONGEST_VALID, _REQUESTS = 20_000_000, 500_000_000, 16
+_LATEST = 4
+_MOST_FILES = 1 << 16  # half a KiB each
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_FOLDERS, _DEEP = 128, 16  # open at a time, and of one path
 _NANO = 10**9
@@ -97,16 +102,17 @@ _LISTED = ENTRY.size + ATTR.size + DIRENT.size
 _NOT_MADE = (stat.S_IFCHR, stat.S_IFBLK)
 
 
-def serve(pid: int) -> int:
+def serve(pid: int, over: "Sequence[str] | None" = None) -> int:
     """Answer until standard input ends; return the exit status.
 
     Args:
         pid: As for `copying.copy`.
+        over: As for `entering.enter_files`.
     """
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stay)  # Slurm tells all programs before a job ends
     try:
-        enter_files(pid)
+        enter_files(pid, over)
         os.umask(0)  # the kernel that asks has one
         LiveFiles().answer_all(0, 1)
     except BrokenPipeError:
@@ -134,10 +140,11 @@ class _File:
 class _Handle:
     """An open file; of a directory, the entries that are left to list."""
 
-    __slots__ = ("entries", "fd", "has_room")
+    __slots__ = ("entries", "fd", "file", "has_room")
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, file: int) -> None:
         self.fd = fd
+        self.file = file
         self.has_room = False
         self.entries: list[bytes] = []
 
@@ -152,6 +159,8 @@ class LiveFiles:
         self._last = self._last_handle = int.from_bytes(os.urandom(4), "little") << 32 | PROC
         self._handles: dict[int, _Handle] = {}
         self._folders: dict[int, int] = {ROOT: os.open(root, _FOLDER)}
+        self._pauses = [0.0] * _LATEST
+        self._valid = _VALID
         self._calls: dict[int, Callable[[int, memoryview], bytes]] = {
             LOOKUP: self._lookup,
             GETATTR: self._getattr,
@@ -186,7 +195,7 @@ class LiveFiles:
         Raises:
             OSError: One of them fails.
         """
-        kept = bytearray()
+        kept, before = bytearray(), time.monotonic()
         while True:
             data = os.read(source, LONGEST)
             if not data:
@@ -201,14 +210,24 @@ class LiveFiles:
                     if len(kept) - at < length:
                         break
                     with view[at : at + length] as request:
+                        self._waited(before)
                         write_all(sink, self.answer(request))
+                        before = time.monotonic()
                     at += length
             del kept[:at]
+
+    def _waited(self, since: float) -> None:
+        """Learn how long the way to who asks is, and back: the shortest of the latest pauses."""
+        self._pauses = [*self._pauses[1:], time.monotonic() - since]
+        some = int(_REQUESTS * min(self._pauses) * _NANO)
+        self._valid = min(max(_VALID, some), _LONGEST_VALID)
 
     def answer(self, request: memoryview) -> bytes:
         """Return the answer to a request, with its head; nothing if it gets none."""
         _, code, unique, number, *_ = IN.unpack_from(request)
         self._close_some()
+        if len(self._files) > _MOST_FILES:
+            self._drop_some()
         with request[IN.size :] as body:
             if code in UNANSWERED:
                 self._forget_all(code, number, body)
@@ -299,6 +318,7 @@ class LiveFiles:
             number = self._numbers[key] = self._last
             file = self._files[number] = _File(folder, name, seen)
         file.count += 1
+        self._files[number] = self._files.pop(number)  # the latest
         return number
 
     def _forget_all(self, code: int, number: int, body: memoryview) -> None:
@@ -315,10 +335,31 @@ class LiveFiles:
             return
         file.count -= times
         if file.count <= 0:
-            self._close_folder(number)
-            del self._files[number]
-            if self._numbers.get((file.folder, file.name)) == number:
-                del self._numbers[file.folder, file.name]
+            self._drop(number)
+
+    def _drop(self, number: int) -> None:
+        file = self._files.pop(number)
+        self._close_folder(number)
+        if self._numbers.get((file.folder, file.name)) == number:
+            del self._numbers[file.folder, file.name]
+
+    def _drop_some(self) -> None:
+        """Forget files that the kernel still knows, the half that nobody has asked for lately.
+
+        It asks for a path once more if a number in it means nothing any more.
+        """
+        numbers = list(self._files)
+        in_use = [handle.file for handle in self._handles.values()]
+        kept = {ROOT, PROC}
+        for number in (*in_use, *numbers[len(numbers) // 2 :]):
+            if len(kept) > _MOST_FILES * 3 // 4:  # directories in directories in directories
+                break
+            while number not in kept and number in self._files:
+                kept.add(number)
+                number = self._files[number].folder
+        for number in numbers:
+            if number not in kept:
+                self._drop(number)
 
     def _moved(self, folder: int, name: bytes, to: int, new: bytes) -> None:
         """Note that a name has become another one."""
@@ -335,7 +376,7 @@ class LiveFiles:
     def _entry(self, folder: int, name: bytes) -> bytes:
         status = os.lstat(name, dir_fd=self._folder(folder))
         number = self._known(folder, name, status)
-        return ENTRY.pack(number, 0, 0, 0, _VALID, _VALID) + attributes(status)
+        return ENTRY.pack(number, 0, 0, 0, self._valid, self._valid) + attributes(status)
 
     def _getattr(self, number: int, body: memoryview) -> bytes:
         flags, _, handle = struct.unpack_from("=IIQ", body)
@@ -343,7 +384,7 @@ class LiveFiles:
         return self._attr_out(number, os.fstat(fd) if fd >= 0 else self._status(number))
 
     def _attr_out(self, number: int, status: os.stat_result) -> bytes:
-        return ATTR_OUT.pack(0, _VALID, 0) + attributes(status)
+        return ATTR_OUT.pack(0, self._valid, 0) + attributes(status)
 
     def _setattr(self, number: int, body: memoryview) -> bytes:
         (valid, _, handle, size, _, *times) = _SETATTR.unpack_from(body)
@@ -448,7 +489,7 @@ class LiveFiles:
     def _open(self, number: int, body: memoryview) -> bytes:
         flags, _ = _TWO.unpack_from(body)
         folder, name = self._at(number)
-        return self._opened(_Handle(open_file(name, flags & os.O_ACCMODE, folder)))
+        return self._opened(_Handle(open_file(name, flags & os.O_ACCMODE, folder), number))
 
     def _opened(self, handle: _Handle) -> bytes:
         self._last_handle += 1
@@ -460,7 +501,8 @@ class LiveFiles:
         name = name_of(body[_FOUR.size :])
         wanted = flags & os.O_ACCMODE | os.O_CREAT | flags & os.O_EXCL
         fd = open_file(name, wanted, self._folder(number), mode & ~umask & 0o7777)
-        return self._entry(number, name) + self._opened(_Handle(fd))
+        entry = self._entry(number, name)
+        return entry + self._opened(_Handle(fd, _NUMBER.unpack_from(entry)[0]))
 
     def _handle(self, number: int) -> _Handle:
         try:
@@ -526,7 +568,7 @@ class LiveFiles:
     def _opendir(self, number: int, _: memoryview) -> bytes:
         folder, name = self._at(number)
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        return self._opened(_Handle(os.open(name, flags, dir_fd=folder)))
+        return self._opened(_Handle(os.open(name, flags, dir_fd=folder), number))
 
     def _readdir(self, number: int, body: memoryview) -> bytes:
         return self._list(number, body, with_entries=False)
@@ -551,7 +593,7 @@ class LiveFiles:
                 continue
             if with_entries:
                 one = self._known(number, name, status)
-                found += ENTRY.pack(one, 0, 0, 0, _VALID, _VALID) + attributes(status)
+                found += ENTRY.pack(one, 0, 0, 0, self._valid, self._valid) + attributes(status)
             kind = stat.S_IFMT(status.st_mode) >> 12
             found += DIRENT.pack(status.st_ino, at + 1, len(name), kind) + name
             found += bytes(-len(name) % 8)

@@ -55,6 +55,7 @@ _OF_CONTAINERS = (
     "exec",
     "copy",
     "files",
+    "rootfs",
     "resize",
     "delete",
 )

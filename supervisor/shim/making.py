@@ -257,6 +257,16 @@ class Making:
 
         self._enter(call, reply, work, self.files)
 
+    def rootfs(self, call: "dict[str, Any]", reply: "Reply") -> None:
+        """Answer a file system of a container's root file system, without what it mounts."""
+
+        def work(first: int) -> int:
+            from .live_files import serve
+
+            return serve(first, call["over"])
+
+        self._enter(call, reply, work, self.rootfs)
+
     def _enter(
         self,
         call: "dict[str, Any]",

@@ -65,6 +65,7 @@ ROOTFS = "rootfs"
 UPPER = "upper"
 PLACE = "place"
 ONE = "one"
+_WHOLE = b"whole"  # in that file: what is written begins with the container's own layer
 BY_FUSE = "by-fuse"
 _TASK = "task-"
 _SMALL = (1 << 20, 200)  # bytes and entries
@@ -153,7 +154,8 @@ class Layout:
         whole = self._copy_strangers(cache)
         os.mkdir(self._staged, 0o700)
         if self._top is None:
-            write(self._path(ONE), b"")
+            begun = not (on_node or by_fuse or self._read_only) and self._begin_with_own_layer()
+            write(self._path(ONE), _WHOLE if begun else b"")
             if by_fuse:
                 write(self._path(BY_FUSE), b"")
             for folder in self._written:
@@ -222,6 +224,23 @@ class Layout:
                 copy = TreeCopy(target, CopyRoom(*_SMALL), owners=self._owners, opaque=mark)
                 copy.all(source, target)
             self._layers[0] = copied
+
+    def _begin_with_own_layer(self) -> bool:
+        """Copy the container's own layer to what is written, if it is small; tell whether it is.
+
+        So there is all that differs from the image. It stays below as well, or what the container
+        removes of it would have no mark.
+        """
+        own, mark = self._path("mine", "0"), opaque(users=self._rootfs.rootless)
+        if self._layers[0] != own or self._overlay.plain or self._written != [""]:
+            return False
+        try:
+            with _opened(own) as source, _opened(self._path(UPPER)) as target:
+                copy = TreeCopy(target, CopyRoom(*_SMALL), owners=self._owners, opaque=mark)
+                copy.all(source, target)
+        except (Unusable, PermissionError):
+            return False
+        return self._overlay.users == self._rootfs.rootless
 
     def _copy_layers(self, unseen: frozenset[int]) -> None:
         """Copy what the node cannot use and no image has: its own layer, and small ones."""
@@ -339,6 +358,20 @@ def uppers_in(overlay: str) -> list[str]:
     tasks.sort(key=lambda name: int(name.removeprefix(_TASK)))
     found = [os.path.join(overlay, name, UPPER) for name in ("", *tasks)]
     return [path for path in found if os.path.isdir(path)]
+
+
+def difference_in(overlay: str) -> str:
+    """Return the directory with all that a container differs by from its image; "" if none has.
+
+    Args:
+        overlay: The directory of its staged bundle.
+    """
+    try:
+        with open(os.path.join(overlay, ONE), "rb") as file:
+            is_whole = file.read() == _WHOLE
+    except OSError:
+        return ""
+    return os.path.join(overlay, UPPER) if is_whole else ""
 
 
 def _listed(folder: str) -> list[str]:

@@ -248,6 +248,7 @@ class Mounts:
             image=image,
             place=places[0] if len(places) == 1 else "",
             tasks=tasks if len(places) > 1 else (),
+            overlaid_directories=tuple(name for name in layout.options if name),
         )
 
     def _last(self, number: int, place: str) -> str:

@@ -30,6 +30,7 @@ from scrun.supervisor.staging.commands import run
 from scrun.supervisor.staging.id_maps import remove_mapped, remove_whoever_owns_it
 from scrun.supervisor.staging.layers import Whiteouts, opaque, remove_link
 from scrun.supervisor.staging.layout import BY_FUSE, ONE, PLACE, ROOTFS, UPPER, uppers_in
+from scrun.supervisor.staging.live_mounts import detach_here
 from scrun.supervisor.staging.mounts import FILES
 from scrun.supervisor.staging.on_node import archives_in, unpacking
 from scrun.supervisor.staging.owner import (
@@ -103,6 +104,8 @@ def clean(directory: str, submitted: str) -> None:
     except FileNotFoundError:
         return
     failure = ""
+    if submitted:
+        detach_here(submitted)
     try:
         bring_back_volumes(directory, Transfer())
     except StagingError as error:  # what did not come back is kept

@@ -10,7 +10,7 @@ import trio
 from scrun.model.states import Ending, exited, killed
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.engine import Session
-from scrun.supervisor.contracts.program import SERVED, Program
+from scrun.supervisor.contracts.program import SERVED, Program, rootfs
 from scrun.supervisor.core.deposits import Deposit
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.engines.failures import NotMade, not_started, read_log
@@ -107,6 +107,8 @@ def begun(
     verb = "exec"
     if program.files == SERVED:
         verb, what = "files", dict[str, object]()
+    elif program.files is not None and program.files.direction == rootfs(()).direction:
+        verb, what = "rootfs", {"over": [one for one in program.files.path.split("/") if one]}
     elif program.files is not None:
         verb, what = "copy", {"files": program.files}
     elif site is not None:

@@ -23,6 +23,7 @@ from scrun.supervisor.containers.live_files import LiveFiles
 from scrun.supervisor.contracts.program import SERVED, Program
 from scrun.supervisor.core.threads import in_last_thread
 from scrun.supervisor.nodes.ends import Gone
+from scrun.supervisor.staging import live_mounts
 from scrun.supervisor.wire.fuse import OUT
 from tests import CHECKOUT
 from tests.component.supervisor.containers.test_view import anchor as anchor
@@ -215,7 +216,7 @@ async def served(pid: int, job: Job) -> AsyncIterator[Journal]:
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(files.serve)
-            call = lambda: live_files.attach(files.tree, pid, lambda: True)  # noqa: E731
+            call = lambda: live_mounts.attach(files.tree, pid, lambda: True)  # noqa: E731
             await trio.to_thread.run_sync(call)
             files.is_attached()
             yield journal

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrun.cli.copied import INTO, copier
-from scrun.supervisor.shim.copying import SAID, CutOff, Refused, pack, unpack
+from scrun.supervisor.shim.copying import SAID, CutOff, pack, unpack
+from scrun.supervisor.shim.entering import Refused
 
 
 def packed(path: str) -> bytes:

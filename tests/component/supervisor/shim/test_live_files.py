@@ -215,6 +215,38 @@ def test_what_is_forgotten_takes_no_memory(asking: Asking, tmp_path: Path) -> No
     assert asking.files.known == {ROOT, fuse.PROC}
 
 
+def test_memory_for_names_is_bounded(
+    asking: Asking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that nobody has asked for lately are not known any more: the kernel asks again."""
+    monkeypatch.setattr("scrun.supervisor.shim.live_files._MOST_FILES", 64)
+    (tmp_path / "held").mkdir()
+    (tmp_path / "held" / "file").write_text("content")
+    open_one, _ = asking.look("held", "file")
+    handle = asking.open(open_one)
+    first = 0
+    for name in range(500):
+        (tmp_path / f"{name}").touch()
+        number, _ = asking.look(f"{name}")
+        first = first or number
+        assert len(asking.files.known) <= 65
+    with pytest.raises(OSError, match="Stale") as refused:
+        asking.ask(fuse.GETATTR, first, bytes(16))
+    assert refused.value.errno == errno.ESTALE
+    assert asking.ask(fuse.GETATTR, number, bytes(16))
+    assert asking.read(handle) == b"content"
+    assert asking.ask(fuse.GETATTR, open_one, bytes(16))
+    folder = ROOT
+    for _ in range(200):  # each is the directory of the next one
+        try:
+            asking.ask(fuse.MKDIR, folder, struct.pack("=II", 0o755, 0) + b"d\0")
+            folder = ENTRY.unpack_from(asking.ask(fuse.LOOKUP, folder, b"d\0"))[0]
+        except OSError:
+            folder = ROOT
+        assert len(asking.files.known) <= 66
+    assert asking.look("held", "file")[0] == open_one
+
+
 def test_what_a_kernel_changes(asking: Asking, tmp_path: Path) -> None:
     made = asking.ask(
         fuse.CREATE, ROOT, struct.pack("=IIII", os.O_WRONLY, 0o666, 0o022, 0) + b"f\0"
