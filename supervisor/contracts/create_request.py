@@ -30,13 +30,9 @@ class CreateRequest(msgspec.Struct, frozen=True):
     """A request for a container.
 
     Attributes:
-        id: The container's id.
         bundle: The bundle's directory, absolute.
         config_file: What to read instead of its config.json, absolute, or None.
-        directory: The caller's working directory.
         pid_file: The pid file, absolute, or None.
-        child_env: The caller's environment and umask.
-        settings: The settings that apply to it.
         settings_file: The file of `--config-file` or SCRUN_CONFIG, or "".
         shown: Which messages its `create` writes.
         console: The engine's socket for the container's terminal, absolute, or None.
@@ -82,10 +78,7 @@ class CommandLine(msgspec.Struct, frozen=True):
     """A command line, and the caller's surroundings.
 
     Attributes:
-        parsed: The command line.
         pid: The process with the caller's limits: the caller; for `exec`, its anchor.
-        directory: The caller's working directory.
-        child_env: The caller's environment and umask.
     """
 
     parsed: Parsed

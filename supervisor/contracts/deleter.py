@@ -10,12 +10,7 @@ _UMASK = "Umask:"
 
 
 class Deleter(msgspec.Struct, frozen=True):
-    """What the OCI runtime has from whoever calls its `delete`, and hooks have from that.
-
-    Attributes:
-        child_env: Environment and umask.
-        directory: The working directory.
-    """
+    """What the OCI runtime has from whoever calls its `delete`, and hooks have from that."""
 
     child_env: ChildEnv
     directory: str

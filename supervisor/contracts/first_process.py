@@ -14,7 +14,6 @@ class FirstProcess(Protocol):
     """A container's first process.
 
     Attributes:
-        pid: Its process id.
         is_started: Whether another supervisor has started its program.
     """
 

@@ -45,7 +45,6 @@ class Program(msgspec.Struct, frozen=True):
     Attributes:
         process: The program, as `process` of config.json.
         stdio: Descriptors for standard input, output and error; all the same for a terminal.
-        terminal: Whether those are a terminal.
         program_is_known: Whether it was found in the bundle (see `Step`).
         running: Called when the engine knows that it runs.
         deposit: Keeps what it needs to outlive us.

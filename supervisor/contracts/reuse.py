@@ -46,10 +46,8 @@ class WaitingJob(msgspec.Struct, frozen=True):
     """A job that waits for its next container.
 
     Attributes:
-        job_id: Its id.
         nodes: Its nodes, as the engine writes them.
         seconds: How long it waits at most, from now on.
-        options: What it was requested with.
     """
 
     job_id: str
@@ -62,9 +60,7 @@ class Room(msgspec.Struct, frozen=True):
     """What a container takes of a node, or what a node has.
 
     Attributes:
-        processors: Their number.
         memory: In MiB; `inf` if nobody counts it.
-        gpus: Their number.
     """
 
     processors: int
@@ -100,8 +96,6 @@ class Taken(msgspec.Struct, frozen=True):
     """What a container has taken of a node, which the others of its pod share.
 
     Attributes:
-        container: The one that has taken it.
-        room: How much.
         gpus: Which GPUs, as Slurm's variables name them on the node.
     """
 
@@ -114,7 +108,6 @@ class Seat(msgspec.Struct, frozen=True):
     """A container's wish to run in a pool.
 
     Attributes:
-        pool: The pool's name.
         is_asked: Whether the container's own requests name it; else it is only a default.
         room: What it takes of a node; None: no pool can meet its requests.
         why_not: Why, then.

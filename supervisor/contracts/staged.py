@@ -102,14 +102,10 @@ class Staged(msgspec.Struct, frozen=True):
     """A staged bundle.
 
     Attributes:
-        bundle: Its directory.
-        rootfs: Its root file system.
-        notes: Lines for the log.
         arguments: The command that it runs: process.args.
         moved: What a script's stage_out needs, if there is one.
         copied_from: Where the container's changes go at the end; "" if they are there already, or
             are not wanted.
-        image: Where its root file system is from.
         place: The directory on its node with what it writes; "": it is in the staged bundle.
         tasks: What is each task's own, of a container of several; empty: they have all the same.
         view: What to show engines of the container's files; None if this machine does not know

@@ -24,9 +24,7 @@ class Submission(msgspec.Struct, frozen=True):
 
     Attributes:
         bundle: The bundle; must not be changed.
-        settings: The container's.
         engine: Where it will run.
-        request: The request for the job.
         skip_stage_out: Set when the user does not want to wait for the stage out.
         staged_out: To be called when a script's stage out has ended, successfully or not: until
             then, whoever finds the record repeats it.
@@ -49,7 +47,6 @@ class Served(msgspec.Struct, frozen=True):
         job: Its job, which is still there.
         request: The request for that.
         staged: What the dead supervisor has staged.
-        skip_stage_out: See `Submission`.
     """
 
     job: Job
@@ -65,7 +62,6 @@ class Leftover(msgspec.Struct, frozen=True):
         record: Its record. `record.staged` is the directory of its staged bundle.
         directory: The record's directory, with all that a stager has put there.
         settings: The settings, as read by the supervisor that cleans up.
-        child_env: For child processes.
         served: The other known facts, if the container was adopted.
     """
 
@@ -85,7 +81,6 @@ class Stager(Protocol):
         """Provide a bundle that the job's nodes can run while the block runs.
 
         Args:
-            job: The job.
             environment: The variables for scripts: the job's, and SCRUN_*.
 
         Raises:

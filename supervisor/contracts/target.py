@@ -92,7 +92,6 @@ class ImageFile(msgspec.Struct, frozen=True):
     Attributes:
         file: The file here.
         name: One that no other content has.
-        size: Its bytes.
     """
 
     file: str
@@ -154,7 +153,6 @@ class NodeAnswer(msgspec.Struct, frozen=True):
     """The output of a script on a node.
 
     Attributes:
-        node: The node's name.
         status: The script's exit status.
         text: Its standard output and error.
     """

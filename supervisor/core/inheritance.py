@@ -141,7 +141,6 @@ class Inheritance(msgspec.Struct):
 
     Attributes:
         container: Its id; the name of a job's.
-        facts: What it noted.
         fds: The descriptors, by their names; they belong to whoever asks.
         job: What it has left for the container's job, the same for all containers of that.
         programs: What it has left for the programs of `exec` in the container.

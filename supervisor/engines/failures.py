@@ -64,7 +64,6 @@ class NotMade(EngineError):
     """The runtime did not create the container.
 
     Attributes:
-        words: The runtime's error message.
         shown: Whether the container's standard error has it.
     """
 

@@ -93,8 +93,6 @@ class Shim:
     """A shim.
 
     Attributes:
-        table: Its streams.
-        lost: Set when it has gone.
         asked: How it has asked for its code, when it has.
         place: What is known of its node without its word: its name for Slurm, or a step's number.
             What it tells counts there only; "": nowhere else than for itself.

@@ -143,8 +143,6 @@ class _Output:
     Attributes:
         opened: Set when the caller's descriptor is not needed any more.
         writers: How many tasks may still write.
-        over: Set when none does.
-        closed: Set when all is written.
     """
 
     def __init__(self, tasks: int, width: int, *, lines: bool) -> None:

@@ -30,7 +30,6 @@ class ProcessUsage(msgspec.Struct, frozen=True):
         user: Nanoseconds of processor time in user mode, including waited-for children.
         kernel: Nanoseconds in the kernel, likewise.
         memory: Bytes of resident memory; shared pages count for each process.
-        threads: Number of threads.
         uptime: When that was so, in seconds since the boot of the first node; 0: not known.
     """
 

@@ -48,9 +48,7 @@ class RuntimeContainer(msgspec.Struct, frozen=True):
 
     Attributes:
         record: Its record directory, unique on this machine.
-        job_id: Its job.
         directory: The working directory of its `create`.
-        bundle: The bundle that the runtime gets.
         rootfs: Its root file system, "" where the commands do not use it.
         arguments: Its command, () where the commands do not use it.
         pid: The first process that was started for it, or 0.

@@ -63,10 +63,8 @@ class ForeignChild:
     """A process that is a child of another one (see `first_process.FirstProcess`).
 
     Attributes:
-        pid: Its process id.
         ending: How it ended, if it has; `UNKNOWN` if the status cannot be read.
         used: What it has used, then, as far as its parent tells (`Usage`).
-        start: Starts its program.
     """
 
     is_started = False

@@ -39,7 +39,6 @@ class InstalledRuntime(msgspec.Struct, frozen=True):
 
     Attributes:
         name: The name of its program; "crun" or "runc" if no setting names it.
-        path: The path of its program.
         arguments: The global options that it needs here.
         cgroups: Whether it applies config.json's resources here.
         passed_over: Candidates that failed before this one, with the reasons.

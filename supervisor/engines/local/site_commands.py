@@ -35,7 +35,6 @@ class OciConfCommands(msgspec.Struct, frozen=True):
     See `supervisor.engines.local.commands.Commands`.
 
     Attributes:
-        conf: The file's content.
         node: This machine's name, `%n`.
         user: The user's name, `%u`.
         uid: The user's id, `%U`.

@@ -74,8 +74,6 @@ class Allocation(msgspec.Struct, frozen=True):
     """A job that can run steps.
 
     Attributes:
-        job_id: Its number.
-        environment: Its SLURM_* variables.
         state: What salloc has reported; None for a job that scrun did not allocate.
         fds, facts: What another supervisor needs to hold it, too; the descriptors stay salloc's.
         slowed: Takes whether slurmctld slows down a tool that works for it.
@@ -102,7 +100,6 @@ class AllocationRequest(msgspec.Struct, frozen=True):
     """What to ask salloc for.
 
     Attributes:
-        options: Its options.
         directory: The working directory of salloc and of the job.
         because: Which options come from the engine's flags and config.json, for messages; or "".
         deadline: Seconds that releasing the job may take.

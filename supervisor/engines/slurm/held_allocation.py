@@ -179,7 +179,6 @@ class SlurmAllocation:
 
     Attributes:
         allocation: The job, with the variables of the container that it was sized for.
-        shim: Its shim.
         sound: Whether its containers have left nothing behind in it.
         ends: When it ends, in seconds since the epoch, as far as a pool has asked.
         gpus: Its GPUs, as far as a pool has asked.

@@ -35,7 +35,6 @@ class ContainerOnNode:
     """What is known of a container on the node.
 
     Attributes:
-        step: The shim's step.
         id: The shim's id of the container; "" before it has one.
         config: The config.json that the runtime got.
         settled: Set when it is created, or never will be.
@@ -161,8 +160,6 @@ class JobShim:
             whose lines are labelled.
         asked: What was asked for its step, by SCRUN_* variable.
         salloc: The state of the job, if scrun allocated it.
-        neighbours: The containers that it has.
-        journal: Where messages about it go.
         deposit: Keeps what the job needs to outlive us.
         old_step: The step that another supervisor has begun, if one did; it may have ended.
         mounted: See `supervisor.contracts.engine.Job.mounted`.

@@ -35,7 +35,6 @@ class JobState:
         suspended: Whether an administrator or the scheduler has suspended it.
         slowed: Whether salloc waits because slurmctld limits its user's requests.
         refusal: Why Slurm refused it, or "".
-        complaints: Other error messages.
     """
 
     def __init__(self) -> None:

@@ -56,8 +56,6 @@ class ShimStep:
     """A step with a shim (see `scrun.supervisor.shim`).
 
     Attributes:
-        step: The run of srun.
-        hello: What the shim said first.
         sites: The oci.conf whose commands the shim of each task runs, if there is one.
         deposit: Keeps what its job needs to outlive us.
         is_gathered: Whether each task has a shim, which has to connect to us.

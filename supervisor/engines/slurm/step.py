@@ -52,7 +52,6 @@ class StepStreams(msgspec.Struct, frozen=True):
 
     Attributes:
         fds: Descriptors for standard input, output and error; three times the same terminal.
-        terminal: Whether they are a terminal.
         listen: Whether to look for the runtime's message that the program cannot be run.
         far_terminal: Whether the program has another terminal, which the runtime on the node makes
             and keeps at the size of Slurm's.
@@ -68,8 +67,6 @@ class SrunStep:
     """A run of srun, with its messages.
 
     Attributes:
-        state: The state of the step.
-        asked_to_kill: Whether `kill` was called.
         on_message: Called after each message of srun's.
     """
 

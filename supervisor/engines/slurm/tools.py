@@ -21,9 +21,7 @@ class Tools(msgspec.Struct, frozen=True):
     """The tools of one Slurm installation.
 
     Attributes:
-        salloc: The path of salloc.
         srun: The path of srun, and the site's own arguments.
-        scancel: The path of scancel.
         conf: The slurm.conf in use, or None for Slurm's own default.
         prefix: The command that enters a user namespace in which the tools see the real user.
         squeue: The path of squeue, or None: it only makes reasons more exact.
