@@ -203,12 +203,13 @@ class UserNetwork:
         os.unlink(name)
         namespaces = self.space.network()
         self._pid_file = os.path.join(self._place, f"pasta-{namespaces[0]}")
-        passed = [*namespaces]
+        stdio: Sequence[int | None] = (*(*namespaces, words)[:2], words)
+        passed: list[int] = []
         if self.name == _SLIRP:
             self._ready, is_ready = os.pipe()
             over, wanted = os.pipe()
             self._held.append(wanted)
-            passed += [is_ready, over]
+            stdio, passed = (None, words, words), [*namespaces, is_ready, over]
             self._loop.watch(self._ready, READ, self._is_ready)
         command = self._command(len(namespaces))
 
@@ -218,7 +219,6 @@ class UserNetwork:
             self._ended(status, said)
 
         try:
-            stdio = (None, words, words)
             self._pid = self._children.spawn(command, ended, stdio, passed=passed)
         except BaseException:
             os.close(words)
@@ -228,20 +228,23 @@ class UserNetwork:
                 os.close(fd)
 
     def _command(self, namespaces: int) -> "list[str]":
-        """Return the command, whose descriptors from 3 on are the namespaces, and what follows."""
-        user = ["--userns", "/proc/self/fd/4"] if namespaces > 1 else []
+        """Return the command, whose descriptors from 3 on are the namespaces, and what follows.
+
+        Those of pasta are from 0 on: since 2024 it first closes all that it has from 3 on.
+        """
         if self.name == _PASTA:
+            user = ["--userns", "/proc/self/fd/1"] if namespaces > 1 else ["--runas", "0"]
             ports = [word for option in "tuTU" for word in (f"-{option}", "none")]
             command = [self._program, "--config-net", "--no-map-gw", *ports, "--quiet"]
             # else it has the node's address, and does not reach the node by that
             command += ["--address", _ADDRESS, "--netmask", "24", "--gateway", _GATEWAY]
             command += ["--ns-ifname", INTERFACE]
             command += ["--dns-forward", RESOLVER, "--pid", self._pid_file]
-            return [*command, *(user or ["--runas", "0"]), "--netns", "/proc/self/fd/3"]
+            return [*command, *user, "--netns", "/proc/self/fd/0"]
         command = [self._program, "--configure", "--mtu=65520", "--disable-host-loopback"]
         command += ["--enable-seccomp", f"--ready-fd={3 + namespaces}"]
         command += [f"--exit-fd={4 + namespaces}", "--netns-type=path"]
-        user = [word.replace("--userns", "--userns-path") for word in user]
+        user = ["--userns-path", "/proc/self/fd/4"] if namespaces > 1 else []
         return [*command, *user, "/proc/self/fd/3", INTERFACE]
 
     def _is_ready(self, _events: int) -> None:

@@ -51,12 +51,23 @@ def attached(shim: Shim, number: int) -> int:
     return stream
 
 
+PASTA_ALONE = """
+mount --bind /dev/null /usr/bin/slirp4netns
+mount -t tmpfs none /mnt
+cp /usr/bin/pasta /mnt/pasta
+printf '#!/bin/sh\\nexec 3<&- 4<&- 5<&-\\nexec /mnt/pasta "$@"\\n' >/mnt/closing
+chmod 755 /mnt/closing
+mount --bind /mnt/closing /usr/bin/pasta
+exec "$@"
+"""
+"""A node with pasta, which closes what it is given from 3 on, as it does since 2024."""
+
+
 @pytest.fixture(params=["root-slirp4netns", "user-slirp4netns", "root-pasta", "user-pasta"])
 def shim(request: pytest.FixtureRequest, make_shim: MakeShim) -> Shim:
     """One with this program to connect networks."""
     who, program = request.param.split("-")
-    hidden = 'mount --bind /dev/null /usr/bin/slirp4netns && exec "$@"'
-    hide = ("unshare", "--mount", "sh", "-c", hidden, "sh") if program == "pasta" else ()
+    hide = ("unshare", "--mount", "sh", "-ec", PASTA_ALONE, "sh") if program == "pasta" else ()
     user = users.root() if who == "root" else users.ordinary()
     shim = make_shim(user=user, place=(*PURE_V2, *hide))
     shim.env = {"program": program}
