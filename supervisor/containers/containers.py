@@ -115,6 +115,8 @@ class Arrivals:
         Args:
             patience: Seconds to wait until it can be worked with, once it is ours.
         """
+        if (known := self._known.get(container)) is not None and known.there.is_set():
+            return
         directory = os.path.join(self._root, container)
         with trio.move_on_after(_ARRIVING), contextlib.suppress(ScrunError, OSError):
             while is_id(container) and container not in self._known:

@@ -77,6 +77,7 @@ class Ledger:
         self.deposit = deposit or no_deposit()
         self.record = record
         self._lock = lock
+        self._is_behind = False  # what is on disk
         self.directory = directory
         self.journal = journal
         self._made = os.lstat(directory)
@@ -119,17 +120,30 @@ class Ledger:
             release(self._lock)
             self._lock = -1
 
-    def note(self, *, annotations: Mapping[str, str] | None = None, **changes: object) -> None:
-        """Change fields of the record; annotations are added to the existing ones."""
+    def note(
+        self,
+        *,
+        annotations: Mapping[str, str] | None = None,
+        later: bool = False,
+        **changes: object,
+    ) -> None:
+        """Change fields of the record; annotations are added to the existing ones.
+
+        Args:
+            later: Whether to write that with the next change: nobody misses it until then.
+        """
         if annotations is not None:
             changes["annotations"] = {**self.record.annotations, **annotations}
-        self._become(msgspec.structs.replace(self.record, **changes))
+        self._become(msgspec.structs.replace(self.record, **changes), later=later)
 
     def job_is_known(self, job_id: str, owned: bool) -> None:
         """Record the job (see `supervisor.contracts.engine.JobRequest.on_job_id`)."""
         if job_id != self.record.job_id:
             self.journal.write("verbose", f"the job is {job_id}")
-        self.note(job_id=job_id, owns_job=owned, annotations={"org.scrun.job_id": job_id})
+        known = {"org.scrun.job_id": job_id}
+        # nobody has to release that of others; it is there, or its wait is written soon
+        later = not (owned or (self.record.job_id and self.record.owns_job))
+        self.note(job_id=job_id, owns_job=owned, annotations=known, later=later)
 
     def job_granted(self, job: Job, directory: str) -> str:
         """Note where the container will run, and what launches it.
@@ -182,10 +196,13 @@ class Ledger:
             record.oci_version, record.id, status, record.pid, record.bundle, record.annotations
         )
 
-    def _become(self, record: Record) -> None:
-        if record == self.record:  # saves a quarter of a millisecond, several times per container
+    def _become(self, record: Record, *, later: bool = False) -> None:
+        changes = record != self.record
+        self.record, self._is_behind = record, self._is_behind or changes
+        # not to write saves a quarter of a millisecond, several times per container
+        if later or not self._is_behind:
             return
-        self.record = record
+        self._is_behind = False
         if not self.is_there:
             return
         try:

@@ -227,8 +227,10 @@ class Phases:
             return "being ended"
         return self.phase.status
 
-    def become(self, phase: Phase, annotations: Mapping[str, str] | None = None) -> bool:
-        """Enter another phase if it may follow the current one, and record it.
+    def become(
+        self, phase: Phase, annotations: Mapping[str, str] | None = None, *, later: bool = False
+    ) -> bool:
+        """Enter another phase if it may follow the current one; record it, perhaps `later`.
 
         Returns:
             Whether it did.
@@ -245,8 +247,10 @@ class Phases:
             annotations = {STARTED: now()}
         if phase is Phase.STOPPING:
             annotations = {ENDING_SINCE: now()}
-        self._deposit.note(phase=phase.name)
-        self._ledger.note(status=self.status, pid=self.pid, annotations=annotations)
+        if "ending" not in self._deposit.facts:  # that is all that a successor would look at
+            self._deposit.note(phase=phase.name)
+        later = later or self.about_to_run
+        self._ledger.note(status=self.status, pid=self.pid, annotations=annotations, later=later)
         self._journal.write("verbose", f"it is {phase.name.lower()}")
         return True
 
@@ -570,7 +574,7 @@ class Phases:
 
     def _finish(self, ending: Ending) -> None:
         """Report to all, once, that the container has ended."""
-        if not self.become(Phase.STOPPING) and self.phase is not Phase.STOPPING:
+        if not self.become(Phase.STOPPING, later=True) and self.phase is not Phase.STOPPING:
             return
         if self._notices.pending:
             self._job_waits(None)

@@ -237,7 +237,9 @@ class ContainerTree(Phases):
         settings = asked.settings
         stage = await self._stagers.choose(settings, asked.child_env.environment, engine.name)
         config = bundle.config
+        await self.anchor_known.wait()  # `create` makes that while we check the bundle
         self._ledger.note(  # all at once: each call writes to disk
+            pid=self.pid,  # callers of `state` may want to signal it
             annotations={
                 **of_config(config.annotations),
                 **self._named,
@@ -249,8 +251,6 @@ class ContainerTree(Phases):
             audit=self._ledger.record.audit if self.takeover else settings.log.audit or "",
         )
         if engine.name != "local":
-            if config.hooks.prestart:
-                await self.anchor_known.wait()
             await self._network.find(bundle, self.pid, self._left)
         request = self._request(bundle)
         if self.takeover is None:
@@ -263,7 +263,7 @@ class ContainerTree(Phases):
                 Submission(
                     *(bundle, settings, engine, stack.request, self._skip_stage_out),
                     staged_out=partial(note, moved=None),
-                    removed=partial(note, staged=""),
+                    removed=partial(note, staged="", later=True),
                 )
             ) as stager,
             self._allocated(stack, bundle) as job,
@@ -278,9 +278,6 @@ class ContainerTree(Phases):
 
     @asynccontextmanager
     async def _allocated(self, stack: Stack, bundle: Bundle) -> AsyncIterator[Job]:
-        """Get a job once the anchor exists: `create` makes that while we check the bundle."""
-        await self.anchor_known.wait()
-        self._ledger.note(pid=self.pid)  # callers of `state` may want to signal it
         if stack.has_scripts:
             self._deposit.give_up("what its scripts of plugstack.conf know would be lost")
         async with self._pods.job(

@@ -194,7 +194,9 @@ class Stagers:
             script = await look("scrun.lua", find_script, settings, engine)
             name = "lua" if script else "builtin"
         plugin = await self._plugins.stage(name)
-        configuration = await configured(plugin, settings, environment)
+        configuration = None  # as the settings of ours come with the submission
+        if name != "builtin":
+            configuration = await configured(plugin, settings, environment)
         return Chosen(name, plugin, configuration)
 
     async def undo(self, left: Leftover) -> None:

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 
 import msgspec
 import trio
@@ -41,7 +40,7 @@ from scrun.supervisor.staging.stage_out import (
 from scrun.supervisor.staging.staged_bundle import stage_in
 from scrun.supervisor.staging.stored import Mounter, progress
 from scrun.supervisor.staging.transfer import Transfer
-from scrun.supervisor.staging.volumes import bring_back
+from scrun.supervisor.staging.volumes import bring_back, uses_volumes
 
 plugin_type = "stage/builtin"
 plugin_name = "Built-in policy"
@@ -121,43 +120,48 @@ class BuiltIn:
         def execute(command: Sequence[str]) -> None:
             trio.from_thread.run(carry_out, command, request, "copying the root file system")
 
-        overlays = None
         wanted = settings.overlay == "mount"
         cache = cache_of(request.child_env.environment, "layers.json")
-        images = partial(in_thread, images_for, self._all_settings, request, abandon=True)
-        if (tasks := job.separate_tasks) is not None:
-            overlays = Overlays(
-                lambda script: trio.from_thread.run(_ask, job, script),
-                cache,
-                await images(),
-                wanted=wanted,
-                tasks=tasks,
-                mount_points=job.mount_points,
-                mounter=self._mounter(job) if job.mounts_images else None,
-                mounted=job.mounted,
-            )
-        elif wanted and not target.elsewhere:
-            overlays = Overlays(_ask_here, cache, await images(), keeps=False)
+
+        def overlays() -> Overlays | None:
+            if (tasks := job.separate_tasks) is not None:
+                return Overlays(
+                    lambda script: trio.from_thread.run(_ask, job, script),
+                    cache,
+                    images_for(self._all_settings, request),
+                    wanted=wanted,
+                    tasks=tasks,
+                    mount_points=job.mount_points,
+                    mounter=self._mounter(job) if job.mounts_images else None,
+                    mounted=job.mounted,
+                )
+            if wanted and not target.elsewhere:
+                images = images_for(self._all_settings, request)
+                return Overlays(_ask_here, cache, images, keeps=False)
+            return None
 
         limit = settings.copy_size << 20
         lease = lease_of(os.path.dirname(request.record), request.container)
         transfer = Transfer(
             lease, limit, told_from_thread(self._request.journal), trio.from_thread.check_cancelled
         )
+
+        def stage() -> tuple[Staged, bool]:
+            done = stage_in(
+                bundle.raw,
+                bundle.path,
+                directory,
+                target,
+                owner=owner,
+                transfer=transfer,
+                execute=execute,
+                overlays=overlays(),
+            )
+            return done, uses_volumes(done.bundle)
+
         with trio.move_on_after(settings.timeout) as patience:
             # the thread always ends, and leaves nothing behind if it fails
-            done = await in_thread(
-                lambda: stage_in(
-                    bundle.raw,
-                    bundle.path,
-                    directory,
-                    target,
-                    owner=owner,
-                    transfer=transfer,
-                    execute=execute,
-                    overlays=overlays,
-                )
-            )
+            done, has_volumes = await in_thread(stage)
         if patience.cancelled_caught:
             raise StagingError(f"stage in took longer than {settings.timeout:g} s")
         try:
@@ -169,6 +173,7 @@ class BuiltIn:
                 )
             finally:
                 changes = _Changes(done, request, self._all_settings, self._skip_stage_out)
+                changes.has_volumes = has_volumes
                 await changes.bring_back(job, privileged=not target.rootless)
         finally:
             # a longer removal goes on in its thread, and stays in the record until it is done
@@ -244,6 +249,7 @@ class _Changes:
         self, done: Staged, request: JobRequest, settings: Settings, skip: trio.Event
     ) -> None:
         """`skip` is set when the user does not want to wait."""
+        self.has_volumes = True
         self._done = done
         self._request = request
         self._settings = settings
@@ -268,6 +274,8 @@ class _Changes:
 
     async def _bring_volumes_back(self) -> None:
         """Bring volumes back, in no more time than staging may take; nobody may skip that."""
+        if not self.has_volumes:
+            return
         deadline = time.monotonic() + self._settings.staging.timeout
 
         def wait() -> None:

@@ -81,13 +81,15 @@ async def with_ids(
     """Return a target with the ids there, and why there is only one, or ""; full: StagingError."""
     if not target.rootless or setting == "single":
         return target, ""
-    ids = await in_thread(_ids, target.uid, target.gid, target.elsewhere)
+    is_asked = target.elsewhere and setting != "full"
+    path = cache_of(request.child_env.environment, "id-maps.json") if is_asked else ""
+    ids, known = await in_thread(_here, target, path)
     if ids is None:
         why = "you have no subordinate ids here (subuid(5)): see `scrun doctor`"
     elif setting == "full":
         why = ""
     elif target.elsewhere:
-        why = await _why_not_on_nodes(ids, job, request)
+        why = await _why_not_on_nodes(ids, path, known, job)
     else:
         missing = [name for name in ("newuidmap", "newgidmap") if not shutil.which(name)]
         why = f"{', '.join(missing)}: not found" if missing else ""
@@ -96,6 +98,12 @@ async def with_ids(
     if setting == "full":
         raise StagingError(f'id_map = "full": {why}')
     return target, f"the container has one user: {why}"
+
+
+def _here(target: Target, path: str) -> tuple[BothIds | None, _File]:
+    """Return the ids that this user can map, and what is known of nodes, if there is a path."""
+    ids = _ids(target.uid, target.gid, target.elsewhere)
+    return ids, read_cache(path, _File) if ids is not None and path else {}
 
 
 def _ids(uid: int, gid: int, elsewhere: bool) -> BothIds | None:
@@ -139,11 +147,9 @@ def _asks_somebody() -> bool:
     return any(line.split("#")[0].startswith("subid:") for line in text.splitlines())
 
 
-async def _why_not_on_nodes(ids: BothIds, job: Job, request: JobRequest) -> str:
+async def _why_not_on_nodes(ids: BothIds, path: str, known: _File, job: Job) -> str:
     """Return why a node of a job cannot map these ids, or ""; cached answers are reused."""
     environment = job.environment
-    path = cache_of(request.child_env.environment, "id-maps.json")
-    known = await in_thread(read_cache, path, _File)
     nodes = environment.get("SLURM_JOB_NODELIST", "")
     name = f"{environment.get('SLURM_CLUSTER_NAME', '')}/{nodes}"
     now = time.time()

@@ -164,6 +164,11 @@ def _fill(volume: Volume, used: _Used, transfer: Transfer) -> Sequence[str]:
     return merged.left_out
 
 
+def uses_volumes(directory: str) -> bool:
+    """Return whether the container of a staged bundle uses volumes of which there are copies."""
+    return os.path.lexists(os.path.join(directory, USED))
+
+
 def bring_back(directory: str, transfer: Transfer) -> None:
     """Bring back what a container has changed in its volumes, and stop using them.
 
@@ -171,7 +176,7 @@ def bring_back(directory: str, transfer: Transfer) -> None:
     transfer's limit does not count.
     """
     path = os.path.join(directory, USED)
-    if not os.path.lexists(path):
+    if not uses_volumes(directory):
         return
     transfer = msgspec.structs.replace(transfer, limit=0)
     try:

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from scrun.core.errors import SettingsError
 from scrun.oci.config import Bundle
 from scrun.settings.file.load import Settings
 from scrun.settings.slurm_conf import find_slurm_conf, slurm_user
@@ -70,5 +71,8 @@ def find(settings: Settings) -> tuple[str, Sequence[StackScript]]:
     """Find the plugstack.conf, or "", and its scripts. Call this in a thread."""
     if (path := find_plugstack(settings)) is None:
         return "", ()
-    trusted = slurm_user(find_slurm_conf(settings))
-    return path, find_scripts(read_plugstack(path, trusted), trusted)
+    try:
+        return path, find_scripts(read_plugstack(path))
+    except SettingsError:  # it may be SlurmUser's, but to know that takes all of slurm.conf
+        trusted = slurm_user(find_slurm_conf(settings))
+        return path, find_scripts(read_plugstack(path, trusted), trusted)

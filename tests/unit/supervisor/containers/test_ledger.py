@@ -51,6 +51,20 @@ def test_what_is_known_already_is_not_written_again(books: Books) -> None:
     assert (books.directory / "state.json").stat().st_ino != before
 
 
+def test_what_may_be_written_later_comes_with_the_next_change(books: Books) -> None:
+    books.ledger.note(staged="/s", later=True)
+    assert books.on_disk.staged == ""
+    assert books.ledger.record.staged == "/s"
+    books.ledger.note(staged="/s")
+    assert books.on_disk.staged == "/s"
+    books.ledger.job_is_known("5", owned=False)
+    assert books.on_disk.job_id == ""
+    books.ledger.note(status="created")
+    assert (books.on_disk.job_id, books.on_disk.status) == ("5", "created")
+    books.ledger.job_is_known("6", owned=True)  # else nobody would release it
+    assert books.on_disk.job_id == "6"
+
+
 def test_what_is_noted_is_on_disk_and_annotations_are_added(books: Books) -> None:
     books.ledger.note(status="running", annotations={"b": "2"})
     assert books.on_disk.status == "running"
