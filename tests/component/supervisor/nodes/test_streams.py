@@ -340,13 +340,14 @@ async def test_standard_input_that_nobody_takes(callers: Callers) -> None:
     flags = callers.flags()
     async with carried(callers.stdio) as (_, peer, streams), trio.open_nursery() as nursery:
         os.set_blocking(callers.typing, False)
-        typed = 0
-        with trio.move_on_after(0.5):
-            while True:
-                try:
-                    typed += os.write(callers.typing, bytes(65536))
-                except BlockingIOError:
-                    await trio.sleep(0.01)
+        typed = waited = 0
+        while typed < WINDOW or waited < 50:
+            try:
+                typed += os.write(callers.typing, bytes(65536))
+                waited = 0
+            except BlockingIOError:
+                waited += 1
+                await trio.sleep(0.01)
         assert typed <= WINDOW + (1 << 17)
         got = await peer.data(streams.fields["stdin"], WINDOW, credit=False)
         assert len(got) == WINDOW
