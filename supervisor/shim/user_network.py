@@ -238,7 +238,8 @@ class UserNetwork:
             command = [self._program, "--config-net", "--no-map-gw", *ports, "--quiet"]
             # else it has the node's address, and does not reach the node by that
             command += ["--address", _ADDRESS, "--netmask", "24", "--gateway", _GATEWAY]
-            command += ["--ns-ifname", INTERFACE]
+            # newer ones look there once a second, and end because the path is gone by then
+            command += ["--ns-ifname", INTERFACE, "--no-netns-quit"]
             command += ["--dns-forward", RESOLVER, "--pid", self._pid_file]
             return [*command, *user, "--netns", "/proc/self/fd/0"]
         command = [self._program, "--configure", "--mtu=65520", "--disable-host-loopback"]
