@@ -144,10 +144,10 @@ def prepare(call: CommandLine, bundle: Bundle, staged: Staged, terminal: int | N
             give_a_size(terminal, typed.console_size)
         columns, rows = os.get_terminal_size(terminal)
         process["consoleSize"] = {"height": rows, "width": columns}
+    if staged.overlaid:  # only its node knows what is there by now
+        return Prepared(process, False)
     looking_at = _looking_at(bundle, staged, typed)
     program, directory = find_program(looking_at), find_directory(looking_at)
-    if staged.overlaid:  # they may have been made or removed since
-        return Prepared(process, False)
     for found in (directory, program):
         if isinstance(found, NotFound):
             raise NotRunnableError(found.message, found.exit_status)

@@ -93,7 +93,7 @@ _MODE, _UID, _GID, _SIZE, _ATIME, _MTIME, _FH, _ATIME_NOW, _MTIME_NOW = (
 # nanoseconds for which the kernel does not ask again: within one copy, not from one to the next.
 # Where all is slow, so is whatever comes next: then it is as long as so many requests take.
 _VALID, _LONGEST_VALID, _REQUESTS = 20_000_000, 500_000_000, 16
-_LATEST = 4
+_LATEST = 8
 _MOST_FILES = 1 << 16  # half a KiB each
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_FOLDERS, _DEEP = 128, 16  # open at a time, and of one path

@@ -84,7 +84,11 @@ def attach_here(tree: int, path: str, difference: str) -> MountPoint | None:
     below = mounts[-1] if mounts else None
     if below is not None and (own := _difference_of(below)):
         in_last_thread(lambda: _cover(own, difference))
-    ns.attach_tree(tree, path)
+    try:
+        ns.attach_tree(tree, path)
+    except OSError:
+        detach_here(path)
+        raise
     return below
 
 

@@ -218,7 +218,8 @@ def test_nothing_runs_until_somebody_asks_and_nothing_is_left(podman: Podman) ->
         children = Path(f"/proc/{shim}/task/{shim}/children")
         before = len(children.read_text().split())
         assert podman.copied(container, "/etc/passwd")
-        assert len(children.read_text().split()) == before + 1
+        # podman may look a user up where it has mounted the root file system, which has its own
+        assert len(children.read_text().split()) - before in (1, 2)
         assert "do not see" not in log.read_text()
     assert not os.path.exists(f"/proc/{pid}/ns/mnt")
     [supervisor] = podman.site.supervisors()

@@ -164,7 +164,7 @@ PAGES: Mapping[str, tuple[int, Callable[[Reader], None], str]] = {
     "bundles.md": (2, nothing, ""),
     "doctor.md": (1, nothing, ""),
     "engines.md": (4, engines, ""),
-    "files.md": (2, files, 'launch = "shim"\n'),
+    "files.md": (3, files, 'launch = "shim"\n'),
     "images.md": (6, images, ""),
     "map.md": (1, nothing, 'launch = "shim"\n'),
     "mpi.md": (2, mpi, 'launch = "shim"\n'),
