@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# A service of runit or daemontools gives up root's rights: `chpst -u USER program`, `setuidgid USER program`. USER is in
-# the group project of /etc/group, which shares the data.
+# A service of runit or daemontools gives up root's rights: `chpst -u USER program`, `setuidgid USER program`. USER is
+# in the group project of /etc/group, which shares the data.
 #
-# One would guess: the program has the groups of USER, as after su, runuser, setpriv --init-groups or a log-in; that is
-# what is tried by hand.
+# One would guess: the program has the groups of USER, as after su, runuser, setpriv --init-groups or a log-in; that
+# is what is tried by hand.
 # What happens: it has the first group alone, and the shared data is closed to it. s6-setuidgid of s6, which is called
 # in the same way, gives it all groups. chpst takes them when each is named: -u USER:GROUP:GROUP.
 # Seen with runit 2.1.2, daemontools 0.76, s6 2.11.3 and util-linux 2.38.1 of Debian 12. Needs root.

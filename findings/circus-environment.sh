@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# circusd starts a program: [watcher:NAME] with cmd and nothing about variables, in a container whose image sets PATH and
-# HOME and which was started with -e MODE=test.
+# circusd starts a program: [watcher:NAME] with cmd and nothing about variables, in a container whose image sets PATH
+# and HOME and which was started with -e MODE=test.
 #
-# One would guess: the program has the environment of circusd, and what `env` adds, as with supervisord, runit, s6 and tini.
+# One would guess: the program has the environment of circusd, and what `env` adds, as with supervisord, runit, s6 and
+# tini.
 # What happens: it has none, not even PATH and HOME, so settings given to the container are lost, and a program that
 # starts others finds them by luck. copy_env = True hands it on.
 # Seen with circus 0.19.0.

@@ -2,9 +2,9 @@
 # Names and versions are compared in an expression of HTCondor (Requirements, a START of a node, classad in Python).
 #
 # One would guess: "ABC" == "abc" is false, as in every language with this sign, and so is member("ABC", {"abc"}).
-# What happens: both are true: == takes no notice of case, nor do < and member. =?= compares as == does elsewhere, but it
-# also wants the same type, so 1 =?= 1.0 is false; and regexp() does look at case. "1" == 1 is an error, not false, and
-# stands for no match.
+# What happens: both are true: == takes no notice of case, nor do < and member. =?= compares as == does elsewhere, but
+# it also wants the same type, so 1 =?= 1.0 is false; and regexp() does look at case. "1" == 1 is an error, not false,
+# and stands for no match.
 # Seen with the module classad2 of htcondor 25.14.1 of PyPI.
 #
 #   "ABC" == "abc": True     "ABC" =?= "abc": False     member("ABC", {"abc"}): True     "1" == 1: Error

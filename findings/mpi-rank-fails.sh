@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# mpirun starts programs that do not use MPI, such as a script for each core, and the first of them fails while the other
-# one works: mpirun -n 2 ./script.
+# mpirun starts programs that do not use MPI, such as a script for each core, and the first of them fails while the
+# other one works: mpirun -n 2 ./script.
 #
-# One would guess: the other one goes on to its end, as with srun, xargs -P and parallel, for they do not know of each other;
-# the status tells of the failure. In any case Open MPI and MPICH, both called mpirun, do the same.
-# What happens: so with MPICH. Open MPI ends the other one, in the midst of its work, as it does after MPI_Abort; if the
-# first ends with 0, it leaves the other alone. --mca orte_abort_on_non_zero_status 0 lets it go on.
+# One would guess: the other one goes on to its end, as with srun, xargs -P and parallel, for they do not know of each
+# other; the status tells of the failure. In any case Open MPI and MPICH, both called mpirun, do the same.
+# What happens: so with MPICH. Open MPI ends the other one, in the midst of its work, as it does after MPI_Abort; if
+# the first ends with 0, it leaves the other alone. --mca orte_abort_on_non_zero_status 0 lets it go on.
 # Seen with Open MPI 4.1.4 and MPICH 4.0.2 of Debian 12.
 #
 #   rank 0: exit 3, rank 1: sleep, echo done:    MPICH: 3, done     Open MPI: 3, nothing

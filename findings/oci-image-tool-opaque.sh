@@ -2,7 +2,8 @@
 # oci-image-tool of the Open Container Initiative takes an image apart: oci-image-tool unpack. A layer has the mark
 # .wh..wh..opq in a directory: nothing of it in the layers below is to be seen.
 #
-# One would guess: the directory has what this layer has in it, as after umoci unpack; the tool is of those who wrote it.
+# One would guess: the directory has what this layer has in it, as after umoci unpack; the tool is of those who wrote
+# it.
 # What happens: the mark is passed over without a word, and the old files are there beside the new ones. A mark for a
 # single file (.wh.one) works.
 # Seen with oci-image-tool 1.0.0~rc2+really.rc1 and umoci 0.4.7 of Debian 12. Needs root.

@@ -2,17 +2,19 @@
 # A tree is committed to a repository of ostree, as root, and checked out twice, for two containers: ostree checkout.
 # Two files in it, passwd and passwd-, have the same content.
 #
-# One would guess: copies, as of `git worktree` and `umoci unpack`; or, if data is shared, writing makes a copy of its own.
-# What happens: all files are hard links to the repository's. Who writes to one (echo >>, an editor in place, a program
-# that keeps a log) writes to the other checkout, to the repository, which fsck finds corrupted from then on, and to passwd-, for
-# files that are equal are one. All have the time 0, 1970. `checkout --force-copy` makes copies.
+# One would guess: copies, as of `git worktree` and `umoci unpack`; or, if data is shared, writing makes a copy of its
+# own.
+# What happens: all files are hard links to the repository's. Who writes to one (echo >>, a program that keeps a log)
+# writes to the other checkout, to the repository, which fsck finds corrupted from then on, and to passwd-, for files
+# that are equal are one. All have the time 0, 1970. `checkout --force-copy` makes copies.
 # Seen with ostree 2022.7 of Debian 12. Needs root.
 #
 #   echo changed >one/passwd: "changed" in one/passwd-, two/passwd, two/passwd-; ostree fsck: 1
 . "${BASH_SOURCE[0]%/*}/common.bash"
 root_only
-debs ostree=2022.7-2+deb12u1 libostree-1-1=2022.7-2+deb12u1 libavahi-glib1=0.8-10+deb12u1 libavahi-common3=0.8-10+deb12u1 \
-	libavahi-client3=0.8-10+deb12u1 libarchive13=3.6.2-1+deb12u5 libgpgme11=1.18.0-3+deb12u1 libassuan0=2.5.5-5
+debs ostree=2022.7-2+deb12u1 libostree-1-1=2022.7-2+deb12u1 libavahi-glib1=0.8-10+deb12u1 \
+	libavahi-common3=0.8-10+deb12u1 libavahi-client3=0.8-10+deb12u1 libarchive13=3.6.2-1+deb12u5 \
+	libgpgme11=1.18.0-3+deb12u1 libassuan0=2.5.5-5
 mkdir tree
 echo same | tee tree/passwd >tree/passwd-
 ostree --repo=repo init --mode=bare

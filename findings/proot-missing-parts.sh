@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# proot runs a program in a root file system without root's rights: proot -r ROOT -b DATA:/data -w /work PROGRAM. DATA is
-# mistyped, or the image has no /work.
+# proot runs a program in a root file system without root's rights: proot -r ROOT -b DATA:/data -w /work PROGRAM. DATA
+# is mistyped, or the image has no /work.
 #
 # One would guess: an error, and PROGRAM does not run, as with chroot, bwrap, and -v and -w of every engine.
 # What happens: a warning, and the program runs: without the data, in "/", and with its own status. So one that makes

@@ -2,11 +2,10 @@
 # PSI/J, one interface in Python to Slurm, PBS, LSF and others, is tried with its executor "local":
 # ResourceSpecV1(process_count=3) and JobAttributes(duration=timedelta(seconds=1)).
 #
-# One would guess: three processes, and the job is ended after a second, so that what works here works on the cluster; or
-# an error, if "local" cannot do it.
+# One would guess: three processes, and the job is ended after a second, so that what works here works on the cluster;
+# or an error, if "local" cannot do it.
 # What happens: one process, and it runs as long as it likes, and the state is COMPLETED. The time is passed over, and
-# how many processes start is for a launcher to say: the usual one is "single";
-# launcher="multiple" starts three.
+# how many processes start is for a launcher to say: the usual one is "single"; launcher="multiple" starts three.
 # Seen with psij-python 0.9.11.
 #
 #   process_count=3: 1 process, COMPLETED      launcher="multiple": 3      sleep 3 with a duration of 1 s: COMPLETED

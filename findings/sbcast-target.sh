@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # sbcast puts a file on the nodes of a job: sbcast FILE DIRECTORY; sbcast IMAGE PATH, where an older IMAGE is.
 #
-# One would guess: it is put into the directory, and the old file is replaced, as with cp, scp and pdcp; holes in an image
-# of a disk stay holes.
-# What happens: "File exists" for both, and the status is errno, 17, so that a job tried again on the same nodes goes on
-# with the old file if nobody looks; --force replaces a file, and does nothing for a directory. Holes are filled: an
-# image of 8 MiB that has nothing takes 8 MiB of each node's memory, where /tmp is a tmpfs.
+# One would guess: it is put into the directory, and the old file is replaced, as with cp, scp and pdcp; holes in an
+# image of a disk stay holes.
+# What happens: "File exists" for both, and the status is errno, 17, so that a job tried again on the same nodes goes
+# on with the old file if nobody looks; --force replaces a file, and does nothing for a directory. Holes are filled:
+# an image of 8 MiB that has nothing takes 8 MiB of each node's memory, where /tmp is a tmpfs.
 # Seen with Slurm 22.05.8 of Debian 12. Needs root.
 #
 #   onto a directory: 17     onto a file: 17, the old one stays     blocks of an empty image: 0 becomes 16384

@@ -14,7 +14,12 @@ mkdir -m 700 sockets
 mkfifo out
 export SCREENDIR=$place/sockets
 on_exit+=('screen -S typed -X quit >/dev/null')
-WHO=server screen -dmS typed sh -c "exec >'$place/out'; echo begun; while read -r line; do printf '%s\\n' \"\$line\"; done"
+cat >program <<END
+exec >'$place/out'
+echo begun
+while read -r line; do printf '%s\n' "\$line"; done
+END
+WHO=server screen -dmS typed sh program
 exec 3<out
 read -r -t 20 _ <&3
 typed() { # TEXT: what a program in the window has got

@@ -26,8 +26,8 @@ umoci init --layout image
 umoci new --image image:tag
 ours() { skopeo --policy policy.json "$@"; }
 for ((try = 0; try < 100; try++)); do
-	ours copy -q --dest-tls-verify=false oci:image:tag "docker://127.0.0.1:$port/name:1" 2>>tries || { sleep 0.1; continue; }
-	break
+	! ours copy -q --dest-tls-verify=false oci:image:tag "docker://127.0.0.1:$port/name:1" 2>>tries || break
+	sleep 0.1
 done
 ours copy -q --dest-tls-verify=false oci:image:tag "docker://127.0.0.1:$port/name:latest"
 tags() { ours list-tags --tls-verify=false "docker://127.0.0.1:$port/name" | jq -c '.Tags | sort'; }

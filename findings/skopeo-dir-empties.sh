@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# skopeo copies an image to dir:DIRECTORY again, where an image of before is; beside it are files of the user's: a list of
-# what is in it, a signature, a directory of reports.
+# skopeo copies an image to dir:DIRECTORY again, where an image of before is; beside it are files of the user's: a
+# list of what is in it, a signature, a directory of reports.
 #
-# One would guess: the blobs of before stay beside the new ones, or those alone are taken away; or a directory with other
-# files is refused, as skopeo does if there is no image ("don't want to overwrite important data").
+# One would guess: the blobs of before stay beside the new ones, or those alone are taken away; or a directory with
+# other files is refused, as skopeo does if there is no image ("don't want to overwrite important data").
 # What happens: once there is a file "version" of an image, all goes, directories with what is in them too, status 0.
 # Seen with skopeo 1.9.3 and umoci 0.4.7 of Debian 12.
 #

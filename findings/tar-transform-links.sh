@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# A layer is made of a root file system whose files go below another directory, or come from below one:
-# tar --transform 's,^,rootfs/,' …
+# A layer is made of a root file system whose files go below another directory, or come from below one: tar
+# --transform 's,^,rootfs/,' …
 #
-# One would guess: the names of the files change, and what a symbolic link holds stays, as with mv, cp and --strip-components.
-# What happens: the targets of symbolic links change too: bin -> usr/bin becomes bin -> rootfs/usr/bin, and ../lib becomes
-# rootfs/../lib, so no program below /bin is found. Flag S ('s,^,rootfs/,S') leaves them alone; hard links have to
-# change.
+# One would guess: the names of the files change, and what a symbolic link holds stays, as with mv, cp and
+# --strip-components.
+# What happens: the targets of symbolic links change too: bin -> usr/bin becomes bin -> rootfs/usr/bin, and ../lib
+# becomes rootfs/../lib, so no program below /bin is found. Flag S ('s,^,rootfs/,S') leaves them alone; hard links
+# have to change.
 # Seen with GNU tar 1.34 of Debian 12.
 #
 #   bin -> usr/bin:   without flag: rootfs/bin -> rootfs/usr/bin     with S: rootfs/bin -> usr/bin
