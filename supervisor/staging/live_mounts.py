@@ -98,7 +98,7 @@ def _cover(own: str, difference: str) -> None:
 
 
 def _difference_of(mount: MountPoint) -> str:
-    """Return the directory that an overlay of an engine writes to; "" if it is none."""
+    """Return the directory that an overlay of an engine writes to; "" for any other mount."""
     if mount.kind != "overlay":
         return ""
     with suppress(Unusable):  # the path may be relative, as for `layers.overlay_of`
