@@ -98,6 +98,7 @@ class Shim:
             What it tells counts there only; "": nowhere else than for itself.
         short_of_memory: The containers that may have ended for want of memory.
         without_files: Those whose root file system went away.
+        told_to_end: Those that ended after Slurm had sent SIGTERM.
         usages: What those that have ended have used, until somebody takes it.
     """
 
@@ -107,6 +108,7 @@ class Shim:
         self.asked = Asked("")
         self.short_of_memory: set[str] = set()
         self.without_files: set[str] = set()
+        self.told_to_end: set[str] = set()
         self.usages: dict[str, Usage] = {}
         self._reason = ""
         self._control = control
@@ -426,6 +428,8 @@ class Shim:
             self.short_of_memory.add(ended.target)
         if ended.lost:
             self.without_files.add(ended.target)
+        if ended.told:
+            self.told_to_end.add(ended.target)
         if ended.usage is not None:
             self.usages[ended.target] = ended.usage
         waiting.set(ended.status)

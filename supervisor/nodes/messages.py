@@ -130,6 +130,7 @@ class Ended(msgspec.Struct, frozen=True):
     status: int
     memory: bool = False
     lost: bool = False
+    told: bool = False
     usage: Usage | None = None
 
 

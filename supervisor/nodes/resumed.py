@@ -121,7 +121,7 @@ class ResumedShim(Shim):
                 self._targets[target].known.set()  # forgotten: nobody knows how it has ended
             elif found.ended is not None:
                 status, memory, lost = found.ended
-                self._take_ended(Ended(target, status, memory, lost, found.usage))
+                self._take_ended(Ended(target, status, memory, lost, usage=found.usage))
 
     def _take_event(self, event: str, payload: memoryview) -> None:
         if event != "resumed":

@@ -40,11 +40,12 @@ task, "environment": those of its variables that say where it is and where srun 
 than 1 KiB. Where there is an oci.conf, no runtime is looked for. `ended`:
 `{"target": ID, "status": wait status as of waitpid(2), "memory": whether the kernel killed a
 process here for want of memory and this may be why a container has ended, "lost": whether its
-images went away, and it was killed, "usage": what a container has used, if that is known: {"user",
-"system": seconds of processor time, "memory": bytes at most, "memory_of": whose these are:
-"cgroup", the container's own; "step", that of the step, which counts the shim and cached files,
-and had no other container; "process", the largest one's; "wall": seconds}}`. It comes after the
-reply to the target's `create` or `exec`, and all END frames of its output follow or precede it.
+images went away, and it was killed, "told": whether Slurm had sent SIGTERM before, "usage": what a
+container has used, if that is known: {"user", "system": seconds of processor time, "memory": bytes
+at most, "memory_of": whose these are: "cgroup", the container's own; "step", that of the step,
+which counts the shim and cached files, and had no other container; "process", the largest one's;
+"wall": seconds}}`. It comes after the reply to the target's `create` or `exec`, and all END frames
+of its output follow or precede it.
 `resumed`: the answer to `resume`. `forged`: over srun, `{"error": why, "times": as in `resumed`}`:
 the direct connection brought something that the supervisor did not send, and the shim uses it no
 longer. `strangers`: `{"who": how many of whom}`, those who connected for an image and did not know

@@ -276,6 +276,7 @@ class ShimProcess:
         fields: dict[str, object] = {"status": status, "memory": memory, "lost": lost}
         if target.usage is not None:
             fields["usage"] = target.usage
+        fields["told"] = self._signals.job_ends
         self._tell(EVENT, event="ended", target=target.id, **fields)
         self._end_if_left()
 

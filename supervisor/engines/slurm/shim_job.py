@@ -27,7 +27,7 @@ from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.nurseries import for_all, until, unwrapped
 from scrun.supervisor.engines.failures import NotMade, create_and_run
 from scrun.supervisor.engines.slurm.job import JobParts, SlurmJob
-from scrun.supervisor.engines.slurm.job_ending import ended_meanwhile
+from scrun.supervisor.engines.slurm.job_ending import ended_meanwhile, is_ending
 from scrun.supervisor.engines.slurm.job_shim import ContainerOnNode, JobShim
 from scrun.supervisor.engines.slurm.job_state import exit_code, out_of_memory, without_files
 from scrun.supervisor.engines.slurm.launching import check_pmi
@@ -354,7 +354,11 @@ class ShimJob(SlurmJob):
         alone = self.shims.neighbours.are_none(self._place)
         if os.WIFSIGNALED(highest) and alone and not self._killed.is_set():
             await step.leave()  # then Slurm has said what it killed, and why
-        aborted = self._step.state.aborted and not self._killed.is_set()
+        aborted = self._step.state.aborted
+        if salloc is not None and any(task.was_told_to_end for task in self._tasks):
+            # what the shim says may be here before what salloc says
+            aborted = aborted or await is_ending(self._tools, self._child_env, self.id)
+        aborted = aborted and not self._killed.is_set()
         if aborted and (ending := await ended_meanwhile(self._tools, self._child_env, self.id)):
             return ending
         return step.ending(salloc, highest)

@@ -91,6 +91,11 @@ class ShimTask:
         """Whether it has ended because its root file system went away."""
         return self.id in self.rank.shim.without_files
 
+    @property
+    def was_told_to_end(self) -> bool:
+        """Whether Slurm had sent SIGTERM before it ended."""
+        return self.id in self.rank.shim.told_to_end
+
     async def create(self, config: dict[str, Any], **fields: object) -> dict[str, Any]:
         """Create it, with more fields; return the reply. A terminal is for the first task."""
         streams = {} if self.streams is None else self.streams.fields

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.conftest import MakeSite
+from tests.harness import cluster
 from tests.harness.life import Life
 from tests.harness.processes import processes, shims_of, signal_quietly
 from tests.harness.shim import FOLDERS
@@ -62,8 +63,38 @@ def srun_of(life: Life) -> int:
     return pid
 
 
+def salloc_of(site: Site) -> int:
+    """The pid of the salloc of a site that has one container."""
+    [pid] = [
+        process.pid
+        for process in processes()
+        if os.path.basename(process.argv[0]) == "salloc" and process.mentions(site.base.name)
+    ]
+    return pid
+
+
 def test_lives(site: Site) -> None:
     several_lives(site)
+
+
+@pytest.mark.covers("promise jobs that are taken away")
+def test_its_own_status_comes_before_slurms_words(site: Site) -> None:
+    life = site.shell("trap 'echo told; exit 33' TERM; echo up; while :; do sleep 0.05; done")
+    life.created().start().says("up")
+    # both know it, and are late on a host that is busy
+    late = [srun_of(life), salloc_of(site)]
+    for pid in late:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        cluster.slurm("scancel", life.job_id)
+        life.says("told")
+        time.sleep(0.5)  # the shim says it at once, by its own connection
+    finally:
+        for pid in late:
+            os.kill(pid, signal.SIGCONT)
+    assert life.wait() == 122
+    assert f"job {life.job_id} was cancelled" in life.errors()
+    life.delete()
 
 
 def test_create_reports_the_runtimes_error(site: Site) -> None:
