@@ -116,7 +116,7 @@ def test_how_many_containers_there_is_room_for(site: Site) -> None:
     finally:
         site.command = command
     assert found["status"] == "warn"
-    assert "about 3 more containers" in found["finding"]
+    assert "about 4 more containers" in found["finding"]
     assert "open files (200)" in found["finding"]
     assert "nofile" in found["remedy"]
 
