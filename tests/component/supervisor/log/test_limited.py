@@ -55,7 +55,7 @@ def test_nothing_is_lost_before_the_limit(tmp_path: Path) -> None:
 
 
 def test_one_that_rests_is_open_only_when_it_is_written(tmp_path: Path) -> None:
-    path, before = tmp_path / "log", descriptors()
+    path = tmp_path / "log"
     file = LimitedFile(str(path), LIMIT)
     lines = list(numbered(LIMIT // 7))
     for line in lines[:5]:
@@ -63,7 +63,7 @@ def test_one_that_rests_is_open_only_when_it_is_written(tmp_path: Path) -> None:
     file.rest()
     for line in lines[5:]:
         assert file.write(line) is None
-        assert descriptors() == before
+        assert not [open_ for open_ in descriptors().values() if open_.startswith(str(tmp_path))]
     assert kept(path) == b"".join(lines)[-len(kept(path)) :]
     assert file.generation > 0
     path.unlink()

@@ -37,7 +37,7 @@ def host(ports: tuple[int, int] = WIDE, **left: Any) -> Host:
         ),
         (host(RANGE, listening=2960, srun_ports=True), 10, "ports", "SrunPortRange"),
         (host((32768, 60999)), 7058, "ports (32768-60999)", "ip_local_port_range"),
-        (host(files=4096), 108, "open files (4096)", "nofile"),
+        (host(files=4096), 134, "open files (4096)", "nofile"),
         (host(processes=40 * THREADS), 40, "ulimit -u", "nproc"),
         (
             host(tasks=(33 * THREADS, "user-7.slice")),
