@@ -38,8 +38,8 @@ _PATIENCE = 10.0
 _GONE_DIRECTORY, _GONE_FILE = "/proc/thread-self/fdinfo", "/proc/thread-self/comm"
 _EMPTY_ROOT = ["proc"]
 _NO_DIFFERENCE = (
-    "the engine's `commit` and `diff` fail while it runs: what it changes is not on this machine; "
-    "`export` works"
+    "the engine's `commit` does not have what it changes while it runs, and podman's `diff` "
+    "fails: that is not on this machine; `export` works"
 )
 
 
@@ -55,9 +55,9 @@ class ShownFiles:
     ) -> None:
         """`alive`: tells whether its anchor lives, so that the pid is still its own."""
         of_podman = conmon.calls(request.child_env.environment)  # which enters its namespaces
-        self._may_serve = request.settings.staging.live_files == "auto"
-        self._is_served = of_podman and self._may_serve
-        self._has_engine = of_podman or OF_DOCKER in request.bundle
+        setting = request.settings.staging.live_files
+        self._is_served = of_podman and setting != "off"
+        self._covers = setting == "storage" and (of_podman or OF_DOCKER in request.bundle)
         self._over: _Over | None = None
         self.shown = trio.Event()
         self.shown.set()
@@ -85,17 +85,17 @@ class ShownFiles:
 
     @asynccontextmanager
     async def over(self, bundle: Bundle, staged: Staged, job: Job) -> AsyncIterator[None]:
-        """Serve them where the engine has mounted the root file system, if another one runs.
+        """Serve them where the engine has mounted the root file system, if that is asked for.
 
         So what it reads there itself (`docker cp`, `export`, `podman mount`) is the container's.
         """
         changes = staged.image and not bundle.config.root.readonly
-        if not (self._has_engine and changes and job.serves_files):
+        if not (self._covers and changes and job.serves_files):
             yield
             return
         async with unwrapped() as nursery:
             self._over = _Over(bundle.rootfs, staged, job, self._journal)
-            nursery.start_soon(self._over.serve, self._may_serve)
+            nursery.start_soon(self._over.serve)
             try:
                 yield
             finally:
@@ -182,13 +182,12 @@ class _Over:
         self._scope = trio.CancelScope()
         self._gone = trio.Event()
 
-    async def serve(self, may_serve: bool) -> None:
+    async def serve(self) -> None:
         """Serve it until `withdraw`; a line in the log says why if that is impossible."""
-        why = "[staging] live_files"
+        why = ""
         try:
-            if may_serve:
-                with self._scope:
-                    why = await self._serve()
+            with self._scope:
+                why = await self._serve()
         finally:
             self._gone.set()
         if why and not self._scope.cancel_called:

@@ -221,8 +221,9 @@ class Staging(msgspec.Struct, frozen=True):
             in the store of images (`[images]`); `copy`: each container gets a copy of its own.
         sockets: The API's socket of podman or docker, where a container in a job mounts it: `own`:
             it leads there, if it is the user's own; `none`: it is not mounted.
-        live_files: Whether `podman cp` and the like see the files of a container in a job as it
-            has them, by FUSE: `auto`: where /dev/fuse permits it; `off`: never.
+        live_files: Who sees the files of a container in a job as it has them, by FUSE: `auto`:
+            `podman cp` and the like, where /dev/fuse permits it; `storage`: also what reads an
+            engine's storage, such as `docker cp`, `export` and `commit`; `off`: nobody.
     """
 
     scratch: Path | None = None
@@ -232,7 +233,7 @@ class Staging(msgspec.Struct, frozen=True):
     id_map: Literal["auto", "single", "full"] = "auto"
     overlay: Literal["mount", "copy"] = "mount"
     sockets: Literal["own", "none"] = "own"
-    live_files: Literal["auto", "off"] = "auto"
+    live_files: Literal["auto", "storage", "off"] = "auto"
 
 
 class ImageSettings(msgspec.Struct, frozen=True):

@@ -61,8 +61,10 @@ def test_one_that_rests_is_open_only_when_it_is_written(tmp_path: Path) -> None:
     for line in lines[:5]:
         file.write(line)
     file.rest()
-    for line in lines[5:]:
+    for number, line in enumerate(lines[5:]):
         assert file.write(line) is None
+        if number % 100:
+            continue
         assert not [open_ for open_ in descriptors().values() if open_.startswith(str(tmp_path))]
     assert kept(path) == b"".join(lines)[-len(kept(path)) :]
     assert file.generation > 0
