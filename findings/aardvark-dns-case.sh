@@ -2,7 +2,7 @@
 # A container is called Web (podman run --name Web), and another one looks up that name; or a resolver asks for wEB, as
 # those do that mix the case of letters to know an answer is for them.
 #
-# One would guess: its address. Case is no matter in names of DNS (RFC 4343).
+# One would guess: its address. Case does not matter in DNS names (RFC 4343).
 # What happens: aardvark-dns makes the names of containers small, and not those that are asked for. Any with a capital
 # letter does not exist, also when the container has just this name; "web" does.
 # Seen with aardvark-dns 1.4.0 of Debian 12 and dnspython 2.9.2; its file is as netavark writes it.

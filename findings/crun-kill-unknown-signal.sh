@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # `crun kill ID kill`, or a misspelled signal: `crun kill ID TREM`.
 #
-# One would guess: small letters do, as with kill(1) of util-linux and `runc kill`; what is no signal is an error.
+# One would guess: small letters do, as with kill(1) of util-linux and `runc kill`; anything else is an error.
 # What happens: status 0 and no word, and the container gets nothing: crun knows capital letters alone, and takes any
 # other name for 0, which asks whether a process is there. A script that goes on to wait for the end waits for ever.
 # Seen with crun 1.8.1 and runc 1.1.5 of Debian 12. Needs root.

@@ -3,7 +3,7 @@
 #
 # One would guess: Python gets a LuaError with the table among its arguments, or at least its text.
 # What happens: the LuaError has an empty message, and the table is lost: nothing tells what failed
-# or where. A table with __tostring is no better. pcall in Lua still sees the table.
+# or where. A table with __tostring does not help. pcall in Lua still sees the table.
 # Seen with lupa 2.5, Lua 5.4.
 #
 #   LuaError.args of error({code = 7}): ('',)

@@ -4,7 +4,7 @@
 # One would guess: the tmpfs has mode 1777, as with docker compose; everybody may write there.
 # What happens: YAML reads 01777 as a number of base 8, and podman-compose hands it on in base 10, as
 # --tmpfs /scratch:mode=1023. The kernel takes it for base 8 again: not even the owner may read the directory. 0755
-# becomes 493, which is no number of base 8 at all. mode: "1777", in quotes, is right.
+# becomes 493, which is not even an octal number. mode: "1777", in quotes, is right.
 # Seen with podman-compose 1.5.0; what it calls podman with is caught by a script.
 #
 #   mode: 01777: mode=1023      mode: 0755: mode=493      mode: "1777": mode=1777

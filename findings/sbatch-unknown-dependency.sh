@@ -4,7 +4,7 @@
 #
 # One would guess: "Job dependency problem", or the job waits for ever, as after a job that failed.
 # What happens: the dependency counts as fulfilled, and the job runs at once, on input that nobody has
-# made. A job that failed five minutes ago is such a one.
+# made. A job that failed five minutes ago is one of these.
 # Seen with Slurm 22.05.8 of Debian 12. Needs root.
 #
 #   afterok of a failed job: pending, DependencyNeverSatisfied      afterok:99999: status 0, it runs

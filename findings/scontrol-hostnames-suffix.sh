@@ -3,7 +3,7 @@
 # 'node[1-3]-ib'.
 #
 # One would guess: node1-ib, node2-ib and node3-ib, as with nodeset of ClusterShell, hostlist of Python and bash's
-# {1..3}; and for a list that is none, a status other than 0.
+# {1..3}; and for anything else, a status other than 0.
 # What happens: nothing may stand after the last bracket: "Invalid hostlist", and the status is 0, as for a range such
 # as [3-1]. So with `set -e` the script goes on, with an empty host file.
 # Seen with Slurm 22.05.8 and ClusterShell 1.9.1 of Debian 12. Needs root.

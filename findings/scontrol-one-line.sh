@@ -4,7 +4,7 @@
 #
 # One would guess: one line for each job, as the option says: a line break within a value is escaped or made a space.
 # What happens: it is printed as it is. The record has two lines, and what follows in the comment looks like fields of
-# the job, or like another job. It is no different with the reason of a node. squeue -o %k has two lines as well.
+# the job, or like another job. The reason of a node behaves the same. squeue -o %k has two lines as well.
 # Seen with Slurm 22.05.8 of Debian 12. Needs root.
 #
 #   lines of one held job: 2; JobState: PENDING DONE
