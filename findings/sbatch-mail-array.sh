@@ -3,7 +3,7 @@
 #
 # One would guess: a mail for each element as it ends, and one at once for the failure.
 # What happens: one mail for all, when the last has ended, or been cancelled: "Mixed, ExitCode [0-3]". Which one failed
-# is not in it. With ARRAY_TASKS among the types there is one for each. And a cancelled job does not count as a failure: with
+# is not in it. With ARRAY_TASKS among the types there is one for each. A cancelled job is not a failure: with
 # --mail-type=FAIL alone there is no mail for a waiting one; END tells of it as "CANCELLED, ExitCode 0".
 # Seen with Slurm 22.05.8 of Debian 12. Needs root.
 #
