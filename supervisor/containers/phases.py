@@ -249,7 +249,6 @@ class Phases:
             annotations = {ENDING_SINCE: now()}
         if "ending" not in self._deposit.facts:  # that is all that a successor would look at
             self._deposit.note(phase=phase.name)
-        later = later or self.about_to_run
         self._ledger.note(status=self.status, pid=self.pid, annotations=annotations, later=later)
         self._journal.write("verbose", f"it is {phase.name.lower()}")
         return True
