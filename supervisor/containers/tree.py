@@ -239,7 +239,6 @@ class ContainerTree(Phases):
         config = bundle.config
         await self.anchor_known.wait()  # `create` makes that while we check the bundle
         self._ledger.note(  # all at once: each call writes to disk
-            pid=self.pid,  # callers of `state` may want to signal it
             annotations={
                 **of_config(config.annotations),
                 **self._named,
@@ -255,6 +254,8 @@ class ContainerTree(Phases):
         request = self._request(bundle)
         if self.takeover is None:
             await self.trail.created(request, bundle, settings)
+        # callers of `state` signal it; who cleans up knows by it that `create` is audited
+        self._ledger.note(pid=self.pid)
         note = self._ledger.note
         async with (
             self._beside.open(),
