@@ -237,7 +237,6 @@ class ContainerTree(Phases):
         settings = asked.settings
         stage = await self._stagers.choose(settings, asked.child_env.environment, engine.name)
         config = bundle.config
-        await self.anchor_known.wait()  # `create` makes that while we check the bundle
         self._ledger.note(  # all at once: each call writes to disk
             annotations={
                 **of_config(config.annotations),
@@ -250,12 +249,12 @@ class ContainerTree(Phases):
             audit=self._ledger.record.audit if self.takeover else settings.log.audit or "",
         )
         if engine.name != "local":
+            if config.hooks.prestart:
+                await self.anchor_known.wait()
             await self._network.find(bundle, self.pid, self._left)
         request = self._request(bundle)
         if self.takeover is None:
             await self.trail.created(request, bundle, settings)
-        # callers of `state` signal it; who cleans up knows by it that `create` is audited
-        self._ledger.note(pid=self.pid)
         note = self._ledger.note
         async with (
             self._beside.open(),
@@ -279,6 +278,10 @@ class ContainerTree(Phases):
 
     @asynccontextmanager
     async def _allocated(self, stack: Stack, bundle: Bundle) -> AsyncIterator[Job]:
+        """Get a job once the anchor exists: `create` makes that while we check the bundle."""
+        await self.anchor_known.wait()
+        # callers of `state` signal it; who cleans up knows by it that `create` is audited
+        self._ledger.note(pid=self.pid)
         if stack.has_scripts:
             self._deposit.give_up("what its scripts of plugstack.conf know would be lost")
         async with self._pods.job(

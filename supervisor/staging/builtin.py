@@ -172,8 +172,9 @@ class BuiltIn:
                     notes=(*filter(None, [why_one_user]), *done.notes),
                 )
             finally:
-                changes = _Changes(done, request, self._all_settings, self._skip_stage_out)
-                changes.has_volumes = has_volumes
+                changes = _Changes(
+                    done, request, self._all_settings, self._skip_stage_out, has_volumes
+                )
                 await changes.bring_back(job, privileged=not target.rootless)
         finally:
             # a longer removal goes on in its thread, and stays in the record until it is done
@@ -246,10 +247,15 @@ class _Changes:
     """Brings changes in a staged bundle, or on nodes, back to the root file system and volumes."""
 
     def __init__(
-        self, done: Staged, request: JobRequest, settings: Settings, skip: trio.Event
+        self,
+        done: Staged,
+        request: JobRequest,
+        settings: Settings,
+        skip: trio.Event,
+        has_volumes: bool = True,
     ) -> None:
-        """`skip` is set when the user does not want to wait."""
-        self.has_volumes = True
+        """`skip` is set when the user does not want to wait; `has_volumes`: or it is not known."""
+        self._has_volumes = has_volumes
         self._done = done
         self._request = request
         self._settings = settings
@@ -274,7 +280,7 @@ class _Changes:
 
     async def _bring_volumes_back(self) -> None:
         """Bring volumes back, in no more time than staging may take; nobody may skip that."""
-        if not self.has_volumes:
+        if not self._has_volumes:
             return
         deadline = time.monotonic() + self._settings.staging.timeout
 

@@ -354,14 +354,20 @@ class ShimJob(SlurmJob):
         alone = self.shims.neighbours.are_none(self._place)
         if os.WIFSIGNALED(highest) and alone and not self._killed.is_set():
             await step.leave()  # then Slurm has said what it killed, and why
-        aborted = self._step.state.aborted
-        if salloc is not None and any(task.was_told_to_end for task in self._tasks):
-            # what the shim says may be here before what salloc says
-            aborted = aborted or await is_ending(self._tools, self._child_env, self.id)
-        aborted = aborted and not self._killed.is_set()
-        if aborted and (ending := await ended_meanwhile(self._tools, self._child_env, self.id)):
+        if (
+            not self._killed.is_set()
+            and (self._step.state.aborted or await self._ends_unsaid())
+            and (ending := await ended_meanwhile(self._tools, self._child_env, self.id))
+        ):
             return ending
         return step.ending(salloc, highest)
+
+    async def _ends_unsaid(self) -> bool:
+        """Tell whether our job is being ended: a shim may tell before salloc does."""
+        told = any(task.was_told_to_end for task in self._tasks)
+        if not told or self.shims.salloc is None:
+            return False
+        return await is_ending(self._tools, self._child_env, self.id)
 
     @property
     def usage(self) -> Usage | None:
