@@ -9,27 +9,11 @@
 #
 #   import-2026-11-28:tag      with --base-name name: name:tag
 . "${BASH_SOURCE[0]%/*}/common.bash"
-root_only
-debs containerd=1.6.20~ds1-1+deb12u3 umoci=0.4.7+ds-3+b7
+. "$here/containerd.bash"
+containerd_daemon umoci=0.4.7+ds-3+b7
 umoci init --layout image
 umoci new --image image:tag
 tar -C image -cf archive.tar .
-cat >configuration <<-END
-	version = 2
-	root = "$place/kept"
-	state = "$place/state"
-	disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.internal.v1.opt"]
-	[grpc]
-	  address = "$place/socket"
-END
-containerd --config configuration --log-level error >log 2>&1 &
-on_exit+=("kill $!; wait $!")
-for ((try = 0; try < 100; try++)); do
-	[[ ! -S socket ]] || break
-	sleep 0.1
-done
-ask() { ctr --address "$place/socket" "$@" 2>>words; }
-ask version >>words || cannot "containerd does not start: $(tail -n 1 log)"
 before=$(date +%F)
 ask image import --no-unpack archive.tar >>words
 [[ $before == $(date +%F) ]] || cannot "it has become midnight"

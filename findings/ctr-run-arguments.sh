@@ -10,8 +10,8 @@
 #
 #   ENTRYPOINT echo from, CMD image: no words: from image     hello: executable file not found    busybox id: uid=0
 . "${BASH_SOURCE[0]%/*}/common.bash"
-root_only
-debs containerd=1.6.20~ds1-1+deb12u3 umoci=0.4.7+ds-3+b7 runc=1.1.5+ds1-1+deb12u1 libseccomp2=2.5.4-1+deb12u1 \
+. "$here/containerd.bash"
+containerd_daemon umoci=0.4.7+ds-3+b7 runc=1.1.5+ds1-1+deb12u1 libseccomp2=2.5.4-1+deb12u1 \
 	busybox-static=1:1.35.0-4+deb12u1+b1
 umoci init --layout image
 umoci new --image image:tag
@@ -19,22 +19,6 @@ umoci insert --image image:tag root/bin/busybox /bin/busybox
 umoci config --image image:tag --config.entrypoint /bin/busybox --config.entrypoint echo --config.entrypoint from \
 	--config.cmd image --config.env PATH=/bin
 tar -C image -cf archive.tar .
-cat >configuration <<-END
-	version = 2
-	root = "$place/kept"
-	state = "$place/state"
-	disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.internal.v1.opt"]
-	[grpc]
-	  address = "$place/socket"
-END
-containerd --config configuration --log-level error >log 2>&1 &
-on_exit+=("kill $!; wait $!")
-for ((try = 0; try < 100; try++)); do
-	[[ ! -S socket ]] || break
-	sleep 0.1
-done
-ask() { ctr --address "$place/socket" "$@" 2>>words; }
-ask version >>words || cannot "containerd does not start: $(tail -n 1 log)"
 ask image import --snapshotter native --base-name name archive.tar >>words
 runs() { ask run --rm --snapshotter native --cgroup "" name:tag "$@" </dev/null || true; }
 expect "no words" "from image" "$(runs one)"

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import docker
 import pytest
 
 from tests.harness.engine_api import PLACES, Api, api_at
@@ -29,3 +30,11 @@ def api(_api: Api) -> Iterator[Api]:
     finally:
         for container in _api.engine.run("ps", "--all", "--quiet").stdout.split():
             _api.engine.run("rm", "--force", container)
+
+
+@pytest.fixture
+def client(api: Api) -> Iterator[docker.DockerClient]:
+    """docker-py at that API."""
+    client = docker.DockerClient(base_url=api.url, timeout=60)
+    yield client
+    client.close()

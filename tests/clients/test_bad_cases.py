@@ -34,13 +34,6 @@ KEPT = 64 << 20
 
 
 @pytest.fixture
-def client(api: Api) -> Iterator[docker.DockerClient]:
-    client = docker.DockerClient(base_url=api.url, timeout=60)
-    yield client
-    client.close()
-
-
-@pytest.fixture
 def container(client: docker.DockerClient) -> Iterator[Any]:
     """One that runs."""
     container = client.containers.run(

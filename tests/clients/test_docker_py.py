@@ -30,13 +30,6 @@ IMAGE = "busybox"
 
 
 @pytest.fixture
-def client(api: Api) -> Iterator[docker.DockerClient]:
-    client = docker.DockerClient(base_url=api.url, timeout=60)
-    yield client
-    client.close()
-
-
-@pytest.fixture
 def run(client: docker.DockerClient) -> Iterator[Any]:
     """Runs a container in the background; it is removed after the test."""
     made: list[Container] = []

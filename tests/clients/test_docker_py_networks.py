@@ -30,14 +30,12 @@ GROUP = b"root:x:0:\n"
 
 
 @pytest.fixture
-def client(api: Api) -> Iterator[docker.DockerClient]:
-    client = docker.DockerClient(base_url=api.url, timeout=60)
+def client(api: Api, client: docker.DockerClient) -> Iterator[docker.DockerClient]:
     yield client
     api.engine.must("rm", "--all", "--force", "--time", "0")
     for network in client.networks.list():
         if network.name not in ("bridge", "podman"):  # its own
             network.remove()
-    client.close()
 
 
 def run(client: docker.DockerClient, *command: str, **options: Any) -> Container:
