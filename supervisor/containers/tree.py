@@ -280,8 +280,7 @@ class ContainerTree(Phases):
     async def _allocated(self, stack: Stack, bundle: Bundle) -> AsyncIterator[Job]:
         """Get a job once the anchor exists: `create` makes that while we check the bundle."""
         await self.anchor_known.wait()
-        # callers of `state` signal it; who cleans up knows by it that `create` is audited
-        self._ledger.note(pid=self.pid)
+        self._ledger.note(pid=self.pid)  # callers may signal it; also tells that the audit has it
         if stack.has_scripts:
             self._deposit.give_up("what its scripts of plugstack.conf know would be lost")
         async with self._pods.job(
