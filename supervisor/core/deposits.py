@@ -282,11 +282,16 @@ class Deposit:
                 os.close(self._ours.pop(name))
 
     def say_all(self) -> None:
-        """Tell another keeper all of it."""
+        """Tell another keeper all of it.
+
+        Raises OSError if there is no descriptor for what is made: a later keeper is told it.
+        """
         if self._is_kept:
             try:
                 self._say(self._held, made=True)
             except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    raise
                 self.give_up(str(error.strerror))
 
     def _commit(

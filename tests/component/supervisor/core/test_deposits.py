@@ -1,5 +1,6 @@
 """What containers need to live outlives the process that has put it away."""
 
+import errno
 import itertools
 import os
 import re
@@ -373,6 +374,28 @@ async def test_what_is_shared_or_made_takes_no_descriptor(pipe: tuple[int, int])
         assert [*found.fds] == ["own.made"]
         found.close()
         assert at_end(readable)
+        deposit.end()
+
+
+async def test_without_a_descriptor_for_what_is_made_the_next_keeper_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("scrun.supervisor.daemon.keeper._PAUSE", 0.01)
+    deposits, tries = Deposits(), list[int]()
+
+    @contextmanager
+    def make() -> Iterator[int]:
+        tries.append(len(tries))
+        if len(tries) == 2:  # the first is when it begins
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        yield 0
+
+    deposit = deposits.new("c1")
+    deposit.make("own.made", make)
+    deposit.begin()
+    async with kept(deposits) as line:
+        assert found_in(line) == ["c1"]
+        assert (deposit.is_kept, len(tries)) == (True, 3)
         deposit.end()
 
 
