@@ -115,7 +115,7 @@ async def begun(shim: Shim, direct: Direct, journal: Journal, place: str, runtim
     hello = await shim.hello()
     if not shim.is_direct:
         journal.write("info", f"{hello.node}: streams go over srun: {why or shim.asked.error}")
-        # else somebody may have kept it from connecting who is not there the next time
+        # else we were late, or somebody kept it from connecting: the next one may get through
         nobody_else = listener is None or not listener.strangers
         if shim.asked.waited > direct.patience / 2 and nobody_else:
             _unreached.add(place)

@@ -32,12 +32,12 @@ Streams have numbers, which the supervisor chooses and never uses twice. Each of
 an exec's streams carries DATA in one direction, a terminal in both.
 
 **Events.** `code` is the first: `{"python": the version of its bytecode in hexadecimal, "error":
-why there is no direct connection, "waited": for how many seconds it tried}`, the last two over
-srun only. `hello` is sent once: `{"protocol": frames.PROTOCOL, "node": host name, "pid": its own,
-"python": "3.11.2", "runtime": path or "", "directory": its directory, "oci_conf": the path of the
-node's oci.conf(5) or "", "oci_conf_sum": the CRC-32 of its content, "rank": the number of its
-task, "environment": those of its variables that say where it is and where srun is}`; it has less
-than 1 KiB. Where there is an oci.conf, no runtime is looked for. `ended`:
+why there is no direct connection, "waited": for how many seconds nobody accepted one}`, the last
+two over srun only. `hello` is sent once: `{"protocol": frames.PROTOCOL, "node": host name, "pid":
+its own, "python": "3.11.2", "runtime": path or "", "directory": its directory, "oci_conf": the
+path of the node's oci.conf(5) or "", "oci_conf_sum": the CRC-32 of its content, "rank": the number
+of its task, "environment": those of its variables that say where it is and where srun is}`; it has
+less than 1 KiB. Where there is an oci.conf, no runtime is looked for. `ended`:
 `{"target": ID, "status": wait status as of waitpid(2), "memory": whether the kernel killed a
 process here for want of memory and this may be why a container has ended, "lost": whether its
 images went away, and it was killed, "told": whether Slurm had sent SIGTERM before, "usage": what a

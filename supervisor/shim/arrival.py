@@ -57,7 +57,7 @@ def arrive(add: "Callable[[bytes], None]", python: str, told: "Iterable[int]" = 
     # of what ends our outputs. As nothing answers this, it will not wait again.
     os.write(1, b"\n")
     began = time.monotonic()
-    direct, code, error = None, b"", ""
+    direct, code, error, reached = None, b"", "", False
     if call["port"]:
         try:
             hash_function("blake2b", "_blake2")  # to seal frames there
@@ -65,11 +65,12 @@ def arrive(add: "Callable[[bytes], None]", python: str, told: "Iterable[int]" = 
             number = direct[0].fileno()
             code = _asked(call, number, number, {"python": python}, _SENDING)
         except (OSError, BrokenFrame) as failure:
-            direct, error = None, str(failure)
+            direct, error, reached = None, str(failure), getattr(failure, "reached", False)
     if direct is None:
         if call["needed"]:
             sys.exit(f"{UNREACHED}: {error}")
-        words = {"python": python, "error": error, "waited": time.monotonic() - began}
+        waited = 0.0 if reached else time.monotonic() - began
+        words = {"python": python, "error": error, "waited": waited}
         code = _asked(call, 0, 1, words, None)
     add(code)
     from .main import main

@@ -22,7 +22,15 @@ _BUSY = (errno.EINPROGRESS, errno.EWOULDBLOCK, 0)
 
 
 class NoConnection(OSError):
-    """Nobody who knows the secret answered; the reasons."""
+    """Nobody who knows the secret answered; the reasons.
+
+    Attributes:
+        reached: Whether somebody accepted a connection: no firewall is in the way.
+    """
+
+    def __init__(self, reasons: str, reached: bool) -> None:
+        super().__init__(reasons)
+        self.reached = reached
 
 
 def dial(
@@ -52,7 +60,7 @@ def dial(
             again += [(0.0, (name, place)) for place in places]
         except (OSError, ValueError) as error:
             reasons[name] = str(error)
-    found = None
+    found, reached = None, False
     poll = select.poll()
     while (waiting or again) and found is None:
         now = time.monotonic()
@@ -73,6 +81,7 @@ def dial(
             try:
                 if not attempt.ours:
                     attempt.knock(secret)
+                    reached = True
                     poll.modify(fd, select.POLLIN)  # who accepts and says nothing delays nobody
                     continue
                 _prove(attempt, secret, min(deadline, time.monotonic() + _SLOW))
@@ -91,7 +100,7 @@ def dial(
         reasons.setdefault(attempt.name, "no answer")
         attempt.sock.close()
     if found is None:
-        raise NoConnection("; ".join(map(": ".join, reasons.items())) or "no address")
+        raise NoConnection("; ".join(map(": ".join, reasons.items())) or "no address", reached)
     sock = found.sock
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

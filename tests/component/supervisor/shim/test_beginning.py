@@ -6,6 +6,7 @@ import socket
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -293,6 +294,18 @@ def test_somebody_without_the_secret(make_shim: MakeShim) -> None:
 def test_nobody_answers(make_shim: MakeShim) -> None:
     with listening() as mute:
         shim = over_srun(make_shim, mute)
+    assert "no answer" in shim.asked["error"]
+    assert shim.asked["waited"] == 0  # it is reached; its supervisor may be stopped
+
+
+def test_nobody_accepts(make_shim: MakeShim) -> None:
+    with listening() as full, ExitStack() as stack:
+        full.listen(0)
+        for _ in range(4):
+            sock = stack.enter_context(socket.socket())
+            sock.setblocking(False)
+            sock.connect_ex(full.getsockname())
+        shim = over_srun(make_shim, full)
     assert "no answer" in shim.asked["error"]
     assert 1.4 < shim.asked["waited"] < 3
 
