@@ -12,6 +12,7 @@ from tests import CHECKOUT
 
 DOCS = CHECKOUT / "docs"
 MAN = ("scrun.1", "scrun.lua.5", "scrun.toml.5")
+pytestmark = pytest.mark.timeout(400)  # Sphinx takes half a minute, and more beside other tests
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +20,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of the site."""
     directory = tmp_path_factory.mktemp("site") / "new"
     command = [sys.executable, str(CHECKOUT / "tools" / "docs"), "--site", str(directory)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=390)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     return directory
 
@@ -91,6 +92,6 @@ def test_a_warning_is_an_error(tmp_path: Path) -> None:
     with (copy / "docs" / "index.md").open("a") as file:
         file.write("\n[there is no such page](nowhere.md)\n")
     command = [sys.executable, str(copy / "tools" / "docs"), "--site", str(tmp_path / "site")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=390)
     assert done.returncode == 1
     assert "nowhere.md" in done.stderr
