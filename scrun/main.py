@@ -30,10 +30,21 @@ def main() -> "None":
     out takes a millisecond.
     """
     try:
+        _open_closed_descriptors()
         status = run(sys.argv[1:])
     except KeyboardInterrupt as signal:
         status = getattr(signal, "status", 130)  # of `scrun.pull.interrupts`
     posix._exit(status)
+
+
+def _open_closed_descriptors() -> None:
+    """Open /dev/null for standard input, output or error if it is closed.
+
+    Else the container would get the next file that is opened, as that has this number.
+    """
+    while (fd := posix.open("/dev/null", posix.O_RDWR)) <= 2:
+        posix.set_inheritable(fd, True)
+    posix.close(fd)
 
 
 def run(argv: "list[str]") -> int:

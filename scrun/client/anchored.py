@@ -66,7 +66,6 @@ class Anchored:
     pid_file: "PidFile | None"
 
     def __init__(self, parsed: Parsed) -> None:
-        open_closed_descriptors()
         self._container = parsed.id or ""
         self._preserved = preserved(parsed)  # before we open anything
         self._socket_path = parsed.text("console-socket")
@@ -107,16 +106,6 @@ class Anchored:
 
     def sent(self) -> None:
         self._supervisor_end.close()
-
-
-def open_closed_descriptors() -> None:
-    """Open /dev/null for standard input, output or error if it is closed.
-
-    Else the container would get the next file that is opened, as that has this number.
-    """
-    while (fd := posix.open("/dev/null", posix.O_RDWR)) <= 2:
-        posix.set_inheritable(fd, True)
-    posix.close(fd)
 
 
 def preserved(parsed: Parsed) -> "list[int]":

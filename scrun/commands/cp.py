@@ -17,7 +17,7 @@ from scrun.anchor.foreground import stay
 from scrun.cli.copied import ARCHIVE, CUT_OFF, INTO, OUT, SAID, Copied, copier, read_copied
 from scrun.cli.failure import report_failure
 from scrun.cli.parse import Parsed
-from scrun.client.anchored import Anchored, open_closed_descriptors
+from scrun.client.anchored import Anchored
 from scrun.client.find import resolve
 from scrun.commands.exec import ask
 from scrun.core.errors import UsageError
@@ -31,7 +31,6 @@ def run(parsed: Parsed) -> int:
     parsed.id = copied.container
     container, directory = resolve(parsed)
     argv = [*parsed.argv[:-2], *copied.operands(container)]
-    open_closed_descriptors()
     local = None if copied.local == ARCHIVE else _begin(copied)
     status = 128 + signal.SIGTERM
     try:

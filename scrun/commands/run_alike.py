@@ -16,10 +16,8 @@ def run(parsed: Parsed) -> int:
         from scrun.commands.run_image import run as run_image
 
         return run_image(parsed)
-    from scrun.client.anchored import open_closed_descriptors
     from scrun.client.template import Template
 
-    open_closed_descriptors()
     with Template(parsed) as template:
         if template.content is not None:
             from scrun.client.replay import Replayed, replay

@@ -160,6 +160,20 @@ def test_entrypoints(registry: Registry) -> None:
     assert run(registry, "--entrypoint", '["echo", "c"]', image, "d") == "c d\n"
 
 
+@TWO
+@pytest.mark.parametrize("closed", ["0", "1", "2"])
+def test_closed_descriptors(registry: Registry, closed: str) -> None:
+    """None of the command's own becomes the program's."""
+    site = registry.site
+    (out := site.base / "b" / "out").mkdir()
+    site.user.give(out)
+    script = f"readlink /proc/$$/fd/{closed} >/out/said"
+    words = ("run", f"--mount={out}:/out", str(site.rootfs), "sh", "-c", script)
+    closing = ("sh", "-c", f'exec "$@" {closed}>&-', "sh")
+    as_user(site, *closing, *site.command, *words)
+    assert "config" not in (out / "said").read_text()
+
+
 @SLURM
 def test_mounts(registry: Registry) -> None:
     site = registry.site
