@@ -186,7 +186,7 @@ class Store:
                 os.mkdir(directory, 0o700)
                 self._publish(key, directory, fill(directory, lock))
             except OSError as error:
-                raise ImageError(f"store of images: {described(error)}") from error
+                raise ImageError(f"store of images {self.path}: {described(error)}") from error
             finally:
                 if os.path.lexists(directory):
                     self._discard(directory)

@@ -116,7 +116,10 @@ def try_runtime(runtime: InstalledRuntime, *, env: Mapping[str, str]) -> str | N
     true = shutil.which("true", path=os.pathsep.join(_ALSO))
     if true is None:
         return "no program `true` to try it with"
-    with tempfile.TemporaryDirectory(prefix="scrun-try-", dir=env.get("TMPDIR")) as directory:
+    place = env.get("TMPDIR")
+    if place and not os.access(place, os.W_OK | os.X_OK):
+        place = None  # of another node, perhaps: it does not keep a container from running
+    with tempfile.TemporaryDirectory(prefix="scrun-try-", dir=place) as directory:
         _write_bundle(directory, os.path.realpath(true))
         root, log = os.path.join(directory, "root"), os.path.join(directory, "log")
         # a unique name: as root the runtime makes a cgroup of this name

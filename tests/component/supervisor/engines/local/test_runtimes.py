@@ -74,6 +74,13 @@ def test_why_others_were_passed_over_is_told(tmp_path: Path) -> None:
     )
 
 
+def test_a_tmpdir_that_cannot_be_used(tmp_path: Path) -> None:
+    """Such as that of another node."""
+    runc = fake(tmp_path, "runc", "exit 0")
+    env = {"PATH": str(tmp_path), "TMPDIR": str(tmp_path / "nowhere")}
+    assert find_runtime(None, env=env).path == str(runc)
+
+
 def test_one_without_cgroups_is_better_than_none(tmp_path: Path) -> None:
     fake(tmp_path, "crun", "exit 1")
     runc = fake(tmp_path, "runc", '[ "$1" = --rootless=true ]')
