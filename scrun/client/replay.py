@@ -122,7 +122,6 @@ class Replayed:
 
         Raises:
             OSError: It cannot be made.
-            UnicodeError: A variable is not text.
         """
         for end in (self._woken, self._wakes):
             posix.set_blocking(end, False)
@@ -207,7 +206,10 @@ class Replayed:
         for name, value in posix.environ.items():
             # PMI's descriptor is with whoever called us; some of these tell of the container
             if is_of_task(name) and name not in (b"PMI_FD", *self.content["variables"]):
-                text = (name + b"=" + value).decode()
+                try:
+                    text = (name + b"=" + value).decode()
+                except UnicodeDecodeError:  # left out, as `of_slurm` does
+                    continue
                 entries.append(encode_basestring(text).encode())
         return b",".join(entries)
 

@@ -250,6 +250,8 @@ def described(error: BaseException, *, foreign: bool = False) -> str:
         import errno
 
         names = [str(name) for name in (leaf.filename, leaf.filename2) if name]
+        if leaf.errno == errno.ENOENT and not names and _is_nowhere():
+            return "the working directory was removed: change to another one"
         remedy = _REMEDIES.get(errno.errorcode.get(leaf.errno or 0, ""), "")
         text = shortened(": ".join([*([", ".join(names)] if names else []), leaf.strerror]))
         return f"{text}; {remedy}" if remedy else text
@@ -258,6 +260,16 @@ def described(error: BaseException, *, foreign: bool = False) -> str:
         return shortened(text)
     plugin = _raised_by(leaf)
     return shortened(f"plugin's module {plugin}: {text}" if plugin else f"internal error: {text}")
+
+
+def _is_nowhere() -> bool:
+    import posix
+
+    try:
+        posix.getcwdb()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _raised_by(error: BaseException) -> str:

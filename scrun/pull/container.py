@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from scrun.core.errors import UsageError
+from scrun.core.text import is_unicode
 from scrun.core.typed import decode_as
 from scrun.images.store import ROOTFS, Defaults
 
@@ -109,12 +110,13 @@ def variables(given: Sequence[str], environment: Mapping[str, str]) -> tuple[str
 
 
 def all_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the caller's variables, except those that belong to this machine or to Slurm."""
+    """Return the caller's variables, except those of this machine or of Slurm, or not UTF-8."""
     return tuple(
         f"{name}={value}"
         for name, value in environment.items()
         if name.isidentifier()
         and name not in _OF_THE_CALLER
+        and is_unicode(value)
         and not name.startswith(("SLURM_", "SCRUN_", "PYXIS_", "XDG_"))
     )
 
@@ -151,6 +153,11 @@ def config_of(defaults: Defaults, wishes: Wishes, spec: dict[str, Any]) -> dict[
     if wishes.home:
         mounts.append(_bind(wishes.home, wishes.home))
     spec["mounts"] = [*mounts, *wishes.mounts]
+    paths = [process["cwd"]]
+    paths += [each[end] for each in spec["mounts"] for end in ("source", "destination")]
+    for text in (*args, *process["env"], *paths):
+        if not is_unicode(text):
+            raise UsageError(f"run: {os.fsencode(text)!r}: is not UTF-8, as config.json has to be")
     return spec
 
 

@@ -269,11 +269,15 @@ def _console(terminal: bool) -> "list[str]":
 
 
 def of_slurm(environment: "Mapping[str, str]") -> "dict[str, str]":
-    """Return the variables that tell a task of Slurm's what it is and has."""
+    """Return the variables that tell a task of Slurm's what it is and has.
+
+    One that is not UTF-8, such as a SLURM_SUBMIT_DIR, is left out: JSON cannot hold it.
+    """
     return {
         name: value
         for name, value in environment.items()
-        if name.startswith(_OWN) or name in _DEVICES
+        if (name.startswith(_OWN) or name in _DEVICES)
+        and value.encode("utf-8", "replace") == value.encode("utf-8", "surrogatepass")
     }
 
 

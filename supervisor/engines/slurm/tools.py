@@ -8,6 +8,7 @@ import msgspec
 
 from scrun.core.errors import EngineUnavailable, SettingsError
 from scrun.core.paths import OUTSIDE, SHIMS, real_id
+from scrun.core.text import is_unicode
 from scrun.settings.oci_conf.parse import OciConf
 from scrun.supervisor.children.processes import SYSTEM_PATH, ChildEnv, own_program
 
@@ -101,8 +102,9 @@ _OF_A_CONTAINER = ("SLURM_SUBMIT_DIR", "SLURM_CONTAINER_ID")
 
 
 def of_a_container(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a job that each of its containers has for itself."""
-    return {name: environment[name] for name in _OF_A_CONTAINER if name in environment}
+    """Return the variables of a job that each of its containers has for itself, as JSON can."""
+    found = {name: environment.get(name) for name in _OF_A_CONTAINER}
+    return {name: text for name, text in found.items() if text is not None and is_unicode(text)}
 
 
 def of_the_job(environment: Mapping[str, str]) -> dict[str, str]:

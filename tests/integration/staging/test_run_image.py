@@ -174,6 +174,23 @@ def test_closed_descriptors(registry: Registry, closed: str) -> None:
     assert "config" not in (out / "said").read_text()
 
 
+@TWO
+def test_where_it_is_called(registry: Registry) -> None:
+    """A directory whose name no JSON can hold is nothing to the container; one that is gone is."""
+    site = registry.site
+    odd = site.base / "b" / "odd\udcff"
+    calling = ("sh", "-c", 'mkdir -p "$0" && cd "$0" && exec "$@"', odd)
+    words = ("run", str(site.rootfs), "echo", "up")
+    assert as_user(site, *calling, *site.command, *words) == "up\n"
+    gone = ("sh", "-c", 'cd "$0" && rmdir "$0" && exec "$@"', odd)
+    done = run_program(
+        [*site.user.prefix, *gone, *site.command, *words],
+        env=site.environment,
+        cwd=site.base,
+    )
+    assert done.stderr == "scrun: the working directory was removed: change to another one\n"
+
+
 @SLURM
 def test_mounts(registry: Registry) -> None:
     site = registry.site

@@ -11,7 +11,14 @@ from scrun.commands.spec import spec
 from scrun.core.errors import UsageError
 from scrun.images.store import Defaults
 from scrun.oci.config import parse
-from scrun.pull.container import Wishes, config_of, mount_of, variables, words_of
+from scrun.pull.container import (
+    Wishes,
+    all_variables,
+    config_of,
+    mount_of,
+    variables,
+    words_of,
+)
 from scrun.settings.slurm.requests import TABLE
 
 IMAGE = Defaults(("entry",), ("cmd",), ("PATH=/bin", "A=1"), "/w", 5, 6, (7,))
@@ -36,6 +43,26 @@ def made(defaults: Defaults = IMAGE, **wishes: Any) -> dict[str, Any]:
 )
 def test_the_command_line(wishes: dict[str, Any], args: list[str]) -> None:
     assert made(**wishes)["process"]["args"] == args
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    [
+        {"command": ("a", "x\udcff")},
+        {"env": ("A=x\udcff",)},
+        {"cwd": "/x\udcff"},
+        {"home": "/x\udcff"},
+        {"mounts": (mount_of("/:/x\udcff"),)},
+    ],
+)
+def test_what_json_cannot_hold(wishes: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r"run: b'[^']*x\\xff': is not UTF-8, as config.json has"):
+        made(**wishes)
+
+
+def test_the_callers_variables() -> None:
+    given = {"A": "b", "ODD": "x\udcff", "SLURM_JOB_ID": "1", "HOME": "/h"}
+    assert all_variables(given) == ("A=b",)
 
 
 @pytest.mark.parametrize("image", [IMAGE, Defaults(("entry",))])

@@ -22,6 +22,8 @@ from scrun.supervisor.shim.runtime import Runtime, installed, last_error, merged
          ["ROCR_VISIBLE_DEVICES=", "ZE_AFFINITY_MASK==2"]),
         (["SLURM_X=1", "odd"], {"GPU_DEVICE_ORDINAL": "0"},
          ["SLURM_X=1", "odd", "GPU_DEVICE_ORDINAL=0"]),
+        (["SLURM_A=1"], {"SLURM_A": "x\udcff", "SLURM_B": "\udcff", "SLURM_C": "\xff"},
+         ["SLURM_A=1", "SLURM_C=\xff"]),
     ],
 )  # fmt: skip
 def test_slurms_variables_are_added(
