@@ -15,7 +15,7 @@ from scrun.client.ask import forward, go_on
 from scrun.core.errors import UsageError
 
 _FORWARDED = ("state", "start", "kill", "delete", "pause", "resume")
-_HANDED = frozenset(("answered", "failed", "again", "lost", "untaken", "stays", "left"))
+_HANDED = frozenset(("answered", "failed", "again", "lost", "untaken", "stays", "left", "gone"))
 _MODULES = {
     "checkpoint": "unsupported", "restore": "unsupported", "shell": "exec",
     "doctor": "programs", "lua": "programs", "plugins": "programs",

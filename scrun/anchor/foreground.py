@@ -9,7 +9,7 @@ import _socket
 import posix
 from time import monotonic
 
-from scrun.core.errors import NotTaken
+from scrun.core.errors import NotTaken, SupervisorLost
 from scrun.core.output import write
 from scrun.core.ready import ready
 from scrun.protocol.anchor import LOST, PASSED_ON
@@ -81,7 +81,7 @@ class _Passing:
 
 
 def stay(sock: _socket.socket, carried: "CarriedTerminal | None" = None) -> int:
-    """Forward signals until the exit status comes; return it, or raise NotTaken."""
+    """Forward signals until the exit status comes; return that (NotTaken, SupervisorLost)."""
     pass_signals_on(sock, carried)
     fd = sock.fileno()
     line = b""
@@ -91,13 +91,20 @@ def stay(sock: _socket.socket, carried: "CarriedTerminal | None" = None) -> int:
         try:
             part = sock.recv(64)
         except OSError:  # it died before it had read a signal
-            return LOST
+            part = b""
         if not part:
-            return LOST
+            raise gone()
         line += part
     if carried:
         carried.carry_the_rest()
     return parse_status(line)
+
+
+def gone() -> SupervisorLost:
+    """Return the error for a supervisor that has died and has no successor."""
+    error = SupervisorLost("the supervisor was lost, and what this command ran ends: run it again")
+    error.exit_code = LOST
+    return error
 
 
 def parse_status(line: bytes) -> int:

@@ -18,7 +18,7 @@ import _socket
 import posix
 import sys
 
-from scrun.anchor.foreground import stay
+from scrun.anchor.foreground import gone, stay
 from scrun.anchor.pid_file import PidFile
 from scrun.cli.failure import report, report_failure
 from scrun.cli.parse import Parsed, record_root
@@ -99,6 +99,8 @@ def go_on(parsed: Parsed) -> int:
         raise NotTaken.of(int(told["untaken"]))
     if "lost" in told:
         raise lost(parsed, directory, is_ours=told["lost"] == "new")
+    if "gone" in told:
+        raise gone()
     if "again" in told:
         return forward(parsed, again=True)
     status = _ask_whether_it_runs(parsed, directory, int(told.get("left", posix.getpid())))

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from scrun.anchor.foreground import parse_status, pass_signals_on
+from scrun.anchor.foreground import gone, parse_status, pass_signals_on
 from scrun.cli.parse import Parsed
 from scrun.client.launch import launch
 from scrun.client.reach import delete_own
@@ -25,7 +25,7 @@ from scrun.core.errors import ScrunError
 from scrun.core.rights import receive_fds, send_fds
 from scrun.core.version import VERSION
 from scrun.protocol import wire
-from scrun.protocol.anchor import LOST, PASSED_ON
+from scrun.protocol.anchor import PASSED_ON
 
 _ALL, _END = b"all", b"end"
 _LONGEST = 4096
@@ -158,7 +158,7 @@ def _stay(
             except OSError:
                 part = b""
             if not part:
-                return LOST
+                raise gone()
             line += part
     delete_own(parsed, container.record, b"%d" % os.getpid())
     return parse_status(line)

@@ -10,6 +10,7 @@ Errors: the program that fails says why, and the exit status is 1.
 """
 
 import _signal as signal
+import contextlib
 import os
 import subprocess
 
@@ -20,7 +21,8 @@ from scrun.cli.parse import Parsed
 from scrun.client.anchored import Anchored
 from scrun.client.find import resolve
 from scrun.commands.exec import ask
-from scrun.core.errors import UsageError
+from scrun.core.errors import SupervisorLost, UsageError
+from scrun.protocol.anchor import LOST
 
 
 def run(parsed: Parsed) -> int:
@@ -40,7 +42,9 @@ def run(parsed: Parsed) -> int:
             _let_go(copied)  # else this side of the archive never ends
             if failed:
                 return report_failure(answer, failed, parsed)
-            status = stay(anchored.socket)
+            status = LOST
+            with contextlib.suppress(SupervisorLost):
+                status = stay(anchored.socket)
     finally:
         _let_go(copied)
         here = 0 if local is None else local.wait()  # it ends with the archive

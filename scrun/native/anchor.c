@@ -112,11 +112,13 @@ void stay(int sock)
 		if (part < 0 && errno == EINTR)
 			continue;
 		if (part <= 0) /* the supervisor died */
-			_exit(LOST);
+			break;
 		size += (size_t)part;
 	}
 	bool is_status = size > 1 && size <= 4 && told[size - 1] == '\n' &&
 	                 strspn(told, "0123456789") == size - 1;
+	if (!is_status && on_behalf)
+		step_aside(on_behalf, "gone", -1);
 	_exit(is_status ? atoi(told) : LOST);
 }
 

@@ -65,12 +65,18 @@ def test_the_keeper_gives_up(make_site: MakeSite) -> None:
 def test_the_keeper_is_killed_as_well(make_site: MakeSite) -> None:
     """Then nothing holds anything: the end comes at once."""
     site, life = place(make_site)
+    session = site.popen("exec", life.id, "sh", "-c", "echo up; sleep 600")
+    assert session.stdout is not None
+    assert session.stdout.readline() == b"up\n"
     [supervisor] = site.supervisors()
     os.kill(supervisor, signal.SIGSTOP)  # else there would be another keeper after a second
     for keeper in [one.pid for one in site.processes() if one.is_keeper]:
         signal_quietly(keeper)
     kill(site)
     assert life.wait(30) == 125
+    _, said = session.communicate(timeout=60)
+    told = b"scrun: the supervisor was lost, and what this command ran ends: run it again\n"
+    assert (session.returncode, said) == (125, told)
     state = life.state()
     assert (state["status"], state["annotations"]["org.scrun.message"]) == (
         "stopped", "the supervisor was lost",

@@ -24,10 +24,10 @@ import _socket, os, sys
 sys.path.insert(0, sys.argv[1])
 from scrun.anchor import foreground
 foreground._AGAIN, foreground._UNTAKEN = 0.3, 3.0
-from scrun.core.errors import NotTaken
+from scrun.core.errors import NotTaken, SupervisorLost
 try:
     status = foreground.stay(_socket.socket(fileno=int(sys.argv[2])))
-except NotTaken as error:
+except (NotTaken, SupervisorLost) as error:
     status = error.exit_code
 os._exit(status)
 """
