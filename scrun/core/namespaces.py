@@ -10,7 +10,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 NEW_ROOT = 0x200  # and working directory, and umask: what threads share (CLONE_FS)
 NEW_MOUNT, NEW_CGROUP = 0x20000, 0x02000000
@@ -30,6 +30,7 @@ _FLAG, _STRING, _CREATE = 0, 1, 6
 _NO_MAGIC_LINKS, _IN_ROOT = 0x02, 0x10
 _CLONE, _AND_BELOW, _CLOSE_ON_EXEC = 1, 0x8000, posix.O_CLOEXEC
 _MOVE_FROM_DESCRIPTOR = 4
+_IS_WRITTEN = 0x8  # IN_CLOSE_WRITE
 
 _LIBC = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
 
@@ -63,6 +64,24 @@ _setns = _function("setns", _Int, _Int)
 _mount = _function("mount", _Text, _Text, _Text, _Long, _Text)
 _umount2 = _function("umount2", _Text, _Int)
 _pivot_root = _function("pivot_root", _Text, _Text)
+
+
+def news_of_files(paths: "Iterable[str]") -> int:
+    """Return a descriptor that is readable when one of the files has been written (inotify(7)).
+
+    Raises:
+        OSError: One is not there, or no descriptor is left.
+    """
+    begin = _function("inotify_init1", _Int)
+    watch = _function("inotify_add_watch", _Int, _Text, _Int)
+    news = _checked(begin(_CLOSE_ON_EXEC | posix.O_NONBLOCK), "inotify_init1")
+    try:
+        for path in paths:
+            _checked(watch(news, _encoded(path), _IS_WRITTEN), path)
+    except OSError:
+        posix.close(news)
+        raise
+    return news
 
 
 def _checked(result: int, what: str) -> int:

@@ -1,17 +1,18 @@
 """The network of one container, where its engine makes one on this machine."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Literal
 
 import trio
 
-from scrun.oci.config import Bundle, Config
+from scrun.oci.config import Bundle, Config, Mount
 from scrun.supervisor.containers import conmon
 from scrun.supervisor.containers.keeping import ENGINE_NETWORK
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.engine import Job
+from scrun.supervisor.contracts.networks import Networks
 from scrun.supervisor.core.deposits import Deposit
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.nurseries import unwrapped
@@ -32,10 +33,11 @@ class ContainerNetwork:
     def __init__(self, create_request: CreateRequest, journal: Journal, deposit: Deposit) -> None:
         self._create_request = create_request
         self._journal, self._deposit = journal, deposit
+        self._mounts: Sequence[Mount] = ()
         self._path = ""
         self._comes_late = False
         self._open_late: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint
-        self._networks: tuple[str, ...] = ()
+        self._networks = Networks()
 
     async def find(self, bundle: Bundle, anchor: int, found: Inheritance | None) -> None:
         """Learn where it is, or let docker make it now.
@@ -48,6 +50,7 @@ class ContainerNetwork:
             EngineError: It could not be made.
         """
         config = bundle.config
+        self._mounts = config.mounts
         if path := config.engine_network:
             from scrun.supervisor.containers.engine_network import is_of_this_machine
 
@@ -90,22 +93,33 @@ class ContainerNetwork:
         return ("own" if self._has_own else "node") if self._path else ""
 
     async def connect(self, job: Job, anchor: int) -> None:
-        """Connect the container, which is about to start, if its network is there now."""
-        if not self._comes_late:
-            return
-        from scrun.supervisor.containers.docker_network import has_interface
+        """Connect the container, which is about to start, if its network is there now.
 
-        if not await in_thread(has_interface, anchor):
-            return
-        self._comes_late = False
-        self._is_at(f"/proc/{anchor}/ns/net")
-        await self._open_late()
-        await job.connect_network(self._networks)
+        Or give it what its engine has written late into its files.
+        """
+        known = self._networks
+        if self._comes_late:
+            from scrun.supervisor.containers.docker_network import has_interface
+
+            if not await in_thread(has_interface, anchor):
+                return
+            self._comes_late = False
+            self._is_at(f"/proc/{anchor}/ns/net")
+            await self._open_late()
+        elif self._path:
+            self._networks = Networks(known.addresses, await self._files())
+        if self._networks != known:
+            await job.connect_network(self._networks)
+
+    async def _files(self) -> dict[str, str]:
+        from scrun.supervisor.containers.engine_network import files_of, read_files
+
+        return await in_thread(read_files, files_of(self._mounts, self._create_request.id))
 
     @asynccontextmanager
     async def answered(
         self, bundle: Bundle, job: Job, begun: trio.Event, found: Inheritance | None = None
-    ) -> AsyncIterator[tuple[str, ...]]:
+    ) -> AsyncIterator[Networks]:
         """Answer connections in it while the block runs.
 
         Args:
@@ -113,19 +127,20 @@ class ContainerNetwork:
             found: What another supervisor has left of the container.
 
         Yields:
-            The engine's networks that the container is to reach.
+            What the container has of the engine's networks.
         """
         if self._comes_late:
+            self._networks = Networks((), await self._files())
             async with unwrapped() as nursery:
                 answering = partial(self._answer_late, bundle, job, begun)
                 self._open_late = partial(nursery.start, answering)
-                yield ()
+                yield self._networks
                 nursery.cancel_scope.cancel()
         elif self._path:
             async with self._opened(bundle, job, begun, found):
                 yield self._networks
         else:
-            yield ()
+            yield Networks()
 
     async def _answer_late(
         self,

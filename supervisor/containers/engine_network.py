@@ -11,11 +11,12 @@ to be in there.
 import errno
 import fcntl
 import os
+import select
 import socket
 import struct
 import sys
 from array import array
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network
@@ -24,11 +25,13 @@ from typing import TypeVar
 import trio
 
 from scrun.core.errors import EngineError, ScrunError, described
+from scrun.core.namespaces import news_of_files
 from scrun.core.paths import ENGINES_NETWORK
-from scrun.oci.config import Config
+from scrun.oci.config import Config, Mount
 from scrun.supervisor.children.processes import SYSTEM_PATH, ChildEnv, answer_of, own_program
 from scrun.supervisor.containers.connections import ClientConnections
 from scrun.supervisor.contracts.engine import Job
+from scrun.supervisor.contracts.networks import Networks
 from scrun.supervisor.core.deposits import OWN, Deposit
 from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.nurseries import bulkhead, unwrapped
@@ -51,9 +54,11 @@ _LISTENS = "0A"
 _PATIENCE = 10.0
 _ASKING = 5.0
 _LONGEST = 1 << 16
-_ROUTES = 0x40  # RTMGRP_IPV4_ROUTE: linux/rtnetlink.h
+_ROUTES = 0x41  # RTMGRP_IPV4_ROUTE, RTMGRP_LINK: linux/rtnetlink.h
 _SETTLES = 0.2
 _RESOLVER = "/etc/resolv.conf"
+_FILES = (_RESOLVER, "/etc/hosts")
+_STATUS, _FAILED = 3, 0xF  # the byte of an answer with its RCODE: RFC 1035, 4.1.1
 _GET_DRIVER, _ASK_DRIVER = 3, 0x8946  # ETHTOOL_GDRVINFO, SIOCETHTOOL: linux/ethtool.h
 _DRIVER = struct.Struct("=I32s160x")  # struct ethtool_drvinfo
 _TO_A_BRIDGE = b"veth"
@@ -86,14 +91,15 @@ class EngineNetwork:
     """The network of one container; an `EngineSide` for its job.
 
     Attributes:
-        networks: The engine's bridges that it is at, as `10.89.0.0/24`; once it is answered.
+        networks: What it has of the engine's bridges, once it is answered.
     """
 
     def __init__(
         self, path: str, container: str, config: Config, journal: Journal, deposit: Deposit
     ) -> None:
         """`deposit`: the container's, which keeps the sockets."""
-        self.networks: tuple[str, ...] = ()
+        self.networks = Networks()
+        self._files = files_of(config.mounts, container)
         self._path, self._container, self._config = path, container, config
         self._journal, self._deposit = journal, deposit
         self._namespace = -1
@@ -113,9 +119,7 @@ class EngineNetwork:
             try:
                 self._namespace = await in_thread(opened, self._path)
                 stack.callback(os.close, self._namespace)
-                self.networks = await self._within(bridges)
-                if self.networks and _OF_DOCKER in await in_thread(self._name_servers):
-                    self.networks += (f"{_OF_DOCKER}/32",)
+                self.networks = await self._found()
                 listeners = _left(found)
                 is_new = not listeners
                 if is_new:
@@ -131,6 +135,17 @@ class EngineNetwork:
                 nursery.start_soon(bulkhead, f"container {self._container}: network", answering)
                 yield
                 nursery.cancel_scope.cancel()
+
+    async def _found(self) -> Networks:
+        """Return what it has now.
+
+        Raises:
+            OSError: Its namespace, or its resolv.conf, cannot be read.
+        """
+        found = await self._within(bridges)
+        if found and _OF_DOCKER in await in_thread(self._name_servers):
+            found += (f"{_OF_DOCKER}/32",)
+        return Networks(found, await in_thread(read_files, self._files))
 
     async def _answer(
         self, listeners: dict[str, socket.socket], job: Job, begun: trio.Event, is_new: bool
@@ -153,9 +168,9 @@ class EngineNetwork:
                 for listener in listeners.values():
                     accepting = trio.socket.from_stdlib_socket(listener)
                     nursery.start_soon(connections.accept, accepting, original_port)
-                if self.networks:
+                if self.networks.addresses:
                     nursery.start_soon(job.reach_out, self)
-                    nursery.start_soon(self._tell_of_others)
+                    await self._follow(job, self.networks if is_new else None)
         except (ScrunError, OSError) as error:
             self._give_up(error, listeners)
 
@@ -189,23 +204,43 @@ class EngineNetwork:
         if patience.cancelled_caught:
             raise EngineError(f"its rules took longer than {_PATIENCE:g} s")
 
-    async def _tell_of_others(self) -> None:
-        """Say to which networks its engine connects it later: the node's rules are made before."""
-        known = {*self.networks}
-        with await self._within(_news_of_routes) as news:
+    async def _follow(self, job: Job, given: Networks | None) -> None:
+        """Let it reach what its engine connects it to, and nothing that it is disconnected from.
+
+        Args:
+            given: What its node knows; None: whatever that was.
+        """
+        with ExitStack() as stack:
+            routes = stack.enter_context(await self._within(_news_of_routes))
+            files = await in_thread(news_of_files, self._files.values())
+            stack.callback(os.close, files)
+            news = stack.enter_context(select.epoll())
+            for source in (routes.fileno(), files):
+                news.register(source, select.EPOLLIN)
             while True:
-                await trio.lowlevel.wait_readable(news)
+                found = await self._found()
+                if found != given:
+                    await self._change(job, found)
+                    given = found
+                await trio.lowlevel.wait_readable(news.fileno())
                 await trio.sleep(_SETTLES)
-                with suppress(OSError):  # no more, or more than it has kept
-                    while news.recv(_LONGEST):
-                        pass
-                if new := sorted({*await self._within(bridges)} - known):
-                    known.update(new)
-                    where = ", ".join(new)
-                    await self._say(
-                        f"container {self._container}: it is reached from {where}, and reaches "
-                        "nothing there, as it was connected later: begin it with that network"
-                    )
+                for source in (routes.fileno(), files):
+                    with suppress(OSError):  # no more, or more than it has kept
+                        while os.read(source, _LONGEST):
+                            pass
+
+    async def _change(self, job: Job, found: Networks) -> None:
+        before, self.networks = self.networks, found
+        where = ", ".join(found.addresses) or "nothing"
+        try:
+            await job.connect_network(found)
+        except EngineError as error:
+            text = f"it does not reach {where}: {described(error)}"
+        else:
+            text = f"of its engine's networks it reaches {where}"
+            if found.addresses == before.addresses:
+                return
+        await self._say(f"container {self._container}: {text}")
 
     async def _refuse_datagrams(self, udp: socket.socket) -> None:
         """Say once that UDP is not carried; the kernel refuses it then (ICMP)."""
@@ -227,31 +262,25 @@ class EngineNetwork:
     async def connect(self, address: str, port: int) -> trio.socket.SocketType:
         """See `EngineSide.connect`."""
         if not self._is_at(address):  # a node's word is not trusted
-            raise EngineError(f"{address} is not in {', '.join(self.networks)}")
+            raise EngineError(f"{address} is not in {', '.join(self.networks.addresses)}")
         sock = await self._within(partial(socket.socket, socket.AF_INET))
         return await _connected(sock, address, port)
 
     async def ask(self, question: bytes) -> bytes:
         """See `EngineSide.ask`."""
-        resolver = await in_thread(self._resolver)
-        sock = await self._within(partial(socket.socket, socket.AF_INET, socket.SOCK_DGRAM))
-        with await _connected(sock, resolver, DOMAIN) as asking:
-            await asking.send(question)
-            with trio.move_on_after(_ASKING):
-                return await asking.recv(_LONGEST)
-        raise EngineError(f"{resolver} does not answer")
-
-    def _resolver(self) -> str:
-        """Return the name server of the engine's networks; it may change. Blocks.
-
-        Raises:
-            OSError: The container's resolv.conf cannot be read.
-            EngineError: It names none.
-        """
-        for address in self._name_servers():
-            if self._is_at(address):
-                return address
-        raise EngineError("its resolv.conf names no server of its engine's networks")
+        answer = b""
+        for resolver in await in_thread(self._name_servers):
+            if not self._is_at(resolver):
+                continue
+            sock = await self._within(partial(socket.socket, socket.AF_INET, socket.SOCK_DGRAM))
+            with await _connected(sock, resolver, DOMAIN) as asking, trio.move_on_after(_ASKING):
+                await asking.send(question)
+                answer = await asking.recv(_LONGEST)
+                if len(answer) > _STATUS and not answer[_STATUS] & _FAILED:
+                    break  # each network has its server, which knows no others' names
+        if not answer:
+            raise EngineError("no server of its engine's networks answers")
+        return answer
 
     def _name_servers(self) -> list[str]:
         """Return those in its resolv.conf. Blocks.
@@ -262,14 +291,15 @@ class EngineNetwork:
         sources = [one.source for one in self._config.mounts if one.destination == _RESOLVER]
         found = []
         for source in sources:
-            with open(source) as file:
+            with open(source, errors="replace") as file:
                 lines = [line.split() for line in file.read(_LONGEST).splitlines()]
             found += [words[1] for words in lines if len(words) > 1 and words[0] == "nameserver"]
         return found
 
     def _is_at(self, address: str) -> bool:
         try:
-            return any(IPv4Address(address) in IPv4Network(network) for network in self.networks)
+            ours = self.networks.addresses
+            return any(IPv4Address(address) in IPv4Network(network) for network in ours)
         except ValueError:
             return False
 
@@ -308,6 +338,29 @@ def _left(found: Inheritance | None) -> dict[str, socket.socket]:
         return {}
     there = [name for name in (*_FAMILIES, _UDP) if NETWORK + name in found.fds]
     return {name: socket.socket(fileno=found.take(NETWORK + name)) for name in there}
+
+
+def files_of(mounts: Sequence[Mount], container: str) -> dict[str, str]:
+    """Return which files with names and addresses its engine has for a container alone.
+
+    Engines write them late: podman from 5 on after `create`, each when it connects a network.
+
+    Returns:
+        Their sources, by where it mounts them.
+    """
+    there = [one for one in mounts if one.destination in _FILES]
+    return {one.destination: one.source for one in there if container in one.source.split("/")}
+
+
+def read_files(files: Mapping[str, str]) -> dict[str, str]:
+    """Return what is in them; one that is too long, or no text, is left out. Blocks."""
+    found = {}
+    for name, source in files.items():
+        with suppress(OSError, UnicodeDecodeError), open(source) as file:
+            text = file.read(_LONGEST)
+            if not file.read(1):
+                found[name] = text
+    return found
 
 
 def is_of_this_machine(path: str) -> bool:

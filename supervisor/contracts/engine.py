@@ -19,7 +19,7 @@ from scrun.settings.slurm.request_sources import NO_FLAGS, Flags
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.deleter import Deleter
 from scrun.supervisor.contracts.first_process import Call, FirstProcess
-from scrun.supervisor.contracts.networks import OfNetworks
+from scrun.supervisor.contracts.networks import Networks, OfNetworks
 from scrun.supervisor.contracts.program import Files as Files
 from scrun.supervisor.contracts.program import Program as Program
 from scrun.supervisor.contracts.reuse import HeldAllocation, PoolAllocation, Seat
@@ -110,7 +110,7 @@ class Step(msgspec.Struct, frozen=True):
         tasks: What is each task's own; empty: they have all the same.
         preserved: More descriptors for it, from 3 on, if its job `hands_on` any. A runtime
             that `create` calls has its own.
-        networks: Those of its engine's that it is to reach, as `10.89.0.0/24`; see `reach_out`.
+        networks: What it has of those of its engine's.
         sockets: Where it mounts sockets of its engine's; see `reach_sockets`.
     """
 
@@ -125,7 +125,7 @@ class Step(msgspec.Struct, frozen=True):
     submitted: str = ""
     tasks: Sequence[OfTask] = ()
     preserved: tuple[int, ...] = ()
-    networks: tuple[str, ...] = ()
+    networks: Networks = Networks()
     sockets: tuple[str, ...] = ()
 
 

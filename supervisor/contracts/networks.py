@@ -1,9 +1,10 @@
 """How a container in a job and this machine reach each other."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
+import msgspec
 import trio
 
 Reach = Callable[[trio.socket.SocketType, int], Awaitable[None]]
@@ -33,6 +34,18 @@ class EngineSide(Protocol):
         ...
 
 
+class Networks(msgspec.Struct, frozen=True):
+    """What a container has of its engine's networks.
+
+    Attributes:
+        addresses: Those that it is to reach, as `10.89.0.0/24`; see `OfNetworks.reach_out`.
+        files: What the engine's files for it alone have of them, by where it mounts these.
+    """
+
+    addresses: tuple[str, ...] = ()
+    files: Mapping[str, str] = {}
+
+
 class OfNetworks:
     """What a `Job` does about networks, if it can."""
 
@@ -48,8 +61,12 @@ class OfNetworks:
         """
         return None
 
-    async def connect_network(self, networks: Sequence[str]) -> None:
-        """Connect the network of a created container that came late; raises EngineError."""
+    async def connect_network(self, networks: Networks) -> None:
+        """Connect the network of a created container that came late, or change what it has.
+
+        Raises:
+            EngineError: It does not reach them.
+        """
         return
 
     async def reach_out(self, engine: EngineSide) -> None:

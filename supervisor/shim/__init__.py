@@ -87,6 +87,7 @@ twice.
              reply had it, or "" to be told; site: see below; network: "own" if it is to have a
              network of its own, "late" if `network` may connect that later, "node" if it is to
              have the node's; networks: of the engine's, which it is to reach by `accept`;
+             files: {where it mounts a file of the engine's for it alone: text};
              sockets: where it mounts sockets of the engine's, which it is to reach likewise: it
              gets one of the shim's instead of each;
              processors: {"number": how many of ours it has alone, "of": how many we have, else it
@@ -96,7 +97,8 @@ twice.
              reach `networks`; or with "host", what the node's network is called
              (`network.host`), and "why" it has that; error: the runtime's words, with "log": its
              log as JSON lines
-    network  id, of a container that is not started; networks: as for `create`
+    network  id, of a container that is not started, or has a network; networks, files: what is to
+             be instead of those of `create` from now on
              {"network": …, "why": …}, as for `create`; error
     start    id
              {}; error and log

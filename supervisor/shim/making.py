@@ -97,7 +97,10 @@ class Making:
                 _name_network(config, target.network.space.hand_over_network())
         try:
             if target.network is not None or target.why is not None:
-                self._fit_resolver(config, target, call.get("networks", ()))
+                from .user_network import fit_files
+
+                reached = self._servers(target, call.get("networks", ()))
+                fit_files(config, target.place, call.get("files", {}), *reached)
             if call.get("sockets"):
                 from .engine_sockets import EngineSockets
 
@@ -138,31 +141,45 @@ class Making:
             target.processors = same[0] if same else frozenset(free[: asked["number"]])
 
     def connect_network(self, call: "dict[str, Any]", reply: "Reply") -> None:
-        """Connect the network of a container that was created with a late one."""
+        """Connect a container's own network, or to others of the engine's than before."""
         target = self._containers.get(call["id"])
         network = target.network
+
+        def write() -> None:
+            if call.get("files"):
+                from .user_network import write_files
+
+                reached = self._servers(target, call["networks"])
+                write_files(target.place, call["files"], *reached)
+
         if network is None:
+            write()
             reply({"why": target.why or "its users cannot have one"})
             return
 
         def done(why: str) -> None:
             if why:
                 reply({"error": why})
-            else:
+                return
+            try:
+                write()
                 reply({"network": network.name, "why": network.lacks})
+            except OSError as error:
+                reply({"error": str(error)})
 
         network.connect(call["networks"], done)
 
-    def _fit_resolver(
-        self, config: "dict[str, Any]", target: NodeProcess, networks: "Sequence[str]"
-    ) -> None:
-        from .user_network import PASTA_RESOLVER, RESOLVER, without_servers
+    def _servers(
+        self, target: NodeProcess, networks: "Sequence[str]"
+    ) -> "tuple[Sequence[str], str]":
+        """Return where a container reaches no name servers, and what it has instead."""
+        from .user_network import PASTA_RESOLVER, RESOLVER
 
         server = RESOLVER if target.network is not None else ""
         gone = [f"{name}/32" for name in (PASTA_RESOLVER, RESOLVER) if name != server]
         if target.network is None or target.network.outbound is None:
             gone += networks
-        without_servers(config, target.place, gone, server)
+        return gone, server
 
     def _connects(self, call: "dict[str, Any]", reply: "Reply") -> bool:
         """Connect a container's own network first, if it is to have one; tell whether it does."""

@@ -28,16 +28,21 @@ _ADDRESS = struct.Struct("!2xH4s8x")  # struct sockaddr_in
 _QUEUE = 1024
 _LONGEST = 4096  # bytes of a question, or of a refusal
 _DONE = b"\0"
+_PORTS = struct.Struct("HH")
 
 _NFT = """\
 add table ip scrun; delete table ip scrun; add table ip scrun
 add chain ip scrun outbound {{ type nat hook output priority -100; }}
+"""
+_NFT_RULES = """\
 add rule ip scrun outbound ip daddr {{ {networks} }} meta l4proto tcp redirect to :{tcp}
 add rule ip scrun outbound ip daddr {{ {networks} }} udp dport {domain} redirect to :{udp}
 """
-_IPTABLES = (
-    "-w -t nat -A OUTPUT -d {networks} -p tcp -j REDIRECT --to-ports {tcp}",
-    "-w -t nat -A OUTPUT -d {networks} -p udp --dport {domain} -j REDIRECT --to-ports {udp}",
+_IPTABLES_FIRST = ("-w -t nat -N scrun", "-w -t nat -A OUTPUT -j scrun")
+_IPTABLES_AGAIN = ("-w -t nat -F scrun",)
+_IPTABLES_RULES = (
+    "-w -t nat -A scrun -d {networks} -p tcp -j REDIRECT --to-ports {tcp}",
+    "-w -t nat -A scrun -d {networks} -p udp --dport {domain} -j REDIRECT --to-ports {udp}",
 )
 
 
@@ -64,37 +69,64 @@ class Outbound(Arrivals):
             OSError: No process or descriptor is left.
         """
         super().__init__(loop)
-        self._tell = done
-        self._line, theirs = socket.socketpair()
+        self._children = children
+        self._line: socket.socket | None = None
+        self._ports: tuple[int, int] | None = None
         self._udp: socket.socket | None = None
         self._askers: dict[int, tuple[str, int]] = {}
+        self.lead(namespaces, networks, done)
+
+    def lead(
+        self, namespaces: "Sequence[int]", networks: "Sequence[str]", done: "Callable[[str], None]"
+    ) -> None:
+        """Send what is for these networks, and no others any more, to the sockets.
+
+        Raises:
+            OSError: No process or descriptor is left.
+        """
+        self._tell = done
+        self._hang_up()
+        line, theirs = socket.socketpair()
+        ports = self._ports
 
         def work() -> int:
-            _prepare(namespaces, networks, theirs)
+            _prepare(namespaces, networks, theirs, ports)
             return 0
 
         try:
-            children.fork(work, lambda _: None, [*namespaces, theirs.fileno()])
+            self._children.fork(work, lambda _: None, [*namespaces, theirs.fileno()])
         except BaseException:
-            self._line.close()
+            line.close()
             raise
         finally:
             theirs.close()
-        loop.watch(self._line.fileno(), READ, self._is_there)
+        self._line = line
+        self._loop.watch(line.fileno(), READ, self._is_there)
+
+    def _hang_up(self) -> None:
+        if self._line is not None:
+            self._loop.forget(self._line.fileno())
+            self._line.close()
+            self._line = None
 
     def _is_there(self, _events: int) -> None:
-        self._loop.forget(self._line.fileno())
+        assert self._line is not None
         rights = socket.CMSG_LEN(8)
         said, ancillary, _, _ = self._line.recvmsg(_LONGEST, rights, socket.MSG_CMSG_CLOEXEC)
-        if said != _DONE or not ancillary:
+        self._hang_up()
+        if said[:1] != _DONE or not (ancillary or self._ports):
             self._tell(last_line(said) or "it was killed")
             return
-        tcp, udp = struct.unpack("ii", ancillary[0][2][:8])
+        if ancillary:
+            self._ports = _PORTS.unpack(said[1:])
+            self._take(*struct.unpack("ii", ancillary[0][2][:8]))
+        self._tell("")
+
+    def _take(self, tcp: int, udp: int) -> None:
+        self.listen(socket.socket(fileno=tcp), _asked)
         self._udp = socket.socket(fileno=udp)
         self._udp.setblocking(False)
         self._loop.watch(udp, READ, self._receive)
-        self.listen(socket.socket(fileno=tcp), _asked)
-        self._tell("")
 
     def _receive(self, _events: int) -> None:
         assert self._udp is not None
@@ -128,10 +160,10 @@ class Outbound(Arrivals):
                 pass
 
     def close(self) -> None:
-        for sock in (self._line, self._udp):
-            if sock is not None and sock.fileno() >= 0:
-                self._loop.forget(sock.fileno())
-                sock.close()
+        self._hang_up()
+        if self._udp is not None and self._udp.fileno() >= 0:
+            self._loop.forget(self._udp.fileno())
+            self._udp.close()
         super().close()
 
 
@@ -149,37 +181,52 @@ def _asked(client: "socket.socket") -> "dict[str, object]":
 
 
 def _prepare(
-    namespaces: "Sequence[int]", networks: "Sequence[str]", line: "socket.socket"
+    namespaces: "Sequence[int]",
+    networks: "Sequence[str]",
+    line: "socket.socket",
+    ports: "tuple[int, int] | None",
 ) -> None:
-    """Make both sockets in a network namespace and the rules there, and send them; in a child."""
+    """Make rules in a network namespace, and both sockets, which are sent, before; in a child.
+
+    Args:
+        ports: Those of the sockets, if they are there already.
+    """
     try:
         for namespace in reversed(namespaces):
             enter(namespace)
         made = []
-        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+        for kind in () if ports else (socket.SOCK_STREAM, socket.SOCK_DGRAM):
             sock = socket.socket(socket.AF_INET, kind)
             # answers have to come from where rules have sent the questions
             sock.bind(("127.0.0.1", 0))
             made.append(sock)
-        made[0].listen(_QUEUE)
-        tcp, udp = (sock.getsockname()[1] for sock in made)
-        why = _filter({"networks": ",".join(networks), "tcp": tcp, "udp": udp, "domain": DOMAIN})
-        if why:
-            line.sendall(why.encode(errors="replace"))
+        if made:
+            made[0].listen(_QUEUE)
+        tcp, udp = ports or (sock.getsockname()[1] for sock in made)
+        words = {"networks": ",".join(networks), "tcp": tcp, "udp": udp, "domain": DOMAIN}
+        why = _filter(words, is_first=not ports)
+        if why or not made:
+            line.sendall(why.encode(errors="replace") or _DONE)
             return
         rights = struct.pack("ii", *(sock.fileno() for sock in made))
-        line.sendmsg([_DONE], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        line.sendmsg(
+            [_DONE, _PORTS.pack(tcp, udp)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
+        )
     except OSError as error:
         line.sendall(str(error).encode(errors="replace"))
 
 
-def _filter(words: "dict[str, object]") -> str:
+def _filter(words: "dict[str, object]", is_first: bool) -> str:
     """Make the rules by nft(8) or iptables(8); return why that is impossible, or ""."""
     import subprocess
 
     why = "the node has neither nft nor iptables"
-    calls = {"nft": [[_NFT.format(**words)]]}
-    calls["iptables"] = [rule.format(**words).split() for rule in _IPTABLES]
+    nft, iptables = [_NFT], [*(_IPTABLES_FIRST if is_first else _IPTABLES_AGAIN)]
+    if words["networks"]:
+        nft.append(_NFT_RULES)
+        iptables += _IPTABLES_RULES
+    calls = {"nft": [["".join(nft).format(**words)]]}
+    calls["iptables"] = [rule.format(**words).split() for rule in iptables]
     for name in PROGRAMS:
         program = found(name)
         env = dict(os.environ, XTABLES_LOCKFILE=os.devnull)

@@ -70,41 +70,67 @@ def _has_root(maps: "Maps") -> bool:
     return all(any(line["containerID"] == 0 for line in lines) for lines in maps.values())
 
 
-def without_servers(
-    config: "dict[str, Any]", place: str, networks: "Sequence[str]", server: str = ""
+def fit_files(
+    config: "dict[str, Any]",
+    place: str,
+    files: "Mapping[str, str]",
+    networks: "Sequence[str]",
+    server: str = "",
 ) -> None:
-    """Give a container a resolv.conf without name servers that it cannot reach.
+    """Give a container its engine's files, and a resolv.conf without servers out of its reach.
 
     Each question would first wait some seconds for those.
 
     Args:
-        config: Its config.json, which is changed if it has such servers.
-        place: A directory of its own, for the file.
-        networks: Where they are, as `10.89.0.0/24`.
+        config: Its config.json, whose mounts are changed.
+        place: A directory of its own, for the files.
+        files: What is in files of its engine's for it alone, by where it mounts them.
+        networks: Where it reaches no servers, as `10.89.0.0/24`.
         server: What it has if it had no others; "": those of the node.
     """
     for mount in config.get("mounts") or []:
-        if mount.get("destination") != _RESOLV_CONF or not networks:
+        name = mount.get("destination")
+        if name != _RESOLV_CONF and name not in files:
             continue
         try:
-            lines = _lines_of(mount["source"])
-            kept = [line for line in lines if not _is_server_in(line, networks)]
-            if len(kept) == len(lines):
-                continue
-            if not any(line.split()[:1] == ["nameserver"] for line in kept):
-                instead = [f"nameserver {server}"] if server else _lines_of(_RESOLV_CONF)
-                kept += [line for line in instead if line not in kept]
+            text = files[name] if name in files else _text_of(mount["source"])
+            fitted = _fitted(text, networks, server) if name == _RESOLV_CONF else text
         except (KeyError, OSError, UnicodeDecodeError):  # the runtime says it, if it matters
             continue
-        mount["source"] = os.path.join(place, "resolv.conf")
-        with open(mount["source"], "w") as file:
-            file.write("\n".join(kept) + "\n")
-            os.fchmod(file.fileno(), 0o644)
+        if name in files or fitted != text:
+            mount["source"] = _write(place, name, fitted)
 
 
-def _lines_of(path: str) -> "list[str]":
+def write_files(
+    place: str, files: "Mapping[str, str]", networks: "Sequence[str]", server: str
+) -> None:
+    """Change the files that `fit_files` has written, with its arguments."""
+    for name, text in files.items():
+        _write(place, name, _fitted(text, networks, server) if name == _RESOLV_CONF else text)
+
+
+def _write(place: str, name: str, text: str) -> str:
+    path = os.path.join(place, os.path.basename(name))
+    with open(path, "w") as file:
+        file.write(text)
+        os.fchmod(file.fileno(), 0o644)
+    return path
+
+
+def _fitted(text: str, networks: "Sequence[str]", server: str) -> str:
+    lines = text.splitlines()
+    kept = [line for line in lines if not _is_server_in(line, networks)]
+    if len(kept) == len(lines):
+        return text
+    if not any(line.split()[:1] == ["nameserver"] for line in kept):
+        instead = [f"nameserver {server}"] if server else _text_of(_RESOLV_CONF).splitlines()
+        kept += [line for line in instead if line not in kept]
+    return "\n".join(kept) + "\n"
+
+
+def _text_of(path: str) -> str:
     with open(path) as file:
-        return file.read(_LARGEST).splitlines()
+        return file.read(_LARGEST)
 
 
 def _is_server_in(line: str, networks: "Sequence[str]") -> bool:
@@ -180,10 +206,25 @@ class UserNetwork:
             self._connect()
 
     def connect(self, networks: "Sequence[str]", done: "Callable[[str], None]") -> None:
-        """Connect it now; see `__init__`."""
+        """Connect it now, or to other networks of the engine's; see `__init__`."""
+        if not self._is_late:
+            self._lead(networks, done)
+            return
         self._is_late, self._networks, self._tell = False, networks, done
         self._late = self._loop.after(_PATIENCE, lambda: self._done(f"not after {_PATIENCE:g} s"))
         self._connect()
+
+    def _lead(self, networks: "Sequence[str]", done: "Callable[[str], None]") -> None:
+        if self.outbound is None or list(networks) == list(self._networks):
+            done("")
+            return
+
+        def led(why: str) -> None:
+            if not why:
+                self._networks = networks
+            done(why)
+
+        self.outbound.lead(self.space.network(), networks, led)
 
     def _is_there(self, _events: int) -> None:
         self._loop.forget(self.space.said)

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-PROTOCOL = 4
+PROTOCOL = 5
 
 SEALED = 2
 """The first protocol whose direct connection has sealed frames (`seals`)."""
@@ -17,6 +17,9 @@ SOCKETS = 3
 
 EARLY = 4
 """The first one that takes a connection's bytes before it is made, and forgets it at its end."""
+
+NETWORKS = 5
+"""The first one whose `network` changes the networks of a container that runs."""
 
 FROM_SRUN = ("SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST")
 """The step's variables that say where srun is; slurmstepd connects there."""

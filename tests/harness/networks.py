@@ -6,12 +6,14 @@ import os
 import socket
 import stat
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import IO
 
 import pytest
 
 from tests.harness.client import Client
+from tests.harness.wait import wait_until, wait_while
 
 _TUN = Path("/dev/net/tun")
 _USERS = Path("/run/lock/scrun-tests.tun")
@@ -62,3 +64,27 @@ def fetched(engine: Client, who: str, address: str) -> str:
     """What a container gets from a server."""
     ask = f"printf 'GET /group HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {address} 80 | tail -n 1"
     return engine.run("exec", who, "sh", "-c", ask).stdout
+
+
+def reach_each_other(engine: Client, who: str, other: str, network: str) -> None:
+    """Check that a container gets to know another one in a network, as long as it is there.
+
+    Both have a server of /etc/group at port 80. Bridges of root's are on the nodes, too, as these
+    are this machine: so only the name goes for certain.
+    """
+
+    def is_found() -> bool:
+        return not engine.run("exec", who, "nslookup", other).returncode
+
+    assert not is_found()
+    engine.must("network", "connect", network, who)
+    wait_until("a name", is_found)
+    address = address_of(engine, who, other)
+    for one, found in ((who, address), (other, address_of(engine, other, who))):
+        wait_until("an answer", partial(_answers, engine, one, found))
+    engine.must("network", "disconnect", network, who)
+    wait_while("its name", is_found)
+
+
+def _answers(engine: Client, who: str, address: str) -> bool:
+    return fetched(engine, who, address) == "root:x:0:\n"

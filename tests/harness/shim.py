@@ -223,6 +223,7 @@ class Shim:
         networks: Sequence[str] | None = None,
         network: str = "own",
         sockets: Sequence[str] = (),
+        files: Mapping[str, str] = {},
         **changes: Any,
     ) -> dict[str, Any]:
         """Create a container that runs a command; return the reply.
@@ -237,6 +238,7 @@ class Shim:
             networks: Those of its engine, if it is to have the network that the next one says.
             network: As of the call.
             sockets: Where it mounts sockets of its engine's.
+            files: As of the call.
             changes: Members of config.json.
         """
         terminal = "terminal" in (streams or {})
@@ -246,7 +248,7 @@ class Shim:
         config = {**config, **changes}
         more: dict[str, object] = {"sockets": sockets} if sockets else {}
         if networks is not None:
-            more |= {"network": network, "networks": networks}
+            more |= {"network": network, "networks": networks, "files": files}
         return self.call(
             "create", id=target, name=name or f"name-{target}", config=config,
             streams=streams or {}, joins=joins or {}, images=images, **more,

@@ -19,7 +19,7 @@ from scrun.model.usage import Usage, of_tasks
 from scrun.supervisor.children.node_scripts import BY_MOUNTS, signal_script
 from scrun.supervisor.contracts.engine import NodeAnswer, Program, Session, Step
 from scrun.supervisor.contracts.first_process import Call
-from scrun.supervisor.contracts.networks import EngineSide, Reach
+from scrun.supervisor.contracts.networks import EngineSide, Networks, Reach
 from scrun.supervisor.contracts.staged import config_of_task
 from scrun.supervisor.contracts.target import ImageFile, Mounting
 from scrun.supervisor.core.deposits import Deposit
@@ -40,7 +40,7 @@ from scrun.supervisor.nodes.messages import ShimError, ShimLost
 from scrun.supervisor.nodes.restartable_streams import NO_STDIO, RestartableStreams
 from scrun.supervisor.nodes.streams import Ends
 from scrun.supervisor.shim.network import host
-from scrun.supervisor.wire.frames import SOCKETS
+from scrun.supervisor.wire.frames import NETWORKS, SOCKETS
 
 if TYPE_CHECKING:
     from scrun.supervisor.nodes.shared import SharedStreams
@@ -71,6 +71,7 @@ class ShimJob(SlurmJob):
         self._first: WatchedProcess | None = None
         self._tasks: list[ShimTask] = []
         self._images = TaskImages(self.shim_step)
+        self._is_connected = False
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -215,8 +216,7 @@ class ShimJob(SlurmJob):
                 directory = self._request.directory
                 task.site = site.container(self.id, directory, step, config, number)
             network = self._network
-            more: dict[str, Any] = {"network": network, "networks": step.networks}
-            more = more if network else {}
+            more = {"network": network, **_fields_of(step.networks)} if network else {}
             if step.sockets:
                 more["sockets"] = list(step.sockets)
             try:
@@ -442,13 +442,20 @@ class ShimJob(SlurmJob):
 
         yield reach
 
-    async def connect_network(self, networks: Sequence[str]) -> None:
+    async def connect_network(self, networks: Networks) -> None:
         task = self._tasks[0]
+        is_late = self._request.network == "late" and not self._is_connected
+        if not is_late and task.rank.hello.protocol < NETWORKS:
+            return
         try:
-            reply = await task.rank.shim.call("network", id=task.id, networks=networks)
+            reply = await task.rank.shim.call("network", id=task.id, **_fields_of(networks))
         except ShimError as error:
             raise EngineError(f"its network: {words_of(error)}") from None
-        self._has_network(task, reply)
+        if is_late:
+            self._is_connected = True
+            self._has_network(task, reply)
+        elif (why := reply["why"]) and networks.addresses:
+            raise EngineError(why)
 
     async def reach_out(self, engine: EngineSide) -> None:
         from scrun.supervisor.nodes.outbound import serve
@@ -529,3 +536,8 @@ class ShimJob(SlurmJob):
         for task in self._tasks[:1]:
             if task.streams is not None:
                 task.streams.resized(task.id)
+
+
+def _fields_of(networks: Networks) -> dict[str, Any]:
+    """Return the fields of calls about networks of a container's engine."""
+    return {"networks": networks.addresses, "files": networks.files}

@@ -15,7 +15,7 @@ import pytest
 from tests.harness import cluster
 from tests.harness.adoption import kill_all_supervisors
 from tests.harness.docker import Docker
-from tests.harness.networks import address_of, fetched, free_port
+from tests.harness.networks import address_of, fetched, free_port, reach_each_other
 from tests.harness.networks import tun as tun
 from tests.harness.wait import wait_until
 from tests.integration.engines.test_networks import COMPOSE, GROUP, HTTPD, answers
@@ -75,6 +75,16 @@ def test_containers_of_a_network_find_one_another(docker: Docker) -> None:
     docker.must("run", "--detach", "--network", "net", "--name", "web", "busybox", "sleep", "1000")
     address = address_of(docker, "web", "db")
     wait_until("an answer", lambda: fetched(docker, "web", address) == GROUP.decode())
+    docker.remove("web", "db")
+    docker.must("network", "rm", "net")
+
+
+def test_a_network_that_a_running_container_gets(docker: Docker) -> None:
+    """It began with docker's first network, which has no name server."""
+    docker.must("network", "create", "net")
+    docker.must("run", "--detach", "--name", "web", *HTTPD)
+    docker.must("run", "--detach", "--network", "net", "--name", "db", *HTTPD)
+    reach_each_other(docker, "web", "db", "net")
     docker.remove("web", "db")
     docker.must("network", "rm", "net")
 

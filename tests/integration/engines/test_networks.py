@@ -9,7 +9,7 @@ import pytest
 
 from tests.harness import cluster, users
 from tests.harness.adoption import kill_all_supervisors
-from tests.harness.networks import address_of, fetched, free_port
+from tests.harness.networks import address_of, fetched, free_port, reach_each_other
 from tests.harness.networks import tun as tun
 from tests.harness.podman import Podman, compose, given, podman_of
 from tests.harness.processes import shims_of
@@ -205,6 +205,28 @@ def test_containers_of_a_network_find_one_another(podman: Podman) -> None:
     wait_until("an answer", lambda: fetched(podman, "web", address) == GROUP.decode())
     podman.must("rm", "--force", "--time", "0", "web", "db", "stranger")
     podman.must("network", "rm", "net", "other")
+
+
+def test_a_network_that_a_running_container_gets(podman: Podman) -> None:
+    """Both reach each other by name and address, until it is disconnected."""
+    for network in ("net", "other"):
+        podman.must("network", "create", network)
+    run(podman, "--name", "web", *HTTPD, network="net")
+    there = ("--annotation", "slurm.nodelist=node2")
+    run(podman, "--name", "db", *there, *HTTPD, network="other")
+    reach_each_other(podman, "web", "db", "other")
+    podman.must("rm", "--force", "--time", "0", "web", "db")
+    podman.must("network", "rm", "net", "other")
+
+
+def test_a_file_that_is_written_late(podman: Podman) -> None:
+    """From podman 5 on the engine writes it after it has created the container."""
+    container = run(podman, *HTTPD)
+    said = podman.must("exec", container, "cat", "/etc/resolv.conf", "/etc/hosts")
+    assert "nameserver 10.0.2.3" in said
+    assert container[:12] in said
+    assert "169.254.1.1" not in said
+    podman.must("rm", "--force", "--time", "0", container)
 
 
 def test_users_of_its_own(podman: Podman) -> None:

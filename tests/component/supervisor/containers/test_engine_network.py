@@ -12,19 +12,21 @@ from typing import Any, cast
 
 import pytest
 import trio
+import trio.testing
 
 from scrun.core import namespaces as ns
 from scrun.core.errors import EngineError
-from scrun.oci.config import Config, read_config
+from scrun.oci.config import Config, Mount, read_config
 from scrun.settings.file.load import Log
 from scrun.supervisor.containers.engine_network import (
     EngineNetwork,
     bridges,
+    files_of,
     opened,
     redirect,
 )
 from scrun.supervisor.contracts.engine import Job
-from scrun.supervisor.contracts.networks import EngineSide, Reach
+from scrun.supervisor.contracts.networks import EngineSide, Networks, Reach
 from scrun.supervisor.core.deposits import Deposit, Deposits, no_deposit
 from scrun.supervisor.core.threads import in_last_thread
 from scrun.supervisor.log.journal import Journal
@@ -75,8 +77,11 @@ class Answering:
         self.begun = trio.Event()
         self.keeps_alive = 0
         words = SimpleNamespace(
-            reaching=self.reaching, is_beside_us=beside_us, reach_out=self.reach_out
-        )
+            reaching=self.reaching, is_beside_us=beside_us, reach_out=self.reach_out,
+            connect_network=self.connect_network,
+        )  # fmt: skip
+        self.reached: list[Networks] = []
+        self.refuses = ""
         self.job = cast(Job, words)
         self.config = cast(Config, SimpleNamespace(mounts=()))
         self.network = EngineNetwork(path, "c1", self.config, journal, no_deposit())
@@ -97,8 +102,13 @@ class Answering:
 
     async def reach_out(self, engine: EngineSide) -> None:
         """It connects to nothing, and most have no networks of the engine's here."""
-        assert self.network.networks
+        assert self.network.networks.addresses
         await trio.sleep_forever()
+
+    async def connect_network(self, networks: Networks) -> None:
+        self.reached.append(networks)
+        if self.refuses:
+            raise EngineError(self.refuses)
 
     async def run(self) -> None:
         async with self.network.answered(self.job, self.begun):
@@ -270,7 +280,7 @@ async def test_a_node_asks_for_another_address(
     address: str, network: str, journal: Journal
 ) -> None:
     of_engine = Answering(network, journal).network
-    of_engine.networks = ("10.89.0.0/24",)
+    of_engine.networks = Networks(("10.89.0.0/24",))
     with pytest.raises(EngineError, match=r"is not in 10.89.0.0/24"):
         await of_engine.connect(address, PORT)
 
@@ -303,25 +313,94 @@ def test_networks_that_lead_to_bridges(network: str) -> None:
 
 
 async def test_a_network_that_comes_later(network: str, journal: Journal) -> None:
-    """It is told once; clients there are answered, as everywhere."""
+    """Its node is told, also of one that goes; clients there are answered, as everywhere."""
     add_bridge(network, 3)
     container = Answering(network, journal)
     container.begun.set()
-    text = "it is reached from 10.89.4.0/24, and reaches nothing there"
+    reached = container.reached
     async with trio.open_nursery() as nursery:
         nursery.start_soon(container.run)
         await rules_are_there(network)
         async with await connect(network, "10.89.3.2", PORT) as client:
             assert await client.receive_some() == b"5432\n"
-        assert "10.89." not in log_of(journal)
+        assert not reached
         add_bridge(network, 4)
-        await trio.to_thread.run_sync(wait_until, "a line", lambda: text in log_of(journal))
+        await trio.to_thread.run_sync(wait_until, "both", lambda: len(reached) == 1)
         async with await connect(network, "10.89.4.2", PORT) as client:
             assert await client.receive_some() == b"5432\n"
-        run_ip(network, "link set veth4 down", "link set veth4 up")
-        await trio.sleep(0.5)
+        container.refuses = "it has gone"
+        run_ip(network, "link del veth3")
+        await trio.to_thread.run_sync(wait_until, "the other", lambda: len(reached) == 2)
+        with pytest.raises(EngineError, match=r"is not in 10.89.4.0/24"):
+            await container.network.connect("10.89.3.1", PORT)
         nursery.cancel_scope.cancel()
-    assert log_of(journal).count(text) == 1
+    both, one = ("10.89.3.0/24", "10.89.4.0/24"), ("10.89.4.0/24",)
+    assert [networks.addresses for networks in reached] == [both, one]
+    assert "of its engine's networks it reaches 10.89.3.0/24, 10.89.4.0/24" in log_of(journal)
+    assert "it does not reach 10.89.4.0/24: it has gone" in log_of(journal)
+
+
+async def test_a_file_of_the_engines_that_is_written_late(
+    network: str, journal: Journal, tmp_path: Path
+) -> None:
+    """Those for all containers, and what is no text, stay as they are."""
+    add_bridge(network, 3)
+    (tmp_path / "c1").mkdir()
+    hosts, binary = (tmp_path / "c1" / name for name in ("hosts", "binary"))
+    hosts.touch()
+    binary.write_bytes(b"\xff")
+    mounts = [
+        Mount("/etc/hosts", source=str(hosts)),
+        Mount("/etc/resolv.conf", source=str(binary)),
+    ]
+    assert not files_of([Mount("/etc/hosts", source="/etc/hosts")], "c1")
+    container = Answering(network, journal)
+    config = cast(Config, SimpleNamespace(mounts=mounts))
+    container.network = EngineNetwork(network, "c1", config, journal, no_deposit())
+    container.begun.set()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(container.run)
+        await rules_are_there(network)
+        async with await connect(network, "10.89.3.2", PORT) as client:
+            await client.receive_some()
+        hosts.write_text("10.89.3.2 db\n")
+        await trio.to_thread.run_sync(wait_until, "it", lambda: len(container.reached) == 1)
+        nursery.cancel_scope.cancel()
+    assert container.reached[0].files == {"/etc/hosts": "10.89.3.2 db\n"}
+    assert "reaches" not in log_of(journal)
+
+
+async def test_each_network_has_its_name_server(
+    network: str, journal: Journal, tmp_path: Path
+) -> None:
+    """The one of the first does not know those of the second."""
+    servers = ("10.89.0.1", "10.89.0.2", "10.89.0.3")
+    run_ip(network, *(f"addr add {one}/24 dev lo" for one in servers))
+    resolver = tmp_path / "resolv.conf"
+    resolver.write_text("".join(f"nameserver {one}\n" for one in ("10.1.1.1", *servers)))
+    config = SimpleNamespace(mounts=[Mount("/etc/resolv.conf", source=str(resolver))])
+    of_engine = EngineNetwork(network, "c1", cast(Config, config), journal, no_deposit())
+    of_engine.networks = Networks(("10.89.0.0/24",))
+    of_engine._namespace = os.open(network, os.O_RDONLY)
+
+    async def serve(address: str, answer: bytes) -> None:
+        made = within(network, partial(socket.socket, socket.AF_INET, socket.SOCK_DGRAM))
+        with trio.socket.from_stdlib_socket(made) as server:
+            await server.bind((address, 53))
+            while True:
+                _, asker = await server.recvfrom(512)
+                await server.sendto(answer, asker)
+
+    unknown, known = b"id\x81\x83", b"id\x81\x80the address"
+    async with trio.open_nursery() as nursery:
+        for server, answer in zip(servers, (unknown, known, unknown), strict=True):
+            nursery.start_soon(serve, server, answer)
+        await trio.testing.wait_all_tasks_blocked()
+        assert await of_engine.ask(b"id?") == known
+        resolver.write_text(f"nameserver {servers[0]}\n")
+        assert await of_engine.ask(b"id?") == unknown
+        nursery.cancel_scope.cancel()
+    os.close(of_engine._namespace)
 
 
 async def test_a_container_in_our_own_network(network: str, journal: Journal) -> None:

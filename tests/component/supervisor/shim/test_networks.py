@@ -247,6 +247,35 @@ def test_an_exec_has_its_network(
     assert b"tap0" in shim.finish(streams["stdout"])
 
 
+@pytest.mark.parametrize("way", ["nft", "iptables"])
+def test_other_networks_than_before(way: str, make_shim: MakeShim, rootfs: Path) -> None:
+    """It reaches those alone that its engine has connected it to, and finds new names."""
+    hide = ("unshare", "--mount", "sh", "-ec", 'mount --bind /dev/null "$(which nft)"; exec "$@"')
+    place = (*PURE_V2, *((*hide, "sh") if way == "iptables" else ()))
+    shim = make_shim(user=users.root(), place=place)
+    wait = "until grep -q db /etc/hosts; do sleep 0.1; done"
+    again = f"nc -w 1 {ADDRESS} 80; nc 10.89.8.9 80"
+    script = f"{CONNECT} & {wait}; cat /etc/hosts /etc/resolv.conf; {again}; sleep 1000"
+    mounts = [*make_config(())["mounts"]]
+    for name in ("hosts", "resolv.conf"):
+        (rootfs / "etc" / name).touch()
+        source = Path(rootfs.parent, name)
+        source.write_text("nowhere\n")
+        where = {"destination": f"/etc/{name}", "source": str(source), "type": "bind"}
+        mounts.append({**where, "options": ["bind"]})
+    files = {"/etc/hosts": "", "/etc/resolv.conf": "nameserver 169.254.1.1\n"}
+    streams = shim.streams("stdout")
+    begin(shim, script, files=files, mounts=mounts, streams=streams)
+    assert accepted(shim)["addresses"] == [[ADDRESS, 80]]
+    late = {"/etc/hosts": "10.89.8.9 db\n", "/etc/resolv.conf": "nameserver 169.254.1.1\n"}
+    for networks, changed in (([], files), ([NETWORK], {}), (["10.89.8.0/24"], late)):
+        reply = shim.call("network", id="a", networks=networks, files=changed)
+        assert reply == {"network": "slirp4netns", "why": ""}
+    assert accepted(shim)["addresses"] == [["10.89.8.9", 80]]
+    said = b"10.89.8.9 db\nnameserver 10.0.2.3\n"
+    shim.until("the files", lambda: said in shim.output[streams["stdout"]])
+
+
 def create_late(shim: Shim, look: Sequence[str], streams: Mapping[str, int]) -> dict[str, Any]:
     linux = of_a_pod(shim, "pid", "ipc", "uts", "network")
     return shim.create(

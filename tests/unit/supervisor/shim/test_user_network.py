@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scrun.supervisor.shim import user_network
-from scrun.supervisor.shim.user_network import way, without_servers
+from scrun.supervisor.shim.user_network import fit_files, way
 
 SLIRP, BRIDGE = "10.0.2.3/32", "10.89.0.0/24"
 
@@ -18,7 +18,7 @@ def resolved(tmp_path: Path, text: str, *networks: str) -> str:
     submitted.write_text(text)
     place.mkdir()
     config = {"mounts": [{"destination": "/etc/resolv.conf", "source": str(submitted)}]}
-    without_servers(config, str(place), networks)
+    fit_files(config, str(place), {}, networks)
     return Path(config["mounts"][0]["source"]).read_text()
 
 
@@ -42,11 +42,11 @@ def test_name_servers_that_it_does_not_reach(
     nodes.write_text("nameserver 192.0.2.53\nsearch site\n")
     servers = ("10.0.2.3", "10.89.0.1", "10.1.1.1", "fd00::1" * bool(left))
     text = "search dns.podman\n" + "".join(f"nameserver {one}\n" for one in servers if one)
-    lines_of = user_network._lines_of
+    text_of = user_network._text_of
     monkeypatch.setattr(
         user_network,
-        "_lines_of",
-        lambda path: lines_of(str(nodes) if path == "/etc/resolv.conf" else path),
+        "_text_of",
+        lambda path: text_of(str(nodes) if path == "/etc/resolv.conf" else path),
     )
     found = [line.split()[1] for line in resolved(tmp_path, text, *networks).splitlines()]
     assert found == ["dns.podman", *(left or ["192.0.2.53", "site"]), *["fd00::1"] * bool(left)]
@@ -55,7 +55,7 @@ def test_name_servers_that_it_does_not_reach(
 def test_a_resolv_conf_that_is_not_there(tmp_path: Path) -> None:
     config = {"mounts": [{"destination": "/etc/resolv.conf", "source": str(tmp_path / "none")}]}
     before = str(config)
-    without_servers(config, str(tmp_path), [SLIRP])
+    fit_files(config, str(tmp_path), {}, [SLIRP])
     assert str(config) == before
 
 
