@@ -5,7 +5,7 @@ import os
 import random
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import pytest
@@ -61,28 +61,34 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 PLACES = ("local-root", "local-user", "slurm-root", "slurm-user")
 USUAL = ("local-root", "slurm-user")
-"""Each engine and each user once. A test in several places runs here, and nightly in the others.
+"""A test in several places runs on Slurm, in the one of these if it can, and nightly in all.
 
-`pytest.mark.everywhere` says that it differs between users.
+`pytest.mark.both_engines` says that it differs between engines, `everywhere` between users, too.
 """
 
 
 def _elsewhere(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Tests in other places than `USUAL` that run with the same engine in one of these."""
+    """Tests that run in another place which finds as much or more."""
     found: dict[str, dict[str, pytest.Item]] = {}
     for item in items:
         place = re.search(rf"(?<=[\[-])({'|'.join(PLACES)})(?=[-\]])", item.nodeid)
         if place and not item.get_closest_marker("everywhere"):
             engine, _, _ = place[0].partition("-")
-            test = item.nodeid.replace(place[0], engine)
+            both = item.get_closest_marker("both_engines")
+            test = item.nodeid.replace(place[0], engine if both else "")
             found.setdefault(test, {})[place[0]] = item
     return [
         item
         for by_place in found.values()
-        if not by_place.keys().isdisjoint(USUAL)
         for place, item in by_place.items()
-        if place not in USUAL
+        if place not in _enough(by_place)
     ]
+
+
+def _enough(places: Collection[str]) -> Collection[str]:
+    """The places of a test that are enough."""
+    on_slurm = [place for place in places if place.startswith("slurm")] or places
+    return [place for place in on_slurm if place in USUAL] or on_slurm
 
 
 MakeSite = Callable[..., Site]

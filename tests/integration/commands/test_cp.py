@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import MakeSite
 from tests.harness.adoption import kill_supervisor
 from tests.harness.life import Life
-from tests.harness.nightly import often
+from tests.harness.nightly import nightly, often
 from tests.harness.site import Site
 from tests.harness.wait import wait_until
 
@@ -53,7 +53,7 @@ def here(site: Site) -> Path:
     return found
 
 
-@pytest.mark.everywhere
+@pytest.mark.both_engines
 @pytest.mark.covers("scrun cp")
 @PLACES
 def test_a_tree(make_site: MakeSite, place: str) -> None:
@@ -177,6 +177,7 @@ echo passwd: evil >/etc/nsswitch.conf
     over(life)
 
 
+@pytest.mark.both_engines
 @TWO
 def test_a_container_that_ends_meanwhile(make_site: MakeSite, place: str) -> None:
     """What was being written is gone, and no earlier file with that name."""
@@ -196,7 +197,7 @@ def test_a_container_that_ends_meanwhile(make_site: MakeSite, place: str) -> Non
 
 
 @TWO
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [nightly(signal.SIGINT), signal.SIGTERM, signal.SIGKILL])
 def test_a_command_that_is_ended(make_site: MakeSite, place: str, number: signal.Signals) -> None:
     """Nothing of it goes on, here or there; `make_site` looks for what is left here."""
     site = make_site(place, settings=SHIM)
@@ -228,6 +229,7 @@ def test_a_successor_goes_on(make_site: MakeSite, place: str) -> None:
     over(life)
 
 
+@pytest.mark.nightly
 @TWO
 def test_states(make_site: MakeSite, place: str) -> None:
     """A paused one is copied from; one that has not begun, or has ended, is not."""

@@ -17,6 +17,7 @@ from tests.conftest import MakeSite
 from tests.harness.beside import RUNTIMES, Beside
 from tests.harness.bundle import make_config, write_bundle
 from tests.harness.life import Life
+from tests.harness.nightly import nightly
 from tests.harness.processes import processes
 from tests.harness.program import run_program
 from tests.harness.site import Site
@@ -39,7 +40,7 @@ def running(site: Site) -> Life:
     return life
 
 
-@pytest.mark.everywhere
+@pytest.mark.both_engines
 @pytest.mark.every_launch
 @pytest.mark.covers("scrun exec: joins the container, its surroundings and status")
 def test_status_and_output(site: Site, running: Life) -> None:
@@ -81,7 +82,9 @@ def test_a_process_file(site: Site, running: Life, tmp_path: Path) -> None:
 
 
 @TWO
-@pytest.mark.parametrize("form", ["-p <(cat {})", "-p /dev/stdin <{}", "--process=/dev/stdin <{}"])
+@pytest.mark.parametrize(
+    "form", ["-p <(cat {})", nightly("-p /dev/stdin <{}"), nightly("--process=/dev/stdin <{}")]
+)
 def test_a_process_from_a_pipe_is_read_by_the_caller(site: Site, running: Life, form: str) -> None:
     path = site.base / "b" / "process.json"
     args = ["sh", "-c", "echo $A; exit 3"]
@@ -105,7 +108,11 @@ def test_a_process_from_a_pipe_is_read_by_the_caller(site: Site, running: Life, 
 @TWO
 @pytest.mark.parametrize(
     ("content", "words"),
-    [("{", "is not JSON"), ("[]", "is not the description"), ("{}", "args: is missing")],
+    [
+        ("{", "is not JSON"),
+        nightly("[]", "is not the description"),
+        nightly("{}", "args: is missing"),
+    ],
 )
 def test_a_process_file_that_is_none(site: Site, running: Life, content: str, words: str) -> None:
     path = site.base / "b" / "process.json"
@@ -135,9 +142,9 @@ def test_what_cannot_be_run(site: Site, running: Life, name: str, status: int, w
 @pytest.mark.parametrize(
     ("cwd", "status", "words"),
     [
-        ("/no-such-directory", 127, "no such file or directory"),
+        nightly("/no-such-directory", 127, "no such file or directory"),
         ("/dev/no-such-directory", 127, "no such file or directory"),  # only the runtime sees it
-        ("/bin/busybox", 126, "not a directory"),
+        nightly("/bin/busybox", 126, "not a directory"),
     ],
 )
 def test_where_it_cannot_be_run(
@@ -171,6 +178,7 @@ def test_several_at_once(site: Site, running: Life) -> None:
         assert list(threads.map(run, range(6))) == [(n, f"{n}\n") for n in range(6)]
 
 
+@pytest.mark.both_engines
 @pytest.mark.every_launch
 @pytest.mark.covers("scrun exec: standard input, signals, ends")
 def test_stdin_and_signals(site: Site, running: Life) -> None:
@@ -186,6 +194,7 @@ def test_stdin_and_signals(site: Site, running: Life) -> None:
     assert out == data
 
 
+@pytest.mark.both_engines
 @pytest.mark.covers("scrun exec: standard input, signals, ends")
 @TWO
 def test_one_that_is_killed_leaves_nothing(site: Site, running: Life) -> None:
@@ -198,6 +207,7 @@ def test_one_that_is_killed_leaves_nothing(site: Site, running: Life) -> None:
     )
 
 
+@pytest.mark.both_engines
 @pytest.mark.every_launch
 @pytest.mark.covers("scrun exec: standard input, signals, ends")
 @TWO
@@ -210,6 +220,7 @@ def test_it_ends_with_the_container(site: Site, running: Life) -> None:
     assert running.wait() == 0
 
 
+@pytest.mark.both_engines
 @pytest.mark.covers("scrun exec: --detach, --pid-file")
 def test_detached(site: Site, running: Life) -> None:
     pid_file = site.base / "b" / "pid"
@@ -232,6 +243,7 @@ def terminal() -> Iterator[tuple[Terminal, int]]:
     terminal.close()
 
 
+@pytest.mark.both_engines
 @pytest.mark.every_launch
 @pytest.mark.covers("scrun exec: --tty")
 def test_with_a_terminal(site: Site, running: Life, terminal: tuple[Terminal, int]) -> None:
@@ -247,7 +259,7 @@ def test_with_a_terminal(site: Site, running: Life, terminal: tuple[Terminal, in
     assert process.wait(20) == 5
 
 
-@pytest.mark.parametrize("command", [("exec", "--tty"), ("shell",)])
+@pytest.mark.parametrize("command", [nightly(("exec", "--tty")), ("shell",)])
 def test_the_caller_s_terminal_is_as_before(
     site: Site, running: Life, terminal: tuple[Terminal, int], command: tuple[str, ...]
 ) -> None:
@@ -273,6 +285,7 @@ def test_shell(site: Site, running: Life, terminal: tuple[Terminal, int]) -> Non
     assert process.wait(20) == 6
 
 
+@pytest.mark.both_engines
 @pytest.mark.every_launch
 @pytest.mark.covers("scrun exec: --process", "scrun(1) --console-socket")
 @TWO

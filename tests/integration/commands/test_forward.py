@@ -18,6 +18,7 @@ from tests.conftest import MakeSite
 from tests.harness.adoption import kill_supervisor
 from tests.harness.life import Life
 from tests.harness.networks import free_port
+from tests.harness.nightly import nightly
 from tests.harness.processes import shims_of
 from tests.harness.program import run_program
 from tests.harness.site import Site
@@ -112,7 +113,7 @@ def serving(
     return life, port
 
 
-@pytest.mark.everywhere
+@pytest.mark.both_engines
 @pytest.mark.covers("scrun forward")
 @PLACES
 @pytest.mark.parametrize("own_network", [True, False])
@@ -284,6 +285,7 @@ def test_another_user_is_refused(make_site: MakeSite, place: str) -> None:
     told_to_end(life)
 
 
+@pytest.mark.both_engines
 @TWO
 def test_the_supervisor_is_killed(make_site: MakeSite, place: str) -> None:
     """A connection may break; the next one works, at the same port."""
@@ -346,7 +348,7 @@ RunTimeStart="runc --root={state} start %j.%t"
 }
 
 
-@pytest.mark.parametrize("how", [*_COMMANDS])
+@pytest.mark.parametrize("how", [*map(nightly, _COMMANDS)])
 def test_what_an_oci_conf_runs_here(make_site: MakeSite, tmp_path: Path, how: str) -> None:
     """Its network is that of a descendant of the command, or of the first process."""
     conf = tmp_path / "oci.conf"
@@ -425,6 +427,7 @@ def test_a_container_without_a_shim(make_site: MakeSite) -> None:
     life.delete()
 
 
+@pytest.mark.both_engines
 @TWO
 def test_nothing_is_left(make_site: MakeSite, place: str) -> None:
     """Nor a descriptor, nor a process, of what was forwarded."""

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import MakeSite
-from tests.harness.beside import RUNTIMES
 from tests.harness.bundle import write_bundle
+from tests.harness.nightly import nightly
 from tests.harness.program import run_program
 from tests.harness.site import CGROUP2, Site
 from tests.harness.wait import wait_until
@@ -152,9 +152,9 @@ def states(side: Side, way: str) -> dict[str, tuple[str, dict[str, Any]]]:
     return side.said()
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("runtime", ["crun", nightly("runc")])
 @pytest.mark.parametrize("place", ["local-root", "local-user"])
-@pytest.mark.parametrize("way", ["create", "run", "run --detach"])
+@pytest.mark.parametrize("way", ["create", nightly("run"), "run --detach"])
 def test_what_hooks_are_told(make_site: MakeSite, runtime: str, place: str, way: str) -> None:
     """Each once, in its moment and directory, with the caller's id and bundle."""
     site = make_site(place, settings=f'[local]\nruntime = "{runtime}"\n')
@@ -173,7 +173,7 @@ def has_stopped(side: Side) -> bool:
     return side.status() == "stopped"
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("runtime", ["crun", nightly("runc")])
 @pytest.mark.parametrize("place", ["local-root", "local-user"])
 @pytest.mark.parametrize("lost", [False, True], ids=["", "supervisor is gone"])
 def test_what_the_last_hook_has_of_its_deleter(
@@ -252,7 +252,7 @@ class Listener:
         return {name: state[name] for name in ("id", "bundle", "annotations")}
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("runtime", ["crun", nightly("runc")])
 @pytest.mark.parametrize("place", ["local-root", "local-user"])
 def test_what_a_seccomp_listener_is_told(make_site: MakeSite, runtime: str, place: str) -> None:
     site = make_site(place, settings=f'[local]\nruntime = "{runtime}"\n')

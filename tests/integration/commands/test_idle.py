@@ -34,6 +34,7 @@ def test_idle_containers_cause_no_wake_up(make_site: MakeSite) -> None:
     assert {pid: voluntary_switches(pid) for pid in pids} == before
 
 
+@pytest.mark.both_engines
 @pytest.mark.parametrize("place", ["slurm-user", "local-root"])
 def test_idle_supervisor_ends(make_site: MakeSite, place: str) -> None:
     site: Site = make_site(place, settings="idle_timeout = 1\n")

@@ -180,7 +180,9 @@ def test_a_container_that_is_already_there_is_told_to_the_file(site: Site) -> No
     assert file.read_text().count("already exists") == 1
 
 
-@pytest.mark.parametrize("name", ["DEBUG", "STDERR_DEBUG", "SYSLOG_DEBUG", "FILE_DEBUG"])
+@pytest.mark.parametrize(
+    "name", ["DEBUG", nightly("STDERR_DEBUG"), nightly("SYSLOG_DEBUG"), nightly("FILE_DEBUG")]
+)
 @pytest.mark.parametrize("site", ["local-root"], indirect=True)
 def test_a_level_that_is_none(site: Site, name: str) -> None:
     said = site.life("true", environment={f"SCRUN_{name}": "loud"}).refused()

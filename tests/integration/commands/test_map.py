@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from tests.conftest import MakeSite
+from tests.harness.nightly import nightly
 from tests.harness.program import run_program
 from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while
@@ -65,7 +66,7 @@ def test_each_line(make_site: MakeSite, place: str) -> None:
 
 
 @_PLACES
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, nightly(signal.SIGHUP), signal.SIGKILL])
 def test_interrupted(make_site: MakeSite, place: str, number: int) -> None:
     site = make_site(place)
     file = write(site, *["sleep 1000"] * 10000)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import MakeSite
 from tests.harness.life import Life
+from tests.harness.nightly import nightly
 from tests.harness.site import Site, with_controllers
 from tests.harness.wait import wait_until
 
@@ -27,6 +28,7 @@ def running(site: Site) -> Life:
     return life
 
 
+@pytest.mark.both_engines
 @pytest.mark.every_launch
 @pytest.mark.covers("scrun pause, resume")
 def test_pause_and_resume(site: Site, running: Life) -> None:
@@ -53,6 +55,7 @@ def _is_quiet(life: Life) -> bool:
     return written(life) == before
 
 
+@pytest.mark.both_engines
 @pytest.mark.covers("scrun pause, resume")
 @TWO
 def test_a_paused_one_can_be_killed(site: Site, running: Life) -> None:
@@ -69,6 +72,7 @@ def test_a_paused_one_can_be_deleted(site: Site, running: Life) -> None:
     assert site.must("list", "--quiet") == ""
 
 
+@pytest.mark.both_engines
 @pytest.mark.every_launch
 @pytest.mark.covers("scrun ps")
 def test_ps(site: Site, running: Life) -> None:
@@ -92,6 +96,7 @@ def test_ps_with_options(site: Site, running: Life) -> None:
     assert "no column PID" in site.fails("ps", running.id, "-e", "-o", "args")
 
 
+@pytest.mark.both_engines
 @pytest.mark.every_launch
 @pytest.mark.covers("scrun events")
 def test_events(site: Site, running: Life) -> None:
@@ -165,7 +170,7 @@ def test_update_back_to_what_config_json_says(make_site: MakeSite) -> None:
 
 @pytest.mark.covers("scrun pause, resume")
 @TWO
-@pytest.mark.parametrize("command", ["pause", "resume", "ps", "events", "stats"])
+@pytest.mark.parametrize("command", ["pause", *map(nightly, ("resume", "ps", "events", "stats"))])
 def test_where_nothing_runs(site: Site, command: str) -> None:
     life = site.life("true").created()
     assert "is created, not running" in site.fails(command, life.id)

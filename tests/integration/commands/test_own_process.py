@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import users
+from tests.harness.nightly import nightly
 from tests.harness.podman import Podman, podman_of
 
 # podman of root sets a limit of its own, which runtimes refuse where cgroups have no `pids`
@@ -45,14 +46,14 @@ class Beside:
         return int(self.must("inspect", container, "--format", "{{.State.Pid}}"))
 
 
-@pytest.fixture(scope="module", params=["root", "rootless"])
+@pytest.fixture(scope="module", params=[nightly("root"), "rootless"])
 def _podman(request: pytest.FixtureRequest) -> Iterator[Podman]:
     user = users.root() if request.param == "root" else users.ordinary()
     with podman_of(user, "local") as podman:
         yield podman
 
 
-@pytest.fixture(params=["scrun", "runc"])
+@pytest.fixture(params=["scrun", nightly("runc")])
 def beside(_podman: Podman, request: pytest.FixtureRequest) -> Iterator[Beside]:
     yield Beside(_podman, request.param)
     _podman.run("pod", "rm", "--all", "--force", "--time", "0")
@@ -163,7 +164,7 @@ def test_the_monitor_is_its_parent(running: Beside) -> None:
     assert Path(f"/proc/{parent}/comm").read_text() == "conmon\n"
 
 
-@pytest.mark.parametrize("script", ["exit 7", "kill -9 $$"])
+@pytest.mark.parametrize("script", ["exit 7", nightly("kill -9 $$")])
 def test_its_exit_status(beside: Beside, script: str) -> None:
     """The first process of a PID namespace takes no signal of its own: it goes on."""
     done = beside.podman.run(*beside._runtime, "run", "--network", "none", *ANY_PIDS,

@@ -15,7 +15,7 @@ import pytest
 
 from scrun.core.ready import ready
 from tests.conftest import MakeSite
-from tests.harness.beside import RUNTIMES, Beside
+from tests.harness.beside import Beside
 from tests.harness.nightly import nightly
 from tests.harness.processes import descendants
 from tests.harness.program import run_program
@@ -72,6 +72,7 @@ def at(site: Site) -> Iterator[At]:
     found.close()
 
 
+@pytest.mark.both_engines
 @pytest.mark.covers("scrun run: in the foreground")
 def test_in_the_foreground(site: Site) -> None:
     script = "echo out; echo err >&2; cat; exit 7"
@@ -92,6 +93,7 @@ def test_keep(site: Site) -> None:
     site.must("delete", "--force", "one")
 
 
+@pytest.mark.both_engines
 @pytest.mark.covers("scrun run: in the foreground")
 @TWO
 def test_signals_are_passed_on(site: Site) -> None:
@@ -105,6 +107,7 @@ def test_signals_are_passed_on(site: Site) -> None:
     assert ids(site) == []
 
 
+@pytest.mark.both_engines
 @pytest.mark.covers("scrun run: in the foreground")
 @TWO
 def test_one_that_is_killed_leaves_no_container(site: Site) -> None:
@@ -124,6 +127,7 @@ def test_what_cannot_be_run(site: Site) -> None:
     assert ids(site) == []
 
 
+@pytest.mark.both_engines
 @pytest.mark.covers("scrun run: at a terminal, and its live line")
 def test_at_a_terminal(at: At) -> None:
     script = 'stty size; read line; echo "got $line"; exit 5'
@@ -141,7 +145,7 @@ ENDS = "test -t 0 && test -t 1 && echo terminal; read x; echo got $x; sleep 0.5;
 
 @pytest.mark.covers("scrun run: at a terminal, and its live line")
 @TWO
-@pytest.mark.parametrize("command", ["run", "exec", nightly("shell")])
+@pytest.mark.parametrize("command", ["run", nightly("exec"), nightly("shell")])
 @pytest.mark.parametrize(
     "ends", ["pipes", "nothing to read", "terminal and pipe", nightly("pipe and terminal")]
 )
@@ -226,7 +230,7 @@ def carried(at: At, words: tuple[str, ...], ends: str) -> int:
         return process.wait(30)
 
 
-@pytest.mark.parametrize("runtime", ["crun", "runc"])
+@pytest.mark.parametrize("runtime", ["crun", nightly("runc")])
 def test_the_last_words_at_a_terminal(make_site: MakeSite, runtime: str) -> None:
     """A reaper that comes to read them only when the container has ended still shows them."""
     site = make_site("local-root", settings=f'[local]\nruntime = "{runtime}"\n')
@@ -251,7 +255,7 @@ def test_the_last_words_at_a_terminal(make_site: MakeSite, runtime: str) -> None
     at.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, nightly(signal.SIGINT)])
 @pytest.mark.parametrize("site", ["local-root", "local-user"], indirect=True)
 def test_the_reaper_is_ended(at: At, number: int) -> None:
     """What is the parent of a container's first process here."""
@@ -266,8 +270,10 @@ def test_the_reaper_is_ended(at: At, number: int) -> None:
     site.settle()
 
 
-@pytest.mark.parametrize("terminal", [False, True])
-@pytest.mark.parametrize("runtime", ["crun", "runc"])
+@pytest.mark.parametrize(
+    ("runtime", "terminal"),
+    [("crun", False), ("runc", True), nightly("crun", True), nightly("runc", False)],
+)
 def test_a_failure_of_the_runtime_is_told_once(
     make_site: MakeSite, runtime: str, terminal: bool
 ) -> None:
@@ -286,8 +292,15 @@ def test_a_failure_of_the_runtime_is_told_once(
     assert ids(site) == []
 
 
-@pytest.mark.parametrize(("detach", "terminal"), [(False, False), (True, True)])
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize(
+    ("runtime", "detach", "terminal"),
+    [
+        ("crun", False, False),
+        ("runc", True, True),
+        nightly("crun", True, True),
+        nightly("runc", False, False),
+    ],
+)
 def test_one_that_cannot_be_made(
     make_site: MakeSite, runtime: str, detach: bool, terminal: bool
 ) -> None:
@@ -312,7 +325,7 @@ def test_one_that_cannot_be_made(
 
 
 @pytest.mark.covers("scrun(1) --preserve-fds")
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("runtime", ["crun", nightly("runc")])
 def test_more_descriptors(make_site: MakeSite, runtime: str) -> None:
     """A container that is created here gets them, as with crun and runc."""
     site = make_site("local-root", settings=f'[local]\nruntime = "{runtime}"\n')
@@ -354,7 +367,8 @@ def _in_shell(site: Site, text: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.covers("scrun(1) --preserve-fds")
 @pytest.mark.parametrize(
-    ("user", "runtime"), [("local-root", "crun"), ("local-root", "runc"), ("local-user", "")]
+    ("user", "runtime"),
+    [("local-root", "crun"), nightly("local-root", "runc"), nightly("local-user", "")],
 )
 def test_more_descriptors_of_run_and_exec(make_site: MakeSite, user: str, runtime: str) -> None:
     """What runs here gets them, as with crun and runc, though the supervisor starts it."""
@@ -386,6 +400,7 @@ def test_more_descriptors_of_run_and_exec(make_site: MakeSite, user: str, runtim
     assert _in_shell(site, f"{scrun} delete --force two").returncode == 0
 
 
+@pytest.mark.both_engines
 @pytest.mark.covers("scrun(1) --preserve-fds")
 @pytest.mark.parametrize("site", ["local-root", "slurm-user"], indirect=True)
 def test_descriptors_that_it_does_not_get(site: Site) -> None:
@@ -408,7 +423,7 @@ def test_descriptors_that_it_does_not_get(site: Site) -> None:
     assert life.wait() == 137
 
 
-@pytest.mark.parametrize("command", ["run --detach", "create"])
+@pytest.mark.parametrize("command", [nightly("run --detach"), "create"])
 @pytest.mark.parametrize("site", ["local-root", "local-user"], indirect=True)
 def test_one_with_a_console_socket_that_cannot_be_made(site: Site, command: str) -> None:
     """The terminal in which the runtime says why never gets to its reader."""
@@ -452,6 +467,7 @@ def test_the_live_line(at: At) -> None:
 # detached
 
 
+@pytest.mark.both_engines
 def test_detached_from_a_command_substitution(site: Site) -> None:
     """Who reads to the end of file has that when `run` returns; the output is kept."""
     bundle = site.bundle_of("sh", "-c", "echo out; echo err >&2; sleep 600")
@@ -596,6 +612,7 @@ def test_a_supervisor_that_dies(make_site: MakeSite) -> None:
     at.close()
 
 
+@pytest.mark.both_engines
 @pytest.mark.covers("scrun run: in the foreground")
 def test_files(site: Site, tmp_path: Path) -> None:
     """A pid file that cannot be written is known before there is a container."""
@@ -626,7 +643,7 @@ def test_a_variable_that_is_misspelled(site: Site) -> None:
     )
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("runtime", ["crun", nightly("runc")])
 def test_a_group_that_the_user_has_anyway(make_site: MakeSite, runtime: str) -> None:
     """Images' users are in their own group. An ordinary user's runc adds no group, not even it."""
     site = make_site("local-user", settings=f'[local]\nruntime = "{runtime}"\n')

@@ -79,6 +79,7 @@ def test_whole_life(site: Site) -> None:
     site.settle()
 
 
+@pytest.mark.both_engines
 @pytest.mark.every_launch
 @pytest.mark.covers("scrun(1) SYNOPSIS: create")
 @pytest.mark.covers("scrun(1) SYNOPSIS: start")
@@ -98,6 +99,7 @@ def test_only_start_starts(site: Site) -> None:
     assert again.stderr.count("\n") == 1
 
 
+@pytest.mark.both_engines
 @pytest.mark.covers("scrun(1) CREATE OPTIONS: --pid-file")
 def test_pid_file_is_locked_for_the_life_of_the_anchor(site: Site) -> None:
     life = site.life("sleep", "600").created()
@@ -267,7 +269,7 @@ def test_errors_go_to_the_log_as_json(site: Site) -> None:
 # 2. Exit statuses
 
 
-@pytest.mark.everywhere
+@pytest.mark.both_engines
 @pytest.mark.every_launch
 @pytest.mark.covers("scrun(1) RETURN VALUE")
 @pytest.mark.covers("slurm-scrun the anchor exits 0 whatever the container did")
@@ -280,7 +282,7 @@ def test_exit_status(site: Site, status: int) -> None:
     assert life.errors() == ""
 
 
-@pytest.mark.every_launch
+@pytest.mark.both_engines
 @pytest.mark.covers("slurm-scrun args, rootfs or program missing: create exits 0")
 @pytest.mark.covers("promise exit statuses")
 def test_command_not_found_is_refused(site: Site) -> None:
@@ -290,6 +292,7 @@ def test_command_not_found_is_refused(site: Site) -> None:
     site.settle()
 
 
+@pytest.mark.both_engines
 @pytest.mark.every_launch
 @pytest.mark.covers("promise exit statuses")
 def test_command_not_found_where_only_the_container_can_know(site: Site) -> None:
@@ -303,7 +306,7 @@ def test_command_not_found_where_only_the_container_can_know(site: Site) -> None
     assert life.wait() == 127
 
 
-@pytest.mark.everywhere
+@pytest.mark.both_engines
 @pytest.mark.every_launch
 @pytest.mark.covers("slurm-scrun the anchor exits 0 whatever the container did")
 @pytest.mark.covers("slurm-scrun kill ID KILL is TERM at first")
@@ -335,7 +338,7 @@ def test_killed_by_its_own_signal(site: Site, number: int) -> None:
 # 3. stdio
 
 
-@pytest.mark.everywhere
+@pytest.mark.both_engines
 @pytest.mark.every_launch
 @pytest.mark.covers("scrun(1) DESCRIPTION: standard input and output")
 @pytest.mark.covers("promise standard input, output and error")
@@ -357,7 +360,7 @@ def test_stdin_may_end_before_start(site: Site) -> None:
     assert life.wait() == 0
 
 
-@pytest.mark.everywhere
+@pytest.mark.both_engines
 @pytest.mark.every_launch
 @pytest.mark.covers("scrun(1) DESCRIPTION: standard input and output")
 @pytest.mark.covers("slurm-scrun messages in the container's standard error")
@@ -369,8 +372,7 @@ def test_stdout_and_stderr_are_apart(site: Site) -> None:
     assert life.errors() == "err\nerr\n"
 
 
-@pytest.mark.everywhere
-@pytest.mark.every_launch
+@pytest.mark.both_engines
 @pytest.mark.covers("promise standard input, output and error")
 def test_stdio_as_files(site: Site, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("from a file\n")
@@ -410,6 +412,7 @@ def test_one_of_stdio_closed(site: Site, closed: str) -> None:
     assert site.shell("cat; exit 6", **how).created().start().wait() == 6
 
 
+@pytest.mark.both_engines
 @pytest.mark.covers("scrun(1) DESCRIPTION: standard input and output")
 @pytest.mark.covers("promise standard input, output and error")
 @pytest.mark.timeout(300)
@@ -487,6 +490,7 @@ def test_resize_arrives(site: Site) -> None:
     terminal.close()
 
 
+@pytest.mark.both_engines
 @pytest.mark.every_launch
 @pytest.mark.covers("scrun(1) CREATE OPTIONS: --console-socket", "promise terminals")
 def test_interrupt_character_arrives(site: Site) -> None:
@@ -544,6 +548,7 @@ def test_terminal_without_a_console_socket_is_refused(site: Site) -> None:
 # 5. kill and delete in every phase
 
 
+@pytest.mark.both_engines
 @pytest.mark.every_launch
 @pytest.mark.covers("scrun(1) SYNOPSIS: kill", "promise kill and delete in each state")
 @pytest.mark.parametrize(("name", "status"), [("TERM", 143), ("SIGKILL", 137)])
@@ -565,7 +570,7 @@ def test_other_signals_leave_a_created_container(site: Site) -> None:
     assert life.start().wait() == 0
 
 
-@pytest.mark.everywhere
+@pytest.mark.both_engines
 @pytest.mark.every_launch
 @pytest.mark.covers("scrun(1) SYNOPSIS: kill", "promise kill and delete in each state")
 def test_signals_reach_a_running_container(site: Site) -> None:
@@ -576,6 +581,7 @@ def test_signals_reach_a_running_container(site: Site) -> None:
     assert life.output() == "up\ngot\n"
 
 
+@pytest.mark.both_engines
 @pytest.mark.covers("promise kill and delete in each state")
 @one_each
 def test_signals_reach_the_first_process_only(site: Site) -> None:
@@ -587,7 +593,7 @@ def test_signals_reach_the_first_process_only(site: Site) -> None:
     assert life.errors() == ""
 
 
-@pytest.mark.every_launch
+@pytest.mark.both_engines
 @pytest.mark.covers("promise kill and delete in each state")
 def test_kill_right_after_start_is_not_lost(site: Site) -> None:
     for _ in range(often(5, 20)):
@@ -596,6 +602,7 @@ def test_kill_right_after_start_is_not_lost(site: Site) -> None:
         life.ends(137, 10)
 
 
+@pytest.mark.both_engines
 @pytest.mark.covers("promise kill and delete in each state")
 def test_ignored_signals_are_ignored(site: Site) -> None:
     life = (
@@ -611,6 +618,7 @@ def test_ignored_signals_are_ignored(site: Site) -> None:
     assert life.wait() == 12
 
 
+@pytest.mark.both_engines
 @pytest.mark.covers("scrun(1) SYNOPSIS: kill", "promise kill and delete in each state")
 def test_kill_stopped(site: Site) -> None:
     life = site.life("true").created().start()
@@ -714,6 +722,7 @@ def test_unknown_signal_is_refused(site: Site) -> None:
     assert life.status == "created"
 
 
+@pytest.mark.both_engines
 @pytest.mark.covers("scrun(1) SIGNALS", "promise kill and delete in each state")
 def test_signals_to_the_anchor_are_passed_on(site: Site) -> None:
     script = "trap 'echo got; exit 13' USR1; echo up; while :; do sleep 0.1; done"
@@ -766,6 +775,7 @@ def test_delete_created(site: Site, force: list[str]) -> None:
     site.settle()
 
 
+@pytest.mark.both_engines
 @pytest.mark.every_launch
 @pytest.mark.covers("scrun(1) SYNOPSIS: delete")
 @pytest.mark.covers("scrun(1) DELETE OPTIONS: --force")
@@ -783,7 +793,6 @@ def test_delete_running(site: Site, force: list[str]) -> None:
     site.settle()
 
 
-@pytest.mark.every_launch
 @pytest.mark.covers("scrun(1) SYNOPSIS: kill")
 @pytest.mark.covers("slurm-scrun kill and delete while pending do nothing, or hang")
 @pytest.mark.covers("promise kill and delete in each state")

@@ -27,6 +27,7 @@ def used(pid: int) -> float:
     return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
+@pytest.mark.both_engines
 @pytest.mark.every_launch
 @_PLACES
 def test_what_they_use(make_site: MakeSite, place: str) -> None:

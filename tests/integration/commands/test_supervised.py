@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import MakeSite
 from tests.harness import cluster
+from tests.harness.nightly import nightly
 from tests.harness.podman import RUN, Podman, rootless_podman
 from tests.harness.program import output_of
 from tests.harness.service import Service
@@ -41,7 +42,7 @@ except ChildProcessError:
 
 
 @pytest.mark.parametrize(
-    ("kind", "linger"), [("slurm-user", 0), ("slurm-user", 600), ("local-user", 600)]
+    ("kind", "linger"), [nightly("slurm-user", 0), ("slurm-user", 600), nightly("local-user", 600)]
 )
 @pytest.mark.parametrize("around", ["", "sh -c '\"$@\"; exit' sh "], ids=["", "by-a-script"])
 def test_buildah_waits_for_no_supervisor(
@@ -174,6 +175,7 @@ def podman_unit(podman: Podman, script: str, starts: int) -> tuple[Service, str]
     return service, str(id_file)
 
 
+@pytest.mark.nightly
 @pytest.mark.covers("podman generate", "service it ends, with its status, and is started again")
 def test_a_podman_service_that_ends_is_started_again(podman: Podman) -> None:
     with podman_unit(podman, "exit 3", 2)[0] as service:
@@ -211,6 +213,7 @@ def test_a_podman_service_is_up_while_its_job_waits(podman: Podman) -> None:
     assert podman.must("ps", "--all", "--quiet") == ""
 
 
+@pytest.mark.nightly
 @pytest.mark.covers("service its job waits: the start returns")
 def test_a_podman_service_is_stopped_while_its_job_waits(podman: Podman) -> None:
     service, id_file = podman_unit(podman, "true", 1)
