@@ -7,7 +7,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 
@@ -17,6 +17,7 @@ from scrun.core.ready import ready
 from scrun.protocol import wire
 from tests.harness.daemons import Daemon
 from tests.harness.life import Life
+from tests.harness.nightly import nightly
 from tests.harness.podman import Podman
 from tests.harness.processes import signal_quietly
 from tests.harness.site import Site
@@ -36,13 +37,22 @@ UNTIL_TOLD = "trap 'exit 7' USR1; echo up; while :; do sleep 0.05; done"
 _MARKS = {"shim": pytest.mark.by_shim, "srun": pytest.mark.oci_conf}
 
 
-def row(place: str, *more: object) -> object:
-    """A place where a test runs, and more that it is told: "shim" and "srun" are on nodes."""
-    return pytest.param(place, *more, marks=_MARKS.get(place, ()))
+def row(place: str, *more: object, then: bool = False) -> object:
+    """A place where a test runs, and more that it is told: "shim" and "srun" are on nodes.
+
+    Args:
+        place: It.
+        more: That.
+        then: Whether this is for `tools/test --nightly`.
+    """
+    marks = [_MARKS[place]] if place in _MARKS else []
+    return nightly(place, *more, marks=marks) if then else pytest.param(place, *more, marks=marks)
 
 
-def at(*places: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("site", [row(place) for place in places], indirect=True)
+def at(*places: str, then: Sequence[str] = ()) -> pytest.MarkDecorator:
+    """Where a test runs, and where else `tools/test --nightly` runs it."""
+    rows = [row(place) for place in places] + [row(place, then=True) for place in then]
+    return pytest.mark.parametrize("site", rows, indirect=True)
 
 
 BY_SRUN = '[slurm]\nlaunch = "container"\n'

@@ -16,6 +16,7 @@ from tests.harness.adoption import (
     kill_supervisor,
     told,
 )
+from tests.harness.nightly import nightly
 from tests.harness.site import Site
 from tests.harness.terminal import open_terminal
 from tests.harness.wait import wait_until, wait_while
@@ -54,7 +55,7 @@ def test_what_it_was_made_of_is_gone(make_site: MakeSite, place: str) -> None:
 
 
 @PLACES
-@pytest.mark.parametrize("how", ["create", "run"])
+@pytest.mark.parametrize("how", ["create", nightly("run")])
 def test_one_that_ends_meanwhile_has_its_status(make_site: MakeSite, place: str, how: str) -> None:
     """Nobody was there to hear of it."""
     site = make_site(place)
@@ -139,7 +140,7 @@ def test_a_terminal_of_run(make_site: MakeSite, place: str) -> None:
 
 
 @PLACES
-@pytest.mark.parametrize("how", ["create", "run"])
+@pytest.mark.parametrize("how", ["create", nightly("run")])
 def test_both_are_killed(make_site: MakeSite, place: str, how: str) -> None:
     """Supervisor and keeper at once: all ends with them."""
     site = make_site(place)
@@ -163,7 +164,7 @@ def test_both_are_killed(make_site: MakeSite, place: str, how: str) -> None:
     site.settle(20)
 
 
-@pytest.mark.parametrize("how", ["create", "run"])
+@pytest.mark.parametrize("how", ["create", nightly("run")])
 def test_its_keepalive_is_killed_meanwhile(make_site: MakeSite, how: str) -> None:
     """That is as if the job had been cancelled."""
     site = make_site("local-user")

@@ -16,6 +16,7 @@ import pytest
 from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.life import Life
+from tests.harness.nightly import nightly
 from tests.harness.processes import descendants
 from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while
@@ -109,7 +110,7 @@ def test_delete_cancels_the_job(make_site: MakeSite) -> None:
     site.settle(20)
 
 
-@pytest.mark.parametrize("command", ["list", "state", "create", "doctor"])
+@pytest.mark.parametrize("command", ["list", nightly("state"), "create", nightly("doctor")])
 def test_the_next_command_has_it_given_back(make_site: MakeSite, command: str) -> None:
     site = make_site("slurm-user", settings="idle_timeout = 5\n")
     life = running(site)
@@ -326,7 +327,7 @@ def one_round(
 
 
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize("root_goes", [True, False])
+@pytest.mark.parametrize("root_goes", [True, nightly(False)])
 def test_nothing_is_left_whenever_all_are_killed(
     make_site: MakeSite, dice: random.Random, root_goes: bool
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests import CHECKOUT
 from tests.harness import cluster, users
-from tests.harness.nightly import often
+from tests.harness.nightly import nightly, often
 from tests.harness.program import run_program
 from tests.stress.chaos.testbed import launch_of
 
@@ -21,9 +21,9 @@ _TOOL = CHECKOUT / "tools" / "chaos"
 @pytest.mark.parametrize(
     "options",
     [
-        ["--containers", str(often(20, 160))],
-        ["--containers", str(often(8, 40)), "--inside", "script,array,step"],
-        ["--containers", str(often(8, 80)), "--forwards"],
+        ["--containers", str(often(16, 160))],
+        nightly(["--containers", "40", "--inside", "script,array,step"]),
+        nightly(["--containers", "80", "--forwards"]),
     ],
     ids=["on a login node", "in jobs", "with forwards"],
 )

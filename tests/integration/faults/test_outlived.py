@@ -70,7 +70,7 @@ def _by_commands(make_site: MakeSite, place: Path, text: str) -> Site:
     return make_site("local-root", settings=f'[local]\noci_conf = "{conf}"\n')
 
 
-@at(*HERE, *BY_COMMANDS, "shim", "srun")
+@at(*HERE, "RunTimeCreate", "shim", "srun", then=["RunTimeRun"])
 def test_one_that_runs_goes_on(site: Site) -> None:
     life = site.shell(UNTIL_TOLD).created(60).start(60).says("up", 30)
     for times in (1, 2):
@@ -85,7 +85,7 @@ def test_one_that_runs_goes_on(site: Site) -> None:
     end(life)
 
 
-@at(*HERE, "shim", "srun")
+@at(*HERE, "shim", then=["srun"])
 def test_one_that_was_created_is_started(site: Site) -> None:
     life = site.shell(UNTIL_TOLD).created(60)
     for _ in range(2):
@@ -96,17 +96,17 @@ def test_one_that_was_created_is_started(site: Site) -> None:
     told(life)
 
 
-@at(*HERE, "shim", "srun")
+@at("shim", then=[*HERE, "srun"])
 def test_what_was_done_without_an_answer_is_no_error(site: Site) -> None:
     life = site.shell(UNTIL_TOLD).created()
     asked_again(life)
     told(life)
 
 
-@at("local-user", *BY_COMMANDS, "srun")
+@at("local-user", then=[*BY_COMMANDS, "srun"])
 def test_start_at_the_same_moment(site: Site, dice: random.Random) -> None:
     """It is started once, whoever does it, and `start` does not fail."""
-    for _ in range(often(4, 16)):
+    for _ in range(often(2, 16)):
         life = site.shell(f"echo begun; {UNTIL_TOLD}").created(60)
         starting = site.popen("start", life.id)
         time.sleep(dice.uniform(0, 0.2 if site.engine == "slurm" else 0.12))
@@ -120,7 +120,7 @@ def test_start_at_the_same_moment(site: Site, dice: random.Random) -> None:
     site.settle(20)
 
 
-@at(*HERE, *BY_COMMANDS, "shim", "srun")
+@at(*HERE, "RunTimeRun", "shim", then=["RunTimeCreate", "srun"])
 @pytest.mark.parametrize("status", [9, nightly(0)])
 def test_one_that_ends_meanwhile_has_its_status(site: Site, status: int) -> None:
     """Nobody was there to hear of it."""
@@ -137,7 +137,7 @@ def test_one_that_ends_meanwhile_has_its_status(site: Site, status: int) -> None
     end(life)
 
 
-@at(*BY_COMMANDS, "shim", "srun")
+@at("RunTimeRun", "shim", then=["RunTimeCreate", "srun"])
 def test_no_byte_is_lost_or_doubled_however_often_it_dies(site: Site, dice: random.Random) -> None:
     """At any moment: while it reads, writes, or adopts."""
     life = site.shell(COUNT.format(300_000)).created(60).start(60)
@@ -150,7 +150,7 @@ def test_no_byte_is_lost_or_doubled_however_often_it_dies(site: Site, dice: rand
 
 
 @at("shim", "srun")
-@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+@pytest.mark.parametrize("stream", [nightly("stdout"), "stderr"])
 def test_output_to_a_file(site: Site, dice: random.Random, stream: str) -> None:
     """Beside srun a `cat` writes standard error, which outlives the supervisor, too."""
     path = site.base / "l" / "output"
@@ -169,7 +169,8 @@ def test_output_to_a_file(site: Site, dice: random.Random, stream: str) -> None:
 
 @pytest.mark.parametrize(
     ("site", "kind"),
-    [row("shim", kind) for kind in ("pipe", "socket", "file")] + [row("srun", "pipe")],
+    [row("shim", kind) for kind in ("pipe", "file")]
+    + [row("shim", "socket", then=True), row("srun", "pipe", then=True)],
     indirect=["site"],
 )
 def test_input_arrives_once_however_often_it_dies(
@@ -199,7 +200,7 @@ def test_input_arrives_once_however_often_it_dies(
 
 @pytest.mark.parametrize(
     ("site", "terminal"),
-    [row("shim", False), row("shim", True), row("srun", False)],
+    [row("shim", False, then=True), row("shim", True), row("srun", False, then=True)],
     indirect=["site"],
 )
 def test_the_output_of_a_detached_run(site: Site, dice: random.Random, terminal: bool) -> None:
@@ -216,7 +217,7 @@ def test_the_output_of_a_detached_run(site: Site, dice: random.Random, terminal:
     site.settle(20)
 
 
-@at(*HERE, "srun")
+@at(*HERE, then=["srun"])
 def test_run_in_the_foreground_goes_on(site: Site, dice: random.Random) -> None:
     """With all of its output and its status."""
     running = site.popen("run", "--bundle", site.bundle_of("sh", "-c", COUNT.format(100_000)), "a")
@@ -229,7 +230,7 @@ def test_run_in_the_foreground_goes_on(site: Site, dice: random.Random) -> None:
     site.settle(20)
 
 
-@at("shim", "srun")
+@at("shim", then=["srun"])
 def test_its_job_is_cancelled_meanwhile(site: Site) -> None:
     life = site.shell(UNTIL_TOLD).created(60).start(60).says("up", 30)
     [job] = site.jobs()
@@ -242,7 +243,7 @@ def test_its_job_is_cancelled_meanwhile(site: Site) -> None:
     end(life)
 
 
-@at(*BY_COMMANDS, "srun")
+@at("RunTimeRun", "srun", then=["RunTimeCreate"])
 def test_both_are_killed(site: Site) -> None:
     """Supervisor and keeper at once: all ends with them."""
     life = site.shell(UNTIL_TOLD).created(60).start(60).says("up", 30)
@@ -254,7 +255,7 @@ def test_both_are_killed(site: Site) -> None:
 # By the commands of an oci.conf
 
 
-@at(*BY_COMMANDS)
+@at("RunTimeCreate", then=["RunTimeRun"])
 def test_it_is_run_by_the_commands_of_its_time(site: Site, tmp_path: Path) -> None:
     """Those of its successor may be other ones, or wrong."""
     running = site.shell(UNTIL_TOLD).created().start().says("up")
@@ -265,7 +266,7 @@ def test_it_is_run_by_the_commands_of_its_time(site: Site, tmp_path: Path) -> No
     told(running, created)
 
 
-@at(*BY_COMMANDS)
+@at("RunTimeRun", then=["RunTimeCreate"])
 @pytest.mark.parametrize("command", ["kill", "delete"])
 def test_it_is_ended_by_force(site: Site, command: str) -> None:
     life = site.shell(UNTIL_TOLD).created().start().says("up")
@@ -293,7 +294,7 @@ def test_both_are_killed_and_its_removal_ends_nothing(make_site: MakeSite, tmp_p
     end(life)
 
 
-@pytest.mark.parametrize("dies", ["never", "before", "meanwhile"])
+@pytest.mark.parametrize("dies", [nightly("never"), "before", "meanwhile"])
 def test_a_signal_waits_for_the_start(make_site: MakeSite, tmp_path: Path, dies: str) -> None:
     """Before it, the signal would hit the runtime's code."""
     starting, gate = tmp_path / "starting", tmp_path / "gate"

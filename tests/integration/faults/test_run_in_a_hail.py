@@ -15,7 +15,7 @@ from tests.harness.nightly import often
 from tests.harness.site import Site
 from tests.harness.wait import wait_until
 
-_TIMES = often(4, 8)
+_TIMES = often(2, 8)
 _MOMENT = 0.5
 _KILLS = 3
 PLACES = pytest.mark.parametrize("kind", ["slurm-user", "local-user"])

@@ -11,6 +11,7 @@ import pytest
 from tests.conftest import MakeSite
 from tests.harness.adoption import UNTIL_TOLD, adopted, end
 from tests.harness.life import Life
+from tests.harness.nightly import nightly, often
 from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while
 
@@ -47,10 +48,16 @@ def go_on(*lives: Life, times: int = 1) -> None:
     end(*lives)
 
 
+@pytest.mark.both_engines
 @PLACES
 @pytest.mark.parametrize(
     "numbers",
-    [(signal.SIGTERM,), (signal.SIGHUP,), (signal.SIGTERM, signal.SIGHUP), (signal.SIGTERM,) * 2],
+    [
+        (signal.SIGTERM,),
+        nightly((signal.SIGHUP,)),
+        (signal.SIGTERM, signal.SIGHUP),
+        nightly((signal.SIGTERM,) * 2),
+    ],
 )
 def test_its_containers_go_on(make_site: MakeSite, place: str, numbers: tuple[int, ...]) -> None:
     site = make_site(place)
@@ -93,7 +100,7 @@ def test_the_end_of_a_service(make_site: MakeSite, place: str, first: str) -> No
 def test_what_was_killed_is_killed(make_site: MakeSite) -> None:
     """SIGKILL is answered before it is sent."""
     site = make_site("local-user")
-    for _ in range(8):
+    for _ in range(often(2, 8)):
         life = running(site)
         [supervisor] = wait_until("one supervisor", site.supervisors, 20)
         os.kill(supervisor, signal.SIGSTOP)

@@ -18,6 +18,7 @@ from tests.harness.accounting import accounted, accounting, all_accounted
 from tests.harness.daemons import program
 from tests.harness.docker import Docker
 from tests.harness.load import MIB, TELL, hold, spin
+from tests.harness.nightly import nightly
 from tests.harness.podman import RUN, compose, given, rootless_podman
 from tests.harness.program import output_of
 from tests.harness.registry import Registry, box, run
@@ -58,6 +59,7 @@ def registry(make_site: MakeSite) -> Iterator[Registry]:
     registry.close()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("each", [2, pytest.param(13, marks=pytest.mark.nightly)])
 def test_mixed_containers(registry: Registry, each: int) -> None:
     """Of whoever made them: name, image and digest of each."""
@@ -103,7 +105,7 @@ _LOADS = {"spin": spin(4), "fill": hold(600, 4), "read": _READS}
 
 
 @pytest.mark.covers("promise what a container has used")
-@pytest.mark.parametrize("load", _LOADS)
+@pytest.mark.parametrize("load", ["spin", *(nightly(load) for load in _LOADS if load != "spin")])
 def test_what_accounting_has_counted(make_site: MakeSite, load: str) -> None:
     """/proc in the container, `state`, `report`, sacct as seff reads it, reportseff: one run.
 
@@ -153,7 +155,7 @@ def without_sacct(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.covers("scrun exit statuses: out of memory, preempted, cancelled and by whom")
-@pytest.mark.parametrize("has", ["accounting", "no slurmdbd", "no sacct"])
+@pytest.mark.parametrize("has", ["accounting", nightly("no slurmdbd"), nightly("no sacct")])
 def test_who_has_cancelled_it(make_site: MakeSite, has: str, without_sacct: str) -> None:
     """Only accounting knows; nothing waits for it, and `state` and `report` need none."""
     more = f"[slurm]\nbin = '{without_sacct}'\n" if has == "no sacct" else ""

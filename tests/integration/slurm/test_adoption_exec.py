@@ -96,6 +96,7 @@ def test_no_byte_of_its_output_is_lost_or_doubled(site: Site, dice: random.Rando
     over(life)
 
 
+@pytest.mark.nightly
 @HERE_TOO
 def test_input_arrives_once(site: Site, dice: random.Random) -> None:
     life, data = up(site), numbers(150_000)

@@ -27,6 +27,7 @@ from tests.harness.adoption import (
     pending,
     told,
 )
+from tests.harness.nightly import nightly
 from tests.harness.processes import signal_quietly
 from tests.harness.site import Site
 from tests.harness.slow_staging import stage_slowly
@@ -87,6 +88,7 @@ def test_it_is_started_after_the_adoption(site: Site) -> None:
     told(life)
 
 
+@pytest.mark.nightly
 def test_its_job_comes_before_start(site: Site) -> None:
     with cluster.full(site.user):
         life = pending(site, UNTIL_TOLD, started=False)
@@ -104,8 +106,17 @@ def test_its_job_comes_before_start(site: Site) -> None:
 
 
 @pytest.mark.usefixtures("queue")
-@pytest.mark.parametrize("by", ["delete", "kill", "engine"])
-@pytest.mark.parametrize("started", [False, True])
+@pytest.mark.parametrize(
+    ("by", "started"),
+    [
+        ("delete", False),
+        ("kill", True),
+        ("engine", True),
+        nightly("delete", True),
+        nightly("kill", False),
+        nightly("engine", False),
+    ],
+)
 def test_one_that_is_not_wanted_any_more(site: Site, by: str, *, started: bool) -> None:
     life = pending(site, started=started)
     kill_supervisor(site)
@@ -128,7 +139,7 @@ def test_one_that_is_not_wanted_any_more(site: Site, by: str, *, started: bool) 
 
 
 @pytest.mark.usefixtures("queue")
-@pytest.mark.parametrize("meanwhile", [False, True])
+@pytest.mark.parametrize("meanwhile", [nightly(False), True])
 def test_its_job_is_cancelled(site: Site, *, meanwhile: bool) -> None:
     life = pending(site)
     [job] = site.jobs()
@@ -148,7 +159,7 @@ def test_its_job_is_cancelled(site: Site, *, meanwhile: bool) -> None:
     end(life)
 
 
-@pytest.mark.parametrize("and_ends", [False, True])
+@pytest.mark.parametrize("and_ends", [nightly(False), True])
 def test_its_job_comes_while_nobody_looks(site: Site, *, and_ends: bool) -> None:
     with cluster.full(site.user):
         life = pending(site)
@@ -167,6 +178,7 @@ def test_its_job_comes_while_nobody_looks(site: Site, *, and_ends: bool) -> None
     end(life)
 
 
+@pytest.mark.nightly
 def test_its_successor_dies_at_once_too(site: Site) -> None:
     """It has read that the job came, and the next one has to learn that, too.
 
@@ -193,7 +205,7 @@ def its_own(text: str) -> bytes:
     return "".join(line for line in lines if not line.startswith("scrun: job ")).encode()
 
 
-@pytest.mark.parametrize("kind", ["plain", "captured", "terminal"])
+@pytest.mark.parametrize("kind", [nightly("plain"), "captured", nightly("terminal")])
 def test_however_often_it_dies(site: Site, dice: random.Random, kind: str) -> None:
     """While it waits, gets its job, is staged, made and started: at seeded moments."""
     script = COUNT.format(20_000)
@@ -229,7 +241,7 @@ def test_however_often_it_dies(site: Site, dice: random.Random, kind: str) -> No
     end(life)
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", [0, *map(nightly, range(1, 4))])
 def test_one_that_is_killed_while_it_is_staged(site: Site, dice: random.Random, part: int) -> None:
     """What was staged is undone, and staged again; its program runs once."""
     with cluster.full(site.user):
@@ -278,6 +290,7 @@ def test_a_pod(site: Site, dice: random.Random) -> None:
     end(first, second, third)
 
 
+@pytest.mark.nightly
 def test_a_pod_that_the_first_has_left(site: Site) -> None:
     with cluster.full(site.user):
         first, second = begins(site).created().start(), begins(site).created().start()

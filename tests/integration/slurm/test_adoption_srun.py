@@ -35,6 +35,7 @@ def site(make_site: MakeSite) -> Site:
     return make_site("slurm-user", settings=BY_SRUN)
 
 
+@pytest.mark.nightly
 def test_a_writer_sees_that_the_container_has_closed_its_input(site: Site) -> None:
     """srun has the only other end."""
     life = site.shell(f"echo up; read line; {UNTIL_TOLD}", stdin="pipe").created(60)
@@ -50,6 +51,7 @@ def test_a_writer_sees_that_the_container_has_closed_its_input(site: Site) -> No
     end(life)
 
 
+@pytest.mark.nightly
 def test_a_terminal(site: Site) -> None:
     echo = "stty -echo; echo up; while read n && [ $n != end ]; do echo got $n; done; exit 7"
     life = site.shell(echo, terminal=True).created(60)
@@ -67,6 +69,7 @@ def test_a_terminal(site: Site) -> None:
     end(life)
 
 
+@pytest.mark.nightly
 def test_the_size_of_a_terminal(site: Site) -> None:
     """Also if nobody was there to notice."""
     script = "trap 'stty size' WINCH; echo up; while :; do sleep 0.05; done"
@@ -96,6 +99,7 @@ def test_its_srun_is_killed_meanwhile(site: Site) -> None:
     end(life)
 
 
+@pytest.mark.nightly
 def test_a_pod(site: Site) -> None:
     """Each member is a step of its own."""
     first, second = (member(site).says("up", 30) for _ in range(2))

@@ -57,7 +57,7 @@ def jobs(site: Site) -> list[str]:
     return [job.split()[0] for job in site.jobs()]
 
 
-@pytest.mark.parametrize("which", ["first", "later"])
+@pytest.mark.parametrize("which", [nightly("first"), "later"])
 def test_one_that_runs_goes_on(site: Site, which: str) -> None:
     """Its job is given back at its end: only jobs of containers of their own wait."""
     job = lived(site) if which == "later" else ""
@@ -76,7 +76,7 @@ def test_one_that_runs_goes_on(site: Site, which: str) -> None:
     site.must("release")
 
 
-@pytest.mark.parametrize("how", ["TERM", "restart"])
+@pytest.mark.parametrize("how", [nightly("TERM"), "restart"])
 def test_neither_an_end_nor_a_restart_on_purpose_ends_it(site: Site, how: str) -> None:
     job = lived(site)
     life = site.shell(UNTIL_TOLD).created(60).start(60).says("up", 30)
@@ -92,6 +92,7 @@ def test_neither_an_end_nor_a_restart_on_purpose_ends_it(site: Site, how: str) -
     assert waiting(site) == []
 
 
+@pytest.mark.nightly
 def test_one_that_was_created_is_started(site: Site) -> None:
     job = lived(site)
     life = site.shell(UNTIL_TOLD).created(60)
@@ -114,6 +115,7 @@ def test_what_waits_is_given_back_beside_one_that_goes_on(site: Site) -> None:
     told(first)
 
 
+@pytest.mark.nightly
 def test_no_byte_is_lost_or_doubled_however_often_it_dies(site: Site, dice: random.Random) -> None:
     lived(site)
     life = site.shell(COUNT.format(200_000)).created(60).start(60)
@@ -138,6 +140,7 @@ def test_it_goes_on_in_the_second_shim_of_its_job(make_site: MakeSite) -> None:
     told(life)
 
 
+@pytest.mark.nightly
 def test_pods_in_one_job_after_another(make_site: MakeSite) -> None:
     settings = 'idle_timeout = 20\n[slurm]\nlinger = 60\nlaunch = "shim"\n'
     site = make_site("slurm-user", settings=settings)
@@ -230,7 +233,7 @@ def test_who_has_lent_a_job_has_it_back(loan: Loan) -> None:
     loan.site.must("release")
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, nightly(signal.SIGTERM)])
 def test_the_lender_ends(loan: Loan, number: int) -> None:
     """The borrower holds the job alone, and what keeps that outlives it, too."""
     loan.kill(loan.lender, number=number)
@@ -242,7 +245,7 @@ def test_the_lender_ends(loan: Loan, number: int) -> None:
     loan.ends()
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [nightly(signal.SIGKILL), signal.SIGTERM])
 def test_the_borrower_ends(loan: Loan, number: int) -> None:
     loan.kill(loan.borrower, number=number)
     adopted(loan.life)
@@ -250,6 +253,7 @@ def test_the_borrower_ends(loan: Loan, number: int) -> None:
     loan.ends()
 
 
+@pytest.mark.nightly
 def test_both_end_in_any_order(loan: Loan) -> None:
     loan.kill(loan.borrower)
     adopted(loan.life)
@@ -264,6 +268,7 @@ def test_both_end_at_once(loan: Loan) -> None:
     loan.ends()
 
 
+@pytest.mark.nightly
 def test_the_lender_is_restarted(loan: Loan) -> None:
     """It does not wait for what it has lent."""
     loan.site.must("supervisor", "restart", str(loan.lender))
@@ -272,7 +277,7 @@ def test_the_lender_is_restarted(loan: Loan) -> None:
     loan.ends()
 
 
-@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("alone", [nightly(False), True])
 def test_a_lent_job_is_cancelled(loan: Loan, *, alone: bool) -> None:
     if alone:
         loan.kill(loan.lender)

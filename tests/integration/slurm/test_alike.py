@@ -19,6 +19,7 @@ import pytest
 
 from tests.conftest import MakeSite
 from tests.harness.load import fill, spin
+from tests.harness.nightly import nightly
 from tests.harness.processes import signal_quietly
 from tests.harness.program import run_program
 from tests.harness.site import Site
@@ -226,7 +227,7 @@ def test_nobody_reads_what_each_has_used(make_site: MakeSite) -> None:
     assert not records(site)
 
 
-@pytest.mark.parametrize("asked", [("kill", "KILL"), ("delete", "--force")])
+@pytest.mark.parametrize("asked", [nightly(("kill", "KILL")), ("delete", "--force")])
 def test_is_ended_by_others(site: Site, asked: tuple[str, str]) -> None:
     command, word = asked
     with running(site) as (process, [record]):

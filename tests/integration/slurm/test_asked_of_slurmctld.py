@@ -10,6 +10,7 @@ from scrun.core.paths import LOOKED
 from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.life import Life
+from tests.harness.nightly import nightly
 from tests.harness.sdiag import requests
 from tests.harness.site import Site, whole_life
 from tests.harness.wait import wait_until
@@ -134,7 +135,7 @@ def wait_in_vain(site: Site, number: int, seconds: float) -> Counter[str]:
     return asked
 
 
-@pytest.mark.parametrize("number", [1, 12])
+@pytest.mark.parametrize("number", [nightly(1), 12])
 def test_pending_jobs(site: Site, number: int) -> None:
     asked = wait_in_vain(site, number, 14)
     assert asked.keys() == {"REQUEST_JOB_USER_INFO", "REQUEST_PARTITION_INFO"}

@@ -11,6 +11,7 @@ import pytest
 from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.life import Life
+from tests.harness.nightly import nightly
 from tests.harness.podman import RUN, Podman
 from tests.harness.site import Site
 from tests.harness.versions import slurm_version
@@ -53,7 +54,6 @@ def test_how_many_tasks(site: Site, environment: dict[str, str], tasks: int) -> 
     assert life.output() == "here\n" * tasks
 
 
-@pytest.mark.every_launch
 @on_slurm
 def test_standard_error_is_labelled_too(site: Site) -> None:
     life = site.shell("echo err >&2", environment=LABELLED).created().start()
@@ -79,7 +79,9 @@ def with_shared_directory(site: Site, script: str) -> Life:
 
 @pytest.mark.every_launch
 @on_slurm
-@pytest.mark.parametrize(("first", "second"), [(3, 0), (0, 5), (7, 4), (0, 0), (2, 137)])
+@pytest.mark.parametrize(
+    ("first", "second"), [nightly(3, 0), (0, 5), (7, 4), nightly(0, 0), (2, 137)]
+)
 def test_the_highest_status_counts(site: Site, first: int, second: int) -> None:
     script = f"if mkdir /tmp/first; then exit {first}; else sleep 0.2; exit {second}; fi"
     life = with_shared_directory(site, script).created().start()
@@ -167,7 +169,6 @@ def test_a_signal_of_the_anchor(site: Site) -> None:
     assert life.output().count("got") == 2
 
 
-@pytest.mark.every_launch
 @on_slurm
 def test_kill_ends_all(site: Site) -> None:
     life = site.shell("trap '' TERM; echo up; while :; do sleep 1; done", environment=TWO)
@@ -178,7 +179,7 @@ def test_kill_ends_all(site: Site) -> None:
 
 
 @on_slurm
-@pytest.mark.parametrize("force", [[], ["--force"]])
+@pytest.mark.parametrize("force", [[], nightly(["--force"])])
 def test_delete_ends_all(site: Site, force: list[str]) -> None:
     life = site.shell("trap '' TERM; echo up; while :; do sleep 1; done", environment=TWO)
     life.created().start().says("up", times=2)
@@ -276,10 +277,10 @@ def job(site: Site) -> Iterator[dict[str, str]]:
     ("asked", "output"),
     [
         ({}, ["0: here"]),
-        ({"SCRUN_JOB_NUM_NODES": "2"}, ["0: here", "1: here"]),
-        ({"SCRUN_NTASKS": "2"}, ["0: here", "1: here"]),
+        nightly({"SCRUN_JOB_NUM_NODES": "2"}, ["0: here", "1: here"]),
+        nightly({"SCRUN_NTASKS": "2"}, ["0: here", "1: here"]),
         ({"SCRUN_JOB_NUM_NODES": "2", "SCRUN_NTASKS": "2"}, ["0: here", "1: here"]),
-        ({"SCRUN_JOB_NUM_NODES": "1"}, ["0: here"]),
+        nightly({"SCRUN_JOB_NUM_NODES": "1"}, ["0: here"]),
     ],
 )
 @pytest.mark.parametrize("known", [True, False])
@@ -330,7 +331,7 @@ def test_a_signal_within_a_job_of_which_only_the_number_is_known(
 # Podman, which passes nothing of its environment on
 
 
-@pytest.mark.parametrize("how", ["--env", "--annotation"])
+@pytest.mark.parametrize("how", ["--env", nightly("--annotation")])
 def test_podman_asks_for_two_nodes(podman: Podman, how: str) -> None:
     asked = ["SCRUN_JOB_NUM_NODES=2", "SCRUN_NTASKS=2", "SCRUN_LABELIO=1"]
     options = [word for request in asked for word in (how, request)]

@@ -70,8 +70,17 @@ def program(shared: Path, name: str, script: str) -> Path:
 @pytest.mark.covers("oci.conf %j")
 @pytest.mark.covers("oci.conf %n")
 @pytest.mark.covers("oci.conf %u, %U")
-@pytest.mark.parametrize("way", ["create", "run"])
-@pytest.mark.parametrize("runtime", ["runc", "crun", "nvidia"])
+@pytest.mark.parametrize(
+    ("runtime", "way"),
+    [
+        ("runc", "create"),
+        ("crun", "run"),
+        nightly("runc", "run"),
+        nightly("crun", "create"),
+        nightly("nvidia", "create"),
+        nightly("nvidia", "run"),
+    ],
+)
 def test_an_oci_runtime(example: MakeExample, shared: Path, runtime: str, way: str) -> None:
     """Containers guide, example configurations: runc, crun, nvidia-container-runtime."""
     text = (EXAMPLES / f"{runtime}-{way}.conf").read_text()
@@ -151,6 +160,7 @@ def test_charliecloud(example: MakeExample) -> None:
     assert site.run("exec", life.id, "true").returncode == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.covers("guide Charliecloud")
 @pytest.mark.usefixtures("munge_socket_directory")
 def test_charliecloud_and_an_image_without_etc(example: MakeExample) -> None:
@@ -323,7 +333,7 @@ SHOW = "tr '\\0' '\\n' </mnt/step-0/task-0/environment; echo; env"
 @pytest.mark.covers("oci.conf %s, %t")
 @pytest.mark.covers("oci.conf %u, %U")
 @pytest.mark.covers("oci.conf %Z")
-@pytest.mark.parametrize("keep", ["no", "yes"])
+@pytest.mark.parametrize("keep", ["no", nightly("yes")])
 def test_parameters(example: MakeExample, shared: Path, keep: str) -> None:
     """oci.conf(5), each parameter: what the container, its hooks and the commands see."""
     place = shared / "place"
@@ -405,7 +415,7 @@ def by_hand(site: Site) -> tuple[str, str]:
 @pytest.mark.covers("guide a runtime that works outside of Slurm")
 @pytest.mark.covers("guide testing the runtime outside of Slurm: create, start, kill, delete")
 @pytest.mark.covers("guide OCI runtime configurations, testing a runtime outside Slurm")
-@pytest.mark.parametrize("name", ["runc-create", "runc-run", "apptainer"])
+@pytest.mark.parametrize("name", ["runc-create", nightly("runc-run"), nightly("apptainer")])
 def test_doctor_tries_the_commands(example: MakeExample, shared: Path, name: str) -> None:
     """Containers guide, "Testing OCI runtime outside of Slurm"."""
     text = (EXAMPLES / f"{name}.conf").read_text()

@@ -18,6 +18,7 @@ import pytest
 from tests import CHECKOUT
 from tests.conftest import MakeSite
 from tests.harness import bound, cluster
+from tests.harness.nightly import nightly
 from tests.harness.program import run_program
 from tests.harness.site import Site
 from tests.harness.versions import slurm_version
@@ -147,7 +148,7 @@ def submit(site: Site, options: str, script: str) -> str:
     return out.read_text()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind if kind == "tasks" else nightly(kind) for kind in KINDS])
 def test_as_a_program_of_srun(nodes: bound.Bound, project: tuple[Site, Path], kind: str) -> None:
     site, folder = project
     base, out = site.base / "b", site.base / "b" / "o"
@@ -232,7 +233,7 @@ def test_those_of_one_task_have_their_callers_processors(
     assert [line.split()[-1] for line in said.splitlines()] == ["1", "0"]
 
 
-@pytest.mark.parametrize("by", ["srun --container", "scrun"])
+@pytest.mark.parametrize("by", [nightly("srun --container"), "scrun"])
 def test_whether_tasks_know_their_ranks_by_slurm(make_site: MakeSite, by: str) -> None:
     """Those that slurmstepd of 22.05 runs in containers have the ranks that the script has."""
     if not cluster.has_oci_conf():

@@ -7,6 +7,7 @@ import pytest
 
 from tests.conftest import MakeSite
 from tests.harness import cluster
+from tests.harness.nightly import nightly
 from tests.harness.program import run_program
 from tests.harness.site import Site
 from tests.integration.slurm.test_place import submit
@@ -24,6 +25,7 @@ def run(site: Site, *words: str) -> str:
     return shlex.join([*site.command, "run", *words])
 
 
+@pytest.mark.nightly
 def test_an_environment_of_two_megabytes(site: Site) -> None:
     """Almost the most that a process may have; what a container may have is a bit less."""
     of_all = run(site, "--all-env", str(site.rootfs))
@@ -79,7 +81,7 @@ def test_without_variables(site: Site) -> None:
     assert sorted(said.splitlines()) == ["0 of 2"] * 2 + ["1 of 2"] * 2
 
 
-@pytest.mark.parametrize("launch", ["shim", "container"])
+@pytest.mark.parametrize("launch", ["shim", nightly("container")])
 def test_a_container_that_calls_slurm(make_site: MakeSite, launch: str) -> None:
     """Its steps are those of the job, and its jobs others. Slurm takes it for its user there."""
     if launch == "container" and not cluster.has_oci_conf():
@@ -105,7 +107,7 @@ def test_a_container_that_calls_slurm(make_site: MakeSite, launch: str) -> None:
     assert (folder / "another").read_text() not in ("", f"job {job}\n")
 
 
-@pytest.mark.parametrize("by", ["srun", "scrun"])
+@pytest.mark.parametrize("by", [nightly("srun"), "scrun"])
 def test_tasks_that_end_at_different_times(site: Site, by: str) -> None:
     """Those that are left go on, and the highest status is that of all."""
     folder = site.base / "b"

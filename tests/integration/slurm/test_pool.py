@@ -12,6 +12,7 @@ from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.adoption import PENDING, UNTIL_TOLD, adopted, kill_supervisor
 from tests.harness.life import Life
+from tests.harness.nightly import nightly
 from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while
 
@@ -302,7 +303,7 @@ def test_descriptors_of_idle_containers(site: Site) -> None:
     stopped(site)
 
 
-@pytest.mark.parametrize("how", ["TERM", "restart", "INT"])
+@pytest.mark.parametrize("how", [nightly("TERM"), "restart", "INT"])
 def test_the_end_of_the_supervisor(site: Site, how: str) -> None:
     [job] = started(site)
     if how == "restart":

@@ -56,6 +56,7 @@ def test_one_that_does_not_fit_has_its_own_job(site: Site) -> None:
     assert nodes(site) == []
 
 
+@pytest.mark.nightly
 def test_it_outlives_its_supervisor(site: Site) -> None:
     life = site.shell(UNTIL_TOLD).created().start().says("up")
     job = job_of(life)

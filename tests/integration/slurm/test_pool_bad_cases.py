@@ -149,6 +149,7 @@ def test_a_supervisor_that_dies_while_its_jobs_are_pending(site: Site) -> None:
     stopped(site)
 
 
+@pytest.mark.nightly
 def test_a_supervisor_that_dies_again_and_again(site: Site, dice: random.Random) -> None:
     """Each container ends as it does by itself, and the pool is as it was."""
     jobs = started(site, "--nodes", "2", "--cpus-per-task", "2")
@@ -178,6 +179,7 @@ def test_a_supervisor_that_dies_again_and_again(site: Site, dice: random.Random)
     stopped(site)
 
 
+@pytest.mark.nightly
 def test_who_starts_one_is_interrupted(site: Site) -> None:
     with cluster.without():
         process = site.popen("pool", "start", "mine", stderr=subprocess.PIPE)
@@ -201,6 +203,7 @@ def test_a_supervisor_that_is_stopping_begins_none(site: Site) -> None:
     life.run("delete", "--force", life.id)
 
 
+@pytest.mark.nightly
 def test_two_that_stop_it(site: Site) -> None:
     started(site)
     life = running(site)

@@ -21,6 +21,7 @@ import pytest
 from tests.conftest import MakeSite
 from tests.harness import cluster, users
 from tests.harness.life import Life
+from tests.harness.nightly import nightly
 from tests.harness.processes import processes, signal_quietly
 from tests.harness.site import Site, several_lives
 from tests.harness.wait import wait_until, wait_while
@@ -109,7 +110,7 @@ def client(site: Site) -> dict[str, Any]:
     return config
 
 
-@pytest.mark.parametrize("environment", [FOUR, {}], ids=["four", "one"])
+@pytest.mark.parametrize("environment", [FOUR, nightly({})], ids=["four", "one"])
 @pytest.mark.covers("scrun(1) INPUT ENVIRONMENT VARIABLES: requests")
 def test_pmi2(site: Site, environment: dict[str, str]) -> None:
     """The descriptor, and a server that answers it, as with a plain srun."""
@@ -125,7 +126,8 @@ def test_pmi2(site: Site, environment: dict[str, str]) -> None:
     life.delete()
 
 
-@pytest.mark.parametrize("environment", [FOUR, {}], ids=["four", "one"])
+@pytest.mark.nightly
+@pytest.mark.parametrize("environment", [FOUR, nightly({})], ids=["four", "one"])
 def test_pmi2_in_a_job_that_has_waited(make_site: MakeSite, environment: dict[str, str]) -> None:
     """The next container has a step of its own: PMI's server serves one program."""
     site = make_site("slurm-user", settings=f"{SHIM}linger = 60\n")
@@ -140,7 +142,7 @@ def test_pmi2_in_a_job_that_has_waited(make_site: MakeSite, environment: dict[st
     site.must("release", *jobs)
 
 
-@pytest.mark.parametrize("text", ["a\\n\\nb", ""])
+@pytest.mark.parametrize("text", ["a\\n\\nb", nightly("")])
 def test_labels_are_those_of_srun(site: Site, text: str) -> None:
     life = site.shell(f"printf '{text}'", environment={**FOUR, **LABELS}).created().start()
     assert life.wait() == 0

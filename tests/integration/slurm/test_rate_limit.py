@@ -74,6 +74,7 @@ def test_who_is_slowed_down_is_told(site: Site, number: int) -> None:
         life.delete(60)
 
 
+@pytest.mark.nightly
 def test_containers_in_a_pool_are_not(site: Site) -> None:
     """With jobs of their own they would take a minute."""
     site.must("pool", "start", "mine", "--cpus-per-task", "4")

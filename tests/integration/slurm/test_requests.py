@@ -11,6 +11,7 @@ from scrun.settings.slurm.requests import JobVariable, salloc_arguments, srun_ar
 from scrun.settings.slurm.versions import parse_version
 from tests.conftest import MakeSite
 from tests.harness import cluster
+from tests.harness.nightly import nightly
 from tests.harness.site import Site
 from tests.harness.versions import slurm_version
 from tests.harness.wait import wait_until
@@ -328,7 +329,9 @@ def test_an_image_cannot_ask_for_it(site: Site, how: str) -> None:
     assert "SCRUN_" not in life.output()
 
 
-@pytest.mark.parametrize("name", ["PROLOG", "EPILOG", "TASK_PROLOG", "TASK_EPILOG"])
+@pytest.mark.parametrize(
+    "name", ["PROLOG", nightly("EPILOG"), nightly("TASK_PROLOG"), "TASK_EPILOG"]
+)
 @on_slurm
 def test_programs_run_for_the_caller_and_not_for_an_image(site: Site, name: str) -> None:
     places = site.base / "b" / f"hook-{name}"

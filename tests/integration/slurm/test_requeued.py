@@ -58,6 +58,7 @@ def test_a_container_of_a_bundle(make_site: MakeSite) -> None:
     runs_again(*submitted(site, "--bundle", str(bundle), "fixed"))
 
 
+@pytest.mark.nightly
 def test_an_image_that_is_written_to(make_site: MakeSite) -> None:
     site = make_site("slurm-user", settings="idle_timeout = 5\n")
     words = ("--writable", "--name", "fixed", f"{site.rootfs}", "sh", "-c", f"'{_SCRIPT}'")

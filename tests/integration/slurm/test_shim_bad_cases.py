@@ -106,6 +106,7 @@ def test_another_python(site: Site) -> None:
     life.ends(7)
 
 
+@pytest.mark.nightly
 def test_python_is_too_old(site: Site) -> None:
     old = f"exec {sys.executable} -I -S -c 'import sys; sys.version_info = (3, 5, 2)"
     environment = with_programs(site, python3=f'{old}; exec(sys.argv[-1])\' "$@"')
@@ -185,7 +186,7 @@ def test_a_signal_does_without_the_runtime(site: Site) -> None:
     assert not hangs(site)
 
 
-@pytest.mark.parametrize("who", ["shim", "srun"])
+@pytest.mark.parametrize("who", ["shim", nightly("srun")])
 def test_stopped_and_continued(site: Site, who: str) -> None:
     life = (
         site.shell("echo up; read x; echo $x; exit 5", stdin="pipe").created().start().says("up")

@@ -28,10 +28,13 @@ from tests.harness.adoption import (
     numbers,
     output,
 )
+from tests.harness.nightly import nightly
 from tests.harness.processes import shims_of, signal_quietly
 from tests.harness.site import Site, several_lives
 from tests.harness.wait import wait_until, wait_while
 from tests.integration.slurm.test_ranks import unreached
+
+pytestmark = pytest.mark.shares_sites
 
 EXAMPLES = CHECKOUT / "docs" / "examples" / "oci.conf"
 SHIM = 'idle_timeout = 20\n[slurm]\nlaunch = "shim"\n'
@@ -128,7 +131,7 @@ def test_the_order_of_run(make: MakeShimSite, shared: Path) -> None:
     site.settle()
 
 
-@pytest.mark.parametrize("name", ["runc-create", "crun-run"])
+@pytest.mark.parametrize("name", [nightly("runc-create"), "crun-run"])
 def test_the_examples_of_the_guide(make: MakeShimSite, name: str) -> None:
     """Containers guide: as they are, without a step by slurmstepd."""
     several_lives(make((EXAMPLES / f"{name}.conf").read_text()))
@@ -232,7 +235,7 @@ def test_a_place_that_cannot_be_made(make: MakeShimSite, shared: Path) -> None:
     site.settle()
 
 
-@pytest.mark.parametrize("known_by", ["%t", "%s"])
+@pytest.mark.parametrize("known_by", ["%t", nightly("%s")])
 def test_members_of_a_pod(make: MakeShimSite, shared: Path, known_by: str) -> None:
     """Each is a task of the same step, or has its own; none enters another's namespaces."""
     site = make(logging(shared, "run").replace("%s.%t", known_by))
@@ -283,7 +286,9 @@ def test_several_tasks(make: MakeShimSite, shared: Path) -> None:
     site.settle()
 
 
-@pytest.mark.parametrize(("tasks", "here"), [("1", True), ("1", False), ("2", False)])
+@pytest.mark.parametrize(
+    ("tasks", "here"), [("1", True), nightly("1", False), nightly("2", False)]
+)
 def test_mpi_that_its_commands_do_not_pass_on(
     make: MakeShimSite, shared: Path, tasks: str, here: bool
 ) -> None:
@@ -307,7 +312,7 @@ def test_several_tasks_that_cannot_connect(make_site: MakeSite) -> None:
     life.start().ends(says="up\nup\n")
 
 
-@pytest.mark.parametrize("way", ["create", "run"])
+@pytest.mark.parametrize("way", ["create", nightly("run")])
 def test_it_outlives_its_supervisor(make: MakeShimSite, shared: Path, way: str) -> None:
     """Its commands are those of the time when it began, whatever becomes of the oci.conf."""
     site = make(logging(shared, way))
@@ -327,6 +332,7 @@ def test_it_outlives_its_supervisor(make: MakeShimSite, shared: Path, way: str) 
     assert called(shared)[-1] == "delete"
 
 
+@pytest.mark.nightly
 def test_members_of_a_pod_outlive_it(make: MakeShimSite, shared: Path) -> None:
     """A third one has a number of its own."""
     site = make(logging(shared, "run"))
@@ -345,6 +351,7 @@ def test_members_of_a_pod_outlive_it(make: MakeShimSite, shared: Path) -> None:
     end(*lives)
 
 
+@pytest.mark.nightly
 def test_no_byte_is_lost_or_doubled(make: MakeShimSite, shared: Path, dice: Random) -> None:
     site = make(logging(shared, "run"))
     life = site.shell(COUNT.format(200_000)).created(60).start(60)

@@ -43,6 +43,7 @@ It waits for nothing but signals, so that none of two is lost that come close to
 
 TWO = {"SCRUN_NTASKS": "2", "SCRUN_JOB_NUM_NODES": "2"}
 launches = pytest.mark.parametrize("launch", ["shim", "container"])
+shims = pytest.mark.parametrize("launch", ["shim", nightly("container")])
 
 
 def site_of(make_site: MakeSite, launch: str, more: str = "") -> Site:
@@ -80,7 +81,7 @@ def test_on_request(make_site: MakeSite, launch: str) -> None:
     assert ended(life, 137, "exited").split() == ["up", *NAMES[:4]]
 
 
-@launches
+@shims
 def test_several_tasks(make_site: MakeSite, launch: str) -> None:
     site = site_of(make_site, launch)
     life = begun(site, RUNS, 2, environment=TWO)
@@ -161,7 +162,7 @@ def test_what_does_not_care_is_ended_at_once(make_site: MakeSite) -> None:
 @pytest.mark.parametrize(
     ("way", "calls"),
     [
-        (("scancel",), ""),
+        nightly(("scancel",), ""),
         (("scancel",), "exec "),
         (("scontrol", "requeue"), "srun "),
         nightly(("scancel",), "srun "),
@@ -231,7 +232,7 @@ def test_before_the_shim_can_take_it(make_site: MakeSite) -> None:
     assert ended(life, 137, "exited").split() == ["up", "USR1"]
 
 
-@launches
+@shims
 def test_programs_of_exec(make_site: MakeSite, launch: str) -> None:
     """As the tasks of a step of their own: each gets each once, in order."""
     life = begun(site_of(make_site, launch), RUNS)
@@ -246,7 +247,7 @@ def test_programs_of_exec(make_site: MakeSite, launch: str) -> None:
     assert ended(life, 137, "exited").split() == names
 
 
-@launches
+@shims
 def test_a_program_of_exec_saves_its_state(make_site: MakeSite, launch: str) -> None:
     """Though its container does not care, which is ended at the end of that."""
     life = begun(site_of(make_site, launch), "trap '' TERM; echo up; exec sleep 600")

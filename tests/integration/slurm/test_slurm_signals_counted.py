@@ -58,7 +58,7 @@ PreemptMode=CANCEL
 PartitionName=urgent Nodes=ALL PriorityTier=10 MaxTime=INFINITE State=UP
 """
 
-launches = pytest.mark.parametrize("launch", ["shim", "container"])
+launches = pytest.mark.parametrize("launch", ["shim", nightly("container")])
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -257,7 +257,7 @@ ENDINGS = {"cancel": (122, "cancelled"), "limit": (124, "time-limit"), "preempt"
 
 
 @launches
-@pytest.mark.parametrize("way", ["cancel", nightly("limit"), "preempt"])
+@pytest.mark.parametrize("way", ["cancel", nightly("limit"), nightly("preempt")])
 def test_term_comes_before_the_end(make_site: MakeSite, launch: str, way: str) -> None:
     status, reason = ENDINGS[way]
     wrong: list[str] = []
@@ -283,6 +283,7 @@ def requeue(jobs: Sequence[str]) -> None:
     cluster.slurm("scontrol", "requeue", ",".join(jobs), timeout=60)
 
 
+@pytest.mark.nightly
 @launches
 def test_term_comes_before_a_requeue(make_site: MakeSite, launch: str) -> None:
     """A batch script runs the container, of one task or of several."""
@@ -290,7 +291,7 @@ def test_term_comes_before_a_requeue(make_site: MakeSite, launch: str) -> None:
 
 
 @launches
-@pytest.mark.parametrize("way", [cancel, nightly(requeue), nightly(limit)])
+@pytest.mark.parametrize("way", [nightly(cancel), nightly(requeue), nightly(limit)])
 def test_a_script_that_becomes_the_container(
     make_site: MakeSite, launch: str, way: Callable[[Sequence[str]], None]
 ) -> None:
@@ -354,7 +355,7 @@ def scripts_are_told(
 
 @pytest.mark.timeout(1500 if OTHERS > OTHERS_AT_ONCE else 120)
 @pytest.mark.parametrize("launch", ["shim", nightly("container")])
-@pytest.mark.parametrize("kind", [nightly("pod"), "podman"])
+@pytest.mark.parametrize("kind", [nightly("pod"), nightly("podman")])
 def test_term_comes_before_a_requeue_of(make_site: MakeSite, launch: str, kind: str) -> None:
     """A batch script runs a pod of two, or podman."""
     settings = f'idle_timeout = 20\n[slurm]\nlaunch = "{launch}"\n'

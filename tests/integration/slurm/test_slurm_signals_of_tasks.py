@@ -14,6 +14,7 @@ import pytest
 
 from tests.conftest import MakeSite
 from tests.harness import cluster
+from tests.harness.nightly import nightly
 from tests.harness.site import Site, scrun_binary
 from tests.harness.wait import wait_until
 
@@ -151,7 +152,7 @@ def test_they_are_told_once_of_their_end(site: Site) -> None:
         assert told.end() == 0
 
 
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("times", [nightly(1), 2])
 def test_what_does_not_care_is_ended(site: Site, times: int) -> None:
     """After five seconds, or at the second: the kernel ends no first process of a namespace."""
     with tasks(site, "echo up; exec sleep 600") as told:
@@ -181,7 +182,8 @@ def test_a_program_of_exec_goes_on(site: Site) -> None:
     site.must("delete", "--force", name, timeout=60)
 
 
-@pytest.mark.parametrize("by", ["srun ", ""])
+@pytest.mark.nightly
+@pytest.mark.parametrize("by", [nightly("srun "), ""])
 def test_no_record_stays_of_what_is_killed_with_its_step(site: Site, by: str) -> None:
     """A `run` that is killed with all that is in its step deletes nothing; `list` has it done."""
     name = f"{site.base.name}-kept"

@@ -95,7 +95,7 @@ def ran(site: Site, script: str = "true", **how: object) -> tuple[int, str]:
 
 @pytest.mark.covers("spank-lua DESCRIPTION: scripts in the place of compiled plugins, options")
 @pytest.mark.covers("spank-lua SPANK LUA API: thirteen functions")
-@pytest.mark.parametrize(("script", "ended"), [("exit 3", "768 3"), ("true", "0 0")])
+@pytest.mark.parametrize(("script", "ended"), [("exit 3", "768 3"), nightly("true", "0 0")])
 def test_every_callback_in_slurm_s_order(with_stack: WithStack, script: str, ended: str) -> None:
     """SPANK LUA API: on this machine all of them, with the task's real exit status."""
     site = with_stack("local-user", ALL)
@@ -397,8 +397,8 @@ def test_options_in_the_help(with_stack: WithStack) -> None:
     ("words", "reason"),
     [
         (["--greet-whom"], "option --greet-whom needs a value, WHOM"),
-        (["--greet"], "unknown option '--greet'"),
-        (["--greet-whom=x", "--no=1"], "unknown option '--no'"),
+        nightly(["--greet"], "unknown option '--greet'"),
+        nightly(["--greet-whom=x", "--no=1"], "unknown option '--no'"),
         (["--greet-whom=nobody"], "greet of --greet-whom=nobody returned -1: nobody is there"),
     ],
 )
@@ -430,7 +430,13 @@ def test_an_image_cannot_say_anything(with_stack: WithStack) -> None:
 @pytest.mark.covers("spank-lua spank(7): required, optional")
 @pytest.mark.parametrize(
     "callback",
-    ["init", nightly("init_post_opt"), nightly("local_user_init"), "job_prolog", "slurmd_init"],
+    [
+        "init",
+        nightly("init_post_opt"),
+        nightly("local_user_init"),
+        nightly("job_prolog"),
+        "slurmd_init",
+    ],
 )
 @pytest.mark.parametrize("place", PLACES)
 def test_required(with_stack: WithStack, place: str, callback: str) -> None:
@@ -448,7 +454,7 @@ def test_required(with_stack: WithStack, place: str, callback: str) -> None:
 
 
 @pytest.mark.covers("spank-lua spank(7): required, optional")
-@pytest.mark.parametrize("callback", ["user_init", "task_init"])
+@pytest.mark.parametrize("callback", [nightly("user_init"), "task_init"])
 def test_required_at_the_start(with_stack: WithStack, callback: str) -> None:
     site = with_stack("local-user", f"function slurm_spank_{callback}() return -1 end")
     life = site.shell("echo it runs").created().start()

@@ -46,6 +46,7 @@ def counts_memory() -> bool:
     return not second.exists() or "memory" in second.read_text().split()
 
 
+@pytest.mark.both_engines
 @pytest.mark.covers("promise what a container has used")
 @_PLACES
 def test_run_says_it(make_site: MakeSite, place: str) -> None:

@@ -80,10 +80,20 @@ def test_it_is_started_when_its_job_is_there(site: Site) -> None:
 
 
 @pytest.mark.usefixtures("queue")
-@pytest.mark.parametrize("started", [True, False])
 @pytest.mark.parametrize(
-    ("how", "status"),
-    [("TERM", 143), ("KILL", 137), ("anchor", 143), ("keyboard", 130), ("delete", 137)],
+    ("how", "status", "started"),
+    [
+        ("TERM", 143, False),
+        ("KILL", 137, True),
+        ("anchor", 143, True),
+        ("keyboard", 130, True),
+        ("delete", 137, False),
+        nightly("TERM", 143, True),
+        nightly("KILL", 137, False),
+        nightly("anchor", 143, False),
+        nightly("keyboard", 130, False),
+        nightly("delete", 137, True),
+    ],
 )
 def test_an_end_while_it_waits(site: Site, how: str, status: int, *, started: bool) -> None:
     life = waiting(site, started=started)
@@ -246,7 +256,7 @@ def test_run_without_a_terminal_says_it_in_a_line(site: Site) -> None:
 
 
 @pytest.mark.usefixtures("queue")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, nightly(signal.SIGTERM)])
 def test_run_is_interrupted_while_it_waits(site: Site, number: signal.Signals) -> None:
     process = popen(site, "run", "-b", site.bundle_of("true"), "one")
     wait_until("the job", site.jobs)

@@ -17,7 +17,7 @@ from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while
 
 LINGER = 4.0
-LAUNCHES = ["shim", pytest.param("container", marks=pytest.mark.oci_conf)]
+LAUNCHES = ["shim", nightly("container", marks=[pytest.mark.oci_conf])]
 
 
 def patient(make_site: MakeSite, launch: str, linger: float = 60, who: str = "user") -> Site:
@@ -144,7 +144,7 @@ def test_it_is_released_after_its_time(make_site: MakeSite, launch: str) -> None
     assert whole(site) != job
 
 
-@pytest.mark.parametrize("which", ["all", "one"])
+@pytest.mark.parametrize("which", [nightly("all"), "one"])
 def test_release(site: Site, which: str) -> None:
     jobs = [whole(site), whole(site, asking={"SCRUN_PARTITION": "test"})]
     said = site.fails("release", "999999")
@@ -189,7 +189,7 @@ def test_a_supervisor_stays_while_a_job_waits(make_site: MakeSite, launch: str) 
     wait_while("the supervisor", site.supervisors, LINGER + 15)
 
 
-@pytest.mark.parametrize("started", [True, False])
+@pytest.mark.parametrize("started", [True, nightly(False)])
 def test_a_container_that_was_deleted_gives_its_job_back(site: Site, *, started: bool) -> None:
     life = site.shell("echo up; sleep 600").created()
     if started:
