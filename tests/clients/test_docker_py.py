@@ -130,6 +130,7 @@ def test_a_signal(run: Any) -> None:
     assert container.logs() == b"up\ngot\n"
 
 
+@pytest.mark.nightly
 def test_a_restart_policy(run: Any) -> None:
     policy = {"Name": "on-failure", "MaximumRetryCount": 2}
     container = run("false", restart_policy=policy)
@@ -142,6 +143,7 @@ def test_a_restart_policy(run: Any) -> None:
     wait_until("two restarts", restarts, 60)
 
 
+@pytest.mark.nightly
 def test_two_in_order(client: docker.DockerClient, run: Any) -> None:
     names = [run("sleep", "1000").id for _ in range(2)]
     there = [container.id for container in client.containers.list()]
@@ -149,6 +151,7 @@ def test_two_in_order(client: docker.DockerClient, run: Any) -> None:
     assert client.containers.list(filters={"id": names[0]})[0].id == names[0]
 
 
+@pytest.mark.nightly
 def test_rename_and_find(client: docker.DockerClient, run: Any) -> None:
     container = run("sleep", "1000", name="before", labels={"a": "b"})
     container.rename("after")
@@ -158,6 +161,7 @@ def test_rename_and_find(client: docker.DockerClient, run: Any) -> None:
         client.containers.get("before")
 
 
+@pytest.mark.nightly
 def test_its_settings(run: Any) -> None:
     container = run(
         *shell('echo "$A" "$PWD" "$(hostname)"'), environment={"A": "b"}, working_dir="/etc",
@@ -167,12 +171,14 @@ def test_its_settings(run: Any) -> None:
     assert container.logs() == b"b /etc named\n"
 
 
+@pytest.mark.nightly
 def test_read_only(run: Any) -> None:
     container = run(*shell("touch /file"), read_only=True)
     assert container.wait()["StatusCode"] == 1
     assert b"Read-only" in container.logs()
 
 
+@pytest.mark.nightly
 def test_an_init(run: Any) -> None:
     container = run(*shell("cat /proc/1/cmdline"), init=True)
     assert container.wait()["StatusCode"] == 0
@@ -311,6 +317,7 @@ def test_an_export_and_an_import(client: docker.DockerClient, run: Any) -> None:
         assert "file" in tar.getnames()
 
 
+@pytest.mark.nightly
 def test_what_has_changed(run: Any) -> None:
     container = run(*shell("echo kept > /file"))
     container.wait()
@@ -334,6 +341,7 @@ def test_a_named_volume(client: docker.DockerClient) -> None:
         volume.remove(force=True)
 
 
+@pytest.mark.nightly
 def test_a_directory(api: Api, client: docker.DockerClient) -> None:
     directory = api.engine.site.base / "l"
     (directory / "in").write_text("content\n")
@@ -361,6 +369,7 @@ def test_a_build(client: docker.DockerClient, api: Api) -> None:
         client.images.remove(image.id, force=True)
 
 
+@pytest.mark.nightly
 def test_a_load_and_a_save(client: docker.DockerClient) -> None:
     saved = b"".join(client.images.get(IMAGE).save(named=True))
     assert client.images.load(saved)

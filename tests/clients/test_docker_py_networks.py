@@ -74,6 +74,7 @@ def test_a_chosen_port(client: docker.DockerClient) -> None:
     assert port_of(container) == str(port)
 
 
+@pytest.mark.nightly
 def test_several_ports(client: docker.DockerClient) -> None:
     first, second = free_port(), free_port()
     run(client, *HTTPD, ports={"80/tcp": [first, second]})
@@ -91,6 +92,7 @@ def test_a_port_that_is_taken(client: docker.DockerClient) -> None:
     answers(port)
 
 
+@pytest.mark.nightly
 def test_ports_are_free_again(client: docker.DockerClient) -> None:
     port = free_port()
     for _ in range(2):
@@ -106,6 +108,7 @@ def test_a_port_after_a_restart(client: docker.DockerClient) -> None:
     answers(port_of(container))
 
 
+@pytest.mark.nightly
 def test_an_exposed_port_that_is_published(client: docker.DockerClient) -> None:
     container = run(client, *HTTPD, ports={"80": None}, publish_all_ports=True)
     answers(port_of(container))
@@ -124,6 +127,7 @@ def test_a_network_by_itself(client: docker.DockerClient) -> None:
         client.networks.get("net")
 
 
+@pytest.mark.nightly
 def test_two_of_a_name(client: docker.DockerClient) -> None:
     client.networks.create("net")
     with pytest.raises(APIError):
@@ -139,6 +143,7 @@ def test_names(client: docker.DockerClient, api: Api) -> None:
     wait_until("an answer", lambda: fetched(api.engine, "asks", address).encode() == GROUP)
 
 
+@pytest.mark.nightly
 def test_who_is_in_a_network(client: docker.DockerClient) -> None:
     client.networks.create("net")
     container = run(client, "sleep", "1000", network="net")
@@ -147,6 +152,7 @@ def test_who_is_in_a_network(client: docker.DockerClient) -> None:
     assert container.attrs["NetworkSettings"]["Networks"]["net"]["IPAddress"]
 
 
+@pytest.mark.nightly
 def test_a_subnet(client: docker.DockerClient) -> None:
     pool = docker.types.IPAMPool(subnet="10.117.5.0/24", gateway="10.117.5.1")
     client.networks.create("net", ipam=docker.types.IPAMConfig(pool_configs=[pool]))
@@ -156,6 +162,7 @@ def test_a_subnet(client: docker.DockerClient) -> None:
     assert networks["net"]["IPAddress"].startswith("10.117.5.")
 
 
+@pytest.mark.nightly
 def test_unused_networks(client: docker.DockerClient) -> None:
     client.networks.create("net")
     assert client.networks.prune()["NetworksDeleted"] == ["net"]

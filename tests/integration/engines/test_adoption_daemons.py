@@ -9,11 +9,12 @@ from tests.harness.adoption import COUNTS, counted, goes_on_with_all, kill_succe
 from tests.harness.containerd import IMAGE, Containerd
 from tests.harness.daemons import Daemon
 from tests.harness.docker import Docker
+from tests.harness.nightly import nightly
 from tests.harness.terminal import open_terminal
 from tests.harness.wait import wait_until
 
 _READS = ("sh", "-c", "echo it is up; read line; echo got $line; exit 7")
-_EVERYWHERE = pytest.mark.parametrize("engine", ["local", "slurm"], indirect=True)
+_EVERYWHERE = pytest.mark.parametrize("engine", [nightly("local"), "slurm"], indirect=True)
 _ON_A_CLUSTER = pytest.mark.parametrize("engine", ["slurm"], indirect=True)
 
 
@@ -53,6 +54,7 @@ def test_docker_with_a_terminal(docker: Docker) -> None:
     goes_on_at_a_terminal(docker, *words)
 
 
+@pytest.mark.nightly
 @_ON_A_CLUSTER
 def test_docker_shares_namespaces(docker: Docker) -> None:
     """As near to a pod as docker comes."""
@@ -88,6 +90,7 @@ def test_containerd(engine: str) -> None:
         containerd.must("container", "rm", "c1")
 
 
+@pytest.mark.nightly
 @_ON_A_CLUSTER
 def test_containerd_with_a_terminal(engine: str) -> None:
     with Containerd(engine=engine) as containerd:

@@ -6,13 +6,14 @@ import pytest
 
 from tests.harness import users
 from tests.harness.adoption import COUNTS, goes_on_with_all, kill_successors_too
+from tests.harness.nightly import nightly
 from tests.harness.podman import Podman, podman_of
 from tests.harness.terminal import open_terminal
 
 _ANY_PIDS = ("--pids-limit", "0")
 
 
-@pytest.fixture(scope="module", params=["root", "rootless"])
+@pytest.fixture(scope="module", params=[nightly("root"), "rootless"])
 def _podman(request: pytest.FixtureRequest) -> Iterator[Podman]:
     user = users.root() if request.param == "root" else users.ordinary()
     with podman_of(user, "local") as podman:
@@ -35,6 +36,7 @@ def test_podman(here: Podman) -> None:
     goes_on_with_all(here, container)
 
 
+@pytest.mark.nightly
 def test_podman_with_a_terminal(here: Podman) -> None:
     screen, slave = open_terminal()
     script = "echo it is up; read line; echo got $line; exit 7"

@@ -138,6 +138,7 @@ def test_buildah_run_and_commit(buildah: Buildah) -> None:
     buildah.podman.must("rmi", "--force", "made")
 
 
+@pytest.mark.nightly
 @pytest.mark.covers("podman build")
 def test_a_step_has_all_users(buildah: Buildah) -> None:
     """All that the caller may map, so files can be given to other users of the image."""

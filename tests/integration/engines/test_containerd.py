@@ -38,6 +38,7 @@ def test_run(containerd: Containerd) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (4, "out\n", "err\n")
 
 
+@pytest.mark.nightly
 @pytest.mark.covers("ctr run")
 def test_host_network(containerd: Containerd) -> None:
     options = run_options(containerd, "--net-host")
@@ -73,6 +74,7 @@ def test_terminal(containerd: Containerd) -> None:
             terminal.close()
 
 
+@pytest.mark.nightly
 @pytest.mark.covers("ctr run")
 def test_command_not_found(containerd: Containerd) -> None:
     done = containerd.run(*run_options(containerd), "c5", "no-such-program")

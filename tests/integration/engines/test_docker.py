@@ -14,7 +14,7 @@ import pytest
 from tests.harness import cluster
 from tests.harness.docker import Docker
 from tests.harness.networks import tun as tun
-from tests.harness.nightly import often
+from tests.harness.nightly import nightly, often
 from tests.harness.terminal import Terminal, open_terminal
 from tests.harness.wait import wait_until
 
@@ -67,6 +67,7 @@ def test_no_option_is_needed(docker: Docker) -> None:
     assert "SCRUN_" not in variables
 
 
+@pytest.mark.nightly
 @pytest.mark.covers("docker run")
 @pytest.mark.covers("docker network")
 @pytest.mark.covers("limitation --network none is needed at every call")
@@ -82,6 +83,7 @@ def test_host_network(docker: Docker) -> None:
     docker.must("rm", "--force", container.strip())
 
 
+@pytest.mark.nightly
 @pytest.mark.covers("docker run")
 def test_stdin_from_a_pipe(docker: Docker) -> None:
     data = b"some\nlines\n" * 10000
@@ -123,6 +125,7 @@ def test_command_not_found(docker: Docker) -> None:
     assert done.returncode == 127
 
 
+@pytest.mark.nightly
 @pytest.mark.covers("docker run")
 def test_command_not_executable(docker: Docker) -> None:
     done = docker.run("run", "--rm", "busybox", "/etc/passwd")
@@ -144,6 +147,7 @@ def test_stop_logs_inspect_start_restart(docker: Docker) -> None:
     docker.must("rm", "--force", container)
 
 
+@pytest.mark.nightly
 @pytest.mark.covers("docker stop, restart, inspect")
 def test_stop_of_one_that_does_not_listen(docker: Docker) -> None:
     container = start(docker, "echo up; exec sleep 600")
@@ -166,7 +170,9 @@ RACE = "trap 'exit 5' TERM; echo up; sleep 1"
 
 
 @pytest.mark.parametrize(
-    "command", [("stop", "--time", "5"), ("rm", "--force"), ("kill",)], ids=lambda c: c[0]
+    "command",
+    [("stop", "--time", "5"), nightly(("rm", "--force")), nightly(("kill",))],
+    ids=lambda c: c[0],
 )
 def test_who_races_with_the_end_is_told_no_error(docker: Docker, command: tuple[str, ...]) -> None:
     """`kill` of one that is stopped is an error, as with runc, and the engines know its words."""
@@ -207,12 +213,14 @@ def test_attach(docker: Docker) -> None:
     docker.must("rm", container)
 
 
+@pytest.mark.nightly
 @pytest.mark.covers("docker run")
 def test_init(docker: Docker) -> None:
     script = "cat /proc/1/comm"
     assert "init" in docker.must("run", "--rm", "--init", "busybox", "sh", "-c", script)
 
 
+@pytest.mark.nightly
 @pytest.mark.covers("docker run")
 def test_volumes_and_a_read_only_root(docker: Docker) -> None:
     place = docker.base / "volume"
@@ -242,6 +250,7 @@ def test_pause_and_unpause(docker: Docker) -> None:
     docker.must("rm", "--force", container)
 
 
+@pytest.mark.nightly
 @pytest.mark.covers("docker rm")
 def test_delete_of_what_is_gone(docker: Docker) -> None:
     """dockerd calls `delete --force` a second time, from another process of its shim."""
@@ -269,6 +278,7 @@ def test_build(docker: Docker) -> None:
         docker.must("rmi", "built")
 
 
+@pytest.mark.nightly
 @pytest.mark.covers("docker build, builder")
 def test_a_build_step_that_fails(docker: Docker) -> None:
     context = docker.base / "failing"
@@ -340,6 +350,7 @@ def test_exec(running: tuple[Docker, str]) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (6, "blue round\n/tmp\n7\n", "err\n")
 
 
+@pytest.mark.nightly
 @pytest.mark.covers("docker exec")
 def test_exec_with_stdin(running: tuple[Docker, str]) -> None:
     docker, container = running
@@ -356,6 +367,7 @@ def test_exec_in_a_terminal(running: tuple[Docker, str]) -> None:
         assert process.wait(30) == 5
 
 
+@pytest.mark.nightly
 @pytest.mark.covers("docker exec")
 def test_exec_in_the_background(running: tuple[Docker, str]) -> None:
     docker, container = running
@@ -364,6 +376,7 @@ def test_exec_in_the_background(running: tuple[Docker, str]) -> None:
     wait_until("it is done", lambda: docker.run(*read).stdout == "done\n")
 
 
+@pytest.mark.nightly
 @pytest.mark.covers("docker exec")
 def test_exec_of_nothing(running: tuple[Docker, str]) -> None:
     docker, container = running
@@ -378,6 +391,7 @@ def test_top(running: tuple[Docker, str]) -> None:
     assert "sleep 600" in docker.must("top", container)
 
 
+@pytest.mark.nightly
 @pytest.mark.covers("docker update")
 def test_update_is_refused(running: tuple[Docker, str]) -> None:
     docker, container = running
@@ -389,6 +403,7 @@ def test_update_is_refused(running: tuple[Docker, str]) -> None:
     assert docker.must("inspect", "--format", "{{.State.Status}}", container) == "running\n"
 
 
+@pytest.mark.nightly
 @pytest.mark.covers("docker checkpoint")
 def test_checkpoint_is_refused(running: tuple[Docker, str]) -> None:
     docker, container = running

@@ -17,6 +17,7 @@ from tests.harness.adoption import kill_all_supervisors
 from tests.harness.docker import Docker
 from tests.harness.networks import address_of, fetched, free_port, reach_each_other
 from tests.harness.networks import tun as tun
+from tests.harness.nightly import nightly
 from tests.harness.wait import wait_until
 from tests.integration.engines.test_networks import COMPOSE, GROUP, HTTPD, answers
 
@@ -41,7 +42,7 @@ def docker_of(kind: str) -> Iterator[Docker]:
         subprocess.run(["ip", "link", "del", BRIDGE], check=True)
 
 
-@pytest.fixture(scope="module", params=["root", "rootless"])
+@pytest.fixture(scope="module", params=["root", nightly("rootless")])
 def _docker(request: pytest.FixtureRequest) -> Iterator[Docker]:
     with cluster.without_oci_conf(), docker_of(request.param) as docker:
         yield docker
@@ -89,6 +90,7 @@ def test_a_network_that_a_running_container_gets(docker: Docker) -> None:
     docker.must("network", "rm", "net")
 
 
+@pytest.mark.nightly
 def test_services_of_a_compose_file(docker: Docker) -> None:
     """Each finds the others by name, on two nodes, and one is published."""
     port = free_port()
@@ -112,6 +114,7 @@ def test_services_of_a_compose_file(docker: Docker) -> None:
     assert "proj" not in docker.must("network", "ls")
 
 
+@pytest.mark.nightly
 def test_datagrams_are_refused(docker: Docker) -> None:
     port = free_port()
     sleep = ("busybox", "sleep", "1000")

@@ -16,6 +16,7 @@ import pytest
 from tests.harness import users
 from tests.harness.containerd import IMAGE, Containerd
 from tests.harness.docker import Docker
+from tests.harness.nightly import nightly
 from tests.harness.podman import RUN, Podman, podman_of, rootless_podman
 from tests.harness.program import run_program
 from tests.harness.wait import wait_until
@@ -30,7 +31,7 @@ WITHOUT_FUSE = '[staging]\nlive_files = "off"\n'
 LIMITS = RUN[3:]
 
 
-@pytest.fixture(scope="module", params=["root", "user"])
+@pytest.fixture(scope="module", params=[nightly("root"), "user"])
 def engine(request: pytest.FixtureRequest) -> Iterator[Podman]:
     user = users.root() if request.param == "root" else users.ordinary()
     with podman_of(user, settings=WITHOUT_FUSE) as podman:
@@ -93,7 +94,7 @@ def refused(podman: Podman, *words: str) -> str:
 
 
 @pytest.mark.covers("podman cp, mount, unmount")
-@pytest.mark.parametrize("path", [str(MARKER), str(IN_ETC), str(NEW)])
+@pytest.mark.parametrize("path", [str(MARKER), nightly(str(IN_ETC)), str(NEW)])
 def test_cp_both_ways(engine: Podman, running: str, path: str) -> None:
     engine.must("cp", own_file(engine, "given\n"), f"{running}:{path}")
     assert engine.must("exec", running, "cat", path) == "given\n"
@@ -178,7 +179,7 @@ def with_runc(podman: Podman, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("kind", ["net", "ipc", "uts", "pid"])
+@pytest.mark.parametrize("kind", ["net", nightly("ipc"), nightly("uts"), "pid"])
 def test_another_runtime_that_joins_it_is_not_in_the_hosts_namespaces(
     engine: Podman, kind: str
 ) -> None:

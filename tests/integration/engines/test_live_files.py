@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.nightly import nightly
 from tests.harness.overlays import STAYS, begin, hidden_store, shared_store
 from tests.harness.podman import Podman, given, podman_of
 from tests.harness.processes import shims_of, signal_quietly
@@ -25,9 +26,12 @@ PLACES: dict[str, Callable[[], AbstractContextManager[Podman]]] = {
     "root, vfs": partial(podman_of, root()),
     "root, overlay that nodes do not see": partial(hidden_store, user=root()),
 }
+FEW = ("user, overlay", "root, vfs")
 
 
-@pytest.fixture(params=PLACES, scope="module")
+@pytest.fixture(
+    params=[place if place in FEW else nightly(place) for place in PLACES], scope="module"
+)
 def anywhere(request: pytest.FixtureRequest) -> Iterator[Podman]:
     fuse_for_all()
     with PLACES[request.param]() as podman:
@@ -162,6 +166,7 @@ def test_a_full_disk(podman: Podman) -> None:
         assert "no space left on device" in done.stderr
 
 
+@pytest.mark.nightly
 def test_many_entries(podman: Podman) -> None:
     count = 3000
     script = f"mkdir /many; cd /many; i=0; while [ $i -lt {count} ]; do : >$i; i=$((i+1)); done"

@@ -11,6 +11,7 @@ from tests.harness import cluster, users
 from tests.harness.adoption import kill_all_supervisors
 from tests.harness.networks import address_of, fetched, free_port, reach_each_other
 from tests.harness.networks import tun as tun
+from tests.harness.nightly import nightly
 from tests.harness.podman import Podman, compose, given, podman_of
 from tests.harness.processes import shims_of
 from tests.harness.wait import wait_until, wait_while
@@ -22,7 +23,9 @@ HTTPD = ("busybox", "httpd", "-f", "-p", "80", "-h", "/etc")
 GROUP = b"root:x:0:\n"
 
 
-@pytest.fixture(scope="module", params=["user-vfs", "user-overlay", "root-overlay"])
+@pytest.fixture(
+    scope="module", params=[nightly("user-vfs"), "user-overlay", nightly("root-overlay")]
+)
 def podman(request: pytest.FixtureRequest) -> Iterator[Podman]:
     user, _, storage = request.param.partition("-")
     owner = users.root() if user == "root" else users.ordinary()
@@ -67,7 +70,7 @@ def log_of(podman: Podman, container: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "network", ["slirp4netns", "slirp4netns:port_handler=slirp4netns", "bridge"]
+    "network", ["slirp4netns", nightly("slirp4netns:port_handler=slirp4netns"), "bridge"]
 )
 def test_a_published_port(network: str, podman: Podman) -> None:
     """A server of an ordinary user's may listen on port 80; who connects here reaches it."""
@@ -87,6 +90,7 @@ def test_a_published_port(network: str, podman: Podman) -> None:
     wait_while("what connected it", lambda: connecting & connectors(podman))
 
 
+@pytest.mark.nightly
 def test_two_containers_have_the_same_port(podman: Podman) -> None:
     ports = [free_port() for _ in range(2)]
     for port in ports:
@@ -160,6 +164,7 @@ services:
 """
 
 
+@pytest.mark.nightly
 def test_services_of_a_compose_file(podman: Podman) -> None:
     """Each finds the others by name, and one is published."""
     port = free_port()
@@ -229,6 +234,7 @@ def test_a_file_that_is_written_late(podman: Podman) -> None:
     podman.must("rm", "--force", "--time", "0", container)
 
 
+@pytest.mark.nightly
 def test_users_of_its_own(podman: Podman) -> None:
     """Podman makes such a container's network between its creation and its start."""
     port = free_port()

@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import MakeSite
 from tests.harness import cluster
-from tests.harness.nightly import often
+from tests.harness.nightly import nightly, often
 from tests.harness.podman import RUN, Podman
 from tests.harness.program import run_program
 from tests.harness.script import manual
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.covers("guide no network of its own: host", "promise ro
 @pytest.mark.covers("limitation needs a hand-written scrun.lua")
 @pytest.mark.covers("limitation the exit status is lost")
 @pytest.mark.covers("guide Types: Podman")
-@pytest.mark.parametrize("status", [0, 7])
+@pytest.mark.parametrize("status", [nightly(0), 7])
 def test_run(podman: Podman, status: int) -> None:
     script = f"echo out; echo err >&2; exit {status}"
     done = podman.run(*RUN, "--rm", "busybox", "sh", "-c", script)
@@ -86,6 +86,7 @@ def test_command_not_found(podman: Podman) -> None:
     assert "not found in $PATH" in done.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.covers("podman run")
 def test_stdin_from_a_pipe(podman: Podman) -> None:
     data = b"some\nlines\n" * 10000
@@ -124,6 +125,7 @@ def test_detached_logs_stop_and_rm(podman: Podman) -> None:
     podman.must("rm", container)
 
 
+@pytest.mark.nightly
 @pytest.mark.covers("podman stop")
 def test_stop_of_one_that_does_not_listen(podman: Podman) -> None:
     container = podman.must(*RUN, "--detach", "busybox", "sleep", "600").strip()
@@ -150,7 +152,7 @@ RACE = "trap 'exit 5' TERM; echo up; sleep 1"
 
 @pytest.mark.parametrize(
     "command",
-    [("stop", "--time", "5"), ("rm", "--force", "--time", "5"), ("kill",)],
+    [nightly(("stop", "--time", "5")), ("rm", "--force", "--time", "5"), nightly(("kill",))],
     ids=lambda c: c[0],
 )
 def test_who_races_with_the_end_is_told_no_error(podman: Podman, command: tuple[str, ...]) -> None:
@@ -169,12 +171,14 @@ def test_who_races_with_the_end_is_told_no_error(podman: Podman, command: tuple[
         podman.run("rm", "--force", container)
 
 
+@pytest.mark.nightly
 @pytest.mark.covers("podman rm")
 def test_rm_of_a_running_one(podman: Podman) -> None:
     container = podman.must(*RUN, "--detach", "busybox", "sleep", "600").strip()
     podman.must("rm", "--force", "--time", "0", container)
 
 
+@pytest.mark.nightly
 def test_ten_at_once(podman: Podman) -> None:
     def run(number: int) -> int:
         return podman.run(*RUN, "--rm", "busybox", "sh", "-c", f"exit {number}").returncode
@@ -205,7 +209,7 @@ def test_cancelled_from_outside(podman: Podman) -> None:
 
 
 @pytest.mark.covers("scrun(1) EXAMPLE", "limitation needs a hand-written scrun.lua")
-@pytest.mark.parametrize("form", ["require", "slurm"])
+@pytest.mark.parametrize("form", ["require", nightly("slurm")])
 def test_the_manuals_script(make_site: MakeSite, form: str) -> None:
     """scrun(1), "Example scrun.lua", under rootless podman: changes come back, scratch goes."""
     site = make_site("slurm-user")

@@ -11,6 +11,7 @@ import pytest
 
 from scrun.core.ready import ready
 from tests.harness import cluster
+from tests.harness.nightly import nightly
 from tests.harness.podman import RUN, Podman, rootless_podman
 from tests.harness.terminal import open_terminal
 from tests.harness.wait import wait_until, wait_while
@@ -58,6 +59,7 @@ def test_exec_joins_the_container(podman: Podman, running: str) -> None:
     assert re.search("1 (/bin/)?sh -c trap", commands)  # as the launch calls it
 
 
+@pytest.mark.nightly
 @pytest.mark.covers("podman exec")
 def test_exec_with_its_own_surroundings(podman: Podman, running: str) -> None:
     options = ("--env", "A=b c", "--workdir", "/tmp")
@@ -71,6 +73,7 @@ def test_exec_reads_stdin(podman: Podman, running: str) -> None:
     assert (done.returncode, done.stdout) == (0, data.decode())
 
 
+@pytest.mark.nightly
 @pytest.mark.covers("podman exec")
 def test_exec_of_what_is_not_there(podman: Podman, running: str) -> None:
     done = podman.run("exec", running, "no-such-program")
@@ -78,6 +81,7 @@ def test_exec_of_what_is_not_there(podman: Podman, running: str) -> None:
     assert "not found in $PATH" in done.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.covers("podman exec")
 def test_exec_as_another_user(podman: Podman, running: str) -> None:
     assert podman.must("exec", "--user", "33", running, "id", "-u") == "33\n"
@@ -86,6 +90,7 @@ def test_exec_as_another_user(podman: Podman, running: str) -> None:
     assert "uid 70000 does not exist in the container" in done.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.covers("podman exec")
 def test_exec_detached(podman: Podman, running: str) -> None:
     podman.must("exec", "--detach", running, "sh", "-c", "echo done > /detached")
@@ -199,11 +204,11 @@ def test_volumes(podman: Podman, tmp_path: Path) -> None:
     ("options", "script", "expected"),
     [
         (("--init",), "tr '\\0' ' ' </proc/1/cmdline | cut -c 1-16", "/run/podman-init\n"),
-        (("--tmpfs", "/scratch"), "echo x >/scratch/y && cat /scratch/y", "x\n"),
+        nightly(("--tmpfs", "/scratch"), "echo x >/scratch/y && cat /scratch/y", "x\n"),
         (("--read-only",), "echo x 2>/dev/null >/y || echo refused", "refused\n"),
         (("--user", "33"), "id -u", "33\n"),
-        (("--workdir", "/tmp"), "pwd", "/tmp\n"),
-        (("--hostname", "here"), "hostname", "here\n"),
+        nightly(("--workdir", "/tmp"), "pwd", "/tmp\n"),
+        nightly(("--hostname", "here"), "hostname", "here\n"),
         (("--cap-drop", "all"), "grep CapEff /proc/self/status | cut -f 2", "0" * 16 + "\n"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
@@ -212,10 +217,12 @@ def test_option(podman: Podman, options: tuple[str, ...], script: str, expected:
     assert output(podman, *options, "busybox", "sh", "-c", script) == expected
 
 
+@pytest.mark.nightly
 def test_entrypoint(podman: Podman) -> None:
     assert output(podman, "--entrypoint", '["echo", "hello"]', "busybox", "you") == "hello you\n"
 
 
+@pytest.mark.nightly
 def test_env_file(podman: Podman) -> None:
     path = podman.site.base / "env"
     path.write_text("A=from a file\nB=x\n")
@@ -282,6 +289,7 @@ def test_checkpoint_is_refused(podman: Podman, running: str) -> None:
     assert "checkpoint" in done.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.covers("podman update")
 def test_update_is_refused(podman: Podman, running: str) -> None:
     done = podman.run("update", "--memory", "1g", running)
@@ -316,6 +324,7 @@ def test_a_conmon_that_dies_before_the_start_leaves_no_job(podman: Podman) -> No
     podman.must("rm", "--force", container)
 
 
+@pytest.mark.nightly
 @pytest.mark.covers("podman ps, inspect, container, port, rename, events, diff")
 def test_questions_that_podman_answers_itself(podman: Podman, running: str) -> None:
     podman.must("exec", running, "sh", "-c", "echo made >/made")
@@ -328,6 +337,7 @@ def test_questions_that_podman_answers_itself(podman: Podman, running: str) -> N
     assert "sh -c trap" not in podman.must("top", "another", "pid")  # of this host
 
 
+@pytest.mark.nightly
 @pytest.mark.covers("podman cp, mount, unmount")
 def test_mount_and_unmount(podman: Podman, running: str) -> None:
     podman.must("exec", running, "sh", "-c", "echo made >/made")
@@ -336,6 +346,7 @@ def test_mount_and_unmount(podman: Podman, running: str) -> None:
     assert podman.must("unshare", "sh", "-c", script).startswith("made\n")
 
 
+@pytest.mark.nightly
 @pytest.mark.covers("podman generate")
 def test_generate(podman: Podman, running: str) -> None:
     assert "NotifyAccess=all" in podman.must("generate", "systemd", "--new", running)
@@ -351,6 +362,7 @@ def test_info_and_version(podman: Podman) -> None:
     assert podman.must("version", "--format", "{{.Client.Version}}")
 
 
+@pytest.mark.nightly
 @pytest.mark.covers("podman auto-update")
 def test_auto_update(podman: Podman) -> None:
     """It restarts units of systemd, and there are none."""
@@ -358,6 +370,7 @@ def test_auto_update(podman: Podman) -> None:
     assert done.returncode == 0 or "systemd" in done.stderr or "dbus" in done.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.covers("podman network", "podman volume")
 def test_volumes_and_networks_of_podman(podman: Podman) -> None:
     podman.must("volume", "create", "data")

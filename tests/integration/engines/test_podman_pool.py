@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.harness import cluster
+from tests.harness.nightly import nightly
 from tests.harness.podman import RUN, Podman, compose, podman_of, write_compose, write_kube
 from tests.harness.users import User, ordinary, root
 from tests.harness.wait import wait_until, wait_while
@@ -13,7 +14,7 @@ AUTO = 'launch = "shim"\npool = "auto"\npool_idle = 3\npool_node = {cpus_per_tas
 JOB = "echo $SLURM_JOB_ID; exec sleep 600"
 
 
-@pytest.fixture(params=[ordinary, root])
+@pytest.fixture(params=[ordinary, nightly(root)])
 def podman(request: pytest.FixtureRequest) -> Iterator[Podman]:
     user: User = request.param()
     settings = 'launch = "shim"\npool = "mine"\n'
@@ -21,7 +22,7 @@ def podman(request: pytest.FixtureRequest) -> Iterator[Podman]:
         yield podman
 
 
-@pytest.fixture(params=[ordinary, root])
+@pytest.fixture(params=[ordinary, nightly(root)])
 def automatic(request: pytest.FixtureRequest) -> Iterator[Podman]:
     user: User = request.param()
     with podman_of(user, settings=AUTO) as podman:

@@ -176,6 +176,7 @@ def test_without_infra_the_first_one_sizes_the_job(podman: Podman) -> None:
     assert "which has sized it: SCRUN_TIMELIMIT=7 have no effect" in log.read_text()
 
 
+@pytest.mark.nightly
 def test_members_are_on_the_first_node_of_a_job_of_several(podman: Podman) -> None:
     podman.must("pod", "create", "--infra=false", "--name", "wide")
     run = (*RUN, "--detach", "--pod", "wide")
@@ -187,6 +188,7 @@ def test_members_are_on_the_first_node_of_a_job_of_several(podman: Podman) -> No
     podman.must("pod", "rm", "--force", "--time", "0", "wide")
 
 
+@pytest.mark.nightly
 def test_the_infra_image_sizes_the_job(podman: Podman) -> None:
     changes = ("--change", "ENV SCRUN_TIMELIMIT=6", "--change", 'CMD ["/bin/sleep", "infinity"]')
     podman.must("import", *changes, str(podman.site.base / "image.tar"), "sized")
@@ -216,6 +218,7 @@ def test_the_network_of_another_container(podman: Podman) -> None:
     podman.must("rm", "--force", "--time", "0", "one")
 
 
+@pytest.mark.nightly
 def test_the_ipc_of_another_container(podman: Podman) -> None:
     sharing = ("--ipc", "shareable", "--name", "one")
     podman.must(*RUN, "--detach", *sharing, "busybox", "sh", "-c", STAYS)

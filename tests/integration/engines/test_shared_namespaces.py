@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import cluster, users
+from tests.harness.nightly import nightly
 from tests.harness.overlays import STAYS
 from tests.harness.podman import RUN, Podman, write_kube
 from tests.harness.pods import LIMITS, in_member, member
@@ -155,7 +156,7 @@ def needs_crun(podman: Podman, name: str, *options: str) -> bool:
 
 
 @pytest.mark.covers("podman pod")
-@pytest.mark.parametrize("id_map", ["auto", "single"])
+@pytest.mark.parametrize("id_map", ["auto", nightly("single")])
 def test_a_member_that_is_another_user(podman: Podman, id_map: str) -> None:
     """With one id on the node, the namespaces belong to a user namespace that lacks this user."""
     settings = Path(podman.site.user.home) / ".config" / "scrun" / "scrun.toml"
@@ -179,7 +180,7 @@ def test_a_member_that_is_another_user(podman: Podman, id_map: str) -> None:
 
 
 @pytest.mark.covers("podman pod")
-@pytest.mark.parametrize("mode", [0o700, 0o711], ids=["as it is", "entered by all"])
+@pytest.mark.parametrize("mode", [nightly(0o700), 0o711], ids=["as it is", "entered by all"])
 def test_keep_id(podman: Podman, mode: int) -> None:
     """The root file systems belong to a subordinate id, and before 5.0 so does their directory."""
     pod(podman, "--network", "none", "--userns", "keep-id")
@@ -191,7 +192,7 @@ def test_keep_id(podman: Podman, mode: int) -> None:
     assert namespace(podman, "one", "ipc") == namespace(podman, "two", "ipc")
 
 
-@pytest.mark.parametrize("kind", ["ipc", "pid"])
+@pytest.mark.parametrize("kind", ["ipc", nightly("pid")])
 def test_of_a_container(podman: Podman, kind: str) -> None:
     sharing = ("--ipc", "shareable", "--name", "one", "--hostname", "alone")
     podman.must(*RUN, "--detach", *sharing, "busybox", "sh", "-c", STAYS)
@@ -201,6 +202,7 @@ def test_of_a_container(podman: Podman, kind: str) -> None:
     podman.must("rm", "--force", "--time", "0", "one")
 
 
+@pytest.mark.nightly
 @pytest.mark.covers("podman kube, play")
 def test_kube_play(podman: Podman) -> None:
     path = write_kube(podman, STAYS, share_processes=True)

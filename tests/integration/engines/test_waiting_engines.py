@@ -17,6 +17,7 @@ from tests.harness import cluster
 from tests.harness.adoption import kill_all_supervisors
 from tests.harness.containerd import IMAGE, Containerd
 from tests.harness.docker import Docker
+from tests.harness.nightly import nightly
 from tests.harness.podman import RUN, Podman, compose, rootless_podman, write_compose, write_kube
 from tests.harness.terminal import Terminal
 from tests.harness.wait import wait_until, wait_while
@@ -170,7 +171,7 @@ def test_podman_run_detached_stop_and_rm(podman: Podman) -> None:
         wait_while("the job", lambda: jobs_of(podman), 5)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, nightly(signal.SIGINT)])
 def test_podman_run_gets_a_signal(podman: Podman, number: signal.Signals) -> None:
     with cluster.full(podman.site.user):
         process = begin(podman, *RUN, "--rm", "--name", "one", "busybox", "true")
@@ -219,6 +220,7 @@ def test_podman_at_a_terminal(podman: Podman) -> None:
     assert screen.ended() == 5
 
 
+@pytest.mark.nightly
 def test_podman_interrupted_at_a_terminal(podman: Podman) -> None:
     with cluster.full(podman.site.user):
         screen = Screen(podman, *RUN, "--rm", "-it", "busybox", "true")
@@ -254,6 +256,7 @@ def test_podman_when_the_job_is_cancelled(podman: Podman) -> None:
 LONG = "echo up; exec sleep 600"
 
 
+@pytest.mark.nightly
 def test_kube_play_and_down(podman: Podman) -> None:
     path = write_kube(podman, LONG)
     with cluster.full(podman.site.user):
@@ -322,7 +325,8 @@ def test_docker_run_detached_stop_and_rm(docker: Docker) -> None:
         wait_while("the job", lambda: jobs_of(docker), 5)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.nightly
+@pytest.mark.parametrize("number", [nightly(signal.SIGTERM), signal.SIGINT])
 def test_docker_run_gets_a_signal(docker: Docker, number: signal.Signals) -> None:
     with cluster.full(docker.site.user):
         process = begin(docker, "run", "--rm", "--name", "one", "busybox", "true")
@@ -333,6 +337,7 @@ def test_docker_run_gets_a_signal(docker: Docker, number: signal.Signals) -> Non
         wait_while("the job", lambda: jobs_of(docker), 5)
 
 
+@pytest.mark.nightly
 def test_docker_at_a_terminal(docker: Docker) -> None:
     with cluster.full(docker.site.user):
         screen = Screen(docker, "run", "--rm", "-it", "busybox", "sh", "-c", "read line; exit 5")
@@ -347,6 +352,7 @@ def test_docker_at_a_terminal(docker: Docker) -> None:
         assert screen.ended() == 130
 
 
+@pytest.mark.nightly
 def test_docker_with_a_partition_that_is_down(docker: Docker) -> None:
     with cluster.partition_down():
         docker.must("run", "--detach", "--name", "one", "busybox", "true")
@@ -370,7 +376,8 @@ def test_ctr_run(containerd: Containerd) -> None:
     assert ALLOCATED.search(err.decode().splitlines()[-1])
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.nightly
+@pytest.mark.parametrize("number", [signal.SIGTERM, nightly(signal.SIGINT)])
 def test_ctr_run_gets_a_signal(containerd: Containerd, number: signal.Signals) -> None:
     words = (*containerd.run_options, "--rm", IMAGE, "one", "true")
     with cluster.full(containerd.site.user):
@@ -392,6 +399,7 @@ def test_ctr_task_kill_and_rm(containerd: Containerd) -> None:
         containerd.must("container", "rm", "one")
 
 
+@pytest.mark.nightly
 def test_ctr_with_a_partition_that_is_down(containerd: Containerd) -> None:
     words = (*containerd.run_options, "--rm", IMAGE, "one", "true")
     with cluster.partition_down():

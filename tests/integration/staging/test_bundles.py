@@ -20,6 +20,7 @@ from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.docker import Docker
 from tests.harness.image import image_archive
+from tests.harness.nightly import nightly
 from tests.harness.oci import Layout
 from tests.harness.podman import Podman
 from tests.harness.program import run_program
@@ -173,6 +174,7 @@ def test_podman_export(podman: Podman) -> None:
         shutil.rmtree(made)
 
 
+@pytest.mark.nightly
 @pytest.mark.covers("guide Bundles: docker create, docker export")
 @pytest.mark.covers("guide Types: Docker as root, rootless Docker")
 def test_docker_export() -> None:
@@ -345,7 +347,9 @@ def test_an_image_that_is_damaged(site: Site, image: Path, harm: str) -> None:
 
 @pytest.mark.covers("scrun bundle", "guide Bundles: skopeo and scrun bundle")
 @HERE
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, nightly(signal.SIGINT), nightly(signal.SIGHUP)]
+)
 def test_interrupted(site: Site, image: Path, number: signal.Signals) -> None:
     """Nothing is left of the bundle, nor of what unpacks it."""
     Layout(image).recompressed("latest", "latest", "zstd")

@@ -9,6 +9,7 @@ import pytest
 
 from tests import CHECKOUT
 from tests.conftest import MakeSite
+from tests.harness.nightly import nightly
 from tests.harness.podman import Podman
 from tests.harness.site import Site
 
@@ -147,7 +148,7 @@ def test_nothing_stays_of_a_failed_stage_in(make_site: MakeSite) -> None:
     site.settle()
 
 
-@pytest.mark.parametrize("version", ["5.1", "5.5"])
+@pytest.mark.parametrize("version", ["5.1", nightly("5.5")])
 def test_without_rsync(make_site: MakeSite, version: str) -> None:
     site = make_site("local-user", settings=SETTINGS)
     without = {"command -v rsync": "exit 1"}

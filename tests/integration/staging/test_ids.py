@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import MakeSite
 from tests.harness.debian import debian_image, repository
+from tests.harness.nightly import nightly
 from tests.harness.podman import RUN, Podman, rootless_podman
 from tests.harness.wait import wait_until, wait_while
 
@@ -22,7 +23,7 @@ BUILD = ("--isolation", "oci", "--network", "host", "--ulimit", "nofile=1024:102
 PORT = 18087
 
 
-@pytest.fixture(scope="module", params=["vfs", "overlay"])
+@pytest.fixture(scope="module", params=[nightly("vfs"), "overlay"])
 def rootless(request: pytest.FixtureRequest) -> Iterator[Podman]:
     with rootless_podman(storage=request.param) as podman:
         yield podman
@@ -181,6 +182,7 @@ def test_apt(debian: Podman) -> None:
     assert said == "keeper:keeper 750\n"
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_nginx(debian: Podman) -> None:
     script = (
@@ -199,6 +201,7 @@ def test_nginx(debian: Podman) -> None:
     debian.must("rm", "--force", "--time", "5", "web")
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_postgres(debian: Podman) -> None:
     start = "pg_ctlcluster $(ls /etc/postgresql) main start --foreground"

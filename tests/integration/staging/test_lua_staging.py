@@ -70,7 +70,7 @@ local function note(text) slurm.allocator_command("echo '" .. text .. "' >> @BAS
 @pytest.mark.covers("scrun(1) JOB ENVIRONMENT VARIABLES")
 @pytest.mark.covers("scrun(1) scrun.lua: slurm_scrun_stage_in")
 @pytest.mark.covers("scrun(1) EXAMPLE")
-@pytest.mark.parametrize("form", ["require", "slurm"])
+@pytest.mark.parametrize("form", ["require", nightly("slurm")])
 @pytest.mark.parametrize("place", MOSTLY_SLURM)
 def test_the_manuals_example(with_script: WithScript, place: str, form: str) -> None:
     site = with_script(place, manual(form))
@@ -94,10 +94,10 @@ def test_the_manuals_example(with_script: WithScript, place: str, form: str) -> 
     ("script", "reason"),
     [
         ("function slurm_scrun_stage_in( return 1 end", "site.lua:1:"),
-        ("error('broken')", "site.lua:1: broken"),
+        nightly("error('broken')", "site.lua:1: broken"),
         (FINE, "slurm_scrun_stage_out is missing"),
-        (FINE_OUT, "slurm_scrun_stage_in is missing"),
-        (FINE + FINE_OUT + "return slurm.ERROR", "the script returned -1"),
+        nightly(FINE_OUT, "slurm_scrun_stage_in is missing"),
+        nightly(FINE + FINE_OUT + "return slurm.ERROR", "the script returned -1"),
     ],
 )
 @pytest.mark.parametrize("place", MOSTLY_SLURM)
@@ -153,10 +153,10 @@ def test_a_script_that_anybody_could_write(with_script: WithScript) -> None:
     ("body", "reason"),
     [
         ("slurm.log_error('no scratch left') return slurm.ERROR", "returned -1: no scratch left"),
-        ("return nil", "slurm_scrun_stage_in returned nothing"),
+        nightly("return nil", "slurm_scrun_stage_in returned nothing"),
         ("local x = nil; return x.y", "attempt to index"),
         ("os.exit(0)", "os.exit(0) called"),
-        ("slurm.set_bundle_path({})", "string expected, got table"),
+        nightly("slurm.set_bundle_path({})", "string expected, got table"),
     ],
 )
 @pytest.mark.parametrize("place", MOSTLY_SLURM)
@@ -188,6 +188,7 @@ function slurm_scrun_stage_out() note('out') return slurm.SUCCESS end
 """
 
 
+@pytest.mark.both_engines
 @pytest.mark.covers("scrun(1) scrun.lua: slurm_scrun_stage_out")
 @pytest.mark.parametrize("place", PLACES)
 def test_stage_out_comes_after_every_end(with_script: WithScript, place: str) -> None:
@@ -289,7 +290,9 @@ def create_of(life: Life) -> int:
 
 
 @pytest.mark.covers("scrun(1) SIGNALS")
-@pytest.mark.parametrize("how", ["delete", "INT", "TERM", "HUP", "create INT", "create TERM"])
+@pytest.mark.parametrize(
+    "how", ["delete", nightly("INT"), "TERM", nightly("HUP"), "create INT", nightly("create TERM")]
+)
 @pytest.mark.parametrize("place", MOSTLY_SLURM)
 def test_ended_while_a_command_of_stage_in_runs(
     with_script: WithScript, place: str, how: str

@@ -11,6 +11,7 @@ import pytest
 
 from tests.harness import cluster
 from tests.harness.adoption import kill_all_supervisors
+from tests.harness.nightly import nightly
 from tests.harness.overlays import (
     CHANGES,
     COPIED,
@@ -37,7 +38,7 @@ from tests.harness.wait import wait_until, wait_while
 LARGE = 40
 
 
-@pytest.fixture(scope="module", params=["mount", "copy"])
+@pytest.fixture(scope="module", params=["mount", nightly("copy")])
 def overlay(request: pytest.FixtureRequest) -> Iterator[Podman]:
     with rootless_podman(storage="overlay", settings=own(request.param)) as podman:
         yield podman

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import cluster
+from tests.harness.nightly import nightly
 from tests.harness.program import run_program
 from tests.harness.registry import SAYS, Registry
 from tests.harness.wait import wait_while
@@ -151,7 +152,9 @@ def test_a_running_one_is_joined(registry: Registry) -> None:
     assert int(done.stdout.split()[1]) >= 1
 
 
-@pytest.mark.parametrize("image", [(), ("--container-image=@box:1",)], ids=["", "with an image"])
+@pytest.mark.parametrize(
+    "image", [(), nightly(("--container-image=@box:1",))], ids=["", "with an image"]
+)
 def test_another_one_beside_it(registry: Registry, image: tuple[str, ...]) -> None:
     """`no_exec` is another container, with the same files."""
     done = registry.site.run("image", "import", f"docker://{registry.name}/box:1", "work")
@@ -168,7 +171,7 @@ def test_another_one_beside_it(registry: Registry, image: tuple[str, ...]) -> No
     registry.site.must("delete", "--force", "work")
 
 
-@pytest.mark.parametrize("words", [("--version",), ("--help",)])
+@pytest.mark.parametrize("words", [("--version",), nightly(("--help",))])
 def test_another_home_does_not_make_it_call_itself(
     registry: Registry, words: tuple[str, ...]
 ) -> None:
@@ -203,7 +206,7 @@ def test_within_a_job_all_its_tasks_run(registry: Registry) -> None:
     assert done.stdout == "in it\n" * 2, done.stderr
 
 
-@pytest.mark.parametrize("how", ["script", "option", "wrap", "variable"])
+@pytest.mark.parametrize("how", ["script", nightly("option"), "wrap", nightly("variable")])
 def test_sbatch(registry: Registry, how: str) -> None:
     site = registry.site
     image = f"{registry.name}#box:1"
@@ -229,7 +232,7 @@ def test_sbatch(registry: Registry, how: str) -> None:
     assert [line for line in said if not line.startswith("scrun: ")] == ["one in it", "end"]
 
 
-@pytest.mark.parametrize("how", ["", ":exec", ":no_exec", ":create"])
+@pytest.mark.parametrize("how", ["", nightly(":exec"), ":no_exec", nightly(":create")])
 def test_sbatch_beside_one_that_runs(registry: Registry, how: str) -> None:
     """What has the name counts when the job begins."""
     site = registry.site

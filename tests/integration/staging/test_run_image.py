@@ -14,6 +14,7 @@ import pytest
 from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.image import image_archive
+from tests.harness.nightly import nightly
 from tests.harness.oci import Layout
 from tests.harness.program import run_program
 from tests.harness.registry import SAID, SAYS, SET, Registry, as_user, box, images, run, skopeo
@@ -103,7 +104,7 @@ def test_a_directory_is_not_changed(registry: Registry) -> None:
 
 
 @HERE
-@pytest.mark.parametrize("kind", ["oci", "oci-archive", "docker-archive", "sqfs"])
+@pytest.mark.parametrize("kind", ["oci", nightly("oci-archive"), "docker-archive", "sqfs"])
 def test_transports(registry: Registry, kind: str) -> None:
     """Files and directories: a second run unpacks nothing, a changed file is another image."""
     site = registry.site
@@ -285,7 +286,7 @@ def test_many_at_once_get_it_once(registry: Registry) -> None:
 
 
 @HERE
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, nightly(signal.SIGTERM), signal.SIGINT])
 def test_killed_while_it_unpacks(registry: Registry, number: signal.Signals) -> None:
     """What it has begun is removed, and the program that unpacks ends, however scrun does."""
     site = registry.site

@@ -17,6 +17,7 @@ import pytest
 
 from tests.harness import cluster
 from tests.harness.docker import Docker
+from tests.harness.nightly import nightly
 from tests.harness.overlays import (
     CHANGES,
     COPIED,
@@ -45,7 +46,7 @@ ONE_USER = '[staging]\nid_map = "single"\n'
 
 
 SENT = "after they were sent to the node"
-SEEN = pytest.mark.parametrize("sent", [False, True], ids=["seen", "sent"])
+SEEN = pytest.mark.parametrize("sent", [nightly(False), True], ids=["seen", "sent"])
 
 
 def place(uid: int) -> Path:
@@ -78,7 +79,7 @@ def records(podman: Podman) -> set[str]:
     return {way(record) for record in (podman.site.base / "x" / "scrun").glob("[0-9a-f]*")}
 
 
-@pytest.mark.parametrize("several", [False, True], ids=["one-user", "several-users"])
+@pytest.mark.parametrize("several", [nightly(False), True], ids=["one-user", "several-users"])
 def test_the_first_container_has_images_made(several: bool) -> None:
     with packed("" if several else ONE_USER) as podman:
         build(podman)
@@ -237,8 +238,11 @@ def a_disk(*, own: bool) -> Iterator[tuple[Path, str]]:
         yield disk, f'[slurm.defaults]\ntask_prolog = "{prolog}"\n'
 
 
-@pytest.mark.parametrize("own", [True, False], ids=["own-disks", "one-disk"])
-@pytest.mark.parametrize("tasks", [2, 4])
+@pytest.mark.parametrize(
+    ("tasks", "own"),
+    [(2, True), (4, False), nightly(2, False), nightly(4, True)],
+    ids=["2-own-disks", "4-one-disk", "2-one-disk", "4-own-disks"],
+)
 def test_a_container_of_several_tasks(tasks: int, own: bool) -> None:
     """Each disk has the image come once, and the next container has it there."""
     with a_disk(own=own) as (disk, settings), packed(ONE_USER + settings, sent=True) as podman:

@@ -17,6 +17,7 @@ import pytest
 from tests.conftest import MakeSite
 from tests.harness.adoption import kill_all_supervisors, kill_supervisor
 from tests.harness.docker import Docker
+from tests.harness.nightly import nightly
 from tests.harness.overlays import with_store
 from tests.harness.podman import RUN, Podman, compose, given, rootless_podman
 from tests.harness.site import Site
@@ -184,7 +185,7 @@ def volumes_of(docker: Docker) -> list[Path]:
     return [*(docker.base / "d-hidden" / "volumes").glob("*/_data")]
 
 
-@pytest.mark.parametrize("name", ["named", ""], ids=["named", "anonymous"])
+@pytest.mark.parametrize("name", ["named", nightly("")], ids=["named", "anonymous"])
 def test_docker(docker: Docker, name: str) -> None:
     where = f"{name}:/v" if name else "/v"
     script = f"echo 1 >/v/1; {STAYS}"
@@ -204,7 +205,7 @@ def test_docker(docker: Docker, name: str) -> None:
     assert not [*docker.base.rglob("~volumes-*")]
 
 
-@pytest.fixture(scope="module", params=["vfs", "overlay"])
+@pytest.fixture(scope="module", params=[nightly("vfs"), "overlay"])
 def engine(request: pytest.FixtureRequest) -> Iterator[Podman]:
     """podman whose directory for this session is in memory, and whose store is here alone."""
     settings = '[staging]\nhost_only = ["/tmp"]\n'

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import cluster
+from tests.harness.nightly import nightly
 from tests.harness.program import run_program
 from tests.harness.site import Site
 from tests.harness.terminal import open_terminal
@@ -254,7 +255,7 @@ def test_interrupted_in_its_job(site: Site) -> None:
 
 
 @pytest.mark.parametrize("site", ["local-root"], indirect=True)
-@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("plain", [False, nightly(True)])
 def test_colour_on_a_terminal_only(site: Site, plain: bool) -> None:
     terminal, slave = open_terminal()
     environment = {**site.environment, "TERM": "xterm", **({"NO_COLOR": "1"} if plain else {})}
@@ -287,6 +288,7 @@ def test_the_store_of_images(site: Site) -> None:
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("site", ["local-user"], indirect=True)
 def test_storage_that_keeps_no_owners(site: Site) -> None:
     """As a network file system is: root of a user namespace may not give files away there."""

@@ -10,6 +10,7 @@ import pytest
 
 from tests import CHECKOUT
 from tests.harness import cluster
+from tests.harness.nightly import nightly
 from tests.harness.podman import Podman, rootless_podman
 from tests.harness.program import run_program
 from tests.harness.session import Step, agrees, play, steps
@@ -71,6 +72,6 @@ def desk() -> Iterator[Desk]:
         shutil.rmtree(place)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
+@pytest.mark.parametrize("page", ["README.md", nightly("docs/tutorial.md")])
 def test_the_commands_do_what_the_page_says(desk: Desk, page: str) -> None:
     desk.play(page)

@@ -25,6 +25,7 @@ from tests.harness.bundle import write_bundle
 from tests.harness.containerd import IMAGE, Containerd
 from tests.harness.docker import Docker
 from tests.harness.installation import Installation
+from tests.harness.nightly import nightly
 from tests.harness.pages import HOWTO, blocks
 from tests.harness.reader import Reader, reading, shows
 from tests.harness.session import Step, steps_of
@@ -178,6 +179,8 @@ PAGES: Mapping[str, tuple[int, Callable[[Reader], None], str]] = {
     "spank.md": (0, spank, STACK),
 }
 """For each page how many jobs it makes at least, what its reader needs, and more of scrun.toml."""
+FEW = ("images.md", "ports.md", "requests.md", "services.md")
+"""Whose commands other tests play least."""
 
 
 # --- blocks that are no session
@@ -290,7 +293,7 @@ OTHERS: Mapping[tuple[str, str], Callable[[Reader, str], None]] = {
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [page if page in FEW else nightly(page) for page in PAGES])
 def test_the_blocks_do_what_the_page_says(page: str) -> None:
     jobs, needs, settings = PAGES[page]
     with reading(settings) as reader:

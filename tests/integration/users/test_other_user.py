@@ -15,6 +15,7 @@ from scrun.supervisor.staging.owner import name_in_scratch
 from tests.conftest import MakeSite
 from tests.harness import users
 from tests.harness.life import Life
+from tests.harness.nightly import nightly
 from tests.harness.places import KINDS
 from tests.harness.processes import Process, processes
 from tests.harness.program import run_program
@@ -372,7 +373,9 @@ def test_somebody_else_answers(site: Site, stranger: Stranger, shared: Path) -> 
 
 @pytest.mark.covers("security take the name of a pid file in /tmp")
 @USER
-@pytest.mark.parametrize("kind", ["a file", "a link to nothing", "a FIFO", "a directory"])
+@pytest.mark.parametrize(
+    "kind", ["a file", "a link to nothing", nightly("a FIFO"), nightly("a directory")]
+)
 def test_the_pid_file_is_there_first(
     site: Site, stranger: Stranger, shared: Path, kind: str
 ) -> None:
@@ -505,8 +508,17 @@ def test_root_and_a_container_of_a_user_s(site: Site, victim: Life) -> None:
 @pytest.mark.everywhere
 @pytest.mark.covers("security the root directory and all in it: records, logs, output")
 @pytest.mark.covers("security the pid file")
-@pytest.mark.parametrize("umask", [0o000, 0o077])
-@pytest.mark.parametrize("place", ["local-user", "slurm-user", "local-root"])
+@pytest.mark.parametrize(
+    ("place", "umask"),
+    [
+        ("local-user", 0o077),
+        ("slurm-user", 0o000),
+        nightly("local-user", 0o000),
+        nightly("slurm-user", 0o077),
+        nightly("local-root", 0o000),
+        nightly("local-root", 0o077),
+    ],
+)
 def test_modes(make_site: MakeSite, place: str, umask: int) -> None:
     """Nothing that scrun makes is for others, whatever the umask of the caller is."""
     site = make_site(place)
