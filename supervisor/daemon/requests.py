@@ -327,16 +327,20 @@ class ClientRequest:
 
     async def _ps(self) -> bytes:
         from scrun.supervisor.sessions.inspection import processes
+        from scrun.supervisor.sessions.operations import check_goes_on
 
         form, words = os.fsdecode(self._arguments[1]), map(os.fsdecode, self._arguments[2:])
         container = self._live("ps")
+        check_goes_on(container, "ps")
         job = (await container.running("ps")).job
         return DONE + await processes(job, container.pid, form, [*words])
 
     async def _events(self) -> bytes:
         from scrun.supervisor.sessions.inspection import statistics
+        from scrun.supervisor.sessions.operations import check_goes_on
 
         container = self._live("events")
+        check_goes_on(container, "events")
         running = await container.running("events")
         resources = running.bundle.config.linux.resources
         return DONE + await statistics(running.job, container.id, resources)

@@ -50,7 +50,7 @@ async def execute(container: Container, call: CommandLine, anchor: Anchor, stdio
         copies = call.parsed.command == "cp"
         purpose = "cp" if copies else "exec"
         running = await container.running(purpose)
-        _check_goes_on(container, purpose)
+        check_goes_on(container, purpose)
         if copies:
             prepared = _copying(container, call, running.job)
         elif container.paused:
@@ -94,8 +94,8 @@ def _copying(container: Container, call: CommandLine, job: Job) -> Prepared:
     return Prepared({}, True, Files(copied.direction, copied.path))
 
 
-def _check_goes_on(container: Container, purpose: str) -> None:
-    """Raise StateError for what needs a step, which a suspended job would delay."""
+def check_goes_on(container: Container, purpose: str) -> None:
+    """Raise StateError for what its node has to answer, which a suspended job would delay."""
     if container.suspended:
         raise StateError(
             f"container {container.id}: {purpose} is not possible: an administrator or the "
@@ -107,7 +107,7 @@ async def pause(container: Container, *, resume: bool) -> None:
     """Pause or resume a container; StateError if it does not run, or is so already."""
     purpose = "resume" if resume else "pause"
     running = await container.running(purpose)
-    _check_goes_on(container, purpose)
+    check_goes_on(container, purpose)
     if container.paused is not resume:
         word = "is not paused" if resume else "is already paused"
         raise StateError(f"container {container.id} {word}")

@@ -4,6 +4,7 @@ A container has one task, or several with a shim each. What srun does with sever
 here: standard input is for all, output is mixed, the highest status counts.
 """
 
+import math
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from scrun.supervisor.nodes.shared import SharedStreams
 
 _PATIENCE = 10.0
+_SENT = 1.0  # seconds until a signal is on its way
 
 
 class ShimJob(SlurmJob):
@@ -300,11 +302,13 @@ class ShimJob(SlurmJob):
             journal.write("verbose", str(error))
 
     @property
+    def _is_suspended(self) -> bool:
+        return self._held.state is not None and self._held.state.suspended
+
+    @property
     def _is_frozen(self) -> bool:
         """Whether its shims, which have no other container, answer only when the job resumes."""
-        salloc = self._held.state
-        is_suspended = salloc is not None and salloc.suspended
-        return is_suspended and self.shims.neighbours.are_none(self._place)
+        return self._is_suspended and self.shims.neighbours.are_none(self._place)
 
     async def _begin(self) -> None:
         """Start the programs of all tasks; raises EngineError if a runtime failed."""
@@ -390,7 +394,9 @@ class ShimJob(SlurmJob):
             return
         await first.begun.wait()
         if not first.over:
-            await self._signal_all(number)
+            # what is suspended gets it when it resumes, like a process that is stopped
+            with trio.move_on_after(_SENT if self._is_suspended else math.inf):
+                await self._signal_all(number)
 
     async def _signal_all(self, number: int) -> None:
         left = [task for task in self._tasks if task.status is None]

@@ -241,7 +241,7 @@ class SiteContainer:
         self, shim: Shim, target: str, number: int, is_over: Callable[[], bool]
     ) -> None:
         """Let RunTimeKill signal the first process; EngineError if that was not delivered."""
-        command = self._commands.kill(number)
+        command, reason = self._commands.kill(number), "its node does not answer"
         with trio.move_on_after(_KNOWN) as patience:
             # the runtime does not know a container for some milliseconds after its start
             while not is_over():

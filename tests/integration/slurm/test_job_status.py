@@ -156,18 +156,24 @@ def test_a_directory_that_is_gone(site: Site) -> None:
 
 @as_user
 def test_a_job_that_is_suspended(site: Site) -> None:
-    life = site.shell("echo up; sleep 3; echo down").created().start().says("up\n")
+    script = "trap 'echo told' USR1; echo up; for i in 1 2 3 4 5 6; do sleep 0.5; done; echo down"
+    life = site.shell(script).created().start().says("up\n")
     cluster.slurm("scontrol", "suspend", life.job_id)
     wait_until("it is known", lambda: life.status == "paused")
     began = time.monotonic()
-    for command in (("exec",), ("pause",)):
+    for command in (("exec",), ("pause",), ("ps",), ("events", "--stats")):
         words = ("true",) if command == ("exec",) else ()
         done = site.run(*command, life.id, *words)
         assert done.returncode != 0
         assert "has suspended its job" in done.stderr
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 8
+    by_shim = life.state()["annotations"]["org.scrun.launch"] == "shim"
+    done = site.run("kill", life.id, "USR1")
+    assert done.returncode == 0 if by_shim else "was not delivered" in done.stderr
     cluster.slurm("scontrol", "resume", life.job_id)
     wait_until("it goes on", lambda: life.status == "running")
+    if by_shim:  # it has waited there
+        life.says("told\n")
     assert life.wait() == 0
     log = (site.root / life.id / "log").read_text()
     assert f"job {life.job_id} is suspended" in log
