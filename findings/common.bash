@@ -39,6 +39,11 @@ pips() { # PACKAGE==VERSION…: install these packages of PyPI here; `python` ha
 	PATH=$place/venv/bin:$PATH
 }
 
+npms() { # PACKAGE@VERSION…: install these packages of npm here; a program in this folder has them
+	npm --silent --no-audit --no-fund --prefix "$place" install "$@" >npm.out 2>&1 ||
+		cannot "these packages are not to be had: $*"
+}
+
 expect() { # WHAT EXPECTED SEEN
 	if [[ $2 != "$3" ]]; then
 		printf '%s: %s\n  expected: %s\n  seen:     %s\n' "${0##*/}" "$1" "$2" "$3" >&2
