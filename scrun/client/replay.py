@@ -481,7 +481,7 @@ class Replayed:
     def _remove_tree(self, name: str) -> None:
         folder = posix.open(self.root, _FOLDER)
         try:
-            _remove_folder(folder, name, posix.fstat(folder).st_dev, 0)
+            _remove_folder(folder, name, _mount_of(folder), 0)
         except OSError:
             from scrun.client.images import discard
 
@@ -542,9 +542,14 @@ def _quoted(word: str) -> str:
     return "'" + word.replace("'", "'\"'\"'") + "'"
 
 
-def _remove(folder: int, device: int, depth: int) -> None:
-    """Remove all in a directory, without following links or entering file systems."""
-    if posix.fstat(folder).st_dev != device or depth > _DEEPEST:
+def _mount_of(folder: int) -> bytes:
+    """Return the mount of a descriptor, as `scrun.core.trees` does."""
+    return contents(f"/proc/self/fdinfo/{folder}").partition(b"mnt_id:")[2].split()[0]
+
+
+def _remove(folder: int, mount: bytes, depth: int) -> None:
+    """Remove all in a directory, without following links or entering mounts."""
+    if _mount_of(folder) != mount or depth > _DEEPEST:
         raise OSError(18, "is not to be entered")
     with posix.scandir(folder) as found:
         entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
@@ -555,13 +560,13 @@ def _remove(folder: int, device: int, depth: int) -> None:
         try:
             posix.rmdir(name, dir_fd=folder)
         except OSError:  # it is not empty
-            _remove_folder(folder, name, device, depth)
+            _remove_folder(folder, name, mount, depth)
 
 
-def _remove_folder(parent: int, name: str, device: int, depth: int) -> None:
+def _remove_folder(parent: int, name: str, mount: bytes, depth: int) -> None:
     folder = posix.open(name, _FOLDER, dir_fd=parent)
     try:
-        _remove(folder, device, depth + 1)
+        _remove(folder, mount, depth + 1)
     finally:
         posix.close(folder)
     posix.rmdir(name, dir_fd=parent)

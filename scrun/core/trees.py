@@ -94,10 +94,11 @@ def remove_whoever_owns_it(path: str, as_their_owner: Callable[[str], None]) -> 
 
 
 def remove(parent: int, name: str, device: int) -> None:
-    """Remove an entry and all below it, without following links or entering other file systems.
+    """Remove an entry and all below it, without following links or entering mounts.
 
     It takes two descriptors and no recursion at any depth: a container can nest ten thousands of
-    directories. Nothing happens if the entry does not exist.
+    directories. Nothing happens if the entry does not exist. The device does not tell of a
+    directory of the same file system that is bind-mounted, so each mount is compared as well.
 
     Raises:
         StagingError: Something is mounted there, or somebody moves directories meanwhile.
@@ -105,10 +106,11 @@ def remove(parent: int, name: str, device: int) -> None:
     here = os.dup(parent)
     way: list[_Level] = []
     todo = [name]
+    mount = mount_of(here)
     try:
         while todo or way:
             if todo:
-                folder = _unless_folder(here, todo[-1], device, way)
+                folder = _unless_folder(here, todo[-1], (device, mount), way)
                 level = _Level(todo.pop(), _identity(here), todo)
                 if folder < 0:
                     continue
@@ -129,8 +131,17 @@ def remove(parent: int, name: str, device: int) -> None:
         os.close(here)
 
 
-def _unless_folder(parent: int, name: str, device: int, way: list[_Level]) -> int:
+def mount_of(folder: int) -> str:
+    """Return what tells the mount of a descriptor from others: /proc/self/fdinfo, proc(5)."""
+    with open(f"/proc/self/fdinfo/{folder}") as facts:
+        return next(line for line in facts if line.startswith("mnt_id:"))
+
+
+def _unless_folder(
+    parent: int, name: str, device_and_mount: tuple[int, str], way: list[_Level]
+) -> int:
     """Open a directory; remove anything else, and return -1."""
+    device, mount = device_and_mount
     try:
         status = os.stat(name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:
@@ -142,7 +153,11 @@ def _unless_folder(parent: int, name: str, device: int, way: list[_Level]) -> in
         raise StagingError(f"{_path(way, name)} is a mount point")
     if status.st_mode & 0o700 != 0o700:
         _open_up(parent, name)
-    return os.open(name, OPEN_FOLDER | os.O_CLOEXEC, dir_fd=parent)
+    folder = os.open(name, OPEN_FOLDER | os.O_CLOEXEC, dir_fd=parent)
+    if mount_of(folder) != mount:
+        os.close(folder)
+        raise StagingError(f"{_path(way, name)} is a mount point")
+    return folder
 
 
 def _identity(folder: int) -> tuple[int, int]:

@@ -58,12 +58,16 @@ def root(tmp_path: Path, no_descriptor_stays: None) -> Path:
     return path
 
 
-@pytest.fixture
-def mounted(root: Path) -> Iterator[Path]:
-    """Something that a script has mounted in the record."""
+@pytest.fixture(params=["tmpfs", "bind"])
+def mounted(request: pytest.FixtureRequest, root: Path, tmp_path: Path) -> Iterator[Path]:
+    """Something that a script has mounted in the record: also a directory of the same disk."""
     point = root / "c1" / "spool" / "image"
     point.mkdir(parents=True)
-    run("mount", "-t", "tmpfs", "tmpfs", str(point))
+    if request.param == "bind":
+        (tmp_path / "data").mkdir()
+        run("mount", "--bind", str(tmp_path / "data"), str(point))
+    else:
+        run("mount", "-t", "tmpfs", "tmpfs", str(point))
     (point / "precious").write_text("precious")
     yield point
     with open("/proc/self/mountinfo") as mounts:
