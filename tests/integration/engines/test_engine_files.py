@@ -21,7 +21,7 @@ import pytest
 
 from tests.harness.client import Client
 from tests.harness.docker import Docker
-from tests.harness.nightly import nightly, often
+from tests.harness.nightly import often
 from tests.harness.overlays import STAYS, hidden_store, shared_store, with_store
 from tests.harness.podman import RUN, Podman, podman_of
 from tests.harness.processes import processes_of, shims_of, signal_quietly
@@ -53,7 +53,6 @@ PLACES: dict[str, Callable[[], AbstractContextManager[Docker | Podman]]] = {
     "podman, vfs": partial(podman_of, ordinary(), settings=STORAGE),
     "podman of root, overlay": partial(podman_of, root(), storage="overlay", settings=STORAGE),
 }
-FIRST = "docker, overlay2"
 
 
 def serve_storage(docker: Docker) -> None:
@@ -62,9 +61,7 @@ def serve_storage(docker: Docker) -> None:
     path.write_text(text.replace(table, STORAGE) if table in text else f"{text}\n{STORAGE}")
 
 
-@pytest.fixture(
-    params=[place if place == FIRST else nightly(place) for place in PLACES], scope="module"
-)
+@pytest.fixture(params=PLACES, scope="module")
 def engine(request: pytest.FixtureRequest) -> Iterator[Docker | Podman]:
     fuse_for_all()
     with PLACES[request.param]() as found:
@@ -275,7 +272,7 @@ def stuck(engine: Docker | Podman) -> list[int]:
 
 
 @pytest.mark.by_shim
-@pytest.mark.parametrize("place", [nightly("docker, overlay2"), nightly("podman, overlay")])
+@pytest.mark.parametrize("place", ["docker, overlay2", "podman, overlay"])
 def test_lives_in_which_things_are_killed_while_files_are_copied(place: str) -> None:
     """SCRUN_LIVES says how many."""
     fuse_for_all()
@@ -301,7 +298,7 @@ def test_lives_in_which_things_are_killed_while_files_are_copied(place: str) -> 
             wait_while(f"stuck in life {number}", lambda: stuck(engine), 15)
 
 
-@pytest.mark.parametrize("setting", ["auto", nightly("off")])
+@pytest.mark.parametrize("setting", ["auto", "off"])
 def test_switched_off(setting: str) -> None:
     with shared_store(f'[staging]\nlive_files = "{setting}"\n') as podman, begun(podman) as one:
         assert not mounts_of(podman)
