@@ -234,6 +234,7 @@ class ShimJob(SlurmJob):
                 self._has_network(task, reply)
 
         await for_all(self._tasks, create, cancels=True)
+        self.shim_step.has_made(self._request.container)
         self._until_made.close()
 
     @property

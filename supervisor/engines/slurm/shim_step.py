@@ -167,8 +167,14 @@ class ShimStep:
         try:
             yield
         finally:
+            if container in self._expected:
+                self._expected.remove(container)
+                self._say_expected()
+
+    def has_made(self, container: str) -> None:
+        """Note that its shim has created a container, and so expects it no longer."""
+        if container in self._expected:
             self._expected.remove(container)
-            self._say_expected()
 
     def _say_expected(self) -> None:
         if self._shim is not None and self._known.is_set():
