@@ -83,6 +83,10 @@ class Container(ContainerTree):
             if self._not_started is not None:
                 raise self._not_started
 
+    @property
+    def asks_who_deletes(self) -> bool:
+        return self._engine.hooks_at_delete
+
     async def delete(self, deleter: Deleter | None = None, *, own: bool = False) -> None:
         """End the container if necessary, and wait until it is cleaned up; then call `remove`.
 

@@ -35,7 +35,7 @@ from scrun.supervisor.containers.records import (
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.containers.successor import Successor
 from scrun.supervisor.contracts.create_request import CreateRequest
-from scrun.supervisor.contracts.deleter import Deleter
+from scrun.supervisor.contracts.deleter import deleter_of
 from scrun.supervisor.contracts.pool_call import PoolCall
 from scrun.supervisor.contracts.reuse import WaitingJob
 from scrun.supervisor.core.deposits import Deposits
@@ -492,12 +492,13 @@ class Containers:
             await bulkhead(what, partial(self.forget, container))
 
     async def delete(
-        self, container: str, *, force: bool, deleter: Deleter | None = None, own: bool = False
+        self, container: str, *, force: bool, caller: int = 0, own: bool = False
     ) -> None:
         """End a container, and remove all that is left of it.
 
         Args:
             force: Whether there need not be one.
+            caller: The pid of whoever deletes it, 0: we do.
             own: Whether that is the container's own `run`.
 
         Raises:
@@ -506,6 +507,10 @@ class Containers:
         """
         name = check_id(container)
         known = self._known.get(name)
+        deleter = None
+        if caller and (known is None or known.asks_who_deletes):
+            deleter = await in_thread(deleter_of, caller, abandon=True)
+            known = self._known.get(name)
         if known is not None:
             await known.delete(deleter, own=own)
             await self.forget(known)

@@ -418,10 +418,12 @@ class Engine(ABC):
     Attributes:
         shares_jobs: Whether several containers may use one of its jobs.
         adopts: Whether its containers outlive the supervisor.
+        hooks_at_delete: Whether `release_for` has to know who deletes a container.
     """
 
     shares_jobs: bool = False
     adopts: bool = False
+    hooks_at_delete: bool = True
 
     @abstractmethod
     def tidy(self) -> None:

@@ -34,7 +34,6 @@ from scrun.supervisor.contracts.create_request import (
     read_command_line,
     read_create_request,
 )
-from scrun.supervisor.contracts.deleter import deleter_of
 from scrun.supervisor.contracts.pool_call import read_pool_call
 from scrun.supervisor.core.descriptors import is_a_pipe
 from scrun.supervisor.core.inheritance import KeeperLine
@@ -221,9 +220,8 @@ class ClientRequest:
             return DONE
         force = bool(self._arguments[1])
         note = b"" if force else await self._runs_still()
-        deleter = await in_thread(deleter_of, wire.peer_pid(self._connection), abandon=True)
-        own = bool(self._arguments[2:])
-        await self._containers.delete(self._id, force=force, deleter=deleter, own=own)
+        caller, own = wire.peer_pid(self._connection), bool(self._arguments[2:])
+        await self._containers.delete(self._id, force=force, caller=caller, own=own)
         return DONE + note
 
     async def _runs_still(self) -> bytes:

@@ -127,6 +127,7 @@ class SlurmEngine(Engine):
     name = "slurm"
     shares_jobs = True
     adopts = True
+    hooks_at_delete = False
 
     def __init__(self, use: SlurmConfiguration, root: str = "") -> None:
         """Create the engine. This reads oci.conf, but asks Slurm nothing.
