@@ -199,7 +199,7 @@ class ShimJob(SlurmJob):
     async def _create(self, step: Step) -> None:
         """Let each runtime create its container; NotMade if one failed: others may be there."""
         place = self._place
-        place.config = await container_config(self._tasks[0].rank, step)
+        place.config = await container_config(self._tasks[0].rank, step, self._request.record)
         await self.shims.neighbours.joined(place, self._request.joins)
         variables = {**of_a_container(self.environment), **self.named(step)}
         part, processors = self._held.part, {}
