@@ -4,6 +4,7 @@ import math
 import os
 import signal
 from functools import partial
+from typing import NamedTuple
 
 import trio
 
@@ -12,6 +13,7 @@ from scrun.images.lookup import find_program
 from scrun.model.states import Phase, killed
 from scrun.oci.config import Bundle, Process, load_bundle
 from scrun.oci.lookup import Found, NotFound, Unknown
+from scrun.settings.file.load import Settings
 from scrun.supervisor.containers import conmon
 from scrun.supervisor.containers.names import find_names
 from scrun.supervisor.containers.notices import Notices
@@ -19,6 +21,9 @@ from scrun.supervisor.containers.phases import Phases
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.core.threads import look
+from scrun.supervisor.plugins.choose import script_for
+from scrun.supervisor.scripts.spank.around import Plugstack
+from scrun.supervisor.scripts.spank.around import find as find_stack
 
 _READING = 30.0
 
@@ -31,37 +36,56 @@ class ProgramNotFound(BundleError):
         self.status = status
 
 
+class SiteScripts(NamedTuple):
+    """Those for a container: a scrun.lua, and what `plugin_stack` needs of a plugstack.conf."""
+
+    lua: str | None
+    plugstack: Plugstack
+
+
+def _find_scripts(settings: Settings, engine: str) -> SiteScripts:
+    return SiteScripts(script_for(settings, engine), find_stack(settings))
+
+
+class Admitted(NamedTuple):
+    """What can run; `names` are the annotations that say how the container is called."""
+
+    bundle: Bundle
+    program: Found | Unknown
+    names: dict[str, str]
+    scripts: SiteScripts
+
+
 async def admit(
-    create_request: CreateRequest, caller: int, *, at_terminal: bool
-) -> tuple[Bundle, Found | Unknown, dict[str, str]]:
-    """Read and check a bundle, in a thread: the user's file system may hang.
+    create_request: CreateRequest, caller: int, engine: str, *, at_terminal: bool
+) -> Admitted:
+    """Read and check a bundle, and find its scripts, in a thread: file systems may hang.
 
     Args:
         caller: The pid of its `create`; 0 if that is not known.
+        engine: The name of its engine.
         at_terminal: Whether the caller's standard input and output are a terminal.
-
-    Returns:
-        The bundle, what is known about its program, and the annotations that say how the
-        container is called.
 
     Raises:
         BundleError: The bundle cannot run.
+        SettingsError: A script is missing or not trusted.
     """
-    bundle, program, names = await look(
-        create_request.bundle, _look, create_request, caller,
+    bundle, program, names, scripts = await look(
+        create_request.bundle, _look, create_request, caller, engine,
         failure=BundleError, patience=_READING,
     )  # fmt: skip
     if isinstance(program, NotFound):
         raise ProgramNotFound(program.message, program.exit_status)
     _check_terminal(bundle, create_request, at_terminal=at_terminal)
-    return bundle, program, names
+    return Admitted(bundle, program, names, scripts)
 
 
 def _look(
-    create_request: CreateRequest, caller: int
-) -> tuple[Bundle, Found | NotFound | Unknown, dict[str, str]]:
+    create_request: CreateRequest, caller: int, engine: str
+) -> tuple[Bundle, Found | NotFound | Unknown, dict[str, str], SiteScripts]:
     bundle = load_bundle(create_request.bundle, create_request.config_file)
-    return bundle, find_program(bundle), find_names(create_request, bundle, caller)
+    program, names = find_program(bundle), find_names(create_request, bundle, caller)
+    return bundle, program, names, _find_scripts(create_request.settings, engine)
 
 
 def _check_terminal(bundle: Bundle, create_request: CreateRequest, *, at_terminal: bool) -> None:
@@ -113,6 +137,11 @@ class Creation:
         self._create_request = create_request
         self._stdio = stdio
         self._notices = notices
+
+    async def scripts(self, engine: str) -> SiteScripts:
+        """Find them for a container that is admitted already; SettingsError as of `admit`."""
+        settings = self._create_request.settings
+        return await look("scrun.lua and plugstack.conf", _find_scripts, settings, engine)
 
     async def answer_in_time(self) -> None:
         """Answer `create` before its caller times out, even if the job is still pending.

@@ -169,11 +169,12 @@ class Ledger:
         self.note_all({**others, **annotations_of(news)})
         self.journal.live(waiting_line(self.record.job_id, news) if news else "")
 
-    async def keep_what_is_left(self, *, job: bool) -> None:
+    async def keep_what_is_left(self, *, job: bool, deleted: bool) -> None:
         """Keep in the record what may still exist, for `delete` or a successor; erase the rest.
 
         Args:
             job: Whether the job may still exist.
+            deleted: Whether the record is removed next, if nothing does.
         """
         record = self.record
         there = bool(record.staged) and await in_thread(os.path.lexists, record.staged)
@@ -181,10 +182,13 @@ class Ledger:
             self.journal.write(
                 "error", f"{record.staged}: could not be removed; `scrun delete` tries again"
             )
+        owns_job = record.owns_job and (job or record.until_delete)
         self.note(
-            owns_job=record.owns_job and (job or record.until_delete),
+            owns_job=owns_job,
             staged=record.staged if there else "",
             stager=record.stager if there or record.moved else "",
+            # if we are killed meanwhile, what has gone already is released once more
+            later=deleted and not (owns_job or there or record.moved),
         )
 
     def note_all(self, annotations: Mapping[str, str]) -> None:

@@ -26,9 +26,11 @@ from scrun.model.usage import STARTED
 from scrun.oci.config import Bundle
 from scrun.settings.file.sources import SYSTEM_FILE
 from scrun.supervisor.containers.keeping import known_of
+from scrun.supervisor.containers.ledger import Ledger
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.staged import OVERLAY, Staged
 from scrun.supervisor.core.deposits import Deposit
+from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.local.commands import made_by
 
 _DAY = 86400.0
@@ -47,7 +49,21 @@ class NotPossible(Exception):
     """There can be no template of a container; says why."""
 
 
-def leave(
+async def leave(
+    create_request: CreateRequest,
+    bundle: Bundle,
+    staged: Staged,
+    ledger: Ledger,
+) -> None:
+    """Leave what others like it can be made from, if that is possible."""
+    record, directory = ledger.record, ledger.directory
+    try:
+        await in_thread(_leave, create_request, bundle, staged, ledger.deposit, record, directory)
+    except (NotPossible, OSError) as error:
+        ledger.journal.write("verbose", f"no template for others like it: {error}")
+
+
+def _leave(
     create_request: CreateRequest,
     bundle: Bundle,
     staged: Staged,

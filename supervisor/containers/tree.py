@@ -177,7 +177,8 @@ class ContainerTree(Phases):
                         await self.captured.output.more()
             with trio.CancelScope(shield=True):
                 await self.trail.ended()
-            await self._ledger.keep_what_is_left(job=self._job_may_be_left)
+            left, deleted = self._job_may_be_left, self.delete_requested
+            await self._ledger.keep_what_is_left(job=left, deleted=deleted)
         except Exception as error:  # an internal error, which must not end other containers
             self._fail(error)
         finally:
@@ -235,8 +236,10 @@ class ContainerTree(Phases):
         bundle = self._bundle = await self._read_bundle()
         asked, engine = self._create_request, self._engine
         settings = asked.settings
-        stage = await self._stagers.choose(settings, asked.child_env.environment, engine.name)
+        scripts, env = self._scripts, asked.child_env.environment
+        stage = await self._stagers.choose(settings, env, scripts.lua)
         config = bundle.config
+        audit = self._ledger.record.audit if self.takeover else settings.log.audit or ""
         self._ledger.note(  # all at once: each call writes to disk
             annotations={
                 **of_config(config.annotations),
@@ -246,7 +249,8 @@ class ContainerTree(Phases):
             oci_version=config.oci_version,
             rootfs=bundle.rootfs,
             stager=stage.name,
-            audit=self._ledger.record.audit if self.takeover else settings.log.audit or "",
+            audit=audit,
+            later=not audit,  # its pid follows
         )
         if engine.name != "local":
             if config.hooks.prestart:
@@ -258,7 +262,7 @@ class ContainerTree(Phases):
         note = self._ledger.note
         async with (
             self._beside.open(),
-            plugin_stack(settings, asked.directory, bundle, engine, request) as stack,
+            plugin_stack(asked, bundle, engine, request, scripts.plugstack) as stack,
             stage.ready(
                 Submission(
                     *(bundle, settings, engine, stack.request, self._skip_stage_out),
@@ -295,10 +299,11 @@ class ContainerTree(Phases):
         """Check what can be checked before a job is requested: another supervisor has done so."""
         if self.takeover is not None:
             self._take_captured_over(self.takeover.found)
+            self._scripts = await self._creation.scripts(self._engine.name)
             return self.takeover.bundle
         try:
-            bundle, self._program, self._named = await admit(
-                self._create_request, self._caller.pid,
+            bundle, self._program, self._named, self._scripts = await admit(
+                self._create_request, self._caller.pid, self._engine.name,
                 at_terminal=await self._stdio.at_terminal(),
             )  # fmt: skip
         except ProgramNotFound as error:
@@ -424,16 +429,10 @@ class ContainerTree(Phases):
 
     async def _leave_template(self, staged: Staged) -> None:
         """Leave what others like it can be made from, if that is possible."""
-        from scrun.supervisor.containers.templates import NotPossible, leave
+        from scrun.supervisor.containers.templates import leave
 
         assert self._bundle is not None
-        try:
-            await in_thread(
-                leave, self._create_request, self._bundle, staged, self._deposit,
-                self._ledger.record, self._directory,
-            )  # fmt: skip
-        except (NotPossible, OSError) as error:
-            self._journal.write("verbose", f"no template for others like it: {error}")
+        await leave(self._create_request, self._bundle, staged, self._ledger)
 
     async def _wait_and_run(self, process: FirstProcess) -> Ending:
         try:

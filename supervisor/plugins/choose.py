@@ -173,6 +173,15 @@ class Chosen(msgspec.Struct, frozen=True):
         return self.plugin.stager(self.configuration, submission)
 
 
+def script_for(settings: Settings, engine: str) -> str | None:
+    """Find the script that decides about the stager, where the settings name none.
+
+    Call this in a thread: the script's file system may hang. Raises SettingsError if the script is
+    missing or not trusted.
+    """
+    return find_script(settings, engine) if settings.stager == "auto" else None
+
+
 class Stagers:
     """The stagers of a supervisor."""
 
@@ -180,18 +189,18 @@ class Stagers:
         self._plugins = plugins
 
     async def choose(
-        self, settings: Settings, environment: Mapping[str, str], engine: str
+        self, settings: Settings, environment: Mapping[str, str], script: str | None
     ) -> Chosen:
         """Return the stager that the settings name; else `lua` if there is a script, or `builtin`.
 
+        Args:
+            script: What `script_for` has found.
+
         Raises:
             PluginUnavailable: There is no stager of that name, or it cannot be used.
-            SettingsError: The script is missing or not trusted.
         """
         name = settings.stager
         if name == "auto":
-            # the script's file system may hang
-            script = await look("scrun.lua", find_script, settings, engine)
             name = "lua" if script else "builtin"
         plugin = await self._plugins.stage(name)
         configuration = None  # as the settings of ours come with the submission

@@ -17,18 +17,29 @@ from scrun.settings.spank.plugstack import (
     read_given,
     read_plugstack,
 )
+from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.engine import Engine, JobRequest
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import look
 from scrun.supervisor.scripts.spank.stack import Stack
 
+Plugstack = tuple[str, Sequence[StackScript]]
+"""A plugstack.conf, or "", and its scripts."""
+
 
 @asynccontextmanager
 async def plugin_stack(
-    settings: Settings, directory: str, bundle: Bundle, engine: Engine, request: JobRequest
+    asked: CreateRequest,
+    bundle: Bundle,
+    engine: Engine,
+    request: JobRequest,
+    plugstack: Plugstack,
 ) -> AsyncIterator[Stack]:
-    """Call the scripts of plugstack.conf around the allocation; a SpankError ends it."""
-    source, found = await look("plugstack.conf", find, settings)
+    """Call the scripts of plugstack.conf around the allocation; a SpankError ends it.
+
+    `plugstack`: what `find` has returned.
+    """
+    (source, found), settings = plugstack, asked.settings
     if request.task and settings.spank.plugstack is None:
         found = ()  # Slurm has called its plugins for the task
     if not found:
@@ -55,8 +66,8 @@ async def plugin_stack(
     facts = JobFacts(target.slurm, target.uid, target.gid, tuple(os.getgroups()))
     async with unwrapped() as nursery:
         scripts = Scripts(
-            source, found, settings.lua, settings.staging.timeout, request.child_env, directory,
-            request.journal, nursery, facts,
+            source, found, settings.lua, settings.staging.timeout, request.child_env,
+            asked.directory, request.journal, nursery, facts,
         )  # fmt: skip
         stack = ScriptStack(request, scripts, bundle, native, is_node=is_node)
         try:
@@ -67,7 +78,7 @@ async def plugin_stack(
                 await stack.end()
 
 
-def find(settings: Settings) -> tuple[str, Sequence[StackScript]]:
+def find(settings: Settings) -> Plugstack:
     """Find the plugstack.conf, or "", and its scripts. Call this in a thread."""
     if (path := find_plugstack(settings)) is None:
         return "", ()

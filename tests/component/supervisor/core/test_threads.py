@@ -31,7 +31,7 @@ async def test_creates_on_a_hung_file_system_take_no_threads_from_others(
     async def create() -> None:
         nonlocal refused
         with pytest.raises(BundleError, match="/b: the file system did not answer"):
-            await creation.admit(ORDER, 0, at_terminal=False)
+            await creation.admit(ORDER, 0, "local", at_terminal=False)
         refused += 1
 
     try:

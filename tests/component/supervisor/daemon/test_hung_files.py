@@ -185,12 +185,12 @@ async def test_a_staged_bundle_whose_removal_hangs_stays_in_the_record(
             assert place.bundle == str(staged)
             ledger.note(staged=str(staged), stager="builtin")
             disk.freeze()
-        await ledger.keep_what_is_left(job=False)
+        await ledger.keep_what_is_left(job=False, deleted=False)
         left = read_record(str(directory))
         assert (left.staged, left.stager, left.is_left) == (str(staged), "builtin", True)
         disk.thaw()
         await trio.to_thread.run_sync(wait_while, "the staged bundle", staged.exists)
-        await ledger.keep_what_is_left(job=False)
+        await ledger.keep_what_is_left(job=False, deleted=False)
         assert not read_record(str(directory)).is_left
     journal.close()
 

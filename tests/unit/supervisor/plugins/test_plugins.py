@@ -413,12 +413,12 @@ async def test_the_jobs_of_such_an_engine(made: Made) -> None:
 async def test_the_stager_that_is_named(made: Made) -> None:
     made("stage/none", "from scrun_none.stager import *")
     stagers = Stagers(Plugins())
-    assert (await stagers.choose(Settings(), {}, "local")).name == "builtin"
+    assert (await stagers.choose(Settings(), {}, None)).name == "builtin"
     for name in ("builtin", "none"):
-        assert (await stagers.choose(Settings(stager=name), {}, "slurm")).name == name
+        assert (await stagers.choose(Settings(stager=name), {}, None)).name == name
     settings = Settings(stager="lua", lua=Lua(script="none"))
     with pytest.raises(PluginUnavailable, match=r"there is no scrun\.lua"):
-        await stagers.choose(settings, {}, "local")
+        await stagers.choose(settings, {}, None)
 
 
 # What stands in the place of structures with counters
@@ -468,7 +468,7 @@ def test_nothing_is_looked_up_for_our_own() -> None:
     async def choose(name):
         loaded = Plugins()
         await Engines("/nowhere", loaded).choose(Settings(engine=name), {})
-        await Stagers(loaded).choose(Settings(), {}, name)
+        await Stagers(loaded).choose(Settings(), {}, None)
 
     trio.run(choose, "local")
     slurm = "scrun.supervisor.engines.slurm.engine"
