@@ -8,7 +8,7 @@
 # Seen with aardvark-dns 1.4.0 of Debian 12 and dnspython 2.9.2; its file is as netavark writes it.
 #
 #   a container Web: web: 10.0.0.2     Web: NXDOMAIN
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs aardvark-dns=1.4.0-3
 pips dnspython==2.9.2
 port=$((20000 + RANDOM % 9000))

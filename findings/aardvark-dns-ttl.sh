@@ -9,7 +9,7 @@
 # Seen with aardvark-dns 1.4.0 of Debian 12 and dnspython 2.9.2; its file is as netavark writes it.
 #
 #   time to live of an answer: 86400; aardvark-dns itself has the new address after a second
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs aardvark-dns=1.4.0-3
 pips dnspython==2.9.2
 port=$((20000 + RANDOM % 9000))

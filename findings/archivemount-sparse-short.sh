@@ -9,7 +9,7 @@
 # Seen with archivemount 0.8.7 and libarchive 3.6.2 of Debian 12. Needs root and /dev/fuse.
 #
 #   stat: 1048576      cat FILE | wc -c: 528384, status 0      bsdtar -xO: 1048576
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 root_only
 debs archivemount=0.8.7-1+b1 libarchive-tools=3.6.2-1+deb12u5 libarchive13=3.6.2-1+deb12u5 libfuse2=2.9.9-6+b1
 [[ -c /dev/fuse ]] || cannot "it needs /dev/fuse"

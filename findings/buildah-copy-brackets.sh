@@ -9,7 +9,7 @@
 # Seen with buildah 1.28.2 of Debian 12. Needs root.
 #
 #   [id].js i.js index.js: COPY pages: all three     COPY pages/*: i.js index.js     COPY pages/[[]id].js: i.js
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 root_only
 debs buildah=1.28.2+ds1-3+deb12u1+b3 libgpgme11=1.18.0-3+deb12u1 libassuan0=2.5.5-5 libgpg-error0=1.46-1 \
 	libdevmapper1.02.1=2:1.02.185-2 libseccomp2=2.5.4-1+deb12u1

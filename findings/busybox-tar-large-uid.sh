@@ -9,7 +9,7 @@
 # Seen with busybox 1.35.0 and umoci 0.4.7 of Debian 12. Needs root.
 #
 #   in the image: 1234, 2097151, 2097152     unpacked: 1234, 2097151, 0     from GNU tar's own format: 2097152
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 root_only
 debs busybox-static=1:1.35.0-4+deb12u1+b1 umoci=0.4.7+ds-3+b7
 umoci init --layout image

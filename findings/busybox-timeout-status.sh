@@ -7,7 +7,7 @@
 # Seen with busybox 1.35.0 and coreutils 9.1 of Debian 12.
 #
 #   timeout 1 sleep 20: GNU 124, busybox 143     with a trap that ends with 0: GNU 124, busybox 0
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs busybox-static=1:1.35.0-4+deb12u1+b1 coreutils=9.1-1
 status() { # COMMAND…
 	local status=0

@@ -9,7 +9,7 @@
 # Seen with bubblewrap 0.8.0 of Debian 12. Needs root, or user namespaces for users.
 #
 #   in PROJECT afterwards: 700 in, 755 in/one, an empty file
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs bubblewrap=0.8.0-2+deb12u1
 mkdir project data
 echo data >data/file

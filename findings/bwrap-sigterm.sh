@@ -7,7 +7,7 @@
 # Seen with bubblewrap 0.8.0 of Debian 12. Needs root, or user namespaces for users.
 #
 #   after SIGTERM: status 143; the command reads and writes on
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs bubblewrap=0.8.0-2+deb12u1
 mkfifo out go
 exec 5<>go

@@ -7,7 +7,7 @@
 # Seen with casync 2+20201210 of Debian 12.
 #
 #   DIR has mine, the image has one: afterwards one     with --delete=no: mine one
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs casync=2+20201210-1+b1
 mkdir source
 echo 1 >source/one

@@ -9,7 +9,7 @@
 #
 #   A='a b'  B="a b"  C=$X  D=/d:$X  E=${X}  F=$X/e  with X=x:
 #   A=a b    B="a b"  C=x   D=/d:x   E=      F=
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs charliecloud-runtime=0.31-1 charliecloud-common=0.31-1 libsquashfuse0=0.1.105-1 libfuse3-3=3.14.0-4 \
 	busybox-static=1:1.35.0-4+deb12u1+b1
 mkdir -p image/{bin,dev,etc,home,proc,root,sys,tmp,usr,var}

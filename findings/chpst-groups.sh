@@ -9,7 +9,7 @@
 # Seen with runit 2.1.2, daemontools 0.76, s6 2.11.3 and util-linux 2.38.1 of Debian 12. Needs root.
 #
 #   groups:   chpst, setuidgid: finder    s6-setuidgid, runuser, setpriv: finder project
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 root_only
 debs runit=2.1.2-54 daemontools=1:0.76-8.1 s6=2.11.3.2-1 \
 	libs6-2.11=2.11.3.2-1 libskarnet2.13=2.13.1.1-1 libexecline2.9=2.9.3.0-1

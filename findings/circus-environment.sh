@@ -9,7 +9,7 @@
 # Seen with circus 0.19.0.
 #
 #   env of MODE, HOME, PATH:    none     copy_env = True: all three
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 pips circus==0.19.0
 port=$((20000 + RANDOM % 9000))
 mkfifo out

@@ -8,7 +8,7 @@
 # Seen with the module classad2 of htcondor 25.14.1 of PyPI.
 #
 #   "ABC" == "abc": True     "ABC" =?= "abc": False     member("ABC", {"abc"}): True     "1" == 1: Error
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 pips htcondor==25.14.1
 cat >program.py <<'END'
 import sys

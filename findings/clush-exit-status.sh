@@ -8,7 +8,7 @@
 # Seen with ClusterShell 1.9.1 of Debian 12; it starts a program here instead of ssh (-R exec).
 #
 #   exit 3 on node1, exit 4 on node2: 0, "clush: node1: exited with exit code 3"       with -S: 4
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs clustershell=1.9.1-1 python3-clustershell=1.9.1-1 python3-yaml=6.0-3+b2 libyaml-0-2=0.2.5-1
 export PYTHONPATH=$place/root/usr/lib/python3/dist-packages
 status() { # OPTION…

@@ -7,7 +7,7 @@ export LC_ALL=C.UTF-8
 
 cannot() { printf '%s: cannot be tried: %s\n' "${0##*/}" "$*" >&2; exit 2; }
 
-here=$(cd "${BASH_SOURCE[0]%/*}" && pwd)
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 place=$(mktemp -d)
 on_exit=() # commands that undo what is more than files
 leave() {

@@ -8,7 +8,7 @@
 # Seen with composerize 1.7.6.
 #
 #   --mount …,readonly: type, source, target      --volumes-from data: volume_from
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 npms composerize@1.7.6
 cat >program.js <<'END_OF_PROGRAM'
 const composerize = require("composerize");

@@ -8,7 +8,7 @@
 # Seen with conmon 2.1.6 and runc 1.1.5 of Debian 12. Needs root.
 #
 #   at most 1000 bytes: after 19 lines: 1 to 19     after 20: line 20 alone     after 30: 20 to 30
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 runtimes
 debs conmon=2.1.6+ds1-1
 cat >bundle/config.json <<'END'

@@ -8,7 +8,7 @@
 # Seen with containerd 1.6.20 and umoci 0.4.7 of Debian 12. Needs root.
 #
 #   import-2026-11-28:tag      with --base-name name: name:tag
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/containerd.bash"
 containerd_daemon umoci=0.4.7+ds-3+b7
 umoci init --layout image

@@ -8,7 +8,7 @@
 #
 #   crun: / uid=0 gid=0
 #   runc: /srv uid=0 gid=0 groups=7
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 runtimes
 cat >bundle/config.json <<'END'
 {"ociVersion": "1.0.2", "root": {"path": "rootfs"},

@@ -10,7 +10,7 @@
 #   crun exec -e A=1 ID /bin/env:  A=1 HOME=/
 #   crun exec -e A=1 ID env:       executable file `env` not found in $PATH
 #   runc exec -e A=1 ID env:       PATH=/bin B=2 HOME=/ A=1
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 runtimes
 cat >bundle/config.json <<'END'
 {"ociVersion": "1.0.2", "root": {"path": "rootfs"},

@@ -8,7 +8,7 @@
 #
 #   crun: error executing hook `/bin/sh` (exit code: 3)
 #   runc: … error running hook: exit status 3, stdout: , stderr: no such disk
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 runtimes
 cat >bundle/config.json <<END
 {"ociVersion": "1.0.2", "root": {"path": "rootfs"},

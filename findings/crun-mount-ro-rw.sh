@@ -6,7 +6,7 @@
 # Seen with crun 1.8.1 and runc 1.1.5 of Debian 12. Needs root.
 #
 #   ["bind", "ro", "rw"]: crun: ro    runc: rw
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 runtimes
 mkdir shared
 cat >bundle/config.json <<END

@@ -9,7 +9,7 @@
 # Seen with containerd 1.6.20, runc 1.1.5 and umoci 0.4.7 of Debian 12. Needs root.
 #
 #   ENTRYPOINT echo from, CMD image: no words: from image     hello: executable file not found    busybox id: uid=0
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/containerd.bash"
 containerd_daemon umoci=0.4.7+ds-3+b7 runc=1.1.5+ds1-1+deb12u1 libseccomp2=2.5.4-1+deb12u1 \
 	busybox-static=1:1.35.0-4+deb12u1+b1

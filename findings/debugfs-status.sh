@@ -9,7 +9,7 @@
 # Seen with e2fsprogs 1.47.0 of Debian 12.
 #
 #   write of a file that is not there: status 0; cat of it from the image: status 0, no output
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs e2fsprogs=1.47.0-2+b2 libext2fs2=1.47.0-2+b2
 truncate --size=4M image
 mkfs.ext4 -q -F image

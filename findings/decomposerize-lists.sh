@@ -9,7 +9,7 @@
 # Seen with decomposerize 1.4.4.
 #
 #   ["sh", "-c", "echo a b"]: sh,-c,echo a b      entrypoint ["tini", "--"]: --entrypoint tini --entrypoint --
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 npms decomposerize@1.4.4
 cat >program.js <<'END_OF_PROGRAM'
 const decomposerize = require("decomposerize");

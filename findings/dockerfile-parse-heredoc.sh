@@ -8,7 +8,7 @@
 # Seen with dockerfile-parse 2.0.1.
 #
 #   FROM debian:12, RUN psql <<END … FROM users … END: baseimage users
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 pips dockerfile-parse==2.0.1
 cat >Dockerfile <<'FILE'
 FROM debian:12

@@ -7,7 +7,7 @@
 # Seen with dockerfile-parse 2.0.1.
 #
 #   ENV A=2, LABEL l=${A:-z} m=${B:-z}: {'l': '2:-z}', 'm': ':-z}'}
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 pips dockerfile-parse==2.0.1
 cat >program.py <<'END'
 import io

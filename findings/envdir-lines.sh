@@ -9,7 +9,7 @@
 # Seen with daemontools 0.76, runit 2.1.2 and s6 2.11.3 of Debian 12.
 #
 #   KEY of "first\nsecond\n": first      PAD of "a b  ": "a b"      EMPTY=was, and an empty file: not set
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs runit=2.1.2-54 daemontools=1:0.76-8.1 s6=2.11.3.2-1 \
 	libs6-2.11=2.11.3.2-1 libskarnet2.13=2.13.1.1-1 libexecline2.9=2.9.3.0-1
 mkdir variables

@@ -7,7 +7,7 @@
 # Seen with erofs-utils 1.5 of Debian 12. Needs root.
 #
 #   image from: -rwsr-xr-x, 2 links      extracted: -rwxr-xr-x, 1 link
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 root_only
 debs erofs-utils=1.5-1
 mkdir files

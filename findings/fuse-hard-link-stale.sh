@@ -10,7 +10,7 @@
 # Seen with bindfs 1.14.7, mergerfs 2.33.5 and unionfs-fuse 1.0 of Debian 12. Needs root and /dev/fuse.
 #
 #   echo 1 >a; ln a b; stat a b; echo 2 >>b; cp a copy:    bind mount: 1 2    bindfs, mergerfs, unionfs-fuse: 1
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 root_only
 debs bindfs=1.14.7-1 mergerfs=2.33.5-1 unionfs-fuse=1.0-1+b1 libfuse3-3=3.14.0-4 libfuse2=2.9.9-6+b1
 [[ -c /dev/fuse ]] || cannot "it needs /dev/fuse"

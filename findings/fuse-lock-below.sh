@@ -9,7 +9,7 @@
 # Seen with bindfs 1.14.7, mergerfs 2.33.5 and fuse-overlayfs 1.10 of Debian 12. Needs root and /dev/fuse.
 #
 #   a second lock:   bind mount: refused    bindfs, mergerfs, fuse-overlayfs: had by both
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 root_only
 debs bindfs=1.14.7-1 mergerfs=2.33.5-1 fuse-overlayfs=1.10-1 libfuse3-3=3.14.0-4 libfuse2=2.9.9-6+b1
 [[ -c /dev/fuse ]] || cannot "it needs /dev/fuse"

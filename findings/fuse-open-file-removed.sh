@@ -11,7 +11,7 @@
 # Needs root and /dev/fuse.
 #
 #   rm -r: bindfs, unionfs-fuse, fuse2fs: Directory not empty, .fuse_hidden…     mergerfs, fuse-overlayfs: removed
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 root_only
 debs bindfs=1.14.7-1 mergerfs=2.33.5-1 fuse-overlayfs=1.10-1 libfuse3-3=3.14.0-4 libfuse2=2.9.9-6+b1 \
 	unionfs-fuse=1.0-1+b1 fuse2fs=1.47.0-2+b2 libext2fs2=1.47.0-2+b2 e2fsprogs=1.47.0-2+b2

@@ -9,7 +9,7 @@
 # Seen with fuse-overlayfs 1.10 of Debian 12. Needs root and /dev/fuse.
 #
 #   251: ok     252: File name too long     255 in the lower layer: can be read     getconf NAME_MAX: 251
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 root_only
 [[ -e /dev/fuse ]] || cannot "it needs /dev/fuse"
 debs fuse-overlayfs=1.10-1 libfuse3-3=3.14.0-4

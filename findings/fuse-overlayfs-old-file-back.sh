@@ -10,7 +10,7 @@
 # Seen with fuse-overlayfs 1.10 of Debian 12. Needs root and /dev/fuse.
 #
 #   sed -i s/old/new/ conf, rm conf: 0; cat conf: old     without sed: No such file     the kernel's: No such file
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 root_only
 debs fuse-overlayfs=1.10-1 libfuse3-3=3.14.0-4
 [[ -c /dev/fuse ]] || cannot "it needs /dev/fuse"

@@ -9,7 +9,7 @@
 # Seen with fuse-overlayfs 1.10 of Debian 12. Needs root and /dev/fuse.
 #
 #   a file of 64 MiB, all of it a hole: in the lower layer 0, in the upper after chmod 64 MiB
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 root_only
 [[ -e /dev/fuse ]] || cannot "it needs /dev/fuse"
 debs fuse-overlayfs=1.10-1 libfuse3-3=3.14.0-4

@@ -12,7 +12,7 @@
 #
 #   directory 2775, group 2000; then a file and a directory in it:
 #   kernel, bindfs, mergerfs: 2000, 2000 2755    fuse-overlayfs: 2000, 0 755    fuse2fs: 0, 0 2755
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 root_only
 [[ -e /dev/fuse ]] || cannot "it needs /dev/fuse"
 debs fuse-overlayfs=1.10-1 fuse2fs=1.47.0-2+b2 bindfs=1.14.7-1 mergerfs=2.33.5-1 libfuse3-3=3.14.0-4 \

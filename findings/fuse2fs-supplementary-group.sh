@@ -9,7 +9,7 @@
 # Seen with fuse2fs 1.47.0 of Debian 12. Needs root and /dev/fuse.
 #
 #   file 640, group 2000: in a directory: 100, 2000: read     fuse2fs: 100, 2000: Permission denied     2000: read
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 root_only
 [[ -e /dev/fuse ]] || cannot "it needs /dev/fuse"
 debs fuse2fs=1.47.0-2+b2 libfuse2=2.9.9-6+b1 e2fsprogs=1.47.0-2+b2 libext2fs2=1.47.0-2+b2 libcom-err2=1.47.0-2+b2

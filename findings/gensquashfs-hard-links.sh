@@ -9,7 +9,7 @@
 # Seen with squashfs-tools-ng 1.2.0 of Debian 12.
 #
 #   files of 1 MiB in sqfs2tar's archive, of one with three names: gensquashfs 3, tar2sqfs 1
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs squashfs-tools-ng=1.2.0-1 libsquashfs1=1.2.0-1
 mkdir source
 head -c 1M /dev/urandom >source/git

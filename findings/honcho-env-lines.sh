@@ -9,7 +9,7 @@
 # Seen with honcho 2.0.0.
 #
 #   [pass] [not set] [not set]     in quotes: [pass#word] [not set] []
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 pips honcho==2.0.0
 seen() { # LINE…: of .env
 	printf '%s\n' "$@" >.env

@@ -10,7 +10,7 @@
 # Seen with hwloc 2.9.0 of Debian 12, for a machine that is described on the command line.
 #
 #   core:0: 0x00000011     -I pu core:0: 0,1     -I pu 0x11: 0,1     --po -I pu core:0: 0,4
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs hwloc=2.9.0-1 libhwloc15=2.9.0-1
 calc() { hwloc-calc -i 'pack:2 core:2 pu:2(indexes=0,4,1,5,2,6,3,7)' "$@" 2>>words; }
 expect "mask" 0x00000011 "$(calc core:0)"

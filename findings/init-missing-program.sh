@@ -8,7 +8,7 @@
 # Seen with tini 0.19.0, catatonit 0.1.7 and dumb-init 1.2.5 of Debian 12.
 #
 #   missing, not executable:   tini 127, 126   catatonit 1, 1   dumb-init 2, 2
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs tini=0.19.0-1+b3 catatonit=0.1.7-1+b2 dumb-init=1.2.5-2
 touch text
 status() { local seen=0; "$@" >>words 2>&1 || seen=$?; echo "$seen"; }

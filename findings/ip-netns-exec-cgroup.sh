@@ -9,7 +9,7 @@
 # Seen with iproute2 6.1.0, crun 1.8.1 and runc 1.1.5 of Debian 12. Needs root.
 #
 #   runc: status 1     crun: invalid file system type on '/sys/fs/cgroup'     with nsenter --net: both run
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 runtimes
 debs iproute2=6.1.0-3 libbpf1=1:1.1.2-0+deb12u1 libelf1=0.188-2.1 libmnl0=1.0.4-3 libtirpc3=1.3.3+ds-1 \
 	libxtables12=1.8.9-2

@@ -8,7 +8,7 @@
 # Seen with iptables 1.8.9 and nftables 1.0.6 of Debian 12. Needs root; it works in a network namespace of its own.
 #
 #   rules: 3     translated: status 0, no words     rules of nft: 1
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 root_only
 debs iptables=1.8.9-2 libxtables12=1.8.9-2 libnftnl11=1.2.4-2 libmnl0=1.0.4-3 nftables=1.0.6-2+deb12u2 \
 	libnftables1=1.0.6-2+deb12u2 libip4tc2=1.8.9-2 libip6tc2=1.8.9-2

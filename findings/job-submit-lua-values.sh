@@ -9,7 +9,7 @@
 # Seen with Slurm 22.05.8 of Debian 12. Needs root.
 #
 #   nil 4294967294 65534; after d.time_limit = nil: the limit of 5 minutes stays, what follows is not done
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
 debs liblua5.1-0=5.1.5-9
 mkdir -p etc

@@ -7,7 +7,7 @@
 # Seen with systemd 252 of Debian 12.
 #
 #   a message of 5000 bytes:   -o cat: 5000     -o json: null     -o json --all: 5000
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs systemd=252.39-1~deb12u2 systemd-journal-remote=252.39-1~deb12u2 libmicrohttpd12=0.9.75-6
 export LD_LIBRARY_PATH=$place/root/usr/lib/x86_64-linux-gnu/systemd:$LD_LIBRARY_PATH
 printf '__REALTIME_TIMESTAMP=1700000000000000\n_BOOT_ID=0123456789abcdef0123456789abcdef\nMESSAGE=%05000d\n\n' 0 >entry

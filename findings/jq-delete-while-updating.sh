@@ -7,7 +7,7 @@
 # Seen with jq 1.6 of Debian 12.
 #
 #   ["PATH=/bin","LD_A=1","LD_B=2","LD_C=3","B=1"] becomes ["PATH=/bin","LD_B=2","B=1"]
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs jq=1.6-2.1+deb12u3 libjq1=1.6-2.1+deb12u3 libonig5=6.9.8-1
 config='{"process": {"env": ["PATH=/bin", "LD_A=1", "LD_B=2", "LD_C=3", "B=1"]}}'
 expect "with |= empty" '["PATH=/bin","LD_B=2","B=1"]' \

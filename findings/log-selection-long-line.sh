@@ -9,7 +9,7 @@
 # Seen with daemontools 0.76 and s6 2.11.3 of Debian 12.
 #
 #   a line of 20,000 bytes and ERROR, then "short ERROR":   multilog: 11     s6-log: 3622, 11
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs daemontools=1:0.76-8.1 s6=2.11.3.2-1 libskarnet2.13=2.13.1.1-1
 printf '%020000d ERROR\nshort ERROR\n' 0 >lines
 lengths() { awk '{ print length($0) }' "$1/current" | xargs; }

@@ -7,7 +7,7 @@
 # Seen with lupa 2.5, Lua 5.4.
 #
 #   LuaError.args of error({code = 7}): ('',)
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 pips lupa==2.5
 cat >program.py <<'END'
 from lupa import lua54

@@ -9,7 +9,7 @@
 # Seen with e2fsprogs 1.47.0 of Debian 12. Needs root.
 #
 #   DIRECTORY 1777 5:6, sub 1770 5:6:    in the image: / 0755 0:0    /sub 01770 5:6
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 root_only
 debs e2fsprogs=1.47.0-2+b2 libext2fs2=1.47.0-2+b2 libcom-err2=1.47.0-2+b2 libss2=1.47.0-2+b2
 mkdir -p source/sub

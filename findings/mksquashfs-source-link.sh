@@ -7,7 +7,7 @@
 # Seen with squashfs-tools 4.5.1 of Debian 12.
 #
 #   mksquashfs current image: squashfs-root/current -> release      current/: squashfs-root/file
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs squashfs-tools=1:4.5.1-1 liblzo2-2=2.10-2
 mkdir release
 echo x >release/file

@@ -8,7 +8,7 @@
 #
 #   archive: drwxr-x--- 1234/1234 ./     image, by root: drwxrwxrwx 0/0 squashfs-root
 #   "Empty tar filename after skipping leading /, ./, or ../, ignoring"
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs squashfs-tools=1:4.5.1-1 liblzo2-2=2.10-2
 mkdir -m 750 files
 echo x >files/file

@@ -7,7 +7,7 @@
 #
 #   archive: file (old), file (new).   tar -x: new   mksquashfs -tar: old
 #   "file already exists in the tar file, ignoring"
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs squashfs-tools=1:4.5.1-1 liblzo2-2=2.10-2
 echo old >file
 tar -cf archive.tar file

@@ -9,7 +9,7 @@
 # Seen with Environment Modules 5.2.0 of Debian 12.
 #
 #   CC=mine; load: CC=module; unload: CC is not set     with pushenv: CC=mine
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs environment-modules=5.2.0-1 tcl8.6=8.6.13+dfsg-2 libtcl8.6=8.6.13+dfsg-2
 mkdir -p modules/{set,push}
 printf '#%%Module\nsetenv CC module\nprepend-path PATH /opt/tool/bin\n' >modules/set/1

@@ -9,7 +9,7 @@
 # Seen with Environment Modules 5.2.0 of Debian 12.
 #
 #   1.9 1.10: 1.10      2.0 2.0-rc1: 2.0-rc1      2.0 2.0b1: 2.0b1
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs environment-modules=5.2.0-1
 command -v tclsh >words || cannot "it needs tclsh"
 loaded() { # VERSION…: which one is loaded

@@ -9,7 +9,7 @@
 # Seen with Open MPI 4.1.4 and MPICH 4.0.2 of Debian 12.
 #
 #   rank 0: exit 3, rank 1: sleep, echo done:    MPICH: 3, done     Open MPI: 3, nothing
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs mpich=4.0.2-3+b1 libslurm38=22.05.8-4+deb12u3 \
 	openmpi-bin=4.1.4-3+b1 openmpi-common=4.1.4-3 libopenmpi3=4.1.4-3+b1 libpmix2=4.2.2-1+deb12u1 \
 	libhwloc15=2.9.0-1 libevent-core-2.1-7=2.1.12-stable-8 libevent-pthreads-2.1-7=2.1.12-stable-8 \

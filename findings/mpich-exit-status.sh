@@ -8,7 +8,7 @@
 # Seen with MPICH 4.0.2 of Debian 12.
 #
 #   exit 1, exit 2: 3      exit 1, exit 6: 7      kill -KILL $$: 9      exit 9: 9
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs mpich=4.0.2-3+b1 libslurm38=22.05.8-4+deb12u3 libhwloc15=2.9.0-1
 status() { mpiexec.hydra "$@" >words 2>&1 </dev/null && echo 0 || echo $?; }
 expect "exit 1, exit 2" 3 "$(status -n 2 sh -c 'exit $((PMI_RANK + 1))')"

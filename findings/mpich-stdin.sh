@@ -9,7 +9,7 @@
 # Seen with MPICH 4.0.2 of Debian 12.
 #
 #   mpiexec -n 2 cat </dev/null: rank 0 ends, rank 1 reads until it is killed
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs mpich=4.0.2-3+b1 libslurm38=22.05.8-4+deb12u3 libhwloc15=2.9.0-1
 # timeout says 124 if cat still read.
 mpiexec.hydra -n 2 sh -c 'timeout 3 cat; echo "$PMI_RANK $?"' </dev/null >seen

@@ -7,7 +7,7 @@
 # Seen with Open MPI 4.1.4 of Debian 12.
 #
 #   no-such-program: 134    ./no-such-program, ./text: 132    kill -ABRT $$: 134    kill -ILL $$: 132
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs openmpi-bin=4.1.4-3+b1 openmpi-common=4.1.4-3 libopenmpi3=4.1.4-3+b1 libpmix2=4.2.2-1+deb12u1 \
 	libhwloc15=2.9.0-1 libevent-core-2.1-7=2.1.12-stable-8 libevent-pthreads-2.1-7=2.1.12-stable-8 \
 	libmunge2=0.5.15-2+deb12u1 libnl-3-200=3.7.0-0.2+b1 libnl-route-3-200=3.7.0-0.2+b1

@@ -8,7 +8,7 @@
 # Seen with MUNGE 0.5.15 of Debian 12. Needs root.
 #
 #   --ttl=600: 600      --ttl=86400: 3600, status 0
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 root_only
 debs munge=0.5.15-2+deb12u1 libmunge2=0.5.15-2+deb12u1
 chmod 711 "$place"

@@ -8,7 +8,7 @@
 # Seen with nftables 1.0.6 of Debian 12. Needs root; it works in a network namespace of its own.
 #
 #   comments and auto-merge of table, chain and set:    text: 4    JSON: 0
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 root_only
 debs nftables=1.0.6-2+deb12u2 libnftables1=1.0.6-2+deb12u2 libnftnl11=1.2.4-2 libmnl0=1.0.4-3 libjansson4=2.14-2 \
 	libedit2=3.1-20221030-2 libxtables12=1.8.9-2

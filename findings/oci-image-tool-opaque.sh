@@ -9,7 +9,7 @@
 # Seen with oci-image-tool 1.0.0~rc2+really.rc1 and umoci 0.4.7 of Debian 12. Needs root.
 #
 #   layers: one two; .wh.one; opaque, three:    umoci: three     oci-image-tool: three two
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 root_only
 debs oci-image-tool=1.0.0~rc2+really.rc1+dfsg-2+b12 umoci=0.4.7+ds-3+b7
 mkdir old new

@@ -9,7 +9,7 @@
 # Seen with coreutils 9.1, tar 1.34, findutils 4.9.0 and squashfs-tools 4.5.1 of Debian 12. Needs root.
 #
 #   tree with file and a bind mount with data:   tar, cp, find, mksquashfs: data is there     rm: data is gone
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 root_only
 debs coreutils=9.1-1 tar=1.34+dfsg-1.2+deb12u1 findutils=4.9.0-4 squashfs-tools=1:4.5.1-1 liblzo2-2=2.10-2
 mkdir -p host tree/volume

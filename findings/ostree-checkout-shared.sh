@@ -10,7 +10,7 @@
 # Seen with ostree 2022.7 of Debian 12. Needs root.
 #
 #   echo changed >one/passwd: "changed" in one/passwd-, two/passwd, two/passwd-; ostree fsck: 1
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 root_only
 debs ostree=2022.7-2+deb12u1 libostree-1-1=2022.7-2+deb12u1 libavahi-glib1=0.8-10+deb12u1 \
 	libavahi-common3=0.8-10+deb12u1 libavahi-client3=0.8-10+deb12u1 libarchive13=3.6.2-1+deb12u5 \

@@ -9,7 +9,7 @@
 # Seen with perl 5.36.0 of Debian 12.
 #
 #   two members of 1000 bytes: zcat 2000     gunzip() 1000     handle 1000     memGunzip 1000     gzopen 2000
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs perl-base=5.36.0-7+deb12u4 perl-modules-5.36=5.36.0-7+deb12u4 libperl5.36=5.36.0-7+deb12u4
 head -c 1000 /dev/zero | gzip >file.gz
 head -c 1000 /dev/zero | gzip >>file.gz

@@ -8,7 +8,7 @@
 # Seen with podman-compose 1.5.0; what it calls podman with is caught by a script.
 #
 #   mode: 01777: mode=1023      mode: 0755: mode=493      mode: "1777": mode=1777
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 pips podman-compose==1.5.0
 mkdir bin
 cat >bin/podman <<END

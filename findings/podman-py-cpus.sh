@@ -8,7 +8,7 @@
 # Seen with podman-py 5.8.0. What it would send is caught by a server of the script.
 #
 #   command ["echo a b"], and no word of processors
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 pips podman==5.8.0
 cat >program.py <<'END'
 import contextlib

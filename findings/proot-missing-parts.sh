@@ -8,7 +8,7 @@
 # Seen with proot 5.1.0 of Debian 12.
 #
 #   -b /mistyped:/data: runs, 0     -w /work: pwd is /, 0     kill -KILL $$: 255
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs proot=5.1.0-1.3 libtalloc2=2.4.0-f2 busybox-static=1:1.35.0-4+deb12u1+b1
 mkdir -p image/bin
 cp root/bin/busybox image/bin/

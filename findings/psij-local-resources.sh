@@ -9,7 +9,7 @@
 # Seen with psij-python 0.9.11.
 #
 #   process_count=3: 1 process, COMPLETED      launcher="multiple": 3      sleep 3 with a duration of 1 s: COMPLETED
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 pips psij-python==0.9.11
 cat >program.py <<'END'
 from datetime import timedelta

@@ -7,7 +7,7 @@
 # Seen with PySquashfsImage 0.9.0 and dissect.squashfs 1.12; the image is of squashfs-tools 4.5.1 of Debian 12.
 #
 #   select: /usr/bin/sh found, /bin/sh None, /usr/bin/ None
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs squashfs-tools=1:4.5.1-1 liblzo2-2=2.10-2
 mkdir -p files/usr/bin
 echo x >files/usr/bin/sh

@@ -8,7 +8,7 @@
 # Seen with pyte 0.8.2 and the terminfo of xterm-256color in Debian 12.
 #
 #   "line", smcup, clear, "program", rmcup: program
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 pips pyte==0.8.2
 cat >program.py <<'END'
 import curses

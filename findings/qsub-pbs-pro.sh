@@ -9,7 +9,7 @@
 # Seen with Slurm 22.05.8 of Debian 12. Needs root.
 #
 #   nodes=1:ppn=4: 4 processors   select=1:ncpus=4, ncpus=4: 1      pmem=2gb: no memory
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
 debs slurm-wlm-torque=22.05.8-4+deb12u3 libslurm-perl=22.05.8-4+deb12u3 libslurm38=22.05.8-4+deb12u3
 export PERL5LIB=$place/root/usr/lib/x86_64-linux-gnu/perl5/5.36:$place/root/usr/share/perl5

@@ -8,7 +8,7 @@
 # Seen with squashfs-tools-ng 1.2.0 of Debian 12.
 #
 #   program 755, secret 600:    unpacked: 644, 644    with --chmod: 755, 600
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs squashfs-tools-ng=1.2.0-1 libsquashfs1=1.2.0-1
 mkdir source
 touch source/{program,secret}

@@ -9,7 +9,7 @@
 # Seen with Slurm 22.05.8 of Debian 12. Needs root.
 #
 #   the file: second     with --open-mode=append: first second
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
 slurm
 cat >script <<'END'

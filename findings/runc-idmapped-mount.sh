@@ -8,7 +8,7 @@
 # Seen with crun 1.8.1 and runc 1.1.5 of Debian 12. Needs root.
 #
 #   stat of a file of root's:   crun: 5000     runc: 0, status 0
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 runtimes
 mkdir source
 touch source/file

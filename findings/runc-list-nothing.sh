@@ -7,7 +7,7 @@
 # Seen with crun 1.8.1 and runc 1.1.5 of Debian 12, and jq 1.6. Needs root.
 #
 #   crun: []    runc: null    jq '.[].id': 5, "Cannot iterate over null"
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 runtimes
 debs jq=1.6-2.1+deb12u3 libjq1=1.6-2.1+deb12u3 libonig5=6.9.8-1
 expect "crun" "[]" "$(crun list --format json | jq -c .)"

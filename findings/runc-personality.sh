@@ -8,7 +8,7 @@
 # Seen with crun 1.8.1 and runc 1.1.5 of Debian 12. Needs root.
 #
 #   crun: i686    runc: x86_64, status 0
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 runtimes
 ln -s busybox bundle/rootfs/bin/uname
 cat >bundle/config.json <<'END'

@@ -8,7 +8,7 @@
 # Seen with crun 1.8.1 and runc 1.1.5 of Debian 12. Needs root.
 #
 #   after create: crun: no hook, runc: created     after start: crun: running, runc: created
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 runtimes
 cat >bundle/config.json <<END
 {"ociVersion": "1.0.2", "root": {"path": "rootfs"},

@@ -8,7 +8,7 @@
 # Seen with runlike 1.5.4; the input is as Docker writes it.
 #
 #   docker run --name=web … --entrypoint /bin/tini … --memory="104857600" --detach=true image run
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 pips runlike==1.5.4
 cat >container.json <<'END'
 [{

@@ -10,7 +10,7 @@
 #
 #   not inheritable: CapEff 0000000000000000 (both)
 #   inheritable too: CapEff 0000000000000020 (both)
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 runtimes
 config() { # INHERITABLE
 	cat >bundle/config.json <<-END

@@ -8,7 +8,7 @@
 #
 #   type bind, options ro:          No such device (both)
 #   type nonsense, options bind,ro: ok (both)
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 runtimes
 mkdir shared
 echo ok >shared/file

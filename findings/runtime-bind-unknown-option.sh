@@ -8,7 +8,7 @@
 # Seen with crun 1.8.1 and runc 1.1.5 of Debian 12. Needs root.
 #
 #   tmpfs, noatme: 1 (both)      bind, noatme: 0, and the mount is as without it (both)
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 runtimes
 ln -s busybox bundle/rootfs/bin/grep
 mkdir source

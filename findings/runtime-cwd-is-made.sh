@@ -7,7 +7,7 @@
 # Seen with crun 1.8.1 and runc 1.1.5 of Debian 12. Needs root.
 #
 #   cwd /srv/jbo of user 1000: status 0, pwd: /srv/jbo; in rootfs afterwards: 755 0:0 (both)
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 runtimes
 cat >bundle/config.json <<'END'
 {

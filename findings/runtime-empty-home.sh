@@ -7,7 +7,7 @@
 #
 #   crun: HOME=
 #   runc: HOME=/
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 runtimes
 cat >bundle/config.json <<'END'
 {"ociVersion": "1.0.2", "root": {"path": "rootfs"},

@@ -7,7 +7,7 @@
 #
 #   crun: PATH=/bin A=1 HOME=/           (status 0)
 #   runc: invalid environment variable: "NOEQUALS"    (status 1)
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 runtimes
 cat >bundle/config.json <<'END'
 {"ociVersion": "1.0.2", "root": {"path": "rootfs"},

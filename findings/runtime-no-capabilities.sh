@@ -9,7 +9,7 @@
 #
 #   CapEff: 0000000000000000   CapBnd: 0000000000000000 (both)
 #   chown: Operation not permitted (both)
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 runtimes
 for name in grep chown; do ln -s busybox "bundle/rootfs/bin/$name"; done
 cat >bundle/config.json <<'END'

@@ -7,7 +7,7 @@
 #
 #   crun: the container's own status, 3; no line
 #   runc: 1, "error running hook: exit status 1"
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 runtimes
 cat >bundle/config.json <<'END'
 {"ociVersion": "1.0.2", "root": {"path": "rootfs"},

@@ -8,7 +8,7 @@
 # Seen with crun 1.8.1 and runc 1.1.5 of Debian 12. Needs root.
 #
 #   first hook takes, second hook fails.    crun: taken    runc: taken, given back
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 runtimes
 hook() { printf '{"path": "/bin/sh", "args": ["sh", "-c", "cat >/dev/null; %s"]}' "$1"; }
 cat >bundle/config.json <<END

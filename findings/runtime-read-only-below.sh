@@ -9,7 +9,7 @@
 # Seen with crun 1.8.1 and runc 1.1.5 of Debian 12. Needs root.
 #
 #   written:   rbind, ro: below/file (both)     rbind, rro: nothing (both)
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 runtimes
 ln -s busybox bundle/rootfs/bin/touch
 mkdir -p source/below

@@ -11,7 +11,7 @@
 #
 #   umask 1, 3, 7 with ERRNO for {GE 2, LE 4}: none is taken (both)
 #   umask 1, 3, 7 with ERRNO for {EQ 3}: 1 and 7 are taken (both)
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 runtimes
 config() { # CONDITIONS: the container prints the masks that it could set
 	cat >bundle/config.json <<-END

@@ -8,7 +8,7 @@
 # Seen with crun 1.8.1 and runc 1.1.5 of Debian 12. Needs root.
 #
 #   umask 7 with ERRNO for umask: 0022 (both)     with ERRNO for umaks: 0007, status 0, no word (both)
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 runtimes
 ln -s busybox bundle/rootfs/bin/grep
 seen() { # RUNTIME NAME

@@ -8,7 +8,7 @@
 # Seen with crun 1.8.1 and runc 1.1.5 of Debian 12. Needs root.
 #
 #   create 0, start 0; the container's output: "exec … format error" (both)
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 runtimes
 echo words >bundle/rootfs/bin/text
 chmod 755 bundle/rootfs/bin/text

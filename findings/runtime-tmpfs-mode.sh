@@ -8,7 +8,7 @@
 #
 #   crun: 1777
 #   runc: 750 (that of the directory in the image)
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 runtimes
 chmod 750 bundle/rootfs/mnt
 cat >bundle/config.json <<'END'

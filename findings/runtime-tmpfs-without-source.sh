@@ -9,7 +9,7 @@
 #
 #   crun: tmpfs on /mnt type tmpfs (rw,relatime)
 #   runc: /mnt on tmpfs type rw,relatime (0)
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 runtimes
 ln -s busybox bundle/rootfs/bin/mount
 cat >bundle/config.json <<'END'

@@ -10,7 +10,7 @@
 # Seen with Slurm 22.05.8 of Debian 12. Needs root.
 #
 #   sacct -c --format=jobid,jobname,state: 1|good|COMPLETED     2|my|     with --state=CD: 1 alone
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
 slurm JobCompType=jobcomp/filetxt "JobCompLoc=$place/completed"
 sbatch -Q --wait --job-name=good --output=/dev/null --wrap=true

@@ -7,7 +7,7 @@
 # Seen with Slurm 22.05.8 of Debian 12. Needs root.
 #
 #   salloc sh -c 'kill -KILL $$': 0    salloc sh -c 'kill -TERM $$': 1
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
 slurm
 status() { local seen=0; salloc -Q -n1 sh -c "$1" || seen=$?; echo "$seen"; }

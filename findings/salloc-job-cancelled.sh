@@ -7,7 +7,7 @@
 # Seen with Slurm 22.05.8 of Debian 12. Needs root.
 #
 #   without -K: "goes on", status 0      with -K: "SIGTERM", status 9
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
 slurm
 mkfifo begun

@@ -8,7 +8,7 @@
 # Seen with Slurm 22.05.8 of Debian 12. Needs root.
 #
 #   sbatch --job-name=fix#5: fix#5      #SBATCH --job-name=fix#5: fix      #SBATCH --job-name="fix#5": fix#5
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
 slurm
 name() { # LINE OPTION…: the name of a job with this line

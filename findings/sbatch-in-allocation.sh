@@ -9,7 +9,7 @@
 #
 #   from a shell: srun starts 1 task      from salloc -n2: "More processors requested than permitted"
 #   from salloc -n2, with sbatch -n1: 1 task
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
 slurm
 cat >script <<'END'

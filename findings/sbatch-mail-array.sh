@@ -8,7 +8,7 @@
 # Seen with Slurm 22.05.8 of Debian 12. Needs root.
 #
 #   three elements, one exit 3:   1 mail     with ARRAY_TASKS: 3 mails
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
 printf '#!/bin/sh\necho "$2" >>%s\n' "$place/mails" >mail
 chmod +x mail

@@ -7,7 +7,7 @@
 # Seen with Slurm 22.05.8 of Debian 12. Needs root.
 #
 #   processors and memory of each: 3 100M
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
 slurm MaxMemPerCPU=100 'NodeName=DEFAULT RealMemory=4000'
 cat >script <<'END'

@@ -7,7 +7,7 @@
 # Seen with Slurm 22.05.8 of Debian 12. Needs root.
 #
 #   the file of %a without --array: result-4294967294
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
 slurm
 printf '#!/bin/sh\n#SBATCH --output=result-%%A-%%a\necho "${SLURM_ARRAY_TASK_ID-not set}"\n' >script

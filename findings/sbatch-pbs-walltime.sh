@@ -8,7 +8,7 @@
 # Seen with Slurm 22.05.8 of Debian 12. Needs root.
 #
 #   walltime=01:00:00: 01:00:00      walltime=3600: 2-12:00:00
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
 slurm
 seen() { # WALLTIME: name, processors and time limit of the job

@@ -8,7 +8,7 @@
 # Seen with Slurm 22.05.8 of Debian 12. Needs root.
 #
 #   exit 137: 137, NonZeroExitCode, 137:0      kill -KILL $$: 1, JobLaunchFailure, 0:9
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
 slurm
 try() { # COMMAND: the status of sbatch --wait, and the job's reason and exit code

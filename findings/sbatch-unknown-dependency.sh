@@ -8,7 +8,7 @@
 # Seen with Slurm 22.05.8 of Debian 12. Needs root.
 #
 #   afterok of a failed job: pending, DependencyNeverSatisfied      afterok:99999: status 0, it runs
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
 slurm
 job=$(sbatch --parsable --output=/dev/null --wrap 'exit 1')

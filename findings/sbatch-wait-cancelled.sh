@@ -6,7 +6,7 @@
 # Seen with Slurm 22.05.8 of Debian 12. Needs root.
 #
 #   scancel while it runs: 1      scancel while it waits: 0
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
 slurm
 try() { # STATE OPTION…: what sbatch says and ends with when its job is cancelled in this state

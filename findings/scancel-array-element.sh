@@ -10,7 +10,7 @@
 # Seen with Slurm 22.05.8 of Debian 12. Needs root.
 #
 #   elements that end well, of 3:   1 gives up: 1 2 3    3 gives up: none    1 gives up by 1_1: 2 3
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
 slurm
 cat >script <<'END'

@@ -6,7 +6,7 @@
 # Seen with Slurm 22.05.8 of Debian 12. Needs root.
 #
 #   squeue --name=first,second: two jobs     scancel --name=first,second: status 0, and still two jobs
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
 slurm
 for name in first second; do sbatch -Q --hold --output=/dev/null --job-name="$name" --wrap=true; done

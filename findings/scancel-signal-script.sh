@@ -7,7 +7,7 @@
 # Seen with Slurm 22.05.8 of Debian 12. Needs root.
 #
 #   --signal=USR1, --signal=TERM: 0, nothing      --batch --signal=USR1: "USR1"      scancel JOB: "TERM"
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
 slurm
 cat >script <<'END'

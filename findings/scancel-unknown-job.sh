@@ -7,7 +7,7 @@
 # Seen with Slurm 22.05.8 of Debian 12. Needs root.
 #
 #   scancel 99999: 0, no output    scancel 99999.0: 1    squeue --jobs=99999: 1
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
 slurm
 status() { local seen=0; "$@" >out 2>&1 || seen=$?; echo "$seen"; }

@@ -9,7 +9,7 @@
 # Seen with Slurm 22.05.8 and ClusterShell 1.9.1 of Debian 12. Needs root.
 #
 #   nodeset -e: node1-ib node2-ib node3-ib       scontrol: nothing, status 0
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
 debs clustershell=1.9.1-1 python3-clustershell=1.9.1-1 python3-yaml=6.0-3+b2
 slurm

@@ -8,7 +8,7 @@
 # Seen with Slurm 22.05.8 of Debian 12. Needs root.
 #
 #   lines of one held job: 2; JobState: PENDING DONE
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
 slurm
 sbatch -Q --hold --comment=$'first\nJobState=DONE' --wrap true

@@ -8,7 +8,7 @@
 # Seen with Slurm 22.05.8 of Debian 12. Needs root.
 #
 #   first second third      after hold and release of first: second third first
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
 slurm
 submit() { sbatch --parsable --ntasks=4 --output=/dev/null --job-name="$1" --wrap='sleep 100'; }

@@ -9,7 +9,7 @@
 # Seen with Slurm 22.05.8 of Debian 12. Needs root.
 #
 #   write batch_script 9999 FILE: status 0, no file     show job 9999: status 1     onto a file: replaced
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
 slurm
 job=$(sbatch --parsable --hold --output=/dev/null --wrap='echo the script')

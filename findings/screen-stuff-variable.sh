@@ -8,7 +8,7 @@
 # Seen with screen 4.9.0 of Debian 12.
 #
 #   stuff 'a $WHO \101': a server A    (WHO=server where the session began, WHO=caller where stuff is called)
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs screen=4.9.0-4 libutempter0=1.2.1-3
 mkdir -m 700 sockets
 mkfifo out

@@ -10,7 +10,7 @@
 # Seen with setproctitle 1.3.8 and psutil 7.2.2.
 #
 #   psutil: SLURM_JOB_ID 77; after setproctitle("worker"): not set      with SPT_NOENV=1: 77
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 pips setproctitle==1.3.8 psutil==7.2.2
 cat >program.py <<'END_OF_PROGRAM'
 import os

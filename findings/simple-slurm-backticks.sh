@@ -7,7 +7,7 @@
 # Seen with simple_slurm 0.3.6. sbatch is a script that keeps what it reads.
 #
 #   echo `echo here` $(echo there) $HOME 'a\\b': the script has: echo here $(echo there) $HOME 'a\b'
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 pips simple_slurm==0.3.6
 mkdir bin
 printf '#!/bin/sh\ncat >%q\necho Submitted batch job 7\n' "$place/script" >bin/sbatch

@@ -9,7 +9,7 @@
 # Seen with skopeo 1.9.3 and umoci 0.4.7 of Debian 12.
 #
 #   into an empty layout: tar+zstd      into one with the image in gzip: tar+gzip
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs skopeo=1.9.3+ds1-1+b10 umoci=0.4.7+ds-3+b7
 echo '{"default": [{"type": "insecureAcceptAnything"}]}' >policy.json
 copy() { skopeo --policy policy.json --tmpdir "$place" copy --quiet "$@"; }

@@ -9,7 +9,7 @@
 # Seen with skopeo 1.9.3, umoci 0.4.7 and docker-registry 2.8.2 of Debian 12.
 #
 #   tags before: 1 latest      after `skopeo delete …:1`: none
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs skopeo=1.9.3+ds1-1+b10 libgpgme11=1.18.0-3+deb12u1 libassuan0=2.5.5-5 libdevmapper1.02.1=2:1.02.185-2 \
 	docker-registry=2.8.2+ds1-1 umoci=0.4.7+ds-3+b7 jq=1.6-2.1+deb12u3 libjq1=1.6-2.1+deb12u3 libonig5=6.9.8-1
 port=$((20000 + RANDOM % 9000))

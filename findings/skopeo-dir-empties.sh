@@ -8,7 +8,7 @@
 # Seen with skopeo 1.9.3 and umoci 0.4.7 of Debian 12.
 #
 #   no image, notes: 1, notes stay       an image, notes and reports/: 0, both are gone
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs skopeo=1.9.3+ds1-1+b10 libgpgme11=1.18.0-3+deb12u1 libassuan0=2.5.5-5 libdevmapper1.02.1=2:1.02.185-2 \
 	umoci=0.4.7+ds-3+b7
 echo '{"default": [{"type": "insecureAcceptAnything"}]}' >policy.json

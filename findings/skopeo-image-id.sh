@@ -9,7 +9,7 @@
 #
 #   the archive has the file ID.json of the first ID; the image that comes from it has another ID,
 #   with the same values
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs skopeo=1.9.3+ds1-1+b10 libgpgme11=1.18.0-3+deb12u1 libassuan0=2.5.5-5 \
 	libgpg-error0=1.46-1 libdevmapper1.02.1=2:1.02.185-2 umoci=0.4.7+ds-3+b7 \
 	jq=1.6-2.1+deb12u3 libjq1=1.6-2.1+deb12u3 libonig5=6.9.8-1

@@ -7,7 +7,7 @@
 # Seen with skopeo 1.9.3 and umoci 0.4.7 of Debian 12.
 #
 #   manifests in index.json: 1, then 2      oci:DIRECTORY: more than one image in oci, choose an image
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs umoci=0.4.7+ds-3+b7 skopeo=1.9.3+ds1-1+b10 libgpgme11=1.18.0-3+deb12u1 libassuan0=2.5.5-5 \
 	libgpg-error0=1.46-1 libdevmapper1.02.1=2:1.02.185-2 jq=1.6-2.1+deb12u3 \
 	libjq1=1.6-2.1+deb12u3 libonig5=6.9.8-1

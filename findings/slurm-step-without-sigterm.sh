@@ -10,7 +10,7 @@
 #   scancel JOB.STEP: status 137, no word of the handler
 #   SIGTERM to srun:  status 137, no word of the handler
 #   scancel --signal=TERM JOB.STEP: status 5, "cleans up"
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
 slurm
 mkfifo begun

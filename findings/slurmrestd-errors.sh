@@ -10,7 +10,7 @@
 #
 #   a job: 200, job_id, no errors            "hold": true: 200, job_id, Job is in held state, pending scheduler release
 #   "tasks": 99: 200, job_id, Requested partition configuration not available now       GET job/99999: 500
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
 slurm
 debs slurmrestd=22.05.8-4+deb12u3 libhttp-parser2.9=2.9.4-5 libjwt0=1.10.2-1+deb12u1 libjansson4=2.14-2

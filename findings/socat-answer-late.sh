@@ -7,7 +7,7 @@
 # Seen with socat 1.7.4.4 of Debian 12.
 #
 #   an answer after 2 s: nothing, status 0     with -t 20: the answer
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs socat=1.7.4.4-2 libwrap0=7.6.q-32
 cat >service.py <<'END'
 import socket

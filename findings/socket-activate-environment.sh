@@ -9,7 +9,7 @@
 # Seen with systemd 252 of Debian 12.
 #
 #   MODE in PROGRAM: not set      with -E MODE: test
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 command -v systemd-socket-activate >/dev/null || cannot "there is no systemd-socket-activate"
 version=$(systemd-socket-activate --version | sed -n '1s/^systemd \([0-9]*\) .*/\1/p')
 [[ $version == 252 ]] || cannot "systemd is $version"

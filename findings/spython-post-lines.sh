@@ -7,7 +7,7 @@
 # Seen with spython 0.3.14.
 #
 #   %post: cd /x, make      Dockerfile: RUN cd /x, RUN make
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 pips spython==0.3.14
 cat >recipe <<'END'
 Bootstrap: docker

@@ -9,7 +9,7 @@
 #
 #   ENTRYPOINT ["sh", "-c", "echo $0 $1"], CMD ["a b", "c"]: exec sh -c echo $0 $1 a b c "$@"
 #   RUN ["ls", "-l"]: ["ls", "-l"]
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 pips spython==0.3.14
 cat >Dockerfile <<'END'
 FROM debian:12

@@ -9,7 +9,7 @@
 #
 #   numbers of one and two: squashfuse: differ       squashfuse_ll: the same
 #   entries of tar:         squashfuse: two files    squashfuse_ll: one file, one link to it
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 root_only
 [[ -e /dev/fuse ]] || cannot "it needs /dev/fuse"
 debs squashfuse=0.1.105-1 libsquashfuse0=0.1.105-1 libfuse3-3=3.14.0-4 squashfs-tools=1:4.5.1-1

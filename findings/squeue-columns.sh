@@ -8,7 +8,7 @@
 # Seen with Slurm 22.05.8 of Debian 12. Needs root.
 #
 #   a job preprocess-of-run-seven:   preprocess-of-run-sePENDING
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
 slurm
 sbatch -Q --hold --output=/dev/null --job-name=preprocess-of-run-seven --wrap true

@@ -8,7 +8,7 @@
 # Seen with Slurm 22.05.8 of Debian 12. Needs root.
 #
 #   of three jobs, --jobs=3 --states=running --json: 3 jobs; exit codes 0 0 768
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
 slurm
 for status in 0 0 3; do

@@ -9,7 +9,7 @@
 # Seen with Slurm 22.05.8 of Debian 12. Needs root.
 #
 #   --jobs=99998: 1   --jobs=99998,99999: 0   --user=nobody-here: 0   --partition=none: 0   --nodelist=none: 1
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
 slurm
 status() { local seen=0; squeue -h "$@" >out 2>words || seen=$?; echo "$seen"; }

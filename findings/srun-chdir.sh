@@ -7,7 +7,7 @@
 #
 #   couldn't chdir to `/no/such': No such file or directory: going to /tmp instead
 #   pwd prints /tmp, status 0
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
 slurm
 seen=0

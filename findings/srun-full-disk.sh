@@ -7,7 +7,7 @@
 # Seen with Slurm 22.05.8 of Debian 12. Needs root.
 #
 #   /bin/echo hi >/dev/full: 1     srun /bin/echo hi >/dev/full: 0, no words     srun --output=/dev/full: 0, no words
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
 slurm
 status() { "$@" 2>words >/dev/full && echo 0 || echo $?; }

@@ -9,7 +9,7 @@
 # Seen with Slurm 22.05.8 of Debian 12. Needs root.
 #
 #   a line of 3000 bytes: 1024, 1024 and 952 bytes      without --label: 3000
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
 slurm
 lengths() { sed 's/^0: //' | awk '{print length}' | xargs; }

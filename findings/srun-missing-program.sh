@@ -7,7 +7,7 @@
 # Seen with Slurm 22.05.8 of Debian 12. Needs root.
 #
 #   missing: 2    an executable text without #!: 8    a directory: 13
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
 slurm
 printf 'words\n' >text

@@ -7,7 +7,7 @@
 # Seen with Slurm 22.05.8 of Debian 12. Needs root.
 #
 #   0 program "a b" 'c d' e\ f:  ["a] [b"] [c d] [e f]
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
 slurm
 cat >program <<'END'

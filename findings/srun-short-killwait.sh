@@ -10,7 +10,7 @@
 #
 #   srun: error: Timed out waiting for job step to complete
 #   srun 0, salloc 0
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
 slurm KillWait=1
 cat >command <<'END'

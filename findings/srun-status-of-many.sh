@@ -9,7 +9,7 @@
 # Seen with Slurm 22.05.8 of Debian 12. Needs root.
 #
 #   200 and SIGKILL: 137     200 and exit 137: 200     SIGKILL and SIGTERM: 143
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
 slurm
 try() { # COMMAND0 COMMAND1: of two tasks; prints the status of srun

@@ -9,7 +9,7 @@
 # Seen with supervisor 4.3.0.
 #
 #   command=sh -c "echo a ; echo b": No closing quotation    "echo a; echo b": a b
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 pips supervisor==4.3.0
 try() { # COMMAND: what it has printed, or what the log says
 	rm -rf out log

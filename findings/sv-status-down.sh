@@ -8,7 +8,7 @@
 # Seen with runit 2.1.2 and daemontools 0.76 of Debian 12.
 #
 #   down:   sv status 0   sv check 0   svstat 0        no runsv: sv status 1
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs runit=2.1.2-54 daemontools=1:0.76-8.1
 mkdir -p services/{one,two}
 printf '#!/bin/sh\nexec sleep 100\n' >services/one/run

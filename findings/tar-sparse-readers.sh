@@ -10,7 +10,7 @@
 # Seen with GNU tar 1.34, busybox 1.35.0, pax 20201030 and libarchive 3.6.2 of Debian 12.
 #
 #   disk of 2 MiB with 8 bytes:   bsdtar: disk 2097152     busybox, pax: GNUSparseFile.N/disk 8704
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs tar=1.34+dfsg-1.2+deb12u1 busybox-static=1:1.35.0-4+deb12u1+b1 pax=1:20201030-1 \
 	libarchive-tools=3.6.2-1+deb12u5 libarchive13=3.6.2-1+deb12u5
 truncate -s 2M disk

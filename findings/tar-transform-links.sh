@@ -10,7 +10,7 @@
 # Seen with GNU tar 1.34 of Debian 12.
 #
 #   bin -> usr/bin:   without flag: rootfs/bin -> rootfs/usr/bin     with S: rootfs/bin -> usr/bin
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs tar=1.34+dfsg-1.2+deb12u1
 mkdir -p source/usr/bin
 ln -s usr/bin source/bin

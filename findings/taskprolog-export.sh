@@ -8,7 +8,7 @@
 # Seen with Slurm 22.05.8 of Debian 12. Needs root.
 #
 #   export A="a b": A="a b" with its quotes     export B=c d: B=c d     export PATH=/opt/bin:$PATH: as it stands
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 . "$here/slurm.bash"
 cat >prolog <<'END'
 #!/bin/sh

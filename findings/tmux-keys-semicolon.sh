@@ -8,7 +8,7 @@
 # Seen with tmux 3.3a of Debian 12.
 #
 #   send-keys 'a;' Enter: status 1, nothing typed     send-keys -l 'a;': a     send-keys -l 'a\;': a;
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs tmux=3.3a-3 libutempter0=1.2.1-3 libevent-core-2.1-7=2.1.12-stable-8
 unset TMUX TMUX_PANE
 ours() { tmux -S "$place/socket" -f /dev/null "$@"; }

@@ -8,7 +8,7 @@
 # Seen with tmux 3.3a of Debian 12.
 #
 #   display-message -p '%Y %%': 2026 %     list-windows -F '%Y %%': %Y %%
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs tmux=3.3a-3 libutempter0=1.2.1-3 libevent-core-2.1-7=2.1.12-stable-8
 unset TMUX TMUX_PANE
 ours() { tmux -S "$place/socket" -f /dev/null "$@"; }

@@ -9,7 +9,7 @@
 # Seen with tmux 3.3a and screen 4.9.0 of Debian 12.
 #
 #   sessions after job1's was to end: none     with tmux's -t =job1: job12
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs tmux=3.3a-3 screen=4.9.0-4 libutempter0=1.2.1-3 libevent-core-2.1-7=2.1.12-stable-8
 unset TMUX TMUX_PANE STY
 ours() { tmux -S "$place/socket" -f /dev/null "$@"; }

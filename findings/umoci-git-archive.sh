@@ -8,7 +8,7 @@
 # Seen with umoci 0.4.7, git 2.39.5 and buildah 1.28.2 of Debian 12. Needs root.
 #
 #   git archive HEAD: buildah: file     umoci: unknown typeflag '\x67'     git archive HEAD^{tree}: umoci: file
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 root_only
 debs buildah=1.28.2+ds1-3+deb12u1+b3 libgpgme11=1.18.0-3+deb12u1 libassuan0=2.5.5-5 libgpg-error0=1.46-1 \
 	libdevmapper1.02.1=2:1.02.185-2 libseccomp2=2.5.4-1+deb12u1 umoci=0.4.7+ds-3+b7 \

@@ -11,7 +11,7 @@
 #
 #   archive of a directory and a file of 1092 bytes: 2116 = 2 * 512 + 1092
 #   skopeo 0, umoci 0, bsdtar 1, mksquashfs 1, tar2sqfs 1, tar 2: "Unexpected EOF in archive", 1024 bytes
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs umoci=0.4.7+ds-3+b7 skopeo=1.9.3+ds1-1+b10 libgpgme11=1.18.0-3+deb12u1 libassuan0=2.5.5-5 \
 	libgpg-error0=1.46-1 libdevmapper1.02.1=2:1.02.185-2 squashfs-tools=1:4.5.1-1 liblzo2-2=2.10-2 \
 	squashfs-tools-ng=1.2.0-1 libsquashfs1=1.2.0-1 libarchive-tools=3.6.2-1+deb12u5 \

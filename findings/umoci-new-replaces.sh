@@ -8,7 +8,7 @@
 # Seen with umoci 0.4.7 of Debian 12. Needs root.
 #
 #   files: file     after `umoci new` again: none, status 0     umoci init again: 1     umoci rm of another: 0
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 root_only
 debs umoci=0.4.7+ds-3+b7
 echo data >file

@@ -8,7 +8,7 @@
 # Seen with umoci 0.4.7 of Debian 12. Needs root.
 #
 #   data/new and other are written: the next image has other     with --no-mask-volumes: data/new other
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 root_only
 debs umoci=0.4.7+ds-3+b7
 umoci init --layout layout

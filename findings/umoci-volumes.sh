@@ -7,7 +7,7 @@
 # Seen with umoci 0.4.7 of Debian 12.
 #
 #   rootfs/data/file exists, and the last mount of config.json is tmpfs on /data
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs umoci=0.4.7+ds-3+b7 jq=1.6-2.1+deb12u3 libjq1=1.6-2.1+deb12u3 libonig5=6.9.8-1
 mkdir data
 echo here >data/file

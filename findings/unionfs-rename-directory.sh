@@ -8,7 +8,7 @@
 # Seen with unionfs-fuse 1.0 of Debian 12. Needs root.
 #
 #   rm dir/secret, mv dir new: new has: kept secret
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 root_only
 [[ -c /dev/fuse ]] || cannot "there is no /dev/fuse"
 debs unionfs-fuse=1.0-1+b1 libfuse3-3=3.14.0-4

@@ -7,7 +7,7 @@
 # Seen with util-linux 2.38.1 of Debian 12. Needs root.
 #
 #   SIGTERM: 143     SIGSEGV: 139     SIGKILL: 1, "sigprocmask unblock failed"
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 root_only
 debs util-linux=2.38.1-5+deb12u3
 status() { # SIGNAL

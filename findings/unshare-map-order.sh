@@ -8,7 +8,7 @@
 # Seen with util-linux 2.38.1 of Debian 12. Needs root.
 #
 #   --map-users=0,1000,1: uid_map is 1000 0 1
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 root_only
 debs util-linux=2.38.1-5+deb12u3 uidmap=1:4.13+dfsg1-1+deb12u2
 map() { unshare --user --map-users="$1" cat /proc/self/uid_map 2>words | xargs; }

@@ -9,7 +9,7 @@
 #
 #   unsquashfs -cat image etc/os-release: File System corrupted: directory loop detected
 #   unsquashfs image: status 0; all files are there
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs squashfs-tools=1:4.5.1-1 liblzo2-2=2.10-2
 mkdir -p files/etc files/usr/lib
 echo ID=words >files/usr/lib/os-release

@@ -6,7 +6,7 @@
 # Seen with squashfs-tools 4.5.1 of Debian 12.
 #
 #   unsquashfs -d out image etc/passwd: 0, out is empty      unsquashfs -cat image etc/passwd: 2
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 debs squashfs-tools=1:4.5.1-1 liblzo2-2=2.10-2
 mkdir files
 echo x >files/file

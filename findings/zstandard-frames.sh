@@ -9,7 +9,7 @@
 # Seen with zstandard 0.25.0 of PyPI, and zstd 1.5.4 of Debian 12.
 #
 #   two frames of 1000 bytes: decompress 1000, read_to_iter 1000, stream_reader 2000     of pzstd: read_to_iter 0
-. "${BASH_SOURCE[0]%/*}/common.bash"
+. "$(dirname "$0")/common.bash" || exit 2
 pips zstandard==0.25.0
 debs zstd=1.5.4+dfsg2-5+deb12u1
 head -c 1000 /dev/zero >data
