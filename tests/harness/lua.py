@@ -20,9 +20,9 @@ ALL = ("5.1", "5.2", "5.3", "5.4", "5.5")
 WITH_POSIX = [one for one in ALL if Path(f"/usr/share/lua/{one}/posix/init.lua").exists()]
 """What Debian's lua-posix is for: up to 5.3 in Debian 12, up to 5.4 in 13, all but 5.2 in sid.
 Debian 12's does not load in 5.3, where it lacks bit32; the first two load in each."""
-EXTREMES = ("5.1", "5.4", nightly("5.5"))
+VERSIONS = ("5.1", "5.4", nightly("5.2"), nightly("5.3"), nightly("5.5"))
+USUAL = (nightly("5.1"), "5.4", nightly("5.5"))
 """For what depends on the version little: each row costs a process."""
-VERSIONS = (*EXTREMES, nightly("5.2"), nightly("5.3"))
 OUT = "function slurm_scrun_stage_out() return slurm.SUCCESS end\n"
 HEAD = "function slurm_scrun_stage_in(id, bundle, spool, file, job, uid, gid, env)\n"
 ARGUMENTS = ("c1", "/b", "/spool", "/b/config.json", 7, 1000, 100, None)

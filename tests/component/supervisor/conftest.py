@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from scrun.settings.file.load import Lua
-from tests.harness.lua import EXTREMES, Bench
+from tests.harness.lua import USUAL, Bench
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-@pytest.fixture(params=EXTREMES)
+@pytest.fixture(params=USUAL)
 def lua(request: pytest.FixtureRequest) -> Lua:
     """Versions of Lua; `pytest.mark.parametrize("lua", VERSIONS, indirect=True)` takes all."""
     return Lua(version=request.param)

@@ -23,6 +23,7 @@ from scrun.anchor.pid_file import PidFile
 from scrun.native.build import build
 from scrun.protocol.anchor import LOST, PASSED_ON
 from tests import CHECKOUT
+from tests.harness.nightly import nightly, often
 from tests.harness.wait import wait_until
 
 SIGNALS = [signal.Signals["SIG" + name] for name in PASSED_ON]
@@ -176,7 +177,7 @@ def client() -> Iterator[str]:
         yield f"{place}/scrun"
 
 
-@pytest.fixture(params=["client", "dash", "bash"])
+@pytest.fixture(params=["client", "dash", nightly("bash")])
 def shell(request: pytest.FixtureRequest) -> list[str]:
     """What comes before a command whose /bin/sh is to be this shell."""
     if request.param == "client":
@@ -250,7 +251,7 @@ def bash_restarts_its_read(request: pytest.FixtureRequest) -> None:
         request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
 
 
-@pytest.mark.parametrize("status", [0, 1, 3, 7, 125, 137, 255])
+@pytest.mark.parametrize("status", [0, 7, 255])
 def test_exits_with_the_status(leave: Leave, status: int) -> None:
     """Which may be there before it looks."""
     assert leave().end(status) == status
@@ -294,7 +295,7 @@ def test_many_signals_at_once(leave: Leave) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGWINCH])
 def test_a_signal_and_the_end_at_the_same_moment(leave: Leave, number: int) -> None:
-    for _ in range(20):
+    for _ in range(often(5, 20)):
         left = leave().ready()
         left.kill(number)
         left.line.sendall(b"9\n")
@@ -363,7 +364,7 @@ def test_holds_nothing_but_its_socket(leave: Leave, tmp_path: Path) -> None:
     assert left.end(0) == 0
 
 
-@pytest.mark.parametrize("number", [3, 4, 5, 9, 10, 11, 200])
+@pytest.mark.parametrize("number", [3, 5, 9, 200])
 @pytest.mark.parametrize("with_file", [False, True], ids=["", "pid-file"])
 def test_whatever_numbers_the_caller_has(
     leave: Leave, tmp_path: Path, number: int, *, with_file: bool

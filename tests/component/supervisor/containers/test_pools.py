@@ -206,8 +206,10 @@ async def test_without_room_they_wait_in_order(place: Place) -> None:
 
 async def test_a_smaller_one_passes(place: Place) -> None:
     await place.start()
-    await place.comes("running")
+    running = [await place.comes(name) for name in ("one", "two")]
     large, small = await place.comes("large", Room(2)), await place.comes("small", Room(1))
+    assert (large.job, small.job) == ("", "")
+    await goes(running[0])
     assert (large.job, small.job) == ("", "1")
     await place.pools.stop_all()
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.harness import users
 from tests.harness.bundle import make_rootfs
+from tests.harness.nightly import nightly
 from tests.harness.processes import processes_of
 from tests.harness.shim import PURE_V2, Shim, listening, prove
 from tests.harness.users import User
@@ -97,8 +98,9 @@ def connected(
         return make_shim(env, begin={**begin, "port": port}, meet=meet)
 
 
-@pytest.fixture(params=["root-crun", "root-runc", "user-crun", "user-runc"])
+@pytest.fixture(params=["root-crun", nightly("root-runc"), nightly("user-crun"), "user-runc"])
 def shim(request: pytest.FixtureRequest, make_shim: MakeShim, rootfs: Path) -> Shim:
+    """Each user and each runtime once; nightly, each runtime for each user."""
     who, runtime = request.param.split("-")
     env = {"PATH": without_crun(rootfs)} if runtime == "runc" else {}
     made = make_shim(env, users.root() if who == "root" else users.ordinary())

@@ -107,7 +107,7 @@ def test_no_user_namespaces(make_shim: MakeShim) -> None:
 
 
 def test_many_creates_at_once(shim: Shim) -> None:
-    names = [f"c{number}" for number in range(often(40, 100))]
+    names = [f"c{number}" for number in range(often(15, 100))]
     streams = {name: shim.streams("stdout") for name in names}
     for name in names:
         assert "pid" in shim.create(name, "echo", name, streams=streams[name])
@@ -128,7 +128,7 @@ def test_many_execs(make_shim: MakeShim) -> None:
     wait_while("crun's copy", lambda: "/memfd:crun (deleted)" in held(shim))
     before = len(held(shim))
     files = sorted(os.listdir(shim.hello["directory"]))
-    for number in range(often(240, 1000)):
+    for number in range(often(80, 1000)):
         name = f"e{number}"
         assert "pid" in shim.exec(name, "a", "sh", "-c", f"exit {number % 200}")
         if number % 20 == 19:

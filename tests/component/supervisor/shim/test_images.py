@@ -12,6 +12,7 @@ import pytest
 from tests.component.supervisor.shim.conftest import MakeShim, without_crun
 from tests.harness import users
 from tests.harness.bundle import make_config, map_user
+from tests.harness.nightly import nightly
 from tests.harness.shim import Shim
 from tests.harness.squashfs import fuse_for_all, squashed
 from tests.harness.users import User
@@ -113,13 +114,20 @@ def node(
 
 ALL = pytest.mark.parametrize(
     "node",
-    ["root-crun", "root-runc", "user-crun", "user-runc", "users-crun", "users-runc"],
+    [
+        "root-crun",
+        nightly("root-runc"),
+        nightly("user-crun"),
+        "user-runc",
+        "users-crun",
+        nightly("users-runc"),
+    ],
     indirect=True,
 )
 USER = pytest.mark.parametrize(
-    "node", ["user-crun", "user-runc", "users-crun", "users-runc"], indirect=True
+    "node", ["user-crun", nightly("user-runc"), nightly("users-crun"), "users-runc"], indirect=True
 )
-USERS = pytest.mark.parametrize("node", ["users-crun", "users-runc"], indirect=True)
+USERS = pytest.mark.parametrize("node", ["users-crun", nightly("users-runc")], indirect=True)
 
 
 @ALL

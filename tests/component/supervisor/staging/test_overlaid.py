@@ -134,25 +134,19 @@ def test_only_a_shim_that_mounts_nothing_is_not_asked_again(
 
 
 CHANGES = {
-    "new file": "echo new >etc/new; echo new >new",
-    "large file": "head -c 3000000 /dev/zero >usr/new",
-    "new directories": "mkdir -p a/b/c etc/a/b/c; echo x >a/b/x; echo x >etc/a/x",
-    "other content": "echo other >etc/passwd; echo other >motd",
-    "other mode": "chmod 4750 etc/passwd; chmod 600 motd",
-    "file removed": "rm etc/passwd motd",
-    "directory removed": "rm -r usr/share/doc",
-    "directory anew": "rm -r usr/share/doc; mkdir usr/share/doc; echo two >usr/share/doc/two",
-    "link elsewhere": "ln -sf /bin/other bin/ash; ln -sfn /else lib",
-    "directory instead of file": "rm etc/passwd; mkdir -p etc/passwd/x",
-    "file instead of directory": "rm -r usr/share; echo x >usr/share",
-    "link instead of directory": "rm -r usr/share; ln -s /etc usr/share",
-    "mode of a directory": "chmod 1777 empty; chmod 700 usr/share",
-    "FIFO": "mkfifo -m 640 etc/fifo",  # fuse-overlayfs 1.14 forgets the umask
+    "what is new": "echo new >etc/new; echo new >new; head -c 3000000 /dev/zero >usr/new; "
+    "mkdir -p a/b/c etc/a/b/c; echo x >a/b/x; echo x >etc/a/x; "
+    "mkfifo -m 640 etc/fifo; "  # fuse-overlayfs 1.14 forgets the umask
+    "echo x >etc/x; rm etc/x; echo anew >etc/shadow",  # which another layer has removed
+    "what is different": "echo other >etc/passwd; echo other >motd; ln etc/passwd etc/another; "
+    "ln -sf /bin/other bin/ash; ln -sfn /else lib; chmod 1777 empty; chmod 700 usr/share",
+    "other modes": "chmod 4750 etc/passwd; chmod 600 motd; "
+    "rm -r usr/share/doc; mkdir usr/share/doc; echo two >usr/share/doc/two",
+    "what is removed": "rm etc/passwd motd; rm -r usr/share/doc",
+    "a file and a directory": "rm etc/passwd; mkdir -p etc/passwd/x; rm -r usr/share; "
+    "echo x >usr/share",
+    "a link instead": "rm -r usr/share; ln -s /etc usr/share; mv etc/passwd bin/passwd",
     "renamed": "mv etc/passwd etc/other; mv usr/share usr/moved",
-    "moved": "mv etc/passwd bin/passwd",
-    "two names": "ln etc/passwd etc/another",
-    "made and removed": "echo x >etc/x; rm etc/x",
-    "a file that another layer removed": "echo anew >etc/shadow",
 }
 
 

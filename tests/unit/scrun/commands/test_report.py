@@ -167,6 +167,7 @@ def test_the_audit_has_those_without_a_record(root: Root, tmp_path: Path) -> Non
     audit.write_text(f"{text}{{}}\nnonsense\n[[[\n{'[' * 100_000}\n")
     found = told(root, "--audit", str(audit))
     rows = {row["container"]: row for row in found["rows"]}
+    assert len(found["rows"]) == len(rows) == 5
     train, gone, odd = (rows[name] for name in ("train", "gone", "odd"))
     assert (rows["a"]["status"], rows["b"]["day"]) == ("unknown", "")
     assert rows["b"]["cpu_percent"] is None
@@ -237,13 +238,13 @@ def test_the_page_shows_what_it_prints(root: Root) -> None:
 
 
 def test_many_are_quick(root: Root) -> None:
-    for number in range(4000):
+    for number in range(1000):
         root.add(msgspec.structs.replace(ENDED, id=f"c{number}"))
     before = os.times()
-    assert told(root, "--by", "image")["total"]["containers"] == 4000
+    assert told(root, "--by", "image")["total"]["containers"] == 1000
     after = os.times()
     spent = sum(after[2:4]) - sum(before[2:4])  # others may use the processors meanwhile
-    assert spent < 2
+    assert spent < 0.5
 
 
 class Elements(HTMLParser):

@@ -1,7 +1,6 @@
 """Documents of engines that did harm: a fault later on, or all of the memory."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -125,7 +124,7 @@ def test_no_annotations_make_a_record_that_cannot_be_read(tmp_path: Path) -> Non
     assert read_record(directory).annotations == {"a": text}
 
 
-@pytest.mark.parametrize("fill", [b"", b" ", b"[]," * 1000, b'{"a":' * 1000, b"\xff"])
+@pytest.mark.parametrize("fill", [b"", b"[]," * 1000])
 def test_a_file_of_100_megabytes(tmp_path: Path, fill: bytes) -> None:
     with (tmp_path / "config.json").open("wb") as file:
         file.write(minimal(x=0)[:-2] + fill * (100_000_000 // len(fill)) if fill else b"{")
@@ -134,13 +133,8 @@ def test_a_file_of_100_megabytes(tmp_path: Path, fill: bytes) -> None:
         load_bundle(str(tmp_path))
 
 
-@pytest.mark.parametrize(
-    "filler",
-    [lambda n: b"[]," * (n // 3), lambda n: b'{"a":1},' * (n // 8), lambda n: b'"a",' * (n // 4)],
-    ids=["arrays", "objects", "texts"],
-)
-def test_a_file_of_16_mebibytes_of_values(filler: Callable[[int], bytes]) -> None:
-    content = minimal(x=0).replace(b"0}", b"[" + filler(LIMIT - 200) + b"0]}")
+def test_a_file_of_16_mebibytes_of_values() -> None:
+    content = minimal(x=0).replace(b"0}", b"[" + b'{"a":1},' * (LIMIT // 8 - 25) + b"0]}")
     assert len(content) <= LIMIT
     with limited(1, 20), pytest.raises(BundleError, match=f"has more than {VALUES} values"):
         parse(content)

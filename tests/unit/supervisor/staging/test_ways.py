@@ -23,6 +23,7 @@ from scrun.supervisor.staging.ways import (
     remaining,
     ways,
 )  # fmt: skip
+from tests.harness.nightly import often
 
 HOW: tuple[How, ...] = ("in place", "shim", "fuse", "runtime", "copy")
 SOURCES: tuple[Source, ...] = ("there", "copies", "unpacked", "sent")
@@ -98,7 +99,7 @@ def test_one_way_is_the_best_and_the_last_always_works(
             assert numbers == sorted(set(numbers))
 
 
-@settings(max_examples=1000)
+@settings(max_examples=often(200, 1000))
 @given(roots(moved=True), nodes(), BOOLS)
 def test_there_is_what_a_way_needs(root: RootFilesystem, node: Overlays, remote: bool) -> None:
     mounted = [way for way in ways(root, node, remote=remote) if way.source]

@@ -305,11 +305,6 @@ def test_any_json_is_kept(tree: Any) -> None:
     check_any_json("54", tree)
 
 
-@given(json_trees(INTEGERS | FLOATS.filter(lambda number: not number.is_integer())))
-def test_any_json_is_kept_without_integers(tree: Any) -> None:
-    check_any_json("51", tree)  # there 1.0 is 1
-
-
 @given(st.binary() | st.text("[]{}\",:0123456789eE+-. \n\\utrfalsn&*!|>'#%?").map(str.encode))
 @settings(max_examples=300)
 def test_any_bytes_are_an_answer_or_a_string(data: bytes) -> None:
@@ -377,12 +372,12 @@ def test_environment(
     assert Lua(version).run(f"return require('json').{member} == true")
 
 
+# -- YAML -------------------------------------------------------------------------------------
+
+
 def test_preload_goes_first(lua: Lua) -> None:
     code = "package.preload.json = function() return {site = true} end "
     assert lua.run(code + IS_SITE)
-
-
-# -- YAML -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -539,14 +534,12 @@ def test_imports_are_few() -> None:
     assert not heavy & set(run.stdout.split())
 
 
-@pytest.mark.parametrize("version", ["51", "54"])
-def test_a_large_document(version: str) -> None:
+def test_a_large_document() -> None:
     mount = {"destination": "/a/b", "type": "bind", "source": "/c", "options": ["ro"], "x": {}}
-    text = json.dumps({"mounts": [{**mount, "n": i} for i in range(50_000)]})
-    assert len(text) > 4_000_000
-    # a minute is what hangs: it takes one or two seconds
+    text = json.dumps({"mounts": [{**mount, "n": i} for i in range(12_000)]})
+    assert len(text) > 1_000_000
     code = "return slurm.to_json(slurm.from_json(text))"
-    assert json.loads(Lua(version).run(code, text)) == json.loads(text)
+    assert json.loads(SHARED["54"].run(code, text)) == json.loads(text)
 
 
 def test_out_of_memory() -> None:

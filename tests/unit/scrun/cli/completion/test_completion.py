@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from scrun.cli.completion import complete as completion
 from scrun.cli.completion.scripts import SCRIPTS
 from scrun.cli.grammar import COMMANDS, options_of
+from scrun.cli.parse import Parsed
 from scrun.core.ready import ready
 from scrun.model.record import Record, write_record
 from tests.harness.program import output_of, run_program
@@ -241,32 +242,53 @@ def offered(shell: Shell, place: Place, line: str) -> set[str]:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
+        ("--rootl", set()),  # it is ignored, and so not offered
+        ("--log-f", {"--log-format"}),
+        ("--log-format ", {"text", "json"}),
+        ("--log-format=j", {"json"}),
+        ("-f /etc/slurm.conf sta", {"start", "state", "stats"}),
+        ("--slurm-conf=/etc/slurm.conf sta", {"start", "state", "stats"}),
+        ("--root ROOT --debug delete ", {"alpha", "beta"}),
+        ("--root=ROOT delete a", {"alpha"}),
+        ("--root ROOT DELETE --force a", {"alpha"}),
+        ("--root ROOT delete alpha gamma b", {"beta"}),
+        ("delete ", set()),  # under the usual root there are none
+        ("--root ROOT state alpha b", set()),
+        ("--root ROOT kill alpha KIL", {"KILL"}),
+        ("--root ROOT exec --env A=1 a", {"alpha"}),
+        ("--root ROOT exec a", {"alpha"}),
+        ("--rootless=true --root ROOT delete a", {"alpha"}),
+        ("exec --en", {"--env"}),
+        ("--root ROOT exec alpha --en", set()),  # the program's own
+        ("list --format ", {"table", "json"}),
+        ("completion ", {"bash", "zsh", "fish"}),
+        ("help chec", {"checkpoint"}),
+    ],
+)
+def test_words(place: Place, line: str, expected: set[str]) -> None:
+    """What is told to each of the shells."""
+    root = str(place.root)
+    words = [word.replace("ROOT", root) for word in line.split(" ")]
+    _, found = completion.complete(words, lambda parsed: ids(place, parsed))
+    last = words[-1].partition("=")[0] + "=" if "=" in words[-1] else ""
+    assert {offer.partition("\t")[0].removeprefix(last) for offer in found} == expected
+
+
+def ids(place: Place, parsed: Parsed) -> list[str]:
+    return ["alpha", "beta"] if parsed.text("root") == str(place.root) else []
+
+
+@pytest.mark.covers("scrun completion")
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
         ("scrun st", {"start", "state", "stats"}),
-        ("scrun --rootl", set()),  # it is ignored, and so not offered
-        ("scrun --log-f", {"--log-format"}),
-        ("scrun --log-format ", {"text", "json"}),
         ("scrun --log-format=j", {"json"}),
-        ("scrun -f /etc/slurm.conf sta", {"start", "state", "stats"}),
-        ("scrun --slurm-conf=/etc/slurm.conf sta", {"start", "state", "stats"}),
         ("scrun --root ROOT --debug delete ", {"alpha", "beta"}),
-        ("scrun --root=ROOT delete a", {"alpha"}),
-        ("scrun --root ROOT DELETE --force a", {"alpha"}),
-        ("scrun --root ROOT delete alpha gamma b", {"beta"}),
-        ("scrun delete ", set()),  # under the usual root there are none
-        ("scrun --root ROOT state alpha b", set()),
-        ("scrun --root ROOT kill alpha KIL", {"KILL"}),
         ("scrun --root ROOT run a", {"archive"}),  # a new id, or an image
-        ("scrun --root ROOT exec --env A=1 a", {"alpha"}),
-        ("scrun --root ROOT exec a", {"alpha"}),
-        ("scrun --rootless=true --root ROOT delete a", {"alpha"}),
-        ("scrun exec --en", {"--env"}),
         ("scrun --root ROOT exec alpha --en", set()),  # the program's own
-        ("scrun list --format ", {"table", "json"}),
-        ("scrun completion ", {"bash", "zsh", "fish"}),
-        ("scrun help chec", {"checkpoint"}),
         ("scrun run --bundle THINGS/f", {"folder"}),
         ("scrun run --pid-file THINGS/f", {"folder", "file"}),
-        ("scrun lua check THINGS/f", {"folder", "file"}),
     ],
 )
 def test_offers(shell: Shell, place: Place, line: str, expected: set[str]) -> None:
@@ -288,7 +310,7 @@ def test_all_commands_are_offered(shell: Shell, place: Place) -> None:
 
 
 @pytest.mark.covers("scrun completion")
-@pytest.mark.parametrize("command", ["create", "update", "exec"])
+@pytest.mark.parametrize("command", ["create", "exec"])
 def test_all_options_are_offered(shell: Shell, place: Place, command: str) -> None:
     used = {f"--{option[0]}" for option in options_of(command) if option[3]}
     found = offered(shell, place, f"scrun {command} --")
