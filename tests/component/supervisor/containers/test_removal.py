@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from scrun.client import replay
 from scrun.core import trees
 from scrun.core.errors import StagingError
 from scrun.model.record import Record
@@ -89,6 +90,19 @@ def test_what_is_mounted_in_a_record_is_left(root: Path, mounted: Path) -> None:
     with pytest.raises(StagingError, match=r"/spool/image is a mount point: unmount it"):
         remove_record(str(root / "c1"), SOCKET)
     assert not (root / "c1").exists()
+
+
+def test_what_is_mounted_in_a_record_that_a_command_has_made_is_left(
+    root: Path, mounted: Path
+) -> None:
+    """Tasks that are alike make and remove theirs without a supervisor."""
+    folder = os.open(root, os.O_RDONLY)
+    try:
+        with pytest.raises(OSError, match="is not to be entered"):
+            replay._remove_folder(folder, "c1", replay._mount_of(folder), 0)
+    finally:
+        os.close(folder)
+    assert (mounted / "precious").read_text() == "precious"
 
 
 def test_what_is_mounted_in_half_a_record_is_left(root: Path, mounted: Path) -> None:
