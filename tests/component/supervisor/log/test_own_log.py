@@ -109,7 +109,7 @@ scrun.supervisor.daemon.server.serve = serve
 
 
 def test_one_that_has_nothing_to_say_leaves_nothing(base: Path) -> None:
-    with detached(base, idle="0") as supervisor:
+    with detached(base, idle="0.5") as supervisor:
         assert supervisor.log.exists()
         supervisor.ask(*NOBODY)
         wait_while("supervisor", lambda: supervisor.runs, timeout=30)
