@@ -24,7 +24,7 @@ from scrun.supervisor.wire.frames import (
     sum_of,
 )
 
-from .dial import dial
+from .dial import NoConnection, dial
 from .json_text import dumps, loads
 
 TYPE_CHECKING = False
@@ -65,7 +65,8 @@ def arrive(add: "Callable[[bytes], None]", python: str, told: "Iterable[int]" = 
             number = direct[0].fileno()
             code = _asked(call, number, number, {"python": python}, _SENDING)
         except (OSError, BrokenFrame) as failure:
-            direct, error, reached = None, str(failure), getattr(failure, "reached", False)
+            direct, error = None, str(failure)
+            reached = isinstance(failure, NoConnection) and failure.reached
     if direct is None:
         if call["needed"]:
             sys.exit(f"{UNREACHED}: {error}")

@@ -276,9 +276,17 @@ def of_slurm(environment: "Mapping[str, str]") -> "dict[str, str]":
     return {
         name: value
         for name, value in environment.items()
-        if (name.startswith(_OWN) or name in _DEVICES)
-        and value.encode("utf-8", "replace") == value.encode("utf-8", "surrogatepass")
+        if (name.startswith(_OWN) or name in _DEVICES) and _is_unicode(value)
     }
+
+
+def _is_unicode(text: str) -> bool:
+    """Tell as `scrun.core.text` does."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def merged(config: "Sequence[str]", own: "Mapping[str, str]") -> "list[str]":

@@ -167,14 +167,17 @@ class ShimStep:
         try:
             yield
         finally:
-            if container in self._expected:
-                self._expected.remove(container)
+            if self.has_made(container):
                 self._say_expected()
 
-    def has_made(self, container: str) -> None:
-        """Note that its shim has created a container, and so expects it no longer."""
-        if container in self._expected:
+    def has_made(self, container: str) -> bool:
+        """Note that its shim expects a container no longer; return whether that is news.
+
+        A shim that has made one knows by its name.
+        """
+        if is_news := container in self._expected:
             self._expected.remove(container)
+        return is_news
 
     def _say_expected(self) -> None:
         if self._shim is not None and self._known.is_set():
