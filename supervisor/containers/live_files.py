@@ -3,7 +3,8 @@
 It is the kernel's, by FUSE. We negotiate the version, and pass all other requests on to a program
 of the shim's, which is in the container and answers (`shim.live_files`). That begins with the
 first request, and ends when nobody has asked for a while: so an idle container has a mount, a
-descriptor and a task more, and no process.
+descriptor and a task more, and no process. What `df` and the like ask of every mount on the host
+begins none.
 
 An engine that waits holds locks. So if nothing is answered for some seconds, and the shim does
 not answer either, all requests fail with EIO until an answer arrives. What was passed on may still
@@ -58,6 +59,8 @@ from scrun.supervisor.wire.fuse import (
     READDIRPLUS,
     ROOM,
     ROOT,
+    STATFS,
+    STATFS_OUT,
     UNANSWERED,
     WRITE,
 )
@@ -120,6 +123,7 @@ class _Waiting(NamedTuple):
 
 
 _NOTHING_WRITTEN = _Written()
+_OF_EACH_MOUNT = (GETATTR, STATFS)  # without blocks `df` takes it for one like /proc
 
 
 class LiveFiles(Unbuffered):
@@ -155,6 +159,7 @@ class LiveFiles(Unbuffered):
             os.close(self.fd)
             raise
         self._is_attached = False
+        self._root = b""
         self._requests: deque[memoryview] = deque()
         self._kept = 0  # bytes of them
         self._waiting: dict[int, _Waiting] = {}
@@ -177,8 +182,14 @@ class LiveFiles(Unbuffered):
         if tree >= 0:
             os.close(tree)
 
-    def is_attached(self) -> None:
-        """From now on the program answers, and no request is for the mount itself."""
+    def is_attached(self, over: os.stat_result | None = None) -> None:
+        """From now on the program answers, and no request is for the mount itself.
+
+        Args:
+            over: The directory that it covers. We answer with it while no program runs.
+        """
+        if over is not None:
+            self._root = ATTR_OUT.pack(0, 0, 0) + _attributes(over)
         self._is_attached = True
         self._close_tree()
 
@@ -216,6 +227,8 @@ class LiveFiles(Unbuffered):
             self._negotiate(unique, request)
         elif not self._is_attached or (self._proc and _is_proc(code, number, request)):
             self._answer_mount(code, unique, number, request[IN.size :])
+        elif self._root and number == ROOT and code in _OF_EACH_MOUNT and not self._is_asked:
+            self._reply(unique, self._root if code == GETATTR else bytes(STATFS_OUT.size))
         elif code == FLUSH:
             self._flush(unique, _number(request))
         elif self._is_stalled and code not in CLOSING:
@@ -350,6 +363,10 @@ class LiveFiles(Unbuffered):
     # the program's side
 
     _is_running = _is_over = False
+
+    @property
+    def _is_asked(self) -> bool:
+        return self._is_running or bool(self._waiting)
 
     async def _run_programs(self) -> None:
         """Run a program whenever there are requests and none runs."""
@@ -527,6 +544,15 @@ def _leave_out_proc(answer: memoryview) -> None:
         if number == PROC or bytes(answer[at + _LISTED : end]) == b"proc":
             _FILE.pack_into(answer, at, 0)
         at = end + -length % 8
+
+
+def _attributes(found: os.stat_result) -> bytes:
+    times = [divmod(ns, 10**9) for ns in (found.st_atime_ns, found.st_mtime_ns, found.st_ctime_ns)]
+    return ATTR.pack(
+        ROOT, found.st_size, found.st_blocks, *(seconds % 2**64 for seconds, _ in times),
+        *(ns for _, ns in times), found.st_mode, found.st_nlink, found.st_uid, found.st_gid,
+        0, _PAGE, 0,
+    )  # fmt: skip
 
 
 def _folder(number: int) -> bytes:

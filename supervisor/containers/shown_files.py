@@ -57,7 +57,9 @@ class ShownFiles:
         of_podman = conmon.calls(request.child_env.environment)  # which enters its namespaces
         setting = request.settings.staging.live_files
         self._is_served = of_podman and setting != "off"
-        self._covers = setting == "storage" and (of_podman or OF_DOCKER in request.bundle)
+        # podman looks into its storage before each `exec`
+        of_docker = OF_DOCKER in request.bundle and setting != "off"
+        self._covers = of_docker or (of_podman and setting == "storage")
         self._over: _Over | None = None
         self.shown = trio.Event()
         self.shown.set()
@@ -207,10 +209,10 @@ class _Over:
         except OSError as error:
             return f"{live_files.DEVICE}: {error.strerror}"
         try:
-            below, is_whole = await in_thread(self._attach, files.tree)
+            below, directory, is_whole = await in_thread(self._attach, files.tree)
             if not is_whole:
                 self._journal.write("info", _NO_DIFFERENCE)
-            files.is_attached()
+            files.is_attached(directory)
             try:
                 await files.serve()
             finally:
@@ -222,14 +224,15 @@ class _Over:
             files.close()
         return ""
 
-    def _attach(self, tree: int) -> "tuple[MountPoint | None, bool]":
+    def _attach(self, tree: int) -> "tuple[MountPoint | None, os.stat_result, bool]":
         """Mount it; return what is below, and whether all differences are seen."""
         from scrun.supervisor.staging.layout import difference_in
         from scrun.supervisor.staging.live_mounts import attach_here
 
         difference = difference_in(os.path.join(self._staged.bundle, OVERLAY))
-        below = attach_here(tree, self._path, difference)
-        return below, bool(difference or below is None or below.kind != "overlay")
+        below, directory = attach_here(tree, self._path, difference)
+        whole = bool(difference or below is None or below.kind != "overlay")
+        return below, directory, whole
 
     async def withdraw(self) -> None:
         self._scope.cancel()

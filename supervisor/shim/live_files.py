@@ -55,6 +55,7 @@ from scrun.supervisor.wire.fuse import (
     ROOT,
     SETATTR,
     STATFS,
+    STATFS_OUT,
     SYMLINK,
     UNANSWERED,
     UNLINK,
@@ -81,7 +82,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _SETATTR = struct.Struct("=IIQQQQQQIIIIIIII")
-_STATFS = struct.Struct("=QQQQQIIII24x")
 _FORGOTTEN = struct.Struct("=QQ")
 _NUMBER, _TWO, _FOUR = struct.Struct("=Q"), struct.Struct("=II"), struct.Struct("=IIII")
 _SEEK = struct.Struct("=QQII")
@@ -527,7 +527,7 @@ class LiveFiles:
         finally:
             if fd != folder:
                 os.close(fd)
-        return _STATFS.pack(
+        return STATFS_OUT.pack(
             found.f_blocks, found.f_bfree, found.f_bavail, found.f_files, found.f_ffree,
             found.f_bsize, found.f_namemax, found.f_frsize, 0,
         )  # fmt: skip

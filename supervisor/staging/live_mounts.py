@@ -66,8 +66,10 @@ def _is_there() -> bool:
     return True
 
 
-def attach_here(tree: int, path: str, difference: str) -> MountPoint | None:
+def attach_here(tree: int, path: str, difference: str) -> tuple[MountPoint | None, os.stat_result]:
     """Mount the file system over an engine's root file system; return what is below.
+
+    That is its mount, if it has one, and its root directory.
 
     Where that is an overlay, the engine also reads the directory with the difference from the
     image (`docker commit`). That is covered, too.
@@ -81,7 +83,7 @@ def attach_here(tree: int, path: str, difference: str) -> MountPoint | None:
     """
     detach_here(path)
     mounts = _mounts_at(path)
-    below = mounts[-1] if mounts else None
+    below, directory = mounts[-1] if mounts else None, os.stat(path)
     if below is not None and (own := _difference_of(below)):
         in_last_thread(lambda: _cover(own, difference))
     try:
@@ -89,7 +91,7 @@ def attach_here(tree: int, path: str, difference: str) -> MountPoint | None:
     except OSError:
         detach_here(path)
         raise
-    return below
+    return below, directory
 
 
 def _cover(own: str, difference: str) -> None:

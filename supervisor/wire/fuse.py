@@ -33,6 +33,7 @@ ATTR = struct.Struct("=QQQQQQIIIIIIIIII")
 ENTRY = struct.Struct("=QQQQII")
 ATTR_OUT = struct.Struct("=QII")
 OPEN_OUT = struct.Struct("=QII")
+STATFS_OUT = struct.Struct("=QQQQQIIII24x")
 DIRENT = struct.Struct("=QQII")
 
 (LOOKUP, FORGET, GETATTR, SETATTR, READLINK, SYMLINK) = range(1, 7)

@@ -222,8 +222,8 @@ class Staging(msgspec.Struct, frozen=True):
         sockets: The API's socket of podman or docker, where a container in a job mounts it: `own`:
             it leads there, if it is the user's own; `none`: it is not mounted.
         live_files: Who sees the files of a container in a job as it has them, by FUSE: `auto`:
-            `podman cp` and the like, where /dev/fuse permits it; `storage`: also what reads an
-            engine's storage, such as `docker cp`, `export` and `commit`; `off`: nobody.
+            `podman cp` and all commands of docker's, where /dev/fuse permits it; `storage`: also
+            what reads podman's storage, such as `podman export` and `commit`; `off`: nobody.
     """
 
     scratch: Path | None = None

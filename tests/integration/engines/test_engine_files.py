@@ -44,6 +44,14 @@ def hidden_docker() -> Iterator[Docker]:
         yield docker
 
 
+@contextmanager
+def without_files() -> Iterator[Docker]:
+    with Docker(storage="overlay2") as docker:
+        settings = docker.base / "scrun.toml"
+        settings.write_text(settings.read_text() + '\n[staging]\nlive_files = "off"\n')
+        yield docker
+
+
 PLACES: dict[str, Callable[[], AbstractContextManager[Docker | Podman]]] = {
     "docker, overlay2": partial(Docker, storage="overlay2"),
     "docker, overlay2 that nodes do not see": hidden_docker,
@@ -55,25 +63,16 @@ PLACES: dict[str, Callable[[], AbstractContextManager[Docker | Podman]]] = {
 }
 
 
-def serve_storage(docker: Docker) -> None:
-    path, table = docker.base / "scrun.toml", "[staging]\n"
-    text = path.read_text()
-    path.write_text(text.replace(table, STORAGE) if table in text else f"{text}\n{STORAGE}")
-
-
 @pytest.fixture(params=PLACES, scope="module")
 def engine(request: pytest.FixtureRequest) -> Iterator[Docker | Podman]:
     fuse_for_all()
     with PLACES[request.param]() as found:
-        if isinstance(found, Docker):
-            serve_storage(found)
         yield found
 
 
 @pytest.fixture(scope="module")
 def docker() -> Iterator[Docker]:
     with Docker(storage="overlay2") as found:
-        serve_storage(found)
         yield found
 
 
@@ -210,6 +209,16 @@ def test_another_supervisor_goes_on(docker: Docker) -> None:
     wait_while("mounts", lambda: mounts_of(docker), 10)
 
 
+def test_supervisor_and_keeper_are_killed(docker: Docker) -> None:
+    """Nobody goes on; docker still removes the container, and what covered its files."""
+    with begun(docker) as container:
+        place = merged(docker, container)
+        docker.site.kill_supervisors()
+        docker.must("rm", "--force", container, timeout=60)
+    wait_while("mounts", lambda: place in Path(f"/proc/{docker.pid}/mountinfo").read_text(), 10)
+    assert not os.path.exists(os.path.dirname(place))
+
+
 def merged(docker: Docker, container: str) -> str:
     return docker.must("inspect", "--format", "{{.GraphDriver.Data.MergedDir}}", container).strip()
 
@@ -232,8 +241,22 @@ def test_nothing_runs_on_the_node_until_somebody_asks(docker: Docker) -> None:
         assert "storage see the root file system" not in log.read_text()
         assert len(mounts_of(docker)) == 1
         [supervisor] = docker.site.supervisors()
+        place, idle = merged(docker, container), programs_of(docker, container)
+        listed = subprocess.run(["df"], capture_output=True, text=True, check=False, timeout=30)
+        assert place not in listed.stdout
+        found = os.stat(place)
+        assert programs_of(docker, container) == idle
+        assert os.listdir(place)
+        assert programs_of(docker, container) > idle
+        assert os.stat(place).st_mode == found.st_mode
     links = [os.readlink(path) for path in Path(f"/proc/{supervisor}/fd").iterdir()]
     assert "/dev/fuse" not in links
+
+
+def programs_of(engine: Docker | Podman, container: str) -> int:
+    """How many processes the shim has begun that still run."""
+    shim = min(shims_of(job_of(engine, container)))  # the others are its children
+    return len(Path(f"/proc/{shim}/task/{shim}/children").read_text().split())
 
 
 def record(engine: Docker | Podman, container: str) -> Path:
@@ -298,9 +321,17 @@ def test_lives_in_which_things_are_killed_while_files_are_copied(place: str) -> 
             wait_while(f"stuck in life {number}", lambda: stuck(engine), 15)
 
 
-@pytest.mark.parametrize("setting", ["auto", "off"])
-def test_switched_off(setting: str) -> None:
-    with shared_store(f'[staging]\nlive_files = "{setting}"\n') as podman, begun(podman) as one:
-        assert not mounts_of(podman)
-        assert not differences(podman, one) & FOUND
-        assert "made" not in exported(podman, one)
+@pytest.mark.parametrize(
+    "begin",
+    [
+        partial(shared_store, '[staging]\nlive_files = "auto"\n'),
+        partial(shared_store, '[staging]\nlive_files = "off"\n'),
+        without_files,
+    ],
+    ids=["podman as it is", "podman, off", "docker, off"],
+)
+def test_switched_off(begin: Callable[[], AbstractContextManager[Docker | Podman]]) -> None:
+    with begin() as engine, begun(engine) as one:
+        assert not mounts_of(engine)
+        assert not differences(engine, one) & FOUND
+        assert "made" not in exported(engine, one)
