@@ -20,11 +20,11 @@ from scrun.core.errors import EngineError
 from scrun.model.states import exited
 from scrun.supervisor.containers import live_files
 from scrun.supervisor.containers.live_files import LiveFiles
-from scrun.supervisor.contracts.program import SERVED, Program
+from scrun.supervisor.contracts.program import SERVED, Program, rootfs
 from scrun.supervisor.core.threads import in_last_thread
 from scrun.supervisor.nodes.ends import Gone
 from scrun.supervisor.staging import live_mounts
-from scrun.supervisor.wire.fuse import OUT
+from scrun.supervisor.wire.fuse import GETATTR, IN, LOOKUP, OUT, ROOT, STATFS
 from tests import CHECKOUT
 from tests.component.supervisor.containers.test_view import anchor as anchor
 from tests.harness.processes import descriptors
@@ -610,6 +610,23 @@ async def test_a_successor_mounts_another_one(anchor: int, root: Path) -> None:
         async with served(anchor, job):
             assert await see(anchor, Path("/etc/file").read_text) == "the container's\n"
             assert mounted(anchor).count(" fuse ") == 1
+
+
+async def test_what_is_asked_of_each_mount_begins_no_program(root: Path) -> None:
+    files = LiveFiles(Job(root), Journal(), rootfs(()))  # type: ignore[arg-type]
+    files.is_attached(os.lstat("/"))
+
+    def waits(*codes: int) -> int:
+        for code in codes:
+            files._take(IN.pack(IN.size, code, 2 * code, ROOT, 0, 0, 0, 0))
+        return len(files._waiting)
+
+    try:
+        assert waits(STATFS, GETATTR) == 0
+        assert waits(LOOKUP) == 1
+        assert waits(STATFS, GETATTR) == 3  # the program has begun, and knows better
+    finally:
+        files.close()
 
 
 def test_where_there_is_no_device(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
