@@ -1,19 +1,25 @@
-"""A connection to a port of a container, between a socket here and its shim."""
+"""Connections to ports of a container: by its shim, or past it where that is on this machine."""
 
+import os
 import socket
-from contextlib import nullcontext, suppress
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager, nullcontext, suppress
 from signal import SIGTERM
 
 import trio
 
 from scrun.core.errors import EngineError
+from scrun.protocol.wire import peer_pid, peer_uid
+from scrun.supervisor.contracts.networks import Reach
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.nodes.beginning import Rank
+from scrun.supervisor.nodes.beside import RIGHTS, Beside
 from scrun.supervisor.nodes.connection import Awaited, Shim
 from scrun.supervisor.nodes.ends import Ready
 from scrun.supervisor.nodes.messages import ShimError
 from scrun.supervisor.nodes.streams import Incoming, Outgoing
-from scrun.supervisor.wire.frames import EARLY
+from scrun.supervisor.shim.network import SAME, host, socket_of
+from scrun.supervisor.wire.frames import BESIDE, EARLY
 
 _PATIENCE = 2.5
 
@@ -33,6 +39,64 @@ class _ToServer(Outgoing):
     def close(self) -> None:
         self.is_reset = not self._incoming.ended
         super().close()
+
+
+@asynccontextmanager
+async def reaching(rank: Rank, container: str, *, outside: bool) -> AsyncIterator[Reach]:
+    """Reach the network of a container while the block runs.
+
+    With the first connection its shim is asked whether we can do so without it.
+
+    Args:
+        outside: See `Job.reaching`.
+    """
+    beside: Beside | None = None
+    is_known = rank.hello.protocol < BESIDE
+    lock = trio.Lock()
+
+    async def reach(client: trio.socket.SocketType, port: int) -> None:
+        nonlocal beside, is_known
+        async with lock:
+            if not is_known:
+                found = await _way(rank, container)
+                if found is not None:
+                    beside = stack.enter_context(Beside(found[0], outside=outside))
+                    await beside.enter()
+                is_known = True
+        if beside is None or beside.is_over:
+            await connect(rank, container, port, client, outside=outside)
+        else:
+            await beside.reach(client, port)
+
+    with ExitStack() as stack:
+        yield reach
+
+
+async def _way(rank: Rank, container: str) -> tuple[socket.socket | None] | None:
+    """Ask whether the shim's machine is this one; return what `Beside` takes, or None."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("")  # the kernel has a name for it, in this network
+        listener.listen()
+        listener.setblocking(False)
+        name = listener.getsockname()[1:].decode()
+        fields = {"container": container, "place": host(SAME), "pid": os.getpid(), "name": name}
+        with trio.move_on_after(_PATIENCE), suppress(ShimError):
+            way = (await rank.shim.call("reach", **fields))["way"]
+            if way == "own":
+                return (None,)
+            if way == "line":
+                return (_line(listener, rank.hello.pid),)
+    return None
+
+
+def _line(listener: socket.socket, shim: int) -> socket.socket:
+    """Take what a shim has sent, whoever has connected, too; OSError if that is missing."""
+    while True:
+        with listener.accept()[0] as sock:
+            if (peer_pid(sock), peer_uid(sock)) == (shim, os.geteuid()):
+                sock.setblocking(False)
+                got = sock.recvmsg(1, RIGHTS, socket.MSG_CMSG_CLOEXEC)
+                return socket.socket(fileno=socket_of(*got))
 
 
 async def connect(

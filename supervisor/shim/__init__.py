@@ -126,6 +126,13 @@ twice.
              one direction shuts that down, as the server's end does; CLOSED before END says that
              the server has reset the connection
              {}; error: why not, in the kernel's words
+    reach    container; place, pid, name: where the caller is (`network.host` of `network.SAME`),
+             its pid, and the name of an abstract Unix socket at which it listens. If it is on this
+             machine, it can do without the shim (protocol 6): the shim connects to that socket,
+             and gives it a line to a process that makes sockets in the container's network
+             (`network.serve`). That ends with the line, or with the container
+             {"way": "line"}; "own", if the network is the shim's and so the caller's; "" if it is
+             elsewhere; error
     accept   container, with a network of its own: waits until it connects to one of `networks`;
              sockets: true, if it is about one of `sockets` instead
              {"number": …, "addresses": [[address, port]]}, or "path": one of `sockets`; or, as it

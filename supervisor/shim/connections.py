@@ -1,16 +1,16 @@
 """Connects to ports of containers, and carries the bytes (see the package's docstring)."""
 
+import _signal as signal  # without enum, which takes longer than hello
 import _socket as socket  # without its enums, which take some ms
 import errno
-import fcntl
 import os
 import struct
+import sys
 
 from .loop import WRITE
-from .network import LOOPBACKS, elsewhere, serve, socket_of
-from .processes import descendants
+from .network import LOOPBACKS, SAME, address_of, elsewhere, host, serve, socket_of
+from .processes import descendants, kill_quietly
 from .runtime import CallRefused
-from .user_network import INTERFACE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from .targets import NodeProcess
 
 _BUSY = (errno.EINPROGRESS, 0)
-_ASK_ADDRESS, _ADDRESS = 0x8915, struct.Struct("16s4x4s16x")  # SIOCGIFADDR: netdevice(7)
 _PATIENCE = 5  # seconds, to enter a network
+_PEER = struct.Struct("iii")  # pid, uid, gid: unix(7), SO_PEERCRED
 
 
 class Connections:
@@ -34,6 +34,7 @@ class Connections:
         self.loop, self.streams = loop, streams
         self._children = children
         self._networks: dict[str, _Network | None] = {}  # None: ours
+        self._given: list[tuple[str, _Network]] = []  # with their targets
         self._open: dict[int, _Connection] = {}
 
     def connect(
@@ -53,15 +54,51 @@ class Connections:
             raise CallRefused(f"stream {number} exists already")
         network = self._networks.get(target.id)
         if target.id not in self._networks or (network is not None and network.is_over):
-            pid = elsewhere([target.pid, *descendants(target.pid)])
-            network = None if pid is None else _Network(self._children, pid)
-            self._networks[target.id] = network
+            network = self._networks[target.id] = self._entered(target)
         addresses: Sequence[tuple[int, str]] = LOOPBACKS
         if outside and network is not None:
             addresses = network.outside() or LOOPBACKS
         made = _Connection(self, number, reply, network, addresses, port)
         self._open[number] = made
         made.connect()
+
+    def _entered(self, target: "NodeProcess") -> "_Network | None":
+        pid = elsewhere([target.pid, *descendants(target.pid)])
+        return None if pid is None else _Network(self._children, pid)
+
+    def reach(self, target: "NodeProcess", place: str, supervisor: int, name: str) -> str:
+        """Let a supervisor on this machine make and connect sockets in a container's network.
+
+        It gets a line to a process that makes them (`network.serve`), which ends with the line.
+
+        Args:
+            place: Where the supervisor is (`network.host` of `SAME`).
+            supervisor: Its pid.
+            name: That of its socket.
+
+        Returns:
+            "": it is elsewhere; "own": the network is ours, and so the supervisor's; "line".
+
+        Raises:
+            OSError: The network cannot be entered, or the line not be given.
+        """
+        if place != host(SAME):
+            return ""
+        with_it = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            with_it.connect(b"\0" + name.encode())
+            peer = with_it.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+            if _PEER.unpack(peer)[:2] != (supervisor, os.geteuid()):
+                return ""  # somebody else has taken a dead one's name
+            network = self._entered(target)
+            if network is None:
+                return "own"
+            self._given = [(whose, one) for whose, one in self._given if not one.is_over]
+            self._given.append((target.id, network))
+            network.give(with_it)
+            return "line"
+        finally:
+            with_it.close()
 
     def attach(self, number: int, sock: "socket.socket", reply: "Reply") -> None:
         """Carry the bytes of a connection that a container has made; the socket is ours then.
@@ -86,6 +123,9 @@ class Connections:
         network = self._networks.pop(target, None)
         if network is not None:
             network.close()
+        for whose, given in self._given:
+            if whose == target:
+                given.kill()
 
     def disconnect_all(self) -> None:
         """Close them: whoever asked for them has gone."""
@@ -100,7 +140,7 @@ class _Network:
         self.is_over = False
         self._line, theirs = socket.socketpair()
         try:
-            children.fork(lambda: serve(pid, theirs), self._over, (theirs.fileno(),))
+            self._pid = children.fork(lambda: serve(pid, theirs), self._over, (theirs.fileno(),))
             timeout = _PATIENCE.to_bytes(8, "little") + bytes(8)  # struct timeval
             self._line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
         finally:
@@ -116,6 +156,19 @@ class _Network:
 
     def close(self) -> None:
         self._line.close()
+
+    def give(self, sock: "socket.socket") -> None:
+        """Give the line away to who is at the other end of a socket."""
+        rights = self._line.fileno().to_bytes(4, sys.byteorder)
+        try:
+            sock.sendmsg([b"\0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        finally:
+            self.close()
+
+    def kill(self) -> None:
+        """End it, whoever has the line."""
+        if not self.is_over:
+            kill_quietly(self._pid, signal.SIGKILL)
 
     def made(self, family: int) -> "socket.socket":
         if not self._entered:
@@ -139,14 +192,8 @@ class _Network:
         if self._outside:  # another socket would take as long as the connection's own
             return self._outside
         asking = self.made(socket.AF_INET)
-        try:
-            asked = _ADDRESS.pack(INTERFACE.encode(), b"")
-            answer = fcntl.ioctl(asking.fileno(), _ASK_ADDRESS, asked)
-        except OSError:
-            return ()
-        finally:
-            asking.close()
-        self._outside = ((socket.AF_INET, socket.inet_ntoa(_ADDRESS.unpack(answer)[1])),)
+        self._outside = address_of(asking.fileno())
+        asking.close()
         return self._outside
 
 

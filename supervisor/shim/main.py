@@ -338,6 +338,10 @@ class ShimProcess:
                 target = self._ready().get(call["container"])
                 where = call["port"], call["stream"], call.get("outside", False)
                 self._connections_here().connect(target, *where, reply)
+            elif verb == "reach":
+                target = self._ready().get(call["container"])
+                where = call["place"], call["pid"], call["name"]
+                reply({"way": self._connections_here().reach(target, *where)})
             elif verb == "disconnect":
                 self._connections_here().disconnect(call["stream"])
                 reply({})

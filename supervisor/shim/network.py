@@ -8,7 +8,9 @@ it, and that only a process with one thread may enter: so a child makes them.
 
 import _socket as socket  # without its enums, which take some ms
 import errno
+import fcntl
 import os
+import struct
 import sys
 
 from .libc import DUMPABLE, join, prctl
@@ -20,7 +22,17 @@ if TYPE_CHECKING:
 LOOPBACKS = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
 """Where a server of the container's own network listens, by what is tried first."""
 
+INTERFACE = "tap0"
+"""The interface by which others reach a network that only containers have."""
+
+SAME = ("net", "pid", "uts")
+"""The namespaces that a shim and its supervisor have together if it gives it a line to `serve`.
+
+By the first they find each other, by the second each knows who that is. A node with a host name
+of its own is another machine, too."""
+
 _DONE = b"\0"
+_ASK_ADDRESS, _ADDRESS = 0x8915, struct.Struct("16s4x4s16x")  # SIOCGIFADDR: netdevice(7)
 _ORDERS = 64
 
 
@@ -43,10 +55,20 @@ def elsewhere(pids: "Iterable[int]") -> "int | None":
     return None
 
 
-def host() -> str:
-    """Return what no other machine, and no other network of this one, is called."""
+def host(kinds: "Iterable[str]" = ("net",)) -> str:
+    """Return what no other machine, and no other such namespaces of this one, are called."""
+    own = [_namespace(os.getpid(), kind) for kind in kinds]
     with open("/proc/sys/kernel/random/boot_id") as file:
-        return f"{file.read().strip()} {_namespace(os.getpid(), 'net')}"
+        return " ".join((file.read().strip(), *own))
+
+
+def address_of(sock: int) -> "tuple[tuple[int, str], ...]":
+    """Return where others reach the network of a socket, if something connects it."""
+    try:
+        answer = fcntl.ioctl(sock, _ASK_ADDRESS, _ADDRESS.pack(INTERFACE.encode(), b""))
+    except OSError:
+        return ()
+    return ((socket.AF_INET, socket.inet_ntoa(_ADDRESS.unpack(answer)[1])),)
 
 
 def serve(pid: int, line: "socket.socket") -> int:
@@ -60,14 +82,19 @@ def serve(pid: int, line: "socket.socket") -> int:
     prctl(DUMPABLE, 0)  # the container's root may see us, if it has the node's processes
     for kind in ("user", "net"):
         join(pid, kind)
+    try:
+        _make_sockets(line)
+    except ConnectionError:  # nobody has taken the last one
+        pass
+    return 0
+
+
+def _make_sockets(line: "socket.socket") -> None:
     line.sendall(_DONE)
     while True:
-        try:
-            orders = line.recv(_ORDERS)
-        except ConnectionResetError:  # nobody has taken the last one
-            orders = b""
+        orders = line.recv(_ORDERS)
         if not orders:
-            return 0
+            return
         for family in orders:
             try:
                 made = socket.socket(family, socket.SOCK_STREAM)

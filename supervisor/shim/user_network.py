@@ -7,6 +7,7 @@ import _socket as socket  # without its enums, which take some ms
 import os
 
 from .loop import READ
+from .network import INTERFACE
 from .processes import kill_quietly
 from .runtime import found, last_line
 from .space import Space
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from .loop import Loop
     from .outbound import Outbound
     from .space import Maps
-
-INTERFACE = "tap0"
-"""What it is connected by, in there."""
 
 _TUN = "/dev/net/tun"
 _SLIRP, _PASTA = "slirp4netns", "pasta"

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-PROTOCOL = 5
+PROTOCOL = 6
 
 SEALED = 2
 """The first protocol whose direct connection has sealed frames (`seals`)."""
@@ -20,6 +20,9 @@ EARLY = 4
 
 NETWORKS = 5
 """The first one whose `network` changes the networks of a container that runs."""
+
+BESIDE = 6
+"""The first one that lets a supervisor on its machine `reach` a container's network."""
 
 FROM_SRUN = ("SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST")
 """The step's variables that say where srun is; slurmstepd connects there."""

@@ -440,14 +440,11 @@ class ShimJob(SlurmJob):
     @asynccontextmanager
     async def reaching(self, *, outside: bool = False) -> AsyncIterator[Reach]:
         """Reach the network of the first task."""
-        from scrun.supervisor.nodes.connected import connect  # few supervisors forward anything
+        from scrun.supervisor.nodes.connected import reaching  # few supervisors forward anything
 
         task = (await self._alive())[0]
-
-        async def reach(client: trio.socket.SocketType, port: int) -> None:
-            await connect(task.rank, task.id, port, client, outside=outside)
-
-        yield reach
+        async with reaching(task.rank, task.id, outside=outside) as reach:
+            yield reach
 
     async def connect_network(self, networks: Networks) -> None:
         task = self._tasks[0]

@@ -19,7 +19,7 @@ from tests.harness.adoption import kill_supervisor
 from tests.harness.life import Life
 from tests.harness.networks import free_port
 from tests.harness.nightly import nightly
-from tests.harness.processes import shims_of
+from tests.harness.processes import descendants, shims_of
 from tests.harness.program import run_program
 from tests.harness.site import Site
 from tests.harness.users import other
@@ -27,8 +27,13 @@ from tests.harness.wait import wait_until, wait_while
 
 pytestmark = pytest.mark.shares_sites
 
-PLACES = pytest.mark.parametrize("place", ["local-root", "local-user", "slurm-root", "slurm-user"])
-TWO = pytest.mark.parametrize("place", ["local-user", "slurm-user"])
+FAR = "far-user"
+"""On a node that passes for another machine than this one (`tools/slurm-cluster`)."""
+
+PLACES = pytest.mark.parametrize(
+    "place", ["local-root", "local-user", "slurm-root", "slurm-user", FAR]
+)
+THREE = pytest.mark.parametrize("place", ["local-user", "slurm-user", FAR])
 SHIM = '[slurm]\nlaunch = "shim"\n'
 
 _HTTP = "echo up; httpd -f -p {port} -h /etc"
@@ -113,12 +118,18 @@ def serving(
     return life, port
 
 
+@pytest.fixture
+def site(make_site: MakeSite, place: str) -> Site:
+    if place != FAR:
+        return make_site(place, settings=SHIM)
+    return make_site("slurm-user", settings=f'{SHIM}[slurm.defaults]\njob_nodelist = "node2"\n')
+
+
 @pytest.mark.both_engines
 @pytest.mark.covers("scrun forward")
 @PLACES
 @pytest.mark.parametrize("own_network", [True, False])
-def test_a_page(make_site: MakeSite, place: str, *, own_network: bool) -> None:
-    site = make_site(place, settings=SHIM)
+def test_a_page(site: Site, *, own_network: bool) -> None:
     life, port = serving(site, _HTTP, own_network=own_network)
     with forwarded(site, life, f"0:{port}") as forward:
         assert forward.line == f"127.0.0.1:{forward.port} -> {port}\n"
@@ -134,9 +145,8 @@ def test_a_page(make_site: MakeSite, place: str, *, own_network: bool) -> None:
 
 
 @PLACES
-def test_both_directions_end_by_themselves(make_site: MakeSite, place: str) -> None:
+def test_both_directions_end_by_themselves(site: Site) -> None:
     """A client that has said all still gets the answer, also a large one."""
-    site = make_site(place, settings=SHIM)
     life, port = serving(site, _ANSWERS)
     with forwarded(site, life, f"0:{port}") as forward:
         assert forward.asks(b"hello\n") == b"hello\nthat is all\n"
@@ -159,10 +169,9 @@ def _send_all(client: socket.socket, text: bytes) -> None:
     client.shutdown(socket.SHUT_WR)
 
 
-@TWO
-def test_a_port_that_nobody_listens_on(make_site: MakeSite, place: str) -> None:
+@THREE
+def test_a_port_that_nobody_listens_on(site: Site) -> None:
     """A reset, as from the server's machine, and one line for as long as that stays so."""
-    site = make_site(place, settings=SHIM)
     life, port = serving(site, _HTTP)
     closed = 9
     with forwarded(site, life, f"0:{port}", f"0:{closed}") as forward:
@@ -179,9 +188,9 @@ def test_a_port_that_nobody_listens_on(make_site: MakeSite, place: str) -> None:
     told_to_end(life)
 
 
-def test_a_node_that_is_cut_off(make_site: MakeSite) -> None:
+@pytest.mark.parametrize("place", [FAR])
+def test_a_node_that_is_cut_off(site: Site) -> None:
     """A reset within some seconds, and no other harm: when it is there again, so is the server."""
-    site = make_site("slurm-user", settings=SHIM)
     life, port = serving(site, _HTTP)
     with forwarded(site, life, f"0:{port}") as forward:
         assert forward.asks(GET).endswith(GROUP)
@@ -203,19 +212,34 @@ def test_a_node_that_is_cut_off(make_site: MakeSite) -> None:
     told_to_end(life)
 
 
-@TWO
-def test_a_server_on_the_other_loopback(make_site: MakeSite, place: str) -> None:
-    site = make_site(place, settings=SHIM)
+def test_a_job_on_this_machine(make_site: MakeSite) -> None:
+    """Its connections do without its shim."""
+    site = make_site("slurm-user", settings=SHIM)
+    life, port = serving(site, _HTTP)
+    with forwarded(site, life, f"0:{port}") as forward:
+        assert forward.asks(GET).endswith(GROUP)
+        shims = shims_of(life.job_id)
+        [shim] = set(shims) - {child for one in shims for child in descendants(one)}
+        os.kill(shim, signal.SIGSTOP)
+        try:
+            for _ in range(3):
+                assert forward.asks(GET).endswith(GROUP)
+        finally:
+            os.kill(shim, signal.SIGCONT)
+    told_to_end(life)
+
+
+@THREE
+def test_a_server_on_the_other_loopback(site: Site) -> None:
     life, port = serving(site, "echo up; httpd -f -p [::1]:{port} -h /etc")
     with forwarded(site, life, f"0:{port}") as forward:
         assert forward.asks(GET).endswith(GROUP)
     told_to_end(life)
 
 
-@TWO
-def test_a_server_that_takes_nothing(make_site: MakeSite, place: str) -> None:
+@THREE
+def test_a_server_that_takes_nothing(site: Site) -> None:
     """It holds up its own client, and nobody else."""
-    site = make_site(place, settings=SHIM)
     life, port = serving(site, "echo up; nc -ll -p {port} -e sleep 1000 & httpd -f -p 8 -h /etc")
     with forwarded(site, life, f"0:{port}", "0:8") as forward:
         assert forward.process.stdout
@@ -229,10 +253,9 @@ def test_a_server_that_takes_nothing(make_site: MakeSite, place: str) -> None:
     told_to_end(life)
 
 
-@TWO
-def test_a_client_that_goes(make_site: MakeSite, place: str) -> None:
+@THREE
+def test_a_client_that_goes(site: Site) -> None:
     """The server hears of it, and the next one is served."""
-    site = make_site(place, settings=SHIM)
     life, port = serving(site, "echo up; nc -ll -p {port} -e cat /dev/zero")
 
     def servers() -> int:
@@ -248,10 +271,9 @@ def test_a_client_that_goes(make_site: MakeSite, place: str) -> None:
     told_to_end(life)
 
 
-@TWO
-def test_a_burst(make_site: MakeSite, place: str) -> None:
+@THREE
+def test_a_burst(site: Site) -> None:
     """More connections than are served at a time: the others wait, and none fails."""
-    site = make_site(place, settings=SHIM)
     life, port = serving(site, _HTTP)
     with forwarded(site, life, f"0:{port}") as forward:
         clients = [forward.connect() for _ in range(400)]
@@ -263,9 +285,8 @@ def test_a_burst(make_site: MakeSite, place: str) -> None:
     told_to_end(life)
 
 
-@TWO
-def test_another_user_is_refused(make_site: MakeSite, place: str) -> None:
-    site = make_site(place, settings=SHIM)
+@THREE
+def test_another_user_is_refused(site: Site) -> None:
     life, port = serving(site, _ANSWERS)
     with forwarded(site, life, f"0:{port}") as forward:
         source = (
@@ -286,10 +307,9 @@ def test_another_user_is_refused(make_site: MakeSite, place: str) -> None:
 
 
 @pytest.mark.both_engines
-@TWO
-def test_the_supervisor_is_killed(make_site: MakeSite, place: str) -> None:
+@THREE
+def test_the_supervisor_is_killed(site: Site) -> None:
     """A connection may break; the next one works, at the same port."""
-    site = make_site(place, settings=SHIM)
     life, port = serving(site, _ANSWERS)
     with forwarded(site, life, f"0:{port}") as forward:
         with forward.connect() as client:
@@ -303,10 +323,9 @@ def test_the_supervisor_is_killed(make_site: MakeSite, place: str) -> None:
         assert forward.process.wait(20) == 0
 
 
-@TWO
-def test_in_the_background(make_site: MakeSite, place: str) -> None:
+@THREE
+def test_in_the_background(site: Site) -> None:
     """It ends with the container."""
-    site = make_site(place, settings=SHIM)
     life, port = serving(site, _HTTP)
     url = site.must("forward", "--detach", "--print-url", life.id, f"0:{port}").strip()
     with urllib.request.urlopen(f"{url}group", timeout=20) as answer:
@@ -428,10 +447,9 @@ def test_a_container_without_a_shim(make_site: MakeSite) -> None:
 
 
 @pytest.mark.both_engines
-@TWO
-def test_nothing_is_left(make_site: MakeSite, place: str) -> None:
+@THREE
+def test_nothing_is_left(site: Site) -> None:
     """Nor a descriptor, nor a process, of what was forwarded."""
-    site = make_site(place, settings=SHIM)
     life, port = serving(site, _ANSWERS)
     [supervisor] = site.supervisors()
 

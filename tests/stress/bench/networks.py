@@ -24,7 +24,11 @@ from tests.stress.bench.figures import Goal, Times
 SIZE = 256 << 20
 """Bytes of a stream."""
 
-WAYS = DIRECT, COPY, PUBLISHED = "direct", "a plain copy", "a published port"
+PUBLISHED = "a published port"
+NODES = {PUBLISHED: "node1", f"{PUBLISHED} elsewhere": "node2"}
+"""The second one passes for another machine than the submit host (`tools/slurm-cluster`)."""
+
+WAYS = DIRECT, COPY, *_ = "direct", "a plain copy", *NODES
 REQUEST, TO, FROM = "a request, {}", "256 MiB to a server, {}", "256 MiB from a server, {}"
 _REQUESTS = 50  # of a round
 _MANY = 10_000
@@ -88,8 +92,9 @@ class Networks:
                 for _ in range(rounds):
                     for way in WAYS:
                         self._take(way, ports[way])
-                for _ in range(_MANY):
-                    self.failed += not _asked(ports[PUBLISHED])
+                for _ in range(_MANY // len(NODES)):
+                    for way in NODES:
+                        self.failed += not _asked(ports[way])
         finally:
             _TUN.chmod(before)
 
@@ -101,13 +106,15 @@ class Networks:
             subprocess.run(command, input=_SOURCE, text=True, check=True)
             ports = {way: free_port() for way in WAYS}
             words = ("--volume", f"{program.parent}:/b:ro", *_LIMITS, "busybox", "/b/server", "80")
-            publish = ("--network", "slirp4netns", "--publish", f"{ports[PUBLISHED]}:80")
             server = subprocess.Popen([program, str(ports[DIRECT])])
             copier = os.fork()
             if not copier:
                 _copy(ports[COPY], ports[DIRECT])
             try:
-                podman.must("run", "--detach", "--name", "server", *publish, *words)
+                for way, node in NODES.items():
+                    options = ("--name", node, "--annotation", f"slurm.nodelist={node}")
+                    publish = ("--network", "slirp4netns", "--publish", f"{ports[way]}:80")
+                    podman.must("run", "--detach", *options, *publish, *words)
                 for port in ports.values():
                     wait_until("an answer", partial(_asked, port))
                 yield ports
@@ -116,7 +123,7 @@ class Networks:
                 server.wait()
                 os.kill(copier, 9)
                 os.waitpid(copier, 0)
-                podman.must("rm", "--force", "--time", "0", "server")
+                podman.must("rm", "--force", "--time", "0", *NODES.values())
 
     def _take(self, way: str, port: int) -> None:
         for _ in range(_REQUESTS):
@@ -145,13 +152,15 @@ class Networks:
     def goals(self) -> list[Goal]:
         """Return what should have been reached."""
         median = self.times.median
-        more = median(REQUEST.format(PUBLISHED)) - median(REQUEST.format(DIRECT))
-        goals = [Goal(f"{REQUEST.format(PUBLISHED)}, ms more", DIRECT, more * 1000, 1)]
-        for what in (TO, FROM):
-            seconds = (median(what.format(way)) for way in (PUBLISHED, COPY))
-            ours, floor = (SIZE / (1 << 20) / taken for taken in seconds)
-            wanted = min(500, floor)
-            goals.append(Goal(f"{what.format(PUBLISHED)}, speed", COPY, ours / wanted, 1, True))
+        goals = []
+        for way in NODES:
+            more = median(REQUEST.format(way)) - median(REQUEST.format(DIRECT))
+            goals.append(Goal(f"{REQUEST.format(way)}, ms more", DIRECT, more * 1000, 1))
+            for what in (TO, FROM):
+                seconds = (median(what.format(one)) for one in (way, COPY))
+                ours, floor = (SIZE / (1 << 20) / taken for taken in seconds)
+                wanted = min(500, floor)
+                goals.append(Goal(f"{what.format(way)}, speed", COPY, ours / wanted, 1, True))
         goals.append(Goal(f"{_MANY} requests, errors", "none", self.failed, 0))
         return goals
 

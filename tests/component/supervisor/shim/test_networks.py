@@ -1,16 +1,18 @@
 """A container's own network on its node, and what it reaches of its engine's."""
 
+import contextlib
 import os
 import resource
 import signal
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from scrun.supervisor.shim.network import SAME, host
 from scrun.supervisor.wire.frames import DATA, END
 from tests.component.supervisor.shim.conftest import MakeShim, without_crun
 from tests.component.supervisor.shim.test_beginning import resume
@@ -154,6 +156,75 @@ def test_what_makes_sockets_is_killed(direct: Shim) -> None:
     os.kill(maker, signal.SIGKILL)
     wait_while("the one before", lambda: maker in children_of(direct))
     assert connects(direct, 80)
+
+
+def test_its_supervisor_is_on_this_machine(direct: Shim) -> None:
+    """It gets what makes sockets in the container's network, and that ends with the container."""
+    begin(direct, "httpd -f -p 127.0.0.1:80 -h /etc")
+    before = children_of(direct)
+    with reached(direct) as line:
+        assert line.recv(1)
+        [maker] = children_of(direct) - before
+
+        def serves() -> bool:
+            line.sendall(bytes([socket.AF_INET]))
+            _, [fd], _, _ = socket.recv_fds(line, 1, 1)
+            with socket.socket(fileno=fd) as client:
+                return client.connect_ex(("127.0.0.1", 80)) == 0
+
+        wait_until("a server", serves)
+        assert direct.call("delete", id="a") == {}
+        wait_while("what makes sockets", lambda: maker in children_of(direct))
+        assert line.recv(1) == b""
+
+
+def test_its_supervisor_goes(direct: Shim) -> None:
+    """What makes sockets for it, too."""
+    begin(direct, "sleep 1000")
+    before = children_of(direct)
+    with reached(direct) as line:
+        assert line.recv(1)
+    wait_while("what made sockets", lambda: children_of(direct) - before)
+
+
+@pytest.mark.parametrize("other", [{"place": "elsewhere"}, {"pid": os.getppid()}, {"name": "no"}])
+def test_who_is_not_its_supervisor(other: dict[str, Any], direct: Shim) -> None:
+    """Another machine; who has taken the name of a supervisor that has died; nobody."""
+    begin(direct, "sleep 1000")
+    before = children_of(direct)
+    with socket.socket(socket.AF_UNIX) as listener:
+        reply = reach(direct, listener, **other)
+        listener.settimeout(0.1)
+        if "pid" in other:
+            with listener.accept()[0] as sock:
+                assert sock.recv(1) == b""
+        else:
+            with pytest.raises(TimeoutError):
+                listener.accept()
+    assert reply == (
+        {"error": "[Errno 111] Connection refused"} if "name" in other else {"way": ""}
+    )
+    wait_while("what made sockets", lambda: children_of(direct) - before)
+
+
+def reach(shim: Shim, listener: socket.socket, **other: object) -> dict[str, Any]:
+    listener.bind("")
+    listener.listen()
+    name = listener.getsockname()[1:].decode()
+    fields = {"place": host(SAME), "pid": os.getpid(), "name": name, **other}
+    return shim.call("reach", container="a", **fields)
+
+
+@contextlib.contextmanager
+def reached(shim: Shim) -> Iterator[socket.socket]:
+    """The line to what makes sockets in the container's network."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        assert reach(shim, listener) == {"way": "line"}
+        with listener.accept()[0] as sock:
+            _, [fd], _, _ = socket.recv_fds(sock, 1, 1)
+    with socket.socket(fileno=fd) as line:
+        line.settimeout(10)
+        yield line
 
 
 def test_what_connects_it_is_killed(shim: Shim) -> None:
