@@ -52,7 +52,10 @@ class Beside:
 
     async def enter(self) -> None:
         """Wait until sockets can be made; EngineError if they cannot."""
-        if self._line is not None and not await self._line.recv(1):
+        self.is_over = True
+        with trio.move_on_after(_PATIENCE):
+            self.is_over = self._line is not None and not await self._line.recv(1)
+        if self.is_over:
             raise EngineError("its network cannot be entered")
 
     async def reach(self, client: trio.socket.SocketType, port: int) -> None:

@@ -59,10 +59,10 @@ async def reaching(rank: Rank, container: str, *, outside: bool) -> AsyncIterato
         async with lock:
             if not is_known:
                 found = await _way(rank, container)
+                is_known = True
                 if found is not None:
                     beside = stack.enter_context(Beside(found[0], outside=outside))
                     await beside.enter()
-                is_known = True
         if beside is None or beside.is_over:
             await connect(rank, container, port, client, outside=outside)
         else:
@@ -80,7 +80,7 @@ async def _way(rank: Rank, container: str) -> tuple[socket.socket | None] | None
         listener.setblocking(False)
         name = listener.getsockname()[1:].decode()
         fields = {"container": container, "place": host(SAME), "pid": os.getpid(), "name": name}
-        with trio.move_on_after(_PATIENCE), suppress(ShimError):
+        with trio.move_on_after(_PATIENCE), suppress(ShimError, OSError):
             way = (await rank.shim.call("reach", **fields))["way"]
             if way == "own":
                 return (None,)

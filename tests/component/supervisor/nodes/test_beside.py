@@ -169,6 +169,19 @@ async def test_what_makes_sockets_has_gone() -> None:
             await next_call(peer, "connect")
 
 
+async def test_its_network_cannot_be_entered() -> None:
+    """That fails one connection; the next ones are the shim's."""
+    async with reached() as (reach, peer, port):
+        here, there = socket.socketpair()
+        there.close()
+        with here, pytest.RaisesGroup(EngineError, flatten_subgroups=True):
+            async with connecting(reach, port) as client:
+                await give(peer, await peer.call("reach"), here)
+                await client.receive_some()
+        async with connecting(reach, port):
+            await next_call(peer, "connect")
+
+
 async def test_a_job_that_is_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beside, "_PATIENCE", 0.2)
     here, there = socket.socketpair()
