@@ -164,11 +164,13 @@ class ShimProcess:
             return
         for path in installed(os.environ.get("PATH", "")):
             answers: list[int] = []
-            pid = self._children.spawn([path, "--version"], answers.append)
+            runtime = Runtime(path, directory)
+            # with a directory: else crun 1.21 makes one of its own first, which it often cannot
+            pid = self._children.spawn([*runtime.options(), "--version"], answers.append)
             self._import_meanwhile(_BY_THE_WAY, answers)
             self._wait_for(pid, answers)
             if answers == [0]:
-                self._runtime = Runtime(path, directory)
+                self._runtime = runtime
                 return
 
     def _import_meanwhile(self, names: "Sequence[str]", answers: "list[int]") -> None:

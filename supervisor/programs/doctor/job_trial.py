@@ -70,14 +70,21 @@ class NodeReport(msgspec.Struct, frozen=True):
     squashfs: str = ""
 
 
+# --root: as in `machine`
+_ASK = """\
+if command -v PROGRAM >/dev/null 2>&1; then
+    echo "runtime $(
+        { PROGRAM --root / --version 2>/dev/null || PROGRAM --version 2>&1; } | head -n 1
+    )"
+fi
+"""
+
+
 def script(program: str | None, file: str) -> str:
     """Return the script that prints a `NodeReport`."""
     asked = ""
     if program is not None:
-        asked = (
-            f"if command -v {shlex.quote(program)} >/dev/null 2>&1; then "
-            f'echo "runtime $({shlex.quote(program)} --version 2>&1 | head -n 1)"; fi\n'
-        )
+        asked = _ASK.replace("PROGRAM", shlex.quote(program))
     return f'echo "node $SLURMD_NODENAME"\n{asked}echo "token $(cat {shlex.quote(file)})"\n'
 
 
@@ -89,7 +96,9 @@ done
 """
 _RUNTIME = """\
 for p in crun runc; do
-    if "$p" --version >/dev/null 2>&1; then echo "runtime $("$p" --version | head -n 1)"; break; fi
+    if said=$("$p" --root / --version 2>/dev/null); then
+        echo "runtime $said" | head -n 1; break
+    fi
 done
 """
 

@@ -29,7 +29,8 @@ from scrun.supervisor.programs.doctor.findings import Finding, fail, first, ok, 
 from scrun.supervisor.staging.id_maps import why_no_owners
 from scrun.supervisor.staging.stored import NO_TOOL
 
-_TOOLS = ("podman", "docker", "crun", "runc")
+# crun 1.21 makes its directory even for its version; an ordinary user often has no right to
+_TOOLS = {"podman": (), "docker": (), "crun": ("--root", "/"), "runc": ("--root", "/")}
 _GIB = 1 << 30
 _FORBIDS = (
     ("user/max_user_namespaces", 0, "sysctl user.max_user_namespaces=10000"),
@@ -100,7 +101,7 @@ async def _versions(call: DoctorCall) -> Finding:
     async def ask(name: str) -> None:
         if path := call.which(name):
             with trio.move_on_after(8):
-                done = await run_tool([path, "--version"], call.child_env)
+                done = await run_tool([path, *_TOOLS[name], "--version"], call.child_env)
                 number = re.search(r"version ([^\s,]+)", " ".join(done.lines))
                 found[name] = number[1] if number else "?"
 

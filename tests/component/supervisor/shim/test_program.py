@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import stat
 import threading
 import time
@@ -33,7 +34,7 @@ def fake(directory: Path, script: str) -> dict[str, str]:
     """Make a crun of a script; return the environment that finds it."""
     directory.mkdir(exist_ok=True)
     path = directory / "crun"
-    path.write_text(f"#!/bin/sh\n[ $1 = --version ] && exit 0\n{script}\n")
+    path.write_text(f"#!/bin/sh\ncase $* in *--version) exit;; esac\n{script}\n")
     path.chmod(0o755)
     return {"PATH": f"{directory}:{os.environ['PATH']}"}
 
@@ -61,6 +62,17 @@ def test_no_runtime(make_shim: MakeShim, tmp_path: Path) -> None:
     assert shim.hello["runtime"] == ""
     assert "no OCI runtime" in shim.create("a", "true")["error"]
     assert shim.call("script", script="true")["status"] == 0
+
+
+def test_a_crun_that_has_no_directory_of_its_own(make_shim: MakeShim, tmp_path: Path) -> None:
+    """Version 1.21 makes one even for its version, where an ordinary user has no right to."""
+    refuses = "case $* in *--root*) ;; *) exit 1;; esac"
+    (tmp_path / "crun").write_text(f'#!/bin/sh\n{refuses}\nexec {shutil.which("crun")} "$@"\n')
+    (tmp_path / "crun").chmod(0o755)
+    shim = make_shim(env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert shim.hello["runtime"] == str(tmp_path / "crun")
+    shim.run("a", "true")
+    assert shim.ended("a") == 0
 
 
 def test_a_folder_that_cannot_be_written(make_shim: MakeShim) -> None:

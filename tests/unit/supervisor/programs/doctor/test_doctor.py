@@ -376,6 +376,16 @@ async def test_the_script_of_a_node(tmp_path: Any) -> None:
         assert (seen.node, seen.token, bool(seen.runtime)) == ("n1", "token-1", bool(runtime))
 
 
+@pytest.mark.parametrize("conf", ["oci.conf", "none"])
+async def test_a_crun_that_has_no_directory_of_its_own(tmp_path: Any, conf: str) -> None:
+    crun = tmp_path / "crun"
+    crun.write_text("#!/bin/sh\n[ $1 = --root ] || exit 1\necho crun version 1.21\n")
+    crun.chmod(0o755)
+    asks = job_trial.script("crun", "/x") if conf == "oci.conf" else job_trial._RUNTIME
+    done = await run_tool(["sh", "-c", asks], ChildEnv({"PATH": f"{tmp_path}:{users.PATH}"}))
+    assert job_trial.read(list(done.lines)).runtime == "crun version 1.21"
+
+
 # --- the container
 
 
