@@ -1,4 +1,4 @@
-"""A Debian as images have it, with servers that change users, and a repository of packages."""
+"""A Debian as images have it, with servers that change users; repositories; source of Slurm's."""
 
 import contextlib
 import fcntl
@@ -21,6 +21,8 @@ _CACHE = Path("/var/cache/scrun-tests")
 _SERVERS = "adduser,nginx-light,postgresql"
 _LEFT_OUT = ("usr/share/doc", "usr/share/man", "usr/share/locale", "var/cache/apt", "var/lib/apt")
 _MAKING = 600
+_KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
+_SEFF = "/contribs/seff/seff"
 _VENV = """
 mount --bind "$0/srv" /srv  # its path is in its programs
 /usr/bin/python3 -m venv /srv/venv
@@ -47,19 +49,58 @@ def _once(name: str, *made_of: str) -> Path:
     """Make an archive once on a machine: debootstrap takes more than a minute."""
     codename = platform.freedesktop_os_release()["VERSION_CODENAME"]
     archive = _CACHE / f"{name}-{codename}.tar"
-    _CACHE.mkdir(mode=0o755, parents=True, exist_ok=True)
-    with open(_CACHE / ".lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with _locked():
         if not archive.exists():
             _make(codename, archive, *made_of)
     return archive
+
+
+@contextlib.contextmanager
+def _locked() -> Iterator[None]:
+    _CACHE.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with open(_CACHE / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def seff() -> Path:
+    """Return Slurm's script of that name, which only the source package of Debian has."""
+    mirror, here = _suite()
+    # what a list of sid's names is gone as soon as there is something newer
+    suite = "trixie" if here == "sid" else here
+    script = _CACHE / f"seff-{suite}"
+    with _locked():
+        if not script.exists():
+            _get_seff(script, f"{mirror} {suite}")
+    return script
+
+
+def _get_seff(script: Path, suite: str) -> None:
+    """Take it from the archive, by lists of its own: apt here need not know of source packages."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="scrun-slurm-") as place:
+        sources, lists = Path(place, "sources.list"), Path(place, "lists")
+        sources.write_text(f"deb-src [signed-by={_KEYS}] {suite} main\n")
+        lists.mkdir()
+        own = [f"Dir::Etc::sourcelist={sources}", "Dir::Etc::sourceparts=/dev/null"]
+        own += [f"Dir::State::lists={lists}", f"Dir::Cache={place}"]
+        apt = ("apt-get", *(word for each in own for word in ("-o", each)))
+        _run(*apt, "update")
+        _run(*apt, "source", "--download-only", "--tar-only", "slurm-wlm", cwd=place)
+        [archive] = Path(place).glob("slurm-wlm_*.orig.tar.*")
+        with tarfile.open(archive) as tar:
+            [name] = [name for name in tar.getnames() if name.endswith(_SEFF)]
+            content = tar.extractfile(name)
+            assert content is not None
+            new = script.with_suffix(".new")
+            new.write_bytes(content.read())
+        new.rename(script)
 
 
 def _make(codename: str, archive: Path, servers: str, *wheels: str) -> None:
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="scrun-debian-") as base:
         root = Path(base, "rootfs")
         options = ["--variant=minbase", f"--include={servers}"]
-        _run("debootstrap", *options, codename, str(root), *_mirror())
+        _run("debootstrap", *options, codename, str(root), *_suite()[:1])
         for name in _LEFT_OUT:
             shutil.rmtree(root / name)
             (root / name).mkdir()
@@ -71,14 +112,14 @@ def _make(codename: str, archive: Path, servers: str, *wheels: str) -> None:
         new.rename(archive)
 
 
-def _mirror() -> list[str]:
-    """Return the mirror that apt uses here, if it says which."""
-    words = ["--format", "$(REPO_URI)", "Created-By: Packages", "Label: Debian"]
-    return _run("apt-get", "indextargets", *words).split()[:1]
+def _suite() -> list[str]:
+    """Return the mirror that apt uses here and the suite, if it says which."""
+    words = ["--format", "$(REPO_URI) $(RELEASE)", "Created-By: Packages", "Label: Debian"]
+    return _run("apt-get", "indextargets", *words).split()[:2]
 
 
-def _run(*command: str) -> str:
-    done = run_program(command, stderr=subprocess.STDOUT, timeout=_MAKING)
+def _run(*command: str, cwd: str | None = None) -> str:
+    done = run_program(command, stderr=subprocess.STDOUT, timeout=_MAKING, cwd=cwd)
     assert done.returncode == 0, f"{command}: {done.returncode}: {done.stdout[-2000:]}"
     return done.stdout
 

@@ -16,11 +16,12 @@ from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.accounting import accounted, accounting, all_accounted
 from tests.harness.daemons import program
+from tests.harness.debian import seff
 from tests.harness.docker import Docker
 from tests.harness.load import MIB, TELL, hold, spin
-from tests.harness.nightly import nightly
+from tests.harness.nightly import NIGHTLY, nightly, often
 from tests.harness.podman import RUN, compose, given, rootless_podman
-from tests.harness.program import output_of
+from tests.harness.program import output_of, run_program
 from tests.harness.registry import Registry, box, run
 from tests.harness.site import Site
 from tests.harness.users import PATH
@@ -101,13 +102,14 @@ def test_mixed_containers(registry: Registry, each: int) -> None:
 
 
 _READS = f'while [ "$({TELL})" -lt 300 ]; do cat /big /big >/dev/null; done'
-_LOADS = {"spin": spin(4), "fill": hold(600, 4), "read": _READS}
+# seff has whole seconds: of 24 that is two of a hundred
+_LOADS = {"spin": spin(often(4, 24)), "fill": hold(600, 4), "read": _READS}
 
 
 @pytest.mark.covers("promise what a container has used")
 @pytest.mark.parametrize("load", ["spin", *(nightly(load) for load in _LOADS if load != "spin")])
 def test_what_accounting_has_counted(make_site: MakeSite, load: str) -> None:
-    """/proc in the container, `state`, `report`, sacct as seff reads it, reportseff: one run.
+    """/proc in the container, `state`, `report`, sacct, reportseff and seff: one run.
 
     Slurm counts the step, with the shim in it: 0.05 s and 16 MiB. A job takes whole seconds, and
     has some in which its container does not run: times and percentages are not compared.
@@ -116,7 +118,7 @@ def test_what_accounting_has_counted(make_site: MakeSite, load: str) -> None:
     site.environment |= {"SCRUN_MEM_PER_NODE": "1G", "SCRUN_CPUS_PER_TASK": "2"}
     (site.rootfs / "big").write_bytes(bytes(64 * MIB))
     bundle = site.bundle_of("sh", "-c", f"{_LOADS[load]}; {TELL}")
-    of_proc = int(site.must("run", "--keep", "--bundle", bundle, "one")) / 100
+    of_proc = int(site.must("run", "--keep", "--bundle", bundle, "one", timeout=150)) / 100
     usage = json.loads(site.must("state", "one"))["annotations"]["org.scrun.usage"]
     state = json.loads(usage)
     [row] = json.loads(site.must("report", "--format", "json"))["rows"]
@@ -124,17 +126,24 @@ def test_what_accounting_has_counted(make_site: MakeSite, load: str) -> None:
     fields = ("TotalCPU", "MaxRSS", "AllocCPUS", "ElapsedRaw")
     whole, *steps = accounted(row["job"], *fields, steps=True)
     other = _reportseff(row["job"])
-    print(of_proc, state, row, whole, steps, other)
+    third = _seff(row["job"]) if NIGHTLY else {}
+    print(of_proc, state, row, whole, steps, other, third)
     assert int(whole["AllocCPUS"]) == row["cpus"] == state["cpus"] == 2
     if load == "fill":
         in_memory = max(int(step["MaxRSS"].removesuffix("K")) << 10 for step in steps)
         of_reportseff = float(other["MemEff"]) / 100 * row["memory_limit"]
         counted = [state["memory"], row["memory"], in_memory, of_reportseff]
+        if third:
+            number, unit = third["Memory Utilized"].split()
+            assert unit == "MB"
+            counted.append(float(number) * MIB)
         assert counted == pytest.approx([600 * MIB] * len(counted), rel=0.05)
         return
     assert of_proc > 2
     of_sacct, had = _seconds(whole["TotalCPU"]), int(whole["ElapsedRaw"]) * 2
     counted = [state["user"] + state["system"], row["cpu_seconds"], of_sacct]
+    if third and load == "spin":
+        counted.append(_seconds(third["CPU Utilized"]))
     assert counted == pytest.approx([of_proc] * len(counted), rel=0.05)
     # it leaves parts of a second out
     of_reportseff = float(other["CPUEff"]) / 100 * had
@@ -203,3 +212,11 @@ def _reportseff(job: str) -> dict[str, str]:
     said = output_of([Path(sys.executable).with_name("reportseff"), *told, job], env=environment)
     head, line = said.splitlines()
     return dict(zip(head.split("|"), line.split("|"), strict=True))
+
+
+def _seff(job: str) -> dict[str, str]:
+    """Return what seff says of a job, by its words."""
+    environment = {"PATH": PATH, "SLURM_CONF": cluster.slurm_conf()}
+    done = run_program(["perl", seff(), job], env=environment)  # it warns of its own variables
+    assert done.returncode == 0, done
+    return dict(line.split(": ", 1) for line in done.stdout.splitlines())
