@@ -353,6 +353,7 @@ class Phases:
             on_waiting=self._job_waits,
             on_suspended=self._job_suspended,
             on_deferred_release=self._job_stays,
+            on_output_lost=self._stdio.say,
             reusable=self._has_ended_by_itself,
             deposit=self._deposit,
             task=create_request.task,

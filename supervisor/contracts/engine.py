@@ -53,6 +53,7 @@ class JobRequest(msgspec.Struct, frozen=True):
         on_suspended: Called with True when somebody other than the container's user suspends the
             job's processes, and with False when they resume.
         on_deferred_release: Called at the container's end, if `Engine.release` waits for `delete`.
+        on_output_lost: Called when output can no longer be written, as on a full disk.
         plugin_options: Options of Slurm's own plugins, for the tool that requests the job.
         plugin_variables: Variables by which they reach its steps. `Step.variables` has them, too,
             which is late for a step that begins before the container is ready.
@@ -79,6 +80,7 @@ class JobRequest(msgspec.Struct, frozen=True):
     on_waiting: Callable[[Waiting | None], None] = lambda news: None
     on_suspended: Callable[[bool], None] = lambda news: None
     on_deferred_release: Callable[[], None] = lambda: None
+    on_output_lost: Callable[[str], None] = lambda reason: None
     plugin_options: Sequence[str] = ()
     plugin_variables: Mapping[str, str] = {}
     reusable: Callable[[], bool] = lambda: False

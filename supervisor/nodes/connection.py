@@ -256,7 +256,7 @@ class Shim:
         stdio: tuple[int, int, int],
         terminal: bool,
         child_env: ChildEnv,
-        journal: Journal | None = None,
+        failed: Callable[[str], None] | None = None,
         ends: Ends | None = None,
         fields: Mapping[str, int] | None = None,
     ) -> AbstractAsyncContextManager[ContainerStreams]:
@@ -264,14 +264,15 @@ class Shim:
 
         Args:
             stdio: The caller's descriptors; stay open while the streams are in use.
-            journal: Where messages about them go, if not to the shim's.
+            failed: Called when output can no longer be written, with the reason, unless its
+                reader has ended. Else the shim's journal has that.
             ends: What is read and written instead of those descriptors that are not /dev/null.
             fields: `ContainerStreams.fields` of another supervisor that has begun them, without
                 those that are over.
         """
-        journal = journal or self._journal
+        failed = failed or partial(self._journal.write, "error")
         return ContainerStreams(
-            self.table, stdio, terminal, child_env, journal, self.tell, ends, fields
+            self.table, stdio, terminal, child_env, failed, self.tell, ends, fields
         ).carried()
 
     @property

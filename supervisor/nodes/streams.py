@@ -24,7 +24,6 @@ import trio
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.program import Ends as Ends
 from scrun.supervisor.core.nurseries import unwrapped
-from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.counted import CountedSource
 from scrun.supervisor.nodes.ends import Gone, Sink, Source, is_null, sink, source
 from scrun.supervisor.nodes.link import Broken, ShimLink, buffer
@@ -144,7 +143,7 @@ class Incoming:
         self._waiting.clear()
         self.link.put(CLOSED, self.number)
         if str(error):
-            self._failed(f"{self._name}: {error}")
+            self._failed(f"{self._name}: {error}; the rest of it is lost")
         self._tell()
 
     async def pump(self, opened: AbstractAsyncContextManager[Sink]) -> None:
@@ -354,7 +353,7 @@ class ContainerStreams:
         stdio: tuple[int, int, int],
         terminal: bool,
         child_env: ChildEnv,
-        journal: Journal,
+        failed: Callable[[str], None],
         tell: Callable[..., None],
         ends: Ends | None = None,
         fields: Mapping[str, int] | None = None,
@@ -365,7 +364,7 @@ class ContainerStreams:
         self._stdio = stdio
         self._terminal = stdio[0] if terminal else None
         self._child_env = child_env
-        self._journal = journal
+        self._failed = failed
         self._tell_shim = tell
         self._ends = ends
         self._is_begun = fields is not None
@@ -459,9 +458,6 @@ class ContainerStreams:
         if table.is_over:
             table.over()
         return found
-
-    def _failed(self, reason: str) -> None:
-        self._journal.write("error", reason)
 
 
 def size(terminal: int) -> tuple[int, int]:

@@ -132,7 +132,7 @@ class ShimJob(SlurmJob):
         async with (
             unwrapped() as nursery,
             shim.streams(
-                ends.stdio, "terminal" in fields, self._child_env, request.journal, ends, fields
+                ends.stdio, "terminal" in fields, self._child_env, self._output_lost, ends, fields
             ) as streams,
         ):
             task = ShimTask(rank, streams, request.container, is_kept=True, known=place.id)
@@ -188,7 +188,7 @@ class ShimJob(SlurmJob):
                     if not self.shims.is_gathered:
                         ends = RestartableStreams(step.stdio, child_env, request.deposit)
                     opened = rank.shim.streams(
-                        step.stdio, step.terminal, child_env, request.journal, ends
+                        step.stdio, step.terminal, child_env, self._output_lost, ends
                     )
                     streams = await stack.enter_async_context(opened)
                 is_kept = not self.shims.is_gathered
@@ -271,6 +271,10 @@ class ShimJob(SlurmJob):
             deposit.note(site=task.site.facts())
         assert task.streams is not None
         deposit.note(target=task.id, streams=task.streams.fields, neighbour=place.for_neighbours())
+
+    def _output_lost(self, reason: str) -> None:
+        self._request.journal.write("error", reason)
+        self._request.on_output_lost(reason)
 
     def _watch(self, first: WatchedProcess, nursery: trio.Nursery) -> None:
         self._place.is_made(first.begun)

@@ -3,6 +3,7 @@
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 
 import msgspec
 import trio
@@ -160,8 +161,9 @@ def resumed(
     async def opened() -> AsyncIterator[ContainerStreams]:
         ends = RestartableStreams(NO_STDIO, child_env, deposit, found.fds)
         fields = ends.fields(found.facts["streams"])
+        failed = partial(journal.write, "error")
         async with shim.streams(
-            ends.stdio, "terminal" in fields, child_env, journal, ends, fields
+            ends.stdio, "terminal" in fields, child_env, failed, ends, fields
         ) as streams:
             await resume(target, ends.written_by(fields))
             streams.resized(target)  # it may have been while nobody told

@@ -204,3 +204,16 @@ def test_a_supervisor_that_can_remove_nothing_goes(make_site: MakeSite) -> None:
         left = os.listdir(site.root)
     assert any(name.startswith("@user-") for name in left)
     site.life("true").created().delete()  # another one takes its place
+
+
+@pytest.mark.parametrize("place", ["slurm-user"])
+def test_output_on_a_full_disk(make_site: MakeSite, place: str) -> None:
+    """The node's program has written it long ago, and cannot be told any more."""
+    site = make_site(place)
+    bundle = site.bundle(site.config("sh", "-c", "echo out; echo err >&2; sleep 1; exit 3"))
+    with open("/dev/full", "wb") as full:
+        done = site.run("run", "--bundle", str(bundle), "c1", stdout=full)
+    assert done.returncode == 3
+    lines = done.stderr.splitlines()
+    assert sorted(lines) == ["err", f"scrun: stdout: {FULL}; the rest of it is lost"]
+    site.settle()

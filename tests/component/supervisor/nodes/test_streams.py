@@ -420,6 +420,22 @@ async def test_the_callers_are_closed(callers: Callers, tmp_path: Path) -> None:
         assert await trio.to_thread.run_sync(os.read, callers.showing, 100) == b"shown"
 
 
+async def test_output_that_cannot_be_written(callers: Callers) -> None:
+    full, said = os.open("/dev/full", os.O_WRONLY), list[str]()
+    stdio = (callers.stdio[0], full, callers.stdio[2])
+    async with (
+        talking(direct=True) as (shim, peer),
+        shim.streams(stdio, False, ENV, said.append) as streams,
+    ):
+        await create(shim, peer, streams)
+        await peer.send(DATA, streams.fields["stdout"], b"lost")
+        assert await peer.frame() == (CLOSED, streams.fields["stdout"], b"")
+        assert said == ["stdout: No space left on device; the rest of it is lost"]
+        await peer.send(DATA, streams.fields["stderr"], b"shown")
+        assert await trio.to_thread.run_sync(os.read, callers.complaining, 100) == b"shown"
+    os.close(full)
+
+
 async def test_dev_null_is_not_carried(callers: Callers) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     stdin, stdout, stderr = callers.stdio
