@@ -87,8 +87,8 @@ def features(engine: str, *, privileged: bool) -> dict[str, object]:
         "linux": {
             "namespaces": NAMESPACES,
             "capabilities": [f"CAP_{name}" for name in CAPABILITIES],
-            # `resources` of config.json; --systemd-cgroup is ignored everywhere
-            "cgroup": {"v1": whole, "v2": whole, "systemd": False, "systemdUser": False},
+            # `resources` of config.json; systemd makes cgroups that cgroupsPath asks it for
+            "cgroup": {"v1": whole, "v2": whole, "systemd": whole, "systemdUser": whole},
             "seccomp": {
                 "enabled": True,
                 "actions": [f"SCMP_ACT_{name}" for name in ACTIONS],

@@ -5,6 +5,7 @@ python-daemon has the settings that conmon and srun need.
 
 import contextlib
 import os
+import re
 from collections.abc import Sequence
 
 _CGROUP = "supervisor-"
@@ -45,14 +46,19 @@ def leave_cgroup() -> str:
     """
     try:
         with open("/proc/self/cgroup", encoding="ascii") as file:
-            unified = next(line[3:].strip() for line in file if line.startswith("0::"))
-    except (OSError, StopIteration):
+            parent = delegated(file.read())
+    except OSError:
         return ""
-    service = f"user@{os.getuid()}.service"
-    head, found, _ = unified.partition(service)
-    if not found:
-        return ""
-    return move_into_slice(f"/sys/fs/cgroup{head}{service}/scrun.slice")
+    return move_into_slice(f"/sys/fs/cgroup{parent}/scrun.slice") if parent else ""
+
+
+def delegated(cgroups: str) -> str:
+    """Return the cgroup above ours that is our user's (`/proc/self/cgroup`), or "".
+
+    It is not looked up by our uid: in the user namespace of rootless podman that is 0.
+    """
+    found = re.search(r"^0::(.*?/user@[0-9]+\.service)(?:/|$)", cgroups, re.MULTILINE)
+    return found[1] if found else ""
 
 
 def move_into_slice(parent: str) -> str:

@@ -22,6 +22,7 @@ from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.engine import Step
 from scrun.supervisor.core.files import write
 from scrun.supervisor.engines.local.runtime_config import (
+    by_systemd,
     in_cgroup,
     with_absolute_paths,
     with_told_hooks,
@@ -53,6 +54,7 @@ class RuntimeContainer(msgspec.Struct, frozen=True):
         arguments: Its command, () where the commands do not use it.
         pid: The first process that was started for it, or 0.
         foreground: The process in whose foreground it runs, if that is not `pid`, or 0.
+        systemd: Whether systemd has to make its cgroup.
     """
 
     record: str
@@ -63,6 +65,7 @@ class RuntimeContainer(msgspec.Struct, frozen=True):
     arguments: tuple[str, ...] = ()
     pid: int = 0
     foreground: int = 0
+    systemd: bool = False
 
     @property
     def id(self) -> str:
@@ -174,7 +177,8 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
             write(os.path.join(container.record, _MADE_BY), msgspec.json.encode(self.runtime))
         except OSError as error:
             raise StagingError(f"{_config(container)}: {described(error)}") from error
-        return msgspec.structs.replace(container, bundle=bundle)
+        systemd = self.cgroups and by_systemd(config)
+        return msgspec.structs.replace(container, bundle=bundle, systemd=systemd)
 
     def fit(self, process: dict[str, Any]) -> None:
         """Leave out what the runtime refuses (see `supervisor.shim.runtime`)."""
@@ -197,7 +201,9 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
         bundle = [container.record]
         if self.runtime.takes_config:
             bundle = [container.bundle, "--config", _config(container)]
-        words = ["create", "--bundle", *bundle, "--pid-file", pid_file]
+        # the other commands know it from their state
+        words = ["--systemd-cgroup"] if container.systemd else []
+        words += ["create", "--bundle", *bundle, "--pid-file", pid_file]
         words += ["--console-socket", console] if console is not None else []
         words += [f"--preserve-fds={preserved}"] if preserved else []
         return self.runtime.command(_root(container), *words, "--", container.name, log=log)

@@ -71,6 +71,16 @@ def in_cgroup(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {**config, "linux": {**linux, "cgroupsPath": linux.get("cgroupsPath") or name}}
 
 
+def by_systemd(config: Mapping[str, Any]) -> bool:
+    """Tell whether an engine has systemd make the container's cgroup. Pure.
+
+    With `--systemd-cgroup` crun and runc want `SLICE:PREFIX:NAME`; without it they would take that
+    for a directory at the top of the tree, where only root may make one.
+    """
+    path = (config.get("linux") or {}).get("cgroupsPath") or ""
+    return path.count(":") == 2 and "/" not in path
+
+
 def with_told_hooks(config: Mapping[str, Any], made: str, bundle: str) -> dict[str, Any]:
     """Return a config.json whose hooks get `bundle`, not the one `made` for the runtime. Pure."""
     before = [sys.executable, "-I", "-S", "-c", _HOOK, made, bundle]

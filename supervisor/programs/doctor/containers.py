@@ -35,6 +35,7 @@ from scrun.supervisor.engines.local.runtimes import find_runtime
 from scrun.supervisor.engines.local.site_commands import OciConfCommands
 from scrun.supervisor.engines.local.target import local_target
 from scrun.supervisor.programs.doctor.call import Check, DoctorCall, one, read_oci_conf, run_tool
+from scrun.supervisor.programs.doctor.cluster import by_own_shim
 from scrun.supervisor.programs.doctor.findings import Finding, fail, ok, warn
 from scrun.supervisor.shim.runtime import last_line
 from scrun.supervisor.staging.staged_bundle import stage_in
@@ -82,7 +83,7 @@ async def try_container(call: DoctorCall, variables: Mapping[str, str] = {}) -> 
 
 async def _by_hand(call: DoctorCall) -> Finding:
     path = call.oci_conf if call.by_slurm else call.settings.local.oci_conf
-    if path is None:
+    if path is None or (call.by_slurm and await in_thread(by_own_shim, call, abandon=True)):
         return ok("not needed: no oci.conf")
     if "settings" in call.errors or not call.root:
         return warn("not tried", _ABOVE)

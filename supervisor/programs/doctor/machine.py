@@ -76,8 +76,8 @@ def judge_runtime_dir(
         f"log in again, or: loginctl enable-linger; else make /run/user/{uid}, mode 700, yours"
     )
     lingering = (
-        "loginctl enable-linger; without it records of jobs are restored only when you log in "
-        "again, and containers on this machine may end"
+        "loginctl enable-linger; without it podman's containers end then, wherever they run, and "
+        "records of others may be restored only when you log in again"
     )
     gone = f"{value}: removed when your last session ends, with the records of containers"
     open_to = f"{value}: mode {mode & 0o777:o}: other users have access"

@@ -4,10 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from scrun.supervisor.contracts.engine import Step
 from scrun.supervisor.engines.local.commands import RuntimeCommands, RuntimeContainer
 from scrun.supervisor.engines.local.runtime_config import (
+    by_systemd,
     in_cgroup,
     with_absolute_paths,
     with_told_hooks,
@@ -15,6 +18,7 @@ from scrun.supervisor.engines.local.runtime_config import (
 from scrun.supervisor.engines.local.runtimes import InstalledRuntime
 from tests.harness.program import run_program
 
+CRUN = InstalledRuntime("crun", "/usr/bin/crun")
 CONFIG: dict[str, Any] = {
     "root": {"path": "rootfs", "readonly": True},
     "mounts": [
@@ -42,6 +46,36 @@ def test_a_cgroup_of_its_own(linux: dict[str, Any] | None) -> None:
 def test_a_cgroup_that_was_asked_for() -> None:
     config = {"linux": {"cgroupsPath": "/mine", "seccomp": {}}}
     assert in_cgroup(config, "x-c") == config
+
+
+@pytest.mark.parametrize(
+    ("path", "systemd"),
+    [
+        ("user.slice:libpod:c1", True),  # podman of a user, where systemd is (seen: 5.4)
+        (":docker:c1", True),
+        ("/libpod_parent/libpod-c1", False),
+        ("/a:b:c", False),
+        ("a:b", False),
+        ("", False),
+    ],
+)
+@pytest.mark.parametrize("cgroups", [True, False])
+def test_a_cgroup_that_systemd_makes(
+    tmp_path: Path, path: str, systemd: bool, cgroups: bool
+) -> None:
+    """Without the option crun would make a directory of that name, and a user's may not."""
+    bundle, record = tmp_path / "bundle", tmp_path / "record"
+    (bundle / "rootfs").mkdir(parents=True)
+    record.mkdir()
+    config = {"root": {"path": "rootfs"}, "linux": {"cgroupsPath": path}}
+    (bundle / "config.json").write_text(json.dumps(config))
+    assert by_systemd(config) == systemd
+    step = Step(str(bundle), ("true",), (0, 1, 2), False, "", True, lambda: None)
+    commands = RuntimeCommands(msgspec.structs.replace(CRUN, cgroups=cgroups))
+    container = commands.prepare(RuntimeContainer(str(record), "1"), step, {})
+    words = commands.create(container, "/log", "/pid", None)
+    before = words[: words.index("create")]
+    assert ("--systemd-cgroup" in before) == ("--systemd-cgroup" in words) == (systemd and cgroups)
 
 
 def test_without_hooks() -> None:
@@ -114,6 +148,6 @@ def test_the_name_that_a_runtime_gets(id_: str, name: str) -> None:
     """crun makes a keyring of that name, and the kernel keeps those with a dot for itself."""
     container = RuntimeContainer(f"/root/{id_}", "7")
     assert (container.id, container.name) == (id_, name)
-    commands = RuntimeCommands(InstalledRuntime("crun", "/usr/bin/crun"))
+    commands = RuntimeCommands(CRUN)
     for command in (commands.start(container), commands.kill(container, 9)):
         assert name in command

@@ -2,13 +2,16 @@
 
 import json
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import trio
 
+from scrun.cli.parse import parse
 from scrun.core.errors import SettingsError
 from scrun.install import needs, podman
+from scrun.settings.file.load import Settings, Slurm
 from scrun.settings.oci_conf.commands import program_of
 from scrun.settings.oci_conf.parse import parse_oci_conf
 from scrun.supervisor.children.processes import ChildEnv
@@ -119,6 +122,21 @@ def test_every_finding_has_one_place() -> None:
             name for check in (*main.CHECKS, containers.BY_HAND, *some) for name in check.names
         ]
         assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(("launch", "status"), [("auto", "ok"), ("container", "warn")])
+async def test_an_oci_conf_that_nobody_needs_is_not_missed(
+    tmp_path: Path, launch: Any, status: str
+) -> None:
+    """A cluster whose nodes have a shim needs none; it was a warning there."""
+    settings = Settings(engine="slurm", slurm=Slurm(launch=launch))
+    conf, setting = str(tmp_path / "slurm.conf"), ChildEnv({})
+    call = DoctorCall(
+        parse(["doctor"]), setting, "/", settings, str(tmp_path), False, None, None, conf, {}
+    )
+    found = await containers._by_hand(call)
+    assert found.status == status
+    assert found.text == "not needed: no oci.conf" or "No such file" in found.text
 
 
 async def test_a_tool_that_is_given_up_is_ended() -> None:
