@@ -14,6 +14,9 @@ _DECODER = json.JSONDecoder()
 # runc: chdir to cwd ("X") set in config.json failed: no such file or directory
 _DIRECTORY = re.compile(r"\bchdir (?:to )?(?:`|cwd \()")
 
+_NO_NAMESPACE = re.compile(r"\bclone: (?:Operation not permitted|No space left on device)")
+_SYSCTLS = "`sysctl kernel.unprivileged_userns_clone=1` or a higher `user.max_user_namespaces`"
+
 
 def read_log(content: bytes) -> tuple[str, bytes]:
     """Parse what a runtime wrote with `--log-format json`.
@@ -60,6 +63,16 @@ def program_failure(text: str) -> int | None:
     return None
 
 
+def with_remedy(words: str) -> str:
+    """Add to crun's words what to do where the kernel refuses users a namespace.
+
+    clone(2): EPERM where a site forbids them, ENOSPC where its limit is reached, as 0 always is.
+    """
+    if not _NO_NAMESPACE.search(words):
+        return words
+    return f"{words} (users can make no namespaces there: let them, by {_SYSCTLS})"
+
+
 class NotMade(EngineError):
     """The runtime did not create the container.
 
@@ -68,7 +81,7 @@ class NotMade(EngineError):
     """
 
     def __init__(self, words: str, *, shown: bool) -> None:
-        super().__init__(f"the container could not be created: {words}")
+        super().__init__(f"the container could not be created: {with_remedy(words)}")
         self.words = words
         self.shown = shown
 

@@ -7,10 +7,12 @@ kernel: squashfuse does not show the attributes of root's overlays ("trusted.").
 """
 
 import _signal as signal  # without enum, which takes some ms
+import errno
 import os
 
 from .files import remove_file
 from .json_text import dumps
+from .libc import mount
 from .loop import READ
 from .processes import is_ending, kill_quietly
 from .runtime import CallRefused, found, last_line
@@ -35,6 +37,7 @@ _OPTIONS = ",writeback=0"  # it may be killed: what is written is to be in its d
 _PATIENCE = 30.0  # seconds
 _ENDING = 2.0
 _WORDS = 4096
+_READ_ONLY = 1  # mount(2)
 
 
 class Mounted:
@@ -310,9 +313,8 @@ def _way(mine: bool) -> str:
         CallRefused: The node can mount none.
     """
     if os.geteuid() == 0:
-        with open("/proc/filesystems") as file:
-            if "\tsquashfs\n" in file and os.path.exists("/dev/loop-control"):
-                return "squashfs"
+        if _knows_squashfs() and os.path.exists("/dev/loop-control"):
+            return "squashfs"
         raise CallRefused("the node's kernel has no squashfs or no loop devices")
     # squashfuse_ll before 0.2 has no option for it
     for name in _FUSE[1:] if mine else _FUSE:
@@ -322,6 +324,15 @@ def _way(mine: bool) -> str:
                 raise CallRefused("the node has no /dev/fuse for users")
             return path
     raise CallRefused("squashfuse is not installed on the node")
+
+
+def _knows_squashfs() -> bool:
+    """Try to mount a directory: /proc/filesystems has a module only when something has been."""
+    try:
+        mount(b"/", b"/", b"squashfs", _READ_ONLY, None)
+    except OSError as error:
+        return error.errno == errno.ENOTBLK  # ENODEV: no such file system
+    return False
 
 
 def _overlay_by_fuse() -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from scrun.core.errors import RuntimeMissing
-from scrun.supervisor.engines.failures import read_log
+from scrun.supervisor.engines.failures import read_log, with_remedy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,7 +103,9 @@ def find_runtime(
             if reason is None:
                 return candidate
             refused.append(f"{' '.join((program, *arguments))}: {reason}")
-    raise RuntimeMissing("no OCI runtime works on this machine: " + "; ".join(refused))
+    raise RuntimeMissing(
+        with_remedy(f"no OCI runtime works on this machine: {'; '.join(refused)}")
+    )
 
 
 def _without_cgroups(name: str) -> tuple[str, ...]:

@@ -121,6 +121,7 @@ place=$(mktemp -d "${{TMPDIR:-/tmp}}/scrun-doctor-XXXXXXXXXX") && (
 )
 if [ -n "$place" ]; then chmod -R u+rwX "$place"; rm -rf "$place"; fi
 if [ "$(id -u)" = 0 ]; then
+    mount -t squashfs / / 2>/dev/null # the kernel then looks for its module
     if grep -q squashfs /proc/filesystems && [ -e /dev/loop-control ]; then
         echo 'squashfs the kernel'
     fi

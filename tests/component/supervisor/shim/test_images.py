@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.component.supervisor.shim.conftest import MakeShim, without_crun
 from tests.harness import users
 from tests.harness.bundle import make_config, map_user
 from tests.harness.nightly import nightly
+from tests.harness.program import run_program
 from tests.harness.shim import Shim
 from tests.harness.squashfs import fuse_for_all, squashed
 from tests.harness.users import User
@@ -256,3 +258,13 @@ def test_an_overlay_by_fuse(make_shim: MakeShim, image: Path, who: str) -> None:
     reply = shim.call("mount", id="b", files=[], root=wrong, by_fuse=True)
     assert reply["root"], reply
     assert "No such file" in reply["error"], reply
+
+
+def test_root_s_images_are_mounted_where_nobody_has_loaded_the_module_yet(tmp_path: Path) -> None:
+    """/proc/filesystems has the modules that are loaded; the first mount loads one."""
+    (tmp_path / "filesystems").write_text("nodev\ttmpfs\n")
+    code = "from scrun.supervisor.shim.images import _way; print(_way(False))"
+    words = 'mount --bind "$1" /proc/filesystems && exec "$2" -c "$3"'
+    files = [str(tmp_path / "filesystems"), sys.executable, code]
+    done = run_program(["unshare", "--mount", "sh", "-c", words, "sh", *files])
+    assert (done.stdout, done.stderr) == ("squashfs\n", "")

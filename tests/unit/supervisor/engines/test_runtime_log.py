@@ -2,7 +2,7 @@
 
 import pytest
 
-from scrun.supervisor.engines.failures import read_log
+from scrun.supervisor.engines.failures import NotMade, read_log, with_remedy
 
 RUNC = b"""\
 {"level":"warning","msg":"no such counter","time":"2026-11-22T07:31:49Z"}
@@ -44,3 +44,17 @@ LATER = b'{"msg": "later", "level": "error"}\n'
 )
 def test_read_log(content: bytes, error: str, others: bytes) -> None:
     assert read_log(content) == (error, others)
+
+
+@pytest.mark.parametrize("reason", ["Operation not permitted", "No space left on device"])
+def test_what_to_do_where_users_can_make_no_namespaces(reason: str) -> None:
+    """crun 1.21 with kernel.unprivileged_userns_clone=0, and with user.max_user_namespaces=0."""
+    said = str(NotMade(f"clone: {reason}", shown=False))
+    assert said.startswith(f"the container could not be created: clone: {reason} (users can make")
+    assert "unprivileged_userns_clone=1" in said
+    assert "user.max_user_namespaces" in said
+
+
+def test_other_words_of_a_runtime_stay_as_they_are() -> None:
+    for words in ("chdir: No space left on device", "clone: Invalid argument", ""):
+        assert with_remedy(words) == words
