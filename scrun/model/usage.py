@@ -68,6 +68,7 @@ def of_tasks(tasks: Iterable[Usage | None]) -> Usage | None:
         memory=_sum([task.memory for task in known]),
         memory_of=next((name for name in _MEMORY_OF if name in whose), None),
         wall=max(walls, default=None),
+        limit=known[0].limit if len(known) == 1 else None,  # tasks of a node have one together
     )
 
 

@@ -27,7 +27,7 @@ def used(job: Job | None, record: Record, resources: Mapping[str, Any]) -> Usage
         wall = max(0.0, time.time() - started)
     return msgspec.structs.replace(
         usage, user=_short(usage.user), system=_short(usage.system), wall=_short(wall),
-        cpus=cpus, limit=limit,
+        cpus=cpus, limit=limit or usage.limit,
     )  # fmt: skip
 
 

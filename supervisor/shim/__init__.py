@@ -44,8 +44,9 @@ images went away, and it was killed, "told": whether Slurm had sent SIGTERM befo
 container has used, if that is known: {"user", "system": seconds of processor time, "memory": bytes
 at most, "memory_of": whose these are: "cgroup", the container's own; "step", that of the step,
 which counts the shim and cached files, and had no other container; "process", the largest one's;
-"wall": seconds}}`. It comes after the reply to the target's `create` or `exec`, and all END frames
-of its output follow or precede it.
+"wall": seconds, "limit": bytes that control groups leave Slurm's step, if they limit it}}`. It
+comes after the reply to the target's `create` or `exec`, and all END frames of its output follow
+or precede it.
 `resumed`: the answer to `resume`. `forged`: over srun, `{"error": why, "times": as in `resumed`}`:
 the direct connection brought something that the supervisor did not send, and the shim uses it no
 longer. `strangers`: `{"who": how many of whom}`, those who connected for an image and did not know

@@ -11,7 +11,7 @@ from .processes import bind, kill_quietly
 from .runtime import CallRefused, last_line, read_log
 from .site_containers import SiteContainers
 from .slurm_signals import SlurmSignals, is_busy
-from .usage import ShortMemory, cgroups_of, of_cgroups, of_process, of_step, together
+from .usage import ShortMemory, cgroups_of, limit_of, of_cgroups, of_process, of_step, together
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -215,6 +215,7 @@ class NodeContainers:
             usage.update(of_step(cgroups_of("self")))
         usage.update(of_cgroups(target.cgroups))
         if usage:
+            usage.update(limit_of(cgroups_of("self")))
             target.usage = {**usage, "wall": time.monotonic() - target.start_called}
 
     def start(self, call: "dict[str, Any]", reply: "Reply") -> None:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 _ROOT = "/sys/fs/cgroup"
 _STEP = "/step_"  # of Slurm's control groups, whatever their version
+_NO_LIMIT = 1 << 60  # version 1 writes a number near 1 << 63
 
 
 def cgroups_of(pid: "int | str") -> "dict[str, str]":
@@ -77,6 +78,34 @@ def of_step(directories: "Mapping[str, str]") -> "dict[str, Any]":
     return _peak(own, "step")
 
 
+def limit_of(directories: "Mapping[str, str]") -> "dict[str, int]":
+    """Return the memory that a process's control groups leave it, and Slurm has given the step.
+
+    With version 2 it may be that of any group above: slurmstepd limits the job's and the step's.
+    """
+    path = directories.get("memory", "")
+    found = []
+    if _STEP in path:
+        found = _numbers(path + "/memory.stat", "hierarchical_memory_limit ")
+    elif not path and _STEP in directories.get("", ""):
+        path = directories[""]
+        while os.path.exists(path + "/memory.max"):
+            found += _numbers(path + "/memory.max", "")
+            path = os.path.dirname(path)
+    least = min(found, default=_NO_LIMIT)
+    return {"limit": least} if least < _NO_LIMIT else {}
+
+
+def _numbers(path: str, word: str) -> "list[int]":
+    """Return the numbers after a word at the beginning of lines; "max" is not one."""
+    try:
+        with open(path) as file:
+            rests = [line[len(word) :].strip() for line in file if line.startswith(word)]
+    except OSError:
+        return []
+    return [int(rest) for rest in rests if rest.isdigit()]
+
+
 def _processor_time(directories: "Mapping[str, str]") -> "dict[str, Any]":
     if "cpuacct" in directories:  # its parts are sampled, their sum is not
         whole, user, system = (
@@ -126,8 +155,5 @@ class ShortMemory:
         return self._told > before
 
     def _kills(self) -> int:
-        try:
-            with open(self._file) as file:
-                return next(int(line.split()[1]) for line in file if line.startswith("oom_kill "))
-        except (OSError, StopIteration):  # the site limits no memory by control groups
-            return 0
+        # none is known if the site limits no memory by control groups
+        return sum(_numbers(self._file, "oom_kill "))

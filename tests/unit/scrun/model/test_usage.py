@@ -16,6 +16,9 @@ def test_of_several_tasks() -> None:
     assert whole.cpu == 4.0
     assert of_tasks([_ONE, None]) is None
     assert of_tasks([]) is None
+    limited = Usage(user=1.0, limit=9)
+    assert of_tasks([limited]) == limited
+    assert of_tasks([limited, limited]) == Usage(user=2.0)  # it is one for both
 
 
 def test_what_is_not_known_of_one_is_not_known() -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from scrun.supervisor.shim.usage import of_cgroups, of_step, together
+from scrun.supervisor.shim.usage import limit_of, of_cgroups, of_step, together
 
 
 def test_version_2(tmp_path: Path) -> None:
@@ -25,3 +25,29 @@ def test_version_2(tmp_path: Path) -> None:
 
 def test_nothing() -> None:
     assert together([]) == of_cgroups({}) == of_step({}) == {}
+
+
+def test_a_limit_that_nobody_asked_for(tmp_path: Path) -> None:
+    """DefMemPerNode: 24.11 limits the job's group and the step's `user`, not that of the task."""
+    task = tmp_path / "job_1" / "step_0" / "user" / "task_0"
+    task.mkdir(parents=True)
+    here = {"": str(task)}
+    assert limit_of(here) == {}
+    texts = {task: "max", task.parent: "max", task.parents[1]: "max", task.parents[2]: "314572800"}
+    for group, text in texts.items():
+        (group / "memory.max").write_text(f"{text}\n")
+    assert limit_of(here) == {"limit": 300 << 20}
+    (task.parent / "memory.max").write_text("104857600\n")
+    assert limit_of(here) == {"limit": 100 << 20}
+    assert limit_of({"": str(tmp_path / "job_1")}) == {}  # of a service, not of a step
+
+
+def test_a_limit_of_version_1(tmp_path: Path) -> None:
+    group = tmp_path / "step_0"
+    group.mkdir()
+    here = {"memory": str(group), "": str(tmp_path)}
+    assert limit_of(here) == {}
+    (group / "memory.stat").write_text("cache 1\nhierarchical_memory_limit 104857600\nrss 2\n")
+    assert limit_of(here) == {"limit": 100 << 20}
+    (group / "memory.stat").write_text("hierarchical_memory_limit 9223372036854771712\n")
+    assert limit_of(here) == {}
