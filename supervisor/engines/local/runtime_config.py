@@ -77,7 +77,7 @@ def by_systemd(config: Mapping[str, Any]) -> bool:
     With `--systemd-cgroup` crun and runc want `SLICE:PREFIX:NAME`; without it they would take that
     for a directory at the top of the tree, where only root may make one.
     """
-    path = (config.get("linux") or {}).get("cgroupsPath") or ""
+    path = str((config.get("linux") or {}).get("cgroupsPath"))
     return path.count(":") == 2 and "/" not in path
 
 
