@@ -53,8 +53,8 @@ async def forward(
         )
     async with reaching as reach:
         await send(connection, b"\0")
-        async with unwrapped() as nursery:
-            with ExitStack() as stack:
+        with ExitStack() as stack:  # a task that has not begun yet cannot wait for a closed socket
+            async with unwrapped() as nursery:
                 say = partial(_say, connection)
                 connections = ClientConnections(container.id, nursery, reach, say)
                 for fd, port in zip(listeners, ports, strict=True):
