@@ -15,7 +15,7 @@ from scrun.settings.file.load import LEVELS, OF_SETTINGS, Log, Settings, load, m
 from scrun.settings.oci_conf.parse import with_site_levels
 from scrun.settings.slurm.outputs import NAMES
 from scrun.settings.slurm.requests import TABLE
-from scrun.supervisor.children.processes import ChildEnv
+from scrun.supervisor.children.processes import SYSTEM_PATH, ChildEnv
 from scrun.supervisor.core.limits import processors_of, soft_limits
 from scrun.supervisor.log.journal import Shown
 
@@ -95,6 +95,7 @@ def read_command_line(fields: Sequence[bytes], *commands: str) -> CommandLine:
         words = [os.fsdecode(word) for word in fields[4:number]]
         pairs = (os.fsdecode(entry).partition("=") for entry in fields[number:])
         environment = {name: value for name, _, value in pairs if name}
+        environment.setdefault("PATH", SYSTEM_PATH)  # runc looks for newuidmap there
         caller = read_pid(pid)
         umask_of_caller = _within(int(umask, 8), 0, 0o777)
         child_env = ChildEnv(

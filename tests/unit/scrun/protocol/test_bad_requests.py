@@ -6,6 +6,7 @@ from scrun.anchor.foreground import parse_status
 from scrun.core.errors import UsageError
 from scrun.protocol.anchor import LOST
 from scrun.protocol.attach import DATA, SIGNAL, frame, take_frames
+from scrun.supervisor.children.processes import SYSTEM_PATH
 from scrun.supervisor.containers.anchors import read_signals
 from scrun.supervisor.contracts.create_request import read_command_line
 from scrun.supervisor.scripts.process import Hangup, parse_frame
@@ -65,3 +66,11 @@ def test_frames_without_content() -> None:
 def test_a_status_that_is_none(said: bytes) -> None:
     assert parse_status(said) == LOST
     assert [parse_status(b"%d\n" % status) for status in (0, 7, 255)] == [0, 7, 255]
+
+
+@pytest.mark.parametrize("path", [b"", b"/opt/bin"])
+def test_a_caller_without_a_path(path: bytes) -> None:
+    """`env -i`, and containerd: runc found no newuidmap."""
+    given = [b"PATH=" + path] if path else []
+    found = read_command_line([*CALL, *given], "create").child_env.environment["PATH"]
+    assert found == (path.decode() or SYSTEM_PATH)
