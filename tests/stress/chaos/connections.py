@@ -13,6 +13,10 @@ import trio
 if TYPE_CHECKING:
     from tests.stress.chaos.container import Container
 
+SERVERS = range(61000, 65500)
+"""Ports of containers' servers, above those that the kernel gives. A connection of a shim to one
+is not its own."""
+
 _PIDFD_GETFD = 438
 _ATTACH_FILTER, _DETACH_FILTER = 26, 27  # socket(7), SO_ATTACH_FILTER
 _DROP_ALL = struct.pack("HBBI", 6, 0, 0, 0)  # a program of one instruction: accept 0 bytes
@@ -98,10 +102,10 @@ def _taken(pid: int) -> Iterator[socket.socket]:
 
 
 def _ends(sock: socket.socket) -> tuple[str, str] | None:
-    """Return the addresses of a TCP connection, else None."""
+    """Return the addresses of a TCP connection that a fault may break, else None."""
     try:
         peer = sock.getpeername()
     except OSError:
         return None
     ip = sock.family in (socket.AF_INET, socket.AF_INET6)
-    return (str(sock.getsockname()), str(peer)) if ip else None
+    return (str(sock.getsockname()), str(peer)) if ip and peer[1] not in SERVERS else None

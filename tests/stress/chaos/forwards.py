@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from tests.stress.chaos.children import Call
+from tests.stress.chaos.connections import SERVERS
 from tests.stress.chaos.faults import ENDING, RUNNING
 from tests.stress.chaos.plan import Plan
 from tests.stress.chaos.processes import LATER, signals
@@ -17,7 +18,6 @@ from tests.stress.chaos.seen import Answer
 if TYPE_CHECKING:
     from tests.stress.chaos.container import Container
 
-_FIRST_PORT, _PORTS = 61000, 4500  # above those that the kernel gives
 _PAUSE = 0.05
 _AGAIN = 0.1
 _WORKS = 150.0
@@ -34,7 +34,7 @@ FORWARDS = signals(
 
 def port_of(plan: Plan) -> int:
     """Return the server's port: no other one's, as it may have the network of others."""
-    return _FIRST_PORT + plan.number % _PORTS
+    return SERVERS[plan.number % len(SERVERS)]
 
 
 def server(plan: Plan) -> str:
