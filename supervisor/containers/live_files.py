@@ -32,6 +32,7 @@ from scrun.supervisor.contracts.program import SERVED, Files, Program
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.ends import Gone, Unbuffered
+from scrun.supervisor.shim.asked_files import attributes
 from scrun.supervisor.staging.live_mounts import KIND, SOURCE
 from scrun.supervisor.wire.fuse import (
     ATTR,
@@ -189,7 +190,7 @@ class LiveFiles(Unbuffered):
             over: The directory that it covers. We answer with it while no program runs.
         """
         if over is not None:
-            self._root = ATTR_OUT.pack(0, 0, 0) + _attributes(over)
+            self._root = ATTR_OUT.pack(0, 0, 0) + attributes(over)
         self._is_attached = True
         self._close_tree()
 
@@ -544,15 +545,6 @@ def _leave_out_proc(answer: memoryview) -> None:
         if number == PROC or bytes(answer[at + _LISTED : end]) == b"proc":
             _FILE.pack_into(answer, at, 0)
         at = end + -length % 8
-
-
-def _attributes(found: os.stat_result) -> bytes:
-    times = [divmod(ns, 10**9) for ns in (found.st_atime_ns, found.st_mtime_ns, found.st_ctime_ns)]
-    return ATTR.pack(
-        ROOT, found.st_size, found.st_blocks, *(seconds % 2**64 for seconds, _ in times),
-        *(ns for _, ns in times), found.st_mode, found.st_nlink, found.st_uid, found.st_gid,
-        0, _PAGE, 0,
-    )  # fmt: skip
 
 
 def _folder(number: int) -> bytes:
