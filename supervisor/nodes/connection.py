@@ -404,7 +404,10 @@ class Shim:
 
     def _take_event(self, event: str, payload: memoryview) -> None:
         if event == "hello":
-            self._hello.set(decoded(payload, Hello))
+            hello = decoded(payload, Hello)
+            if hello.sha256:
+                self.table.link.use_sha256()
+            self._hello.set(hello)
             self._say_others()
         elif event == "ended":
             self._take_ended(decoded(payload, Ended))

@@ -42,10 +42,12 @@ class Sealing(NamedTuple):
     Attributes:
         streams: Whether the bytes of streams are, too.
         quiet: After how many seconds of silence a frame shows that nothing was left out.
+        sha256: Whether this processor seals large payloads faster by SHA-256.
     """
 
     streams: bool = True
     quiet: float = 20.0
+    sha256: bool = False
 
 
 SEALING = Sealing()
@@ -105,6 +107,11 @@ class ShimLink:
         self._begins_silence = True
         if self._reader is not None:
             self._reader.seal(self._used.theirs)
+
+    def use_sha256(self) -> None:
+        """Seal large payloads by SHA-256 from now on, in both directions."""
+        for seal in (self._seals.theirs, self._seals.ours):
+            seal.use_sha256()
 
     def put(self, kind: int, stream: int = 0, payload: bytes = b"") -> None:
         """Send a frame, at once if none waits already."""

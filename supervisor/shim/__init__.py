@@ -36,8 +36,9 @@ why there is no direct connection, "waited": for how many seconds nobody accepte
 two over srun only. `hello` is sent once: `{"protocol": frames.PROTOCOL, "node": host name, "pid":
 its own, "python": "3.11.2", "runtime": path or "", "directory": its directory, "oci_conf": the
 path of the node's oci.conf(5) or "", "oci_conf_sum": the CRC-32 of its content, "rank": the number
-of its task, "environment": those of its variables that say where it is and where srun is}`; it has
-less than 1 KiB. Where there is an oci.conf, no runtime is looked for. `ended`:
+of its task, "sha256": see Seals, "environment": those of its variables that say where it is and
+where srun is}`; it has less than 1 KiB. Where there is an oci.conf, no runtime is looked for.
+`ended`:
 `{"target": ID, "status": wait status as of waitpid(2), "memory": whether the kernel killed a
 process here for want of memory and this may be why a container has ended, "lost": whether its
 images went away, and it was killed, "told": whether Slurm had sent SIGTERM before, "usage": what a
@@ -64,12 +65,13 @@ twice.
              kill_wait: seconds from Slurm's SIGTERM to its SIGKILL; reaches_all: whether Slurm's
              signals reach all processes of the step; told: the signals that have arrived already;
              key: a secret of the user's supervisors, which marks the directories of their shims;
-             code: the digests (SHA-256) of the code that it may get; seal_streams, quiet: see
-             Seals. The first call, and the only one without a number and a reply
+             code: the digests (SHA-256) of the code that it may get; seal_streams, quiet, sha256:
+             see Seals. The first call, and the only one without a number and a reply
     resume   token; addresses: list of [host, port]; secret, patience, alone: as for `begin`;
              targets: the ids that the caller knows, others are deleted; written: how many bytes of
              each stream it has written onwards, by its number; protocol: the caller's; without
-             one, or with 1, the new connection has no seals; seal_streams, quiet: as for `begin`.
+             one, or with 1, the new connection has no seals; seal_streams, quiet, sha256: as for
+             `begin`, the last if `hello` had it.
              This call comes over srun, to a
              shim with a direct connection, from the successor of a supervisor that has died. No
              REPLY, but an EVENT: over srun {"token", "error"}; else as the first frame over the
@@ -223,9 +225,12 @@ nothing more. Each direction has a key, `proof(secret, b"shim's frames", both)` 
 `proof(secret, b"supervisor's frames", both)`. A header is followed by a tag of 16 bytes, and so is
 a payload, that of DATA with `seal_streams` only. Tags are BLAKE2b with that key, over the number
 of the frame (8 bytes; from 1 on, in each direction) and the header (`person` b"head") or the
-payload (`person` b"payload"). So nobody waits for a length that somebody has changed, and nothing
-of a payload is used before all of it is known to be right. The event `code` and its answer are
-plain: the code has its digest. Seals begin with the frame after it; with `resume`, with the first.
+payload (`person` b"payload"). Payloads of 16 KiB or more have the first half of an HMAC with
+SHA-256 of the same instead, after a `hello` with `sha256`: a shim says so if its processor and the
+supervisor's, which said it in `begin`, have instructions for that. So nobody waits for a length
+that somebody has changed, and nothing of a payload is used before all of it is known to be right.
+The event `code` and its answer are plain: the code has its digest. Seals begin with the frame
+after it; with `resume`, with the first.
 
 A frame that is left out shows in the number of the next. So who has said nothing for `quiet`
 seconds sends one QUIET, and then is silent. Nobody polls, no answer is needed, and who is stopped

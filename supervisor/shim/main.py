@@ -15,6 +15,7 @@ from scrun.supervisor.wire.frames import (
     SEALED,
     BrokenFrame,
 )
+from scrun.supervisor.wire.processor import has_sha256
 from scrun.supervisor.wire.seals import sealed
 
 from .children import TOLD, Children, become_subreaper
@@ -113,6 +114,7 @@ class ShimProcess:
         self._link = Link(self._loop, source, sink, self._received, self._broken, lines=True)
         self._address = ""  # as the supervisor reaches us
         self._direct = None
+        self._uses_sha256 = call["sha256"] = bool(call.get("sha256")) and has_sha256()
         if direct is not None:
             self._direct = self._linked(direct[0], _seals(call, direct[1]))
         self._supervisors = 0  # after the first
@@ -188,7 +190,7 @@ class ShimProcess:
 
     def _say_hello(self) -> None:
         assert self._directory is not None
-        said = _hello(self._runtime.path, self._directory.path, self._conf)
+        said = _hello(self._runtime.path, self._directory.path, self._conf, self._uses_sha256)
         self._used().send(EVENT, 0, said)
 
     def _ready(self) -> "NodeContainers":
@@ -500,6 +502,9 @@ class ShimProcess:
 def _seals(call: "dict[str, Any]", both: bytes) -> "Seals":
     """Return the seals of a direct connection whose ends sent these random bytes."""
     ours, theirs = sealed(bytes.fromhex(call["secret"]), both, call["seal_streams"])
+    if call.get("sha256"):
+        ours.use_sha256()
+        theirs.use_sha256()
     return ours, theirs, float(call["quiet"])
 
 
@@ -560,7 +565,7 @@ def _oci_conf(env: "Mapping[str, str]") -> "tuple[str, int]":
         return "", 0
 
 
-def _hello(runtime: str, directory: str, conf: "tuple[str, int]") -> bytes:
+def _hello(runtime: str, directory: str, conf: "tuple[str, int]", sha256: bool) -> bytes:
     """Return the event.
 
     Args:
@@ -577,6 +582,7 @@ def _hello(runtime: str, directory: str, conf: "tuple[str, int]") -> bytes:
         "oci_conf": conf[0],
         "oci_conf_sum": conf[1],
         "rank": int(os.environ.get("SLURM_PROCID") or 0),
+        "sha256": sha256,
         "environment": {name: os.environ[name] for name in _PLACE if name in os.environ},
     }
     return dumps(_as_utf8(event)).encode()

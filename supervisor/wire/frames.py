@@ -53,7 +53,9 @@ SCRIPT_OUTPUT = 1 << 23
 RANDOM = 32
 """Bytes of each of the four parts of the proof with which a direct connection begins."""
 
-_BLOCK = 64  # bytes, of SHA-256
+BLOCK = 64
+"""Bytes of a block of SHA-256."""
+
 _KNOCK = RANDOM // 2
 
 UNREACHED = "no connection to the submit host"
@@ -81,7 +83,7 @@ def proof(secret: bytes, who: bytes, both: bytes) -> bytes:
     b"knock"; `both` has the random bytes of the shim, then those of the supervisor.
     """
     sha256 = hash_function("sha256", "_sha256", "_sha2")
-    key = secret.ljust(_BLOCK, b"\0")
+    key = secret.ljust(BLOCK, b"\0")
     inner = sha256(bytes(byte ^ 0x36 for byte in key) + who + both).digest()
     whole: bytes = sha256(bytes(byte ^ 0x5C for byte in key) + inner).digest()
     return whole

@@ -7,7 +7,7 @@ docstring, Seals). Pure.
 import struct
 from _operator import _compare_digest as compare_digest  # hmac brings OpenSSL
 
-from .frames import CALL, DATA, HEADER, LONGEST, QUIET, BrokenFrame, hash_function, proof
+from .frames import BLOCK, CALL, DATA, HEADER, LONGEST, QUIET, BrokenFrame, hash_function, proof
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ NO_REST = "the rest of a frame did not arrive"
 
 _NUMBER = struct.Struct(">Q")
 _DIGEST = 32
+_LARGE = 1 << 14  # bytes of a payload, for which OpenSSL is worth loading
 _FEW, _MANY = 1 << 12, 1 << 19  # bytes that are read at once: an idle connection needs few
 
 
@@ -60,6 +61,9 @@ class Plain:
     def check(self, payload: memoryview, tail: memoryview) -> None:
         """Compare the payload of that frame with what follows it; BrokenFrame if that differs."""
 
+    def use_sha256(self) -> None:
+        """Seal large payloads by SHA-256 from now on: both processors have it."""
+
 
 PLAIN = Plain()
 
@@ -79,6 +83,12 @@ class Sealed(Plain):
         self._payloads = blake2b(key=key, digest_size=TAG, person=b"payload")
         self._streams = streams
         self._number = 0
+        self._key = key
+        self._uses_sha256 = False
+        self._hmac: tuple[Any, Any] | None = None
+
+    def use_sha256(self) -> None:
+        self._uses_sha256 = True
 
     def head(self, kind: int, stream: int, length: int) -> bytes:
         head = HEADER.pack(kind, stream, length)
@@ -92,8 +102,20 @@ class Sealed(Plain):
         tag: bytes = state.digest()
         return tag
 
+    def _tag_of_payload(self, payload: "bytes | memoryview") -> bytes:
+        if not self._uses_sha256 or len(payload) < _LARGE:
+            return self._tag(self._payloads, payload)
+        if self._hmac is None:
+            self._hmac = _hmac_by_openssl(self._key)
+        inner, outer = (state.copy() for state in self._hmac)
+        inner.update(_NUMBER.pack(self._number))
+        inner.update(payload)
+        outer.update(inner.digest())
+        tag: bytes = outer.digest()[:TAG]
+        return tag
+
     def tail(self, kind: int, payload: "bytes | memoryview") -> bytes:
-        return self._tag(self._payloads, payload) if self.tail_size(kind, len(payload)) else b""
+        return self._tag_of_payload(payload) if self.tail_size(kind, len(payload)) else b""
 
     def opened(self, head: "bytes | bytearray | memoryview") -> "tuple[int, int, int]":
         self._number += 1
@@ -106,7 +128,7 @@ class Sealed(Plain):
         return TAG if length and (self._streams or kind != DATA) else 0
 
     def check(self, payload: memoryview, tail: memoryview) -> None:
-        if tail and not compare_digest(self._tag(self._payloads, payload), tail):
+        if tail and not compare_digest(self._tag_of_payload(payload), tail):
             raise self._broken()
 
     def _broken(self) -> BrokenFrame:
@@ -228,6 +250,15 @@ def sealed(secret: bytes, both: bytes, streams: bool) -> "tuple[Sealed, Sealed]"
         for who in (b"shim", b"supervisor")
     )
     return shims, supervisors
+
+
+def _hmac_by_openssl(key: bytes) -> "tuple[Any, Any]":
+    """Return the inner and the outer hash of HMAC with SHA-256 (RFC 2104), which know the key."""
+    from _hashlib import openssl_sha256
+
+    key = key.ljust(BLOCK, b"\0")
+    inner, outer = (bytes(byte ^ pad for byte in key) for pad in (0x36, 0x5C))
+    return openssl_sha256(inner), openssl_sha256(outer)
 
 
 def digest(content: "bytes | memoryview" = b"") -> "Any":  # noqa: ANN401 (a C type)

@@ -12,6 +12,7 @@ from scrun.supervisor.nodes import beginning
 from scrun.supervisor.nodes.connection import ShimError, ShimLost
 from scrun.supervisor.nodes.dialing import Unreached
 from scrun.supervisor.nodes.link import Sealing
+from scrun.supervisor.wire.processor import has_sha256
 from scrun.supervisor.wire.seals import NO_REST
 from tests.component.supervisor.nodes.test_both_ends import MIB, node
 from tests.harness.bundle import make_rootfs
@@ -53,10 +54,10 @@ class Run:
         self.status: int | None = None
         self.reason = ""
 
-    async def go(self, container: Path, tmp_path: Path, streams: bool) -> None:
+    async def go(self, container: Path, tmp_path: Path, streams: bool, sha256: bool) -> None:
         pipes = [os.pipe() for _ in range(3)]
         (given, typing), (readable, writable), (complaints, complaining) = pipes
-        sealing = Sealing(streams, QUIET)
+        sealing = Sealing(streams, QUIET, sha256)
 
         def write() -> None:
             with open(typing, "wb") as file:
@@ -90,8 +91,9 @@ class Run:
 
 
 async def between(
-    deed: Deed, container: Path, tmp_path: Path, patch: pytest.MonkeyPatch, *, streams: bool = True
-) -> tuple[Run, Relay]:
+    deed: Deed, container: Path, tmp_path: Path, patch: pytest.MonkeyPatch, *,
+    streams: bool = True, sha256: bool = False,
+) -> tuple[Run, Relay]:  # fmt: skip
     """Run a container while somebody does this."""
     relay, run = Relay(deed, streams), Run()
 
@@ -104,7 +106,7 @@ async def between(
         patched.setattr(beginning, "begin_call", begin_call)
         patched.setattr(beginning, "_unreached", Unreached())
         async with relay.relaying():
-            await run.go(container, tmp_path, streams)
+            await run.go(container, tmp_path, streams, sha256)
     return run, relay
 
 
@@ -112,11 +114,18 @@ def is_right(run: Run) -> bool:
     return (bytes(run.output), bytes(run.errors), run.status) == (CONTENT, WORDS, 7)
 
 
-@pytest.mark.parametrize("streams", [True, False], ids=["all", "calls"])
+@pytest.mark.parametrize(
+    ("streams", "sha256"),
+    [(True, False), (True, True), (False, False)],
+    ids=["all", "sha256", "calls"],
+)
 async def test_nothing_is_done(
-    container: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, streams: bool
-) -> None:
-    run, relay = await between(Deed(), container, tmp_path, monkeypatch, streams=streams)
+    container: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *,
+    streams: bool, sha256: bool,
+) -> None:  # fmt: skip
+    run, relay = await between(
+        Deed(), container, tmp_path, monkeypatch, streams=streams, sha256=sha256
+    )
     assert is_right(run), run.reason
     assert min(relay.counts.values()) > 10
 
@@ -134,7 +143,7 @@ async def test_something_is_done(
     seed: int, container: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = deed(seed)
-    run, relay = await between(done, container, tmp_path, monkeypatch)
+    run, relay = await between(done, container, tmp_path, monkeypatch, sha256=has_sha256())
     if not run.reason:
         assert is_right(run), done
         return

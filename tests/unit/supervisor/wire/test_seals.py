@@ -1,15 +1,19 @@
 """Sealed frames: those that come are those that were sent, in their order, or none."""
 
+import hmac
 import itertools
+import struct
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scrun.supervisor.wire import frames as frames_module
-from scrun.supervisor.wire.frames import CALL, CLOSED, DATA, BrokenFrame, hash_function
-from scrun.supervisor.wire.seals import Plain, Sealed, sealed
+from scrun.supervisor.wire import processor
+from scrun.supervisor.wire.frames import CALL, CLOSED, DATA, BrokenFrame, hash_function, proof
+from scrun.supervisor.wire.seals import TAG, Plain, Sealed, sealed
 from tests.harness.frames import Frame, WholeFrames, framed
 
 FRAMES = st.lists(
@@ -21,9 +25,15 @@ FRAMES = st.lists(
 SECRET, BOTH = b"s" * 32, b"b" * 64
 
 
-def ends(*, streams: bool = True, secret: bytes = SECRET, both: bytes = BOTH) -> list[Sealed]:
+def ends(
+    *, streams: bool = True, secret: bytes = SECRET, both: bytes = BOTH, sha256: bool = False
+) -> list[Sealed]:
     """The seals of the shim's frames, at both ends."""
-    return [sealed(secret, both, streams)[0] for _ in range(2)]
+    found = [sealed(secret, both, streams)[0] for _ in range(2)]
+    if sha256:
+        for seal in found:
+            seal.use_sha256()
+    return found
 
 
 def units(seal: Plain, frames: list[Frame]) -> list[bytes]:
@@ -73,6 +83,66 @@ def test_a_bit_that_is_changed(
     edges = list(itertools.accumulate(map(len, sent)))
     at = next(n for n, edge in enumerate(edges) if bit // 8 < edge)
     assert found(takes, bytes(content), cuts, in_parts=in_parts) == (frames[:at], True)
+
+
+LARGE = 1 << 14
+
+
+@given(
+    st.lists(st.integers(LARGE - 2, LARGE + 2), min_size=1, max_size=4), st.integers(0, 1 << 20)
+)
+def test_large_frames_by_sha256(sizes: list[int], bit: int) -> None:
+    """They come as they were sent, and a bit that is changed is noticed, before and after."""
+    frames = [(DATA, number, bytes([number]) * size) for number, size in enumerate(sizes)]
+    sends, takes = ends(sha256=True)
+    sent = units(sends, frames)
+    assert found(takes, b"".join(sent), [], in_parts=True) == (frames, False)
+    bit %= 8 * len(sent[-1])
+    changed = bytearray(sent[-1])
+    changed[bit // 8] ^= 1 << bit % 8
+    content = b"".join([*sent[:-1], bytes(changed)])
+    assert found(ends(sha256=True)[1], content, [], in_parts=True) == (frames[:-1], True)
+
+
+def test_the_tag_of_a_large_frame() -> None:
+    """It is what the contract says, by Python's own HMAC."""
+    seal, _ = ends(sha256=True)
+    payload = bytes(LARGE)
+    seal.head(DATA, 0, len(payload))
+    key = proof(SECRET, b"shim's frames", BOTH)
+    whole = hmac.digest(key, struct.pack(">Q", 1) + payload, "sha256")
+    assert seal.tail(DATA, payload) == whole[:TAG]
+
+
+@pytest.mark.parametrize("large", [True, False])
+def test_ends_that_do_not_agree(*, large: bool) -> None:
+    """A large frame counts only by the function that both know of; for others there is one."""
+    frame = (DATA, 1, bytes(LARGE - (not large)))
+    content = b"".join(units(ends(sha256=True)[0], [frame]))
+    taken = found(ends()[1], content, [], in_parts=True)
+    assert taken == (([], True) if large else ([frame], False))
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "has"),
+    [
+        ("processor\t: 0\nflags\t\t: fpu sse2 sha_ni avx2\n", True),
+        ("processor\t: 0\nflags\t\t: fpu sse2 avx2\nbugs\t: sha_ni\n", False),
+        ("processor\t: 0\nFeatures\t: fp asimd aes sha1 sha2\n", True),
+        ("processor\t: 0\nFeatures\t: fp asimd sha1 sha256\n", False),
+        (None, False),
+    ],
+)
+def test_a_processor(
+    cpuinfo: str | None, has: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "cpuinfo"
+    if cpuinfo is not None:
+        path.write_text(cpuinfo)
+    monkeypatch.setattr(processor, "_CPUINFO", str(path))
+    assert processor.has_sha256() is has
+    monkeypatch.setattr(sys, "path", [])  # a Python without OpenSSL
+    assert not processor.has_sha256()
 
 
 @given(FRAMES, st.data(), st.booleans())
