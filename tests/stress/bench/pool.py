@@ -1,22 +1,25 @@
 """Containers in a pool: how many a second, beside other ways, and what many idle ones weigh."""
 
+import itertools
 import json
 import os
 import re
 import shutil
 import statistics
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from tests.harness.processes import shims_of
 from tests.harness.wait import wait_until
 from tests.stress.bench.figures import Goal, table
 from tests.stress.bench.own import Own
-from tests.stress.bench.stand import Made, Stand
+from tests.stress.bench.stand import MEMORY, Made, Stand, memory_root
 from tests.stress.bench.weights import SETTLED, weigh
 
 LIVES = 200
@@ -27,6 +30,9 @@ TIMES = 20
 
 IN_A_ROW, TOGETHER = f"{LIVES} in a row", f"{LIVES}, {AT_ONCE} at once"
 _POOL, _OWN, _SRUN, _HQ = "pool", "Slurm's own scrun", "`srun` in a held job", "HyperQueue"
+_CRUN, _CRUN_RUN = "crun's `create`, `start` and `delete`, without Slurm", "`crun run` alone"
+"""What no way that makes containers by crun can exceed: with the three calls of an engine, or one.
+"""
 
 _WITH_HQ = """
 import sys, time
@@ -102,6 +108,7 @@ class Pool:
         before = self._requests()
         self._take_rate(_POOL, self._life)
         self._asked += self._requests() - before
+        self._take_rates_of_crun()
         if self._own:
             with self._stand.with_oci_conf():  # around all threads: it changes the environment
                 self._take_rate(_OWN, self._own_life)
@@ -124,11 +131,22 @@ class Pool:
                 done.result()
         self._rates.setdefault((way, TOGETHER), []).append(LIVES / (time.perf_counter() - began))
 
-    def _life(self) -> None:
-        made = self._stand.create(self._true)
+    def _life(self, bundle: Path | None = None, command: Sequence[str] = ()) -> None:
+        made = self._stand.create(bundle or self._true, scrun=command)
         made.take("", "start")
         made.wait()
         made.take("", "delete")
+
+    def _take_rates_of_crun(self) -> None:
+        stand, numbers = self._stand, itertools.count()
+        with tempfile.TemporaryDirectory(dir=MEMORY) as root:
+            crun = ("crun", "--root", root)
+
+            def run() -> None:
+                stand.take("", *crun, "run", "--bundle", str(stand.plain), f"run{next(numbers)}")
+
+            self._take_rate(_CRUN, lambda: self._life(stand.plain, crun))
+            self._take_rate(_CRUN_RUN, run)
 
     def _own_life(self) -> None:
         assert self._own is not None
@@ -141,7 +159,7 @@ class Pool:
         """The rate of its tasks in a step of the job, each of which is a container of crun's."""
         crun = shutil.which("crun")
         assert crun is not None
-        root = f"/dev/shm/{self._stand.site.base.name}-hq"
+        root = str(memory_root(f"{self._stand.site.base.name}-hq"))
         words = [crun, str(self._stand.plain), root, str(LIVES), str(AT_ONCE)]
         read, write = os.pipe()
         step = ["srun", f"--jobid={job}", "--overlap", "--ntasks=1", python, "-c", _WITH_HQ]
