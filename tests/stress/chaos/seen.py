@@ -340,7 +340,7 @@ def _of_output(plan: Plan, seen: Seen) -> list[Problem]:
         lost = out != wanted
         strange = not wanted.startswith(out)
     if strange:
-        return [Problem(Kind.LINES, f"not what the container wrote: {_around(out, wanted)}")]
+        return [Problem(Kind.LINES, f"not what the container wrote: {_around(seen.out, wanted)}")]
     adopted = _is_adopted(plan, seen)
     by_fault = plan.fault.ends if seen.hit and not adopted else frozenset()
     if plan.fault.target == "srun":  # what it had not printed yet is lost with it
@@ -353,4 +353,4 @@ def _of_output(plan: Plan, seen: Seen) -> list[Problem]:
 
 
 def _around(out: bytes, wanted: bytes) -> str:
-    return f"{out[-60:]!r} instead of {wanted[-60:]!r}"
+    return f"{out[-200:]!r} instead of {wanted[-60:]!r}"
