@@ -64,7 +64,7 @@ def _launch_once(root: str, name: str, settings_file: str, *, lingers: bool) -> 
     try:
         lock = own_file(f"{root}/{name}.lock")
     except OSError as error:
-        raise SettingsError.of_root(root, f"{name}.lock: {error.strerror}") from error
+        raise SettingsError.of_root(root, error) from error
     try:
         try:
             return wire.connect_supervisor(root, name)

@@ -13,7 +13,7 @@ daemonized itself kills it.
 import _socket
 import os
 
-from scrun.core.errors import SettingsError
+from scrun.core.errors import SettingsError, why
 from scrun.core.paths import ENGINES_NETWORK, OUTSIDE
 from scrun.core.rights import send_fds
 from scrun.core.version import VERSION
@@ -58,7 +58,7 @@ class Asked:
         except OSError as error:
             self._line.close()
             raise SettingsError(
-                f"{OUTSIDE}={path}: {error.strerror}; start the engine again, by `scrun outside`"
+                f"{OUTSIDE}={path}: {why(error, 'start the engine again, by `scrun outside`')}"
             ) from error
         finally:
             for fd in entered:

@@ -16,7 +16,7 @@ from typing import Any
 
 from scrun.cli.parse import Parsed
 from scrun.commands.spec import spec
-from scrun.core.errors import BundleError, ImageError, StateError
+from scrun.core.errors import BundleError, ImageError, StateError, why
 from scrun.core.trees import remove_tree
 from scrun.images.store import ROOTFS, Defaults
 from scrun.oci.image import LayoutImage, find_image
@@ -53,7 +53,7 @@ def make(image: LayoutImage, target: str, limit: int = 0, *, terminal: bool) -> 
             json.dump(config, file, indent=2)
         os.rename(made, target)
     except OSError as error:
-        raise BundleError(f"{target}: cannot be made: {error.strerror}") from error
+        raise BundleError(f"{target}: cannot be made: {why(error)}") from error
     finally:
         if made and os.path.lexists(made):
             remove_tree(made)

@@ -21,7 +21,7 @@ from scrun.cli.parse import Parsed
 from scrun.client.launch import Spawned
 from scrun.client.outside import NAMESPACES
 from scrun.core import namespaces as ns
-from scrun.core.errors import SettingsError, UsageError, described
+from scrun.core.errors import SettingsError, UsageError, described, why
 from scrun.core.paths import OUTSIDE
 from scrun.core.rights import receive_fds
 from scrun.core.version import VERSION
@@ -57,7 +57,7 @@ def run(parsed: Parsed) -> int:
         try:
             os.execv(program, [program, *parsed.operands[1:]])
         except OSError as error:
-            raise UsageError(f"{program}: {error.strerror}") from error
+            raise UsageError(f"{program}: {why(error)}") from error
     try:
         _stand_by(listener, pidfd)
     finally:
@@ -81,7 +81,7 @@ def _place() -> str:
         found = os.stat(directory)
     except OSError as error:
         raise SettingsError(
-            f"XDG_RUNTIME_DIR={directory}: {error.strerror}; it has to be your directory in /run"
+            f"XDG_RUNTIME_DIR={directory}: {why(error, 'it has to be your directory in /run')}"
         ) from error
     if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise SettingsError(f"XDG_RUNTIME_DIR={directory}: others may write there")
@@ -99,7 +99,7 @@ def _listening(path: str) -> socket.socket:
         listener.listen(_QUEUE)
     except OSError as error:
         listener.close()
-        raise SettingsError(f"{path}: {error.strerror}") from error
+        raise SettingsError(f"{path}: {why(error)}") from error
     return listener
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from scrun.cli.parse import Parsed, record_root
 from scrun.client.reach import ask_supervisor
-from scrun.core.errors import UsageError
+from scrun.core.errors import UsageError, why
 from scrun.oci.resources import LIMIT, read_resources, resources_from_options
 
 _TIME = re.compile(
@@ -50,7 +50,7 @@ def _read(name: str) -> dict[str, object]:
         with open(0 if name == "-" else name, "rb", closefd=name != "-") as file:
             content = file.read(LIMIT + 1)
     except OSError as error:
-        raise UsageError(f"--resources {name}: {error.strerror}") from error
+        raise UsageError(f"--resources {name}: {why(error)}") from error
     return read_resources(content, f"--resources {name}")
 
 

@@ -79,10 +79,15 @@ class SettingsError(ScrunError):
     """
 
     @classmethod
-    def of_root(cls, root: str, reason: str) -> "SettingsError":
-        """Say why a root directory cannot be used."""
+    def of_root(cls, root: str, reason: "str | OSError", name: str = "") -> "SettingsError":
+        """Say why a root directory, or what has a name in it, cannot be used."""
         remedy = "name another one by --root, or `root` in scrun.toml"
-        return cls(f"root directory {root}: {reason.removeprefix(f'{root}: ')}; {remedy}")
+        if isinstance(reason, OSError):
+            name = name or str(reason.filename or root).removeprefix(f"{root}/")
+            text = f"{name}: {why(reason, remedy)}"
+        else:
+            text = f"{reason}; {remedy}"
+        return cls(f"root directory {root}: {text.removeprefix(f'{root}: ')}")
 
 
 class UnknownContainer(ScrunError):
@@ -232,6 +237,17 @@ _REMEDIES = {
     "ENOSPC": "make space there",
     "EDQUOT": "make space there",
 }
+_OF_A_LIMIT = ("EAGAIN", "EMFILE", "ENFILE")  # another path is no remedy
+
+
+def why(error: OSError, remedy: str = "") -> str:
+    """Return an error's reason with the remedy, unless the reason has one of its own."""
+    import errno
+
+    text, name = error.strerror or str(error), errno.errorcode.get(error.errno or 0, "")
+    if not remedy or name in _OF_A_LIMIT:
+        remedy = _REMEDIES.get(name, remedy)
+    return f"{text}; {remedy}" if remedy else text
 
 
 def described(error: BaseException, *, foreign: bool = False) -> str:
@@ -252,9 +268,7 @@ def described(error: BaseException, *, foreign: bool = False) -> str:
         names = [str(name) for name in (leaf.filename, leaf.filename2) if name]
         if leaf.errno == errno.ENOENT and not names and _is_nowhere():
             return "the working directory was removed: change to another one"
-        remedy = _REMEDIES.get(errno.errorcode.get(leaf.errno or 0, ""), "")
-        text = shortened(": ".join([*([", ".join(names)] if names else []), leaf.strerror]))
-        return f"{text}; {remedy}" if remedy else text
+        return shortened(": ".join([*([", ".join(names)] if names else []), why(leaf)]))
     text = f"{type(leaf).__name__}: {leaf}"
     if foreign:
         return shortened(text)

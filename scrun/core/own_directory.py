@@ -2,14 +2,14 @@
 
 import os
 
-from scrun.core.errors import SettingsError, described
+from scrun.core.errors import SettingsError
 from scrun.core.paths import replaceable
 
 
 def own_directory(path: str) -> None:
     """Make the root directory if it is missing; refuse one that others could write to."""
     umask = os.umask(0o077)
-    os.umask(umask | 0o022)  # for missing directories above it, whatever the caller's umask is
+    os.umask((umask | 0o022) & 0o077)  # for those that are made, whatever the caller's umask is
     try:
         if reason := replaceable(path):
             raise SettingsError.of_root(path, reason)
@@ -19,7 +19,7 @@ def own_directory(path: str) -> None:
     except FileExistsError:
         raise SettingsError.of_root(path, "is not a directory") from None
     except OSError as error:
-        raise SettingsError.of_root(path, described(error).removeprefix(f"{path}: ")) from error
+        raise SettingsError.of_root(path, error) from error
     finally:
         os.umask(umask)
     if status.st_uid != os.geteuid():

@@ -9,7 +9,7 @@ import os
 import subprocess
 from collections.abc import Sequence
 
-from scrun.core.errors import ImageError
+from scrun.core.errors import ImageError, why
 from scrun.images.store import ROOTFS, SQUASHFS, digest_of_words
 
 FINE_FOR_USERS = (0, 2)
@@ -32,7 +32,7 @@ def identity(path: str) -> tuple[object, ...]:
     try:
         status = os.stat(path)
     except OSError as error:
-        raise ImageError(f"{path}: cannot be read: {error.strerror}") from error
+        raise ImageError(f"{path}: cannot be read: {why(error)}") from error
     return os.path.realpath(path), status.st_ino, status.st_size, status.st_mtime_ns
 
 

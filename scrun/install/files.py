@@ -6,7 +6,7 @@ import tempfile
 
 import msgspec
 
-from scrun.core.errors import SettingsError
+from scrun.core.errors import SettingsError, why
 
 BACKUP = ".bak"
 _LIMIT = 4 * 1024 * 1024
@@ -38,7 +38,7 @@ def read(path: str) -> str | None:
             raise SettingsError(f"{path}: a symbolic link to nothing; remove it") from None
         return None
     except OSError as error:
-        raise SettingsError(f"{path}: {error.strerror}") from error
+        raise SettingsError(f"{path}: {why(error)}") from error
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path}: not UTF-8, so left alone") from error
     if len(text) > _LIMIT:

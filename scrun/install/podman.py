@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from scrun.core.errors import SettingsError
+from scrun.core.errors import SettingsError, why
 
 NAME = "scrun"
 _FILES = {"podman": "scrun.conf", "docker-api": "scrun-api.conf"}
@@ -97,7 +97,7 @@ def _table(path: str, section: str) -> object:
         with open(path, "rb") as file:
             table: object = tomllib.load(file).get(section, {})
     except OSError as error:
-        raise SettingsError(f"{path}: {error.strerror}") from error
+        raise SettingsError(f"{path}: {why(error)}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path}: not TOML: {error}") from error
     return table

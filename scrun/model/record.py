@@ -18,7 +18,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from scrun.core.errors import StateError
+from scrun.core.errors import StateError, why
 from scrun.core.paths import read_regular
 from scrun.core.pods import BY_HAND
 from scrun.core.text import escaped
@@ -168,7 +168,7 @@ def read_record(directory: str) -> Record:
         raise StateError(f"container {container}: its record is incomplete; delete it") from None
     except OSError as error:
         if error.errno in _DAMAGED:
-            raise StateError(f"{path}: {error.strerror}; delete the container") from None
+            raise StateError(f"{path}: {why(error, 'delete the container')}") from None
         raise
     except (ValueError, RecursionError) as error:
         raise StateError(f"{path}: {error}; delete the container") from error

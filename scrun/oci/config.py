@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from scrun.core.errors import BundleError
+from scrun.core.errors import BundleError, why
 from scrun.core.typed import convert
 from scrun.oci.document import decode, member_path, read_file
 
@@ -218,7 +218,7 @@ def load_bundle(bundle: str, config_file: str | None = None) -> Bundle:
     except FileNotFoundError:
         raise BundleError(f"{name}: root.path: {rootfs}: does not exist") from None
     except OSError as error:
-        raise BundleError(f"{name}: root.path: {rootfs}: {error.strerror}") from error
+        raise BundleError(f"{name}: root.path: {rootfs}: {why(error)}") from error
     return Bundle(path=bundle, config_file=name, config=config, raw=raw, rootfs=rootfs)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from scrun.core.errors import BundleError
+from scrun.core.errors import BundleError, why
 from scrun.core.paths import read_regular
 
 VALUES = 100_000
@@ -26,7 +26,7 @@ def read_file(name: str) -> bytes:
     try:
         return read_regular(name)
     except OSError as error:
-        raise BundleError(f"{name}: {error.strerror}") from error
+        raise BundleError(f"{name}: {why(error)}") from error
     except ValueError as error:  # NUL or a lone surrogate
         raise BundleError(f"{name!r}: is not a file name: {error}") from error
 

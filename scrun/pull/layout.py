@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from scrun.core.errors import ImageError
+from scrun.core.errors import ImageError, why
 from scrun.core.inside import read_inside
 from scrun.core.paths import LIMIT, open_regular
 from scrun.core.trees import OPEN_FOLDER
@@ -168,7 +168,7 @@ def _open(image: LayoutImage, descriptor: object) -> int:
     try:
         file = open_regular(path)
     except OSError as error:
-        raise ImageError(f"{path}: {error.strerror}; get the image again") from error
+        raise ImageError(f"{path}: {why(error, 'get the image again')}") from error
     try:
         size, wanted = os.fstat(file).st_size, _size(descriptor)
         if size != wanted:

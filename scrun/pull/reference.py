@@ -4,7 +4,7 @@ import os
 
 import msgspec
 
-from scrun.core.errors import ImageError, UsageError
+from scrun.core.errors import ImageError, UsageError, why
 from scrun.core.paths import open_regular
 
 TRANSPORTS = ("docker", "oci", "oci-archive", "docker-archive", "containers-storage")
@@ -83,7 +83,7 @@ def parse(text: str) -> Reference:
     except (FileNotFoundError, NotADirectoryError):
         raise UsageError(f"{text}: there is no such image: name one as {_FORMS}") from None
     except OSError as error:
-        raise ImageError(f"{text}: cannot be read: {error.strerror}") from error
+        raise ImageError(f"{text}: cannot be read: {why(error)}") from error
     if magic.endswith(_SIF):  # behind a line `#!/usr/bin/env run-singularity`
         raise ImageError(
             f"{text}: is an image of Singularity or Apptainer: `apptainer build --sandbox DIR "

@@ -4,7 +4,7 @@ import os
 import stat
 from typing import NamedTuple
 
-from scrun.core.errors import SettingsError
+from scrun.core.errors import SettingsError, why
 from scrun.settings.file.load import Settings
 from scrun.settings.slurm_conf import (
     check_trusted,
@@ -45,7 +45,7 @@ def find_script(settings: Settings, engine: str, usual: str = USUAL) -> str | No
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise SettingsError(f"{path}: is not a file; {_REMEDY}")
     except OSError as error:
-        raise SettingsError(f"{path}: {error.strerror}; {_REMEDY}") from error
+        raise SettingsError(f"{path}: {why(error, _REMEDY)}") from error
     check_trusted(path, slurm_user(find_slurm_conf(settings)))
     return path
 

@@ -11,7 +11,7 @@ import pwd
 import re
 from collections.abc import Collection, Iterator
 
-from scrun.core.errors import BundleError, SettingsError
+from scrun.core.errors import BundleError, SettingsError, why
 from scrun.core.paths import of_path, read_trusted, replaceable
 from scrun.oci.document import read_file
 from scrun.settings.file.load import Settings
@@ -79,7 +79,7 @@ def read_trusted_conf(path: str, trusted: Collection[int]) -> str:
     try:
         return read_trusted(path, trusted).decode(errors="surrogateescape")
     except OSError as error:
-        raise SettingsError(f"{path}: {error.strerror}") from error
+        raise SettingsError(f"{path}: {why(error)}") from error
     except ValueError as error:  # NUL or a lone surrogate
         raise SettingsError(f"{path!r}: is not a file name: {error}") from error
 

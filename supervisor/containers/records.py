@@ -45,7 +45,7 @@ def make_record(directory: str, socket: str, record: Record) -> int:
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
             raise ContainerExists.named(container) from None
-        raise SettingsError.of_root(root, error.strerror or str(error)) from error
+        raise SettingsError.of_root(root, error, root) from error
 
 
 async def make_again(

@@ -4,7 +4,7 @@ import os
 import stat
 from collections.abc import Callable
 
-from scrun.core.errors import StagingError
+from scrun.core.errors import StagingError, why
 from scrun.core.paths import replaceable
 from scrun.core.trees import everything_below
 
@@ -47,7 +47,7 @@ def make_private(directory: str, remedy: str, clean_up: Callable[[], None] = lam
             raise StagingError(f"staging in {directory}: it is not empty; {remedy}")
         os.chmod(directory, 0o700)
     except OSError as error:
-        raise StagingError(f"staging in {directory}: {error.strerror}; {remedy}") from error
+        raise StagingError(f"staging in {directory}: {why(error, remedy)}") from error
 
 
 def not_ours(directory: str) -> str:

@@ -460,7 +460,7 @@ def serve(root: str, name: str, starter: Starter, idle: float | None = None) -> 
     try:
         listener = listen(root, name)
     except OSError as error:
-        raise SettingsError.of_root(root, f"{name}: {error.strerror}") from error
+        raise SettingsError.of_root(root, error, name) from error
     remove_half_made(root, name)
     keep_key_in(root)
     settings = own_settings()

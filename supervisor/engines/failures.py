@@ -64,10 +64,13 @@ def program_failure(text: str) -> int | None:
 
 
 def with_remedy(words: str) -> str:
-    """Add to crun's words what to do where the kernel refuses users a namespace.
+    """Add to a runtime's words, or the shim's, what to do where the kernel refuses something.
 
-    clone(2): EPERM where a site forbids them, ENOSPC where its limit is reached, as 0 always is.
+    clone(2): EPERM where a site forbids users namespaces, ENOSPC where its limit is reached, as 0
+    always is.
     """
+    if "oo many open files" in words:
+        return f"{words} (`ulimit -n` of who asked counts there, too: raise it)"
     if not _NO_NAMESPACE.search(words):
         return words
     return f"{words} (users can make no namespaces there: let them, by {_SYSCTLS})"
@@ -99,7 +102,7 @@ async def create_and_run(job: Job, step: Step) -> Ending:
 
 def not_started(reason: str, *, what: str = "container", shown: bool = False) -> Ending:
     """Return the ending of what the runtime could not start; its error may have been `shown`."""
-    text = shortened(f"the {what} could not be started: {reason}")
+    text = shortened(f"the {what} could not be started: {with_remedy(reason)}")
     if (status := program_failure(reason)) is not None:
         return not_run(status, text, shown=shown)
     return taken("scrun-failure", text, shown=shown)

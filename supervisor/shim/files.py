@@ -253,6 +253,13 @@ def _wait(command: "list[str]") -> None:
     os.waitpid(pid, 0)
 
 
+def plain(error: Exception) -> str:
+    """Return an error's text, without what Python adds to the system's."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
+
+
 def write_private(path: str, text: str) -> None:
     """Write a file that only the user may read."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -20,7 +20,7 @@ from scrun.supervisor.wire.seals import sealed
 
 from .children import TOLD, Children, become_subreaper
 from .dial import dial
-from .files import ShimDirectory, make_directory, others, remove_left
+from .files import ShimDirectory, make_directory, others, plain, remove_left
 from .json_text import dumps, loads
 from .link import Link
 from .loop import Loop
@@ -137,7 +137,7 @@ class ShimProcess:
             self._directory = make_directory(os.environ, self._key)
             self._children.use_own_null(self._directory.path)
         except OSError as error:
-            sys.stderr.write(f"no directory for temporary files: {error}\n")
+            sys.stderr.write(f"no directory for temporary files: {plain(error)}\n")
             return 1
         try:
             self._conf = _oci_conf(os.environ)
@@ -358,7 +358,7 @@ class ShimProcess:
             else:
                 reply({"error": f"there is no {verb}"})
         except Exception as error:
-            text = str(error) if isinstance(error, (OSError, ValueError)) else ""
+            text = plain(error) if isinstance(error, (OSError, ValueError)) else ""
             reply({"error": text or f"{type(error).__name__}: {error}"})
 
     def _mount(self, call: "dict[str, Any]", reply: "Reply") -> None:

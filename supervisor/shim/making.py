@@ -5,7 +5,7 @@ import os
 
 from .children import exit_status
 from .console import ProgramStdio
-from .files import remove_file, remove_tree, write_private
+from .files import plain, remove_file, remove_tree, write_private
 from .json_text import dumps
 from .processes import bind, bind_exec
 from .runtime import (
@@ -165,7 +165,7 @@ class Making:
                 write()
                 reply({"network": network.name, "why": network.lacks})
             except OSError as error:
-                reply({"error": str(error)})
+                reply({"error": plain(error)})
 
         network.connect(call["networks"], done)
 
@@ -209,7 +209,7 @@ class Making:
             try:
                 self.create(call, reply)
             except (OSError, ValueError) as error:
-                reply({"error": str(error)})
+                reply({"error": plain(error)})
 
         self._networks[name] = UserNetwork(
             *(self._loop, self._children, program, self._directory, space),
@@ -357,7 +357,7 @@ class Making:
             try:
                 do(call, reply)
             except (OSError, ValueError) as error:
-                reply({"error": str(error)})
+                reply({"error": plain(error)})
 
         call["tries"] = tries - 1
         self._delayed[call["id"]] = self._loop.after(_TRY, again), reply
@@ -464,7 +464,9 @@ class Making:
             pid = self._pid_of(target, status)
         except (OSError, ValueError) as error:
             text, log = read_log(target.place, target.stdio.words())
-            self._is_not_there(target, with_missing(text or str(error), target.needs), log, reply)
+            self._is_not_there(
+                target, with_missing(text or plain(error), target.needs), log, reply
+            )
         else:
             self._is_there(target, pid, reply)
 

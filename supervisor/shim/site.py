@@ -4,6 +4,7 @@ The supervisor has filled in their patterns, all but `%p`, which only is known h
 slurmstepd does it.
 """
 
+import errno
 import os
 import time
 
@@ -85,6 +86,8 @@ class Site:
                 write_private(os.path.join(self.directory, "config.json"), dumps(config))
             self.note(place)
         except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise  # elsewhere there are no more
             where = error.filename or self.directory
             raise ValueError(f"{where}: {error.strerror}; {NO_PLACE}") from None
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from scrun.core.errors import EngineError, StagingError, described
+from scrun.core.errors import EngineError, StagingError, described, why
 from scrun.core.trees import size_of
 from scrun.images.squashfs import linked_in
 from scrun.images.store import EMPTY, image_of
@@ -108,7 +108,7 @@ def make_directory(directory: str, *, owner: Owner | None = None) -> None:
         try:
             write(os.path.join(directory, OWNER), msgspec.json.encode(owner))
         except OSError as error:
-            raise StagingError(f"staging in {directory}: {error.strerror}; {REMEDY}") from error
+            raise StagingError(f"staging in {directory}: {why(error, REMEDY)}") from error
 
 
 def _fill(

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from scrun.core.errors import SettingsError, hint
+from scrun.core.errors import SettingsError, hint, why
 from scrun.core.typed import convert
 from scrun.oci.config import explain
 from scrun.settings.file import sources
@@ -373,7 +373,7 @@ def _read(path: str, kind: str) -> bytes | None:
     try:
         return sources.read(path, kind)
     except OSError as error:
-        raise SettingsError(f"{path}: {error.strerror}") from error
+        raise SettingsError(f"{path}: {why(error)}") from error
 
 
 def load_and_remember(env: Mapping[str, str], config_file: str | None) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from scrun.core.errors import SettingsError, closest, shortened
+from scrun.core.errors import SettingsError, closest, shortened, why
 from scrun.core.paths import Untrusted, read_trusted
 from scrun.core.typed import convert
 from scrun.settings.file.load import LEVELS, Level, Log, Settings, level
@@ -195,7 +195,7 @@ def site_content(path: str, slurm_conf: str | None) -> bytes | None:
         except Untrusted:  # only now, because looking a name up may hang
             return read_trusted(path, slurm_user(slurm_conf))
     except Untrusted as error:
-        raise SettingsError(f"{path}: {error.strerror}") from error
+        raise SettingsError(f"{path}: {why(error)}") from error
     except (OSError, ValueError):
         return None
 

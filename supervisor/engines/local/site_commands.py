@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from scrun.core.errors import StagingError, described
+from scrun.core.errors import StagingError, why
 from scrun.core.trees import remove_tree
 from scrun.settings.oci_conf.commands import ENVIRONMENT, NO_PID, NodeRuntime, Task, TaskCommands
 from scrun.settings.oci_conf.parse import OciConf
@@ -194,7 +194,7 @@ def write_task(
         )  # fmt: skip
         write(os.path.join(inner, _CONFIG), msgspec.json.encode(changed))
     except OSError as error:
-        raise StagingError(f"{inner}: {described(error)}; {NO_PLACE}") from error
+        raise StagingError(f"{inner}: {why(error, NO_PLACE)}") from error
     return inner, rootfs
 
 

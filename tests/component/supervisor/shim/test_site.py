@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import time
@@ -10,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from scrun.supervisor.shim.site import NO_PID, environment_file, kept
+from scrun.supervisor.shim.files import plain
+from scrun.supervisor.shim.site import NO_PID, Site, environment_file, kept
 from tests.component.supervisor.shim.conftest import MakeShim, without_crun
 from tests.harness import users
 from tests.harness.bundle import make_config, map_user
@@ -381,6 +383,25 @@ def test_a_directory_that_cannot_be_made(site: BySite, tmp_path: Path, where: st
     assert reply["error"].startswith(step)
     assert reply["error"].endswith("; set ContainerPath in the oci.conf to another directory")
     assert (tmp_path / "foreign").exists()
+
+
+def test_another_directory_is_no_remedy_for_want_of_descriptors(tmp_path: Path) -> None:
+    task = tmp_path / "step" / "task-a"
+    fields = {
+        "commands": {"run": "true", "delete": "true"}, "pid": PID, "step": str(task.parent),
+        "task": str(task), "keep": False, "file": "nul", "hides": None, "withheld": None,
+        "config": True,
+    }  # fmt: skip
+    site = Site(fields, {})
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        site.prepare({"process": {"env": []}}, str(tmp_path))
+    except Exception as error:
+        said = plain(error)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert said == f"{task}/environment: Too many open files"
 
 
 @ONE

@@ -10,6 +10,7 @@ from scrun.core.errors import (
     BundleError,
     ContainerExists,
     ScrunError,
+    SettingsError,
     StateError,
     UnknownContainer,
     closest,
@@ -79,6 +80,21 @@ def test_messages_that_engines_look_for() -> None:
 )
 def test_what_is_no_error_of_ours_is_put_in_a_line(error: Exception, text: str) -> None:
     assert described(error) == text
+
+
+def test_another_directory_is_a_remedy_only_where_it_helps() -> None:
+    limit = OSError(24, "Too many open files", "/r/a.lock")
+    assert str(SettingsError.of_root("/r", limit)) == (
+        "root directory /r: a.lock: Too many open files; it may not have more (ulimit -n)"
+    )
+    full = OSError(28, "No space left on device", "/r")
+    remedy = "name another one by --root, or `root` in scrun.toml"
+    assert (
+        str(SettingsError.of_root("/r", full)) == f"root directory /r: {full.strerror}; {remedy}"
+    )
+    assert str(SettingsError.of_root("/r", full, "s")) == (
+        f"root directory /r: s: {full.strerror}; {remedy}"
+    )
 
 
 @pytest.mark.parametrize(

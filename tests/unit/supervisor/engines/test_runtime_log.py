@@ -2,7 +2,7 @@
 
 import pytest
 
-from scrun.supervisor.engines.failures import NotMade, read_log, with_remedy
+from scrun.supervisor.engines.failures import NotMade, not_started, read_log, with_remedy
 
 RUNC = b"""\
 {"level":"warning","msg":"no such counter","time":"2026-11-22T07:31:49Z"}
@@ -53,6 +53,12 @@ def test_what_to_do_where_users_can_make_no_namespaces(reason: str) -> None:
     assert said.startswith(f"the container could not be created: clone: {reason} (users can make")
     assert "unprivileged_userns_clone=1" in said
     assert "user.max_user_namespaces" in said
+
+
+def test_what_to_do_where_a_job_may_not_open_more_files() -> None:
+    words = "open `/proc/self/fd`: Too many open files"
+    for said in (str(NotMade(words, shown=False)), not_started(words).text):
+        assert said.endswith(f": {words} (`ulimit -n` of who asked counts there, too: raise it)")
 
 
 def test_other_words_of_a_runtime_stay_as_they_are() -> None:
