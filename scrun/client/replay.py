@@ -133,7 +133,7 @@ class Replayed:
         try:
             own_lock = self._make_record()
         finally:
-            posix.umask(umask)
+            posix.umask(umask & 0o077)  # crun enters directories that it makes
         try:
             posix.rename(self._made, self.record)
             self._made = self.record

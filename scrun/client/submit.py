@@ -206,6 +206,7 @@ def _read_reply(
 
 
 def _run(words: "list[bytes]") -> int:
+    posix.umask(posix.umask(0o077) & 0o077)  # it enters directories that it makes
     pid = posix.posix_spawnp(words[0], words, posix.environ)
     return posix.waitstatus_to_exitcode(posix.waitpid(pid, 0)[1])
 

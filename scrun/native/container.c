@@ -79,6 +79,8 @@ static bool run_runtime(int sock, struct reply *reply, int lock, bool *failed)
 	for (size_t at = 0; at <= length; at += strlen(command + at) + 1)
 		argv[words++] = command + at;
 	drop(reply, head + length);
+	mode_t mask = umask(077);
+	umask(mask & 077); /* it enters directories that it makes */
 	pid_t pid;
 	int state = 0, error = posix_spawnp(&pid, argv[0], NULL, NULL, argv, environ);
 	if (error) {

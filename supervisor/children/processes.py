@@ -184,7 +184,7 @@ async def child(
             stderr=stderr,
             pass_fds=(*pass_fds, *child_env.descriptors),
             env=dict(child_env.environment),
-            umask=child_env.umask,
+            umask=child_env.umask & 0o077,  # they enter directories that they make
             cwd="/",
             start_new_session=True,
         )

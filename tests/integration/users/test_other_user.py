@@ -513,6 +513,8 @@ def test_root_and_a_container_of_a_user_s(site: Site, victim: Life) -> None:
     [
         ("local-user", 0o077),
         ("slurm-user", 0o000),
+        ("local-user", 0o777),
+        ("slurm-user", 0o777),
         nightly("local-user", 0o000),
         nightly("slurm-user", 0o077),
         nightly("local-root", 0o000),

@@ -120,10 +120,10 @@ async def test_directory() -> None:
     assert await output_of(["pwd"], SETTING) == "/\n"
 
 
-@pytest.mark.parametrize("umask", [0o000, 0o022, 0o027, 0o077])
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o027, 0o077, 0o777])
 async def test_umask(umask: int) -> None:
     setting = ChildEnv({"PATH": users.PATH}, umask)
-    assert int(await output_of(["sh", "-c", "umask"], setting), 8) == umask
+    assert int(await output_of(["sh", "-c", "umask"], setting), 8) == umask & 0o077
 
 
 async def test_environment_is_exactly_that_of_the_setting(
