@@ -47,7 +47,10 @@ pid=$( ({state}) </dev/null 2>/dev/null |
 
 _PROCESSES = """\
 : "${{SCRUN_TELLS_APART:=pid}}"
-ns=$(readlink "/proc/${{pid:-0}}/ns/$SCRUN_TELLS_APART") || exit 3
+ns=$(readlink "/proc/${{pid:-0}}/ns/$SCRUN_TELLS_APART" 2>/dev/null) || {{
+    echo "it has ended, or its runtime does not know it"
+    exit 3
+}}
 if [ "$ns" = "$(readlink "/proc/self/ns/$SCRUN_TELLS_APART")" ]; then
     # it has no such namespace of its own: its first process and all descendants
     pids='' next=$pid

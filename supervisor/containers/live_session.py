@@ -106,8 +106,13 @@ class LiveSession:
             deposit=self.deposit,
             preserved=self._stdio.preserved,
             files=prepared.files,
+            on_output_lost=self._output_lost,
         )
         await self._run(lambda: job.session(program), self._forward_signals)
+
+    def _output_lost(self, reason: str) -> None:
+        self._journal.write("error", f"{self._name}: {reason}")
+        self._stdio.say(reason)
 
     async def run_on(self, job: Job, found: Inheritance) -> None:
         """Run one that another supervisor has begun, which has died, to its end; see `run`.
@@ -144,6 +149,8 @@ class LiveSession:
             # cancelled with its container, whose processes were killed
             self.ending = self.ending or killed(signal.SIGKILL)
             self._journal.write("verbose", f"{self._name} ended with {self.ending.status}")
+            with trio.CancelScope(shield=True):
+                await self._stdio.said()
             self._stdio.close()
             self._anchor.end(self.ending.status)
             self.deposit.end()
@@ -165,7 +172,7 @@ class LiveSession:
     def _runs_now(self) -> None:
         self._runs = True
         self._keep()
-        self._stdio.close()  # the engine has its own by now
+        self._stdio.keep_error_only()
         self._journal.write("verbose", f"{self._name} runs")
         self.settled.set()
 

@@ -121,7 +121,9 @@ def begun(
     @asynccontextmanager
     async def opened() -> AsyncIterator[ContainerStreams]:
         ends = program.ends or RestartableStreams(program.stdio, child_env, program.deposit)
-        async with shim.streams(program.stdio, program.terminal, child_env, ends=ends) as streams:
+        async with shim.streams(
+            program.stdio, program.terminal, child_env, program.on_output_lost, ends
+        ) as streams:
             streams.hold()  # what was seen of it is never lost: a successor has to know it before
             try:
                 await shim.call(

@@ -217,3 +217,17 @@ def test_output_on_a_full_disk(make_site: MakeSite, place: str) -> None:
     lines = done.stderr.splitlines()
     assert sorted(lines) == ["err", f"scrun: stdout: {FULL}; the rest of it is lost"]
     site.settle()
+
+
+@pytest.mark.parametrize("place", ["slurm-user"])
+def test_output_of_another_program_on_a_full_disk(make_site: MakeSite, place: str) -> None:
+    site = make_site(place)
+    life = site.life("sleep", "600").created()
+    life.run("start")
+    with open("/dev/full", "wb") as full:
+        words = ("exec", life.id, "sh", "-c", "echo out; echo err >&2; sleep 1; exit 3")
+        done = site.run(*words, stdout=full)
+    assert done.returncode == 3
+    lines = done.stderr.splitlines()
+    assert sorted(lines) == ["err", f"scrun: stdout: {FULL}; the rest of it is lost"]
+    life.delete()

@@ -293,10 +293,13 @@ def test_one_that_may_not_be_signalled_is_a_failure() -> None:
         "exit 5",
     ],
 )
-@pytest.mark.parametrize("script", [list_script("{}", "echo"), stats_script("{}")])
+@pytest.mark.parametrize(
+    "script", [list_script("{}", "echo"), stats_script("{}"), signal_script("{}", "STOP")]
+)
 def test_a_container_that_is_not_known(shell: list[str], script: str, state: str) -> None:
     done = run(shell, script.replace("{}", state))
-    assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
+    said = "it has ended, or its runtime does not know it\n"
+    assert (done.returncode, done.stdout, done.stderr) == (3, said, "")
 
 
 def test_a_site_without_a_command_for_it(shell: list[str]) -> None:
