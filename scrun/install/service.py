@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from scrun.core.errors import SettingsError
+from scrun.oci.signals import its_end
 from scrun.protocol import wire
 
 UNIT = "podman.socket"
@@ -88,7 +89,7 @@ def by_unit(verb: str, uid: int) -> None:
     except OSError as error:
         raise SettingsError(f"systemctl: {error.strerror}") from error
     if done.returncode:
-        said = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]
+        said = done.stderr.strip().splitlines()[-1:] or [f"it {its_end(done.returncode)}"]
         raise SettingsError(f"{' '.join(command)}: {said[0]}")
 
 

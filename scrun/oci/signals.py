@@ -15,6 +15,8 @@ STOP_SIGNAL = "org.opencontainers.image.stopSignal"
 # signals with two names: the one that signal(7) lists first
 _PREFERRED = {"IOT": "ABRT", "CLD": "CHLD", "POLL": "IO"}
 
+_CRASHES = ("ABRT", "BUS", "FPE", "ILL", "SEGV", "SYS", "TRAP")
+
 
 def parse_signal(text: str) -> int:
     """Return the number of a signal: ``TERM``, ``SIGTERM``, ``sigterm``, ``RTMIN+3``, ``15``."""
@@ -44,6 +46,17 @@ def signal_name(number: int) -> str:
         if value == number:
             return _PREFERRED.get(name, name)
     return str(number)
+
+
+def its_end(status: int) -> str:
+    """Say how a program ended, by its return code, -n for signal n: `ended with 3`."""
+    if status >= 0:
+        return f"ended with {status}"
+    name = signal_name(-status)
+    text = f"was killed by signal {-status} (SIG{name})"
+    if name in _CRASHES:
+        return f"{text}: it has crashed; try again, and tell who installed it"
+    return f"{text}: is there no memory left?" if name == "KILL" else text
 
 
 def _number(text: str) -> int:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import IO
 
 from scrun.core.errors import ImageError
+from scrun.oci.signals import its_end
 
 PACKAGES = {
     "skopeo": ("gets images", "skopeo"),
@@ -80,7 +81,7 @@ def run(
                 raise
         if status in fine:
             return _content(out)
-        reason = _reason(_content(err) or _content(out)) or f"exit status {status}"
+        reason = _reason(_content(err) or _content(out)) or f"it {its_end(status)}"
         raise ImageError(f"{what}: {reason}")
     finally:
         os.close(out)
@@ -102,7 +103,7 @@ def reading(name: str, *arguments: str, stdin: int, what: str) -> Iterator[IO[by
                 process.kill()
                 raise
         if status:
-            raise ImageError(f"{what}: {_reason(_content(err)) or f'exit status {status}'}")
+            raise ImageError(f"{what}: {_reason(_content(err)) or f'it {its_end(status)}'}")
     finally:
         os.close(err)
 

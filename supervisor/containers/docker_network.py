@@ -13,6 +13,7 @@ import trio
 from scrun.core.errors import EngineError
 from scrun.core.paths import python_code
 from scrun.oci.config import Bundle, Hook
+from scrun.oci.signals import its_end
 from scrun.supervisor.children.processes import ChildEnv, answer_of
 from scrun.supervisor.core.threads import in_thread
 
@@ -60,7 +61,7 @@ async def made_network(
     finally:
         os.close(readable)
     if status:
-        why = (said.strip().splitlines() or [f"status {status}"])[-1]
+        why = (said.strip().splitlines() or [f"it {its_end(status)}"])[-1]
         raise EngineError(f"docker's network: {_HOOK}: {why}")
     return f"/proc/{anchor}/ns/net" if await in_thread(has_interface, anchor) else ""
 

@@ -28,6 +28,7 @@ from scrun.core.errors import EngineError, ScrunError, described
 from scrun.core.namespaces import news_of_files
 from scrun.core.paths import ENGINES_NETWORK
 from scrun.oci.config import Config, Mount
+from scrun.oci.signals import its_end
 from scrun.supervisor.children.processes import SYSTEM_PATH, ChildEnv, answer_of, own_program
 from scrun.supervisor.containers.connections import ClientConnections
 from scrun.supervisor.contracts.engine import Job
@@ -513,7 +514,7 @@ async def redirect(
             words = [own_program("nsenter"), f"--net=/proc/self/fd/{namespace}", program, *words]
             status, said = await answer_of(words, _CHILD_ENV, namespace)
             if status:
-                why = f"{name}: {said.strip() or f'status {status}'}"
+                why = f"{name}: {said.strip() or f'it {its_end(status)}'}"
                 break
         else:
             return

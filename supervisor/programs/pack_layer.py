@@ -23,6 +23,7 @@ import time
 from collections.abc import Sequence
 
 from scrun.images.squashfs import FINE_FOR_USERS, NO_SEARCH, best_compression, unpacking
+from scrun.oci.signals import its_end
 from scrun.supervisor.staging.layers import NO_ROOM, Unusable, attributes_of, deletion_by_name
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -86,7 +87,9 @@ def pack(argv: Sequence[str]) -> int:
         said.seek(0)
         text = said.read(1 << 16).decode(errors="replace")
     lines = text.strip().splitlines()
-    why = next((line for line in lines if "rror" in line or "ailed" in line), f"status {status}")
+    why = next(
+        (line for line in lines if "rror" in line or "ailed" in line), f"it {its_end(status)}"
+    )
     sys.stderr.write(f"cannot be packed into {image}: {os.path.basename(tool)}: {why}\n")
     return NO_ROOM if any(word in text for word in _FULL) else 1
 
@@ -123,7 +126,7 @@ def unpack(argv: Sequence[str]) -> int:
         return NO_ROOM
     if not done.returncode or (os.geteuid() and done.returncode in FINE_FOR_USERS):
         return 0
-    why = next(iter(said.strip().splitlines()), f"status {done.returncode}")
+    why = next(iter(said.strip().splitlines()), f"it {its_end(done.returncode)}")
     sys.stderr.write(f"cannot be unpacked: {file}: {why}\n")
     return 1
 

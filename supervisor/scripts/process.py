@@ -10,7 +10,7 @@ import struct
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from signal import SIGKILL, SIGXCPU, Signals
+from signal import SIGKILL, SIGXCPU
 from typing import get_args
 
 import msgspec
@@ -18,6 +18,7 @@ import trio
 
 from scrun.core.errors import EngineError, ScrunError
 from scrun.core.paths import python_code
+from scrun.oci.signals import its_end
 from scrun.protocol.wire import LIMIT, frame
 from scrun.settings.file.load import Level, Lua
 from scrun.supervisor.children.processes import SYSTEM_PATH, Child, ChildEnv, child, run_shell
@@ -312,6 +313,4 @@ def _death(status: int) -> str:
             "took too much processor time: is there an endless loop? "
             "(cpu_limit in the section [lua] of scrun.toml)"
         )
-    if status < 0:
-        return f"its process was killed by {Signals(-status).name}"
-    return f"its process ended with {status}"
+    return f"its process {its_end(status)}"

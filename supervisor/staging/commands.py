@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from scrun.core.errors import StagingError
+from scrun.oci.signals import its_end
 from scrun.supervisor.children.processes import child
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.contracts.engine import JobRequest
@@ -21,7 +22,7 @@ async def carry_out(command: Sequence[str], request: JobRequest, what: str) -> N
     ):
         status = await running.wait()
     if status:
-        reason = last_lines[-1] if last_lines else f"status {status}"
+        reason = last_lines[-1] if last_lines else f"it {its_end(status)}"
         raise StagingError(f"{what} failed: {reason}")
 
 
@@ -31,5 +32,5 @@ def run(command: Sequence[str], what: str = "copying the root file system") -> N
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        reason = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
+        reason = (done.stderr.strip() or f"it {its_end(done.returncode)}").splitlines()[-1]
         raise StagingError(f"{what} failed: {reason}")

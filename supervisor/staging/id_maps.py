@@ -23,6 +23,7 @@ from scrun.core.paths import real_id
 from scrun.core.typed import decode_as
 from scrun.core.users import user_name
 from scrun.core.whole_files import write_whole
+from scrun.oci.signals import its_end
 from scrun.oci.userns import INITIAL, BothIds, Ids, Ranges, ids_here, read_map, read_subordinate
 from scrun.supervisor.children.processes import own_program
 from scrun.supervisor.contracts.engine import Job, JobRequest
@@ -178,7 +179,7 @@ async def _ask(ids: BothIds, job: Job) -> str:
         async for part in stream:
             content += part[: _LITTLE - len(content)]
     if status:
-        raise EngineError(f"status {status}")
+        raise EngineError(f"it {its_end(status)}")
     lines = content.decode(errors="replace").splitlines()
     return next((line for line in lines if not line.endswith(": ok")), "")
 
@@ -254,7 +255,7 @@ def why_no_owners(directory: str) -> str:
     if done is None or done.returncode == 0:
         return ""
     lines = done.stderr.decode(errors="replace").split("\n")
-    return lines[0].rpartition(": ")[2] or f"status {done.returncode}"
+    return lines[0].rpartition(": ")[2] or f"it {its_end(done.returncode)}"
 
 
 def _lent() -> BothIds | None:

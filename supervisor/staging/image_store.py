@@ -17,6 +17,7 @@ from scrun.core.progress import Say
 from scrun.core.trees import remove_tree
 from scrun.images.leases import lease_of
 from scrun.images.store import Store, path_for, shrink
+from scrun.oci.signals import its_end
 from scrun.settings.file.load import Settings
 from scrun.supervisor.children.processes import ChildEnv, child, own_program
 from scrun.supervisor.children.pumps import messages
@@ -199,4 +200,4 @@ async def _copy(name: str, words: Sequence[str], tell: Callable[[int], None]) ->
         nursery.cancel_scope.cancel()
     if status:
         kind = Full if status == NO_ROOM else Unusable
-        raise kind(errors[-1] if errors else f"cannot be copied: status {status}")
+        raise kind(errors[-1] if errors else f"cannot be copied: the copier {its_end(status)}")

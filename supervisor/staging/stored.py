@@ -22,6 +22,7 @@ from scrun.core.errors import EngineError, ImageError
 from scrun.core.paths import real_id
 from scrun.images.squashfs import FINE_FOR_USERS, entries, key_of
 from scrun.images.store import ROOTFS, SQUASHFS, Entry, Facts, find_elsewhere, shrink
+from scrun.oci.signals import its_end
 from scrun.supervisor.contracts.target import (
     ImageFile,
     Mounting,
@@ -387,7 +388,7 @@ class OwnFile(Copies):
                 check=False,
             )
             if done.returncode not in FINE_FOR_USERS:
-                raise Unusable(f"cannot be read: unsquashfs: status {done.returncode}")
+                raise Unusable(f"cannot be read: unsquashfs {its_end(done.returncode)}")
 
         def find(parts: Sequence[str]) -> os.stat_result | None:
             return in_directory(os.path.join(folder, str(len(parts))))(parts)

@@ -17,6 +17,7 @@ from scrun.core.paths import python_code, read_regular
 from scrun.core.typed import decode_as
 from scrun.core.whole_files import PART, write_whole
 from scrun.images.leases import Lease
+from scrun.oci.signals import its_end
 from scrun.supervisor.staging.bring_back import Merged, merge
 from scrun.supervisor.staging.id_maps import run_mapped
 from scrun.supervisor.staging.mounts import DATA
@@ -145,7 +146,7 @@ def carry_over(
             raise
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise StagingError(said or f"status {done.returncode}")
+        raise StagingError(said or f"it {its_end(done.returncode)}")
     return decode_as(done.stdout, Merged)
 
 

@@ -19,6 +19,7 @@ from scrun.core.job_numbers import next_job
 from scrun.core.place import here
 from scrun.core.typed import convert
 from scrun.model.states import taken
+from scrun.oci.signals import its_end
 from scrun.settings.file.load import Local, RuntimeSettings
 from scrun.settings.oci_conf.commands import node_runtime
 from scrun.settings.oci_conf.parse import parse_oci_conf
@@ -285,5 +286,5 @@ async def _remove(
         status = await delete.wait()
     gone = ("does not exist", "No such process")
     if status and not any(word in line for line in errors for word in gone):
-        reason = errors[-1] if errors else f"status {status}"
+        reason = errors[-1] if errors else f"the runtime {its_end(status)}"
         raise EngineError(f"the runtime cannot remove the container: {reason}")

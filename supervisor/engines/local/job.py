@@ -12,9 +12,10 @@ import msgspec
 import trio
 
 from scrun.cli.copied import copier
-from scrun.core.errors import EngineError, StateError
+from scrun.core.errors import EngineError, StateError, why
 from scrun.core.paths import python_code
 from scrun.model.states import FATAL
+from scrun.oci.signals import its_end
 from scrun.settings.slurm.outputs import container_variables
 from scrun.supervisor.children.node_scripts import exec_script, process_variables, signal_script
 from scrun.supervisor.children.processes import Child, ChildEnv, child, run_shell
@@ -128,7 +129,7 @@ class LocalJob(Job, Generic[C]):
         errors: list[str] = []
         command = self._commands.kill(self._container, number)
         status = await heard(command, self._child_env, errors.append)
-        return "; ".join(errors) or f"status {status}" if status else ""
+        return "; ".join(errors) or f"the runtime {its_end(status)}" if status else ""
 
     async def session(self, program: Program) -> Session:
         self._check_running()
@@ -284,7 +285,7 @@ async def reaching(pid: int, child_env: ChildEnv) -> AsyncIterator[Reach]:
     try:
         found = await in_thread(lambda: elsewhere([pid, *descendants(pid)]))
     except OSError as error:
-        raise EngineError(f"its network cannot be entered: {error.strerror}") from None
+        raise EngineError(f"its network cannot be entered: {why(error)}") from None
     if found is None:
         with Beside(None) as beside:
             yield beside.reach

@@ -23,6 +23,7 @@ from scrun.core.errors import EngineError, shortened
 from scrun.core.typed import convert
 from scrun.model.states import Ending, Phase, exited, taken
 from scrun.model.usage import Usage
+from scrun.oci.signals import its_end
 from scrun.supervisor.children.persistent import foreign_process, status_of
 from scrun.supervisor.children.processes import Child, child, output_of, own_program
 from scrun.supervisor.children.pumps import messages
@@ -303,7 +304,7 @@ class RuntimeJob(LocalJob[RuntimeCommands]):
         status = await call([*before, *create])
         if status:
             reason, _ = await read_tail(log)
-            raise NotMade(reason or f"status {status}", shown=ours and bool(reason))
+            raise NotMade(reason or f"the runtime {its_end(status)}", shown=ours and bool(reason))
 
     async def _by_reaper(
         self, stack: AsyncExitStack, step: Step, status: int, pid_file: str, command: Sequence[str]
@@ -365,7 +366,7 @@ class RuntimeJob(LocalJob[RuntimeCommands]):
             self._request.deposit.hold({f"{JOB}start": start.pidfd}, start=start.pid)
             status = await start.wait()
         if status:
-            reason = "; ".join(errors) or f"status {status}"
+            reason = "; ".join(errors) or f"the runtime {its_end(status)}"
             raise EngineError(shortened(f"the container could not be started: {reason}"))
 
     async def _is_started(self, found: Inheritance, first: ForeignChild) -> bool:

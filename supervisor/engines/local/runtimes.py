@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from scrun.core.errors import RuntimeMissing
+from scrun.oci.signals import its_end
 from scrun.supervisor.engines.failures import read_log, with_remedy
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def try_runtime(runtime: InstalledRuntime, *, env: Mapping[str, str]) -> str | N
             if done.returncode == 0:
                 reason = None
             else:
-                reason = _reason(log, done.stderr) or f"exit status {done.returncode}"
+                reason = _reason(log, done.stderr) or f"the runtime {its_end(done.returncode)}"
         except subprocess.TimeoutExpired:
             reason = f"no answer within {_PATIENCE:.0f} s"
         except OSError as error:

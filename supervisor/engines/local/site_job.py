@@ -11,6 +11,7 @@ import trio
 
 from scrun.core.errors import EngineError, shortened
 from scrun.model.states import Ending, Phase, exited, killed, taken
+from scrun.oci.signals import its_end
 from scrun.supervisor.children.persistent import (
     STDIO,
     inherited_child,
@@ -118,7 +119,7 @@ class SiteJob(LocalJob[OciConfCommands]):
             # a signal during the container's start makes the runtime fail
             return killed(self._fatal) if self._fatal else not_started(reason)
         if self._commands.is_container and status < 0:
-            text = f"the container was ended: its OCI runtime ended before it, with {status}"
+            text = f"the container was ended: before it its OCI runtime {its_end(status)}"
             return taken("scrun-failure", text)
         return exited(shell_status(status))
 
@@ -270,10 +271,10 @@ class CreatingSiteJob(SiteJob):
         await self._is_process(runtime.pid)
         starting = Starting(line, self._log)
         if not await starting.created():
-            status = shell_status(await runtime.wait())
+            status = await runtime.wait()
             await self._is_process(0)
             reason, _ = await read_tail(self._log)
-            raise NotMade(reason or f"RunTimeCreate failed with {status}", shown=False)
+            raise NotMade(reason or f"RunTimeCreate {its_end(status)}", shown=False)
         hold_step(deposit, step)
         deposit.drop(STDIO)  # the container has them
         how = msgspec.to_builtins(commands)

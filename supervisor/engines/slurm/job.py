@@ -12,6 +12,7 @@ import trio
 
 from scrun.core.errors import EngineError, StateError
 from scrun.model.states import Ending, not_run, taken
+from scrun.oci.signals import its_end
 from scrun.settings.slurm.outputs import container_variables
 from scrun.settings.slurm.versions import Features
 from scrun.supervisor.children.node_scripts import (
@@ -211,7 +212,7 @@ class SrunJob(SlurmJob):
             # the runtime's message is on the container's own standard error
             return not_run(state.runtime_status)
         if not ended.launched:
-            reason = "; ".join(state.complaints) or f"srun ended with {status}"
+            reason = "; ".join(state.complaints) or f"srun {its_end(status)}"
             return taken("scrun-failure", f"the container could not be started: {reason}")
         return ending_of_step(state, ended, self._held.state)
 
@@ -387,7 +388,7 @@ async def set_time_limit(tools: Tools, child_env: ChildEnv, job_id: str, limit: 
     errors: list[str] = []
     command = [tools.scontrol, "update", f"JobId={job_id}", f"TimeLimit={limit}"]
     if status := await heard(command, child_env, errors.append):
-        reason = errors[-1] if errors else f"scontrol ended with {status}"
+        reason = errors[-1] if errors else f"scontrol {its_end(status)}"
         raise EngineError(f"job {job_id}: the time limit was not changed: {reason}")
 
 
@@ -436,7 +437,7 @@ class SlurmSession(Session):
         if ended.status and state.runtime_status is not None:
             return not_run(state.runtime_status)
         if not ended.launched:
-            reason = "; ".join(state.complaints) or f"srun ended with {status}"
+            reason = "; ".join(state.complaints) or f"srun {its_end(status)}"
             return taken("scrun-failure", f"the program could not be started: {reason}")
         return ending_of_step(state, ended)
 

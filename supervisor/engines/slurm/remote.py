@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import trio
 
 from scrun.core.errors import EngineError
+from scrun.oci.signals import its_end
 from scrun.supervisor.children.processes import ChildEnv, child, shell_status
 from scrun.supervisor.children.pumps import Output, heard, messages
 from scrun.supervisor.contracts.engine import NodeAnswer
@@ -67,9 +68,7 @@ async def _inspect(
         raise EngineError(f"job {job_id}: no answer from its nodes within {_DEADLINE:g} s")
     found = read_answers(output.lines)
     if len(found) != sum(map(len, scripts.values())):
-        reason = (
-            errors[-1].removeprefix("srun: error: ") if errors else f"srun ended with {status}"
-        )
+        reason = errors[-1].removeprefix("srun: error: ") if errors else f"srun {its_end(status)}"
         raise EngineError(f"job {job_id}: its nodes did not answer: {reason}")
     order = {node: index for index, node in enumerate(scripts)}
     return sorted(found, key=lambda answer: order.get(answer.node, len(order)))

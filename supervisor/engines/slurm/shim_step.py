@@ -16,6 +16,7 @@ import trio
 from scrun.core.errors import EngineError, SettingsError, leaves
 from scrun.core.typed import convert
 from scrun.model.states import Ending, exited, taken
+from scrun.oci.signals import its_end
 from scrun.supervisor.children.pumps import messages, received
 from scrun.supervisor.core.deposits import STEP, Deposit, no_deposit
 from scrun.supervisor.core.inheritance import Inheritance
@@ -202,7 +203,7 @@ class ShimStep:
     def reason(self) -> str:
         """Why no shim serves the job, as far as it or srun said."""
         said = self._words or self.step.state.complaints
-        return "; ".join(said[-3:]) or f"srun ended with {self._status}"
+        return "; ".join(said[-3:]) or f"srun {its_end(self._status)}"
 
     @property
     def site(self) -> NodeSite | None:

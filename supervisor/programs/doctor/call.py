@@ -10,6 +10,7 @@ import msgspec
 
 from scrun.cli.parse import Parsed, parse, record_root, typed_settings
 from scrun.core.errors import ScrunError, described
+from scrun.oci.signals import its_end
 from scrun.settings.file.load import Settings, merge
 from scrun.settings.oci_conf.commands import program_of
 from scrun.settings.oci_conf.parse import OciConf, beside, parse_oci_conf
@@ -137,7 +138,7 @@ class Done(msgspec.Struct, frozen=True):
     def said(self) -> list[str]:
         """The lines that are not blank, or the status."""
         lines = [line.strip() for line in self.lines]
-        return [*filter(None, lines)] or [f"exit status {self.status}"]
+        return [*filter(None, lines)] or [f"it {its_end(self.status)}"]
 
 
 async def run_tool(argv: Sequence[str], child_env: ChildEnv, *, directory: str = "/") -> Done:

@@ -7,6 +7,7 @@ import re
 import trio
 
 from scrun.core.errors import ScrunError, SettingsError
+from scrun.oci.signals import its_end
 from scrun.settings.file.load import Log, load
 from scrun.settings.oci_conf.parse import OciConf
 from scrun.settings.script import find_script, site_of
@@ -35,7 +36,7 @@ def judge_ping(status: int, lines: tuple[str, ...]) -> Finding:
     answers = [line.strip() for line in lines if re.search(r" is (UP|DOWN)\s*$", line)]
     if any(line.endswith("UP") for line in answers):
         return ok(", ".join(answers))
-    last = lines[-1].strip() if lines else f"scontrol ping: status {status}"
+    last = lines[-1].strip() if lines else f"scontrol ping {its_end(status)}"
     remedy = "start it, or make its host and port (SlurmctldHost, SlurmctldPort) reachable"
     return fail(", ".join(answers) or last, remedy)
 

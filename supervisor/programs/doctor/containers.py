@@ -25,6 +25,7 @@ from scrun.commands.spec import spec
 from scrun.core.errors import ScrunError
 from scrun.core.own_directory import own_directory
 from scrun.core.paths import python_code
+from scrun.oci.signals import its_end
 from scrun.settings.oci_conf.commands import node_runtime
 from scrun.settings.oci_conf.parse import OciConf
 from scrun.supervisor.children.processes import SYSTEM_PATH, Child, ChildEnv, child, output_of
@@ -170,7 +171,7 @@ class _Trial(msgspec.Struct, frozen=True):
         async with self.running(command) as called:
             status = await called.wait()
         if status:
-            reason = self.last_word() or f"exit status {status}"
+            reason = self.last_word() or f"it {its_end(status)}"
             raise TrialError(f"{step}: {reason.removeprefix('scrun: ')}")
 
     def last_word(self, file: str = "@said") -> str:

@@ -103,7 +103,7 @@ def test_a_container_that_the_runtime_does_not_create(example: MakeExample, shar
     assert life.create_status() == 1
     *words, last = life.errors().splitlines()
     assert "never_heard_of" in "".join(words)
-    assert last == "scrun: the container could not be created: RunTimeCreate failed with 1"
+    assert last == "scrun: the container could not be created: RunTimeCreate ended with 1"
     assert life.status == "gone"
     done = site.run("run", "--bundle", str(site.bundle(config)), "one")
     assert done.returncode == 1

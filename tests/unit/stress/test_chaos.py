@@ -378,7 +378,8 @@ def test_one_that_ignores_signals_is_killed(kind: str, status: int, problems: li
 
 def test_a_keeper_that_gets_sigint_before_its_first_line() -> None:
     words = 'Traceback (most recent call last):\n  File "keeper.py", line {}, in <module>\n'
-    words += "KeyboardInterrupt\nscrun: the container could not be created: status -2\n"
+    words += "KeyboardInterrupt\nscrun: the container could not be created: the runtime was "
+    words += "killed by signal 2 (SIGINT)\n"
     [fault] = find("runtime-int")
     early = seen(hit=True, create=Answer(1, "", words.format(0)))
     assert kinds(plan(fault, CREATING), early) == []

@@ -60,7 +60,7 @@ async def test_a_network_with_an_interface(network: str, tmp_path: Path) -> None
     ("script", "why"),
     [
         ("import sys; sys.exit('no such container')", "no such container"),
-        ("import os; os._exit(3)", "status 3"),
+        ("import os; os._exit(3)", "it ended with 3"),
         ("import time; time.sleep(60)", "did not end"),
     ],
 )

@@ -239,7 +239,7 @@ async def test_the_worker_is_killed_meanwhile(bench: Bench, mark: str) -> None:
         async with bench.loaded(f"{HEAD}{body} return 0 end\n{OUT}") as loaded:
             (bench.directory / "pid").write_text(str(loaded._worker.pid))
             await loaded.call("slurm_scrun_stage_in", ARGUMENTS, ("", ""), {}, None)  # type: ignore[arg-type]
-    assert texts[0].endswith("its process was killed by SIGKILL")
+    assert "its process was killed by signal 9 (SIGKILL)" in texts[0]
     wait_while("processes of the script", lambda: processes(mark), 0.5)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrun.core.errors import UsageError
-from scrun.oci.signals import STOP_SIGNAL, parse_signal, signal_name, stop_signal
+from scrun.oci.signals import STOP_SIGNAL, its_end, parse_signal, signal_name, stop_signal
 
 
 @pytest.mark.covers("scrun(1) SYNOPSIS: kill")
@@ -89,3 +89,19 @@ def test_the_names_are_those_of_the_standard_library() -> None:
 def test_the_signal_by_which_an_engine_stops(text: str, number: int) -> None:
     assert stop_signal({STOP_SIGNAL: text}) == number
     assert stop_signal({}) == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (0, "ended with 0"),
+        (3, "ended with 3"),
+        (-2, "was killed by signal 2 (SIGINT)"),
+        (-9, "was killed by signal 9 (SIGKILL): is there no memory left?"),
+        (-11, "was killed by signal 11 (SIGSEGV): it has crashed; try again, and tell who "
+              "installed it"),
+        (-35, "was killed by signal 35 (SIGRTMIN+1)"),
+    ],
+)  # fmt: skip
+def test_how_a_program_ended(status: int, said: str) -> None:
+    assert its_end(status) == said

@@ -114,7 +114,7 @@ def test_a_failed_trial_is_cleaned_up(tmp_path: Path) -> None:
     calls = tmp_path / "calls"
     path = fake(tmp_path, "crun", f'echo "$@" >>{calls}; exit 1')
     was = leftovers()
-    assert try_runtime(InstalledRuntime("crun", str(path)), env=ENV) == "exit status 1"
+    assert try_runtime(InstalledRuntime("crun", str(path)), env=ENV) == "the runtime ended with 1"
     assert [" delete --force " in line for line in calls.read_text().splitlines()] == [False, True]
     wait_while("what it left", lambda: leftovers() - was)  # others try runtimes as well
 

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -78,6 +79,13 @@ def test_a_node_that_says_things_without_end() -> None:
     assert one._words[0].startswith("0 ")
     assert one.reason.split("; ")[-1].startswith("4999 ")
     assert said == ["error"] * 5000
+
+
+def test_an_srun_that_has_crashed() -> None:
+    step = cast(SrunStep, SimpleNamespace(on_message=None, state=StepState()))
+    one = ShimStep(step, cast(Any, None), cast(Any, None), cast(SiteConfs, None))
+    one._status = -signal.SIGSEGV
+    assert one.reason.startswith("srun was killed by signal 11 (SIGSEGV): it has crashed; ")
 
 
 @pytest.mark.parametrize("number", range(3))

@@ -146,7 +146,7 @@ async def test_a_tool_that_is_given_up_is_ended() -> None:
     assert scope.cancelled_caught
     done = await run_tool(["sh", "-c", "echo a; echo; echo b >&2; exit 3"], setting)
     assert (done.status, done.said) == (3, ["a", "b"])
-    assert (await run_tool(["false"], setting)).said == ["exit status 1"]
+    assert (await run_tool(["false"], setting)).said == ["it ended with 1"]
 
 
 # --- this machine
@@ -230,7 +230,7 @@ def test_runtime_dir(value: str, owner: int | None, mode: int, uid: int, status:
         (0, ["Slurmctld(primary) at a is DOWN", "Slurmctld(backup) at b is UP"], "ok", "b is UP"),
         (1, ["Slurmctld(primary) at a is DOWN", "***", "** RESTORE", "***"], "fail", "a is DOWN"),
         (1, ["scontrol: error: munge", "scontrol: fatal: x"], "fail", "scontrol: fatal: x"),
-        (1, [], "fail", "status 1"),
+        (1, [], "fail", "ended with 1"),
     ],
 )
 def test_ping(status: int, lines: list[str], judged: str, text: str) -> None:
@@ -256,9 +256,9 @@ def test_nodes(lines: list[str], status: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("status", "said", "flags", "judged", "text"),
     [
-        (0, "exit status 0", "job_script,Job_Comment", "ok", "names and images"),
-        (0, "exit status 0", "", "ok", "lacks job_comment"),
-        (0, "exit status 0", "no_job_comment", "ok", "lacks job_comment"),
+        (0, "it ended with 0", "job_script,Job_Comment", "ok", "names and images"),
+        (0, "it ended with 0", "", "ok", "lacks job_comment"),
+        (0, "it ended with 0", "no_job_comment", "ok", "lacks job_comment"),
         (1, "sacct: error: Connection refused", "job_comment", "warn", "Connection refused"),
     ],
 )
