@@ -237,7 +237,7 @@ _REMEDIES = {
     "ENOSPC": "make space there",
     "EDQUOT": "make space there",
 }
-_OF_A_LIMIT = ("EAGAIN", "EMFILE", "ENFILE")  # another path is no remedy
+_OF_A_LIMIT = ("EAGAIN", "EMFILE", "ENFILE")  # another path does not help
 
 
 def why(error: OSError, remedy: str = "") -> str:

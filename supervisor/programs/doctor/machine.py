@@ -17,7 +17,7 @@ from scrun.core.paths import of_path, replaceable
 from scrun.core.users import user_name
 from scrun.core.version import VERSION
 from scrun.images.store import Store, path_for, size_of
-from scrun.install import docker, files, needs, podman
+from scrun.install import docker, files, launcher, needs, podman
 from scrun.settings.file import sources
 from scrun.settings.slurm.versions import features
 from scrun.supervisor.children.processes import own_program
@@ -115,6 +115,9 @@ async def _versions(call: DoctorCall) -> Finding:
         except ScrunError as error:
             problem = str(error)
     text = ", ".join(f"{name} {number}" for name, number in found.items() if number)
+    if (first_found := call.which("scrun")) and not launcher.is_ours(first_found):
+        text = f"{text}; {first_found}, another scrun, comes first in PATH: Slurm has one, too"
+        return warn(text, "put the directory of this one before it in PATH")
     if not problem:
         return ok(text)
     remedy = "install a supported version of Slurm, or use --engine local"

@@ -139,6 +139,19 @@ async def test_an_oci_conf_that_nobody_needs_is_not_missed(
     assert found.text == "not needed: no oci.conf" or "No such file" in found.text
 
 
+async def test_another_scrun_that_comes_first_in_path(tmp_path: Path) -> None:
+    """Slurm's own, which Debian 13 has in /usr/bin."""
+    (other := tmp_path / "scrun").write_text("#!/bin/sh\necho slurm-wlm 24.11.5\n")
+    other.chmod(0o755)
+    setting = ChildEnv({"PATH": f"{tmp_path}:{users.PATH}"})
+    call = DoctorCall(
+        parse(["doctor"]), setting, "/", Settings(), str(tmp_path), False, None, None, None, {}
+    )
+    found = await machine._versions(call)
+    assert found.status == "warn"
+    assert f"; {other}, another scrun, comes first in PATH" in found.text
+
+
 async def test_a_tool_that_is_given_up_is_ended() -> None:
     setting = ChildEnv({"PATH": users.PATH})
     with trio.move_on_after(0.2) as scope:
