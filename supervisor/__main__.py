@@ -38,13 +38,12 @@ def main(argv: list[str]) -> int:
     starter = Starter(ready, lock)
     detached = starter.waits
     cgroup = ""
-    if detached:
-        daemonize(starter.fds)
-        cgroup = leave_cgroup()
-    from scrun.supervisor.log import supervisor_log
-
     try:
+        if detached:
+            daemonize(starter.fds)
+            cgroup = leave_cgroup()
         from scrun.supervisor.daemon.server import serve
+        from scrun.supervisor.log import supervisor_log
 
         supervisor_log.begin(root, name, detached=detached)
         gc.freeze()  # what exists now stays, so collections can skip it

@@ -53,7 +53,7 @@ class Program(msgspec.Struct, frozen=True):
             standard output, or unpacks one on its standard input there. It ends with 0; with 1
             when it has said why not; or with 3 when the other side of the archive has failed.
         ends: What is read and written instead of `stdio`.
-        on_output_lost: As for a job; if it is None, the engine's log has it.
+        on_output_lost: As for a job; without it, the engine's log says so.
     """
 
     process: Mapping[str, Any]

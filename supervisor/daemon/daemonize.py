@@ -19,7 +19,7 @@ def daemonize(kept: Sequence[int]) -> None:
     """
     import daemon
 
-    daemon.DaemonContext(
+    context = daemon.DaemonContext(
         # By default it guesses from the parent and from standard input, and may not detach.
         detach_process=True,
         # The default sets a hard limit of 0, which srun propagates to the job.
@@ -34,7 +34,11 @@ def daemonize(kept: Sequence[int]) -> None:
         stdin=None,
         stdout=None,
         stderr=None,
-    ).open()
+    )
+    try:
+        context.open()
+    except daemon.daemon.DaemonProcessDetachError as error:
+        raise error.__cause__ or error from None  # what fork(2) has said
 
 
 def leave_cgroup() -> str:

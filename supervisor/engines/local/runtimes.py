@@ -119,9 +119,10 @@ def try_runtime(runtime: InstalledRuntime, *, env: Mapping[str, str]) -> str | N
     true = shutil.which("true", path=os.pathsep.join(_ALSO))
     if true is None:
         return "no program `true` to try it with"
-    place = env.get("TMPDIR")
-    if place and not os.access(place, os.W_OK | os.X_OK):
-        place = None  # of another node, perhaps: it does not keep a container from running
+    # TMPDIR may be of another node, and a service's /tmp may be read-only
+    places = (env.get("TMPDIR"), "/tmp", "/var/tmp", env.get("XDG_RUNTIME_DIR"), "/dev/shm")
+    usable = (path for path in places if path and os.access(path, os.W_OK | os.X_OK))
+    place = next(usable, None)
     with tempfile.TemporaryDirectory(prefix="scrun-try-", dir=place) as directory:
         _write_bundle(directory, os.path.realpath(true))
         root, log = os.path.join(directory, "root"), os.path.join(directory, "log")

@@ -678,10 +678,11 @@ def server_of(root: Path, name: str) -> int:
         return peer(connection)
 
 
-def detached(root: Path, inherited: int) -> "tuple[str, int]":
+def detached(root: Path, inherited: int, *before: str) -> "tuple[str, int]":
     """Start one as `create` does; what it says when it is ready, and its exit status."""
     readable, writable = os.pipe()
-    command = [sys.executable, "-I", str(CHECKOUT / "scrun" / "supervisor" / "__main__.py")]
+    command = [*before, sys.executable, "-I"]
+    command += [str(CHECKOUT / "scrun" / "supervisor" / "__main__.py")]
     command += ["--root", str(root), "--name", NAME, "--ready", str(writable)]
     with subprocess.Popen(
         command,
@@ -736,3 +737,13 @@ def test_detached_says_why_it_does_not_start(tmp_path: Path) -> None:
     assert os.strerror(errno.ENOENT) in said
     assert "\n" not in said.strip()
     assert status == 0  # of the process that has forked itself away
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone becomes a user with one process")
+def test_detached_where_the_user_may_have_no_more_processes(tmp_path: Path) -> None:
+    before = ["prlimit", "--nproc=1", "setpriv", "--reuid=54321", "--clear-groups", "--"]
+    with open(os.devnull) as null:
+        said, status = detached(tmp_path, null.fileno(), *before)
+    remedy = "the user has as many processes as permitted (ulimit -u)"
+    assert said == f"{os.strerror(errno.EAGAIN)}; {remedy}"
+    assert status == 1

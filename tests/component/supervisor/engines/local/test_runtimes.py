@@ -104,6 +104,18 @@ def test_the_reason_comes_from_the_log(tmp_path: Path) -> None:
     assert try_runtime(InstalledRuntime("crun", str(path)), env=ENV) == "no such luck"
 
 
+def test_it_is_tried_where_a_file_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service's /tmp, and all of a node that starts from the network, may be read-only."""
+    path = fake(tmp_path, "crun", 'echo "$@" >&2; exit 1')
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: path == str(tmp_path) or not mode & os.W_OK
+    )
+    env = {**ENV, "TMPDIR": "/nowhere", "XDG_RUNTIME_DIR": str(tmp_path)}
+    reason = try_runtime(InstalledRuntime("crun", str(path)), env=env)
+    assert reason is not None
+    assert f"run --bundle {tmp_path}/scrun-try-" in reason
+
+
 def test_one_that_hangs_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scrun.supervisor.engines.local.runtimes._PATIENCE", 0.2)
     path = fake(tmp_path, "crun", "exec sleep 60")
