@@ -236,8 +236,9 @@ _REMEDIES = {
     "ENFILE": "the machine has as many as permitted (fs.file-max)",
     "ENOSPC": "make space there",
     "EDQUOT": "make space there",
+    "EFBIG": "its files may not be larger (ulimit -f)",
 }
-_OF_A_LIMIT = ("EAGAIN", "EMFILE", "ENFILE")  # another path does not help
+_OF_A_LIMIT = ("EAGAIN", "EFBIG", "EMFILE", "ENFILE")  # another path does not help
 
 
 def why(error: OSError, remedy: str = "") -> str:

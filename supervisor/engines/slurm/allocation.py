@@ -306,7 +306,7 @@ class SallocConversation:
                 _send_status(line, request.ending())
             line.close()  # the keepalive ends, and salloc relinquishes the job
             with trio.move_on_after(LAST_BREATH if gone else self._terms.deadline, shield=True):
-                await salloc.wait()
+                self.state.status = await salloc.wait()
 
     async def _granted_environment(self, line: trio.socket.SocketType) -> dict[str, str] | None:
         """Wait until the keepalive runs; return its SLURM_* variables, or None without a job."""

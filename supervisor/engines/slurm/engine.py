@@ -20,6 +20,7 @@ from scrun.core.paths import real_id
 from scrun.core.place import job_of, job_variables
 from scrun.core.typed import convert
 from scrun.model.identity import mark
+from scrun.oci.signals import its_end
 from scrun.settings.file.load import RuntimeSettings
 from scrun.settings.oci_conf.commands import calls_runc, node_runtime
 from scrun.settings.oci_conf.parse import OciConf, beside, parse_site, site_content
@@ -32,7 +33,7 @@ from scrun.settings.slurm.requests import (
 from scrun.settings.slurm.versions import Features, SlurmVersion, features, parse_version
 from scrun.settings.slurm_conf import read_slurm_conf
 from scrun.supervisor.children.node_scripts import NodeCommands
-from scrun.supervisor.children.processes import ChildEnv, output_of
+from scrun.supervisor.children.processes import ChildEnv, answer_of
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.contracts.engine import Engine, Job, JobPlan, JobRequest
 from scrun.supervisor.contracts.reuse import LOAN, HeldAllocation, Seat
@@ -178,7 +179,9 @@ class SlurmEngine(Engine):
                 with trio.move_on_after(_ANSWER):
                     async with messages(said.append) as stderr:
                         env = self._tools.child_env(child_env)
-                        text = await output_of(command, env, stderr=stderr)
+                        status, text = await answer_of(command, env, stderr=stderr)
+                    if status < 0:
+                        said.append(f"it {its_end(status)}")
                     if text or not said:  # else what it says is the reason
                         self._version = parse_version(text)
                 if self._version is None:

@@ -212,7 +212,7 @@ class SrunJob(SlurmJob):
             # the runtime's message is on the container's own standard error
             return not_run(state.runtime_status)
         if not ended.launched:
-            reason = "; ".join(state.complaints) or f"srun {its_end(status)}"
+            reason = state.reason(status)
             return taken("scrun-failure", f"the container could not be started: {reason}")
         return ending_of_step(state, ended, self._held.state)
 
@@ -437,7 +437,7 @@ class SlurmSession(Session):
         if ended.status and state.runtime_status is not None:
             return not_run(state.runtime_status)
         if not ended.launched:
-            reason = "; ".join(state.complaints) or f"srun {its_end(status)}"
+            reason = state.reason(status)
             return taken("scrun-failure", f"the program could not be started: {reason}")
         return ending_of_step(state, ended)
 

@@ -7,6 +7,7 @@ from signal import SIGKILL
 import msgspec
 
 from scrun.model.states import Ending, exited, taken
+from scrun.oci.signals import its_end
 from scrun.supervisor.engines.failures import program_failure
 from scrun.supervisor.engines.slurm.grammar import (
     OVER,
@@ -35,9 +36,11 @@ class JobState:
         suspended: Whether an administrator or the scheduler has suspended it.
         slowed: Whether salloc waits because slurmctld limits its user's requests.
         refusal: Why Slurm refused it, or "".
+        status: That of salloc, or the negative number of the signal that killed it.
     """
 
     def __init__(self) -> None:
+        self.status = 0
         self.job_id = ""
         self.granted = False
         self.over_memory = False
@@ -127,7 +130,8 @@ class JobState:
             return f"job {self.job_id} was cancelled while it waited for resources"
         if self.refusal:
             return f"{self.refusal}: {details}" if details else self.refusal
-        return details or "salloc ended without a reason"
+        said = f"salloc {its_end(self.status)}" if self.status < 0 else ""
+        return details or said or "salloc ended without a reason"
 
 
 class StepState:
@@ -161,6 +165,13 @@ class StepState:
         self._not_started = tasks
         self._hosts: dict[str, list[int]] = {}
         self._ended: set[int] = set()
+
+    def reason(self, status: int) -> str:
+        """Why nothing runs, as far as srun said, which ended with `status`."""
+        said = "; ".join(self.complaints[-3:]) or f"srun {its_end(status)}"
+        if said.endswith(OVER):
+            said += ": is SLURM_JOB_ID that of a job that has ended? then unset it"
+        return said
 
     @property
     def started(self) -> bool:

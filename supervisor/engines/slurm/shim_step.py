@@ -16,7 +16,6 @@ import trio
 from scrun.core.errors import EngineError, SettingsError, leaves
 from scrun.core.typed import convert
 from scrun.model.states import Ending, exited, taken
-from scrun.oci.signals import its_end
 from scrun.supervisor.children.pumps import messages, received
 from scrun.supervisor.core.deposits import STEP, Deposit, no_deposit
 from scrun.supervisor.core.inheritance import Inheritance
@@ -202,8 +201,7 @@ class ShimStep:
     @property
     def reason(self) -> str:
         """Why no shim serves the job, as far as it or srun said."""
-        said = self._words or self.step.state.complaints
-        return "; ".join(said[-3:]) or f"srun {its_end(self._status)}"
+        return "; ".join(self._words[-3:]) or self.step.state.reason(self._status)
 
     @property
     def site(self) -> NodeSite | None:

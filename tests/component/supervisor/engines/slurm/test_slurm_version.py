@@ -76,3 +76,10 @@ async def test_a_slurm_conf_that_is_wrong(engine: SlurmEngine, tmp_path: Path) -
     (tmp_path / "salloc").write_text("\n".join(["#!/bin/sh", *says, ""]))
     with pytest.raises(EngineUnavailable, match="salloc --version: salloc: error: wrong key: Foo"):
         await engine.version(ENV)
+
+
+async def test_a_salloc_that_crashes(engine: SlurmEngine, tmp_path: Path) -> None:
+    """As Slurm's does with a small `ulimit -s`; a missing slurm.conf was named as the reason."""
+    (tmp_path / "salloc").write_text("#!/bin/sh\nkill -SEGV $$\n")
+    with pytest.raises(EngineUnavailable, match=r"it was killed by signal 11 \(SIGSEGV\)"):
+        await engine.version(ENV)

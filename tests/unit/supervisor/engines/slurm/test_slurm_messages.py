@@ -178,7 +178,17 @@ def test_salloc_never_reached_slurmctld() -> None:
 def test_salloc_said_nothing() -> None:
     state = JobState()
     assert state.reason == "salloc ended without a reason"
+    state.status = -11  # as with a small `ulimit -s`
+    assert state.reason.startswith("salloc was killed by signal 11 (SIGSEGV)")
     assert state.ending.status != 0
+
+
+def test_the_job_of_the_caller_has_ended() -> None:
+    """A shell may outlive the job whose variables it has."""
+    over = "Unable to confirm allocation for job 7: Invalid job id specified"
+    state = srun(f"srun: error: {over}")
+    question = "is SLURM_JOB_ID that of a job that has ended? then unset it"
+    assert state.reason(1) == f"{over}: {question}"
 
 
 @pytest.mark.parametrize(
