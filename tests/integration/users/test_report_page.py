@@ -31,7 +31,7 @@ IMAGES = {
 def browser() -> Iterator[Chrome]:
     options = ChromeOptions()
     options.binary_location = program("chromium")
-    for option in ("headless", "no-sandbox", "window-size=1000,760"):
+    for option in ("headless", "no-sandbox", "window-size=1260,770"):
         options.add_argument(f"--{option}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     with Chrome(options, ChromeService(program("chromedriver"))) as found:
@@ -65,6 +65,11 @@ def test_it_is_shown(root: Root, browser: Chrome, tmp_path: Path) -> None:
     expected = [one for figures in zip(*IMAGES.values(), strict=True) for one in figures]
     assert shares == pytest.approx(expected, abs=0.02)
     assert browser.get_log("browser") == []  # type: ignore[no-untyped-call]
+    places = [browser.find_element(By.CSS_SELECTOR, name) for name in ("html", ".scroll")]
+    for side in ("Width", "Height"):  # the picture shows all of it
+        for place in places:
+            whole, seen = (place.get_property(f"{kind}{side}") for kind in ("scroll", "client"))
+            assert whole == seen
     picture = Path(os.environ.get("SCRUN_PICTURE", tmp_path / "report.png"))
     assert browser.save_screenshot(str(picture))
     assert 10_000 < picture.stat().st_size < LARGEST

@@ -194,9 +194,11 @@ def draw(shown: list[tuple[dict[str, Any], Series]], began: float, file: Path) -
         for name, values in sorted(series.items()):
             axes.step([moment - began for moment, _ in values], [value for _, value in values],
                       where="post", label=name)  # fmt: skip
+        axes.set_xlim(0, 16)
+        axes.set_xticks(range(0, 17, 4))
         axes.set_ylim(bottom=0)
         axes.set_xlabel("seconds")
         axes.set_ylabel("seconds" if panel["fieldConfig"]["defaults"]["unit"] == "s" else "")
-        axes.legend()
+        axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
     figure.savefig(file, dpi=80, metadata={"Software": None})
     assert 10_000 < file.stat().st_size < 200_000
