@@ -92,9 +92,21 @@ done
 
 _RESULT = '[ -z "$failed" ] || { echo "not permitted for process $failed"; exit 1; }\n'
 
+# The limit is the least of all groups above; "max" means that a group sets no limit.
 _STATS = """\
 read -r up _ </proc/uptime
-echo "units $(getconf CLK_TCK) $(getconf PAGESIZE) $up"
+read -r _ limit _ </proc/meminfo
+limit=$((limit * 1024))
+for d in $(sed -n 's|^0::||p; s|^[0-9]*:memory:|/memory|p' "/proc/$pid/cgroup" 2>/dev/null); do
+    d=/sys/fs/cgroup$d
+    while [ -n "${d#/sys/fs/cgroup}" ]; do
+        for f in "$d/memory.max" "$d/memory.limit_in_bytes"; do
+            [ -r "$f" ] && read -r n <"$f" && [ "$n" -lt "$limit" ] 2>/dev/null && limit=$n
+        done
+        d=${d%/*}
+    done
+done
+echo "units $(getconf CLK_TCK) $(getconf PAGESIZE) $up $limit"
 for p in $pids; do cat "/proc/$p/stat" 2>/dev/null; done
 :
 """
@@ -155,8 +167,8 @@ def list_script(state: str, ps: str) -> str:
 def stats_script(state: str) -> str:
     """Return the script that prints the resource usage of a container's processes.
 
-    It prints a line `units TICKS-PER-SECOND PAGE-SIZE SECONDS-SINCE-BOOT`, and each process'
-    `stat` (proc(5)).
+    It prints a line `units TICKS-PER-SECOND PAGE-SIZE SECONDS-SINCE-BOOT LIMIT`, and each process'
+    `stat` (proc(5)). LIMIT is the bytes that control groups, or the node, leave the first process.
     """
     return _processes(state) + _STATS
 

@@ -20,7 +20,10 @@ from scrun.supervisor.contracts.engine import Job, NodeAnswer
 
 _OWN, _WAITED_CHILDREN = (11, 12), (13, 14)  # processor times; counted from field 3 of `stat`
 _THREADS, _RSS = 17, 21
-_UNITS = r"units ([1-9][0-9]{0,9}) ([0-9]{1,10})(?: ([0-9]{1,12}\.[0-9]{1,9}))?\n"
+_UNITS = (
+    r"units ([1-9][0-9]{0,9}) ([0-9]{1,10})"
+    r"(?: ([0-9]{1,12}\.[0-9]{1,9}))?(?: ([0-9]{1,19}))?\n"
+)
 
 
 class ProcessUsage(msgspec.Struct, frozen=True):
@@ -31,6 +34,7 @@ class ProcessUsage(msgspec.Struct, frozen=True):
         kernel: Nanoseconds in the kernel, likewise.
         memory: Bytes of resident memory; shared pages count for each process.
         uptime: When that was so, in seconds since the boot of the first node; 0: not known.
+        limit: Bytes of memory that control groups, or else the machines, leave it; 0: not known.
     """
 
     user: int = 0
@@ -38,6 +42,7 @@ class ProcessUsage(msgspec.Struct, frozen=True):
     memory: int = 0
     threads: int = 0
     uptime: float = 0
+    limit: int = 0
 
 
 async def processes(job: Job, anchor: int, form: str, words: Sequence[str]) -> bytes:
@@ -112,7 +117,7 @@ async def statistics(job: Job, container: str, resources: Mapping[str, Any]) -> 
     usage = total(await job.inspect(stats_script))
     _, limit = given(job.environment, resources)
     memory: dict[str, int] = {"usage": usage.memory}
-    if limit:
+    if limit := limit or usage.limit:
         memory["limit"] = limit
     data = {
         "cpu": {
@@ -132,13 +137,14 @@ async def statistics(job: Job, container: str, resources: Mapping[str, Any]) -> 
 def total(answers: Sequence[NodeAnswer]) -> ProcessUsage:
     """Add up the output of `stats_script`; EngineError if a node does not know the container."""
     user = kernel = memory = threads = 0
-    uptimes = []
+    uptimes, limits = [], {}
     for answer in answers:
         found = re.match(_UNITS, answer.text)
         if not found:
             raise _no_answer(answer, "inspected")
         tick, page = 1_000_000_000 // int(found[1]), int(found[2])
-        uptimes.append(float(found[3] or 0))  # a script from before an upgrade does not say it
+        uptimes.append(float(found[3] or 0))  # a script from before an upgrade does not say these
+        limits[answer.node] = int(found[4] or 0)  # of all tasks there
         for line in answer.text[found.end() :].split("\n"):
             fields = line.rpartition(")")[2].split()  # a name may contain anything
             if len(fields) <= _RSS:
@@ -148,7 +154,8 @@ def total(answers: Sequence[NodeAnswer]) -> ProcessUsage:
             kernel += (numbers[1] + numbers[3]) * tick
             memory += _number(fields[_RSS]) * page
             threads += _number(fields[_THREADS])
-    return ProcessUsage(user, kernel, memory, threads, uptimes[0] if uptimes else 0)
+    uptime, limit = uptimes[0] if uptimes else 0, sum(limits.values())
+    return ProcessUsage(user, kernel, memory, threads, uptime, limit)
 
 
 def _number(field: str) -> int:

@@ -23,6 +23,7 @@ from scrun.supervisor.children.node_scripts import (
     stats_script,
 )
 from tests.harness import users
+from tests.harness.load import MIB
 from tests.harness.processes import descendants
 from tests.harness.program import run_program
 from tests.harness.wait import wait_until
@@ -239,10 +240,40 @@ def test_what_they_use(shell: list[str], inside: Inside) -> None:
     done = run(shell, stats_script(inside.state))
     assert (done.returncode, done.stderr) == (0, "")
     units, *lines = done.stdout.splitlines()
-    before, _, seconds = units.rpartition(" ")
+    before, seconds, limit = units.rsplit(" ", 2)
     assert before == f"units {os.sysconf('SC_CLK_TCK')} {os.sysconf('SC_PAGE_SIZE')}"
     assert 0 <= time.clock_gettime(time.CLOCK_BOOTTIME) - float(seconds) < 20
+    assert MIB < int(limit) <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert {int(line.split()[0]) for line in lines} == inside.pids
+
+
+@pytest.mark.parametrize(
+    ("line", "files", "limit"),
+    [
+        ("0::/a/step_0", {"a/step_0/memory.max": "max", "a/memory.max": 300 * MIB}, 300 * MIB),
+        ("0::/a/b", {"a/b/memory.max": 200 * MIB, "a/memory.max": 300 * MIB}, 200 * MIB),
+        ("4:memory:/a", {"memory/a/memory.limit_in_bytes": 100 * MIB}, 100 * MIB),
+        ("4:memory:/a\n0::/", {"memory/a/memory.limit_in_bytes": (1 << 63) - 4096}, None),
+        ("4:memory:/../..", {}, None),
+        ("0::/a", {"a/memory.max": ""}, None),
+        ("0::/a", {"a/memory.max": "1 2"}, None),
+        ("", {}, None),
+    ],
+)
+def test_the_memory_that_its_groups_leave_it(
+    shell: list[str], tmp_path: Path, line: str, files: dict[str, object], limit: int | None
+) -> None:
+    """Those of both versions; without a limit it is that of the machine."""
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+    (tmp_path / "groups").write_text(f"{line}\n")
+    script = stats_script(f"""echo '{{"pid": {os.getpid()}}}'""")
+    script = script.replace("/sys/fs/cgroup", str(tmp_path))
+    done = run(shell, script.replace("/proc/$pid/cgroup", str(tmp_path / "groups")))
+    assert (done.returncode, done.stderr) == (0, "")
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert int(done.stdout.splitlines()[0].split()[-1]) == (limit or whole)
 
 
 def all_are(pids: set[int], states: set[str]) -> bool:

@@ -173,6 +173,11 @@ def test_each_node_has_units_of_its_own() -> None:
     assert found.uptime == 1.0
 
 
+def test_the_limit_of_a_node_is_for_all_of_its_tasks() -> None:
+    answers = [NodeAnswer(node, 0, f"units 100 4096 1.00 {4096}\n") for node in ("a", "a", "b")]
+    assert total(answers).limit == 2 * 4096
+
+
 @pytest.mark.parametrize(
     "text", ["", "sh: getconf: not found\n", "units 0 4096 1.0\n", "units  \n", "units ² 1 1.0\n"]
 )
