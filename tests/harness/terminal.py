@@ -45,6 +45,17 @@ class Terminal:
         self.seen += data
         return bool(data)
 
+    def pass_over(self, seconds: float) -> None:
+        """Read for some time, or to the end, and forget it."""
+        deadline = time.monotonic() + seconds
+        while ready([self.master], seconds=max(0, deadline - time.monotonic()))[0]:
+            try:
+                if not os.read(self.master, 65536):
+                    break
+            except OSError:  # EIO: nobody holds the other side
+                break
+        self.seen = b""
+
     def write(self, text: str) -> None:
         os.write(self.master, text.encode())
 

@@ -5,6 +5,7 @@ import contextlib
 import json
 import math
 import os
+import pty
 import re
 import shutil
 import socket
@@ -39,6 +40,7 @@ from scrun.commands.top_screen import Confirm, Rows, Top
 from scrun.core.errors import StateError
 from scrun.model.record import Record
 from tests.harness.site import scrun_binary
+from tests.harness.terminal import Terminal
 from tests.unit.scrun.commands.test_listing import RUNNING, Root
 
 pytestmark = pytest.mark.covers("scrun top")
@@ -485,6 +487,47 @@ def test_thousands(root: Answering) -> None:
         assert "4000 containers: 1000 run" in shown(app)[0]
 
     in_loop(app_of(root, pause=1), scenario, (120, 50))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("number", "most"), [(1000, 0.05), (4000, 0.1)])
+def test_what_a_look_at_thousands_costs(root: Answering, number: int, most: float) -> None:
+    """1,000 run: a share of a processor while nobody types, and the quickest redraw by a key."""
+    for one in range(number):
+        root.add(named(f"c{one:04}", "running" if one < 1000 else "stopped"))
+    master, slave = pty.openpty()
+    terminal = Terminal(master)
+    terminal.resize(50, 120)
+    command = [scrun_binary(), "--root", str(root.path), "top"]
+    environment = {**os.environ, "TERM": "xterm"}
+    with subprocess.Popen(
+        command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
+    ) as top_process:
+        os.close(slave)
+        terminal.read_until(f"{number} containers: 1000 run")
+        terminal.pass_over(10)  # each of them has been asked once
+        before = processor_time(top_process.pid)
+        terminal.pass_over(20)
+        share = (processor_time(top_process.pid) - before) / 20
+        redraws = []
+        for head in ("MEMORY*", "CONTAINER*", "AGE*", "STATUS*", "CPU%*") * 2:
+            terminal.pass_over(0.5)
+            began = time.monotonic()
+            terminal.write("s")
+            terminal.read_until(head)
+            redraws.append(time.monotonic() - began)
+        terminal.write("q")
+        terminal.pass_over(20)
+        assert top_process.wait(20) == 0
+    terminal.close()
+    print(f"{number}: {share:.1%} of a processor; redraws {[f'{one:.2f}' for one in redraws]} s")
+    assert share <= most
+    assert min(redraws) <= 0.5
+
+
+def processor_time(pid: int) -> float:
+    """Return what a process has used, in seconds: clock_getcpuclockid(3)."""
+    return time.clock_gettime((~pid << 3) | 2)
 
 
 def test_the_picture(root: Answering, tmp_path: Path) -> None:
