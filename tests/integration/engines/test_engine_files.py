@@ -25,6 +25,7 @@ from tests.harness.nightly import often
 from tests.harness.overlays import STAYS, hidden_store, shared_store, with_store
 from tests.harness.podman import RUN, Podman, podman_of
 from tests.harness.processes import processes_of, shims_of, signal_quietly
+from tests.harness.program import run_program
 from tests.harness.squashfs import fuse_for_all
 from tests.harness.users import ordinary, root
 from tests.harness.wait import wait_until, wait_while
@@ -242,8 +243,10 @@ def test_nothing_runs_on_the_node_until_somebody_asks(docker: Docker) -> None:
         assert len(mounts_of(docker)) == 1
         [supervisor] = docker.site.supervisors()
         place, idle = merged(docker, container), programs_of(docker, container)
-        listed = subprocess.run(["df"], capture_output=True, text=True, check=False, timeout=30)
-        assert place not in listed.stdout
+        # where dockerd lacks a controller, its mounts are its own
+        there = ("nsenter", "--target", str(docker.pid), "--mount")
+        assert place not in run_program([*there, "df"]).stdout
+        place = f"/proc/{docker.pid}/root{place}"
         found = os.stat(place)
         assert programs_of(docker, container) == idle
         assert os.listdir(place)
