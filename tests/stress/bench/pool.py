@@ -7,19 +7,17 @@ import re
 import shutil
 import statistics
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from tests.harness.processes import shims_of
 from tests.harness.wait import wait_until
 from tests.stress.bench.figures import Goal, table
 from tests.stress.bench.own import Own
-from tests.stress.bench.stand import MEMORY, Made, Stand, memory_root
+from tests.stress.bench.stand import INTERPRETER, Made, Stand, memory_root
 from tests.stress.bench.weights import SETTLED, weigh
 
 LIVES = 200
@@ -30,9 +28,8 @@ TIMES = 20
 
 IN_A_ROW, TOGETHER = f"{LIVES} in a row", f"{LIVES}, {AT_ONCE} at once"
 _POOL, _OWN, _SRUN, _HQ = "pool", "Slurm's own scrun", "`srun` in a held job", "HyperQueue"
-_CRUN, _CRUN_RUN = "crun's `create`, `start` and `delete`, without Slurm", "`crun run` alone"
-"""What no way that makes containers by crun can exceed: with the three calls of an engine, or one.
-"""
+_CRUN, _CRUN_RUN = "crun's `create`, `start` and `delete` alone", "`crun run` alone"
+"""What no way that makes containers by crun can exceed: by an engine's three calls, or by one."""
 
 _WITH_HQ = """
 import sys, time
@@ -55,6 +52,36 @@ with LocalCluster() as cluster:
     print("took %f" % (time.perf_counter() - began), flush=True)
 """
 """What HyperQueue is asked for, by an interpreter that has its package."""
+
+_BY_CRUN = """
+import itertools, os, select, sys, time
+from concurrent.futures import ThreadPoolExecutor
+crun, bundle, root = sys.argv[1:4]
+lives, at_once = map(int, sys.argv[4:])
+numbers = itertools.count()
+def call(*words):
+    words = [crun, "--cgroup-manager=disabled", "--root", root, *words]
+    assert os.waitpid(os.posix_spawn(crun, words, os.environ), 0)[1] == 0, words
+def by_three_calls(_):
+    name = "c%d" % next(numbers)
+    call("create", "--bundle", bundle, "--pid-file", root + name, name)
+    with open(root + name) as file:
+        first = os.pidfd_open(int(file.read()))
+    call("start", name)
+    select.select([first], [], [])
+    os.close(first)
+    call("delete", name)
+    os.unlink(root + name)
+def by_one(_):
+    call("run", "--bundle", bundle, "r%d" % next(numbers))
+for life in by_three_calls, by_one:
+    for threads in 1, at_once:
+        began = time.perf_counter()
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(life, range(lives)))
+        print("took %f" % (time.perf_counter() - began), flush=True)
+"""
+"""Calls crun and nothing else, on a node."""
 
 
 class Pool:
@@ -108,7 +135,6 @@ class Pool:
         before = self._requests()
         self._take_rate(_POOL, self._life)
         self._asked += self._requests() - before
-        self._take_rates_of_crun()
         if self._own:
             with self._stand.with_oci_conf():  # around all threads: it changes the environment
                 self._take_rate(_OWN, self._own_life)
@@ -116,8 +142,13 @@ class Pool:
             step = ["srun", f"--jobid={job}", "--overlap", "--ntasks=1"]
             step += self._stand.in_container("true")[1:]
             self._take_rate(_SRUN, lambda: self._stand.take("", *step))
+            kinds = itertools.product((_CRUN, _CRUN_RUN), (IN_A_ROW, TOGETHER))
+            for kind, rate in zip(
+                kinds, self._on_node(job, INTERPRETER[0], _BY_CRUN), strict=True
+            ):
+                self._rates.setdefault(kind, []).append(rate)
             if self._hyperqueue:  # one after the other it looks once a second
-                rate = self._with_hyperqueue(self._hyperqueue, job)
+                [rate] = self._on_node(job, self._hyperqueue, _WITH_HQ)
                 self._rates.setdefault((_HQ, TOGETHER), []).append(rate)
 
     def _take_rate(self, way: str, life: Callable[[], object]) -> None:
@@ -131,22 +162,11 @@ class Pool:
                 done.result()
         self._rates.setdefault((way, TOGETHER), []).append(LIVES / (time.perf_counter() - began))
 
-    def _life(self, bundle: Path | None = None, command: Sequence[str] = ()) -> None:
-        made = self._stand.create(bundle or self._true, scrun=command)
+    def _life(self) -> None:
+        made = self._stand.create(self._true)
         made.take("", "start")
         made.wait()
         made.take("", "delete")
-
-    def _take_rates_of_crun(self) -> None:
-        stand, numbers = self._stand, itertools.count()
-        with tempfile.TemporaryDirectory(dir=MEMORY) as root:
-            crun = ("crun", "--root", root)
-
-            def run() -> None:
-                stand.take("", *crun, "run", "--bundle", str(stand.plain), f"run{next(numbers)}")
-
-            self._take_rate(_CRUN, lambda: self._life(stand.plain, crun))
-            self._take_rate(_CRUN_RUN, run)
 
     def _own_life(self) -> None:
         assert self._own is not None
@@ -155,22 +175,21 @@ class Pool:
         except (SystemExit, OSError):  # anchors die when there are several, or leave no pid
             self._own_failed += 1
 
-    def _with_hyperqueue(self, python: str, job: str) -> float:
-        """The rate of its tasks in a step of the job, each of which is a container of crun's."""
+    def _on_node(self, job: str, python: str, script: str) -> list[float]:
+        """Return the rates of containers that a script makes by crun, in a step of the job."""
         crun = shutil.which("crun")
         assert crun is not None
-        root = str(memory_root(f"{self._stand.site.base.name}-hq"))
-        words = [crun, str(self._stand.plain), root, str(LIVES), str(AT_ONCE)]
+        root = memory_root(f"{self._stand.site.base.name}-crun")
+        words = [crun, str(self._stand.plain), str(root), str(LIVES), str(AT_ONCE)]
         read, write = os.pipe()
-        step = ["srun", f"--jobid={job}", "--overlap", "--ntasks=1", python, "-c", _WITH_HQ]
+        step = ["srun", f"--jobid={job}", "--overlap", "--ntasks=1", python, "-c", script]
         asked = self._stand.popen([*step, *words], stdout=write)
         os.close(write)
         with open(read, encoding="ascii", errors="replace") as answer:
-            found = re.search(r"took ([0-9.]+)", answer.read())  # its server draws tables, too
+            found = re.findall(r"took ([0-9.]+)", answer.read())  # HyperQueue draws tables, too
         self._stand.succeeds(asked)
         shutil.rmtree(root, ignore_errors=True)
-        assert found, "HyperQueue has not said how long it took"
-        return LIVES / float(found[1])
+        return [LIVES / float(seconds) for seconds in found]
 
     def _nodes(self) -> list[dict[str, Any]]:
         stand = self._stand

@@ -24,7 +24,7 @@ from tests.stress.bench.figures import Times
 
 _PR_SET_CHILD_SUBREAPER = 36
 _NOTHING = CHECKOUT / "docs" / "examples" / "plugin-none"
-MEMORY = Path("/dev/shm")
+_MEMORY = Path("/dev/shm")
 
 CPU = ", processor time"
 """Ends the name of a measurement of that."""
@@ -81,7 +81,7 @@ class Stand:
         user.give(self._installation.base)
         self.site = Site(engine, user, "idle_timeout = 600\n", self._installation.binary)
         # where records are when nothing else is set: $XDG_RUNTIME_DIR is a tmpfs
-        self.site.root = MEMORY / self.site.base.name
+        self.site.root = _MEMORY / self.site.base.name
         self.site.command[-1] = str(self.site.root)
         self.times = Times()
         self._numbers = 0
@@ -89,7 +89,7 @@ class Stand:
         self._environment = dict(self.site.environment)
         self._with_oci_conf = with_oci_conf or self._environment.get("SLURM_CONF", "")
         become(user)
-        self._pids = Path(tempfile.mkdtemp(prefix="scrun-bench-", dir=MEMORY))  # as an engine's
+        self._pids = Path(tempfile.mkdtemp(prefix="scrun-bench-", dir=_MEMORY))  # as an engine's
         self._errors = ErrorOutput()
         self.true = self.site.bundle(self.site.config("true"))
         self.sleep = self.site.bundle(self.site.config("sleep", "3600"))
@@ -330,7 +330,7 @@ class Made:
 
 def memory_root(name: str) -> Path:
     """Return a root directory on a tmpfs, as $XDG_RUNTIME_DIR is one."""
-    return MEMORY / name
+    return _MEMORY / name
 
 
 def become(user: User) -> None:
