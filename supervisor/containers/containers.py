@@ -29,7 +29,6 @@ from scrun.supervisor.containers.records import (
     link,
     make_again,
     remove_half_made,
-    remove_of_the_dead,
     remove_record,
 )
 from scrun.supervisor.containers.stdio import Stdio
@@ -220,7 +219,6 @@ class Containers:
         """Remove files that are useful only while the supervisor runs: it is about to end."""
         self._engines.tidy()
         remove_half_made(self._root, self._name)
-        remove_of_the_dead(self._root, self._name)
 
     @property
     def any(self) -> bool:

@@ -20,7 +20,7 @@ from scrun.settings.file.load import Settings, load
 from scrun.supervisor.children.processes import end_children, keep_descriptors_free
 from scrun.supervisor.containers.caller import hang_up, send, send_last
 from scrun.supervisor.containers.containers import Containers
-from scrun.supervisor.containers.records import remove_half_made
+from scrun.supervisor.containers.records import remove_half_made, remove_of_the_dead
 from scrun.supervisor.core.limits import raise_limits
 from scrun.supervisor.core.own_key import keep_key_in
 from scrun.supervisor.core.threads import in_thread, own_threads
@@ -112,7 +112,11 @@ def watch_removals(root: str) -> int:
 
 
 class Server:
-    """The socket of a group of containers."""
+    """The socket of a group of containers.
+
+    Attributes:
+        has_been_idle: Whether it has ended because nobody needed it.
+    """
 
     def __init__(
         self,
@@ -144,6 +148,7 @@ class Server:
         self._called = False
         self._below_buildah = False
         self._changed = trio.Event()
+        self.has_been_idle = False
 
     async def serve(self, serving: Callable[[], None]) -> None:
         """Serve until there is nothing to do, or `stop`, which may be called from `serving` on."""
@@ -173,6 +178,7 @@ class Server:
                 self._nursery.start_soon(self._go_if_waited_for, buildah)
             serving()
             await self._wait_until_idle()
+            self.has_been_idle = True
             self._nursery.cancel_scope.cancel()
 
     async def stop(self, *, leave: bool) -> None:
@@ -476,6 +482,8 @@ def serve(root: str, name: str, starter: Starter, idle: float | None = None) -> 
         lingers=lingers,
     )
     trio.run(_serve, server, starter, mask, instruments=watchdogs())
+    if server.has_been_idle:  # who is told to go is waited for
+        remove_of_the_dead(root, name)
     finish(_LAST_WORDS)
 
 

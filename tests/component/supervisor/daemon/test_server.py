@@ -581,6 +581,28 @@ def test_removes_at_last_what_it_could_not_remove_before(base: Path) -> None:
         assert listed(supervisor.root) == []
 
 
+_REMOVES_LATER = """
+import sys, trio
+from scrun.supervisor.__main__ import main
+from scrun.supervisor.containers import records
+real = records.remove
+def remove(*words):
+    assert not trio.lowlevel.in_trio_run(), "its loop removes what others have left"
+    real(*words)
+records.remove = remove
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_removes_what_others_left_when_it_serves_nobody_any_more(base: Path) -> None:
+    """A file system may take long for it."""
+    with running(base, idle_timeout=1.5, program=_REMOVES_LATER) as supervisor:
+        time.sleep(0.7)  # it looks once when it begins, in a thread
+        (supervisor.root / "@tmp@gone12345678").mkdir()
+        assert supervisor.process.wait(20) == 0, supervisor.said
+        assert listed(supervisor.root) == []
+
+
 def test_removes_what_others_left_that_were_killed(base: Path) -> None:
     """With one for each container, there may never be another one of that name."""
     with running(base, idle_timeout=1) as supervisor:
