@@ -104,8 +104,8 @@ _PACKAGES = ("scrun", "scrun.supervisor", *_FOLDERS)  # they are empty there
 _SMALL, _FAST = 6, 4
 _FIRST = ("arrival", "dial", "frames", "json_text")
 _UNTIL_HELLO = (
-    *("children", "files", "link", "loop", "main", "mpi", "processes", "runtime", "seals"),
-    "slurm_signals",
+    *("children", "files", "link", "loop", "main", "mpi", "processes", "processor", "runtime"),
+    *("seals", "slurm_signals"),
 )
 _UNTIL_CREATED = (
     *("console", "containers", "libc", "making", "site", "site_containers", "streams"),

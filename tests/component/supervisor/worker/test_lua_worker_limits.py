@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import signal
 
 import msgspec
 import pytest
@@ -134,7 +133,7 @@ async def test_a_worker_that_talks_nonsense(bench: Bench) -> None:
         loaded._worker._channel._data += b"\x7f\xff\xff\xff"
         with trio.fail_after(5), failing() as texts:
             await loaded.call("slurm_scrun_stage_in", ARGUMENTS, ("", ""), {}, None)  # type: ignore[arg-type]
-        assert texts[0].endswith(f"its process was killed by {signal.SIGKILL.name}")
+        assert "its process was killed by signal 9 (SIGKILL)" in texts[0]
 
 
 # --- Python
