@@ -201,9 +201,7 @@ def test_who_is_not_its_supervisor(other: dict[str, Any], direct: Shim) -> None:
         else:
             with pytest.raises(TimeoutError):
                 listener.accept()
-    assert reply == (
-        {"error": "Connection refused"} if "name" in other else {"way": ""}
-    )
+    assert reply == ({"error": "Connection refused"} if "name" in other else {"way": ""})
     wait_while("what made sockets", lambda: children_of(direct) - before)
 
 
