@@ -54,6 +54,9 @@ class Watchdog(trio.abc.Instrument):
     def before_io_wait(self, timeout: float) -> None:
         self._turn = None
 
+    def after_run(self) -> None:
+        self._turn = None
+
     def _watch(self) -> None:
         while self._left:
             turn = self._turn

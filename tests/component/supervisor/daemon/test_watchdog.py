@@ -79,6 +79,13 @@ def test_beside_threads_that_compute(tmp_path: Path, monkeypatch: pytest.MonkeyP
         thread.join()
 
 
+def test_after_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a program does then keeps nobody waiting."""
+    assert told(tmp_path / "told", lambda: None, monkeypatch) == []
+    waits_for_a_program()
+    assert not (tmp_path / "told").exists()
+
+
 def test_only_if_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     assert watchdogs() == []
