@@ -59,6 +59,7 @@ class Seals(NamedTuple):
     theirs: Plain = PLAIN
     ours: Plain = PLAIN
     quiet: float = 0.0
+    sha256: bool = False
 
 
 _NO_SEALS = Seals()
@@ -71,7 +72,8 @@ def direct_link(proved: Proved, sealing: Sealing | None) -> "ShimLink":
     """
     seals = _NO_SEALS
     if sealing is not None:
-        seals = Seals(*sealed(proved.secret, proved.both, sealing.streams), sealing.quiet)
+        theirs, ours = sealed(proved.secret, proved.both, sealing.streams)
+        seals = Seals(theirs, ours, sealing.quiet, sealing.sha256)
     return ShimLink(proved.fd, proved.fd, seals=seals)
 
 
@@ -109,9 +111,10 @@ class ShimLink:
             self._reader.seal(self._used.theirs)
 
     def use_sha256(self) -> None:
-        """Seal large payloads by SHA-256 from now on, in both directions."""
-        for seal in (self._seals.theirs, self._seals.ours):
-            seal.use_sha256()
+        """Seal large payloads by SHA-256 from now on, if we can, whatever the shim says."""
+        if self._seals.sha256:
+            self._seals.theirs.use_sha256()
+            self._seals.ours.use_sha256()
 
     def put(self, kind: int, stream: int = 0, payload: bytes = b"") -> None:
         """Send a frame, at once if none waits already."""

@@ -82,7 +82,7 @@ class ResumedShim(Shim):
             @nursery.start_soon
             async def connect() -> None:
                 link = direct_link(await listener.connected(), seals)
-                if hello.sha256 and sealing.sha256:
+                if hello.sha256:
                     link.use_sha256()
                 link.seal()
                 self.table.use(link)

@@ -53,9 +53,7 @@ SCRIPT_OUTPUT = 1 << 23
 RANDOM = 32
 """Bytes of each of the four parts of the proof with which a direct connection begins."""
 
-BLOCK = 64
-"""Bytes of a block of SHA-256."""
-
+_BLOCK = 64  # bytes, of SHA-256
 _KNOCK = RANDOM // 2
 
 UNREACHED = "no connection to the submit host"
@@ -83,10 +81,15 @@ def proof(secret: bytes, who: bytes, both: bytes) -> bytes:
     b"knock"; `both` has the random bytes of the shim, then those of the supervisor.
     """
     sha256 = hash_function("sha256", "_sha256", "_sha2")
-    key = secret.ljust(BLOCK, b"\0")
-    inner = sha256(bytes(byte ^ 0x36 for byte in key) + who + both).digest()
-    whole: bytes = sha256(bytes(byte ^ 0x5C for byte in key) + inner).digest()
+    inner, outer = pads(secret)
+    whole: bytes = sha256(outer + sha256(inner + who + both).digest()).digest()
     return whole
+
+
+def pads(key: bytes) -> "tuple[bytes, bytes]":
+    """Return how the inner and the outer text of an HMAC with SHA-256 begin (RFC 2104)."""
+    block = key.ljust(_BLOCK, b"\0")
+    return bytes(byte ^ 0x36 for byte in block), bytes(byte ^ 0x5C for byte in block)
 
 
 def hash_function(name: str, *modules: str) -> "Callable[..., Any]":

@@ -7,7 +7,7 @@ docstring, Seals). Pure.
 import struct
 from _operator import _compare_digest as compare_digest  # hmac brings OpenSSL
 
-from .frames import BLOCK, CALL, DATA, HEADER, LONGEST, QUIET, BrokenFrame, hash_function, proof
+from .frames import CALL, DATA, HEADER, LONGEST, QUIET, BrokenFrame, hash_function, pads, proof
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -256,8 +256,7 @@ def _hmac_by_openssl(key: bytes) -> "tuple[Any, Any]":
     """Return the inner and the outer hash of HMAC with SHA-256 (RFC 2104), which know the key."""
     from _hashlib import openssl_sha256
 
-    key = key.ljust(BLOCK, b"\0")
-    inner, outer = (bytes(byte ^ pad for byte in key) for pad in (0x36, 0x5C))
+    inner, outer = pads(key)
     return openssl_sha256(inner), openssl_sha256(outer)
 
 

@@ -48,9 +48,9 @@ class End:
 
 
 @asynccontextmanager
-async def linked() -> AsyncIterator[End]:
+async def linked(*, sha256: bool = False) -> AsyncIterator[End]:
     ours, theirs = socket.socketpair()
-    link = direct_link(Proved(ours.detach(), SECRET, BOTH), Sealing(quiet=20))
+    link = direct_link(Proved(ours.detach(), SECRET, BOTH), Sealing(quiet=20, sha256=sha256))
     link.seal()
     async with (
         trio.SocketStream(trio.socket.from_stdlib_socket(theirs)) as stream,
@@ -60,6 +60,22 @@ async def linked() -> AsyncIterator[End]:
         nursery.start_soon(end.run)
         yield end
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("can", [True, False])
+async def test_a_shim_does_not_decide_alone_how_frames_are_sealed(*, can: bool) -> None:
+    """It may say what it likes; we may have no OpenSSL."""
+    async with linked(sha256=can) as end:
+        end.link.use_sha256()
+        if can:
+            end.seal.use_sha256()
+        large = bytes(1 << 14)
+        await end.stream.send_all(end.frame(large) + end.frame(b"end"))
+        with trio.fail_after(5):
+            while end.taken[-1:] != [b"end"] and not end.over.is_set():
+                await trio.testing.wait_all_tasks_blocked(0.01)
+        assert end.reason == ""
+        assert b"".join(end.taken) == large + b"end"
 
 
 async def test_what_is_no_frame_has_an_end() -> None:
