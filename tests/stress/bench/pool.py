@@ -17,7 +17,7 @@ from tests.harness.processes import shims_of
 from tests.harness.wait import wait_until
 from tests.stress.bench.figures import Goal, table
 from tests.stress.bench.own import Own
-from tests.stress.bench.stand import INTERPRETER, Made, Stand, memory_root
+from tests.stress.bench.stand import INTERPRETER, LIFE, Made, Stand, memory_root
 from tests.stress.bench.weights import SETTLED, weigh
 
 LIVES = 200
@@ -53,32 +53,23 @@ with LocalCluster() as cluster:
 """
 """What HyperQueue is asked for, by an interpreter that has its package."""
 
-_BY_CRUN = """
-import itertools, os, select, sys, time
+_BY_CRUN = f"""{LIFE}
+import itertools, sys, time
 from concurrent.futures import ThreadPoolExecutor
-crun, bundle, root = sys.argv[1:4]
+path, bundle, root = sys.argv[1:4]
 lives, at_once = map(int, sys.argv[4:])
-numbers = itertools.count()
-def call(*words):
-    words = [crun, "--cgroup-manager=disabled", "--root", root, *words]
-    assert os.waitpid(os.posix_spawn(crun, words, os.environ), 0)[1] == 0, words
+crun, numbers = [path, "--cgroup-manager=disabled", "--root", root], itertools.count()
+os.mkdir(root, 0o700)
 def by_three_calls(_):
     name = "c%d" % next(numbers)
-    call("create", "--bundle", bundle, "--pid-file", root + name, name)
-    with open(root + name) as file:
-        first = os.pidfd_open(int(file.read()))
-    call("start", name)
-    select.select([first], [], [])
-    os.close(first)
-    call("delete", name)
-    os.unlink(root + name)
+    life(crun, bundle, root + "/" + name + ".pid", name)
 def by_one(_):
-    call("run", "--bundle", bundle, "r%d" % next(numbers))
-for life in by_three_calls, by_one:
+    call(crun, "run", "--bundle", bundle, "r%d" % next(numbers))
+for way in by_three_calls, by_one:
     for threads in 1, at_once:
         began = time.perf_counter()
         with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(life, range(lives)))
+            list(pool.map(way, range(lives)))
         print("took %f" % (time.perf_counter() - began), flush=True)
 """
 """Calls crun and nothing else, on a node."""
@@ -189,6 +180,7 @@ class Pool:
             found = re.findall(r"took ([0-9.]+)", answer.read())  # HyperQueue draws tables, too
         self._stand.succeeds(asked)
         shutil.rmtree(root, ignore_errors=True)
+        assert found, "nothing has said how long it took"
         return [LIVES / float(seconds) for seconds in found]
 
     def _nodes(self) -> list[dict[str, Any]]:

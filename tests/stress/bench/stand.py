@@ -31,21 +31,28 @@ CPU = ", processor time"
 
 BARE = "`python3 -I -S -c pass`"
 INTERPRETER = ("/usr/bin/python3", "-I", "-S", "-c", "pass")
-_CALLS = """
-import os, select, sys
+LIFE = """
+import os, select
+def call(crun, *words):
+    assert os.waitpid(os.posix_spawn(crun[0], [*crun, *words], os.environ), 0)[1] == 0, words
+def life(crun, bundle, pid_file, name):
+    call(crun, "create", "--bundle", bundle, "--pid-file", pid_file, name)
+    with open(pid_file) as file:
+        first = os.pidfd_open(int(file.read()))
+    call(crun, "start", name)
+    select.select([first], [], [])
+    os.close(first)
+    call(crun, "delete", name)
+    os.unlink(pid_file)
+"""
+"""Defines for an interpreter what makes a container by crun's `create`, `start` and `delete`."""
+
+_CALLS = f"""{LIFE}
+import sys
 crun, bundle = sys.argv[1:]
 root = "/dev/shm/scrun-bench-%d" % os.getpid()
 os.mkdir(root, 0o700)
-def call(*words):
-    pid = os.posix_spawn(crun, [crun, "--root", root, *words], os.environ)
-    assert os.waitpid(pid, 0)[1] == 0, words
-call("create", "--bundle", bundle, "--pid-file", root + "/pid", "floor")
-with open(root + "/pid") as file:
-    first = os.pidfd_open(int(file.read()))
-call("start", "floor")
-select.select([first], [], [])
-call("delete", "floor")
-os.unlink(root + "/pid")
+life([crun, "--root", root], bundle, root + "/pid", "floor")
 os.rmdir(root)
 """
 """What a step does at least that makes a container before it is started."""
