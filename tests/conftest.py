@@ -56,6 +56,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = [item for item in kept if item not in elsewhere]
     left_out = {*items} - {*kept}
     items[:] = kept
+    pid = re.compile(rf"\b{os.getpid()}\b")
+    if found := next((item for item in items if pid.search(item.name)), None):
+        raise pytest.UsageError(f"{found.nodeid}: no other process would find that: name its ids")
     config.hook.pytest_deselected(items=[*left_out])
 
 

@@ -193,8 +193,8 @@ def _read_reply(
                 from scrun.client.progress import show
 
                 message, _, data = data.partition(b"\0")
+                shown = True  # before: an interrupt comes as soon as somebody sees the line
                 show(message, parsed)
-                shown = True
     finally:  # at an interrupt, too
         if shown:
             from scrun.client.progress import clear

@@ -127,7 +127,7 @@ class Container(ContainerTree):
                         await undo()
                 await in_thread(remove_record, self._directory, socket)
                 self._removed = True
-            self._ledger.close()
+            await self._ledger.close()
             self._caller.mounts.close()
 
     def restore_record(self, socket: str) -> bool:

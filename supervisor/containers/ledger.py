@@ -113,12 +113,12 @@ class Ledger:
             release(self._lock)
         self._lock, self._made = lock, os.lstat(self.directory)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Release the lock: the record was removed, or belongs to another container."""
         self.deposit.end()
         if self._lock >= 0:
-            release(self._lock)
-            self._lock = -1
+            lock, self._lock = self._lock, -1
+            await in_thread(release, lock)  # which frees the file: that waits for the disk
 
     def note(
         self,

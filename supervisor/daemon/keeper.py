@@ -27,13 +27,18 @@ from scrun.supervisor.keeper import main
 from scrun.supervisor.keeper.main import named
 from scrun.supervisor.log.supervisor_log import log
 
-_KEEPER = """\
+
+def _source(module: ModuleType) -> str:
+    with open(str(module.__file__), encoding="utf-8") as file:
+        return file.read()
+
+
+_KEEPER = f"""\
 import sys
 of_ours = type(sys)("scrun.core.rights")
-exec({rights!r}, of_ours.__dict__)
+exec({_source(rights)!r}, of_ours.__dict__)
 sys.modules[of_ours.__name__] = of_ours
-exec({program!r})
-main(sys.argv[3:], {command!r})
+exec({_source(main)!r})
 """
 _PROGRAM = "from scrun.client.hand_over import hand_over; hand_over(*sys.argv[1:])"
 _PAUSE = 1.0
@@ -63,11 +68,7 @@ class Keeper:
         """
         limit = str(min(patience, _LONGEST) + _LIMIT)
         called = [root, name, str(patience), "1" if lingers else ""]
-        self._text = _KEEPER.format(
-            rights=_source(rights),
-            program=_source(main),
-            command=python_code(_PROGRAM, *called),
-        )
+        self._text = f"{_KEEPER}main(sys.argv[3:], {python_code(_PROGRAM, *called)!r})\n"
         self._words = ["-1", "-1", limit]
         self._root = root
         self._deposits = deposits
@@ -129,11 +130,6 @@ def _texts(*texts: str) -> Iterator[tuple[int, ...]]:
             while content:
                 content = content[os.write(fds[-1], content) :]
         yield tuple(fds)
-
-
-def _source(module: ModuleType) -> str:
-    with open(str(module.__file__), encoding="utf-8") as file:
-        return file.read()
 
 
 @contextmanager

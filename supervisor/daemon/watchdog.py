@@ -2,7 +2,8 @@
 
 A supervisor that is started with `SCRUN_WATCHDOG=FILE` in its environment appends a line of JSON
 to FILE whenever one turn of its loop has waited for something for 50 ms: a file system, a program,
-a lock. A turn that computes, or that waits for a processor, is not told.
+a lock. A turn that computes or waits for a processor is not told, nor one whose processor the
+hypervisor gave to another machine.
 """
 
 import json
@@ -67,12 +68,12 @@ class Watchdog(trio.abc.Instrument):
                     self._work.wait()
                 self._sleeps = False
                 continue
-            began, before, locked = time.monotonic(), self._times(), False
+            began, before, stolen, locked = time.monotonic(), self._times(), _stolen(), False
             for _ in range(_LOOKS):
                 time.sleep(_PERIOD / _LOOKS)
                 locked |= self._at_a_lock()
             took = time.monotonic() - began
-            waited = took - (self._times() - before)
+            waited = took - (self._times() - before) - (_stolen() - stolen)
             # a process that was stopped, or has no processor, has this thread late as well
             late = took > _PERIOD + _LATE
             if self._turn is not turn or late or waited < _PERIOD - _LATE:
@@ -116,3 +117,9 @@ class Watchdog(trio.abc.Instrument):
                 os.close(fd)
         except OSError:
             pass
+
+
+def _stolen() -> float:
+    """Return for how long other virtual machines have had our processors (proc(5): steal)."""
+    with open("/proc/stat") as file:
+        return int(file.readline().split()[8]) / os.sysconf("SC_CLK_TCK")

@@ -94,7 +94,9 @@ def refused(podman: Podman, *words: str) -> str:
 
 
 @pytest.mark.covers("podman cp, mount, unmount")
-@pytest.mark.parametrize("path", [str(MARKER), nightly(str(IN_ETC)), str(NEW)])
+@pytest.mark.parametrize(
+    "path", [str(MARKER), nightly(str(IN_ETC)), str(NEW)], ids=["there", "in-etc", "new"]
+)
 def test_cp_both_ways(engine: Podman, running: str, path: str) -> None:
     engine.must("cp", own_file(engine, "given\n"), f"{running}:{path}")
     assert engine.must("exec", running, "cat", path) == "given\n"

@@ -13,6 +13,7 @@ from threading import Thread
 import pytest
 import trio
 
+from scrun.supervisor.daemon import watchdog
 from scrun.supervisor.daemon.watchdog import VARIABLE, watchdogs
 from tests.harness.wait import wait_until
 
@@ -77,6 +78,13 @@ def test_beside_threads_that_compute(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert told(tmp_path / "told", computes, monkeypatch) == []
     for thread in threads:
         thread.join()
+
+
+def test_a_processor_that_another_machine_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "_stolen", time.monotonic)
+    assert told(tmp_path / "told", waits_for_a_program, monkeypatch) == []
 
 
 def test_after_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

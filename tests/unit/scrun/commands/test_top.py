@@ -90,7 +90,7 @@ class Answering(Root):
         used = now * (number % 100) / 100 + self.wave * number / 100 * math.sin(3 * now + number)
         memory = {"usage": {"usage": number * MIB, "limit": 200 * MIB}}
         data = {"cpu": {"usage": {"total": used * 1e9}}, "memory": memory, "pids": {"current": 2}}
-        return b"\0" + json.dumps({"uptime": time.monotonic(), "data": data}).encode()
+        return b"\0" + json.dumps({"uptime": now, "data": data}).encode()
 
 
 @pytest.fixture
