@@ -55,8 +55,14 @@ class Trail:
         self._ledger = ledger
         self._say = say
         self._required = required
+        self._has_begun = bool(ledger.record.pid)  # its first line is written before that is known
         self._lines: deque[dict[str, Any]] = deque()
         self._turn = trio.Lock()
+
+    @property
+    def place(self) -> str:
+        """Where its end has yet to be written; "" for one that ends before its first line."""
+        return self._ledger.record.audit if self._has_begun else ""
 
     async def created(self, request: JobRequest, bundle: Bundle, settings: Settings) -> None:
         """Write that it is about to be created.
@@ -65,6 +71,7 @@ class Trail:
             SettingsError: It cannot be written, and has to be.
         """
         if self._ledger.record.audit:
+            self._has_begun = True
             mounts = [mount.source for mount in bundle.config.mounts if mount.is_bind]
             requests = (
                 _requests(request, settings) if self._ledger.record.engine == "slurm" else []
@@ -92,7 +99,7 @@ class Trail:
         if self._ledger.record.audit:
             self._lines.append(_fields_of_end(self._ledger.record))
             await self.flush()
-            self._ledger.note(audit="")
+            self._ledger.note(audit="", later=True)  # what it leaves is noted next
 
     def add(self, event: str, **more: object) -> bool:
         """Let `flush` write a line about it; return whether that is necessary."""

@@ -42,6 +42,7 @@ def first_record(create_request: CreateRequest, engine: str) -> Record:
         format=FORMAT,
         supervisor=myself(),
         goes_with_run=create_request.goes_with_run,
+        audit=create_request.settings.log.audit or "",
     )
 
 

@@ -230,11 +230,7 @@ class Phases:
     def become(
         self, phase: Phase, annotations: Mapping[str, str] | None = None, *, later: bool = False
     ) -> bool:
-        """Enter another phase if it may follow the current one; record it, perhaps `later`.
-
-        Returns:
-            Whether it did.
-        """
+        """Enter and record another phase; return whether it may follow the current one."""
         if phase is Phase.STOPPING and self._is_lost:
             self._scope.cancel()  # it has ended by itself, and its job is of no more use
         if not may_become(self.phase, phase):
@@ -249,6 +245,8 @@ class Phases:
             annotations = {ENDING_SINCE: now()}
         if "ending" not in self._deposit.facts:  # that is all that a successor would look at
             self._deposit.note(phase=phase.name)
+        if phase in (Phase.STOPPING, Phase.STOPPED):
+            self._ledger.note(audit=self.trail.place, later=True)
         self._ledger.note(status=self.status, pid=self.pid, annotations=annotations, later=later)
         self._journal.write("verbose", f"it is {phase.name.lower()}")
         return True

@@ -239,8 +239,7 @@ class ContainerTree(Phases):
         scripts, env = self._scripts, asked.child_env.environment
         stage = await self._stagers.choose(settings, env, scripts.lua)
         config = bundle.config
-        audit = self._ledger.record.audit if self.takeover else settings.log.audit or ""
-        self._ledger.note(  # all at once: each call writes to disk
+        self._ledger.note(
             annotations={
                 **of_config(config.annotations),
                 **self._named,
@@ -249,8 +248,7 @@ class ContainerTree(Phases):
             oci_version=config.oci_version,
             rootfs=bundle.rootfs,
             stager=stage.name,
-            audit=audit,
-            later=not audit,  # its pid follows
+            later=True,  # its pid follows
         )
         if engine.name != "local":
             if config.hooks.prestart:

@@ -19,6 +19,11 @@ class Times:
         """Return the sum of the medians of some things, in seconds."""
         return sum(statistics.median(self.taken[name]) for name in what)
 
+    def more(self, what: str, other: str) -> float:
+        """Return the median of how much longer one thing took, each time that both were done."""
+        pairs = zip(self.taken[what], self.taken[other], strict=True)
+        return statistics.median(one - two for one, two in pairs)
+
     def table(self) -> str:
         """Return all of them as a table, in milliseconds."""
         rows = [

@@ -89,6 +89,6 @@ class Seen:
         """Return what should have been reached."""
         goals = []
         for kind in ("", CPU):
-            more = self.times.median(WITH + kind) - self.times.median(WITHOUT + kind)
+            more = self.times.more(WITH + kind, WITHOUT + kind)
             goals.append(Goal(f"{WITH}{kind}, ms more", WITHOUT, more * 1000, 0.3))
         return goals

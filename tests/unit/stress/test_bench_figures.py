@@ -13,6 +13,14 @@ def test_times_are_told_by_their_median() -> None:
     assert "| a | 20.0 | 10.0 | 500.0 | 3 |" in times.table()
 
 
+def test_what_is_done_in_turns_is_compared_by_turns() -> None:
+    times = Times()
+    for first, second in ((0.010, 0.011), (0.500, 0.502), (0.020, 0.080)):
+        times.add("a", first)
+        times.add("b", second)
+    assert times.more("b", "a") == pytest.approx(0.002)
+
+
 @pytest.mark.parametrize(
     ("value", "at_least", "met"),
     [

@@ -47,10 +47,18 @@ async def test_they_are_written_in_their_order(books: Books, tmp_path: Path) -> 
     told = json.loads((tmp_path / "audit").read_text().splitlines()[-1])
     assert (told["status"], told["reason"], told["uid"]) == (3, "exited", os.getuid())
     assert (told["usage"], told["pod"]) == ({"user": 1.5, "memory": 7}, "web")
+    assert books.on_disk.audit
+    books.ledger.note(staged="")
     assert books.on_disk.audit == ""
     await trail.ended()
     assert not trail.add("start")
     assert len(lines(tmp_path / "audit")) == 3
+
+
+def test_one_that_ends_before_its_first_line_has_no_last_one(books: Books) -> None:
+    assert Trail(books.ledger, pytest.fail, required=False).place == books.ledger.record.audit
+    books.ledger.note(pid=0)
+    assert Trail(books.ledger, pytest.fail, required=False).place == ""
 
 
 async def test_what_nobody_knows_it_has_used(books: Books, tmp_path: Path) -> None:
