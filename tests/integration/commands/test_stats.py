@@ -4,13 +4,14 @@ import json
 import os
 import re
 import signal
+import urllib.request
 from pathlib import Path
 
 import pytest
 
 from scrun.commands.stats import HEAD
 from tests.conftest import MakeSite
-from tests.harness.adoption import UNTIL_TOLD, adopted, kill_supervisor, told
+from tests.harness.adoption import UNTIL_TOLD, adopted, adoptions, kill_supervisor, told
 from tests.harness.load import MIB
 from tests.harness.site import Site
 from tests.harness.wait import wait_until
@@ -104,11 +105,18 @@ def test_a_supervisor_that_does_not_answer(make_site: MakeSite) -> None:
 def test_metrics_while_a_supervisor_is_replaced(make_site: MakeSite, place: str) -> None:
     site = make_site(place)
     life = site.shell(UNTIL_TOLD, container="one").created().start().says("up")
-    kill_supervisor(site)
     engine = place.partition("-")[0]
     says = f'scrun_containers{{engine="{engine}",reason="",state="running"}} 1.0'
-    for _ in range(3):
-        assert says in site.must("metrics", timeout=10).splitlines()
+    with site.popen("metrics", "--listen", "127.0.0.1:0") as server:
+        assert server.stdout is not None
+        url = server.stdout.readline().decode().strip()
+        kill_supervisor(site)
+        scrapes = 0
+        while scrapes < 3 or adoptions(life) == 0:
+            with urllib.request.urlopen(url, timeout=1) as answer:
+                assert says in answer.read().decode().splitlines()
+            scrapes += 1
+        server.terminate()
     adopted(life)
     found = site.must("metrics").splitlines()
     assert says in found
