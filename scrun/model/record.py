@@ -110,6 +110,7 @@ class Record(msgspec.Struct, frozen=True):
         until_delete: The job is kept only for hooks that run at `delete`.
         goes_with_run: Nobody but a `run` deletes it, which may have ended with a step of Slurm's.
         audit: Where its end has yet to be written (`[log] audit`); "" if it need not be.
+        is_audited: Whether its beginning is known to be there.
     """
 
     id: str
@@ -133,6 +134,7 @@ class Record(msgspec.Struct, frozen=True):
     until_delete: bool = False
     goes_with_run: bool = False
     audit: str = ""
+    is_audited: bool = True
 
     @property
     def is_left(self) -> bool:

@@ -32,6 +32,7 @@ from scrun.settings.slurm.request_sources import gather
 from scrun.supervisor.containers.ledger import NODES, Ledger, now
 from scrun.supervisor.containers.names import recorded
 from scrun.supervisor.contracts.engine import JobRequest
+from scrun.supervisor.core.nurseries import Tasks
 from scrun.supervisor.core.threads import in_thread
 
 JOURNAL = "/run/systemd/journal/socket"
@@ -55,7 +56,7 @@ class Trail:
         self._ledger = ledger
         self._say = say
         self._required = required
-        self._has_begun = bool(ledger.record.pid)  # its first line is written before that is known
+        self._has_begun = bool(ledger.record.pid)  # an adopted one
         self._lines: deque[dict[str, Any]] = deque()
         self._turn = trio.Lock()
 
@@ -64,8 +65,10 @@ class Trail:
         """Where its end has yet to be written; "" for one that ends before its first line."""
         return self._ledger.record.audit if self._has_begun else ""
 
-    async def created(self, request: JobRequest, bundle: Bundle, settings: Settings) -> None:
-        """Write that it is about to be created.
+    async def created(
+        self, request: JobRequest, bundle: Bundle, settings: Settings, beside: Tasks
+    ) -> None:
+        """Write that it is about to be created, `beside` unless nothing may begin without that.
 
         Raises:
             SettingsError: It cannot be written, and has to be.
@@ -78,11 +81,19 @@ class Trail:
             )
             program = bundle.config.process.args[0][:_LONGEST_WORD]
             self.add("create", program=program, requests=requests, mounts=mounts)
-            if why := await self.flush():
-                self._ledger.note(audit="")
-                if self._required:
-                    raise SettingsError(why)
-                self._say(why)
+            if self._required:
+                await self._begin()
+            else:  # to wait for a thread takes longer than to write a line
+                beside.begin(self._begin)
+
+    async def _begin(self) -> None:
+        if why := await self.flush():
+            self._ledger.note(audit="")
+            if self._required:
+                raise SettingsError(why)
+            self._say(why)
+        else:
+            self._ledger.note(is_audited=True, later=True)
 
     async def runs(self, program: str) -> None:
         """Write that a program of `exec` is about to run.
@@ -96,10 +107,15 @@ class Trail:
 
     async def ended(self) -> None:
         """Write how it has ended, which its record says."""
-        if self._ledger.record.audit:
-            self._lines.append(_fields_of_end(self._ledger.record))
+        record = self._ledger.record
+        if not record.audit:
+            return
+        if self._lines or record.is_audited:
+            self._lines.append(_fields_of_end(record))
             await self.flush()
-            self._ledger.note(audit="", later=True)  # what it leaves is noted next
+        elif why := await write_end(record):  # its first supervisor died with the first line
+            self._ledger.journal.write("error", why)
+        self._ledger.note(audit="", later=True)  # what it leaves is noted next
 
     def add(self, event: str, **more: object) -> bool:
         """Let `flush` write a line about it; return whether that is necessary."""
@@ -128,8 +144,7 @@ async def write_end(record: Record) -> str:
     known, why = None, ""
     with trio.move_on_after(_PATIENCE):
         known = await in_thread(_tail, record.audit, abandon=True)
-    # its pid is noted right after that line is written
-    if not record.pid and known is not None and not _has(known, record, "create"):
+    if not record.is_audited and known is not None and not _has(known, record, "create"):
         why = await _written(record.audit, _fields(record, "create"))
     if known is None or not _has(known, record, "end"):
         why = await _written(record.audit, _fields_of_end(record)) or why

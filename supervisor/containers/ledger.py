@@ -43,6 +43,7 @@ def first_record(create_request: CreateRequest, engine: str) -> Record:
         supervisor=myself(),
         goes_with_run=create_request.goes_with_run,
         audit=create_request.settings.log.audit or "",
+        is_audited=False,
     )
 
 

@@ -255,8 +255,6 @@ class ContainerTree(Phases):
                 await self.anchor_known.wait()
             await self._network.find(bundle, self.pid, self._left)
         request = self._request(bundle)
-        if self.takeover is None:
-            await self.trail.created(request, bundle, settings)
         note = self._ledger.note
         async with (
             self._beside.open(),
@@ -281,8 +279,11 @@ class ContainerTree(Phases):
     @asynccontextmanager
     async def _allocated(self, stack: Stack, bundle: Bundle) -> AsyncIterator[Job]:
         """Get a job once the anchor exists: `create` makes that while we check the bundle."""
+        if self.takeover is None:
+            settings = self._create_request.settings
+            await self.trail.created(stack.request, bundle, settings, self._beside)
         await self.anchor_known.wait()
-        self._ledger.note(pid=self.pid)  # callers may signal it; also tells that the audit has it
+        self._ledger.note(pid=self.pid)  # callers may signal it
         if stack.has_scripts:
             self._deposit.give_up("what its scripts of plugstack.conf know would be lost")
         async with self._pods.job(

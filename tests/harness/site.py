@@ -416,7 +416,8 @@ class Site:
         """
         lines = self.blocked.read_text().splitlines() if self.blocked.exists() else []
         stacks = ["".join(json.loads(line)["stack"]) for line in lines]
-        return [stack for stack in stacks if "in write_record" not in stack]
+        of_records = ("in write_record", "in make_record")
+        return [stack for stack in stacks if not any(map(stack.__contains__, of_records))]
 
 
 def _hold_that_none(blocked: list[str]) -> None:

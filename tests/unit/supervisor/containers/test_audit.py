@@ -79,23 +79,27 @@ async def test_nothing_is_written_where_nobody_wants_it(books: Books, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("written", "pid", "then"),
+    ("written", "known", "then"),
     [
-        (["create"], 7, ["create", "end"]),
-        (["create", "end"], 7, ["create", "end"]),
-        ([], 0, ["create", "end"]),
-        (["create"], 0, ["create", "end"]),
-        ([], 7, ["end"]),  # its first line was long ago
+        (["create"], True, ["create", "end"]),
+        (["create", "end"], True, ["create", "end"]),
+        ([], False, ["create", "end"]),
+        (["create"], False, ["create", "end"]),
+        ([], True, ["end"]),  # its first line was long ago
     ],
 )
-async def test_whoever_cleans_up_writes_what_is_missing(
-    books: Books, tmp_path: Path, written: list[str], pid: int, then: list[str]
+@pytest.mark.parametrize("adopted", [False, True])
+async def test_whoever_comes_after_it_writes_what_is_missing(
+    books: Books, tmp_path: Path, written: list[str], known: bool, then: list[str], adopted: bool
 ) -> None:
     """Its supervisor may have died between any two steps."""
     for event in written:
         audit._write(books.ledger.record.audit, audit._fields(books.ledger.record, event))
-    books.ledger.note(pid=pid)
-    assert await write_end(books.ledger.record) == ""
+    books.ledger.note(is_audited=known)
+    if adopted and "end" not in written:
+        await Trail(books.ledger, pytest.fail, required=False).ended()
+    else:
+        assert await write_end(books.ledger.record) == ""
     assert [event for event, _ in lines(tmp_path / "audit")] == then
     other = Ledger(books.ledger.directory, Record("box", created="later"), books.journal, -1)
     assert not audit._has((tmp_path / "audit").read_bytes(), other.record, "end")
