@@ -5,7 +5,7 @@
 # One would guess: where no container has that name nothing is removed, and "exists" is false. An ID may be cut short
 # on a command line, but a name like this is meant as one, and `exists` "checks if a container with that name or ID
 # exists".
-# What happens: "db" is also the begin of one in 256 IDs. If another container has it, it exists, and is removed. With
+# What happens: one ID in 256 begins with "db", too. If another container has it, it exists, and is removed. With
 # twenty containers that happens to one script in thirteen; ada, cafe, b2 or f1 are such names too.
 # Seen with podman 4.3.1 of Debian 12. Needs root.
 #
