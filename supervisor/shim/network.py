@@ -42,16 +42,19 @@ def elsewhere(pids: "Iterable[int]") -> "int | None":
     A runtime in the foreground has ours, and the container is among its descendants.
 
     Raises:
-        OSError: One of them is another user's, or may not be looked into.
+        OSError: All of them have ended; or one is another user's, or may not be looked into.
     """
-    own = _namespace(os.getpid(), "net")
+    own, is_there = _namespace(os.getpid(), "net"), False
     for pid in pids:
         try:
             if _namespace(pid, "net") != own:
                 return pid
+            is_there = True
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ESRCH):
                 raise
+    if not is_there:  # else its ports would be taken for ours
+        raise OSError(errno.ESRCH, "it has ended")
     return None
 
 

@@ -158,6 +158,15 @@ def test_what_makes_sockets_is_killed(direct: Shim) -> None:
     assert connects(direct, 80)
 
 
+def test_a_container_that_has_ended(direct: Shim) -> None:
+    """Its ports are not the node's, where another user may listen."""
+    begin(direct, "true")
+    direct.ended("a")
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as at:
+        assert not connects(direct, server.getsockname()[1])
+        assert reach(direct, at) == {"error": "it has ended"}
+
+
 def test_its_supervisor_is_on_this_machine(direct: Shim) -> None:
     """It gets what makes sockets in the container's network, and that ends with the container."""
     begin(direct, "httpd -f -p 127.0.0.1:80 -h /etc")
