@@ -79,25 +79,25 @@ async def _say(connection: trio.socket.SocketType, line: str) -> None:
 
 
 def _checked(port: int, client: trio.socket.SocketType) -> int:
-    if not may_connect(client):
-        raise EngineError("a connection of another user was refused")
+    if why := why_refused(client):
+        raise EngineError(why)
     return port
 
 
-def may_connect(client: trio.socket.SocketType) -> bool:
-    """Return whether a client may be served: on the loopback, whether it is root's, or our user's.
+def why_refused(client: trio.socket.SocketType) -> str:
+    """Return why a client is not served, or "": on the loopback it has to be ours, or root's.
 
     Every user of this machine reaches its loopback. Another address was chosen to be reached.
-
-    Raises:
-        OSError: The kernel does not know the connection any more.
     """
-    if client.family == socket.AF_UNIX:
-        return True
-    own, peer = client.getsockname(), client.getpeername()
-    if not ip_address(own[0]).is_loopback:
-        return True
-    return owner_of(client.family, peer, own) in (0, os.geteuid())
+    if client.family == socket.AF_UNIX or not ip_address(client.getsockname()[0]).is_loopback:
+        return ""
+    try:
+        owner = owner_of(client.family, client.getpeername(), client.getsockname())
+    except OSError:  # the kernel does not know the connection any more
+        owner = None
+    if owner is None:
+        return "a client had gone before it was known whose it was, so what it sent was not taken"
+    return "" if owner in (0, os.geteuid()) else "a connection of another user was refused"
 
 
 def owner_of(family: int, own: tuple[str, int], peer: tuple[str, int]) -> int | None:
