@@ -10,8 +10,10 @@ supervisor dies, its successor gets the same request; connections wait in the so
 Errors: the container does not run, or nothing can connect to its network; a local port is taken.
 """
 
+import errno
 import os
 import socket
+from contextlib import ExitStack
 from typing import NamedTuple
 
 from scrun.cli.failure import report, report_failure
@@ -30,6 +32,7 @@ _LOCAL = "127.0.0.1"
 _QUEUE = 4096
 _PIECE = 65536
 _END = b"\0"
+_ANY_FREE = "0:PORT takes any free port"
 
 
 class Forwarded(NamedTuple):
@@ -50,7 +53,7 @@ def run(parsed: Parsed) -> int:
     container, directory = resolve(parsed)
     if not has_record(directory):
         raise explain_unserved(directory)
-    listeners = [_listen(one) for one in wanted]
+    listeners = [listening(one) for one in wanted]
     ports = ",".join(str(one.port) for one in wanted)
     fields = [b"forward", os.fsencode(container), ports.encode()]
     watch = Watch(directory, OUTPUT, fields, fds=[one.fileno() for one in listeners])
@@ -90,17 +93,23 @@ def _number(word: str, text: str) -> int:
     return int(word)
 
 
-def _listen(one: Forwarded) -> socket.socket:
-    name = f"{one.address}:{one.local}"
+def listening(one: Forwarded) -> socket.socket:
+    """Listen there, or raise OSError with what is wrong and what helps."""
     try:
-        [found, *_] = socket.getaddrinfo(one.address, one.local, type=socket.SOCK_STREAM)
-        listener = socket.socket(*found[:2])
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(found[4])
-        listener.listen(_QUEUE)
+        # bytes need no IDNA, which has no word for the user where a name does not fit it
+        name = os.fsencode(one.address)
+        [found, *_] = socket.getaddrinfo(name, one.local, type=socket.SOCK_STREAM)
+        with ExitStack() as undo:
+            listener = undo.enter_context(socket.socket(*found[:2]))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(found[4])
+            listener.listen(_QUEUE)
+            undo.pop_all()
     except OSError as error:
-        remedy = "; 0:PORT takes any free port" if one.local else ""
-        raise OSError(error.errno, f"{error.strerror}{remedy}", name) from None
+        is_elsewhere = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+        remedy = "name an address of this machine" if is_elsewhere else _ANY_FREE * bool(one.local)
+        text = "; ".join(filter(None, (error.strerror, remedy)))
+        raise OSError(error.errno, text, f"{one.address}:{one.local}") from None
     listener.setblocking(False)
     return listener
 

@@ -1,8 +1,10 @@
 """The words that name ports for `scrun forward`."""
 
+import socket
+
 import pytest
 
-from scrun.commands.forward import Forwarded, read_forwarded
+from scrun.commands.forward import Forwarded, listening, read_forwarded
 from scrun.core.errors import UsageError
 
 
@@ -42,3 +44,22 @@ def test_a_port(text: str, found: Forwarded) -> None:
 def test_what_is_not_a_port(text: str, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         read_forwarded(text)
+
+
+@pytest.mark.parametrize("address", ["a" * 64, "a..b", "192.0.2.1"])
+def test_what_is_not_an_address_of_this_machine(address: str) -> None:
+    assert refused(address, 8080).endswith("; name an address of this machine")
+
+
+def test_a_port_that_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert refused("127.0.0.1", port).endswith(" in use; 0:PORT takes any free port")
+
+
+def refused(address: str, port: int) -> str:
+    """What is said where nobody can listen."""
+    with pytest.raises(OSError, match=f"{port}") as raised:
+        listening(Forwarded(address, port, 80))
+    assert raised.value.filename == f"{address}:{port}"
+    return str(raised.value.strerror)
