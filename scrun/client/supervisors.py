@@ -78,10 +78,12 @@ def chosen(found: Sequence[Supervisor], words: Sequence[str]) -> list[Supervisor
 
 
 def ask_all(root: str, fields: list[bytes], patience: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Ask each supervisor that may have jobs that wait; one without an answer has ended.
+    """Ask each supervisor that may have jobs that wait; one that hangs up has ended.
 
-    Each has `patience` seconds for that, any time if that is 0.
+    Each has `patience` seconds for its answer, any time if that is 0. If one does not answer
+    nothing is known of what it has: that is an OSError, when all others were asked.
     """
+    unknown: list[OSError] = []
     for name in keepers(root):
         try:
             sock = wire.connect_supervisor(root, name, patience)
@@ -90,8 +92,12 @@ def ask_all(root: str, fields: list[bytes], patience: int = 0) -> Iterator[tuple
                 yield wire.receive(sock)
             finally:
                 sock.close()
-        except OSError:
+        except (*wire.NOBODY, ConnectionError):
             continue
+        except OSError as error:
+            unknown.append(error)
+    if unknown:
+        raise unknown[0]
 
 
 def _names(root: str) -> list[str]:

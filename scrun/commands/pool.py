@@ -114,7 +114,10 @@ def _list(parsed: Parsed, names: list[str]) -> int:
 
 
 def nodes_of_pools(root: str) -> list[_Row]:
-    """Return the nodes of all pools. An older supervisor does not know the request."""
+    """Return the nodes of all pools; OSError if those of a supervisor are not known.
+
+    An older one does not know the request.
+    """
     found: list[_Row] = []
     for status, answer in ask_all(root, [b"pools"], ANSWERS):
         found += [] if status else json.loads(answer)

@@ -22,6 +22,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from scrun.cli.columns import columns, fitted
+from scrun.cli.failure import explain
 from scrun.cli.parse import Parsed, record_root
 from scrun.client.find import containers
 from scrun.commands import pool
@@ -88,7 +89,11 @@ def _once(parsed: Parsed, root: str, pause: float, sort: str, wanted: str) -> No
         for name, now in (asked(root, [*before])[0] if before else {}).items():
             used[name] = used_of(name, before[name], now)
     lines = chosen((line_of(row, used) for row in found), sort, wanted)
-    nodes = pool.nodes_of_pools(root)
+    nodes: list[dict[str, object]] = []
+    try:
+        nodes = pool.nodes_of_pools(root)
+    except OSError as error:  # of the containers all is known
+        explain(error, parsed)
     if parsed.text("format") == "json":
         pods = [pod._asdict() for pod in pods_of(lines)]
         told = {"containers": [json_of(line) for line in lines], "pods": pods, "pools": nodes}

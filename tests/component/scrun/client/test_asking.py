@@ -16,6 +16,8 @@ from scrun import main as program
 from scrun.cli.parse import Parsed
 from scrun.client import reach
 from scrun.client.reach import was_deleted
+from scrun.commands import list as listed
+from scrun.commands import pool
 from scrun.core.errors import SupervisorLost
 from scrun.model.record import Record, write_record
 from scrun.protocol import wire
@@ -33,11 +35,13 @@ os._exit(scrun.main.run(sys.argv[2:]))
 
 
 @contextmanager
-def listening(directory: Path, answers: list[bytes]) -> Iterator[list[bytes]]:
+def listening(
+    directory: Path, answers: list[bytes], name: str = "supervisor"
+) -> Iterator[list[bytes]]:
     """A supervisor that answers one call after the other, and what it was asked."""
     asked: list[bytes] = []
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(directory / "supervisor"))
+        listener.bind(str(directory / name))
         listener.listen()
 
         def serve() -> None:
@@ -434,3 +438,41 @@ def test_a_list_fits_the_terminal(tmp_path: Path) -> None:
     wide = at_a_terminal("--root", str(tmp_path), "list", "--wide").decode()
     assert name in wide
     assert "/b" * 100 in wide
+
+
+@pytest.mark.parametrize("words", [("pool", "list"), ("pool", "start", "a"), ("list", "--jobs")])
+def test_what_a_supervisor_that_does_not_answer_has_is_not_known(
+    words: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """It is not taken for nothing; one that has died has nothing."""
+    for module in (pool, listed):
+        monkeypatch.setattr(module, "ANSWERS", 1)
+    with socket.socket(socket.AF_UNIX) as dead, listening(tmp_path, [b"\0[]"] * 2, "@user-c"):
+        dead.bind(str(tmp_path / "@user-b"))
+        if "start" not in words:
+            assert program.run(["--root", str(tmp_path), *words]) == 0
+            assert capfd.readouterr().err == ""
+        else:
+            assert pool.nodes_of_pools(str(tmp_path)) == []
+        with socket.socket(socket.AF_UNIX) as hanging:
+            hanging.bind(str(tmp_path / "@user-a"))
+            hanging.listen()
+            assert program.run(["--root", str(tmp_path), *words]) == 1
+    assert capfd.readouterr().err == "scrun: the supervisor: does not answer in time; try again\n"
+
+
+def test_top_without_the_pools_of_a_supervisor_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pool, "ANSWERS", 1)
+    write_record(str(record(tmp_path)), Record(id="c1", status="stopped"))
+    with socket.socket(socket.AF_UNIX) as hanging:
+        hanging.bind(str(tmp_path / "@user-a"))
+        hanging.listen()
+        assert program.run(["--root", str(tmp_path), "top", "--once"]) == 0
+    told = capfd.readouterr()
+    assert told.out.splitlines()[1].split()[:3] == ["c1", "-", "stopped"]
+    assert "does not answer" in told.err
