@@ -115,14 +115,13 @@ class EngineNetwork:
             begun: Set when the container runs.
             found: What another supervisor has left of the container.
         """
-        listeners: dict[str, socket.socket] = {}
+        listeners = _left(found)
+        is_new = not listeners
         with ExitStack() as stack:
             try:
                 self._namespace = await in_thread(opened, self._path)
                 stack.callback(os.close, self._namespace)
                 self.networks = await self._found()
-                listeners = _left(found)
-                is_new = not listeners
                 if is_new:
                     listeners = await self._within(_listening)
                 for listener in listeners.values():
@@ -273,12 +272,14 @@ class EngineNetwork:
         for resolver in await in_thread(self._name_servers):
             if not self._is_at(resolver):
                 continue
-            sock = await self._within(partial(socket.socket, socket.AF_INET, socket.SOCK_DGRAM))
-            with await _connected(sock, resolver, DOMAIN) as asking, trio.move_on_after(_ASKING):
-                await asking.send(question)
-                answer = await asking.recv(_LONGEST)
-                if len(answer) > _STATUS and not answer[_STATUS] & _FAILED:
-                    break  # each network has its server, which knows no others' names
+            udp = partial(socket.socket, socket.AF_INET, socket.SOCK_DGRAM)
+            with suppress(OSError), trio.move_on_after(_ASKING):  # that one has gone
+                sock = await self._within(udp)
+                with await _connected(sock, resolver, DOMAIN) as asking:
+                    await asking.send(question)
+                    answer = await asking.recv(_LONGEST)
+                    if len(answer) > _STATUS and not answer[_STATUS] & _FAILED:
+                        break  # each network has its server, which knows no others' names
         if not answer:
             raise EngineError("no server of its engine's networks answers")
         return answer

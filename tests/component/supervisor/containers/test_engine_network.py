@@ -19,6 +19,7 @@ from scrun.core.errors import EngineError
 from scrun.oci.config import Config, Mount, read_config
 from scrun.settings.file.load import Log
 from scrun.supervisor.containers.engine_network import (
+    NETWORK,
     EngineNetwork,
     bridges,
     files_of,
@@ -28,6 +29,7 @@ from scrun.supervisor.containers.engine_network import (
 from scrun.supervisor.contracts.engine import Job
 from scrun.supervisor.contracts.networks import EngineSide, Networks, Reach
 from scrun.supervisor.core.deposits import Deposit, Deposits, no_deposit
+from scrun.supervisor.core.inheritance import Inheritance
 from scrun.supervisor.core.threads import in_last_thread
 from scrun.supervisor.log.journal import Journal
 from tests.harness.wait import wait_until
@@ -178,6 +180,18 @@ async def test_a_successor_finds_no_sockets_without_rules(network: str, journal:
         await trio.to_thread.run_sync(wait_until, "they are kept", lambda: deposit.seen)
         nursery.cancel_scope.cancel()
     assert deposit.seen == [True]
+
+
+async def test_a_successor_that_cannot_enter_it(journal: Journal, tmp_path: Path) -> None:
+    """Clients of the sockets that were left are refused; they waited for the container's end."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address, left = listener.getsockname(), {f"{NETWORK}ip": os.dup(listener.fileno())}
+    container = Answering(str(tmp_path / "none"), journal)
+    found = Inheritance("c1", {}, left)
+    async with container.network.answered(container.job, container.begun, found):
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address)
+    assert "No such file" in log_of(journal)
 
 
 async def test_more_clients_than_room(network: str, journal: Journal) -> None:
@@ -373,11 +387,11 @@ async def test_a_file_of_the_engines_that_is_written_late(
 async def test_each_network_has_its_name_server(
     network: str, journal: Journal, tmp_path: Path
 ) -> None:
-    """The one of the first does not know those of the second."""
-    servers = ("10.89.0.1", "10.89.0.2", "10.89.0.3")
-    run_ip(network, *(f"addr add {one}/24 dev lo" for one in servers))
+    """The one of the first does not know those of the second; that of another has gone."""
+    servers, gone = ("10.89.0.1", "10.89.0.2", "10.89.0.3"), "10.89.0.4"
+    run_ip(network, *(f"addr add {one}/24 dev lo" for one in (*servers, gone)))
     resolver = tmp_path / "resolv.conf"
-    resolver.write_text("".join(f"nameserver {one}\n" for one in ("10.1.1.1", *servers)))
+    resolver.write_text("".join(f"nameserver {one}\n" for one in ("10.1.1.1", gone, *servers)))
     config = SimpleNamespace(mounts=[Mount("/etc/resolv.conf", source=str(resolver))])
     of_engine = EngineNetwork(network, "c1", cast(Config, config), journal, no_deposit())
     of_engine.networks = Networks(("10.89.0.0/24",))
@@ -399,6 +413,9 @@ async def test_each_network_has_its_name_server(
         assert await of_engine.ask(b"id?") == known
         resolver.write_text(f"nameserver {servers[0]}\n")
         assert await of_engine.ask(b"id?") == unknown
+        resolver.write_text(f"nameserver {gone}\n")
+        with pytest.raises(EngineError, match="no server of its engine's networks answers"):
+            await of_engine.ask(b"id?")
         nursery.cancel_scope.cancel()
     os.close(of_engine._namespace)
 
