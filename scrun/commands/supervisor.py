@@ -11,7 +11,6 @@ Wire: `aside FORCE`, answered with the containers that stay and why, as JSON; `s
 """
 
 import json
-import select
 import signal
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -24,6 +23,7 @@ from scrun.client.supervisors import Supervisor, chosen, supervisors
 from scrun.core.errors import StateError, UsageError
 from scrun.core.output import say
 from scrun.core.paths import COMMON
+from scrun.core.ready import ready
 from scrun.core.supervisors import is_newer, parts, successor_of
 from scrun.core.times import seconds_of
 from scrun.core.version import VERSION
@@ -105,7 +105,7 @@ def _stop(parsed: Parsed, found: Sequence[Supervisor], named: Sequence[Superviso
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text) if text.isdigit() else seconds_of(text)
+    seconds = float(text) if text.isdecimal() else seconds_of(text)
     if seconds is None:
         raise UsageError(f"--time {text}: is not a duration; use seconds, 90s or 5m")
     return seconds
@@ -128,9 +128,7 @@ def _signal(pidfd: int) -> None:
 
 
 def _ends(pidfd: int, seconds: float | None) -> bool:
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(None if seconds is None else seconds * 1000))
+    return bool(ready([pidfd], seconds=seconds)[0])
 
 
 def _restart(parsed: Parsed, found: Sequence[Supervisor], named: Sequence[Supervisor]) -> int:

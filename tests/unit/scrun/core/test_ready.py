@@ -47,6 +47,13 @@ def test_what_has_ended(pipe: list[int]) -> None:
     assert ready([number], [number], 60) == ({number}, {number})
 
 
+@pytest.mark.parametrize("seconds", [30 * 86400, 1e300, float("inf")])
+def test_longer_than_the_kernel_counts(seconds: float, pipe: list[int]) -> None:
+    here, there = pipe
+    os.write(there, b"x")
+    assert ready([here], seconds=seconds) == ({here}, set())
+
+
 def test_no_more_descriptors_than_there_is_room_for() -> None:
     """Of a second one nobody would know."""
     ours, theirs = socket.socketpair()
