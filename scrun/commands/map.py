@@ -20,6 +20,7 @@ import os
 import shlex
 import signal
 import time
+from codecs import BOM_UTF8
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -67,7 +68,7 @@ def read_tasks(file: str, image: str | None) -> Tasks:
     if image is not None and not is_image("run", image):
         raise UsageError("map: --image: " + _NO_IMAGE.format(image))
     tasks = {}
-    for number, line in enumerate(content.split(b"\n"), 1):
+    for number, line in enumerate(content.removeprefix(BOM_UTF8).split(b"\n"), 1):
         text = os.fsdecode(line).strip()
         try:
             words = _of_object(text, image) if text[:1] == "{" else _of_words(text, image)

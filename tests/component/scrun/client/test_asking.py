@@ -322,6 +322,12 @@ def test_a_tail_that_is_no_number(tmp_path: Path, capfd: pytest.CaptureFixture[s
     assert "is not a number of lines" in capfd.readouterr().err
 
 
+def test_a_time_that_is_none(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ("supervisor", "stop", "--all", "--time", "\u00b2")
+    assert program.run(["--root", str(tmp_path), *words]) == 1
+    assert "is not a duration; use seconds, 90s or 5m" in capfd.readouterr().err
+
+
 SAID = """\
 time="2026-05-01T12:00:00+02:00" level=info msg="one"
 time="2026-05-01T10:00:01Z" level=info msg="time=\\"2030-01-01T00:00:00Z\\""

@@ -34,6 +34,13 @@ def test_arguments_of_an_image(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_a_mark_of_utf_8(tmp_path: Path) -> None:
+    """Editors and shells of Windows begin a file with it."""
+    assert read(tmp_path, '\ufeff{"args": ["a"]}\n./dir', _BOX) == {
+        1: [_BOX, "a"], 2: [_BOX, "./dir"],
+    }  # fmt: skip
+
+
 def test_objects(tmp_path: Path) -> None:
     requests = {"cpus": 2, "mem": "1G", "time": "10", "partition": "p"}
     one = {"image": "./dir", "args": ["a b", 3], "env": {"X": "= y"}, "requests": requests}
