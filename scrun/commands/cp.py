@@ -17,7 +17,8 @@ import subprocess
 from scrun.anchor.foreground import stay
 from scrun.cli.copied import ARCHIVE, CUT_OFF, INTO, OUT, SAID, Copied, copier, read_copied
 from scrun.cli.failure import report_failure
-from scrun.cli.parse import Parsed
+from scrun.cli.grammar import GLOBAL
+from scrun.cli.parse import Parsed, as_words
 from scrun.client.anchored import Anchored
 from scrun.client.find import resolve
 from scrun.commands.exec import ask
@@ -32,7 +33,7 @@ def run(parsed: Parsed) -> int:
         raise UsageError("cp: an archive is not for a terminal: redirect it, or name a path")
     parsed.id = copied.container
     container, directory = resolve(parsed)
-    argv = [*parsed.argv[:-2], *copied.operands(container)]
+    argv = [*as_words(GLOBAL, parsed), "cp", "--", *copied.operands(container)]
     local = None if copied.local == ARCHIVE else _begin(copied)
     status = 128 + signal.SIGTERM
     try:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from scrun import main as program
-from scrun.cli.parse import Parsed
+from scrun.cli.parse import Parsed, parse
 from scrun.client import reach
 from scrun.client.reach import was_deleted
 from scrun.commands import list as listed
@@ -24,6 +24,13 @@ from scrun.protocol import wire
 from scrun.protocol.wire import ask
 from tests import CHECKOUT
 from tests.harness.program import run_program
+
+_RUN = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+import scrun.main
+os._exit(scrun.main.run(sys.argv[2:]))
+"""
 
 _WITHOUT = """
 import os, resource, sys
@@ -320,6 +327,18 @@ def test_a_tail_that_is_no_number(tmp_path: Path, capfd: pytest.CaptureFixture[s
     (record(tmp_path) / "output").write_text("a\n")
     assert program.run(["--root", str(tmp_path), "logs", "--tail", "-1", "c1"]) == 1
     assert "is not a number of lines" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("words", [("c1:/x", "--", "b"), ("--", "c1:/x", "b"), ("c1:/x", "b")])
+def test_what_cp_asks_for(words: tuple[str, ...], tmp_path: Path) -> None:
+    """Its operands, wherever the options end."""
+    root = ("--root", str(tmp_path))
+    with listening(record(tmp_path), [b"\1no"]) as asked:
+        done = run_program([sys.executable, "-c", _RUN, str(CHECKOUT), *root, "cp", *words])
+    assert "scrun: no\n" in done.stderr
+    fields = os.fsdecode(asked[0][4:]).split("\0")
+    parsed = parse(fields[5 : 5 + int(fields[4])])
+    assert (parsed.operands, parsed.text("root")) == (["c1:/x", "-"], str(tmp_path))
 
 
 def test_a_time_that_is_none(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
