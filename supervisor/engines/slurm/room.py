@@ -34,7 +34,6 @@ _DEVICE = re.compile("/dev/nvidia[0-9]{1,4}", re.ASCII)
 _MOST_OF_IT = 0.9  # of a time limit is left when a new node is there
 _OFF = ("", "0", "no", "false", "off", "none")
 _NO = ("0", "no", "false", "off", "n", "f")
-_NO = ("0", "no", "false", "off", "n", "f")
 
 
 def room_of(wanted: Mapping[str, str]) -> Room:
