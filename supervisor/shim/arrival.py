@@ -43,12 +43,11 @@ def arrive(add: "Callable[[bytes], None]", python: str, told: "Iterable[int]" = 
         python: The version of our bytecode, in hexadecimal.
 
     Raises:
-        BrokenFrame: Something else than the announced code arrived over srun.
-        OSError: It did not arrive.
+        SystemExit: Something else arrived over srun.
     """
     try:
         call = loads(_payload(0, CALL).decode())
-    except ConnectionResetError:
+    except ConnectionError:
         return
     except (BrokenFrame, ValueError) as failure:
         sys.exit(f"received something over srun that is not a call: {failure}")
@@ -72,7 +71,12 @@ def arrive(add: "Callable[[bytes], None]", python: str, told: "Iterable[int]" = 
             sys.exit(f"{UNREACHED}: {error}")
         waited = 0.0 if reached else time.monotonic() - began
         words = {"python": python, "error": error, "waited": waited}
-        code = _asked(call, 0, 1, words, None)
+        try:
+            code = _asked(call, 0, 1, words, None)
+        except ConnectionError:
+            return
+        except BrokenFrame as failure:
+            sys.exit(f"over srun: {failure}")
     add(code)
     from .main import main
 

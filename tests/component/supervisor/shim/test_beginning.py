@@ -252,13 +252,14 @@ def test_other_code_over_srun() -> None:
     content = frame(CALL, 0, json.dumps(BEGIN).encode()) + frame(DATA, 0, b"other code")
     done = subprocess.run(COMMAND, input=content, capture_output=True, timeout=20)
     assert done.returncode == 1
-    assert b"received something that is not the shim's code" in done.stderr
+    assert done.stderr == b"over srun: received something that is not the shim's code\n"
 
 
 def test_the_supervisor_goes_before_the_code_has_come() -> None:
+    """As it does for a pool that is stopped while it starts: the node has not failed."""
     done = came({})
-    assert done.returncode == 1
-    assert b"closed before the shim's code arrived" in done.stderr
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(b"\n")
 
 
 def over_srun(make_shim: MakeShim, *socks: socket.socket, meet: Any = lambda shim: None) -> Shim:
