@@ -112,10 +112,10 @@ def _seconds(text: str) -> float:
 
 
 def _watched(ones: Sequence[Supervisor]) -> Iterator[tuple[Supervisor, int]]:
-    """Yield those that have not ended since they were found, and descriptors of them."""
+    """Yield those that have not ended since they were found; descriptors, -1 if out of sight."""
     for one in ones:
         try:
-            yield one, one.pidfd()
+            yield one, one.pidfd() if one.pid else -1
         except ProcessLookupError:
             continue
 
@@ -137,8 +137,8 @@ def _restart(parsed: Parsed, found: Sequence[Supervisor], named: Sequence[Superv
     for one in named or ours:
         _check_takes_over(one, here)
     force = b"1" if parsed.count("force") else b""
-    for one in named or ours:
-        _replace(one, force)
+    for one, pidfd in _watched(named or ours):
+        _replace(one, pidfd, force)
     return 0
 
 
@@ -155,8 +155,7 @@ def _check_takes_over(one: Supervisor, here: str) -> None:
         )
 
 
-def _replace(one: Supervisor, force: bytes) -> None:
-    pidfd = one.pidfd() if one.pid else -1
+def _replace(one: Supervisor, pidfd: int, force: bytes) -> None:
     status, answer = converse(
         lambda: wire.connect_supervisor(one.root, one.name), [b"aside", force]
     )

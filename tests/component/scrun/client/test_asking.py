@@ -16,8 +16,10 @@ from scrun import main as program
 from scrun.cli.parse import Parsed, parse
 from scrun.client import reach
 from scrun.client.reach import was_deleted
+from scrun.client.supervisor_name import supervisor_name
+from scrun.client.supervisors import Supervisor
 from scrun.commands import list as listed
-from scrun.commands import pool
+from scrun.commands import pool, supervisor
 from scrun.core.errors import SupervisorLost
 from scrun.model.record import Record, write_record
 from scrun.protocol import wire
@@ -501,3 +503,17 @@ def test_top_without_the_pools_of_a_supervisor_that_does_not_answer(
     told = capfd.readouterr()
     assert told.out.splitlines()[1].split()[:3] == ["c1", "-", "stopped"]
     assert "does not answer" in told.err
+
+
+def test_supervisors_that_have_ended_since_they_were_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is nothing to restart: another process may even have the number of one."""
+    with subprocess.Popen("true") as ended:
+        pass
+    parsed = parse(["--root", str(tmp_path), "supervisor", "restart"])
+    name = supervisor_name("user", parsed)
+    found = [Supervisor(str(tmp_path), name, pid, []) for pid in (ended.pid, os.getpid())]
+    monkeypatch.setattr(supervisor, "supervisors", lambda root: found)
+    assert supervisor.run(parsed) == 0
+    assert list(tmp_path.iterdir()) == []
