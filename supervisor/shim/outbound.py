@@ -2,6 +2,8 @@
 
 Rules of the container's network namespace send that to sockets of ours in there. The supervisor
 takes what arrives, connects to the same address in the engine's network, and carries the bytes.
+What is not carried (UDP except questions to name servers, ICMP, SCTP) is refused there: it would
+leave for the node's network, where nobody answers, or somebody else.
 """
 
 import _socket as socket  # without its enums, which take some ms
@@ -33,16 +35,24 @@ _PORTS = struct.Struct("HH")
 _NFT = """\
 add table ip scrun; delete table ip scrun; add table ip scrun
 add chain ip scrun outbound {{ type nat hook output priority -100; }}
+add chain ip scrun others {{ type filter hook output priority 0; }}
 """
 _NFT_RULES = """\
 add rule ip scrun outbound ip daddr {{ {networks} }} meta l4proto tcp redirect to :{tcp}
 add rule ip scrun outbound ip daddr {{ {networks} }} udp dport {domain} redirect to :{udp}
+add rule ip scrun others oifname != "lo" ip daddr {{ {networks} }} reject
 """
-_IPTABLES_FIRST = ("-w -t nat -N scrun", "-w -t nat -A OUTPUT -j scrun")
-_IPTABLES_AGAIN = ("-w -t nat -F scrun",)
+_IPTABLES_FIRST = (
+    "-w -t nat -N scrun",
+    "-w -t nat -A OUTPUT -j scrun",
+    "-w -N scrun",
+    "-w -A OUTPUT -j scrun",
+)
+_IPTABLES_AGAIN = ("-w -t nat -F scrun", "-w -F scrun")
 _IPTABLES_RULES = (
     "-w -t nat -A scrun -d {networks} -p tcp -j REDIRECT --to-ports {tcp}",
     "-w -t nat -A scrun -d {networks} -p udp --dport {domain} -j REDIRECT --to-ports {udp}",
+    "-w -A scrun ! -o lo -d {networks} -j REJECT",
 )
 
 

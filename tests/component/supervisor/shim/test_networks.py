@@ -325,12 +325,26 @@ def test_an_exec_has_its_network(
     assert b"tap0" in shim.finish(streams["stdout"])
 
 
-@pytest.mark.parametrize("way", ["nft", "iptables"])
-def test_other_networks_than_before(way: str, make_shim: MakeShim, rootfs: Path) -> None:
-    """It reaches those alone that its engine has connected it to, and finds new names."""
+@pytest.fixture(params=["nft", "iptables"])
+def filtering(request: pytest.FixtureRequest, make_shim: MakeShim) -> Shim:
+    """One with this program for rules."""
     hide = ("unshare", "--mount", "sh", "-ec", 'mount --bind /dev/null "$(which nft)"; exec "$@"')
-    place = (*PURE_V2, *((*hide, "sh") if way == "iptables" else ()))
-    shim = make_shim(user=users.root(), place=place)
+    place = (*PURE_V2, *((*hide, "sh") if request.param == "iptables" else ()))
+    return make_shim(user=users.root(), place=place)
+
+
+def test_what_is_not_carried_is_refused(filtering: Shim) -> None:
+    """Else it left for the node's network, where nobody answers, or somebody else."""
+    shim, streams = filtering, filtering.streams("stdout")
+    by_udp = f"tftp -g -r x -l /dev/null {ADDRESS}"
+    begin(shim, f"{by_udp} 2>&1; {CONNECT}", streams=streams)
+    assert accepted(shim)["addresses"] == [[ADDRESS, 80]]  # what is carried still is
+    assert shim.output[streams["stdout"]] == b"tftp: sendto: Operation not permitted\n"
+
+
+def test_other_networks_than_before(filtering: Shim, rootfs: Path) -> None:
+    """It reaches those alone that its engine has connected it to, and finds new names."""
+    shim = filtering
     wait = "until grep -q db /etc/hosts; do sleep 0.1; done"
     again = f"nc -w 1 {ADDRESS} 80; nc 10.89.8.9 80"
     script = f"{CONNECT} & {wait}; cat /etc/hosts /etc/resolv.conf; {again}; sleep 1000"
